@@ -1,11 +1,9 @@
-"""How components differ: in means, in the levels of categories, in the tails of t features.
-
-The answer of a fit: how large components or clusters are, and in which features each differs.
+"""The answer of a fit: how large components or clusters are, and in which features each differs.
 
 Differences are counted in standard deviations of all rows together, so that features in any units
-can be compared; those of categories lie in the shares of levels. They follow from what whoever has
-the result has anyway: the parameters, and of a clustering the standard deviations of features,
-which are measured as the data are checked.
+can be compared; those of categories lie in the shares of levels, those of t features in their
+tails. They follow from what the result has anyway: the parameters, and of a clustering the standard
+deviations of features, which are measured as the data are checked.
 """
 
 from __future__ import annotations
@@ -37,19 +35,10 @@ Vector = NDArray[np.float64]
 class Difference:
     """How a component differs from all rows in one feature.
 
-    Attributes
-    ----------
-    feature : str
-        Its name.
-    deviations : float
-        Mean of the component less that of all rows, in standard deviations of all rows; of a
-        category see `Levels.away`.
-    mean : float or None
-        Of the component, in the data's units; None of categories.
-    level : str or None
-        Of a category: the level that the component has most more of than all rows.
-    share, share_of_all : float or None
-        Of this level, in the component and in all rows.
+    ``deviations`` is its mean less that of all rows, in standard deviations of all rows; of a
+    category see `CategoryLevels.away`. ``mean`` is in the data's units. A category has none; its
+    ``level`` is the one that the component has most more of than all rows, with the ``share`` there
+    and in all rows.
     """
 
     feature: str
@@ -65,12 +54,12 @@ class Difference:
         return f"{self.feature} {self.level} {self.share:.0%} (all {self.share_of_all:.0%})"
 
     def describe(self) -> Report:
-        """Return what JSON tells of it."""
+        """Return what JSON has of it."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
-class Levels:
+class CategoryLevels:
     """The levels of a category."""
 
     names: tuple[str, ...]  # what they are called; numbers where they have no names
@@ -97,11 +86,11 @@ class Levels:
         return int(np.argmax(self.shares[component] - weights @ self.shares))
 
 
-def levels_of(mixture: Density) -> dict[int, Levels]:
+def levels_of(mixture: Density) -> dict[int, CategoryLevels]:
     """Return the levels of each feature of a mixture that is a category, by its column."""
-    found: dict[int, Levels] = {}
+    levels: dict[int, CategoryLevels] = {}
     if not isinstance(mixture, MixedMixture):
-        return found
+        return levels
     for part in mixture.parts:
         features = part.features
         if part.family != "categorical":
@@ -110,16 +99,8 @@ def levels_of(mixture: Density) -> dict[int, Levels]:
             own = slice(*features.level_offsets[place : place + 2])
             shares = part.tables["probabilities"][:, own]
             numbers = tuple(map(str, range(shares.shape[1])))
-            found[j] = Levels(mixture.kinds.levels.get(j, numbers), shares)
-    return found
-
-
-def degrees_of_freedom_of(mixture: Density) -> Vector | None:
-    """Return those of t features, (K, B), NaN of hubs without any; None where none are."""
-    for part in mixture.parts if isinstance(mixture, MixedMixture) else ():
-        if part.family == "t":
-            return np.where(part.features.blocks.widths > 0, dof_of(part), np.nan)
-    return None
+            levels[j] = CategoryLevels(mixture.kinds.levels.get(j, numbers), shares)
+    return levels
 
 
 NAMED = 3
@@ -132,7 +113,7 @@ NOT_MEASURED = (
 """What to know of differences that follow from centres and inertia alone."""
 
 SEEN = 0.05
-"""Standard deviations from which on a difference is told: less is written as 0.0."""
+"""Standard deviations from which on a difference is shown: less is written as 0.0."""
 
 
 def standardized_means(weights: Vector, means: Vector, spread: Vector) -> Vector:
@@ -146,7 +127,7 @@ def standardized_means(weights: Vector, means: Vector, spread: Vector) -> Vector
 
 
 def telling_shares(weights: Vector, standardized: Vector) -> Vector:
-    """How well each feature (d,) tells components apart: the share of its variance between them.
+    """How well each feature (d,) separates components: the share of its variance between them.
 
     It is the weighted mean square of `standardized_means` (K, d): 0 where all means are the same, 1
     where rows of a component do not differ.
@@ -159,31 +140,26 @@ def most_telling(weights: Vector, standardized: Vector) -> NDArray[np.intp]:
     return np.argsort(-telling_shares(weights, standardized), kind="stable")
 
 
-def spread_of_mixture(mixture: Mixture) -> Vector:
-    """Return the standard deviations (d,) of features over the whole mixture, in units of fitting.
+def _standardize_mixture(mixture: Density) -> Vector:
+    """Return `standardized_means` (K, d) of a mixture, in the user's order.
 
     The variance of a mixture is that between the means of its components, and that within them.
     """
-    means = mixture.means[:, mixture.blocks.position]
-    return _spread(mixture.assembled_weights, means, variances_of(mixture))
-
-
-def _told_apart(mixture: Density) -> Vector:
-    """Return `standardized_means` (K, d) of a mixture, in the user's order."""
     weights = mixture.assembled_weights
     if not isinstance(mixture, MixedMixture):
         assert isinstance(mixture, Mixture)
         means = mixture.means[:, mixture.blocks.position]
-        return standardized_means(weights, means, spread_of_mixture(mixture))
-    found = np.empty((mixture.n_components, mixture.n_features))
+        spread = _spread(weights, means, variances_of(mixture))
+        return standardized_means(weights, means, spread)
+    away = np.empty((mixture.n_components, mixture.n_features))
     for law, part in zip(mixture.laws, mixture.parts, strict=True):
         means, variances = law.means(part), law.variances(part)
-        found[:, part.features.columns] = standardized_means(
+        away[:, part.features.columns] = standardized_means(
             weights, means, _spread(weights, means, variances)
         )
-    for j, own in levels_of(mixture).items():
-        found[:, j] = own.away(weights)
-    return found
+    for j, levels in levels_of(mixture).items():
+        away[:, j] = levels.away(weights)
+    return away
 
 
 def spread_of_clusters(
@@ -207,7 +183,7 @@ def _spread(weights: Vector, means: Vector, variances: Vector) -> Vector:
 
 
 def _shares(sizes: Vector) -> Vector:
-    """Return shares (K,) of the rows; sizes with noise may be below 0, and those are of nobody."""
+    """Return shares (K,) of the rows; noisy sizes may be below 0, which counts as no row."""
     sizes = np.maximum(sizes, 0.0)
     total = sizes.sum()
     return sizes / total if total > 0 else np.full(len(sizes), 1.0 / len(sizes))
@@ -217,29 +193,13 @@ def _shares(sizes: Vector) -> Vector:
 class Answer:
     """What the components of a mixture, or the clusters of rows, are.
 
-    Attributes
-    ----------
-    feature_names : tuple of str
-        Names of the features (d,).
-    weights : ndarray of shape (K,)
-        Share of the rows of each component.
-    sizes : ndarray of shape (K,) or None
-        Rows of each, or their weight: expected of a mixture, counted of clusters, with noise where
-        rows are protected; None where a file does not say of how many rows it is.
-    means : ndarray of shape (K, d)
-        In the data's units.
-    standardized : ndarray of shape (K, d)
-        See `standardized_means`.
-    measured : bool
-        Whether standard deviations are those of the data, or of the mixture.
-    levels : dict of int to Levels
-        Of each feature that is a category, by its column.
-    degrees_of_freedom : ndarray of shape (K, B) or None
-        Of each hub's t features, NaN of hubs without any; None where there are none.
-    labels : tuple of str
-        Of the first components, where labels of some rows were given to the fit.
-    degenerate : tuple of int
-        Components that are singular but for the floor.
+    ``sizes`` (K,) are rows of each, or their weight: expected of a mixture, counted of clusters,
+    with noise where rows are protected; None where a file does not say of how many rows it is.
+    ``means`` (K, d) are in the data's units, ``standardized`` see `standardized_means`; it is
+    ``measured`` if standard deviations are those of the data, or of the mixture. ``levels`` are by
+    column, ``degrees_of_freedom`` (K, B) of each hub's t features, NaN of hubs without any.
+    ``labels`` are of the first components, where labels of some rows were given to the fit;
+    ``degenerate`` components are singular but for the floor.
     """
 
     feature_names: tuple[str, ...]
@@ -248,7 +208,7 @@ class Answer:
     means: Vector
     standardized: Vector
     measured: bool = True
-    levels: Mapping[int, Levels] = field(default_factory=dict)
+    levels: Mapping[int, CategoryLevels] = field(default_factory=dict)
     degrees_of_freedom: Vector | None = None
     labels: tuple[str, ...] = ()
     degenerate: tuple[int, ...] = ()
@@ -258,15 +218,18 @@ class Answer:
         cls, mixture: Density, feature_names: Sequence[str], total_weight: float | None = None
     ) -> Answer:
         """Return that of a mixture fitted to rows of so much weight in all."""
-        weights = mixture.assembled_weights
+        weights, freedom = mixture.assembled_weights, None
+        for part in mixture.parts if isinstance(mixture, MixedMixture) else ():
+            if part.family == "t":
+                freedom = np.where(part.features.blocks.widths > 0, dof_of(part), np.nan)
         return cls(
             tuple(feature_names),
             weights,
             None if total_weight is None else weights * total_weight,
             mixture.assembled_means,
-            _told_apart(mixture),
+            _standardize_mixture(mixture),
             levels=levels_of(mixture),
-            degrees_of_freedom=degrees_of_freedom_of(mixture),
+            degrees_of_freedom=freedom,
         )
 
     @classmethod
@@ -290,7 +253,7 @@ class Answer:
 
     @property
     def telling(self) -> NDArray[np.intp]:
-        """Columns of the features (d,), those that tell components apart best first."""
+        """Columns of the features (d,), those that separate components best first."""
         return most_telling(self.weights, self.standardized)
 
     @property
@@ -326,7 +289,7 @@ class Answer:
         return self.feature_names[first], float(shares[first])
 
     def describe(self, noun: str = "component") -> list[Report]:
-        """Return what JSON tells of each component; ``noun`` is what they are called."""
+        """Return what JSON has of each component; ``noun`` is what they are called."""
         described: list[Report] = [
             {
                 noun: k,
@@ -349,9 +312,9 @@ def answer_of(stored: Model | StoredClustering) -> Answer:
     report = stored.report
     if isinstance(stored, Model):
         total = report.get("total_weight") or report.get("n_samples")
-        found = Answer.of_mixture(stored.mixture, stored.feature_names, total)
-        own = tuple(report.get("degenerate") or ())
-        return replace(found, labels=labels_of(report), degenerate=own)
+        answer = Answer.of_mixture(stored.mixture, stored.feature_names, total)
+        degenerate = tuple(report.get("degenerate") or ())
+        return replace(answer, labels=labels_of(report), degenerate=degenerate)
     sizes = _vector(report.get("cluster_sizes"), len(stored.centres))
     if sizes is None:
         sizes = np.bincount(stored.labels, minlength=len(stored.centres)).astype(np.float64)
@@ -368,8 +331,8 @@ def answer_of(stored: Model | StoredClustering) -> Answer:
 
 def labels_of(report: Report) -> tuple[str, ...]:
     """Return the labels of the first components, where a fit was given some."""
-    told = report.get("labels_for_fit")
-    names = told.get("names") if isinstance(told, dict) else None
+    given = report.get("labels_for_fit")
+    names = given.get("names") if isinstance(given, dict) else None
     return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
@@ -378,12 +341,14 @@ def as_table(
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return heads and rows of a table for a reader, of what `Answer.describe` says.
 
-    Differences are None where nobody has all parameters; ``noisy``: sizes have noise, since rows
-    are protected.
+    Differences are None where no agent has all parameters; ``noisy``: sizes have noise, since rows
+    are protected. Sizes have no decimals where they are whole, or many.
     """
     heads: tuple[str, ...] = (noun, f"{'noisy ' if noisy else ''}size", "share", "differs most in")
     rows: list[tuple[str, ...]] = []
-    digits = _digits([one["size"] for one in described if one["size"] is not None])
+    digits, sizes = 0, [one["size"] for one in described if one["size"] is not None]
+    if any(size != round(size) for size in sizes):
+        digits = max(0, 3 - floor(log10(max(map(abs, sizes)))))
     for one in described:
         size, named = one["size"], one["differs_most_in"]
         label = f" = {one['label']}" if "label" in one else ""
@@ -397,19 +362,12 @@ def as_table(
         heads, rows = heads[:3], [row[:3] for row in rows]
     if any("degrees_of_freedom" in one for one in described):
         heads = (*heads, "degrees of freedom")
-        told = [[nu for nu in one["degrees_of_freedom"] if nu is not None] for one in described]
+        freedom = [[nu for nu in one["degrees_of_freedom"] if nu is not None] for one in described]
         rows = [
             (*row, ", ".join(f"{nu:.1f}" if nu < 100 else f"{nu:.0f}" for nu in own))
-            for row, own in zip(rows, told, strict=True)
+            for row, own in zip(rows, freedom, strict=True)
         ]
     return heads, rows
-
-
-def _digits(sizes: list[float]) -> int:
-    """Return how many decimals sizes have for a reader: none where they are whole, or many."""
-    if all(size == round(size) for size in sizes):
-        return 0
-    return max(0, 3 - floor(log10(max(map(abs, sizes)))))
 
 
 def _vector(listed: list[float] | None, n: int) -> Vector | None:

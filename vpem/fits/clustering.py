@@ -1,8 +1,6 @@
-"""What every kind of k-means asks of data and options, before any work.
+"""What every kind of k-means asks of data and options, how it sums, and what it ends with.
 
-How k-means sums where messages are compressed, links fail, or some are absent.
-
-What k-means ends with, and what is told of it meanwhile.
+Sums differ where messages are compressed, links fail, or some agents are absent.
 """
 
 from __future__ import annotations
@@ -69,7 +67,7 @@ SOME_VALUES = 1 << 16
 
 
 @dataclass
-class Wanted:
+class KmeansInputs:
     """Data and options that were checked; data and centres are in the user's units."""
 
     X: Any  # (M, d)
@@ -98,12 +96,13 @@ def prepare(
     here: LocalRows | None = None,
     n_of_centres: int | None = None,
     some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None = None,
-) -> Wanted:
+) -> KmeansInputs:
     """Check what every kind of k-means is given.
 
     With ``here`` X and weights are of the rows of this process's workers, and others have more;
-    weights of `Wanted` are of all rows. Centres to start from are of ``n_of_centres`` features, by
-    default of those of X, where ``some`` tells whether any process has each of some flags.
+    weights of `KmeansInputs` are of all rows. Centres to start from are of ``n_of_centres``
+    features, by default of those of X, where ``some`` says whether any process has each of some
+    flags.
     """
     n_clusters, init = how.n_clusters, how.init
     masked = here is not None and here.masked
@@ -146,28 +145,38 @@ def prepare(
             deviations = scaling.scale
     rows = centres = None
     if isinstance(init, str):
-        return Wanted(
+        return KmeansInputs(
             data, weights, None, None, init, how.n_init, precision, scaling, misses, deviations
         )
-    given = np.asarray(init) if isinstance(init, Sequence | np.ndarray) else np.empty(0)
-    if given.ndim == 2:
-        centres = _check_centres(given, n_clusters, n_of_centres or n_features, most)
-    elif given.ndim == 1 and given.size:
-        if len(given) != n_clusters:
-            raise InputError(f"{n_clusters} clusters need as many init rows, got {len(given)}")
-        rows = check_rows(given, n_clusters, n_samples)
+    start = np.asarray(init) if isinstance(init, Sequence | np.ndarray) else np.empty(0)
+    if start.ndim == 2:
+        width = n_of_centres or n_features
+        if start.shape != (n_clusters, width) or start.dtype.kind not in "iuf":
+            raise InputError(
+                f"starting centres must be {n_clusters} x {width} numbers, got shape "
+                f"{start.shape} of type {start.dtype}"
+            )
+        if not (np.abs(start) <= most).all():
+            raise InputError(f"starting centres must be finite and at most {most:g} in magnitude")
+        centres = start.astype(np.float64)
+    elif start.ndim == 1 and start.size:
+        if len(start) != n_clusters:
+            raise InputError(f"{n_clusters} clusters need as many init rows, got {len(start)}")
+        rows = check_rows(start, n_clusters, n_samples)
     else:
         raise InputError(
             f"init must be {' or '.join(CLUSTER_INITS)}, row indices, or centres of shape "
             f"({n_clusters}, {n_of_centres or n_features}), got {init!r}"
         )
-    return Wanted(data, weights, rows, centres, None, 1, precision, scaling, misses, deviations)
+    return KmeansInputs(
+        data, weights, rows, centres, None, 1, precision, scaling, misses, deviations
+    )
 
 
 class _Watched:
     """Moments of rows, taken as they are looked at for something else: nothing is read twice.
 
-    Weights (m,) are not checked yet; what comes of wrong ones is never asked for.
+    Weights (m,) are not checked yet; what comes of wrong ones is never used.
     """
 
     def __init__(self, n_features: int, weights: Any) -> None:
@@ -175,7 +184,7 @@ class _Watched:
         self._given = weights
 
     def of(self, data: Any) -> _Watched:
-        """Return itself, a `vpem.checks.Matrix` of some rows whose moments are wanted."""
+        """Return itself, a `vpem.checks.Matrix` of some rows whose moments are taken."""
         self._data, self.shape = data, data.shape
         self._moments = RunningMoments(self._n_features)
         given = np.asarray(1.0 if self._given is None else self._given)
@@ -257,19 +266,6 @@ def _refuse_large(
             )
 
 
-def _check_centres(
-    given: Floats, n_clusters: int, n_features: int, most: float
-) -> NDArray[np.float64]:
-    if given.shape != (n_clusters, n_features) or given.dtype.kind not in "iuf":
-        raise InputError(
-            f"starting centres must be {n_clusters} x {n_features} numbers, got shape "
-            f"{given.shape} of type {given.dtype}"
-        )
-    if not (np.abs(given) <= most).all():
-        raise InputError(f"starting centres must be finite and at most {most:g} in magnitude")
-    return given.astype(np.float64)
-
-
 SETTLED = 1e-6
 """Part of what a codec left out of a sum that may be left when it stops."""
 
@@ -277,26 +273,26 @@ MEMORIES_OF_ROUNDS = 2
 """Sums by compressed rounds, each of which leaves 0.0001 of that, until as little is left."""
 
 CYCLES = 3
-"""Times that all must have been heard, after the first, where agents are silent by turns."""
+"""Times that all must have been heard, after the first, where agents are inactive by turns."""
 
 
 ANSWERING: Sentence = (
     Setting("participation"), " is of those who answer a server; leave it out, or on a graph take ",
     Setting("agent_dropout"),
 )  # fmt: skip
-SILENT: Sentence = (
+INACTIVE: Sentence = (
     Setting("agent_dropout"), " is of agents of a graph; leave it out, or for those who answer a "
     "server, or add along a tree, take ", Setting("participation"),
 )  # fmt: skip
 
 
 def check_absent(graph: Graph, sums: SumSettings, how: KmeansSettings) -> None:
-    """Raise InputError, before any sums are prepared, where they let nobody be absent this way."""
+    """Raise InputError, before any sums are prepared, where no agent can be absent this way."""
     answered = graph.has_server or sums.sum == "tree"
     if how.participation < 1 and not answered:
         raise InputError(*ANSWERING)
     if sums.agent_dropout and answered:
-        raise InputError(*SILENT)
+        raise InputError(*INACTIVE)
 
 
 def check_network(network: Network, how: KmeansSettings, *, over_rows: bool) -> None:
@@ -337,11 +333,11 @@ def distances_of_all(
     labels: NDArray[np.int32],
 ) -> NDArray[np.float64]:
     """Squared distances (M,) of rows to the centres of their clusters, in features of all hubs."""
-    found = np.empty(len(labels))
+    distances = np.empty(len(labels))
     for rows in terms.chunks(holders.n_agents):
         own = distances_within(terms, centres, labels, rows)
-        found[rows] = holders.add_up(own, columns=1)
-    return found
+        distances[rows] = holders.add_up(own, columns=1)
+    return distances
 
 
 def _check_masked(how: KmeansSettings) -> None:
@@ -382,8 +378,8 @@ def pace_of(network: Network, how: KmeansSettings, n_values: int) -> Pace:
 
     Where messages are compressed and some are absent, all must have been heard without a change as
     often as it takes until a millionth is left of what the codec left out of the last sum that
-    changed; where sums are rounded or rounds fail once more, and where some are silent on a graph,
-    of whom others have different estimates meanwhile, three times.
+    changed; where sums are rounded or rounds fail once more, and where some are inactive on a
+    graph, of whom others have different estimates meanwhile, three times.
     """
     steady = network.faults is None or network.whole.total.exact
     steady = steady and network.compress is None and how.participation == 1
@@ -438,7 +434,7 @@ class Clustering(
     distances : ndarray of shape (M,)
         Distance of each row to the centre of its cluster, in the units of ``scaling``.
     inertia : float
-        Sum of squared ``distances`` times row weights: of ``centres``, whatever roots found
+        Inertia of the assignment in each iteration, as the first root sums it.
         on the way.
     root_inertia : ndarray of shape (R,)
         The inertia as each root finds it by consensus; R is 1 where all share one sum.
@@ -455,9 +451,9 @@ class Clustering(
     split, method : str
         "rows" or "features"; "lloyd" or "grid".
     reseeded : list of (int, int, int)
-        Iteration, cluster and row, of clusters that were empty and placed anew.
+        Iteration, cluster and row, of clusters that were empty and reinitialised.
     partitions : list of (int, str)
-        Iterations that found the network fallen apart and changed nothing, and why.
+        Iterations that found the network disconnected and changed nothing, and why.
     one_shot : OneShot or None
         What is known of a one-shot clustering (`vpem.fits.feature_kmeans`).
     scaling : Scaling or None
@@ -577,26 +573,20 @@ class Clustering(
         options: Report,
         ids: Labels | None = None,
     ) -> StoredClustering:
-        """Return the clustering that a file keeps.
+        """Return the clustering that a file keeps, of features (d,) and rows (M,) with these names.
 
-        Parameters
-        ----------
-        feature_names : sequence of str
-            Names of the features (d,).
-        report, options : dict
-            From `describe`, with what else there is to say, of which ``clusters`` follow from the
-            rest and are left out; and how the fit was asked for.
-        ids : ndarray of shape (M,), optional
-            What the rows are called; where rows are protected neither this nor labels are kept.
+        The report is that of `describe`, with what else there is to say, of which ``clusters``
+        follow from the rest and are left out. Where rows are protected neither ids nor labels are
+        kept.
         """
-        told = slice(None if self.guarantee is None else 0)
+        rows = slice(None if self.guarantee is None else 0)
         if self.guarantee is not None:
             report, ids = {**report, "warnings": []}, None
         report = {name: value for name, value in report.items() if name != "clusters"}
         return StoredClustering(
             self.centres,
-            self.labels[told],
-            self.distances[told],
+            self.labels[rows],
+            self.distances[rows],
             tuple(feature_names),
             ids,
             self.root_centres,
@@ -608,37 +598,39 @@ class Clustering(
         )
 
 
-def warn_of_outcome(found: Clustering, max_iter: int) -> None:
+def warn_of_outcome(clustering: Clustering, max_iter: int) -> None:
     """Warn where iterations ran out, clusters are empty, or features of large numbers decide."""
-    apart = 1.0 if found.deviations is None else spreads_apart(found.deviations)
-    if found.scaling is None and found.guarantee is None and apart >= TENFOLD:
+    apart = 1.0 if clustering.deviations is None else spreads_apart(clustering.deviations)
+    if clustering.scaling is None and clustering.guarantee is None and apart >= TENFOLD:
         message = VpemWarning(
             f"standard deviations of features differ {apart:,.0f}-fold, and distances are made of "
             "the largest; try ", Setting("scale", "standard"),
         )  # fmt: skip
         warnings.warn(message, stacklevel=3)
-    if not found.converged:
+    if not clustering.converged:
         warnings.warn(
             not_converged(
                 f"rows still changed their clusters after {max_iter} iterations; try more"
             ),
             stacklevel=3,
         )
-    warn_of_partitions(found.partitions)
-    empty = int((found.counts <= 0).sum())
+    warn_of_partitions(clustering.partitions)
+    empty = int((clustering.counts <= 0).sum())
     if empty:
         warnings.warn(
-            f"{empty} of {found.n_clusters} clusters are empty: fewer rows are different than "
+            f"{empty} of {clustering.n_clusters} clusters are empty: fewer rows are different than "
             "there are clusters; try fewer clusters",
             VpemWarning,
             stacklevel=3,
         )
 
 
-def describe_kmeans(name: str, asked: Wanted, network: Network, how: KmeansSettings) -> Report:
+def describe_kmeans(
+    name: str, inputs: KmeansInputs, network: Network, how: KmeansSettings
+) -> Report:
     """Describe a run by what must be the same when it goes on."""
-    how = how.changed(dtype=asked.dtype.name, n_threads=thread_count(how.n_threads))
-    return describe_run(name, asked.X, asked.row_weights, network, **how.values("method"))
+    how = how.changed(dtype=inputs.dtype.name, n_threads=thread_count(how.n_threads))
+    return describe_run(name, inputs.X, inputs.row_weights, network, **how.values("method"))
 
 
 def progress_of(callback: Callback | None) -> Callable[[int, float, int], None] | None:

@@ -1,18 +1,15 @@
-"""Clusters held against labels that fitting never saw.
+"""Who matters: what a fitted mixture loses without a party's term, and which features separate.
 
-What is left of a mixture without some features, and figures of that added up over rows.
-
-Who matters: what a fitted mixture loses without a party's term, and which features separate.
-
-A party's features ``a`` and those of all others ``r`` have densities of their own under the same
-mixture: its marginals, ``p(r)`` and ``p(a)``, are sums over components without the other's terms.
+At the beginning, how clusters agree with labels that fitting never saw. A party's features ``a``
+and those of all others ``r`` have densities of their own under the same mixture: its marginals,
+``p(r)`` and ``p(a)``, are sums over components without the other's terms.
 So nothing is fitted again, and the figures of a party are means over rows of
 
 * ``log p(x) - log p(r)``: the log-likelihood that is lost without it;
 * ``log p(x) - log p(r) - log p(a)``: of that, what its features do not have by themselves: the
   pointwise mutual information of its features and those of others, free of units;
-* ``KL(p(z | a) || p(z))``: what its features alone tell of the component ``z``;
-* ``KL(p(z | x) || p(z | r))``: what they tell of it that no others do.
+* ``KL(p(z | a) || p(z))``: what its features alone say of the component ``z``;
+* ``KL(p(z | x) || p(z | r))``: what they say of it that no others do.
 
 If rows are drawn from the mixture, their expected values are ``I(a; r)``, ``I(z; a)`` and
 ``I(z; a | r)`` (Cover and Thomas, Elements of Information Theory, chapter 2). A variational
@@ -49,20 +46,11 @@ from vpem.terms.variational import VariationalMixture
 class Agreement:
     """How well clusters agree with labels.
 
-    Attributes
-    ----------
-    accuracy : float
-        Share of rows that agree under the best one-to-one mapping of clusters to labels.
-    adjusted_rand_index : float
-        1 for the same partition, about 0 for independent ones.
-    normalized_mutual_information : float
-        Between 0 and 1, arithmetic mean of the entropies below.
-    classes : ndarray of shape (L,)
-        The different labels, sorted.
-    confusion : ndarray of shape (L, K)
-        Rows of each label in each cluster.
-    mapping : dict
-        Label given to each cluster; clusters beyond the number of labels have none.
+    ``accuracy`` is the share of rows that agree under the best one-to-one ``mapping`` of clusters
+    to labels; clusters beyond the number of labels have none. The adjusted Rand index is 1 for the
+    same partition, about 0 for independent ones; the normalized mutual information is between 0 and
+    1, by the arithmetic mean of the entropies. ``classes`` (L,) are the labels, sorted, and
+    ``confusion`` (L, K) rows of each in each cluster.
     """
 
     accuracy: float
@@ -96,12 +84,12 @@ def compare(labels: ArrayLike, clusters: ArrayLike, n_clusters: int) -> Agreemen
     from scipy.optimize import linear_sum_assignment
 
     truth = np.asarray(labels)
-    found = np.asarray(clusters)
-    if truth.shape != found.shape or truth.ndim != 1 or len(truth) == 0:
-        raise InputError(f"{len(found)} rows need as many labels, got {len(truth)}")
+    numbers = np.asarray(clusters)
+    if truth.shape != numbers.shape or truth.ndim != 1 or len(truth) == 0:
+        raise InputError(f"{len(numbers)} rows need as many labels, got {len(truth)}")
     classes, codes = np.unique(truth, return_inverse=True)
     confusion = np.zeros((len(classes), n_clusters), dtype=np.intp)
-    np.add.at(confusion, (codes, found), 1)
+    np.add.at(confusion, (codes, numbers), 1)
     rows, columns = linear_sum_assignment(confusion, maximize=True)
     return Agreement(
         accuracy=float(confusion[rows, columns].sum() / len(truth)),
@@ -217,8 +205,8 @@ def divergence(p: Vector, q: Vector) -> Vector:
     """Kullback-Leibler divergence (m,) of probabilities from others, by their logarithms."""
     with np.errstate(invalid="ignore"):
         each = np.where(p > -np.inf, np.exp(p) * (p - q), 0.0)
-    found: Vector = each.sum(axis=1)
-    return found
+    total: Vector = each.sum(axis=1)
+    return total
 
 
 @dataclass(frozen=True)
@@ -231,15 +219,7 @@ class Everything:
 
 
 class Whole:
-    """Figures of the whole mixture, added up over rows.
-
-    Parameters
-    ----------
-    mixture : Density
-        The mixture.
-    codes : ndarray of shape (M,), optional
-        Label of each row, from 0.
-    """
+    """Figures of the whole mixture, added up over rows; ``codes`` (M,) are labels, from 0."""
 
     def __init__(self, mixture: Density, codes: NDArray[np.intp] | None = None) -> None:
         self.weights, self.codes = mixture.assembled_weights, codes
@@ -270,16 +250,8 @@ class Whole:
 class Tally:
     """Figures of one party, added up over rows.
 
-    Parameters
-    ----------
-    whole : Whole
-        Figures of the whole mixture.
-    hubs : Density
-        The mixture, or its hubs of this process, whose features these columns are.
-    columns : sequence of int
-        Features that the party has.
-    with_constants : bool
-        Whether sums that it is given have the constants of their densities in them.
+    ``hubs`` are the mixture, or its hubs of this process, whose features the ``columns`` of the
+    party are. ``with_constants``: sums that it is given have the constants of their densities.
     """
 
     def __init__(
@@ -316,7 +288,7 @@ class Tally:
         """Add rows of which the summed terms of all others are ``others`` (m, K)."""
         log_weights, codes = self.whole.log_weights, self.whole.codes
         terms, constant = apart(self.own, values, there)
-        alone, told = log_posterior(log_weights, terms)
+        alone, posterior = log_posterior(log_weights, terms)
         without, rest = log_posterior(log_weights, others)
         lost = every.log_density - without
         if not self.with_constants:
@@ -324,7 +296,7 @@ class Tally:
         each = (
             lost,
             lost - alone - constant,
-            divergence(told, log_weights),
+            divergence(posterior, log_weights),
             divergence(every.log_responsibilities, rest),
         )
         self.sums += [weights @ one for one in each]
@@ -350,8 +322,8 @@ class Tally:
 
 def with_constant(terms: Floats, constant: Vector | float) -> Floats:
     """Return terms (m, K) minus half of which is the whole log-density."""
-    found: Floats = terms - 2 * np.broadcast_to(constant, len(terms))[:, None]
-    return found
+    whole: Floats = terms - 2 * np.broadcast_to(constant, len(terms))[:, None]
+    return whole
 
 
 def _counts(codes: NDArray[np.intp] | None, n_components: int) -> Vector:
@@ -361,13 +333,8 @@ def _counts(codes: NDArray[np.intp] | None, n_components: int) -> Vector:
 class Others:
     """Sums of the terms of all features of some rows but those of one party.
 
-    Parameters
-    ----------
-    mixture : Density
-        The mixture.
-    terms : ndarray of shape (B, m, K)
-        Of its hubs, or one of all hubs together where these are no sum (of hubs that share
-        factors); then the others' is that of their marginal.
+    Terms are of the mixture's hubs (B, m, K), or one of all hubs together where these are no sum
+    (of hubs that share factors); then the others' is that of their marginal.
     """
 
     def __init__(self, mixture: Density, terms: Floats) -> None:
@@ -384,11 +351,11 @@ class Others:
                 return np.zeros(self.terms.shape[1:])
             return apart(piece(self.mixture, party.rest), values, there)[0]
         first, last = party.hubs[0], party.hubs[-1]
-        found: Floats = self.before[first] + self.after[len(self.terms) - 1 - last]
+        total: Floats = self.before[first] + self.after[len(self.terms) - 1 - last]
         for b in range(first + 1, last):
             if b not in party.hubs:
-                found += self.terms[b]
-        return party.left(found, values, there)
+                total += self.terms[b]
+        return party.left(total, values, there)
 
 
 @dataclass(frozen=True)
@@ -408,9 +375,9 @@ class PartyContribution:
         The part of it that the party's own marginal mixture does not have: mutual information of
         its features and those of others, in nats; it can be compared between parties.
     information : float
-        What its features alone tell of the component, in nats.
+        What its features alone say of the component, in nats.
     information_lost : float
-        What nobody else's features tell of the component: expected divergence of responsibilities
+        What no others' features say of the component: expected divergence of responsibilities
         from those without the party, in nats.
     rows_moved : float
         Share of the rows whose most responsible component is another without it.
@@ -442,9 +409,9 @@ class FeatureContribution:
     party : str or None
         Who has it.
     information : float
-        What it tells of the component, in nats.
+        What it says of the component, in nats.
     share : float
-        Of the entropy of the mixing weights, which is all that there is to be told.
+        Of the entropy of the mixing weights, which is all that there is to be known.
     """
 
     name: str
@@ -507,7 +474,7 @@ def contribution(
     sample_weight: ArrayLike | None = None,
     missing: str = "refuse",
 ) -> Contribution:
-    """Tell what a mixture loses without each party's features, without fitting again.
+    """Say what a mixture loses without each party's features, without fitting again.
 
     Parameters
     ----------
@@ -549,7 +516,7 @@ def contribution(
     whole = Whole(mixture, codes)
     tallies = [Tally(whole, mixture, columns) for columns in held.values()]
     alone = [piece(mixture, [j]) for j in range(mixture.n_features)]
-    told = np.zeros(mixture.n_features)
+    information = np.zeros(mixture.n_features)
     with one_blas_thread():
         for rows, values, there in _chunks(mixture, X):
             own = _weighed(there, weights, rows)
@@ -558,7 +525,7 @@ def contribution(
             others = Others(mixture, terms)
             for tally in tallies:
                 tally.add(every, others.without(tally, values, there), values, there, own, rows)
-            told += separation(alone, whole, values, there, own)
+            information += separation(alone, whole, values, there, own)
     if whole.total == 0:
         raise InputError("no row has a value and a weight: there is nothing to judge by")
     names = model.feature_names
@@ -567,7 +534,7 @@ def contribution(
         for (name, columns), tally in zip(held.items(), tallies, strict=True)
     ]
     owner = {int(j): name for name, columns in held.items() for j in columns}
-    return in_order(whole, judged, names, owner, told)
+    return in_order(whole, judged, names, owner, information)
 
 
 def parties_of(model: Model) -> dict[str, NDArray[np.intp]]:
@@ -628,12 +595,12 @@ def separation(
     there: NDArray[np.bool_],
     weights: Vector,
 ) -> Vector:
-    """What each feature alone tells of the component of some rows, added up, (n,)."""
-    found = np.empty(len(alone))
+    """What each feature alone says of the component of some rows, added up, (n,)."""
+    totals = np.empty(len(alone))
     for place, one in enumerate(alone):
         shares = log_posterior(whole.log_weights, apart(one, values, there)[0])[1]
-        found[place] = weights @ divergence(shares, whole.log_weights)
-    return found
+        totals[place] = weights @ divergence(shares, whole.log_weights)
+    return totals
 
 
 def figures_of(
@@ -652,13 +619,13 @@ def in_order(
     parties: Sequence[PartyContribution],
     feature_names: Sequence[str],
     owner: Mapping[int, str],
-    told: Vector,
+    information: Vector,
 ) -> Contribution:
     """Return figures of parties, and of features added up (d,), in the order of what matters."""
     entropy = whole.entropy
-    told = told / whole.total
+    each = (information / whole.total).tolist()
     features = [
-        FeatureContribution(name, owner.get(j), float(told[j]), float(told[j]) / (entropy or 1.0))
+        FeatureContribution(name, owner.get(j), each[j], each[j] / (entropy or 1.0))
         for j, name in enumerate(feature_names)
     ]
     return Contribution(

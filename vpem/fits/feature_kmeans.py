@@ -1,5 +1,6 @@
-"""k-means over split features in one shot: each party clusters its own, a server joins the cells.
+"""k-means over features that agents hold: Lloyd's algorithm, or in one shot.
 
+In one shot each party clusters its own features, and a server joins the cells:
 Ding, Liu, Huang and Li, "K-means clustering with distributed dimensions" (ICML 2016). Party b
 clusters its features of all rows into K and sends the centres and the label of each row. Rows with
 the same labels at all parties are one cell, placed at the product of the centres; the server runs
@@ -11,11 +12,9 @@ the least inertias of the parties sum to at most O: ``D <= lambda O`` where each
 lambda of its least. By the triangle inequality over rows the cells cost the best centres at most
 ``(sqrt(D) + sqrt(O))^2``, the server's centres cost them at most gamma times that, and the rows at
 most ``(sqrt(D) + sqrt(cost of the cells))^2``. Together the inertia is at most
-``(sqrt(lambda) + sqrt(gamma) (1 + sqrt(lambda)))^2 O``: 9 O where everybody solves its
-k-means. With expectations in place of costs the same holds by Minkowski's inequality,
+``(sqrt(lambda) + sqrt(gamma) (1 + sqrt(lambda)))^2 O``: 9 O where all solve their k-means. With
+expectations in place of costs the same holds by Minkowski's inequality,
 and k-means++ is within ``8 (log K + 2)`` of the least in expectation (Arthur and Vassilvitskii).
-
-k-means over features that agents hold: Lloyd's algorithm, or in one shot.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from vpem.files.matrix import FileMatrix
 from vpem.fits.clustering import (
     Callback,
     Clustering,
-    Wanted,
+    KmeansInputs,
     check_network,
     describe_kmeans,
     distances_of_all,
@@ -128,7 +127,9 @@ def proven_factor(party: float = 1.0, server: float = 1.0) -> float:
     return (sqrt(party) + sqrt(server) * (1.0 + sqrt(party))) ** 2
 
 
-def one_shot(asked: Wanted, network: Network, ledger: Ledger, how: KmeansSettings) -> Clustering:
+def one_shot(
+    asked: KmeansInputs, network: Network, ledger: Ledger, how: KmeansSettings
+) -> Clustering:
     """Cluster rows by one message of each party (a hub of a star) to the server, and one back.
 
     Up go centres, labels and an inertia, down centres and labels, and up the inertia of what came
@@ -150,21 +151,21 @@ def one_shot(asked: Wanted, network: Network, ledger: Ledger, how: KmeansSetting
     with about(holders.engine, "server"):
         sent = holders.gather(clustered, holders.n_agents)
         answer = None if sent is None else _join_cells(sent, asked, how, threads)
-        told, parts = holders.bcast(None if answer is None else answer[0], holders.n_agents), []
-        for party in told["parties"]:
+        joined, parts = holders.bcast(None if answer is None else answer[0], holders.n_agents), []
+        for party in joined["parties"]:
             part = None if answer is None else answer[1].pop(party)
             part = holders.send(part, holders.n_agents, party)
             parts += [] if part is None or not holders.mine(party) else [part]
     own = np.concatenate([np.empty((how.n_clusters, 0)), *parts], axis=1)
-    labels = told["labels"]
+    labels = joined["labels"]
     distances = distances_of_all(holders, terms, own, labels)
-    if len(told["parties"]) > 1:
-        _count_messages(network, ledger, told["parties"], terms.n_samples, how.n_clusters)
+    if len(joined["parties"]) > 1:
+        _count_messages(network, ledger, joined["parties"], terms.n_samples, how.n_clusters)
     assert asked.deviations is not None
     centres, scaling, deviations = join_centres(network, own, asked.scaling, asked.deviations)
     inertia = weighed(distances, asked.row_weights)
     expected = 8.0 * (log(how.n_clusters) + 2.0)
-    alone = len(told["parties"]) == 1
+    alone = len(joined["parties"]) == 1
     return Clustering(
         centres=centres,
         labels=labels,
@@ -173,26 +174,30 @@ def one_shot(asked: Wanted, network: Network, ledger: Ledger, how: KmeansSetting
         root_inertia=np.array([inertia]),
         counts=np.bincount(labels, asked.row_weights, how.n_clusters).astype(np.float64),
         history=[inertia],
-        converged=told["converged"],
+        converged=joined["converged"],
         split="features",
         method="grid",
         network=network.whole,
         scaling=None if scaling.is_none else scaling,
         deviations=deviations,
-        total_iterations=told["iterations"],
+        total_iterations=joined["iterations"],
         communication={**ledger.summary(), "bytes_by_iteration": [ledger.bytes]},
         one_shot=OneShot(
             factor=1.0 if alone else proven_factor(),
             factor_of_starts=expected if alone else proven_factor(expected, expected),
-            party_inertia=told["party_inertia"],
-            cell_inertia=told["cell_inertia"],
-            n_cells=told["n_cells"],
+            party_inertia=joined["party_inertia"],
+            cell_inertia=joined["cell_inertia"],
+            n_cells=joined["n_cells"],
         ),
     )
 
 
 def _cluster_parties(
-    asked: Wanted, terms: FeatureTerms, holders: Placement, how: KmeansSettings, n_threads: int
+    asked: KmeansInputs,
+    terms: FeatureTerms,
+    holders: Placement,
+    how: KmeansSettings,
+    n_threads: int,
 ) -> dict[int, Report]:
     """Cluster the features of each party of this process: what it sends the server."""
     data, offsets = terms.rows.read(slice(0, terms.n_samples)), terms.blocks.offsets
@@ -213,7 +218,7 @@ def _cluster_parties(
 
 
 def _join_cells(
-    sent: dict[int, Report], asked: Wanted, how: KmeansSettings, n_threads: int
+    sent: dict[int, Report], asked: KmeansInputs, how: KmeansSettings, n_threads: int
 ) -> tuple[Report, dict[int, NDArray[np.float64]]]:
     """Cluster the cells at the server: what it sends all parties, and centres (K, d_b) of each."""
     n_samples = len(asked.X)
@@ -227,18 +232,18 @@ def _join_cells(
     # At the product of the parties' centres.
     places = np.concatenate([said["centres"][said["labels"][first]] for said in sent.values()], 1)
     heavy = np.bincount(cells, asked.row_weights, n_cells).astype(np.float64)
-    joined, took = _best(places, heavy, how, SERVER_STREAM, asked.restarts, n_threads)
+    clustered, took = _best(places, heavy, how, SERVER_STREAM, asked.restarts, n_threads)
     ends = np.cumsum([said["centres"].shape[1] for said in sent.values()])
-    told = {
+    answer = {
         "parties": list(sent),
-        "labels": joined.labels[cells],
-        "converged": joined.converged and all(said["converged"] for said in sent.values()),
+        "labels": clustered.labels[cells],
+        "converged": clustered.converged and all(said["converged"] for said in sent.values()),
         "iterations": took + sum(said["iterations"] for said in sent.values()),
         "party_inertia": np.array([said["inertia"] for said in sent.values()]),
-        "cell_inertia": float(joined.inertia[0]),
+        "cell_inertia": float(clustered.inertia[0]),
         "n_cells": n_cells,
     }
-    return told, dict(zip(sent, np.split(joined.centres[0], ends[:-1], axis=1), strict=True))
+    return answer, dict(zip(sent, np.split(clustered.centres[0], ends[:-1], axis=1), strict=True))
 
 
 def _count_messages(
@@ -256,7 +261,7 @@ def _count_messages(
     total.count(INERTIA_BYTES, roots)
 
 
-def _check(asked: Wanted, network: Network) -> None:
+def _check(asked: KmeansInputs, network: Network) -> None:
     """Refuse what makes no sense in one shot."""
     if not network.graph.has_server:
         raise InputError(
@@ -330,8 +335,8 @@ def kmeans_features(
     ----------
     X : ndarray or FileMatrix of shape (M, d)
         The data; column j is seen by the agent that holds feature j and, once, by its root. Where
-        agents live in several processes (`vpem.sums.connect.spread`) those of this process's
-        agents,
+        agents, in the order of `vpem.fits.spread.own_columns`; None where it has none. Every
+        process calls
         in the order of `vpem.fits.spread.own_columns`; None where it has none. Every process calls
         with the same options.
     network : Network
@@ -341,11 +346,11 @@ def kmeans_features(
         first process. For "grid" ``init`` must be "k-means++", and ``n_init`` counts the
         starts of each party and of the server.
     callback : callable, optional
-        Told of every iteration.
+        Called after every iteration.
     saver : Saver, optional
         Keeps checkpoints, and has the one to go on from; not with "grid".
     labels : bool
-        Count what it takes to tell all agents the clusters of rows, and distances.
+        Count what it takes to send all agents the clusters of rows, and distances.
 
     Returns
     -------
@@ -392,10 +397,10 @@ def kmeans_features(
     if how.method == "grid":
         if labels:
             charge_clusters(network, ledger, len(asked.X))
-        found = one_shot(asked, network, ledger, how)
-        found.seconds = time.perf_counter() - began
-        warn_of_outcome(found, how.max_iter)
-        return found
+        clustering = one_shot(asked, network, ledger, how)
+        clustering.seconds = time.perf_counter() - began
+        warn_of_outcome(clustering, how.max_iter)
+        return clustering
     threads = thread_count(how.n_threads)
     with one_blas_thread():
         terms = terms_of(
@@ -422,16 +427,16 @@ def kmeans_features(
         best = restarts.best(network.total, attempts)
         if labels:
             charge_clusters(network, ledger, terms.n_samples)
-        found = _clustering(best, asked, terms, network, restarts.outcome(began))
-    warn_of_outcome(found, how.max_iter)
-    return found
+        clustering = _clustering(best, asked, terms, network, restarts.outcome(began))
+    warn_of_outcome(clustering, how.max_iter)
+    return clustering
 
 
 @dataclass(frozen=True)
 class _OverFeatures:
     """Runs of one restart after the other, over the features of all hubs."""
 
-    asked: Wanted
+    asked: KmeansInputs
     terms: FeatureTerms
     network: Network
     how: KmeansSettings
@@ -469,7 +474,7 @@ class _OverFeatures:
 
 def _clustering(
     best: Best[Lloyd],
-    asked: Wanted,
+    asked: KmeansInputs,
     terms: FeatureTerms,
     network: Network,
     outcome: Report,
@@ -515,7 +520,7 @@ def _clustering(
 
 
 def _nearest(
-    asked: Wanted,
+    asked: KmeansInputs,
     terms: FeatureTerms,
     network: Network,
     own: NDArray[np.float64],
@@ -526,7 +531,7 @@ def _nearest(
         return nearest(asked.X, centres, asked.scaling, terms.n_threads)
     labels, distances = np.empty(terms.n_samples, np.int32), np.empty(terms.n_samples)
     for rows in terms.chunks(len(own)):
-        found = network.agents.allreduce(terms.squares(own, rows).sum(axis=0, dtype=np.float64))
-        labels[rows] = found.argmin(axis=1)
-        distances[rows] = found.min(axis=1)
+        squares = network.agents.allreduce(terms.squares(own, rows).sum(axis=0, dtype=np.float64))
+        labels[rows] = squares.argmin(axis=1)
+        distances[rows] = squares.min(axis=1)
     return labels, distances

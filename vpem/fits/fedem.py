@@ -1,7 +1,4 @@
-"""What FedEM of a mixture ends with: its report, and warnings of noise.
-
-FedEM of a Gaussian mixture: units, start and run.
-"""
+"""FedEM of a Gaussian mixture: units, start and run, its report, and warnings of noise."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, VpemWarning, not_converged
 from vpem.files.checkpoints import checksum, describe_run, describe_steps, start_facts
 from vpem.files.matrix import FileMatrix
-from vpem.fits.fedem_setup import HeldByWorkers, Setup, codec_of_first
+from vpem.fits.fedem_setup import FedSetup, HeldByWorkers, codec_of_first
 from vpem.fits.local_rows import MANY, LocalRows, codec_of_moments
 from vpem.fits.prepare import Prepared, check_distinct, prepare
 from vpem.fits.results import MixtureResult, warn_of_copies, warn_of_degenerate, warn_of_few_values
@@ -223,23 +220,6 @@ def _lasting_noise(how: FedMixtureSettings, codec: Codec | None) -> str | None:
     return None
 
 
-def _refuse_masked(sample_weight: Floats | None, missing: str) -> None:
-    """Raise InputError where something would be told of rows, or has no range."""
-    secure = Setting("secure_sum", True)
-    if sample_weight is not None:
-        raise InputError(
-            Setting("sample_weight"), " is told of every row to all workers, whose means count by "
-            "what their rows weigh and from whom ", secure, " is to hide it; leave out one of the "
-            "two, or fit by EM over rows",
-        )  # fmt: skip
-    if missing == "marginalize":
-        raise InputError(
-            Setting("missing", missing), " adds what is expected of missing values, for which "
-            "corrections have no range that could be agreed on as ", secure, " needs; fill them "
-            "in first, leave it out, or fit by EM over rows",
-        )  # fmt: skip
-
-
 def _prepared(
     X: Floats | FileMatrix,
     workers: Workers,
@@ -253,9 +233,21 @@ def _prepared(
         raise InputError(f"the workers must be vpem.Workers, got {type(workers).__name__}")
     n_workers = workers.n_workers
     holders = network.total.holders if isinstance(network, Network) else Placement.here(n_workers)
-    if holders.masks is not None:
-        _refuse_masked(sample_weight, how.missing)
-    given = prepare(
+    # Where sums are masked nothing may be sent of single rows, and all must have a range.
+    secure = Setting("secure_sum", True)
+    if holders.masks is not None and sample_weight is not None:
+        raise InputError(
+            Setting("sample_weight"), " is told of every row to all workers, whose means count by "
+            "what their rows weigh and from whom ", secure, " is to hide it; leave out one of the "
+            "two, or fit by EM over rows",
+        )  # fmt: skip
+    if holders.masks is not None and how.missing == "marginalize":
+        raise InputError(
+            Setting("missing", how.missing), " adds what is expected of missing values, for which "
+            "corrections have no range that could be agreed on as ", secure, " needs; fill them "
+            "in first, leave it out, or fit by EM over rows",
+        )  # fmt: skip
+    prepared = prepare(
         X,
         n_columns(X),
         how,
@@ -264,9 +256,9 @@ def _prepared(
         missing=how.missing,
         here=LocalRows.of(holders, workers, X),
     )
-    if workers.n_samples != given.n_samples:
+    if workers.n_samples != prepared.n_samples:
         raise InputError(f"the workers hold {workers.n_samples} rows, but the data have {len(X)}")
-    return given
+    return prepared
 
 
 def fit_fedem(
@@ -286,7 +278,7 @@ def fit_fedem(
 
     Before the first iteration two sums give all workers the mean and the second moments of the
     data, about and in which statistics are taken, and a number how far out rows lie; rows drawn as
-    a start are told to all; and every worker sends its statistics at the start (kind "setup" of
+    a start are sent to all; and every worker sends its statistics at the start (kind "setup" of
     what is counted). Without ``compress`` all of this is exact. With it means and factors of the
     second moments have 16 bits a number (`vpem.fits.local_rows.codec_of_moments`), rows of the
     start are float32, and first statistics go by the finer of the codec and qsgd:8bits:32.
@@ -313,7 +305,7 @@ def fit_fedem(
     feature_names : sequence of str, optional
         For messages.
     callback : callable, optional
-        Told of every iteration; log-likelihoods are those recorded last.
+        Called after every iteration; log-likelihoods are those recorded last.
     saver : Saver, optional
         Keeps checkpoints, and has the one to go on from (`vpem.files.checkpoints.FileSaver`).
     **changes
@@ -368,7 +360,7 @@ def fit_fedem(
         rng = np.random.default_rng([how.seed, 1])
         short = codec_of_moments(codec) if network.total.way != "consensus" else None
         held = HeldByWorkers(given, workers, network.total.holders)
-        setup = Setup(held, network, ledger, short, rng)
+        setup = FedSetup(held, network, ledger, short, rng)
         model = setup.model(how, known_covariance)
         start, rows = _start(given, how, network, setup, model, saving, teller(callback))
         run = run_fedem(
@@ -381,7 +373,7 @@ def fit_fedem(
             network=network,
             ledger=ledger,
             rng=rng,
-            callback=None if callback is None else _Told(callback),
+            callback=None if callback is None else _ProgressOfEM(callback),
             saver=saving.inner(rows),
         )
     if run.spoiled:
@@ -418,7 +410,7 @@ def _start(
     given: Prepared,
     how: FedMixtureSettings,
     network: Network,
-    setup: Setup,
+    setup: FedSetup,
     model: MixtureStatistics,
     saving: OneRun,
     tell: Tell | None,
@@ -481,8 +473,8 @@ def _facts(
     return describe_run(name, given.X, given.row_weights, network, **facts)
 
 
-class _Told:
-    """Tells a callback of `vpem.steps.em` what FedEM tells."""
+class _ProgressOfEM:
+    """Calls a callback of `vpem.steps.em` with what FedEM reports."""
 
     def __init__(self, callback: Callable[[Progress], None]) -> None:
         self.callback = callback
@@ -493,5 +485,5 @@ class _Told:
         if progress.objective is not None:
             change = None if self.last is None else progress.objective - self.last
             self.last = progress.objective
-        found = float("nan") if self.last is None else self.last
-        self.callback(Progress(progress.iteration, found, change))
+        objective = float("nan") if self.last is None else self.last
+        self.callback(Progress(progress.iteration, objective, change))

@@ -1,7 +1,4 @@
-"""Rows as the workers of FedEM hold them: in memory or in a file, with weights or without.
-
-What the workers of FedEM agree on before the first iteration, and what that costs.
-"""
+"""Rows as the workers of FedEM hold them, and what workers agree on before the first iteration."""
 
 from __future__ import annotations
 
@@ -19,9 +16,9 @@ from vpem.files.matrix import FileMatrix
 from vpem.fits.local_rows import (
     MANY,
     SHORT,
-    Agreement,
     HeldPart,
     LocalRows,
+    MomentSums,
     agree_on_rows,
     charge_weights,
 )
@@ -55,23 +52,14 @@ Vector = NDArray[np.float64]
 class HeldByWorkers:
     """Rows of this process's workers, worker by worker, and what all know of those of all.
 
-    Parameters
-    ----------
-    given : Prepared
-        The data: in one process in the user's order; else those of this process's workers.
-    workers : Workers
-        Who holds which rows.
-    holders : Placement
-        Where workers live.
+    In one process the data are in the user's order, else those of this process's workers.
 
     Attributes
     ----------
     runs : list of slice
         Where each worker's rows are in this process's; empty ones for workers of others.
-    counts : ndarray of shape (n,)
-        Rows of each worker of all processes.
-    masses : ndarray of shape (n,)
-        What they weigh.
+    counts, masses : ndarray of shape (n,)
+        Rows of each worker of all processes, and what they weigh.
     all_weights : ndarray of shape (M,) or None
         Of all rows, worker by worker; None: all weigh 1.
     weights : ndarray of shape (m,) or None
@@ -160,23 +148,21 @@ class HeldByWorkers:
     def numbers(self, places: NDArray[np.intp]) -> tuple[int, ...]:
         """The user's numbers of rows, of their places."""
         rows = places if self._numbers is None else self._numbers[places]
-        found = self._number(rows)
-        assert found is not None
-        return found
+        numbers = self._number(rows)
+        assert numbers is not None
+        return numbers
 
     def weights_by_number(self) -> Vector | None:
         """Weights of the rows of all processes as they are numbered in the data."""
         if self.all_weights is None or self._numbers is None:
             return self.all_weights
-        found = np.empty_like(self.all_weights)
-        found[self._numbers] = self.all_weights
-        return found
+        weights = np.empty_like(self.all_weights)
+        weights[self._numbers] = self.all_weights
+        return weights
 
 
 FIRST = Dither(127, 32)
 """First statistics, 9 bits a number: qsgd:8bits:32."""
-
-
 LLOYD = Natural(10)
 """What has changed in a worker's sums from one of Lloyd's iterations to the next."""
 
@@ -192,21 +178,10 @@ def codec_of_first(codec: Codec | None) -> Codec | None:
     return codec if codec.variance(MANY) <= FIRST.variance(MANY) else FIRST
 
 
-class Setup:
+class FedSetup:
     """What workers agree on before the first iteration, and what that costs.
 
-    Parameters
-    ----------
-    held : HeldByWorkers
-        The rows, and who holds which.
-    network : Network
-        Who talks to whom.
-    ledger : Ledger
-        Where messages are counted.
-    codec : Codec or None
-        Of the moments, where there is a server; None: all is exact.
-    rng : Generator
-        Draws the codec's keys.
+    The codec is of the moments, where there is a server; None: all is exact.
     """
 
     def __init__(
@@ -236,7 +211,7 @@ class Setup:
         if how.weighting == "workers":
             weights = np.full(len(weights), 1.0 / len(weights))
         n_roots, d = self.network.whole.total.n_roots, held.n_features
-        agreement = Agreement(self.total, n_roots, held.masses, d, self.codec, self.rng)
+        agreement = MomentSums(self.total, n_roots, held.masses, d, self.codec, self.rng)
         reach = self._agree_on_reach()
         agreement.reach = reach
         blocks = Blocks((np.arange(d, dtype=np.intp),), (0,), (tuple(range(len(weights))),))
@@ -312,7 +287,7 @@ class Setup:
     ) -> tuple[Vector, tuple[int, ...] | None]:
         """Statistics (n, P) to start from, and the user's numbers of the rows that were drawn.
 
-        ``tell`` is told of every step of k-means++ and k-means.
+        ``tell`` is called with every step of k-means++ and k-means.
         """
         if isinstance(init, Mixture):
             start = init.over(model.blocks, model.covariance_type, model.scaling)

@@ -1,11 +1,4 @@
-"""How an imputation is chosen where nobody says: by entries that observers hide from the fit.
-
-Of a stream that all know everybody hides a tenth of its own entries, which are the same ones with
-everybody who saw them. Fits to the rest are compared by sums of errors on what is hidden, a number
-of each column: nothing travels that fits and sums of low rank do not have. Where there is but one
-observer, who sends nothing, normal mixtures are compared with matrices of low rank.
-
-FedMissEM: observers of parts of a matrix find what nobody saw, by a matrix of low rank.
+"""FedMissEM: observers of parts of a matrix find what none saw, by a matrix of low rank.
 
 Dieuleveut, Fort, Moulines and Robin 2021, section 4. An entry's law has a natural parameter theta,
 and theta = U V^T is of rank r. Of n copies of the matrix, one an observer, each has seen a part.
@@ -13,6 +6,12 @@ The E-step fills an observer's copy by the mean that theta foretells; the mean o
 statistic of `vpem.steps.fedem`; the M-step is in `vpem.terms.lowrank.model`. What is minimized is
 
     sum over entries seen of (psi(theta) - y theta) / dispersion  +  copies ridge/2 (|U|^2 + |V|^2)
+
+Where method, rank or ridge are left open they are chosen by entries that observers hide from the
+fit. Of a stream that all know each hides a tenth of its own entries, which are the same ones with
+all who saw them. Fits to the rest are compared by sums of errors on what is hidden, a number of
+each column: nothing travels that fits and sums of low rank do not have. Where there is but one
+observer, who sends nothing, normal mixtures are compared with matrices of low rank.
 """
 
 from __future__ import annotations
@@ -78,17 +77,12 @@ MOST_WORK = 2e8
 
 
 @dataclass
-class Choice:
+class ImputationChoice:
     """What was compared, and what is best.
 
-    Attributes
-    ----------
-    how : ImputeSettings
-        With the method, its rank and ridge or its components.
-    candidates : list of dict
-        What was tried: ``method``, ``rank`` and ``ridge`` or ``n_components``, and ``error``.
-    errors : ndarray of shape (3, J)
-        Weight of what was hidden of each column, and the errors of the best and of column means.
+    ``how`` has the method, its rank and ridge or its components. ``candidates`` are what was tried,
+    with ``error``. ``errors`` (3, J) are the weight of what was hidden of each column, and the
+    errors of the best and of column means.
     """
 
     how: ImputeSettings
@@ -101,10 +95,10 @@ class Choice:
     means_win: bool = False
     least: float = inf
 
-    def note(self, how: ImputeSettings, errors: Matrix, told: Report) -> float:
-        """Take note of what one candidate lost; of two alike the first is kept."""
+    def add_candidate(self, how: ImputeSettings, errors: Matrix, facts: Report) -> float:
+        """Compare a candidate with the best one; of two alike the first is kept."""
         loss = self.loss(errors[1], errors[0])
-        self.candidates.append({"method": how.method, **told, "error": loss})
+        self.candidates.append({"method": how.method, **facts, "error": loss})
         if loss < self.least or not self.errors.size:
             self.how, self.errors, self.least = how, errors, loss
         return loss
@@ -146,19 +140,19 @@ def choose(
     ledger: Ledger,
     codec: Codec | None,
     tell: Callable[[str], None] | None = None,
-) -> Choice:
+) -> ImputationChoice:
     """Choose method, rank and ridge, or components, of those that the settings leave open.
 
-    The settings' scale is chosen before; ``tell`` is told of every rank, and of mixtures.
+    The settings' scale is chosen before; ``tell`` is called with every rank, and with mixtures.
     """
     n_folds = min(MOST_FOLDS, ceil(ENOUGH / (SHARE * observations.n_entries)))
-    choice = Choice(how, law, n_folds, observations.column_names)
+    choice = ImputationChoice(how, law, n_folds, observations.column_names)
     with warnings.catch_warnings(), one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
         warnings.simplefilter("ignore")
         fits = _Fits(observations, how, steps, law, network, ledger, codec, n_folds)
         fits.tell = tell or (lambda _: None)
         fits.compare_ranks(choice)
-        choice.mixture = _why_no_mixture(observations, how)
+        choice.mixture = _reason_without_mixture(observations, how)
         if choice.mixture == "tried":
             fits.compare_mixtures(choice)
     _, lost, means = choice.errors
@@ -174,9 +168,9 @@ def choose(
     return choice
 
 
-def _why_no_mixture(observations: Observations, how: ImputeSettings) -> str:
+def _reason_without_mixture(observations: Observations, how: ImputeSettings) -> str:
     """Say why mixtures are not compared, or that they are."""
-    given = [n for n in OF_LOWRANK if getattr(how, n) != how.settings_by_name[n].default]
+    changed = [n for n in OF_LOWRANK if getattr(how, n) != how.settings_by_name[n].default]
     rows, columns = observations.shape
     if how.method == "lowrank":
         return "the method was given"
@@ -184,8 +178,8 @@ def _why_no_mixture(observations: Observations, how: ImputeSettings) -> str:
         return "with several observers it sends sums of another kind, and has to be asked for"
     if how.law != "gaussian":
         return f"entries are of the {how.law} law"
-    if given:
-        return f"an option of matrices of low rank was given: {given[0]}"
+    if changed:
+        return f"an option of matrices of low rank was given: {changed[0]}"
     if rows * columns**3 > MOST_WORK:
         return f"it would take long with {columns} columns"
     return "tried"
@@ -223,7 +217,7 @@ class _Fits:
         )  # fmt: skip
         self.observers = Observers(observations, network, ledger)
         self.copies = self.observers.count_copies(how.copies)
-        # The same places with everybody, so that nobody tells anybody which.
+        # The same places with all observers, so that none has to say which.
         turn = np.random.default_rng([how.seed, HIDDEN]).random(int(np.prod(self.shape))) / SHARE
         self.folds = [self._fold(observations, turn.astype(np.intp) == f) for f in range(n_folds)]
         zero = float(law.mean(np.zeros(1))[0])
@@ -231,7 +225,7 @@ class _Fits:
         self.norm = float(np.sqrt(square)) / (self.copies * law.dispersion)
 
     def rounded(self, ridge: float) -> float:
-        """Return a ridge as it is told; there must be some where there is a norm of nothing."""
+        """Return a ridge as it is reported, above 0 also where the norm is 0."""
         return float(f"{ridge:.4g}") or 1.0
 
     def _fold(self, observations: Observations, hidden: NDArray[np.bool_]) -> _Fold:
@@ -247,7 +241,7 @@ class _Fits:
         """Return weights and errors of hidden entries, of column means too, by column (3, J)."""
         return fold.held.errors(self.law, means, fold.means)
 
-    def compare_ranks(self, choice: Choice) -> None:
+    def compare_ranks(self, choice: ImputationChoice) -> None:
         """Try ranks that grow, each with ridges that fall as long as errors do."""
         how = self.how
         most = MOST_RANK if self.law.name == "gaussian" else MOST_DESCENT
@@ -269,8 +263,8 @@ class _Fits:
                 for f, fold in enumerate(self.folds):
                     means, runs[f], starts[f] = self._fit(f, rank, ridge, runs[f], starts[f])
                     errors += self.errors(fold, means)
-                found = how.changed(method="lowrank", rank=rank, ridge=ridge)
-                loss = choice.note(found, errors, {"rank": rank, "ridge": ridge})
+                candidate = how.changed(method="lowrank", rank=rank, ridge=ridge)
+                loss = choice.add_candidate(candidate, errors, {"rank": rank, "ridge": ridge})
                 fell, least = loss < LITTLE * least, min(loss, least)
                 if not fell:
                     break
@@ -301,7 +295,7 @@ class _Fits:
         )  # fmt: skip
         return model.means(run.parameters), model, run.statistic if n_roots == 1 else None
 
-    def compare_mixtures(self, choice: Choice) -> None:
+    def compare_mixtures(self, choice: ImputationChoice) -> None:
         """Try mixtures of more and more components, as long as errors fall."""
         least = inf
         iterations = min(self.how.max_iter or MIXED_ITERATIONS, MIXED_ITERATIONS)
@@ -315,17 +309,17 @@ class _Fits:
                 if whole.fit.degenerate:
                     return
                 for fold in self.folds:
-                    found = impute_by_mixture(fold.given, how, self.network)
-                    if found.fit.degenerate:
+                    imputation = impute_by_mixture(fold.given, how, self.network)
+                    if imputation.fit.degenerate:
                         return
                     units = fold.rest.scaling
-                    fitted = (found.fitted - units.shift) / units.scale
+                    fitted = (imputation.fitted - units.shift) / units.scale
                     errors += self.errors(fold, fitted.ravel())
             except VpemError as error:
                 if k == 1:
                     choice.mixture = str(error)
                 return
-            loss = choice.note(best, errors, {"n_components": k})
+            loss = choice.add_candidate(best, errors, {"n_components": k})
             if loss >= least:
                 return
             least = loss
@@ -361,7 +355,7 @@ def fit_imputation(
         keeps a statistic of its own, and compression is the network's; see
         `vpem.steps.fedem.run_fedem`.
     callback : callable, optional
-        Told of every iteration.
+        Called after every iteration.
     saver : Saver, optional
         Keeps checkpoints, and has the one to go on from (`vpem.files.checkpoints.FileSaver`).
     **changes
@@ -392,7 +386,7 @@ def fit_imputation(
     NotConvergedWarning
         If the iterations ran out first.
     VpemWarning
-        If theta is zero: nothing was found but the ridge.
+        If theta is zero: the ridge leaves nothing.
     """
     began = time.perf_counter()
     how, choice = ImputeSettings.of(settings, **changes).in_units(), None
@@ -446,7 +440,7 @@ def fit_imputation(
             saver=saving.inner(None),
         )
         fit = model.log_likelihood(run.parameters) - observers.log_units()
-        found = Imputation(
+        imputation = Imputation(
             observations=observers.given,
             seen=observers.seen(),
             law=law,
@@ -464,9 +458,9 @@ def fit_imputation(
             scaling=observers.scaling,
             options=_options(run, how),
         )
-    found.seconds = time.perf_counter() - began + saving.seconds
-    _warn(found, tol, noise_stays)
-    return found
+    imputation.seconds = time.perf_counter() - began + saving.seconds
+    _warn(imputation, tol, noise_stays)
+    return imputation
 
 
 def _network_of(network: Network | None, observations: Observations) -> Network:
@@ -576,9 +570,9 @@ def _options(run: FedRun, how: ImputeSettings) -> Report:
     }
 
 
-def _warn(found: Imputation, tol: float, noise_stays: bool) -> None:
-    """Say what should be known of a result."""
-    run = found.run
+def _warn(imputation: Imputation, tol: float, noise_stays: bool) -> None:
+    """Warn of noise that stays, of iterations that ran out, and of fits that find nothing."""
+    run = imputation.run
     if run.in_noise:
         warnings.warn(
             VpemWarning(
@@ -606,14 +600,14 @@ def _warn(found: Imputation, tol: float, noise_stays: bool) -> None:
             ),
             stacklevel=3,
         )
-    zero = not found.factors.singular_values.any()
-    if found.choice is not None and found.choice["column_means_win"]:
-        told = "these means are imputed" if zero else "these means would be better"
+    zero = not imputation.factors.singular_values.any()
+    if imputation.choice is not None and imputation.choice["column_means_win"]:
+        advice_of_means = "these means are imputed" if zero else "these means would be better"
         text = "no fit finds held-out entries better than the means of their columns do: "
-        warnings.warn(VpemWarning(text + told), stacklevel=3)
+        warnings.warn(VpemWarning(text + advice_of_means), stacklevel=3)
     elif zero:
         warnings.warn(
-            f"theta is zero everywhere: a ridge of {found.ridge:g} leaves nothing of what was "
+            f"theta is zero everywhere: a ridge of {imputation.ridge:g} leaves nothing of what was "
             "seen; try a smaller one",
             VpemWarning,
             stacklevel=3,

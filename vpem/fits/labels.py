@@ -1,9 +1,8 @@
-"""What a fitted mixture says of the rows it was fitted to, brought to those who hold them.
+"""Labels that a fit is given, and those it gives: responsibilities brought to those who hold rows.
 
-Who holds features hears of the responsibilities by one more sum, which is counted as "labels"; who
-holds rows computes them alone.
-
-Labels of some rows that a fit is given: checked, agreed on, and placed in their hub.
+Agents that hold features hear of responsibilities by one more sum, which is counted as "labels";
+those that hold rows compute them alone. Labels of some rows that a fit is given are checked, agreed
+on, and placed in their hub.
 """
 
 from __future__ import annotations
@@ -94,8 +93,8 @@ def responsibilities_of_agents(
     """Responsibilities (M, K) of all rows, as each agent here that holds features hears of them.
 
     Hubs sum how their terms of the fitted mixture differ from those of the first component, with no
-    codec, and roots tell the agents of their hubs. Where the sum is exact all have the same; by
-    consensus every root has its own. X (M, d) has the features of this process's hubs, whose
+    codec, and roots send it to the agents of their hubs. Where the sum is exact all have the same;
+    by consensus every root has its own. X (M, d) has the features of this process's hubs, whose
     parameters ``mixture`` has; all processes call this alike. If links that fail leave some out in
     many draws, it raises PartitionedError.
     """
@@ -107,7 +106,7 @@ def responsibilities_of_agents(
     shared = total.roots.n_agents == 1
     count = min(1, len(kept)) if shared else len(kept)
     check_memory(count * n_samples * k * ITEM, f"responsibilities of {n_samples} rows")
-    found = np.empty((count, n_samples, k))
+    shares = np.empty((count, n_samples, k))
     threads, own = thread_count(None), mixture.blocks.n_blocks
 
     def local(rows: slice) -> Floats:
@@ -124,13 +123,13 @@ def responsibilities_of_agents(
             out, densities = np.empty((*sums.shape[:2], k)), np.empty(sums.shape[:2])
             normalise(sums, np.ascontiguousarray(log_weights), out, densities, threads)
             if kept:
-                found[:, rows] = out[:1] if shared else out[[place for place, _ in kept]]
-    by_hub = {b: found[0 if shared else at] for at, (_, b) in enumerate(kept)}
-    told = _tell_agents(network, ledger, by_hub, (n_samples, k))
-    return {agent: told[agent] for agent in agents if agent in told}
+                shares[:, rows] = out[:1] if shared else out[[place for place, _ in kept]]
+    by_hub = {b: shares[0 if shared else at] for at, (_, b) in enumerate(kept)}
+    have = _send_to_agents(network, ledger, by_hub, (n_samples, k))
+    return {agent: have[agent] for agent in agents if agent in have}
 
 
-def _tell_agents(
+def _send_to_agents(
     network: Network, ledger: Ledger, by_hub: dict[int, Shares], shape: tuple[int, int]
 ) -> dict[int, Shares]:
     """Bring what roots have to the agents of their hubs, hop by hop: by agent of this process."""
@@ -163,7 +162,7 @@ def responsibilities_of_workers(
     worker, who are in the result. ``mixtures`` are one for all, or one a worker, of all or of those
     that live here.
     """
-    found, begin = {}, 0
+    shares, begin = {}, 0
     for place, worker in enumerate(holders.own.tolist()):
         rows = workers.rows[worker]
         if holders.apart:
@@ -171,8 +170,8 @@ def responsibilities_of_workers(
             begin += len(rows)
         at = 0 if len(mixtures) == 1 else worker if len(mixtures) == workers.n_workers else place
         own = X[rows] if isinstance(X, np.ndarray) else X.of_rows([rows])
-        found[worker] = mixtures[at].predict_proba(own, missing=missing)
-    return found
+        shares[worker] = mixtures[at].predict_proba(own, missing=missing)
+    return shares
 
 
 def columns_of(shares: Shares) -> dict[str, NDArray[Any]]:
@@ -182,14 +181,16 @@ def columns_of(shares: Shares) -> dict[str, NDArray[Any]]:
 
 
 def columns_of_clusters(
-    found: Clustering, holders: Placement, workers: Workers | None
+    clustering: Clustering, holders: Placement, workers: Workers | None
 ) -> dict[int, dict[str, NDArray[Any]]]:
-    """Return what tables of labels have of a clustering: labels and distances, by who holds rows.
+    """Return tables of labels and distances, of each of this process's workers or agents.
 
-    Without ``workers`` all agents hold features of all rows. Columns are those of the workers or
-    agents of this process.
+    Without ``workers`` all agents hold features of all rows.
     """
-    table: dict[str, NDArray[Any]] = {"label": found.labels, "distance": found.distances}
+    table: dict[str, NDArray[Any]] = {
+        "label": clustering.labels,
+        "distance": clustering.distances,
+    }
     if workers is None:
         return dict.fromkeys(holders.own.tolist(), table)
     return of_each(table, workers, holders)
@@ -223,7 +224,7 @@ def stacked(
 
 
 def charge_clusters(network: Network, ledger: Ledger, n_samples: int) -> None:
-    """Count how distances to the centres of rows' clusters are summed, and all told of both."""
+    """Count how distances to centres of clusters are summed, and how all hear of both."""
     uncompressed(network).on(ledger).begin("labels", n_samples, 1, ITEM)
     routes = find_routes(network.graph, network.hubs)
     charge_answers(ledger, routes, n_samples * (ITEM + LABEL))
@@ -270,7 +271,10 @@ class KnownLabels:
         if values.ndim == 2:
             return _probabilities(values, n_components), list(self.names or ())
         there = _there(values)
-        names, codes = np.unique(_comparable(values[there]), return_inverse=True)
+        labels = values[there]
+        if labels.dtype.kind not in "biufU":  # of one type, so that they have an order
+            labels = np.array([str(one) for one in labels])
+        names, codes = np.unique(labels, return_inverse=True)
         if len(names) > n_components:
             listed = shorten(repr(str(name)) for name in names.tolist())
             raise InputError(
@@ -279,9 +283,9 @@ class KnownLabels:
                 f"but there are {n_components} components; fit ",
                 Setting("n_components", len(names)),
             )
-        found = np.full((n_samples, n_components), np.nan)
-        found[there] = codes[:, None] == np.arange(n_components)
-        return found, [_named(name) for name in names.tolist()]
+        shares = np.full((n_samples, n_components), np.nan)
+        shares[there] = codes[:, None] == np.arange(n_components)
+        return shares, [_named(name) for name in names.tolist()]
 
 
 def _there(values: NDArray[Any]) -> NDArray[np.bool_]:
@@ -298,11 +302,6 @@ def _there(values: NDArray[Any]) -> NDArray[np.bool_]:
     return ~np.array(unknown, dtype=np.bool_)
 
 
-def _comparable(values: NDArray[Any]) -> NDArray[Any]:
-    """Return labels of one type, so that they have an order."""
-    return values if values.dtype.kind in "biufU" else np.array([str(one) for one in values])
-
-
 def _named(label: Any) -> str:
     """Return a label as people write it: 2, not 2.0."""
     whole = isinstance(label, float) and label == int(label)
@@ -317,41 +316,31 @@ def _probabilities(values: NDArray[Any], n_components: int) -> NDArray[np.float6
             f" have probabilities of {values.shape[1]} components, but there are {n_components}",
         )
     try:
-        found = values.astype(np.float64)
+        shares = values.astype(np.float64)
     except (TypeError, ValueError):
         raise InputError(Setting("labels_for_fit"), " of two dimensions must be numbers") from None
-    unknown = np.isnan(found).any(axis=1)
-    found[unknown] = np.nan
-    total = found.sum(axis=1)
-    wrong = ~unknown & ((found < 0).any(axis=1) | ~(np.abs(total - 1) < SUM))
+    unknown = np.isnan(shares).any(axis=1)
+    shares[unknown] = np.nan
+    total = shares.sum(axis=1)
+    wrong = ~unknown & ((shares < 0).any(axis=1) | ~(np.abs(total - 1) < SUM))
     if wrong.any():
         row = int(np.argmax(wrong))
         raise InputError(
             Setting("labels_for_fit"),
-            f" of row {row} must be probabilities that add up to 1, got {found[row].tolist()}",
+            f" of row {row} must be probabilities that add up to 1, got {shares[row].tolist()}",
         )
-    kept: NDArray[np.float64] = found / total[:, None]
-    return kept
+    normalized: NDArray[np.float64] = shares / total[:, None]
+    return normalized
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """What a fit knows of its labels.
+    """What a fit knows of its labels, which one ``agent`` has.
 
-    Attributes
-    ----------
-    known : Known or None
-        Of the hub that has them, in the process of its root.
-    agent : int
-        Who has them.
-    names : tuple of str
-        Of the first components, one a label.
-    counts : tuple of float
-        Rows of each component (K,) by what is known, each as much as is known of it.
-    n_rows : int
-        Rows of which something is known.
-    mark : str
-        Checksum of what this process has of them.
+    ``known`` is of the hub that has them, in the process of its root. ``names`` are of the first
+    components, one a label; ``counts`` are rows of each component (K,) by what is known, each as
+    much as is known of it, and ``n_rows`` rows of which something is known. ``mark`` is a checksum
+    of what this process has of them.
     """
 
     known: Known | None
@@ -386,8 +375,9 @@ def label_rows(
 ) -> Labelled | None:
     """Place labels in the hub of the agent that has them; all processes call this.
 
-    Labels are looked at in the process of that agent alone. None where nobody has any, or none that
-    is known. If they do not go with the fit, or two agents have some, all processes raise the same.
+    Labels are looked at in the process of that agent alone. None where no agent has any, or none
+    that is known. If they do not go with the fit, or two agents have some, all processes raise the
+    same.
     """
     agents, own = network.agents, None
     if labels is not None:
@@ -413,27 +403,27 @@ def label_rows(
         shares, names = own.parsed(given.n_samples, n_components)
         return _weighed(shares if given.kept is None else shares[given.kept]), names
 
-    found = for_each(agents, who, look).get(agent)
+    looked_at = for_each(agents, who, look).get(agent)
     facts: Report | None = None
-    if found is not None:
-        table, names = found
+    if looked_at is not None:
+        table, names = looked_at
         counts = (table[:, 1, None] * table[:, 2:]).sum(axis=0).tolist()
         facts = {"names": names, "counts": counts, "n_rows": len(table)}
-    told = agents.bcast(facts, agent)
-    if not told["n_rows"]:
+    shared = agents.bcast(facts, agent)
+    if not shared["n_rows"]:
         return None
     hub = next(b for b, one in enumerate(network.hubs) if agent in one.agents)
     root = network.hubs[hub].root
     with about(agents.engine, "setup"):
-        table = agents.send(None if found is None else found[0], agent, root)
+        table = agents.send(None if looked_at is None else looked_at[0], agent, root)
     known = None
     if table is not None and n_components > 1:
         far = out_of_reach(network.whole.blocks.n_features, given.precision.itemsize)
         number = int(np.flatnonzero(network.total.holders.own == hub)[0])
         known = _known(np.asarray(table), number, far)
     return Labelled(
-        known, agent, tuple(map(str, told["names"])), tuple(map(float, told["counts"])),
-        int(told["n_rows"]), "" if table is None else checksum(np.asarray(table)),
+        known, agent, tuple(map(str, shared["names"])), tuple(map(float, shared["counts"])),
+        int(shared["n_rows"]), "" if table is None else checksum(np.asarray(table)),
     )  # fmt: skip
 
 
@@ -458,9 +448,9 @@ def _known(table: NDArray[np.float64], hub: int, far: float) -> Known:
 
 
 def looked_up(labelled: Labelled | None) -> Report | None:
-    """Return what a report tells of labels.
+    """Return what a report says of labels, and warn where labelled rows are not where they belong.
 
-    Warns in the process that can tell, where labelled rows are not where they belong.
+    Only the process that has them can warn.
     """
     if labelled is None:
         return None

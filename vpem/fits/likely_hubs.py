@@ -151,11 +151,15 @@ def choose_hubs(
         covariances = np.tensordot(counts, covariances, 1)[None] / counts.sum()
     weights = counts / counts.sum() if copies > 1 else np.ones(1)
     penalty = copies * np.log(max(fit.total_weight, 2.0)) / (2 * fit.total_weight)
-    gain = Gains(_correlations(covariances), weights, met.columns, float(penalty))
+    # Correlations in each component of standardized features, (K, d, d).
+    place = np.arange(covariances.shape[1])
+    covariances[:, place, place] += RIDGE
+    scale = np.sqrt(covariances[:, place, place])
+    covariances /= scale[:, :, None] * scale[:, None, :]
+    gain = Gains(covariances, weights, met.columns, float(penalty))
     hubs, total = search_hubs(graph, hops, gain, network.widths, seed)
     # Where machines round differently the first one's hold.
-    found = [(hub.root, hub.agents) for hub in hubs], total
-    listed, total = agents.engine.bcast(found)
+    listed, total = agents.engine.bcast(([(hub.root, hub.agents) for hub in hubs], total))
     sent = Ledger(graph)
     sent.charge("setup", fit.ledger)
     charge_meetings(sent, graph, hops, meetings, network.widths, (fit.n_samples, copies))
@@ -163,29 +167,8 @@ def choose_hubs(
     return LikelyHubs([Hub(r, tuple(a)) for r, a in listed], float(total), meetings, sent, first)
 
 
-def _correlations(covariances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Correlations in each component of standardized features, (K, d, d)."""
-    place = np.arange(covariances.shape[1])
-    covariances[:, place, place] += RIDGE
-    scale = np.sqrt(covariances[:, place, place])
-    covariances /= scale[:, :, None] * scale[:, None, :]
-    return covariances
-
-
 class _Met:
-    """Features on their way to where they meet, and their moments.
-
-    Parameters
-    ----------
-    network : Network
-        Whose agents they are of, without hops.
-    hops : int
-        How far they may travel.
-    meetings : list of Hub
-        Where they meet.
-    n_samples, n_components : int
-        Rows and components.
-    """
+    """Features on their way to the agents where they meet, and their moments."""
 
     def __init__(
         self, network: Network, hops: int, meetings: list[Hub], n_samples: int, n_components: int
@@ -261,13 +244,13 @@ class _Met:
     def _gathered(
         self, sums: dict[int, list[NDArray[np.float64]]]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Tell all what was found where features met."""
+        """Bring what was summed where features met to all."""
         k, d = self.n_components, sum(self.network.widths)
         agents = self.network.agents
         with about(agents.engine, "flooding"):
             everywhere = agents.allgather({self.meetings[at].root: one for at, one in sums.items()})
-        counts, found = np.ones(k), np.zeros((k, d, d))
-        found[:, np.arange(d), np.arange(d)] = 1.0
+        counts, correlations = np.ones(k), np.zeros((k, d, d))
+        correlations[:, np.arange(d), np.arange(d)] = 1.0
         for meeting in self.meetings:
             columns, part = self.of(meeting), everywhere.get(meeting.root)
             shapes = [(k, len(columns)), (k, len(columns), len(columns)), (k,)]
@@ -280,8 +263,8 @@ class _Met:
             safe = np.maximum(counts, np.finfo(float).tiny)
             means = first / safe[:, None]
             covariances = second / safe[:, None, None] - means[:, :, None] * means[:, None, :]
-            found[:, columns[:, None], columns] = covariances
-        return counts, found
+            correlations[:, columns[:, None], columns] = covariances
+        return counts, correlations
 
 
 def _add(

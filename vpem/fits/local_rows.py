@@ -1,8 +1,7 @@
-"""Mean and second moments of the data, on which the workers of FedEM agree first.
+"""Rows of which every process has those of its own workers, and what workers agree on of them.
 
-What recipes over rows ask of data of which every process has those of its own workers.
-
-What workers find out about their rows together by masked sums, before all others.
+Mean and second moments of the data are agreed on first in FedEM; where sums are masked workers find
+out together where their rows lie, before all others.
 """
 
 from __future__ import annotations
@@ -134,28 +133,11 @@ def _filled(rows: Vector) -> Vector:
     return np.where(missing, 0.0, rows) if missing.any() else rows
 
 
-class Agreement:
+class MomentSums:
     """Sums by which workers agree on what the data are like.
 
-    Parameters
-    ----------
-    total : Sum
-        Counted.
-    n_roots : int
-        Who finds the sum, of all processes.
-    masses : ndarray of shape (n,)
-        What the rows of each worker weigh.
-    n_features : int
-        d.
-    codec : Codec or None
-        Of the moments, where there is a server; None: all is exact.
-    rng : Generator
-        Draws the codec's keys.
-
-    Attributes
-    ----------
-    reach : Reach or None
-        Where rows lie, where sums are masked.
+    ``masses`` (n,) are what the rows of each worker weigh. The codec is of the moments, where there
+    is a server; None: all is exact. ``reach`` is where rows lie, where sums are masked.
     """
 
     reach: Reach | None = None
@@ -221,7 +203,7 @@ class Agreement:
     ) -> tuple[Vector, Vector, Vector | None]:
         """The same in few bits, which need no common scale.
 
-        Means are sent about a row that its worker tells all others, so that data far from zero lose
+        Means are sent about a row that its worker sends all others, so that data far from zero lose
         nothing. Of second moments a triangular factor is sent (of ``Y = Q R``, R): their product
         is positive semidefinite whatever the rounding is, and a direction in which the data vary
         little suffers by the root of its variance only.
@@ -262,37 +244,31 @@ class Agreement:
         return total, total.send(self.holders.padded(values))
 
     def sum(self, values: Vector, bounds: Vector | None = None) -> Vector:
-        """Sum a vector a worker (n, P) exactly; where roots differ, the first tells all.
+        """Sum a vector a worker (n, P) exactly; where roots differ, the first's is sent to all.
 
         Where sums are masked none is beyond the bounds (P,).
         """
         units = None if bounds is None else exponents_of(bounds, self.holders.n_agents)
-        found = add_vectors(self.total, np.ascontiguousarray(values), "setup", units)
+        sums = add_vectors(self.total, np.ascontiguousarray(values), "setup", units)
         if self.n_roots > 1:
             self.total.agree("flooding", ITEM * values.shape[1])
-        shared: Vector = np.asarray(self.total.roots.bcast(found[0]))
+        shared: Vector = np.asarray(self.total.roots.bcast(sums[0]))
         return shared
 
 
-def _of_those_there(found: Vector, misses: bool) -> tuple[Vector, Vector | None]:
+def _of_those_there(means: Vector, misses: bool) -> tuple[Vector, Vector | None]:
     """Means of what is there, of means with zeros for what is missing; and the shares of it."""
     if not misses:
-        return found, None
-    first, there = np.split(found, 2)
+        return means, None
+    first, there = np.split(means, 2)
     return first / there, there
 
 
 class LocalRows:
     """Which rows, of those that workers hold, are in this process.
 
-    Parameters
-    ----------
-    holders : Placement
-        Which workers live where.
-    counts : ndarray of shape (N,)
-        Rows of each worker of all processes.
-    order : ndarray of shape (M,), optional
-        The user's numbers of all rows, worker by worker; None: 0, 1, ...
+    ``counts`` (N,) are rows of each worker of all processes; ``order`` (M,) the user's numbers of
+    all rows, worker by worker; None: 0, 1, ...
 
     Attributes
     ----------
@@ -302,10 +278,9 @@ class LocalRows:
         Workers of this process.
     rows : slice
         Where their rows are among all, worker by worker.
-    runs : list of slice
-        Where each worker's rows are in this process's; empty ones for workers of others.
-    own_runs : list of slice
-        Of these, those of this process's workers.
+    runs, own_runs : list of slice
+        Where each worker's rows are in this process's, empty ones for workers of others; and of
+        this process's workers alone.
     """
 
     def __init__(
@@ -331,7 +306,7 @@ class LocalRows:
     def of(cls, holders: Placement, workers: Workers, X: Any) -> LocalRows | None:
         """Return which rows X has where workers live in several processes; else None.
 
-        Where sums are masked every worker's are told apart in one process too.
+        Where sums are masked every worker's are kept apart in one process too.
         """
         if not holders.apart and holders.masks is None:
             return None
@@ -350,7 +325,7 @@ class LocalRows:
 
     @property
     def masked(self) -> bool:
-        """Whether sums are masked: then nothing else of any row is told to others."""
+        """Whether sums are masked: then nothing else of any row is sent to others."""
         return self.holders.masks is not None
 
     @property
@@ -368,12 +343,12 @@ class LocalRows:
         joined: NDArray[Any] = np.concatenate(self.holders.engine.allgather(values))
         if self._order is None:
             return joined
-        found = np.empty_like(joined)
-        found[self._order] = joined
-        return found
+        ordered = np.empty_like(joined)
+        ordered[self._order] = joined
+        return ordered
 
     def count(self, flags: NDArray[np.bool_]) -> int:
-        """How many rows of all have a flag, of this process's (m,); masked, nobody knows whose."""
+        """How many rows of all have a flag, of this process's (m,); masked, none knows whose."""
         own = np.array([[float(flags[run].sum())] for run in self.own_runs]).reshape(-1, 1)
         return round(float(self.holders.add(own)[0]))
 
@@ -382,20 +357,20 @@ class LocalRows:
         if kept is None and n_rows == self.n_samples:
             return self
         own = self.own_runs
-        made = copy(self)
+        changed = copy(self)
         if kept is not None:
             counts = self.counts.copy()
             counts[self.own] = [((kept >= run.start) & (kept < run.stop)).sum() for run in own]
-            made = LocalRows(self.holders, counts)
-        made.n_samples = n_rows
-        return made
+            changed = LocalRows(self.holders, counts)
+        changed.n_samples = n_rows
+        return changed
 
     def constant(self, own: Extremes) -> NDArray[np.bool_]:
         """Say which features (d,) have one value in all rows, by the extremes of each process's."""
         if self.holders.masks is None:
             lowest, highest = self.holders.allreduce(np.stack([-own[0], own[1]]), "max")
             return np.asarray(-lowest == highest)
-        # Nobody's own value is told: how far workers' only values are from the mean of these.
+        # No worker's own value is sent: how far workers' only values are from the mean of these.
         varies = self.holders.any(own[0] < own[1])
         some = (self.counts[self.own] > 0).astype(np.float64)
         has = own[0] <= own[1]
@@ -435,15 +410,7 @@ def check_rows_held(workers: Workers, n_samples: int) -> None:
 
 
 class SharedRows:
-    """Rows of this process, and those of others where all processes ask for them.
-
-    Parameters
-    ----------
-    rows : Rows
-        Of this process's workers.
-    here : LocalRows
-        Where all others are.
-    """
+    """Rows of this process, and those of others where all processes ask for them."""
 
     def __init__(self, rows: Rows, here: LocalRows) -> None:
         self._rows = rows
@@ -464,10 +431,10 @@ class SharedRows:
         own = self._here.rows
         inside = (indices >= own.start) & (indices < own.stop)
         some = self._rows.take(indices[inside] - own.start)
-        found = np.zeros((len(indices), some.shape[1]), dtype=self.dtype)
-        found[inside] = some
+        rows = np.zeros((len(indices), some.shape[1]), dtype=self.dtype)
+        rows[inside] = some
         with about(self._here.holders.engine, "flooding"):
-            return self._here.holders.allreduce(found)
+            return self._here.holders.allreduce(rows)
 
     def some(self, indices: NDArray[np.intp]) -> Rows:
         """Some of this process's rows as rows of their own."""
@@ -483,15 +450,7 @@ class SharedRows:
 
 
 class DrawnRows(SharedRows):
-    """Rows of this process, and points in the place of those that others would have to show.
-
-    Parameters
-    ----------
-    rows, here
-        As for `SharedRows`.
-    points : Points
-        About all rows.
-    """
+    """Rows of this process, and points about all rows in the place of those of others."""
 
     def __init__(self, rows: Rows, here: LocalRows, points: Points) -> None:
         super().__init__(rows, here)
@@ -503,7 +462,7 @@ class DrawnRows(SharedRows):
 
 
 def charge_weights(total: Sum, counts: NDArray[np.intp]) -> None:
-    """Count how every worker tells all others the weights of its rows, so many of each.
+    """Count how every worker sends all others the weights of its rows, so many of each.
 
     Which row a shared number draws depends on the weights of all rows.
     """

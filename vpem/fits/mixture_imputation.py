@@ -1,10 +1,9 @@
-"""Imputation by a Gaussian mixture: what nobody saw of a row, by what was seen of it.
+"""Imputation by a Gaussian mixture: what no observer saw of a row, by what was seen of it.
 
 The mixture is fitted to what was seen, over columns (`vpem.fits.vpem`) or rows (`vpem.fits.rows`),
-and who holds a gap fills it by the responsibilities of its row and its own columns of it. Draws
-are proper (Rubin 1987): each is of a fit to rows that weigh as a Bayesian bootstrap has it.
-
-What is reported and written of an imputation.
+and whoever holds a gap fills it by the responsibilities of its row and its own columns of it. Draws
+are proper (Rubin 1987): each is of a fit to rows that weigh as a Bayesian bootstrap has it. At the
+end, how imputations of any kind are written.
 """
 
 from __future__ import annotations
@@ -111,9 +110,9 @@ class MixtureImputation(
 
     def completed(self, draw: int) -> Matrix:
         """Return the matrix of one of the draws, from 0, shape (I, J)."""
-        found = self.filled.copy()
-        found.ravel()[self.gaps] = self.draws[draw]
-        return found
+        values = self.filled.copy()
+        values.ravel()[self.gaps] = self.draws[draw]
+        return values
 
     def describe(self) -> Report:
         """Summarize in values that JSON can hold; log-likelihood and history are in nats a row."""
@@ -151,7 +150,7 @@ def impute_by_mixture(
             "one; give one number, or no checkpoint",
         )  # fmt: skip
     with warnings.catch_warnings():
-        # Of the one that is taken it is told below, by options that there are here.
+        # Of the one that is taken there is a warning below, by options that there are here.
         warnings.filterwarnings("ignore", "[0-9]+ of [0-9]+ components are degenerate", VpemWarning)
         fits = [work.fit(n_components=k, callback=callback, saver=saver) for k in counts]
     fit = min(fits, key=lambda fit: work.agreed([bool(fit.degenerate), fit.bic]))
@@ -231,11 +230,10 @@ class _Work:
         )  # fmt: skip
         if not apart:
             return fit
-        found = {**fit.mixture.arrays(), **vars(fit.mixture.scaling)}
-        found = self.agreed(found)
-        units = Scaling(found.pop("shift"), found.pop("scale"))
-        blocks, kind, k = self.network.whole.blocks, self.how.covariance_type, len(found["means"])
-        whole = Mixture.blank(blocks, kind, k, units).having(found)
+        arrays = self.agreed({**fit.mixture.arrays(), **vars(fit.mixture.scaling)})
+        units = Scaling(arrays.pop("shift"), arrays.pop("scale"))
+        blocks, kind, k = self.network.whole.blocks, self.how.covariance_type, len(arrays["means"])
+        whole = Mixture.blank(blocks, kind, k, units).having(arrays)
         return replace(fit, mixture=whole, network=self.network.whole)
 
     @property
@@ -247,7 +245,7 @@ class _Work:
     def filled(self, fit: Fit, draw: int | None = None) -> Matrix:
         """Fill the gaps by a fit, in expectation or by one draw; (I, J).
 
-        Everybody draws the same components of all rows, and noise for what it holds.
+        All draw the same components of all rows, and noise for what they hold.
         """
         values = self.mean.copy()
         noise = np.zeros(values.shape)
@@ -284,8 +282,8 @@ class _Work:
     def draws(self, fit: Fit, count: int, gaps: NDArray[np.intp]) -> tuple[Matrix, Report]:
         """Draw so many imputations: what each has at the gaps, and what it took."""
         check_memory(8 * count * len(gaps), f"{count} draws of {len(gaps)} entries")
-        found, unfinished = np.empty((count, len(gaps))), 0
-        told: Report = {"n_draws": count, "n_iter": 0, "bytes": 0} if count else {}
+        values, unfinished = np.empty((count, len(gaps))), 0
+        costs: Report = {"n_draws": count, "n_iter": 0, "bytes": 0} if count else {}
         mixture = fit.mixture
         if self.holders.apart:
             mixture = mixture.having(self.agreed(mixture.arrays()))
@@ -296,35 +294,35 @@ class _Work:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", VpemWarning)
                 drawn = self.fit(weights, n_components=mixture.n_components, init=mixture, n_init=1)
-            found[draw] = self.filled(drawn, draw).ravel()[gaps]
-            told["n_iter"] += drawn.n_iter
-            told["bytes"] += drawn.communication["bytes"]
+            values[draw] = self.filled(drawn, draw).ravel()[gaps]
+            costs["n_iter"] += drawn.n_iter
+            costs["bytes"] += drawn.communication["bytes"]
             unfinished += not drawn.converged
         if unfinished:
             text = f"{unfinished} of {count} draws have not converged; try a larger "
             warnings.warn(VpemWarning(text, Setting("max_iter")), stacklevel=4)
-        return found, told
+        return values, costs
 
 
-def _holdings_of(found: Observations, holders: Placement) -> Partition | Workers:
+def _holdings_of(seen: Observations, holders: Placement) -> Partition | Workers:
     """Return who holds which columns or, where several have one column, which rows.
 
-    All learn it. Rows of which nobody has anything are the first one's.
+    All learn it. Rows of which no observer has anything are the first one's.
     """
-    for kind, count in ((Partition, found.shape[1]), (Workers, found.shape[0])):
+    for kind, count in ((Partition, seen.shape[1]), (Workers, seen.shape[0])):
         own = {}
         for one in holders.own.tolist():
-            pair = np.divmod(found.places[one], found.shape[1])
+            pair = np.divmod(seen.places[one], seen.shape[1])
             own[one] = np.unique(pair[kind is Partition]).tolist()
         with about(holders.engine, "setup"):
             every = [np.array(part, dtype=np.intp) for part in holders.allgather(own).values()]
         owners = np.bincount(np.concatenate(every), minlength=count)
         if owners.max() == 1:
             every[0] = np.sort(np.concatenate([every[0], np.flatnonzero(owners == 0)]))
-            return kind(tuple(every), found.names)
+            return kind(tuple(every), seen.names)
     raise InputError(
-        f"{found.source}: a mixture is fitted where each observer has whole columns or whole rows, "
-        f"but several have row {found.row_names[int(owners.argmax())]!r} and columns in common; "
+        f"{seen.source}: a mixture is fitted where each observer has whole columns or whole rows, "
+        f"but several have row {seen.row_names[int(owners.argmax())]!r} and columns in common; "
         "deal out rows or columns, or take ", Setting("method", "lowrank"),
     )  # fmt: skip
 
@@ -334,7 +332,7 @@ def _row_weights(
 ) -> NDArray[np.float64] | None:
     """Return what rows weigh, (I,), or raise InputError where entries of one row differ.
 
-    Who has whole rows keeps to itself what these weigh.
+    An observer of whole rows keeps to itself what these weigh.
     """
     if given.weights is None:
         return None

@@ -1,8 +1,7 @@
-"""A matrix with nothing missing, as imputation ends with it, and how it describes itself.
+"""Observers of a matrix, and the matrix with nothing missing that imputation ends with.
 
-Entries hidden from a fit tell how well it imputes: against column means, and scikit-learn.
-
-What observers of a matrix agree on before the first iteration, and sum up after the last.
+Observers agree on units and copies before the first iteration, and sum up what they saw after the
+last. Entries hidden from a fit show how well it imputes: against column means, and scikit-learn.
 """
 
 from __future__ import annotations
@@ -40,14 +39,8 @@ Matrix = NDArray[np.float64]
 class Seen:
     """What observers saw, all of them together.
 
-    Attributes
-    ----------
-    times : ndarray of shape (I, J)
-        How many saw an entry.
-    mean : ndarray of shape (I, J)
-        Mean over them, by the entries' weights; NaN where nobody saw it.
-    column_means : ndarray of shape (J,)
-        Mean of all entries seen of each column.
+    ``times`` (I, J) are how many saw an entry, ``mean`` (I, J) is over them, by the entries'
+    weights, NaN where none saw it; ``column_means`` (J,) are of all entries seen of each column.
     """
 
     times: NDArray[np.intp]
@@ -107,14 +100,14 @@ class Completed(Result):
     @property
     def row_trend(self) -> Matrix:
         """Mean of the fitted matrix along each row, shape (I,)."""
-        found: Matrix = self.fitted.mean(axis=1)
-        return found
+        trend: Matrix = self.fitted.mean(axis=1)
+        return trend
 
     @property
     def column_trend(self) -> Matrix:
         """Mean of the fitted matrix along each column, shape (J,)."""
-        found: Matrix = self.fitted.mean(axis=0)
-        return found
+        trend: Matrix = self.fitted.mean(axis=0)
+        return trend
 
     def _common(self) -> Report:
         """Return what there is to report whatever filled the matrix."""
@@ -217,7 +210,7 @@ it regresses every column on all others, ten times."""
 def iterative_imputer(seen: Matrix, seed: int) -> Matrix:
     """Impute by scikit-learn's `IterativeImputer`, which sees everything, shape (I, J).
 
-    ``seen`` has the mean over observers of each entry, NaN where nobody saw it.
+    ``seen`` has the mean over observers of each entry, NaN where none saw it.
     """
     n_rows, n_columns = seen.shape
     if n_columns < 2:
@@ -235,8 +228,8 @@ def iterative_imputer(seen: Matrix, seed: int) -> Matrix:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        found: Matrix = IterativeImputer(random_state=seed).fit_transform(seen)
-    return found
+        filled: Matrix = IterativeImputer(random_state=seed).fit_transform(seen)
+    return filled
 
 
 def score_holdout(
@@ -305,23 +298,9 @@ Measure = Callable[[NDArray[np.intp], Vector, Vector | None], Vector]
 class Observers:
     """Observers, of whom each process has its own, and the sum that joins them.
 
-    Parameters
-    ----------
-    observations : Observations
-        What observers of this process saw, at least.
-    network : Network
-        From `vpem.sums.connect.connect_workers`, or `vpem.sums.connect.spread_workers`.
-    ledger : Ledger
-        Where messages are counted.
-
-    Attributes
-    ----------
-    given : Observations
-        What observers of this process saw.
-    observations : Observations
-        The same in the units of `scaling`, with weights relative to the largest of all.
-    scaling : Scaling
-        Units of the columns, where `standardize` has found some.
+    The network is from `vpem.sums.connect.connect_workers`, or `spread_workers`. ``given`` is what
+    observers of this process saw; ``observations`` the same in the units of ``scaling``, which
+    `standardize` finds for the columns, with weights relative to the largest of all.
     """
 
     def __init__(self, observations: Observations, network: Network, ledger: Ledger) -> None:
@@ -375,10 +354,10 @@ class Observers:
                 self._server.broadcast(ITEM * down)
             values = np.array(sums).reshape(len(sums), size)
             return self.holders.add_up(values, columns=columns)
-        found = add_vectors(self.total, np.array(sums).reshape(len(sums), size), "setup")
+        sums_of_roots = add_vectors(self.total, np.array(sums).reshape(len(sums), size), "setup")
         if self._n_roots > 1:
             self.total.agree("flooding", ITEM * size)
-        shared: Vector = np.asarray(self.total.roots.bcast(found[0]))
+        shared: Vector = np.asarray(self.total.roots.bcast(sums_of_roots[0]))
         return shared
 
     def _relate_weights(self, weights: tuple[Vector, ...]) -> None:
@@ -399,8 +378,8 @@ class Observers:
         """Power of two that all values are below, whoever saw them, if sums are masked."""
         if self.holders.masks is None:
             return None
-        found = [np.abs(self.observations.values[one]) for one in self.holders.own.tolist()]
-        sizes = np.array([own.max(initial=0.0) for own in found]).reshape(len(found), 1)
+        moduli = [np.abs(self.observations.values[one]) for one in self.holders.own.tolist()]
+        sizes = np.array([own.max(initial=0.0) for own in moduli]).reshape(len(moduli), 1)
         return float(powers_above(self.total, sizes)[0])
 
     def count_copies(self, copies: str) -> float:
@@ -464,17 +443,17 @@ class Observers:
         """Sum something of all entries, by their weights."""
 
         def one(_: NDArray[np.intp], values: Vector, weights: Vector | None) -> Vector:
-            found = value(values)
-            return np.array([(found if weights is None else weights * found).sum()])
+            terms = value(values)
+            return np.array([(terms if weights is None else weights * terms).sum()])
 
         return float(self._add(1, one)[0])
 
     def hold_out(self, hidden: NDArray[np.bool_]) -> tuple[Observers, Observers, Observations]:
-        """Part observers from what everybody hides by itself, of places (I J,) that all know.
+        """Part observers from what each hides by itself, of places (I J,) that all know.
 
-        Nothing is sent; who would have nothing left keeps one. Returned are what is left, what is
-        hidden (of how many entries there are all know but the whole), and what is left with weights
-        as they were given.
+        Nothing is sent; one that would have nothing left keeps one. Returned are what is left, what
+        is hidden (of how many entries there are all know but the whole), and what is left with
+        weights as they were given.
         """
         sizes = self.observations.counts
         taken = [hidden[own] for own in self.observations.places]
@@ -489,7 +468,7 @@ class Observers:
     def errors(self, law: Law, means: Vector, columns: Vector) -> Vector:
         """Sum weights and deviances of entries by column, from means (I J,) and of columns (J,).
 
-        Columns of which nobody knows the mean count nothing. Shape (3, J).
+        Columns of which none knows the mean count nothing. Shape (3, J).
         """
         n = self.observations.shape[1]
 
@@ -497,7 +476,7 @@ class Observers:
             known = np.isfinite(columns[at % n])
             at, values = at[known], values[known]
             heavy = np.ones(len(at)) if weights is None else weights[known]
-            both = (law.deviance(values, found) for found in (means[at], columns[at % n]))
+            both = (law.deviance(values, guess) for guess in (means[at], columns[at % n]))
             parts = [heavy, *(heavy * one for one in both)]
             return np.concatenate([_sums(at % n, part, n) for part in parts])
 
@@ -506,11 +485,11 @@ class Observers:
     def log_units(self) -> float:
         """What the density of all entries loses by the units they are scaled from."""
         logs, n = np.log(self.scaling.scale), len(self.scaling.scale)
-        found = []
+        losses = []
         for part in self.parts:
             at, _, weights = part.entries(range(part.n_observers))
-            found.append((logs[at % n] if weights is None else weights * logs[at % n]).sum())
-        return self.add_up(np.array(found))
+            losses.append((logs[at % n] if weights is None else weights * logs[at % n]).sum())
+        return self.add_up(np.array(losses))
 
     def seen(self) -> Seen:
         """Sum up what all observers saw, for a result: all know it by the mean statistic.

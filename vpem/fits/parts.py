@@ -1,15 +1,9 @@
-"""Some blocks of a Gaussian mixture, and how parts that processes have become one.
+"""What one process has of a mixture whose hubs live in several, and how parts become a whole.
 
-Parts of mixtures of several families that processes have, and how they become a whole.
-
-What processes have of a posterior whose hubs live in several, and how parts become a whole.
-
-What one process has of a mixture whose hubs live in several, and how parts become a whole.
-
-Models in pieces: each hub's root writes its own parameters, and nobody holds them all.
-
-A shard is a model file of its own, of the hub's features alone: it scores and samples these. What
-it tells besides is which piece of what it is, so that shards can be joined by whoever may have all.
+Mixtures are Gaussian, of several families, or variational posteriors. As shards they stay in
+pieces: each hub's root writes its own parameters, and no process has them all. A shard is a model
+file of its own, of the hub's features alone: it scores and samples these. It also says which piece
+of what it is, so that shards can be joined by those who may have all.
 """
 
 from __future__ import annotations
@@ -154,15 +148,15 @@ def joined(parts: list[NDArray[np.intp]]) -> NDArray[np.intp]:
 def agree_on_kinds(
     kinds: Kinds | None, columns: NDArray[np.intp], network: Network
 ) -> Kinds | None:
-    """Tell all processes which families features have, and of how many levels; not their names.
+    """Send all processes which families features have, and of how many levels; not their names.
 
     ``kinds`` are of this process's features, ``columns`` (d,) which these are among all; the result
     is of all features, with the names of levels of this process's. None: all are Gaussian.
     """
-    told = None
+    own_kinds = None
     if kinds is not None and not kinds.is_gaussian:
-        told = [columns.tolist(), list(kinds.families), list(kinds.n_levels)]
-    every = [one for one in network.total.holders.engine.allgather(told) if one is not None]
+        own_kinds = [columns.tolist(), list(kinds.families), list(kinds.n_levels)]
+    every = [one for one in network.total.holders.engine.allgather(own_kinds) if one is not None]
     if not every:
         return None
     d = network.whole.blocks.n_features
@@ -306,8 +300,9 @@ def join_posteriors(
 def complete(terms: FeatureTerms, network: Network, *, in_sums: bool = False) -> FeatureTerms:
     """Give terms what they cannot know: of the features and blocks of other processes.
 
-    Where masked sums go on without who is lost nobody is told the constant by itself, which is of
-    the data and no parameters, if it can travel ``in_sums`` of log-likelihoods, or is not needed.
+    Where masked sums go on without a lost member the constant, which is of the data and no
+    parameters, is sent to none by itself, if it can travel ``in_sums`` of log-likelihoods, or is
+    not needed.
     """
     holders, blocks = network.total.holders, network.whole.blocks
     engine = holders.engine
@@ -394,7 +389,7 @@ def join_centres(
 
 
 def _agreed(fit: Fit) -> Kinds | None:
-    """Families of all features, as all processes tell those of their hubs; None: all Gaussian."""
+    """Families of all features, as all processes send those of their hubs; None: all Gaussian."""
     if not isinstance(fit.mixture, MixedMixture):
         return None
     return agree_on_kinds(fit.mixture.kinds, own_columns_of_hubs(fit.network), fit.network)
@@ -531,7 +526,7 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
     first: Report | None = None
     for path in paths:
         model = read_model(path)
-        shard = _told(path, model)
+        shard = _shard_of(path, model)
         if first is None:
             first = shard
         elif (shard["run"], shard["hubs"]) != (first["run"], first["hubs"]):
@@ -565,7 +560,12 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
     }
     if len(kinds) > 1:
         raise InputError("the shards differ in components, covariances, factors or iterations")
-    mixture = _families(blocks, found) or _gaussian(blocks, found)
+    mixture = _families(blocks, found)
+    if mixture is None:  # all are Gaussian
+        parts = [_part(blocks, number, model) for number, model in sorted(found.items())]
+        for number in sorted(set(range(blocks.n_blocks)) - set(found)):
+            parts.append(_part(blocks, number, some, empty=True))
+        mixture = join_parts(blocks, some.mixture.covariance_type, parts)
     if first["shared"]:
         mixture = replace(mixture, weights=some.mixture.weights)
     names_of = [""] * blocks.n_features
@@ -579,15 +579,6 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
     report |= {"n_features": blocks.n_features, "feature_names": names_of, "hubs": hubs}
     report["n_agents"] = len(report["agent_names"])
     return Model(mixture, tuple(names_of), report, history, some.options, some.versions)
-
-
-def _gaussian(blocks: Blocks, found: dict[int, Model]) -> Any:
-    """Join hubs of Gaussian features."""
-    some = next(iter(found.values()))
-    parts = [_part(blocks, number, model) for number, model in sorted(found.items())]
-    for number in sorted(set(range(blocks.n_blocks)) - set(found)):
-        parts.append(_part(blocks, number, some, empty=True))
-    return join_parts(blocks, some.mixture.covariance_type, parts)
 
 
 def _families(blocks: Blocks, found: dict[int, Model]) -> Any:
@@ -615,8 +606,8 @@ def _families(blocks: Blocks, found: dict[int, Model]) -> Any:
     return join_families(blocks, kinds, some.covariance_type, sent)
 
 
-def _told(path: PathLike, model: Model) -> Report:
-    """What a shard tells of itself; a file may hold anything there."""
+def _shard_of(path: PathLike, model: Model) -> Report:
+    """Return what a shard's report says of itself; a file may hold anything there."""
     if "shard" not in model.report:
         raise InputError(
             f"{path} is no shard of a model; shards are written by 'vpem fit ... --engine mpi "
@@ -632,23 +623,19 @@ def _told(path: PathLike, model: Model) -> Report:
     return shard
 
 
-def _loadings(mixture: Any, empty: bool) -> Report:
-    """Loadings of a hub whose features share factors with others'."""
-    if not isinstance(mixture, FactorMixture):
-        return {}
-    return {"loadings": mixture.loadings[:, :0] if empty else mixture.loadings}
-
-
 def _part(blocks: Blocks, number: int, model: Model, empty: bool = False) -> Report:
     mixture = model.mixture
     copies = mixture.n_copies
+    loadings = {}
+    if isinstance(mixture, FactorMixture):  # features share factors with those of other hubs
+        loadings["loadings"] = mixture.loadings[:, :0] if empty else mixture.loadings
     nothing = np.empty((copies, 0)) if mixture.is_diagonal else np.empty(0)
     return {
         "numbers": np.array([number], dtype=np.intp),
         "weights": mixture.weights,
         "means": np.empty((mixture.n_components, 0)) if empty else mixture.means,
         "covariances": nothing if empty else mixture.covariances,
-        **_loadings(mixture, empty),
+        **loadings,
         "shift": np.empty(0) if empty else mixture.scaling.shift,
         "scale": np.empty(0) if empty else mixture.scaling.scale,
     }

@@ -1,5 +1,6 @@
-"""How long an iteration takes on a network: what agents compute, what they send, what they wait.
+"""What a network will do before it does it: hubs, mixing, rounds, messages, bytes, and the time.
 
+How long an iteration takes is what agents compute, what they send, and what they wait for.
 The model has three parts. *Computing*: the flops of the widest hub's E-step and M-step, and the
 numbers that are added up, by rates measured on this machine. *Latency*: messages of one round are
 on their way together, so that a round takes one, or three where a large message is announced and
@@ -7,8 +8,6 @@ asked for first, as MPI does; rows that are summed in several chunks take the ro
 `IN_FLIGHT` of them; and agents agree on stopping and, after every sum, on components that
 collapsed. *Transfer*: the bytes of the busiest agent by the bandwidth of its link. While one chunk
 travels the next is computed.
-
-What a network will do before it does it: hubs, mixing, rounds, messages and bytes.
 """
 
 from __future__ import annotations
@@ -78,21 +77,10 @@ TRIALS = 5
 class Work:
     """What the busiest agent does for one sum, of which batches take several in an iteration.
 
-    Attributes
-    ----------
-    n_samples, n_components, width : int
-        Rows, components and features that it computes with.
-    values : tuple of int
-        Rows and columns of the numbers that it adds to a sum: M x (K - 1) differences of terms, or
-        a row of statistics.
-    itemsize : int
-        Bytes of a number.
-    n_sums : float
-        Sums of an iteration, as many as all rows are batches.
-    n_scalars : int
-        Exact numbers of a message besides.
-    n_factors : int
-        Factors that hubs share.
+    It computes with rows, components and features (``width``). ``values`` are rows and columns of
+    the numbers that it adds to a sum: M x (K - 1) differences of terms, or a row of statistics.
+    There are ``n_sums`` in an iteration, as many as all rows are batches; ``n_scalars`` are exact
+    numbers of a message besides.
     """
 
     n_samples: int
@@ -189,12 +177,12 @@ def measure_rates(width: int, n_components: int) -> Rates:
 
 def _fastest(work: Callable[[], None]) -> float:
     """Seconds of the fastest of some calls."""
-    found = np.inf
+    fastest = np.inf
     for _ in range(TRIALS):
         began = time.perf_counter()
         work()
-        found = min(found, time.perf_counter() - began)
-    return max(float(found), 1e-9)
+        fastest = min(fastest, time.perf_counter() - began)
+    return max(float(fastest), 1e-9)
 
 
 def iteration_time(
@@ -296,7 +284,7 @@ MOST_WORK = 3e8
 """Multiplications beyond which a number of rounds, or an error, is bounded instead of found."""
 
 MOST_PARTITIONED = 0.5
-"""Share of sums in which the network falls apart beyond which a plan warns."""
+"""Share of sums in which the network is disconnected beyond which a plan warns."""
 
 USUAL_SAMPLES = 1000
 """Rows of a plan that does not say how many there are."""
@@ -315,56 +303,29 @@ def plan(
     """Describe a network and what a fit on it will send.
 
     The messages are counted by the methods that a fit calls, on a ledger of its own: the prediction
-    is the fit's accounting.
+    is the fit's accounting. The partition may be features of each agent, or only how many (of
+    workers together how many there are). With the ``split`` "rows" workers have all features of as
+    many rows each, with full covariances.
 
-    Parameters
-    ----------
-    graph : Graph
-        Communication graph of the agents, or a star around a server.
-    partition : Partition or sequence of int
-        Features of each agent, or only how many; of workers together how many there are.
-    settings : PlanSettings, optional
-        How they sum, and what is fitted; None: the defaults.
-    split : {"features", "rows"}
-        What agents hold: some features of all rows, or all features of some of the rows (workers,
-        full covariances), of which each has as many.
-    **changes
-        Settings that differ from these.
+    The report, in values that JSON can hold, has ``hubs``, ``degrees``, ``diameter``; ``mixing``:
+    rate and spectral gap for each weighting; ``consensus_errors``: ``max |C - 1|`` after some
+    numbers of rounds; ``rounds_needed``: the fewest for some errors, or ("_is_bound") a number that
+    will do where finding the fewest takes long, both of rounds that are a fixed operator;
+    ``communication``: what the ``setup`` sends, one ``iteration``, the ``last`` E-step, which finds
+    the log-likelihood of the model, and ``labels``, which are sent to all if any agent wants them
+    (`vpem.network.ledger.Ledger.summary`); ``first_fit``: of an iteration of the fit without hops
+    by which hubs are chosen, where they are by likelihood; the hubs are then those by size, as they
+    depend on the data; ``along_a_tree``: messages, bytes and rounds of an iteration that sums along
+    a tree in place of rounds, or None where it cannot be.
 
-    Returns
-    -------
-    dict
-        Values that JSON can hold. ``hubs``, ``degrees``, ``diameter``; ``mixing``: rate and
-        spectral gap for each weighting; ``consensus_errors``: ``max |C - 1|`` after some numbers of
-        rounds; ``rounds_needed``: the fewest for some errors, or ("_is_bound") a number that will
-        do where finding the fewest takes long, both of rounds that are a fixed operator;
-        ``communication``: what the ``setup`` sends, one ``iteration``, the ``last`` E-step, which
-        finds the log-likelihood of the model, and ``labels``, which are sent to all if anybody
-        wants them (`vpem.network.ledger.Ledger.summary`);
-        ``first_fit``: of an iteration of the fit without hops by which hubs are chosen, where they
-        are by likelihood; the hubs are then those by size, as they depend on the data;
-        ``along_a_tree``: messages, bytes and rounds of an iteration that sums along a tree in place
-        of rounds, or None where it cannot be.
-
-        A fit of n iterations that starts at given rows sends the setup, n iterations and the last
-        E-step; other starts add sums to the setup, and a component placed anew adds an agreement.
-        With ``batch_size`` there is ``batch``, the E-step of one batch, and an iteration is a pass
-        over all of them. Where links or agents fail, or compressed rounds go on until agents agree,
-        no two sums send the same: ``is_expected`` says that all but the setup are estimates, of
-        faults means over ``n_drawn`` sums drawn as the fit draws its first ones, and
-        ``partitioned`` is the share of them in which the network fell apart. With
-        ``link`` there is ``time``, what an iteration takes (`vpem.fits.plan.iteration_time`).
-
-    Raises
-    ------
-    InputError
-        If the graph is not connected, has another number of agents, or an option is out of range
-        or makes no sense with another.
-
-    Warns
-    -----
-    VpemWarning
-        As `vpem.connect` does; and if the network falls apart in most sums.
+    A fit of n iterations that starts at given rows sends the setup, n iterations and the last
+    E-step; other starts add sums to the setup, and a component that is reinitialised an agreement.
+    With ``batch_size`` there is ``batch``, the E-step of one batch, and an iteration is a pass over
+    all of them. Where links or agents fail, or compressed rounds go on until agents agree, no two
+    sums send the same: ``is_expected`` says that all but the setup are estimates, of faults means
+    over ``n_drawn`` sums drawn as the fit draws its first ones, and ``partitioned`` is the share of
+    them in which the network was disconnected, of which it warns. With ``link`` there is ``time``,
+    what an iteration takes (`iteration_time`).
     """
     asked = PlanSettings.of(settings, **changes)
     n_samples = asked.n_samples or USUAL_SAMPLES
@@ -491,7 +452,7 @@ def _work(
 
 
 def _sent(network: Network, work: Work, asked: PlanSettings, n_samples: int, split: str) -> Report:
-    """Count what a fit sends; of workers also where it starts, at rows that they tell all."""
+    """Count what a fit sends; of workers also where it starts, at rows that they send to all."""
     size = asked.batch_size
     if split == "features":
         k, width = asked.n_components, work.values[1]
@@ -537,7 +498,11 @@ def _mixing(network: Network) -> Report:
     matrices = {network.weights: _matrix(graph, network.weights)}
     rates = {network.weights: network.mixing_rate}
     for name in WEIGHTS:
-        if name not in matrices and (name != "fastest" or _fastest_is_at_hand(graph)):
+        # The fastest weights are computed where that takes no time, and their solvers are there.
+        at_hand = graph.n_agents <= SMALL and all(
+            importlib.util.find_spec(solver) is not None for solver in ("cvxpy", "cvxopt")
+        )
+        if name not in matrices and (name != "fastest" or at_hand):
             matrices[name] = _matrix(graph, name)
             rates[name] = mixing_rate(matrices[name])
     mixing, rate = matrices[network.weights], network.mixing_rate
@@ -565,37 +530,32 @@ def _matrix(graph: Graph, weights: str) -> Any:
         return mixing_matrix(graph, weights)
 
 
-def _fastest_is_at_hand(graph: Graph) -> bool:
-    there = all(importlib.util.find_spec(name) is not None for name in ("cvxpy", "cvxopt"))
-    return there and graph.n_agents <= SMALL
-
-
 def _errors(mixing: Any, hubs: Sequence[Hub], rate: float, n_rounds: int) -> Report:
     """Consensus error after some rounds, with and without acceleration."""
-    found: Report = {}
+    errors: Report = {}
     for name in ACCELERATIONS:
         accelerated = name == "chebyshev"
         error = None
         if n_rounds * mixing.nnz * len(hubs) <= MOST_WORK:
             error = ConsensusSum(mixing, hubs, n_rounds, rate=rate if accelerated else None).error
-        found[name] = error
-        found[f"{name}_is_bound"] = error is None
+        errors[name] = error
+        errors[f"{name}_is_bound"] = error is None
         if error is None:
-            found[name] = consensus_error_bound(
+            errors[name] = consensus_error_bound(
                 rate, hubs, mixing.shape[0], n_rounds, accelerated=accelerated
             )
-    return found
+    return errors
 
 
 def _needed(mixing: Any, hubs: Sequence[Hub], rate: float, error: float) -> Report:
     """Fewest rounds for an error, with and without acceleration."""
-    found: Report = {}
+    needed: Report = {}
     for name in ACCELERATIONS:
         accelerated = name == "chebyshev"
         most = rounds_needed(mixing, hubs, rate, error, accelerated=accelerated, by_bound=True)
         bounded = most * mixing.nnz * len(hubs) > MOST_WORK
-        found[name] = most
+        needed[name] = most
         if not bounded:
-            found[name] = rounds_needed(mixing, hubs, rate, error, accelerated=accelerated)
-        found[f"{name}_is_bound"] = bounded
-    return found
+            needed[name] = rounds_needed(mixing, hubs, rate, error, accelerated=accelerated)
+        needed[f"{name}_is_bound"] = bounded
+    return needed

@@ -1,8 +1,6 @@
-"""Rows that a fit uses: of positive weight, and with a value; told of to all, or to nobody.
+"""What every fit of a mixture is given, checked: rows that are used, families, and their terms.
 
-Data of several families: what their values may be, and the terms of a fit of them.
-
-What every fit of a mixture is given, checked.
+Rows are used that have a positive weight and a value; where sums are masked none knows whose.
 """
 
 from __future__ import annotations
@@ -76,7 +74,7 @@ def weighed(
 
 
 def _without_blank(blank: NDArray[np.bool_], sample_weight: Any) -> NDArray[np.float64]:
-    """Return weights (M,) in which rows of which nobody has a value, told of, have none."""
+    """Return weights (M,), which all know, in which rows without any value have none."""
     n_samples = len(blank)
     if sample_weight is None:
         sample_weight = np.ones(n_samples)
@@ -109,7 +107,7 @@ class Used:
 def used_of_all(
     blank: NDArray[np.bool_], sample_weight: Any, n_samples: int, here: LocalRows | None
 ) -> Used:
-    """Rows of positive weight that have a value, of which all are told."""
+    """Rows of positive weight that have a value, as all know them."""
     weights = sample_weight
     if sample_weight is not None and here is not None:
         weights = here.everyones(sample_weight)
@@ -129,7 +127,7 @@ def used_of_all(
 def used_here(
     blank: NDArray[np.bool_], weights: NDArray[np.float64] | None, misses: bool, here: LocalRows
 ) -> Used:
-    """Rows of this process of positive weight that have a value; nobody is told whose they are."""
+    """Rows of this process of positive weight that have a value; no agent learns whose they are."""
     used = np.ones(here.rows.stop - here.rows.start, dtype=np.bool_)
     if weights is None and not misses:
         return Used(None, None, here.n_samples, None)
@@ -198,7 +196,7 @@ def mixed_terms(blocks: Blocks, given: Prepared, how: FitSettings) -> MixedTerms
     """Return the terms of a fit of several families."""
     assert how.n_threads is not None
     assert given.kinds is not None
-    made = MixedTerms(
+    terms = MixedTerms(
         given.X,
         blocks,
         how.covariance_type,
@@ -211,8 +209,8 @@ def mixed_terms(blocks: Blocks, given: Prepared, how: FitSettings) -> MixedTerms
         dtype=given.precision,
         skip_negligible=not how.every_weight,
     )
-    made.least_rows = how.least_rows
-    return made
+    terms.least_rows = how.least_rows
+    return terms
 
 
 MARGINALIZE = ("integrate them out with ", Setting("missing", "marginalize"))
@@ -229,28 +227,12 @@ LEAST_OF_BATCH = 5
 class Prepared:
     """Data and options that have been looked at.
 
-    Attributes
-    ----------
-    X : ndarray or FileMatrix of shape (m, d)
-        Rows of positive weight; where workers live in several processes, of those of this one.
-    n_samples : int
-        Rows there were, M.
-    row_weights : ndarray of shape (m,) or None
-        Of all rows of positive weight, as the user numbers them; None: all alike. Where sums are
-        masked, of those of this process.
-    kept : ndarray of shape (m,) or None
-        Which rows of the user's have a positive weight; None: all. Where sums are masked, of those
-        of this process.
-    rows : ndarray of shape (K,) or None
-        Rows of ``X`` to start at, where init says so.
-    precision : dtype
-        To compute in.
-    misses : bool
-        Whether values are missing.
-    n_used : int
-        Rows of positive weight, of all.
-    kinds : Kinds or None
-        Family of each feature; None: all are Gaussian.
+    ``X`` (m, d) are rows of positive weight; where workers live in several processes, of those of
+    this one. ``row_weights`` (m,) are of all rows of positive weight, as the user numbers them;
+    None: all alike. ``kept`` (m,) are which rows of the user's these are; None: all. Where sums are
+    masked both are of rows of this process. ``rows`` (K,) of ``X`` are those to start at, where
+    init says so. ``n_samples`` rows there were, ``n_used`` have a positive weight, of all. Without
+    ``kinds`` all features are Gaussian.
     """
 
     X: Any
@@ -271,7 +253,7 @@ class Prepared:
 
 
 def refuse_masked(here: LocalRows, how: MixtureSettings | KmeansSettings, instead: str) -> None:
-    """Raise InputError where a row would be told to others.
+    """Raise InputError where a row would be shown to others.
 
     ``instead`` is a start that takes masked sums alone.
     """
@@ -303,16 +285,6 @@ def refuse_masked(here: LocalRows, how: MixtureSettings | KmeansSettings, instea
         )  # fmt: skip
 
 
-def _check_heavy(rows: NDArray[np.intp], kept: NDArray[np.intp], blank: NDArray[np.bool_]) -> None:
-    """Raise InputError unless rows to start at are among those that are used."""
-    unused = np.setdiff1d(rows, kept)
-    if len(unused):
-        raise InputError(
-            f"init rows must have a positive sample weight{', and a value' if blank.any() else ''}"
-            f"; take another for row {unused[0]}"
-        )
-
-
 def prepare(
     X: Any,
     n_features: int,
@@ -328,7 +300,7 @@ def prepare(
 ) -> Prepared:
     """Check the data of a fit of a mixture, and what settings ask of them.
 
-    ``some`` tells whether any process has each of some flags, where features are in several. With
+    ``some`` says whether any process has each of some flags, where features are in several. With
     ``here`` X and weights are of the rows of this process's workers, and others have more; what
     `Prepared` has of weights is of all rows.
     """
@@ -336,14 +308,14 @@ def prepare(
     if here is not None and here.masked:
         refuse_masked(here, how, "kmeans")
     misses = False
-    found: Extremes | None = None
+    ends: Extremes | None = None
 
     def finite(data: Any, names: Sequence[str] | None) -> None:
-        nonlocal misses, found
+        nonlocal misses, ends
         if missing == "marginalize":
             misses = check_missing(data, names)
         else:
-            found = check_finite(data, names, () if missing is None else MARGINALIZE)
+            ends = check_finite(data, names, () if missing is None else MARGINALIZE)
 
     X = check_data(X, n_features, feature_names, finite=finite, least_rows=int(here is None))
     n_samples = len(X) if here is None else here.n_samples
@@ -365,14 +337,25 @@ def prepare(
     else:
         used = used_of_all(blank, sample_weight, n_samples, here)
     if used.weights is not None and len(used.weights):
-        _check_precision(used.weights, precision)
+        limits, weights = np.finfo(precision), used.weights
+        # A responsibility in this precision must be able to be times each of them.
+        if weights.min() < limits.tiny / limits.eps or weights.max() > limits.max * limits.eps:
+            raise InputError(
+                f"sample weights from {weights.min():g} to {weights.max():g} cannot be computed "
+                f"with in {precision.name}; divide them by their mean, or use float64"
+            )
     if given is not None and used.kept is not None:
         rows = check_rows(given, n_components, n_samples)
-        _check_heavy(rows, used.kept, blank)
+        unused = np.setdiff1d(rows, used.kept)
+        if len(unused):
+            raise InputError(
+                "init rows must have a positive sample weight"
+                f"{', and a value' if blank.any() else ''}; take another for row {unused[0]}"
+            )
         given = np.searchsorted(used.kept, rows)
     if used.own is not None:
         X = X.of_rows([used.own]) if isinstance(X, FileMatrix) else X[used.own]
-        found = None
+        ends = None
     if misses:
         check_columns(X, feature_names, elsewhere=np.asarray if here is None else any_has)
         misses = bool(any_has(np.array([np.isnan(X).any()]))[0])
@@ -380,10 +363,10 @@ def prepare(
     check_count(n_components, used.n_rows, kind)
     if given is not None:
         given = check_rows(given, n_components, used.n_rows)
-    found = extremes(X) if found is None else found
+    ends = extremes(X) if ends is None else ends
     if kinds is not None:
         check_values_of(kinds, X, feature_names)
-    _inspect(X, found, feature_names, how.reg_covar, precision, here, kinds)
+    _inspect(X, ends, feature_names, how.reg_covar, precision, here, kinds)
     return Prepared(
         X, n_samples, used.weights, used.kept, given, precision, misses, used.n_rows, kinds
     )
@@ -421,20 +404,20 @@ def check_distinct(X: Any, how: MixtureSettings, seen: bool) -> None:
     given = not isinstance(how.reg_covar, str) and how.reg_covar > 0
     if not seen or given or getattr(how, "weight_concentration_prior_type", None) is not None:
         return
-    found: list[NDArray[np.uint8]] = []
+    different: list[NDArray[np.uint8]] = []
     for _, part in row_blocks(X):
         # Of equal rows, gaps and all, bytes are equal.
         rest = np.ascontiguousarray(part + 0.0).view(np.uint8)
-        for one in found:
+        for one in different:
             rest = rest[(rest != one).any(axis=1)]
         while len(rest):
-            found.append(rest[0].copy())
-            if len(found) >= how.n_components:
+            different.append(rest[0].copy())
+            if len(different) >= how.n_components:
                 return
             rest = rest[(rest != rest[0]).any(axis=1)]
     raise InputError(
-        f"{how.n_components} components need at least as many different rows, got {len(found)}; "
-        "try fewer components, or a number above 0 for ", Setting("reg_covar"),
+        f"{how.n_components} components need at least as many different rows, got "
+        f"{len(different)}; try fewer components, or a number above 0 for ", Setting("reg_covar"),
     )  # fmt: skip
 
 
@@ -445,16 +428,6 @@ def precision_of(dtype: DTypeLike) -> np.dtype[np.floating]:
             if np.dtype(dtype) == known:
                 return known
     raise InputError(f"dtype must be float32 or float64, got {dtype!r}")
-
-
-def _check_precision(weights: NDArray[np.float64], precision: np.dtype[np.floating]) -> None:
-    """Refuse positive row weights that a responsibility in this precision cannot be times."""
-    limits = np.finfo(precision)
-    if weights.min() < limits.tiny / limits.eps or weights.max() > limits.max * limits.eps:
-        raise InputError(
-            f"sample weights from {weights.min():g} to {weights.max():g} cannot be computed with "
-            f"in {precision.name}; divide them by their mean, or use float64"
-        )
 
 
 def units_of(
@@ -492,7 +465,7 @@ def make_terms(
         kind = partial(FactorTerms, n_factors=how.n_factors)
     if here is not None and given.misses:
         others = {"add": here.holders.allreduce} if reach is None else {"reach": reach}
-    made: FeatureTerms = kind(
+    terms: FeatureTerms = kind(
         data,
         blocks,
         how.covariance_type,
@@ -504,13 +477,13 @@ def make_terms(
         skip_negligible=not how.every_weight,
         **others,
     )
-    made.least_rows = how.least_rows
-    return made
+    terms.least_rows = how.least_rows
+    return terms
 
 
 def _inspect(
     X: Any,
-    found: Extremes,
+    ends: Extremes,
     feature_names: Sequence[str] | None,
     reg_covar: float | str,
     precision: np.dtype[np.floating],
@@ -519,10 +492,10 @@ def _inspect(
 ) -> None:
     """Refuse values whose squares overflow, and warn of constant features."""
     most = LARGEST_VALUE[precision.itemsize]
-    lowest, highest = found
+    lowest, highest = ends
     if max(-lowest.min(initial=0), highest.max(initial=0)) > most:
         _refuse_large(X, feature_names, most, precision)
-    flat = lowest == highest if here is None else here.constant(found)
+    flat = lowest == highest if here is None else here.constant(ends)
     if kinds is not None:
         flat[np.setdiff1d(np.arange(len(flat)), kinds.columns_of(*LOCATED))] = False
     constant = np.flatnonzero(flat)
@@ -659,11 +632,11 @@ def mode_prior(how: FitSettings, blocks: Blocks) -> Report | None:
 
 def under_prior(terms: FeatureTerms, how: FitSettings) -> FeatureTerms:
     """Return terms under the prior about what their hubs know of all rows, if one is asked for."""
-    made = believing(terms, how)
-    if isinstance(made, MapTerms):
-        return made.with_sample_covariance(terms.sample_covariance)
-    if not isinstance(made, VariationalTerms):
-        return made
+    changed = believing(terms, how)
+    if isinstance(changed, MapTerms):
+        return changed.with_sample_covariance(terms.sample_covariance)
+    if not isinstance(changed, VariationalTerms):
+        return changed
     one = copy(terms)
     one.reg_covar = np.zeros_like(terms.reg_covar)
-    return made.about(one.sample())
+    return changed.about(one.sample())

@@ -14,8 +14,7 @@ another moves a sum by at most twice as much: `Budget.epsilon_of_change` is the 
 
 **Discrete noise.** Noise is drawn on integers (`vpem.network.noise`). `Budget` keeps
 a little of epsilon and of delta for the difference, and `Budget.check_grid` holds the grid to it.
-
-What is left of a private fit of rows beside the noise, by what is public.
+At the end, what is left of a private fit of rows beside the noise, by what is public.
 """
 
 from __future__ import annotations
@@ -51,14 +50,14 @@ OF_EPSILON, OF_DELTA = 1e-4, 1.5e-3
 """Shares of epsilon and delta that are kept for noise on integers not being Gaussian."""
 
 LEAST_EPSILON, MOST_EPSILON = 1e-3, 20.0
-"""Below, nothing is left of any data; above, nothing is promised to anybody."""
+"""Below, nothing is left of any data; above, nothing is promised to any row."""
 
 UP = 1 + 1e-9
 """By which multipliers are rounded up: more than a root is found to."""
 
 
 def iterations_of(how: FitSettings | KmeansSettings, default: int, usual: int) -> int:
-    """Return how many iterations a private fit pays for: ``usual``, where nobody says how many."""
+    """Return how many iterations a private fit pays for: ``usual``, where it is not set."""
     if how.max_iter == 0:
         raise InputError(
             Setting("max_iter", 0), " is the start alone, for which a private fit does not pay by "
@@ -120,7 +119,7 @@ def bounds_of(given: Any, n_features: int) -> NDArray[np.float64]:
                 raise ValueError
             pairs = pairs[0] if len(pairs) == 1 else np.transpose(pairs)
         low, high = pairs
-        found = np.stack(
+        limits = np.stack(
             [np.broadcast_to(np.asarray(one, float), n_features) for one in (low, high)]
         )
     except (ValueError, TypeError):
@@ -128,19 +127,19 @@ def bounds_of(given: Any, n_features: int) -> NDArray[np.float64]:
             Setting("bounds"), " must be two numbers, such as -3,3, or as many pairs as there are "
             f"features ({n_features}), such as '0,120;-3,3', got {shorten([repr(given)])}"
         ) from None  # fmt: skip
-    wrong = ~(np.isfinite(found).all(axis=0) & (found[0] < found[1]))
+    wrong = ~(np.isfinite(limits).all(axis=0) & (limits[0] < limits[1]))
     if wrong.any():
         j = int(np.flatnonzero(wrong)[0])
         raise InputError(
-            Setting("bounds"), f" of feature {j} are {found[0, j]:g} and {found[1, j]:g}; the "
+            Setting("bounds"), f" of feature {j} are {limits[0, j]:g} and {limits[1, j]:g}; the "
             "first must be below the second, and both finite"
         )  # fmt: skip
-    return found
+    return limits
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be told of a row.
+    """What may be learned of a row.
 
     For neighbours S, S' and every set of results:
     ``P(result of S in it) <= exp(epsilon) P(result of S' in it) + delta``.
@@ -215,8 +214,8 @@ class Budget:
     def epsilon_with(self, noise: float) -> float:
         """Return the epsilon, at the same delta, where noise is so many times as large."""
         delta = self.delta * (1 - OF_DELTA)
-        found = float(accountant().get_epsilon_gaussian(self.multiplier * noise, delta))
-        return found + OF_EPSILON * self.epsilon
+        epsilon = float(accountant().get_epsilon_gaussian(self.multiplier * noise, delta))
+        return epsilon + OF_EPSILON * self.epsilon
 
     def check_grid(self, scale: int, n_values: int) -> None:
         """Raise InputError unless noise of this scale on integers is as good as Gaussian noise.
@@ -276,7 +275,7 @@ class Guarantee:
         """Return what stands in reports and models."""
         from importlib.metadata import version
 
-        found: Report = {
+        described: Report = {
             "epsilon": self.budget.epsilon,
             "delta": self.budget.delta,
             "epsilon_of_change": self.budget.epsilon_of_change(),
@@ -289,17 +288,17 @@ class Guarantee:
             "against": self.against(),
         }
         if self.noise_by == "workers":
-            found["colluding"] = self.colluding
+            described["colluding"] = self.colluding
         if self.repeatable:
-            found["warning"] = REPEATABLE
-        return found
+            described["warning"] = REPEATABLE
+        return described
 
     def in_report(self, judged: str = "log_likelihood") -> Report:
-        """Return what a report says, and that it tells neither how good a fit is nor its time."""
-        untold = dict.fromkeys((judged, f"root_{judged}", "seconds"))
+        """Return what a report says; how good a fit is and its time would tell of rows."""
+        unknown = dict.fromkeys((judged, f"root_{judged}", "seconds"))
         if judged == "log_likelihood":
-            untold |= dict.fromkeys(("bic", "aic"))
-        return {**untold, "privacy": self.describe()}
+            unknown |= dict.fromkeys(("bic", "aic"))
+        return {**unknown, "privacy": self.describe()}
 
 
 USUAL_ITERATIONS = 10
@@ -318,38 +317,27 @@ MOST_OF_SPREAD = 1.0
 
 def colluding_of(privacy: PrivacySettings, network: Network) -> int:
     """Return of how many workers the noise may be known, of those that share it out."""
-    asked, n_workers = privacy.colluding, network.agents.n_agents
+    colluding, n_workers = privacy.colluding, network.agents.n_agents
     if network.agents.masks is None:
-        if asked is not None:
+        if colluding is not None:
             raise InputError(
                 Setting("colluding"), " is of workers who share out the noise, which they do under "
                 "masks; add ", Setting("secure_sum", True), " or leave it out",
             )  # fmt: skip
         return 0
-    found = 1 if asked is None else asked
-    if found >= n_workers:
+    colluding = 1 if colluding is None else colluding
+    if colluding >= n_workers:
         raise InputError(
             Setting("colluding"), f" must be below {n_workers}, the number of workers: somebody's "
-            f"noise must be left, got {found}",
+            f"noise must be left, got {colluding}",
         )  # fmt: skip
-    return found
+    return colluding
 
 
 class Foretold:
     """What is left of a fit beside the noise, by what is public.
 
-    Parameters
-    ----------
-    budget : Budget
-        What may be told.
-    n_samples : int
-        Rows, M.
-    layout : Residuals
-        Components, features, and the covariance type.
-    n_iter : int
-        Iterations.
-    louder : float
-        How many times as large all noise is as the budget takes: workers may know some of it.
+    All noise is ``louder`` than the budget takes by this factor, as workers may know some of it.
 
     Attributes
     ----------
@@ -414,7 +402,7 @@ class Foretold:
         raise InputError(*parts)
 
     def _others(self) -> Iterator[tuple[Setting, Foretold]]:
-        """Yield what could be asked for instead."""
+        """Yield what could be chosen instead."""
         layout = self.layout
         kind = {"full": "diag", "tied": "tied-diag"}.get(layout.kind)
         if kind is not None:

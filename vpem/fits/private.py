@@ -1,6 +1,7 @@
-"""EM over rows whose workers' sums are noisy: what anybody learns of one row is bounded.
+"""Fits with noise, by which what anybody learns of one row is bounded.
 
-A model of features that parties hold, which may be published: private against outsiders.
+EM over rows adds noise to workers' sums; a model of features that parties hold has noise in every
+M-step, and may be published: it is private against outsiders.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def check_private(
     weighted: bool = False,
     saved: bool = False,
 ) -> None:
-    """Raise InputError where something is asked for that a private fit cannot have.
+    """Raise InputError where something is set that a private fit cannot have.
 
     ``leave_out`` are settings that cannot be had, and why; ``given`` says of one, by its name,
     whether it was given even if it is the default.
@@ -104,16 +105,6 @@ def check_private(
         )  # fmt: skip
 
 
-def _check_sum(network: Network) -> None:
-    """Raise InputError unless there is a place at which noise is added before anybody hears it."""
-    if network.compress is not None or not network.total.exact:
-        raise InputError(
-            Setting("epsilon"), " needs an exact sum, with noise before anybody hears it: in "
-            "consensus rounds neighbours see what workers have; take the topology star, or ",
-            Setting("sum", "tree"),
-        )  # fmt: skip
-
-
 def fit_private_rows(
     X: Floats | FileMatrix,
     workers: Workers,
@@ -130,18 +121,25 @@ def fit_private_rows(
     """Fit a mixture to rows that workers hold, by noisy sums (`vpem.steps.private`).
 
     Parameters are those of `vpem.fit_em`, but `USUAL_ITERATIONS` are run by default, and neither
-    callback nor result has log-likelihoods, which nobody has paid for. If ``hard``, rows belong to
-    one component each, by distances in the data's units; see `vpem.fits.row_kmeans`.
+    callback nor result has log-likelihoods, which have not been paid for. If ``hard``, rows belong
+    to one component each, by distances in the data's units; see `vpem.fits.row_kmeans`.
     """
     began = time.perf_counter()
     check_private(how, weighted=sample_weight is not None, saved=saver is not None)
-    _check_sum(network)
+    if network.compress is not None or not network.total.exact:
+        raise InputError(
+            Setting("epsilon"), " needs an exact sum, with noise before anybody hears it: in "
+            "consensus rounds neighbours see what workers have; take the topology star, or ",
+            Setting("sum", "tree"),
+        )  # fmt: skip
     X, _ = by_worker(X, None, workers, network.total.holders)
     if len(X.shape) != 2:
         raise InputError(f"the data must be 2-D (rows, features), got {len(X.shape)} dimension(s)")
     n_features = X.shape[1]
-    bounds = bounds_of(privacy.bounds, n_features)
-    units = _cube(bounds) if hard else bounds
+    units = bounds = bounds_of(privacy.bounds, n_features)
+    if hard:  # balls of data are balls in units of a cube around the bounds
+        centre, half = bounds.mean(axis=0), np.ptp(bounds, axis=0).max() / 2
+        units = np.stack([centre - half, centre + half])
     foretold = foretell(how, privacy, workers.n_samples, n_features, network)
     foretold.check()
     foretold.budget.warn_of_little(workers.n_samples)
@@ -158,7 +156,7 @@ def fit_private_rows(
     releases = Releases(rows, noisy, list(foretold.multipliers))
     sent: list[int] = []
 
-    def told(iteration: int) -> None:
+    def report(iteration: int) -> None:
         sent.append(total.bytes_sent)
         if callback is not None:
             callback(Progress(iteration, float("nan"), None))
@@ -166,7 +164,7 @@ def fit_private_rows(
     with one_blas_thread():
         parts = run_private(
             releases, layout, workers.n_samples, foretold.n_iter, hard=hard, seed=[how.seed, 0],
-            shared=lambda start: _shared(start, total), callback=told,
+            shared=lambda start: _shared(start, total), callback=report,
         )  # fmt: skip
     mixture = _mixture(parts, units, workers.n_workers, floor_of(how.reg_covar))
     return RowFit(
@@ -211,12 +209,6 @@ def _rows(
     blocks = _block(n_features, workers.n_workers)
     whole = arrange_rows(data, blocks, Scaling.none(n_features), data.dtype)
     return [whole.part(run) for run in runs]
-
-
-def _cube(bounds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the bounds (2, d) of a cube around bounds: balls of data are balls in units of it."""
-    half = np.ptp(bounds, axis=0).max() / 2
-    return np.stack([bounds.mean(axis=0) - half, bounds.mean(axis=0) + half])
 
 
 def check_grid(foretold: Foretold, grid: Grid) -> None:
@@ -299,7 +291,7 @@ def release_vpem(
     """Fit a mixture to features, with noise in every M-step (`vpem.steps.private`).
 
     Parameters are those of `vpem.fit_vpem`, but `USUAL_ITERATIONS` are run by default; the result
-    has neither log-likelihoods nor history, which would tell of rows.
+    has neither log-likelihoods nor history, which would show something of rows.
     """
     began = time.perf_counter()
     if privacy.epsilon is not None:
@@ -364,7 +356,7 @@ def release_vpem(
 
 
 def _check(network: Network, how: FitSettings, sample_weight: Any, saver: Any) -> None:
-    """Raise InputError where something is asked for that noise cannot go with, saying why."""
+    """Raise InputError where something is set that noise cannot go with, saying why."""
     asked = Setting("release_epsilon")
     usual = FitSettings()
     for name, why in UNUSED.items():
@@ -377,8 +369,8 @@ def _check(network: Network, how: FitSettings, sample_weight: Any, saver: Any) -
             asked, " starts from noisy moments of all rows and looks at no row; leave ",
             Setting("init"), " out",
         )  # fmt: skip
-    for name, wanted in (("scale", "none"), ("missing", "refuse")):
-        if getattr(how, name) != wanted:
+    for name, usual_value in (("scale", "none"), ("missing", "refuse")):
+        if getattr(how, name) != usual_value:
             raise InputError(
                 Setting(name, getattr(how, name)), " looks at the data without noise, and cannot "
                 "be had with ", asked, "; leave it out",
@@ -406,19 +398,6 @@ def _check(network: Network, how: FitSettings, sample_weight: Any, saver: Any) -
         )  # fmt: skip
 
 
-def noise_left(
-    multiplier: float, n_samples: int, widths: NDArray[np.intp], how: FitSettings
-) -> float:
-    """Foretell how far noise displaces a mean in one iteration, in standard deviations.
-
-    Of a component with its equal share of the rows, in the hub where that is most: the root of the
-    mean square of the noise, ``z s_b sqrt(d_b) K / M``.
-    """
-    scales = scales_of_hubs(widths, how.covariance_type, how.n_components)
-    each = [scale[1] * sqrt(widths[hub]) for hub, scale in scales.items()]
-    return float(multiplier * max(each) * how.n_components / n_samples)
-
-
 def _check_noise(
     multiplier: float,
     n_samples: int,
@@ -427,8 +406,15 @@ def _check_noise(
     budget: Budget,
     n_iter: int,
 ) -> None:
-    """Raise InputError where nothing would be left but noise."""
-    noise = noise_left(multiplier, n_samples, widths, how)
+    """Raise InputError where nothing would be left but noise.
+
+    By how far it displaces a mean in one iteration, in standard deviations, of a component with its
+    equal share of the rows, in the hub where that is most: the root of the mean square of the
+    noise, ``z s_b sqrt(d_b) K / M``.
+    """
+    scales = scales_of_hubs(widths, how.covariance_type, how.n_components)
+    each = [scale[1] * sqrt(widths[hub]) for hub, scale in scales.items()]
+    noise = float(multiplier * max(each) * how.n_components / n_samples)
     if noise > MOST_NOISE:
         raise InputError(
             f"{n_samples} rows, {int(widths.sum())} features, {how.n_components} components and "

@@ -1,7 +1,4 @@
-"""What there is to warn of once a fit is over.
-
-What fits end with, and how they describe themselves: the JSON of `vpem fit`, kept in models.
-"""
+"""What fits end with: the JSON of `vpem fit`, kept in models, and what there is to warn of."""
 
 from __future__ import annotations
 
@@ -33,10 +30,8 @@ if TYPE_CHECKING:
     from vpem.settings import FitSettings
     from vpem.sums.sum import Sum
 
-
 LARGEST_DISAGREEMENT = 1e-3
 """In nats per sample, between roots whose sums have no operator to judge them by."""
-
 
 FEW_VALUES = 10
 """A column of no more different values may be one of categories, or of counts."""
@@ -101,11 +96,11 @@ def warn_of_outcome(fit: Fit, how: FitSettings) -> None:
 
 
 def few_rows_of(fit: Any, least: float, heaviest: float = 1.0) -> str:
-    """Say which components or clusters of a fit would tell others of few rows; empty: none.
+    """Say which components or clusters of a fit would show others few rows; empty: none.
 
     They have fewer than ``least`` rows of the ``heaviest`` weight, are singular but for the floor
-    (rows that do not vary in some direction), or stand where a row is: at a start, or placed anew
-    in the last iteration. What was protected by noise tells of none.
+    (rows that do not vary in some direction), or stand where a row is: at a start, or reinitialised
+    in the last iteration. What was protected by noise shows none.
     """
     if getattr(fit, "guarantee", None) is not None:
         return ""
@@ -248,7 +243,7 @@ def copies_of(mixtures: Sequence[Any], total: Sum) -> list[int]:
 
 
 def warn_of_partitions(partitions: list[tuple[int, str]]) -> None:
-    """Warn where the network fell apart in iterations."""
+    """Warn where the network was disconnected in iterations."""
     if partitions:
         iteration, reason = partitions[0]
         warnings.warn(
@@ -319,20 +314,10 @@ class NetworkResult(Result):
 
     @abstractmethod
     def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> Report:
-        """Summarize the fit in values that JSON can hold.
+        """Summarize the fit in values that JSON can hold, with names of features and of holders.
 
-        Parameters
-        ----------
-        feature_names : sequence of str
-            Names of the features (d,).
-        holders : sequence of str
-            Names of the agents, or of the workers, (N,).
-
-        Returns
-        -------
-        dict
-            Agents, workers, hubs, rows and features are numbered from 0; log-likelihoods are in
-            nats and in the user's units.
+        These are agents (N,), or workers. Agents, workers, hubs, rows and features are numbered
+        from 0; log-likelihoods are in nats and in the user's units.
         """
 
     @property
@@ -386,30 +371,23 @@ class MixtureResult(
 
     def answer(self, feature_names: Sequence[str]) -> Answer:
         """Return how large components are, and in which features each differs."""
-        found = Answer.of_mixture(self.mixture, feature_names, self.total_weight)
-        return replace(found, degenerate=tuple(self.degenerate))
+        answer = Answer.of_mixture(self.mixture, feature_names, self.total_weight)
+        return replace(answer, degenerate=tuple(self.degenerate))
 
     def kept(self, feature_names: Sequence[str], report: Report, options: Report) -> Model:
         """Return the model that a file keeps.
 
-        Parameters
-        ----------
-        feature_names : sequence of str
-            Names of the features (d,).
-        report : dict
-            From `describe`, with what else there is to say; its ``history`` is left out, as are
-            ``components``, which follow from the parameters, and where rows are protected warnings,
-            which tell of them.
-        options : dict
-            How the fit was asked for.
+        The report is from `describe`, with what else there is to say; its ``history`` is left out,
+        as are ``components``, which follow from the parameters, and where rows are protected
+        warnings, which would show something of them.
         """
         history = self.history
-        untold = {"history", "components"} | ({"warnings"} if "privacy" in report else set())
+        left_out = {"history", "components"} | ({"warnings"} if "privacy" in report else set())
         roots = history.shape[1] > self.mixture.blocks.n_blocks
         return Model(
             self.mixture,
             tuple(feature_names),
-            {name: value for name, value in report.items() if name not in untold},
+            {name: value for name, value in report.items() if name not in left_out},
             history.mean(axis=1, keepdims=True) if roots else history,
             options,
             current_versions(),
@@ -448,11 +426,11 @@ class Fit(MixtureResult):
     converged : bool
         Whether all roots proposed to stop.
     recoveries : list of Recovery
-        Components that collapsed and were placed anew.
+        Components that collapsed and were reinitialised.
     partitions : list of (int, str)
-        Iterations in which the network fell apart, and how; parameters stayed as they were.
+        Iterations in which the network was disconnected, and how; parameters stayed as they were.
     batch_size, step_size, accelerate : int, float, str or None
-        As they were asked for.
+        As they were set.
     lost : list of int
         Iterations, counted from 1 with these, whose sum found that to be too much; they have no
         entry in the history.
@@ -461,7 +439,7 @@ class Fit(MixtureResult):
     free_energy : list of float
         After every batch, where sums are exact.
     responsibilities : dict of int to ndarray of shape (M, K)
-        Of all rows, as agents of this process hear of them, where they are told.
+        Of all rows, as agents of this process hear of them, where they do.
     guarantee : Guarantee or None
         What is promised of rows; then there is no history, and no log-likelihood.
     labels_for_fit : dict or None
@@ -607,7 +585,7 @@ class RowFit(Fit):
         Who held which rows.
     clipped : dict of int to int
         Of a private fit: rows of each worker of this process that had values beyond the bounds.
-        That is no part of reports or models, since nobody else may know.
+        That is no part of reports or models, since no other agent may know.
     """
 
     mixtures: list[Mixture] = field(default_factory=list)
@@ -617,7 +595,7 @@ class RowFit(Fit):
     def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> Report:
         """Summarize the fit in values that JSON can hold; see `NetworkResult.describe`.
 
-        Parameters are those of the first worker, and ``disagreement`` tells how far log-likelihoods
+        Parameters are those of the first worker, and ``disagreement`` is how far log-likelihoods
         per sample and mixing weights of the workers' models lie apart.
         """
         blocks = self.mixture.blocks

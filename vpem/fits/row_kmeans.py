@@ -1,10 +1,7 @@
-"""Units of k-means over rows, and what workers tell each other of their rows to find them.
+"""k-means over rows that workers hold: Lloyd's algorithm by one sum of vectors a pass.
 
-Rows of the workers of one process, as k-means takes them: in memory or not, whole or not.
-
-k-means over rows whose workers' sums are noisy: what anybody learns of one row is bounded.
-
-k-means over rows that workers hold: Lloyd's algorithm by one sum of vectors a pass.
+Workers agree on units first, of which they tell each other no more than they must. Where sums are
+noisy what anybody learns of one row is bounded.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ from vpem.files.matrix import FileMatrix
 from vpem.fits.clustering import (
     Callback,
     Clustering,
-    Wanted,
+    KmeansInputs,
     check_network,
     describe_kmeans,
     lasting,
@@ -69,13 +66,13 @@ from vpem.terms.units import Reach, Scaling
 
 
 def agreed_units(
-    asked: Wanted,
+    asked: KmeansInputs,
     workers: Workers,
     here: LocalRows,
     network: Network,
     ledger: Ledger,
     how: KmeansSettings,
-) -> tuple[Wanted, Reach | None]:
+) -> tuple[KmeansInputs, Reach | None]:
     """Return the data in units that workers agree on, and where rows lie if sums are masked."""
     if not here.masked:
         known = _charge_rows(asked, workers, uncompressed(network).on(ledger), how)
@@ -94,7 +91,7 @@ def agreed_units(
     return asked, reach
 
 
-def _check_inertia(asked: Wanted, here: LocalRows, reach: Reach) -> None:
+def _check_inertia(asked: KmeansInputs, here: LocalRows, reach: Reach) -> None:
     """Check that the inertia has digits beside the distance of the farthest row."""
     sizes = np.zeros(len(here.own_runs))
     for worker, run in enumerate(here.own_runs):
@@ -106,8 +103,8 @@ def _check_inertia(asked: Wanted, here: LocalRows, reach: Reach) -> None:
     check_digits(here.holders, sizes, exponent, reach.mass)
 
 
-def _charge_rows(asked: Wanted, workers: Workers, total: Sum, how: KmeansSettings) -> bool:
-    """Count what workers tell each other of their rows before they start.
+def _charge_rows(asked: KmeansInputs, workers: Workers, total: Sum, how: KmeansSettings) -> bool:
+    """Count what workers send each other of their rows before they start.
 
     Returns whether standard deviations are known: clusters can do without them where links fail so
     often that no sum of all can be had.
@@ -141,7 +138,7 @@ class ClusteredRows:
 
     def __init__(
         self,
-        asked: Wanted,
+        asked: KmeansInputs,
         workers: Workers,
         here: LocalRows,
         n_threads: int,
@@ -182,8 +179,8 @@ class ClusteredRows:
             [weights[run] @ known[run].astype(np.float64), weights[run] @ there[run]]
             for run in here.own_runs
         ]
-        found = here.holders.add_up(np.array(sums).reshape(len(sums), 2 * self.width))
-        total, count = found.reshape(2, self.width)
+        sums_of_all = here.holders.add_up(np.array(sums).reshape(len(sums), 2 * self.width))
+        total, count = sums_of_all.reshape(2, self.width)
         means: NDArray[np.float64] = total / np.where(count > 0, count, 1.0)
         return means
 
@@ -230,21 +227,21 @@ def private_kmeans(
 
     k-means is EM with hard assignments and one spread in all directions for all clusters
     (`vpem.fits.private`): clusters send noisy sizes, noisy sums about their centres in units
-    of that spread, and a noisy spread, by which rows far away are clipped. What is found has noisy
-    sizes, and neither inertia nor history, which would tell of rows; labels are those of this
-    process's rows.
+    of that spread, and a noisy spread, by which rows far away are clipped. The result has noisy
+    sizes, and neither inertia nor history, which would show something of rows; labels are those of
+    this process's rows.
     """
     check_private(how, LEAVE_OUT, weighted=sample_weight is not None, saved=saver is not None)
     n_features = n_columns(X)
     bounds = bounds_of(privacy.bounds, n_features)
     usual = how.max_iter == KmeansSettings().max_iter
-    asked = FitSettings(
+    settings = FitSettings(
         n_components=how.n_clusters, covariance_type="tied-spherical", seed=how.seed,
         max_iter=FitSettings().max_iter if usual else how.max_iter, n_threads=how.n_threads,
         reg_covar=0.0,
     )  # fmt: skip
     fit = fit_private_rows(
-        X, workers, network, asked, privacy, feature_names=feature_names, hard=True,
+        X, workers, network, settings, privacy, feature_names=feature_names, hard=True,
     )  # fmt: skip
     centres = np.clip(fit.mixture.assembled_means, bounds[0], bounds[1])
     labels, squares = _nearest(X, workers, network, centres, thread_count(how.n_threads))
@@ -389,9 +386,9 @@ def kmeans_rows(
             saver, ledger, range(asked.restarts), how.seed, how.max_iter, kept, callback
         )
         best = restarts.best(network.total, attempts)
-        found = attempts.clustering(best, network, n_samples, restarts.outcome(began))
-    warn_of_outcome(found, how.max_iter)
-    return found
+        clustering = attempts.clustering(best, network, n_samples, restarts.outcome(began))
+    warn_of_outcome(clustering, how.max_iter)
+    return clustering
 
 
 def _check_rows(X: Any, workers: Workers, network: Network) -> None:
@@ -410,7 +407,7 @@ class _OverRows:
 
     def __init__(
         self,
-        asked: Wanted,
+        asked: KmeansInputs,
         rows: ClusteredRows,
         order: NDArray[np.intp],
         network: Network,
@@ -486,7 +483,10 @@ class _OverRows:
         """Return what the best run comes to, in the user's rows and units."""
         asked, order, run = self.asked, self.order, best.run
         holders, whole = network.total.holders, network.whole
-        roots, inertia = _all_centres(run, network.total), run.inertia
+        roots, inertia = run.centres, run.inertia
+        if network.total.roots.n_agents > 1 and holders.apart:
+            with about(holders.engine, "result"):
+                roots = holders.allreduce(holders.padded(run.centres), told=True)
         if whole.total.n_roots == 1:
             # On a graph that mixes in one round too all have the same.
             roots, inertia = roots[:1], inertia[:1]
@@ -499,12 +499,12 @@ class _OverRows:
             disagreement = float(differing[0] / n_samples)
         assert off is not None
         labels, distances = _by_row(holders, order, assigned, off)
-        counts, found = self._totals(run, assigned, distances, holders)
+        counts, inertia_of_all = self._totals(run, assigned, distances, holders)
         return Clustering(
             centres=asked.scaling.undo(centres),
             labels=labels,
             distances=np.sqrt(distances),
-            inertia=found,
+            inertia=inertia_of_all,
             n_rows=n_samples,
             root_inertia=inertia,
             counts=counts,
@@ -546,16 +546,6 @@ class _OverRows:
         return holders.allreduce(counts), float(holders.engine.bcast(whole))
 
 
-def _all_centres(run: Lloyd, total: Sum) -> NDArray[np.float64]:
-    """Centres of all roots of all processes, (R, K, d)."""
-    if total.roots.n_agents == 1 or not total.holders.apart:
-        return run.centres
-    with about(total.holders.engine, "result"):
-        every = total.holders.padded(run.centres)
-        found: NDArray[np.float64] = total.holders.allreduce(every, told=True)
-    return found
-
-
 def _by_row(
     holders: Placement,
     order: NDArray[np.intp],
@@ -576,6 +566,5 @@ def _by_row(
     )
     if len(labels) != len(order):
         return labels, distances
-    found, off = np.empty_like(labels), np.empty_like(distances)
-    found[order], off[order] = labels, distances
-    return found, off
+    position = np.argsort(order)
+    return labels[position], distances[position]

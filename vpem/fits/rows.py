@@ -1,8 +1,6 @@
-"""Where EM over rows starts, and the run from there.
+"""Distributed EM over rows that workers hold, at a server or among peers.
 
-Named algorithms over rows: distributed EM, at a server or among peers.
-
-A mixture that follows a stream of batches: what `vpem.VPEM.partial_fit` does to a fit.
+And a mixture that follows a stream of batches: what `vpem.VPEM.partial_fit` does to a fit.
 """
 
 from __future__ import annotations
@@ -95,18 +93,8 @@ Started = tuple[list[Mixture], NDArray[np.float64], NDArray[np.intp] | None]
 class RowRestart:
     """Where one restart of EM over rows starts, and its run.
 
-    Parameters
-    ----------
-    terms : RowTerms
-        The workers' rows.
-    weights : ndarray of shape (M,) or None
-        Of all rows, worker by worker; None: alike.
-    kept : MixtureRuns
-        What is kept of runs.
-    place : ndarray of shape (M,) or None
-        Where among the workers' rows each of the user's is; None: rows stand as the user has them.
-    restart : Restart
-        Which.
+    Weights (M,) are of all rows, worker by worker; None: alike. ``place`` (M,) is where among the
+    workers' rows each of the user's is; None: rows stand as the user has them.
     """
 
     def __init__(
@@ -268,33 +256,32 @@ class RowRestart:
         misses = isinstance(whole, MissingTerms)
         if misses:
             given["fill"] = not is_diagonal(whole.covariance_type)
-        tolerances = LLOYD_TOLERANCE * np.array([_mean_variance(root) for root in self.roots])
-        found = lloyd_rows(
+        variances = [  # the mean of the features', by the sample covariance as a root knows it
+            float(known.mean())
+            if is_diagonal(root.covariance_type)
+            else float(np.trace(known.reshape(d, d)) / d)
+            for root in self.roots
+            for known, d in [(root.sample_covariance, root.blocks.n_features)]
+        ]
+        tolerances = LLOYD_TOLERANCE * np.array(variances)
+        clusters = lloyd_rows(
             parts, self.total, centres, self.local, kind="setup", max_iter=MOST_LLOYD_OF_START,
             pace=Pace(tolerances=tolerances), callback=step_of_lloyd(self.tell),
             **given,
         )  # fmt: skip
         layout = Message(whole, centres)
         if misses:
-            known = list(np.broadcast_to(found.centres, (n_parts, *centres.shape)))
+            known = list(np.broadcast_to(clusters.centres, (n_parts, *centres.shape)))
         counts = [part.n_samples for part in self.terms.parts]
         ends = np.cumsum(counts, dtype=np.intp)
         values = [
-            self.terms.hard(worker, found.labels[end - count : end], layout, own)
+            self.terms.hard(worker, clusters.labels[end - count : end], layout, own)
             for worker, (count, end, own) in enumerate(zip(counts, ends, known, strict=True))
         ]
         sums = add_messages(self.terms, self.total, layout, values, "setup")
         return [
             root.update(layout.unpacked(one)[0]) for root, one in zip(self.roots, sums, strict=True)
         ]
-
-
-def _mean_variance(root: FeatureTerms) -> float:
-    """Mean variance of a feature, by the sample covariance as a root knows it."""
-    covariances, d = root.sample_covariance, root.blocks.n_features
-    if is_diagonal(root.covariance_type):
-        return float(covariances.mean())
-    return float(np.trace(covariances.reshape(d, d)) / d)
 
 
 def fit_em(
@@ -315,15 +302,15 @@ def fit_em(
 
     Every worker runs the E-step on its rows and sends ``(n_k, t_k, U_k)``. Summed at a server this
     is centralized EM, iteration by iteration; summed by consensus every worker ends with a model
-    of its own, and they differ by consensus error. Whoever is silent counts with the statistics
-    that were heard of it last (incremental EM, Neal and Hinton 1998).
+    of its own, and they differ by consensus error. Inactive workers count with the statistics that
+    were heard of them last (incremental EM, Neal and Hinton 1998).
 
     Parameters
     ----------
     X : ndarray or FileMatrix of shape (M, d)
         The data (on MPI ranks the rank's own, worker by worker, see
         `vpem.sums.connect.spread_workers`, as are sample weights); a row is seen by the worker that
-        holds it, and by nobody else but where it is drawn as a start.
+        holds it, and by no other but where it is drawn as a start.
     workers : Workers
         Who holds which rows.
     network : Network
@@ -349,7 +336,8 @@ def fit_em(
     NotConvergedWarning
         If the iterations ran out.
     VpemWarning
-        If features are constant, components collapsed and were placed anew, or some are degenerate.
+        If features are constant, components collapsed and were reinitialised, or some are
+        degenerate.
     """
     began = time.perf_counter()
     how = FitSettings.of(settings, **changes)
@@ -369,11 +357,17 @@ def fit_em(
     first_restart = check_int("first_restart", first_restart, least=0)
     check_rows_held(workers, given.n_samples)
     how = how.changed(n_threads=thread_count(how.n_threads), dtype=given.precision.name)
-    batches = _batches(how)
+    batches: Report = {}
+    if how.batch_size is not None:
+        batches = {"batch_size": how.batch_size, "step_size": how.step_size}
     steps = batches or {"accelerate": acceleration_of(how, network, over_rows=True)}
     if saver is not None:
         saver.begin(_facts(given, workers, network, how, first_restart))
-    held, here = _used(workers, given, here)
+    if here is not None and here.masked:
+        held, here = workers, here.keeping(given.kept, given.n_used)
+    else:
+        held = workers if given.kept is None else workers.of_rows(given.kept)
+        here = None if here is None else LocalRows(here.holders, held.counts)
     ledger, total = Ledger(network.graph), network.total
     if network.faults is not None and network.faults.agent_dropout:
         total = HeardByNeighbours(total)
@@ -421,27 +415,11 @@ def fit_em(
 def _facts(
     given: Prepared, workers: Workers, network: Network, how: FitSettings, first_restart: int
 ) -> State:
-    """Return what tells this run from others."""
+    """Return what must be the same when a run goes on."""
     facts = how.values()
     facts |= {"first_restart": first_restart} if first_restart else {}
     facts["who holds which rows"] = checksum(workers.order, workers.counts)
     return describe_run("em-rows", given.X, given.row_weights, network, **facts)
-
-
-def _used(
-    workers: Workers, given: Prepared, here: LocalRows | None
-) -> tuple[Workers, LocalRows | None]:
-    """Return who holds which of the rows that are used; where sums are masked, which of all."""
-    if here is not None and here.masked:
-        return workers, here.keeping(given.kept, given.n_used)
-    held = workers if given.kept is None else workers.of_rows(given.kept)
-    return held, None if here is None else LocalRows(here.holders, held.counts)
-
-
-def _batches(how: FitSettings) -> Report:
-    """Return how rows are worked on in batches, if they are."""
-    sizes = {"batch_size": how.batch_size, "step_size": how.step_size}
-    return {} if how.batch_size is None else sizes
 
 
 def _terms(
@@ -477,9 +455,9 @@ def _masked_terms(
     how: FitSettings,
     total: Sum,
 ) -> RowTerms:
-    """Return the terms of rows of which nothing is told but masked sums.
+    """Return the terms of rows of which nothing is shown but masked sums.
 
-    ``counts`` are rows that each worker holds: how many of them it uses is not told either.
+    ``counts`` are rows that each worker holds: how many of them it uses is not shown either.
     """
     weights = given.row_weights
     reach = agree_on_rows(
@@ -513,13 +491,13 @@ def _charge_setup(
         total.agree("setup", 2 * d * 8)
 
 
-def _for_user(found: Recovery, given: Prepared, held: Workers) -> Recovery:
+def _for_user(recovery: Recovery, given: Prepared, held: Workers) -> Recovery:
     """Return a recovery with the user's number of the row."""
-    row = found.row
+    row = recovery.row
     if row is not None and row != DRAWN:
         row = row if held.in_order else int(held.order[row])
         row = row if given.kept is None else int(given.kept[row])
-    return replace(found, hub=0, row=row)
+    return replace(recovery, hub=0, row=row)
 
 
 def _gathered(run: Run, kept: MixtureRuns, total: Sum) -> list[Mixture]:
@@ -608,7 +586,7 @@ def fit_next(
         total = network.total.on(ledger)
         total.turn_to(batch - 1, None)
         seen = weight_seen + terms.total_weight
-        moved, found, recoveries = step(
+        moved, log_likelihood, recoveries = step(
             terms,
             total,
             mixture,
@@ -624,12 +602,12 @@ def fit_next(
             VpemWarning,
             stacklevel=3,
         )
-    found = np.broadcast_to(found, (len(network.hubs),)).copy()
+    root_log_likelihood = np.broadcast_to(log_likelihood, (len(network.hubs),)).copy()
     return replace(
         fit,
         mixture=moved,
-        history=found[None],
-        root_log_likelihood=found,
+        history=root_log_likelihood[None],
+        root_log_likelihood=root_log_likelihood,
         total_weight=terms.total_weight,
         n_samples=len(data),
         converged=False,

@@ -182,16 +182,6 @@ class PrivacySettings(Settings, heading="Privacy"):
         return self.epsilon is not None or self.release_epsilon is not None
 
 
-
-
-
-
-
-
-
-
-
-
 MOST_NUMBERS = 10_000
 """Longest list."""
 
@@ -204,7 +194,7 @@ def parse_numbers(what: str, text: str, *, least: int = 0) -> list[int]:
     ``text`` is such as "1-8", "1,2,5", "2-20:3" (from 2 to at most 20 in steps of 3), or several
     with commas between; ``what`` is what they are, as the user knows it ("--components").
     """
-    found: set[int] = set()
+    numbers: set[int] = set()
     for word in text.split(","):
         match = _PART.fullmatch(word.strip())
         if match is None:
@@ -221,10 +211,10 @@ def parse_numbers(what: str, text: str, *, least: int = 0) -> list[int]:
             raise InputError(f"{what} has the range {word.strip()} with steps of 0; take 1 or more")
         if first < least:
             raise InputError(f"{what} must be {least} or more, got {first} in {brief(text)}")
-        if len(found) + (last - first) // step >= MOST_NUMBERS:
+        if len(numbers) + (last - first) // step >= MOST_NUMBERS:
             raise InputError(f"{what} has more than {MOST_NUMBERS} numbers, got {brief(text)}")
-        found.update(range(first, last + 1, step))
-    return sorted(found)
+        numbers.update(range(first, last + 1, step))
+    return sorted(numbers)
 
 
 def as_ranges(numbers: Iterable[int]) -> list[str]:

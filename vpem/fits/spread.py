@@ -49,42 +49,16 @@ def fit_spread(
 ) -> Fit:
     """Fit a Gaussian mixture to features that agents in several processes hold: VP-EM.
 
-    Every process calls it with the same options.
+    Every process calls it with the same options, which are those of `vpem.fits.vpem.fit_vpem`.
 
-    Parameters
-    ----------
-    X : ndarray or FileMatrix of shape (M, d) or None
-        Features of this process's agents, in the order of `own_columns`; nothing else is looked at.
-        None in a process without agents.
-    network : Network
-        From `vpem.sums.connect.spread`.
-    settings : FitSettings, optional
-        As for `vpem.fits.vpem.fit_vpem`.
-    sample_weight : ndarray of shape (M,), optional
-        Weight of each row; those of the first agent's process hold for all.
-    feature_names : sequence of str, optional
-        Of the columns of ``X``, for messages.
-    kinds : Kinds, optional
-        Families of the columns of ``X``; None: all are Gaussian.
-    callback, saver, labels, privacy
-        As for `vpem.fits.vpem.fit_vpem`.
-    labels_for_fit : KnownLabels, optional
-        In the process of the agent that has them; see `vpem.fits.vpem.fit_vpem`.
-    shards : bool
-        Leave the parameters where they are.
-    **changes
-        Settings that differ from these.
+    X (M, d) has the features of this process's agents, in the order of `own_columns`, and names and
+    kinds are of its columns; it is None in a process without agents. The network is from
+    `vpem.sums.connect.spread`. Sample weights of the first agent's process hold for all, labels for
+    the fit are in the process of the agent that has them.
 
-    Returns
-    -------
-    Fit
-        With `Fit.mixture` and `Fit.network` of all agents in the first process, as one process
-        would have found them; in others, and with ``shards`` in all, those of its own hubs.
-
-    Raises
-    ------
-    InputError, NumericalError
-        As `vpem.fits.vpem.fit_vpem`; not always in all processes.
+    `Fit.mixture` and `Fit.network` are those of all agents in the first process, as one process
+    would have them; in others, and with ``shards`` in all, those of its own hubs. Errors are not
+    always raised in all processes.
     """
     how = FitSettings.of(settings, **changes)
     data, names, weights = X, feature_names, sample_weight
@@ -104,7 +78,7 @@ def fit_spread(
 def bring_kinds(
     kinds: Kinds | None, X: Floats | FileMatrix | None, network: Network
 ) -> Kinds | None:
-    """Tell the roots of hubs which families their features have, and names of their levels.
+    """Send the roots of hubs which families their features have, and names of their levels.
 
     ``kinds`` are of the columns of X, the features of this process's agents in the order of
     `own_columns`; the result is of the features of this process's blocks, in their order. None:
@@ -160,20 +134,21 @@ def bring(
     ways = _ways(network)
     members = _members(network)
     stay = all(agents.nodes[one] == agents.nodes[other] for _, one, other in ways)
-    found: Floats | FileMatrix
+    features: Floats | FileMatrix
     if stay and isinstance(held, FileMatrix):
         columns = [
             column for agent in members for column in np.arange(ends[-1])[own[agent]].tolist()
         ]
-        found = held.select(columns).in_precision(dtype)
+        features = held.select(columns).in_precision(dtype)
     else:
         arrived = _arrivals(network, held, own, ways, (members, dtype), step or n_samples)
-        found = _kept(arrived, (n_samples, sum(widths[a] for a in members)), 0 if stay else step)
+        shape = (n_samples, sum(widths[agent] for agent in members))
+        features = _kept(arrived, shape, 0 if stay else step)
     if feature_names is None:
-        return found, None
+        return features, None
     names = {agent: list(map(str, feature_names[run])) for agent, run in own.items()}
     _carry_names(names, network)
-    return found, [name for agent in members for name in names[agent]]
+    return features, [name for agent in members for name in names[agent]]
 
 
 def _ways(network: Network) -> list[tuple[int, int, int]]:
@@ -211,8 +186,8 @@ def _carry_names(have: dict[int, list[Any]], network: Network) -> None:
     """Move what agents say of each of their features to the processes of their roots."""
 
     def send(said: list[Any] | None, _: int, one: int, other: int) -> list[Any] | None:
-        found: list[Any] | None = network.agents.send(said, one, other)
-        return found
+        arrived: list[Any] | None = network.agents.send(said, one, other)
+        return arrived
 
     _carry(_ways(network), have, send)
 
@@ -222,12 +197,12 @@ def _arrivals(
     held: Floats | FileMatrix,
     own: dict[int, slice],
     ways: Sequence[tuple[int, int, int]],
-    wanted: tuple[list[int], np.dtype[np.floating]],
+    of: tuple[list[int], np.dtype[np.floating]],
     step: int,
 ) -> Iterator[Floats]:
     """Yield what arrives here, so many rows at a time: of these agents, in this precision."""
     agents, widths = network.agents, network.widths
-    members, dtype = wanted
+    members, dtype = of
     for start in range(0, len(held), max(step, 1)):
         rows = held[start : start + step]
         count = len(rows)

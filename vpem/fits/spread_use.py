@@ -1,10 +1,7 @@
-"""Models at work on rows of which parties in several processes have features.
+"""Models at work on rows of which parties in several processes have features, and who matters.
 
 Every process has its own parties' values. A hub's term needs all features of the hub, which go to
 the party that has most of them; nothing else but the terms of one sum leaves a process.
-
-Who matters, over parties in several processes; see `vpem.fits.contribution`.
-
 A root has the sum of all terms, and those of its own hub: the sum without a party of the hub is
 their difference. So nothing is sent but what any use of a model sends (the terms of one sum), and
 then a few figures of each party and feature, means over all rows, which all get.
@@ -62,32 +59,12 @@ Local = Callable[[slice], Floats]
 class SpreadRows:
     """Rows of which parties have a model's features; every process calls all of it alike.
 
-    Parameters
-    ----------
-    X : ndarray of shape (M, n)
-        Columns of this process's parties, party by party.
-    partition : Partition
-        Which columns, of those of all parties together, each party has.
-    columns : sequence of int
-        Of these, the column of each of the model's features (d,).
-    parties : Placement
-        Which party lives where.
-    feature_names : sequence of str
-        Of the model's features.
-    missing : {"refuse", "marginalize"}
-        Whether values may be missing.
-    secure_sum : bool
-        Whether sums are masked, so that nobody sees what one party adds.
+    X (M, n) has the columns of this process's parties, party by party. The partition says which
+    columns, of those of all parties together, each party has, and ``columns`` which of these each
+    of the model's features (d,) is. ``communication`` has messages and bytes of the ``sums`` of the
+    terms, and of ``features`` that went to roots.
 
-    Attributes
-    ----------
-    communication : dict
-        Messages and bytes of the ``sums`` of the terms, and of ``features`` that went to roots.
-
-    Raises
-    ------
-    InputError
-        In every process the same, if a value is not finite, or masks would hide nothing.
+    InputError, in every process the same, if a value is not finite, or masks would hide nothing.
     """
 
     def __init__(
@@ -128,11 +105,8 @@ class SpreadRows:
             looked(self._held[party], names)
 
         for_each(parties, range(parties.n_agents), check)
-        if secure_sum:
-            self._mask()
-
-    def _mask(self) -> None:
-        """Let parties agree on masks, of which at least three must have something to hide."""
+        if not secure_sum:
+            return
         n_holding = sum(len(own) > 0 for own in self.features)
         if n_holding < FEWEST:
             raise InputError(
@@ -140,18 +114,18 @@ class SpreadRows:
                 f" needs at least {FEWEST} parties with features of the model, got {n_holding}: of "
                 "two each subtracts its own term from the sum and has the other's; leave it out",
             )
-        self.parties.masks = agree(self.parties, self.names)
+        parties.masks = agree(parties, self.names)
 
     def __len__(self) -> int:
         return self._n_samples
 
     @property
     def n_blank(self) -> int:
-        """Rows of which nobody has a value."""
+        """Rows of which no party has a value."""
         return int((~self.seen()).sum())
 
     def seen(self) -> NDArray[np.bool_]:
-        """Rows of which anybody has a value, (M,)."""
+        """Rows of which any party has a value, (M,)."""
         there = np.zeros(len(self), dtype=np.bool_)
         for part in self._held.values():
             there |= ~np.isnan(part).all(axis=1)
@@ -255,10 +229,10 @@ class SpreadRows:
         moved = [len(self) * len(features) for _, _, features in self.moves(blocks)]
         sent = {"messages": len(moved), "bytes": sum(moved) * self.dtype.itemsize}
         self.communication["features"] = sent
-        found: dict[int, Floats] = {}
+        features_of: dict[int, Floats] = {}
         for b, (root, features) in enumerate(zip(roots, blocks.features, strict=True)):
             if self.parties.mine(root):
-                found[b] = np.empty((len(self), len(features)), dtype=self.dtype)
+                features_of[b] = np.empty((len(self), len(features)), dtype=self.dtype)
             for party, own in self._members(features):
                 values = None
                 if party in self._held:
@@ -267,10 +241,11 @@ class SpreadRows:
                 shape = (len(self), len(own))
                 with about(self.parties.engine, "features"):
                     values = self.parties.send_rows(values, shape, self.dtype, party, root)
-                if b in found:
+                if b in features_of:
                     assert values is not None
-                    found[b][:, [int(np.flatnonzero(features == j)[0]) for j in own]] = values
-        return found
+                    places = [int(np.flatnonzero(features == j)[0]) for j in own]
+                    features_of[b][:, places] = values
+        return features_of
 
     # ---- clusters ------------------------------------------------------------------------------
 
@@ -286,13 +261,13 @@ class SpreadRows:
         places = [(centres[:, one] - scaling.shift[one]) / scaling.scale[one] for one in held]
 
         def local(rows: slice) -> Floats:
-            found = np.empty((len(own), rows.stop - rows.start, len(centres)))
-            for out, party, features, at in zip(found, own, held, places, strict=True):
+            squares = np.empty((len(own), rows.stop - rows.start, len(centres)))
+            for out, party, features, at in zip(squares, own, held, places, strict=True):
                 part = self._held[party][rows].astype(np.float64)
                 part = (part - scaling.shift[features]) / scaling.scale[features]
                 for k, centre in enumerate(at):
                     out[:, k] = np.nansum(np.square(part - centre), axis=1)
-            return found
+            return squares
 
         labels, distances = np.empty(len(self), dtype=np.int32), np.empty(len(self))
 
@@ -331,14 +306,14 @@ class SpreadRows:
         own = self.parties.own.tolist()
         places = [own.index(root) for root in roots if root in own]
 
-        def found(rows: slice) -> Floats:
+        def joined(rows: slice) -> Floats:
             parts = local(rows)
             sums = np.zeros((len(own), *parts.shape[1:]))
             for place, part in zip(places, parts, strict=True):
                 sums[place] += part
             return sums
 
-        return found
+        return joined
 
     def _largest(self, runs: Sequence[slice], local: Local) -> NDArray[np.float64]:
         """Return the largest number of each party of this process in any row, (n, 1)."""
@@ -356,7 +331,7 @@ FIGURES = 6
 def spread_contribution(
     rows_of_all: SpreadRows, mixture: Mixture, feature_names: Sequence[str]
 ) -> Contribution:
-    """Tell what a mixture loses without each party's features; all processes call it alike.
+    """Say what a mixture loses without each party's features; all processes call it alike.
 
     All have the same mixture, and each its parties' features of the rows to judge by. What it took
     is in ``rows_of_all.communication``. InputError, everywhere the same, if a party has features in
@@ -381,10 +356,10 @@ def spread_contribution(
         raise InputError("no row has a value: there is nothing to judge by")
     engine = rows_of_all.parties.engine
     with about(engine, "result"):
-        every = engine.allgather(judged.told(columns))
-    n_told = sum(one["figures"].size + one["separation"].size for one in every)
+        every = engine.allgather(judged.as_arrays(columns))
+    n_sent = sum(one["figures"].size + one["separation"].size for one in every)
     n_roots = len(set(rows_of_all.roots(mixture.blocks)))
-    rows_of_all.communication["figures"] = {"messages": n_roots, "bytes": 8 * n_told}
+    rows_of_all.communication["figures"] = {"messages": n_roots, "bytes": 8 * n_sent}
     return _of_all(rows_of_all, whole, every, feature_names)
 
 
@@ -428,18 +403,18 @@ class _Judged:
         columns: NDArray[np.intp],
     ) -> _Judged:
         """Return them; ``columns`` are those of the model that the hubs have."""
-        made = cls(whole)
-        made.separation = np.zeros(len(columns), dtype=np.float64)
+        judged = cls(whole)
+        judged.separation = np.zeros(len(columns), dtype=np.float64)
         if part is None:
-            return made
+            return judged
         place = {feature: at for at, feature in enumerate(columns.tolist())}
-        made.alone = [piece(part, [at]) for at in range(len(columns))]
+        judged.alone = [piece(part, [at]) for at in range(len(columns))]
         for party, own in enumerate(rows_of_all.features):
             if len(own) and int(own[0]) in place:
                 tally = Tally(whole, part, [place[j] for j in own.tolist()], True)
                 touched = np.concatenate([part.blocks.features[b] for b in tally.hubs])
-                made.tallies[party], made.hubs[party] = tally, piece(part, touched)
-        return made
+                judged.tallies[party], judged.hubs[party] = tally, piece(part, touched)
+        return judged
 
     def add(
         self,
@@ -455,10 +430,10 @@ class _Judged:
             others: Floats = sums - with_constant(*apart(self.hubs[party], values, there))
             others = tally.left(others, values, there)
             tally.add(every, others, values, there, weights, rows)
-        found = separation(self.alone, self.whole, values, there, weights)
-        self.separation = self.separation + found
+        added = separation(self.alone, self.whole, values, there, weights)
+        self.separation = self.separation + added
 
-    def told(self, columns: NDArray[np.intp]) -> dict[str, NDArray[Any]]:
+    def as_arrays(self, columns: NDArray[np.intp]) -> dict[str, NDArray[Any]]:
         """Return figures as arrays, which is how they travel."""
         figures = [one.figures()[0] for one in self.tallies.values()]
         return {
@@ -475,15 +450,15 @@ def _of_all(
     every: Sequence[dict[str, NDArray[Any]]],
     feature_names: Sequence[str],
 ) -> Contribution:
-    """Put together what roots have found."""
-    told = np.zeros(len(feature_names))
+    """Put together the figures of all roots."""
+    information = np.zeros(len(feature_names))
     owner: dict[int, str] = {}
     for party, features in enumerate(rows_of_all.features):
         owner |= dict.fromkeys(features.tolist(), rows_of_all.names[party])
     judged = []
     for one in every:
-        told[one["features"]] = one["separation"]
+        information[one["features"]] = one["separation"]
         for party, figures in zip(one["parties"].tolist(), one["figures"].tolist(), strict=True):
             named = tuple(feature_names[j] for j in rows_of_all.features[party])
             judged.append(figures_of(rows_of_all.names[party], named, figures))
-    return in_order(whole, judged, feature_names, owner, told)
+    return in_order(whole, judged, feature_names, owner, information)

@@ -1,7 +1,4 @@
-"""What factors that hubs share go with, and a start for them.
-
-Named algorithms: what is summed, how, and by which step.
-"""
+"""VP-EM: what factors that hubs share go with, where a fit starts, and the fit itself."""
 
 from __future__ import annotations
 
@@ -79,7 +76,7 @@ def refuse_over_rows(how: FitSettings) -> None:
 def check_factors(
     how: FitSettings, network: Network, *, misses: bool = False, mixed: bool = False
 ) -> None:
-    """Raise InputError where a fit cannot have the factors that are asked for."""
+    """Raise InputError where a fit cannot have the factors of its settings."""
     if not how.n_factors:
         return
     asked = Setting("n_factors", how.n_factors)
@@ -193,11 +190,11 @@ def fit_vpem(
     feature_names : sequence of str, optional
         For messages.
     callback : callable, optional
-        Told of every iteration; its method ``starting``, if it has one, what a start does.
+        Called after every iteration; its method ``starting``, if there is one, as a start goes on.
     saver : Saver, optional
         Keeps checkpoints, and has the one to go on from (`vpem.files.checkpoints.FileSaver`).
     labels : sequence of int, optional
-        Agents whose `Fit.responsibilities` are kept; with any, even none, all are told theirs.
+        Agents whose `Fit.responsibilities` are kept; with any, even none, all are sent theirs.
     kinds : Kinds, optional
         Family of each feature; None: all are Gaussian.
     labels_for_fit : array of shape (M,) or (M, K), or KnownLabels, optional
@@ -230,21 +227,22 @@ def fit_vpem(
     NotConvergedWarning
         If the iterations ran out.
     VpemWarning
-        If features are constant, components collapsed and were placed anew, or some are degenerate.
+        If features are constant, components collapsed and were reinitialised, or some are
+        degenerate.
     """
     began = time.perf_counter()
     how = FitSettings.of(settings, **changes)
     if not isinstance(network, Network):
         raise InputError(f"the network must come from vpem.connect, got {type(network).__name__}")
-    asked = privacy if privacy is not None and privacy.is_asked else None
+    noise = privacy if privacy is not None and privacy.is_asked else None
     if isinstance(kinds, Kinds) and not kinds.is_gaussian:
-        refuse_with_kinds(how, private=asked is not None)
-    if asked is not None:
+        refuse_with_kinds(how, private=noise is not None)
+    if noise is not None:
         refuse_labels(labels_for_fit)
         from vpem.fits.private import release_vpem
 
         return release_vpem(
-            X, network, how, asked, sample_weight=sample_weight, feature_names=feature_names,
+            X, network, how, noise, sample_weight=sample_weight, feature_names=feature_names,
             saver=saver, labels=labels,
         )  # fmt: skip
     began_at, how = started(how)
@@ -265,7 +263,9 @@ def fit_vpem(
         terms = under_prior(complete(terms, network, in_sums=in_sums), how)
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, given.n_samples, terms.itemsize)
-        _agree_on_units(terms, network, ledger, how.init)
+        if isinstance(how.init, str) and how.init != "random":
+            # Where sums are masked such starts need units of squared distances.
+            agree_on_units(terms.measured, network.total, ledger)
         kept = MixtureRuns(terms, network.total, how.n_components, how.floor_fits)
         attempts = _Attempts(network, given, terms, kept, how, pace, callback, began_at, labelled)
         numbers = restart_numbers(how, first_restart)
@@ -344,12 +344,6 @@ def _terms(network: Network, given: Prepared, how: FitSettings, labelled: Labell
     return terms
 
 
-def _agree_on_units(terms: FeatureTerms, network: Network, ledger: Ledger, init: Any) -> None:
-    """Agree on units of squared distances, where a start takes sums of them under masks."""
-    if isinstance(init, str) and init != "random":
-        agree_on_units(terms.measured, network.total, ledger)
-
-
 @dataclass(frozen=True)
 class _Attempts:
     """Runs of one restart after the other, over the same terms."""
@@ -419,14 +413,14 @@ class _Attempts:
             if self.labelled is not None and n_components > 1:
                 own, known = restart.total, self.labelled.components
                 return start_at_labels(init, terms, own, n_components, known, stream, tell), None
-            found = draw_start(init, terms, restart.total, n_components, stream, tell)
-            return self._best_of_categories(found, restart.total, stream)
+            clusters = draw_start(init, terms, restart.total, n_components, stream, tell)
+            return self._best_of_categories(clusters, restart.total, stream)
         rows = self.given.rows
         assert rows is not None
         return terms.start(terms.at_rows(rows)), rows
 
     def _best_of_categories(
-        self, found: tuple[Mixture, NDArray[np.intp]], total: Any, stream: RowStream
+        self, clusters: tuple[Mixture, NDArray[np.intp]], total: Any, stream: RowStream
     ) -> tuple[Mixture, NDArray[np.intp]]:
         """Return the best after a few iterations of this start and of random rows.
 
@@ -434,11 +428,11 @@ class _Attempts:
         """
         terms, kinds, how = self.terms, self.given.kinds, self.how
         if kinds is None or how.init != FitSettings().init or how.max_iter == 0:
-            return found
+            return clusters
         others = not set(kinds.families) <= {"categorical", "bernoulli"}
         if self.network.total.holders.any(np.array([others]))[0]:
-            return found
-        starts = [found]
+            return clusters
+        starts = [clusters]
         for _ in range(STARTS_OF_CATEGORIES):
             starts.append(draw_start("random", terms, total, how.n_components, stream))
         short = {"tol": how.tol, "max_iter": SHORT_RUN, "draw_row": stream.draw}

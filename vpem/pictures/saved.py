@@ -23,7 +23,7 @@ from vpem.files import models, results
 from vpem.files.hdf5 import open_read, read_attribute
 from vpem.files.models import Model, assembled, read_model
 from vpem.files.results import StoredClustering, read_clustering
-from vpem.fits.answer import Answer, Levels, answer_of
+from vpem.fits.answer import Answer, CategoryLevels, answer_of
 from vpem.network.graph import Graph
 from vpem.network.hubs import Hub
 from vpem.network.ledger import KINDS
@@ -420,14 +420,14 @@ def in_a_plane(saved: SavedFit, chosen: Sequence[int] | None, notes: list[str]) 
     return left
 
 
-def levels_drawn(saved: SavedFit, j: int) -> Levels | None:
-    """Levels of a category, or of zeros and ones; None of other features."""
+def levels_drawn(saved: SavedFit, j: int) -> CategoryLevels | None:
+    """Return the levels of a category, or of zeros and ones; None of other features."""
     if j in saved.answer.levels:
         return saved.answer.levels[j]
     families = families_of(saved)
     if families is not None and families[j] == "bernoulli":
         ones = saved.answer.means[:, j]
-        return Levels(("0", "1"), np.stack([1 - ones, ones], axis=1))
+        return CategoryLevels(("0", "1"), np.stack([1 - ones, ones], axis=1))
     return None
 
 
@@ -461,7 +461,7 @@ def densities_of(
     return grid, parts.weights[:, None] * np.exp(logs)
 
 
-def draw_levels(axes: Axes, levels: Levels, weights: Vector, values: Vector | None) -> None:
+def draw_levels(axes: Axes, levels: CategoryLevels, weights: Vector, values: Vector | None) -> None:
     """Draw the share of each level: of the data, of the mixture, and what components have of it.
 
     Components stand beside each other within a level, in their order, each with its part of all

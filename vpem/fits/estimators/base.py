@@ -1,10 +1,8 @@
-"""What every estimator does beside its fit: saves, sums up and shows itself, says how far it is.
+"""What every estimator does beside its fit, and how data frames become rows of numbers.
 
-Tables of names and numbers for estimators: data frames become codes, and what they are is kept.
-
-Data frames of pandas, polars or pyarrow are read as files of tables are.
-
-What every estimator does whose agents are on a graph: data, seed and graph by its parameters.
+Estimators save, sum up and show themselves, report how far a fit is, and take data, seed and graph
+by their parameters. Data frames of pandas, polars or pyarrow are read as files of tables are: text
+becomes codes, and what they are is kept.
 """
 
 from __future__ import annotations
@@ -84,8 +82,8 @@ MEANT = {
 """What users call parameters, by what they are called here."""
 
 
-class Everyday(BaseEstimator):
-    """Estimator that can be kept in a file, and tells what it found."""
+class StoredEstimator(BaseEstimator):
+    """Estimator that can be stored in a file, and sums up what was fitted."""
 
     verbose: int
     verbose_interval: int
@@ -103,8 +101,8 @@ class Everyday(BaseEstimator):
                 hint = f"; it is called {meant[0]}" if meant else did_you_mean(name, known)
                 hint = f": {cls._without[name]}" if name in cls._without else hint
                 raise TypeError(f"{cls.__name__} has no parameter {name!r}{hint}")
-        made: Self = super().__new__(cls)
-        return made
+        estimator: Self = super().__new__(cls)
+        return estimator
 
     @abstractmethod
     def kept(self) -> Model | StoredClustering | Completed:
@@ -136,14 +134,14 @@ class Everyday(BaseEstimator):
             write_imputation(path, kept, force=force)
 
     def summary(self) -> str:
-        """Return what was found, in lines: components or clusters, and how each differs.
+        """Return what was fitted, in lines: components or clusters, and how each differs.
 
         Raises
         ------
         InputError
             If nothing was fitted.
         """
-        title, cells = self._found()
+        title, cells = self._table()
         if cells is None:
             return title
         heads, rows = cells
@@ -151,7 +149,7 @@ class Everyday(BaseEstimator):
 
     _noun = "component"
 
-    def _found(self) -> tuple[str, Cells | None]:
+    def _table(self) -> tuple[str, Cells | None]:
         """Return what was fitted in a sentence, and the table of its components."""
         kept = self.kept()
         assert not isinstance(kept, Completed)
@@ -165,29 +163,29 @@ class Everyday(BaseEstimator):
             rows += f" of {n_workers} workers" if n_workers is not None and n_workers > 1 else ""
             size = f"{rows}, {size}"
         answer = answer_of(kept)
-        title = f"{len(answer.weights)} {self._noun}s, {size}: {told_of(report)}"
+        title = f"{len(answer.weights)} {self._noun}s, {size}: {describe_end(report)}"
         noisy = report.get("privacy") is not None
         cells = as_table(answer.describe(self._noun), self._noun, noisy)
         return f"{type(self).__name__} of {title}", cells
 
     @property
     def _repr_html_(self) -> Callable[[], str]:
-        """Show the parameters, as scikit-learn does, and what was found."""
+        """Show the parameters, as scikit-learn does, and what was fitted."""
         shown: Callable[[], str] = super()._repr_html_
-        return lambda: shown() + self._found_as_html()
+        return lambda: shown() + self._table_as_html()
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
-        """Show the parameters, as scikit-learn does, and what was found."""
+        """Show the parameters, as scikit-learn does, and what was fitted."""
         bundle: dict[str, str] = super()._repr_mimebundle_(**options)
         if "text/html" in bundle:
-            bundle["text/html"] += self._found_as_html()
+            bundle["text/html"] += self._table_as_html()
         return bundle
 
-    def _found_as_html(self) -> str:
-        """Return what was found, or nothing before `fit`."""
+    def _table_as_html(self) -> str:
+        """Return what was fitted, or nothing before `fit`."""
         if not self.__sklearn_is_fitted__():
             return ""
-        title, cells = self._found()
+        title, cells = self._table()
         shown = f"<p>{escape(printable(title))}</p>"
         if cells is None:
             return shown
@@ -200,15 +198,15 @@ class Everyday(BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         """Whether `fit` was called."""
 
-    def _lines(self) -> Lines | None:
-        """Return what prints how far a fit is, if anything is to be printed."""
+    def _lines(self) -> ProgressPrinter | None:
+        """Return what prints how far a fit is, if there is anything to print."""
         flag = isinstance(self.verbose, bool | np.bool_)
         verbose = check_int("verbose", int(self.verbose) if flag else self.verbose, least=0)
         every = check_int("verbose_interval", self.verbose_interval, least=1)
-        return Lines(verbose, every) if verbose else None
+        return ProgressPrinter(verbose, every) if verbose else None
 
 
-def told_of(report: dict[str, Any], unit: str = "sample") -> str:
+def describe_end(report: dict[str, Any], unit: str = "sample") -> str:
     """Return how a fit ended, by its report; the log-likelihood is one of a unit."""
     converged, n_iter = report.get("converged"), report.get("n_iter")
     ended = "converged" if converged else "not converged"
@@ -224,15 +222,10 @@ def told_of(report: dict[str, Any], unit: str = "sample") -> str:
     return said
 
 
-class Lines:
-    """Prints how far a fit is, as the recipes tell a callback.
+class ProgressPrinter:
+    """Prints how far a fit is: a line ``every`` so many iterations.
 
-    Parameters
-    ----------
-    verbose : int
-        1: a line every so many iterations; 2 and more: of every iteration, with the seconds.
-    every : int
-        How many.
+    With ``verbose`` of 2 or more it prints every iteration, with the seconds.
     """
 
     def __init__(self, verbose: int, every: int) -> None:
@@ -240,22 +233,22 @@ class Lines:
         self.began = time.perf_counter()
 
     def restarting(self, number: int, count: int, max_iter: int) -> None:
-        """Tell which of several restarts begins."""
+        """Print which of several restarts begins."""
         if count > 1:
             print(f"restart {number} of {count}")
 
     def starting(self, what: str) -> None:
-        """Tell of a step of the start."""
+        """Print a step of the start."""
         if self.verbose > 1:
             print(f"start: {what}")
 
     def __call__(self, progress: Any) -> None:
-        """Tell of an iteration, if it is one of those that are told."""
+        """Print an iteration, if it is one of those that are printed."""
         if progress.iteration % self.every == 0:
             print(self.line(progress))
 
     def line(self, progress: Any) -> str:
-        """Return what there is to say of an iteration."""
+        """Return the line of an iteration."""
         said = f"iteration {progress.iteration}"
         for name, called in (
             ("log_likelihood", "log-likelihood per sample"), ("objective", "objective"),
@@ -269,78 +262,45 @@ class Lines:
         return said
 
     def end(self, converged: bool, n_iter: int) -> None:
-        """Tell how it ended."""
+        """Print how it ended."""
         seconds = time.perf_counter() - self.began
         word = "converged" if converged else "not converged"
         print(f"{word} after {n_iter} iterations, {seconds:.2f} s")
 
 
-def dataset_for_fit(X: Any, asked: Any, held: Callable[[Dataset], Partition]) -> Dataset:
-    """Return rows with the family of each feature.
+def dataset_for_fit(X: Any, family: Any, held: Callable[[Dataset], Partition]) -> Dataset:
+    """Return rows (M, d) with the family of each feature, by the parameter ``family``.
 
-    Parameters
-    ----------
-    X : array, data frame or Dataset of shape (M, d)
-        The rows.
-    asked : str, mapping, sequence of str or None
-        The parameter ``family``.
-    held : callable
-        Given the dataset, returns who holds which features.
-
-    Raises
-    ------
-    InputError
-        If a feature cannot be what it is said to be.
+    ``held`` returns, of the dataset, who holds which features.
     """
     X = columns_apart(X)
     names = names_of(X)
     if names is None and np.ndim(X) == 2:
         names = list(default_names(np.shape(X)[1]))
-    said = Asked.of(asked, names)
-    found = _read(X, said, lenient=False)
-    if said is None:
-        return found
-    return settle(found, said, held(found))
+    asked = Asked.of(family, names)
+    dataset = _read(X, asked, lenient=False)
+    return dataset if asked is None else settle(dataset, asked, held(dataset))
 
 
 def dataset_for_model(X: Any, kinds: Kinds, names: Sequence[str], missing: str) -> Dataset:
-    """Return rows whose codes stand for the levels of a model.
+    """Return rows (M, d) whose codes stand for the levels of a model; an array has codes.
 
-    Parameters
-    ----------
-    X : array, data frame or Dataset of shape (M, d)
-        The rows; an array has codes.
-    kinds : Kinds
-        Families of the model's features.
-    names : sequence of str of length d
-        Of these.
-    missing : str
-        What is done where values are missing: levels that the model has never seen are.
-
-    Raises
-    ------
-    InputError
-        If there are such levels, and missing values are refused.
-
-    Warns
-    -----
-    VpemWarning
-        If there are, and missing values are not.
+    Levels that the model has never seen are missing values: refused, or taken with a warning.
     """
     X = columns_apart(X)
     if not isinstance(X, Dataset) and names_of(X) is None:
         return Dataset(np.asarray(X), default_names(np.shape(X)[1]), source="X")
     asked = Asked.of(asked_by(kinds, names))
-    found = settle_for_model(_read(X, asked, lenient=True), asked)
+    dataset = settle_for_model(_read(X, asked, lenient=True), asked)
     known: Any = SimpleNamespace(feature_names=tuple(names))
-    columns = match_features(known, found.feature_names)
-    found, unseen = in_levels_of(found, kinds, columns)
+    columns = match_features(known, dataset.feature_names)
+    dataset, unseen = in_levels_of(dataset, kinds, columns)
     for sentence in unseen:
         if missing == "refuse":
             marginalize = Setting("missing", "marginalize")
             raise InputError(f"{sentence}; integrate them out with ", marginalize)
         warnings.warn(VpemWarning(f"{sentence}; they are taken as missing"), stacklevel=4)
-    return found
+    return dataset
 
 
 def columns_apart(X: Any) -> Any:
@@ -382,9 +342,8 @@ def _read(X: Any, asked: Asked | None, lenient: bool) -> Dataset:
 
     kinds = tuple(column.type for column in columns)
     frame = Frame("X", tuple(names), kinds, read)
-    table = TableSettings(family=asked)
-    how = Wanted(table, columns=names, lenient=lenient, keep_constant=True)
-    return dataset_of(frame, how)
+    settings = TableSettings(family=asked)
+    return dataset_of(frame, Wanted(settings, columns=names, lenient=lenient, keep_constant=True))
 
 
 Rows = ArrayLike | Dataset
@@ -456,12 +415,12 @@ def warn_of_columns(data: Floats, names: Sequence[str] | None) -> None:
     odd = {name: repr(name) if names else name for name, one in why.items() if one}
     if odd:
         listed = shorten(f"{shown} ({why[name]})" for name, shown in odd.items())
-        told = "is fitted, but may be no measurement; if it is none, leave it out"
+        advice = "is fitted, but may be no measurement; if it is none, leave it out"
         if len(odd) > 1:
-            told = "are fitted, but may be no measurements; leave out those that are none"
+            advice = "are fitted, but may be no measurements; leave out those that are none"
         columns = ", ".join([*odd.values()][:5]) + ", ..." * (len(odd) > 5)
-        how = f": X.drop(columns=[{columns}])" * (names is not None)
-        warnings.warn(VpemWarning(f"{listed} {told}{how}"), stacklevel=4)
+        way = f": X.drop(columns=[{columns}])" * (names is not None)
+        warnings.warn(VpemWarning(f"{listed} {advice}{way}"), stacklevel=4)
     for place, marks in missing_marks(data).items():
         name = repr(names[place]) if names else f"column {place}"
         warnings.warn(
@@ -474,21 +433,17 @@ def warn_of_columns(data: Floats, names: Sequence[str] | None) -> None:
         )
 
 
-class OfSettings(Everyday):
-    """Estimator whose parameters are settings of a recipe."""
+class OnGraph(StoredEstimator):
+    """Estimator with parameters ``graph`` and ``random_state``, and settings of a recipe."""
+
+    graph: Any
+    random_state: Any
 
     def _settings(self, record: type[T], **changes: Any) -> T:
         """Return a record of the parameters, as recipes take it, with changes."""
         given = vars(self)
         own = {one.name: given[one.name] for one in record.fields() if one.name in given}
         return record(**{**own, **changes})
-
-
-class OnGraph(OfSettings):
-    """Estimator with parameters ``graph`` and ``random_state``."""
-
-    graph: Any
-    random_state: Any
 
     def _validate(self, X: Rows, *, reset: bool) -> Floats:
         common: Any = {

@@ -239,7 +239,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             held = workers_of(self.workers, len(data))
             self._holders = held.names
             network = connect_workers(self._graph(held.n_workers, seed), sums)
-            found = kmeans_rows(data, held, network, how, privacy=privacy, **given)
+            clustering = kmeans_rows(data, held, network, how, privacy=privacy, **given)
         elif privacy.is_asked:
             raise InputError(Setting("epsilon"), *OVER_FEATURES[1])
         else:
@@ -247,14 +247,14 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             graph = self._graph(partition.n_agents, seed)
             self._holders = graph.names or partition.names
             network = connect(graph, partition, sums)
-            found = kmeans_features(data, network, how, **given)
+            clustering = kmeans_features(data, network, how, **given)
         if lines is not None:
-            lines.end(found.converged, found.n_iter)
-        self.clustering_: Clustering = found
-        self._place(found.centres, found.scaling, data.dtype)
-        self.labels_ = found.labels
-        self.inertia_ = found.inertia
-        self.n_iter_ = found.n_iter
+            lines.end(clustering.converged, clustering.n_iter)
+        self.clustering_: Clustering = clustering
+        self._place(clustering.centres, clustering.scaling, data.dtype)
+        self.labels_ = clustering.labels
+        self.inertia_ = clustering.inertia
+        self.n_iter_ = clustering.n_iter
         return self
 
     def _refuse_the_other_split(self, over_rows: bool) -> None:
@@ -298,25 +298,16 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     def kept(self) -> StoredClustering:
         """Return the clustering that a file keeps, as `vpem kmeans` writes it.
 
-        Returns
-        -------
-        StoredClustering
-            Its options are the estimator's parameters.
-
-        Raises
-        ------
-        InputError
-            If nothing was fitted.
+        Its options are the estimator's parameters; InputError if nothing was fitted.
         """
         self._refuse_unfitted("cluster_centers_")
         if not hasattr(self, "clustering_"):
             return self._stored
-        found = self.clustering_
-        names = self._names(found.centres.shape[1])
+        names = self._names(self.clustering_.centres.shape[1])
         options = self._options()
-        report = found.describe(names, self._holders)
+        report = self.clustering_.describe(names, self._holders)
         report["seed"] = options["random_state"]
-        return found.kept(names, report, options)
+        return self.clustering_.kept(names, report, options)
 
     def _assign(self, X: Rows) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """Nearest centre of each row and its squared distance."""
@@ -327,16 +318,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         return nearest(data, self._centres, scaling, thread_count(self.n_threads))
 
     def predict(self, X: Rows) -> NDArray[np.int32]:
-        """Nearest centre of each row.
-
-        Parameters
-        ----------
-        X : array of shape (M, d)
-
-        Returns
-        -------
-        ndarray of shape (M,)
-        """
+        """Nearest centre of each row of X (M, d), shape (M,)."""
         return self._assign(X)[0]
 
     def transform(self, X: Rows) -> NDArray[np.float64]:
@@ -353,8 +335,8 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         else:
             threads = thread_count(self.n_threads)
             out[...] = squares_of_observed(rows, there.astype(np.uint8), places, threads).T
-        found: NDArray[np.float64] = np.sqrt(out).T.astype(data.dtype)
-        return found
+        distances: NDArray[np.float64] = np.sqrt(out).T.astype(data.dtype)
+        return distances
 
     def score(self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
         """Less the weighted sum of squared distances to the nearest centres: more is better."""

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from vpem.checks import Floats
 from vpem.errors import InputError, Setting
 from vpem.files.datasets import Dataset
-from vpem.fits.estimators.base import Cells, OnGraph, Rows, told_of, validated
+from vpem.fits.estimators.base import Cells, OnGraph, Rows, describe_end, validated
 from vpem.fits.imputation import fit_imputation
 from vpem.fits.mixture_imputation import MixtureImputation
 from vpem.fits.observers import Completed, Imputation
@@ -215,7 +215,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         return tags
 
     def fit(self, X: Any, y: Any = None) -> FedMissEM:
-        """Find what nobody saw.
+        """Impute what no observer saw.
 
         Parameters
         ----------
@@ -235,20 +235,21 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
             A ValueError, if the data or a parameter cannot be used.
         """
         seed = self._seed()
-        found = self._observations(X)
-        if found.n_observers == 1 and self.n_workers != 1:
+        observations = self._observations(X)
+        n = observations.n_observers
+        if n == 1 and self.n_workers != 1:
             by = self.split or ("rows" if self.method == "mixture" else "random")
-            found = split(found, self.n_workers, by, np.random.default_rng([seed, 1]))
+            rng = np.random.default_rng([seed, 1])
+            observations = split(observations, self.n_workers, by, rng)
         elif self.n_workers != 1:
             raise InputError(
                 Setting("n_workers"),
-                f" splits the matrix of one observer, but there are {found.n_observers}; leave it "
-                "at 1",
+                f" splits the matrix of one observer, but there are {n}; leave it at 1",
             )
         rank = self.rank
         if isinstance(rank, Integral) and not isinstance(rank, bool) and self.method != "mixture":
-            rank = min(int(rank), *found.shape)
-        graph = self._graph(found.n_observers, seed)
+            rank = min(int(rank), *observations.shape)
+        graph = self._graph(observations.n_observers, seed)
         # Rounds among neighbours are compressed themselves; elsewhere corrections are.
         central = way_of(graph, self._settings(SumSettings, compress=None)) != "consensus"
         of_rounds = None if central else self.compress
@@ -256,7 +257,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         how = self._settings(ImputeSettings, rank=rank, seed=seed)
         lines = self._lines()
         fit = fit_imputation(
-            found,
+            observations,
             how if central else how.changed(compress=None),
             network=connect_workers(graph, sums),
             callback=lines,
@@ -264,7 +265,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         if lines is not None:
             lines.end(fit.converged, fit.n_iter)
         self.imputation_: Completed = fit
-        self.n_features_in_ = found.shape[1]
+        self.n_features_in_ = observations.shape[1]
         if isinstance(fit, Imputation):
             self.factors_ = (fit.factors.U, fit.factors.V)
             self.theta_ = fit.factors.theta
@@ -283,16 +284,16 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         self._refuse_unfitted("imputation_")
         return self.imputation_
 
-    def _found(self) -> tuple[str, Cells | None]:
+    def _table(self) -> tuple[str, Cells | None]:
         """Return what was fitted in a sentence."""
-        told = self.kept().describe()
-        rows, columns = told["n_samples"], told["n_features"]
+        facts = self.kept().describe()
+        rows, columns = facts["n_samples"], facts["n_features"]
         of, each = "FedMissEM of rank {rank}", "entry seen"
-        if "rank" not in told:
+        if "rank" not in facts:
             of, each = "Imputation by a mixture of n_components = {n_components}", "sample"
         return (
-            f"{of.format(**told)}, {rows} x {columns}, {told['share_seen']:.1%} of it seen: "
-            f"{told_of(told, each)}"
+            f"{of.format(**facts)}, {rows} x {columns}, {facts['share_seen']:.1%} of it seen: "
+            f"{describe_end(facts, each)}"
         ), None
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -300,12 +301,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         return hasattr(self, "imputation_")
 
     def impute(self) -> Floats:
-        """Return the matrix fitted: as seen (mean over observers), and as foretold elsewhere.
-
-        Returns
-        -------
-        ndarray of shape (I, J)
-        """
+        """Return the matrix (I, J): as seen (mean over observers), and as predicted elsewhere."""
         check_is_fitted(self, "imputation_")
         return self.imputation_.imputed.astype(self._dtype, copy=False)
 
@@ -338,8 +334,8 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         if isinstance(self.imputation_, MixtureImputation):
             mixture = self.imputation_.fit.mixture
             shares = mixture.predict_proba(rows, missing="marginalize")
-            found = fill_gaps(mixture, rows, dict.fromkeys(range(mixture.blocks.n_blocks), shares))
-            return found.astype(given.dtype, copy=False)
+            filled = fill_gaps(mixture, rows, dict.fromkeys(range(mixture.blocks.n_blocks), shares))
+            return filled.astype(given.dtype, copy=False)
         assert isinstance(self.imputation_, Imputation)
         seen = ~np.isnan(rows)
         if not seen.any(axis=1).all():
@@ -348,12 +344,17 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
                 "there; leave it out"
             )
         law = self.imputation_.law
-        check_law(_as_rows(rows, seen), law)
+        # What one observer saw, whether or not every column was.
+        places = np.flatnonzero(seen)
+        names = tuple(f"row {row}" for row in range(len(rows)))
+        columns = tuple(f"column {column}" for column in range(rows.shape[1]))
+        one = Observations((places,), (rows.ravel()[places],), names, columns, ("the caller",))
+        check_law(replace(one, source="the rows"), law)
         units = self.imputation_.scaling
         scaled = (rows - units.shift) / units.scale
         theta = self._row_factors(scaled, seen, law) @ self.imputation_.factors.V.T
-        found = np.where(seen, rows, law.mean(theta) * units.scale + units.shift)
-        return found.astype(given.dtype, copy=False)
+        filled = np.where(seen, rows, law.mean(theta) * units.scale + units.shift)
+        return filled.astype(given.dtype, copy=False)
 
     def _row_factors(self, rows: Matrix, seen: NDArray[np.bool_], law: Law) -> Matrix:
         """Factors of rows, the columns' held: each row a small convex problem."""
@@ -384,12 +385,3 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         given = X.X[:] if isinstance(X, Dataset) else X
         kinds = [np.float64, np.float32]
         return validated(self, given, reset=reset, dtype=kinds, ensure_all_finite="allow-nan")
-
-
-def _as_rows(rows: Matrix, seen: NDArray[np.bool_]) -> Observations:
-    """Rows as what one observer saw, whether or not every column was."""
-    places = np.flatnonzero(seen)
-    names = tuple(f"row {row}" for row in range(len(rows)))
-    columns = tuple(f"column {column}" for column in range(rows.shape[1]))
-    one = Observations((places,), (rows.ravel()[places],), names, columns, ("the caller",))
-    return replace(one, source="the rows")

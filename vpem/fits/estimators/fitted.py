@@ -1,7 +1,4 @@
-"""What every fitted mixture can do, by scikit-learn's conventions.
-
-What estimators have in common that are fitted by EM: where it starts, and what it leaves.
-"""
+"""What every fitted mixture can do, by scikit-learn's conventions, and where EM starts."""
 
 from __future__ import annotations
 
@@ -43,15 +40,7 @@ class FittedMixture(DensityMixin, OnGraph):
     def kept(self) -> Model:
         """Return the model that a file keeps, as `vpem fit` and `vpem fedem` write it.
 
-        Returns
-        -------
-        Model
-            Its options are the estimator's parameters.
-
-        Raises
-        ------
-        InputError
-            If nothing was fitted.
+        Its options are the estimator's parameters; InputError if nothing was fitted.
         """
         self._refuse_unfitted("mixture_")
         if not hasattr(self, "fit_"):
@@ -82,23 +71,23 @@ class FittedMixture(DensityMixin, OnGraph):
     @property
     def weights_(self) -> Floats:
         """Mixing weights, shape (K,)."""
-        return self._found_mixture("weights_").assembled_weights.astype(self._dtype, copy=False)
+        return self._mixture_for("weights_").assembled_weights.astype(self._dtype, copy=False)
 
     @property
     def means_(self) -> Floats:
         """Means in the user's order and units, shape (K, d)."""
-        return self._found_mixture("means_").assembled_means.astype(self._dtype, copy=False)
+        return self._mixture_for("means_").assembled_means.astype(self._dtype, copy=False)
 
     @property
     def covariances_(self) -> Floats:
         """Covariances in the user's order and units; see `vpem.Mixture.assembled_covariances`."""
-        found = self._found_mixture("covariances_").assembled_covariances
-        return found.astype(self._dtype, copy=False)
+        covariances = self._mixture_for("covariances_").assembled_covariances
+        return covariances.astype(self._dtype, copy=False)
 
     @property
     def loadings_(self) -> Floats:
         """Loadings of factors that hubs share (K, d, q), in the user's order and units."""
-        mixture = self._found_mixture("loadings_")
+        mixture = self._mixture_for("loadings_")
         if isinstance(mixture, FactorMixture):
             return mixture.assembled_loadings.astype(self._dtype, copy=False)
         return np.zeros((mixture.n_components, mixture.n_features, 0), dtype=self._dtype)
@@ -116,7 +105,7 @@ class FittedMixture(DensityMixin, OnGraph):
             return (factors**2).astype(self._dtype, copy=False)
         return (factors @ np.swapaxes(factors, -1, -2)).astype(self._dtype, copy=False)
 
-    def _found_mixture(self, name: str) -> Mixture:
+    def _mixture_for(self, name: str) -> Mixture:
         """Return the mixture for an attribute of this name."""
         if not hasattr(self, "mixture_"):
             raise AttributeError(f"{name} is there after fit")
@@ -129,7 +118,7 @@ class FittedMixture(DensityMixin, OnGraph):
 
     def _factors(self, name: str) -> NDArray[np.float64]:
         """Return the factors of the precisions for an attribute of this name."""
-        covariances = self._found_mixture(name).assembled_covariances
+        covariances = self._mixture_for(name).assembled_covariances
         if self._has_variances:
             return 1 / np.sqrt(covariances)
         lower = np.linalg.cholesky(covariances)
@@ -144,24 +133,15 @@ class FittedMixture(DensityMixin, OnGraph):
         return self.mixture_, self._validate(X, reset=False)
 
     def predict(self, X: Rows) -> NDArray[np.intp]:
-        """Most responsible component of each row.
-
-        Parameters
-        ----------
-        X : array of shape (M, d)
-
-        Returns
-        -------
-        ndarray of shape (M,)
-        """
+        """Most responsible component of each row of X (M, d), shape (M,)."""
         mixture, data = self._fitted(X)
         return mixture.predict(data, missing=getattr(self, "missing", "refuse"))
 
     def predict_proba(self, X: Rows) -> Floats:
         """Responsibilities of each row, shape (M, K), in the precision of the data."""
         mixture, data = self._fitted(X)
-        found = mixture.predict_proba(data, missing=getattr(self, "missing", "refuse"))
-        return found.astype(data.dtype, copy=False)
+        shares = mixture.predict_proba(data, missing=getattr(self, "missing", "refuse"))
+        return shares.astype(data.dtype, copy=False)
 
     def score_samples(self, X: Rows) -> Floats:
         """Log-likelihood of each row, in nats, shape (M,), in the precision of the data."""
@@ -173,9 +153,9 @@ class FittedMixture(DensityMixin, OnGraph):
         """Return log-likelihoods of rows, their sum, and the weight of rows that have a value."""
         mixture, data = self._fitted(X)
         missing = getattr(self, "missing", "refuse")
-        found = mixture.score_samples(data, missing=missing)
-        total, used = weighed(found, rows_with_values(data, missing), sample_weight)
-        return found.astype(data.dtype, copy=False), total, used
+        scores = mixture.score_samples(data, missing=missing)
+        total, used = weighed(scores, rows_with_values(data, missing), sample_weight)
+        return scores.astype(data.dtype, copy=False), total, used
 
     def score(self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
         """Log-likelihood per sample, in nats: the mean over rows that have a value."""
@@ -197,7 +177,7 @@ class FittedMixture(DensityMixin, OnGraph):
     def contribution(
         self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None
     ) -> Contribution:
-        """Tell what is lost without each agent's features, and which features separate.
+        """Say what is lost without each agent's features, and which features separate.
 
         Parameters
         ----------
@@ -218,19 +198,7 @@ class FittedMixture(DensityMixin, OnGraph):
         )
 
     def sample(self, n_samples: int = 1) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-        """Draw rows from the fitted mixture.
-
-        Parameters
-        ----------
-        n_samples : int
-            How many.
-
-        Returns
-        -------
-        X : ndarray of shape (n_samples, d)
-        y : ndarray of shape (n_samples,)
-            Component of each row.
-        """
+        """Draw rows (n_samples, d) of the mixture, and the component (n_samples,) of each."""
         check_is_fitted(self, "mixture_")
         count = check_int("n_samples", n_samples, least=1)
         return self.mixture_.sample(count, np.random.default_rng(self._seed()))
@@ -282,7 +250,7 @@ class FittedByEM(FittedMixture):
         return {"init": start} if isinstance(start.init, str) else {"init": start, "n_init": 1}
 
     def _last(self) -> NDArray[np.float64] | None:
-        """Return what the roots found last of the fit that is gone on from, a row of data."""
+        """Return the last values of the roots, of the fit that is resumed, a row of data."""
         fit = getattr(self, "fit_", None)
         if fit is None:
             return np.array([self.lower_bound_]) if np.isfinite(self.lower_bound_) else None
@@ -304,4 +272,4 @@ class FittedByEM(FittedMixture):
         """Log-likelihood per sample in the E-step of each iteration, mean over roots."""
         if not hasattr(self, "fit_"):
             raise AttributeError("lower_bounds_ is there after fit")
-        return [mean_over_roots(found) / self.fit_.total_weight for found in self.history_]
+        return [mean_over_roots(values) / self.fit_.total_weight for values in self.history_]

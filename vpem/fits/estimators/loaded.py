@@ -1,4 +1,4 @@
-"""Estimators of what files keep: fitted, and with the parameters that the file tells."""
+"""Estimators of what files keep: fitted, and with the parameters that the file names."""
 
 from __future__ import annotations
 
@@ -42,64 +42,56 @@ OF_ALGORITHM: dict[str, type[FittedMixture]] = {"em-rows": DistributedGaussianMi
 
 
 def estimator_of(stored: Model | StoredClustering) -> OnGraph:
-    """Return a fitted estimator of a model or a clustering.
+    """Return a fitted estimator of a model or a clustering in a file.
 
-    Parameters
-    ----------
-    stored : Model or StoredClustering
-        What is in the file.
-
-    Returns
-    -------
-    VPEM, DistributedGaussianMixture, FedEM or DistributedKMeans
-        It predicts, scores, is drawn and saved as before. Of parameters that a file cannot hold,
-        such as graphs, it has the defaults.
+    It predicts, scores, is drawn and saved as before. Of parameters that a file cannot hold, such
+    as graphs, it has the defaults.
     """
     if isinstance(stored, StoredClustering):
         return _clustering(stored)
     report = stored.report
     kind = OF_ALGORITHM.get(str(report.get("algorithm")), VPEM)
-    made = _made(FedEM if "participation" in report else kind, stored.options, report)
+    estimator = _create(FedEM if "participation" in report else kind, stored.options, report)
     single = stored.options.get("dtype") == "float32"
-    made._stored = stored
-    made._in_their_precision(stored.mixture, np.dtype(np.float32 if single else np.float64))
-    _name(made, stored.feature_names)
-    made.converged_ = bool(report.get("converged"))
-    made.n_iter_ = int(report.get("n_iter") or 0)
-    if isinstance(made, FedEM):
-        made.lower_bound_ = _number(report, "log_likelihood")
-        return made
+    estimator._stored = stored
+    estimator._in_their_precision(stored.mixture, np.dtype(np.float32 if single else np.float64))
+    _name(estimator, stored.feature_names)
+    estimator.converged_ = bool(report.get("converged"))
+    estimator.n_iter_ = int(report.get("n_iter") or 0)
+    if isinstance(estimator, FedEM):
+        estimator.lower_bound_ = _number(report, "log_likelihood")
+        return estimator
     history = stored.history if stored.root_history is None else stored.root_history
-    made.history_ = history
+    estimator.history_ = history
     total = mean_over_roots(history[-1]) if len(history) else float("nan")
-    made.lower_bound_ = total / _number(report, "total_weight")
-    return made
+    estimator.lower_bound_ = total / _number(report, "total_weight")
+    return estimator
 
 
 def _number(report: Report, name: str) -> float:
-    """Return what a report tells, or nan."""
+    """Return a number of a report, or nan."""
     value = report.get(name)
     good = isinstance(value, int | float) and value > -np.inf
     return float(value) if good and value is not None else float("nan")
 
 
 def _clustering(stored: StoredClustering) -> DistributedKMeans:
-    made = _made(DistributedKMeans, stored.options, stored.report)
-    made._stored = stored
-    made._place(stored.centres, stored.scaling, np.dtype(np.float64))
-    _name(made, stored.feature_names)
-    made.labels_ = stored.labels
-    made.inertia_ = _number(stored.report, "inertia")
-    made.n_iter_ = int(stored.report.get("n_iter") or 0)
-    return made
+    estimator = _create(DistributedKMeans, stored.options, stored.report)
+    estimator._stored = stored
+    estimator._place(stored.centres, stored.scaling, np.dtype(np.float64))
+    _name(estimator, stored.feature_names)
+    estimator.labels_ = stored.labels
+    estimator.inertia_ = _number(stored.report, "inertia")
+    estimator.n_iter_ = int(stored.report.get("n_iter") or 0)
+    return estimator
 
 
-def _made(kind: type[E], options: Report, report: Report) -> E:
-    """Return an estimator with the parameters that are told in so many words."""
+def _create(kind: type[E], options: Report, report: Report) -> E:
+    """Return an estimator with the parameters that options and report name."""
     known = inspect.signature(kind.__init__).parameters
-    told = {CALLED.get(name, name): value for name, value in options.items() if value is not None}
+    named = {CALLED.get(name, name): value for name, value in options.items() if value is not None}
     given = {
-        name: value for name, value in told.items()
+        name: value for name, value in named.items()
         if name in known and _fits(name, value, known[name].default)
     }  # fmt: skip
     agents, names = report.get("partition"), report.get("agent_names")
@@ -120,7 +112,7 @@ def _made(kind: type[E], options: Report, report: Report) -> E:
 
 
 def _fits(name: str, value: Any, default: Any) -> bool:
-    """Whether what a file tells of a parameter can be one; names of types stand for objects."""
+    """Whether what a file says of a parameter can be one; names of types stand for objects."""
     if name == "graph":
         return value in TOPOLOGIES
     if name in ("agents", "workers"):
@@ -133,8 +125,8 @@ def _fits(name: str, value: Any, default: Any) -> bool:
     return default is None or type(value) is type(default) or name in several
 
 
-def _name(made: OnGraph, feature_names: tuple[str, ...]) -> None:
+def _name(estimator: OnGraph, feature_names: tuple[str, ...]) -> None:
     """Give it the names of the features, unless these have none of their own."""
-    made.n_features_in_ = len(feature_names)
+    estimator.n_features_in_ = len(feature_names)
     if feature_names != default_names(len(feature_names)):
-        made.feature_names_in_ = np.array(feature_names, dtype=object)
+        estimator.feature_names_in_ = np.array(feature_names, dtype=object)

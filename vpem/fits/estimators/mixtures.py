@@ -1,6 +1,6 @@
-"""Mixtures of rows that come in batches, one after the other.
+"""Estimators of features that agents hold, also of rows that come in batches one after the other.
 
-Estimators with scikit-learn's interface and names.
+They have scikit-learn's interface and names.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Streamed(FittedByEM):
         stored: Dataset | None = None,
         **options: Any,
     ) -> Self:
-        """Fit anew, on the graph and with the hubs that parameters ask for, or a dataset has."""
+        """Fit again, on the graph and with the hubs of the parameters, or of a dataset."""
 
     def partial_fit(self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the mixture to the next batch of a stream, by stochastic EM.
@@ -93,7 +93,7 @@ class Streamed(FittedByEM):
         Warns
         -----
         VpemWarning
-            If components collapsed and were placed anew.
+            If components collapsed and were reinitialised.
         """
         if self.family is not None:
             raise InputError(
@@ -470,18 +470,18 @@ class VPEM(Streamed):
         if self.family is None:
             return X, X.kinds if isinstance(X, Dataset) else None
 
-        def held(found: Dataset) -> Partition:
-            self.feature_names_in_ = np.array(found.feature_names, dtype=object)
-            return self._partition_of(self.agents, found.n_features, True)
+        def held(dataset: Dataset) -> Partition:
+            self.feature_names_in_ = np.array(dataset.feature_names, dtype=object)
+            return self._partition_of(self.agents, dataset.n_features, True)
 
-        found = dataset_for_fit(X, self.family, held)
-        names, asked = found.feature_names, Asked.of(self.family, found.feature_names)
-        coded = () if found.kinds is None else found.kinds.columns_of("categorical")
+        dataset = dataset_for_fit(X, self.family, held)
+        names, asked = dataset.feature_names, Asked.of(self.family, dataset.feature_names)
+        coded = () if dataset.kinds is None else dataset.kinds.columns_of("categorical")
         said = {*coded, *(j for j, name in enumerate(names) if asked and name in asked.named)}
         open_ = [j for j in range(len(names)) if j not in said and not isinstance(X, Dataset)]
         if open_:
-            warn_of_columns(found.X[:, open_], [names[j] for j in open_])
-        return found, found.kinds
+            warn_of_columns(dataset.X[:, open_], [names[j] for j in open_])
+        return dataset, dataset.kinds
 
     def _fit(
         self,
@@ -492,7 +492,7 @@ class VPEM(Streamed):
         stored: Dataset | None = None,
         **options: Any,
     ) -> VPEM:
-        """Fit anew, on the graph and with the hubs that parameters ask for, or a dataset has."""
+        """Fit again, on the graph and with the hubs of the parameters, or of a dataset."""
         seed = self._seed()
         how = self._settings(SumSettings, seed=seed)
         held = None if stored is None else stored.partition
@@ -504,7 +504,7 @@ class VPEM(Streamed):
             graph = from_edges(edges, partition.n_agents, partition.names, topology="dataset")
         else:
             graph = self._graph(partition.n_agents, seed)
-        asked = self._settings(FitSettings, seed=seed, dtype=data.dtype, **options)
+        settings = self._settings(FitSettings, seed=seed, dtype=data.dtype, **options)
         names = getattr(self, "feature_names_in_", None)
         privacy = self._settings(PrivacySettings)
         known: dict[str, Any] = {
@@ -512,7 +512,14 @@ class VPEM(Streamed):
         }  # fmt: skip
         if how.hubs == "likelihood":
             network = connect_by_likelihood(
-                data, graph, partition, how, asked, private=privacy.is_asked, kinds=kinds, **known
+                data,
+                graph,
+                partition,
+                how,
+                settings,
+                private=privacy.is_asked,
+                kinds=kinds,
+                **known,
             )
         else:
             network = connect(graph, partition, how)
@@ -520,7 +527,7 @@ class VPEM(Streamed):
         fit = fit_vpem(
             data,
             network,
-            asked,
+            settings,
             **known,
             callback=lines,
             kinds=kinds,

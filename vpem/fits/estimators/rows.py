@@ -1,7 +1,4 @@
-"""Estimators of data split by rows, with scikit-learn's interface and names.
-
-Estimators of federated EM, with scikit-learn's interface and names.
-"""
+"""Estimators of data split by rows: distributed and federated EM, with scikit-learn's names."""
 
 from __future__ import annotations
 
@@ -26,13 +23,7 @@ from vpem.sums.exchanges import way_of
 
 
 def workers_of(workers: Any, n_samples: int) -> Workers:
-    """Return who holds which rows, of an estimator's parameter ``workers``.
-
-    Raises
-    ------
-    InputError
-        If it is nothing of the kind, or not every row is held once.
-    """
+    """Return who holds which rows, each held once, of an estimator's parameter ``workers``."""
     if isinstance(workers, Workers):
         return workers
     if isinstance(workers, Integral):

@@ -45,25 +45,15 @@ Indices = NDArray[np.intp]
 class Judged:
     """What a model says of some rows.
 
-    Attributes
-    ----------
-    mixture : Mixture
-        What was judged: as it is saved, mixing weights are the mean over roots. Where hubs live in
-        several processes only its shape is that of all.
-    log_likelihood : float
-        Of the rows together, each as often as it weighs.
-    weight : float
-        Rows that have a value, or what they weigh.
-    entropy : float
-        Of the responsibilities, summed over these: how much the components overlap.
-    messages, bytes : int
-        That were sent to find this out.
+    ``mixture`` is what was judged: as it is saved, mixing weights are the mean over roots; where
+    hubs live in several processes only its shape is that of all. ``log_likelihood`` is of the rows
+    together, each as often as it weighs, ``weight`` of those that have a value. ``messages`` and
+    ``bytes`` were sent to find this out.
 
-    Notes
-    -----
-    ``-sum gamma log gamma`` in nats is 0 where every row belongs to one component, at most
-    ``M log K``. ICL is BIC plus twice this (Biernacki, Celeux and Govaert 2000, with
-    responsibilities in the place of the classification, as McLachlan and Peel 2000 take it).
+    ``entropy`` is of the responsibilities, ``-sum gamma log gamma`` in nats: 0 where every row
+    belongs to one component, at most ``M log K``. ICL is BIC plus twice this (Biernacki, Celeux and
+    Govaert 2000, with responsibilities in the place of the classification, as McLachlan and Peel
+    2000 take it).
     """
 
     mixture: Mixture
@@ -87,27 +77,14 @@ class Held(Protocol):
         """
 
     def judge(self, fit: Fit, rows: Indices | None) -> Judged:
-        """Judge what `fit` has found on some rows, or (None) on all."""
+        """Judge the model of `fit` on some rows, or (None) on all."""
 
 
 class ByFeatures:
-    """Features that agents hold.
+    """Features that agents hold, which go to the roots of their hubs now, once for all models.
 
-    Parameters
-    ----------
-    X : ndarray or FileMatrix of shape (M, d), or None
-        The data; where agents live in several processes, as for `vpem.fits.spread.fit_spread`:
-        features go to the roots of their hubs now, once for all models.
-    network : Network
-        Who holds which.
-    sample_weight : ndarray of shape (M,) or None
-        Of the rows; those of the first agent's process hold for all.
-    feature_names : sequence of str or None
-        Of the columns of X.
-    missing : {"refuse", "marginalize"}
-        What is done where values are missing.
-    kinds : Kinds, optional
-        Families of the columns of X; None: all are Gaussian.
+    X (M, d), names and kinds are as for `vpem.fits.spread.fit_spread`; weights (M,) of the first
+    agent's process hold for all.
     """
 
     def __init__(
@@ -154,16 +131,16 @@ class ByFeatures:
         total, ledger = self._sum.begin()
         X, mixture = _some(self.X, rows), fit.mixture
         total.begin("estep", len(X), mixture.n_components * (1 + mixture.n_factors), 8)
-        found = _Rows(X, self._missing, _some(self._weights, rows))
+        judged = _Rows(X, self._missing, _some(self._weights, rows))
         if self._apart:
-            found.has_some = self._network.total.holders.any(found.has_some)
+            judged.has_some = self._network.total.holders.any(judged.has_some)
             mixture = self._shared(mixture)
             for part in self._posteriors(X, mixture, total):
-                found.take(*part)
+                judged.take(*part)
             mixture = outline(fit).mixture
         else:
-            found.judge(mixture)
-        return Judged(mixture, *found.sums(), ledger.messages, ledger.bytes)
+            judged.judge(mixture)
+        return Judged(mixture, *judged.sums(), ledger.messages, ledger.bytes)
 
     def _shared(self, mixture: Mixture) -> Mixture:
         """Return this process's part of a mixture with the mean of all roots' mixing weights."""
@@ -202,23 +179,7 @@ class ByFeatures:
 
 
 class ByRows:
-    """Rows that workers hold.
-
-    Parameters
-    ----------
-    X : ndarray or FileMatrix of shape (M, d)
-        The data; where workers live in several processes, those of the process's own workers.
-    network : Network
-        Of the workers.
-    workers : Workers
-        Who holds which.
-    sample_weight : ndarray of shape (M,) or None
-        Of the rows of X.
-    feature_names : sequence of str or None
-        Of the columns.
-    missing : {"refuse", "marginalize"}
-        What is done where values are missing.
-    """
+    """Rows that workers hold; X (M, d) and weights (M,) are of the process's own workers."""
 
     def __init__(
         self,
@@ -259,7 +220,7 @@ class ByRows:
         )  # fmt: skip
 
     def judge(self, fit: Fit, rows: Indices | None) -> Judged:
-        """Judge the first worker's model by what every worker finds of its own rows."""
+        """Judge the first worker's model by the figures of every worker's own rows."""
         total, ledger = self._sum.begin()
         mixture = fit.mixture
         if self._network.whole.total.n_roots > 1:
@@ -268,10 +229,10 @@ class ByRows:
             weights, means, covariances = self._network.agents.engine.bcast(values)
             mixture = replace(mixture, weights=weights, means=means, covariances=covariances)
         own = self._own(rows)
-        found = _Rows(_some(self.X, own), self._missing, _some(self._weights, own))
-        found.judge(mixture)
+        judged = _Rows(_some(self.X, own), self._missing, _some(self._weights, own))
+        judged.judge(mixture)
         holders = self._network.total.holders
-        each = found.by_worker(self._owners(own), len(holders.own))
+        each = judged.by_worker(self._owners(own), len(holders.own))
         if holders.masks is None:
             added = add_vectors(total, each)[0]
         else:
@@ -286,8 +247,8 @@ class ByRows:
         if self._here is not None:
             runs = self._here.own_runs
             every = np.repeat(np.arange(len(runs)), [run.stop - run.start for run in runs])
-        found: Indices = every if own is None else every[own]
-        return found
+        owners: Indices = every if own is None else every[own]
+        return owners
 
 
 class _Exact:
@@ -330,8 +291,8 @@ class _Rows:
 
     def sums(self) -> tuple[float, float, float]:
         """Return log-likelihood, weight and entropy of all together."""
-        found = self.by_worker(np.zeros(len(self._scores), dtype=np.intp), 1)[0]
-        return float(found[0]), float(found[1]), float(found[2])
+        sums = self.by_worker(np.zeros(len(self._scores), dtype=np.intp), 1)[0]
+        return float(sums[0]), float(sums[1]), float(sums[2])
 
     def by_worker(self, owners: Indices, n_workers: int) -> NDArray[np.float64]:
         """Return these three (n, 3) of each worker, who has the rows that ``owners`` says."""

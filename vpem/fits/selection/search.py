@@ -1,10 +1,7 @@
-"""What models are judged by: BIC, AIC, ICL, and the likelihood of rows that a fit has not seen.
+"""The search for the best model of a grid: trials in processes, what is kept, and what is chosen.
 
-Trials in processes of their own, one thread each.
-
-The trials that are over, in a file that is written anew after each.
-
-The search for the best model of a grid: what is done, kept, and found.
+Models are judged by BIC, AIC, ICL, or the likelihood of rows that a fit has not seen. Trials run in
+processes of their own, one thread each; a file is written again after each.
 """
 
 from __future__ import annotations
@@ -50,11 +47,6 @@ from vpem.sums.connect import Network
 from vpem.terms.families.kinds import Kinds
 
 
-def higher_is_better(criterion: str) -> bool:
-    """Whether a larger value of a criterion is a better one."""
-    return criterion == "heldout"
-
-
 def over_folds(totals: Sequence[float], counts: Sequence[float]) -> tuple[float, float]:
     """Held-out log-likelihood per sample, over all rows, and its standard error.
 
@@ -80,17 +72,11 @@ def compare_folds(folds: Sequence[float], best: Sequence[float]) -> tuple[float,
 class Chosen:
     """Which of several models is best.
 
-    Attributes
-    ----------
-    best : int
-        The best of those that converged without degenerate components; else of those that did not
-        converge but have none; else of all that did not fail.
-    one_standard_error : int or None
-        With held-out likelihood: of those that are at most one standard error of the best worse
-        than it, the one with fewest parameters.
-    passed_over : list of int
-        Those that look better than the best but did not converge, or have degenerate components,
-        the best of them first.
+    ``best`` is that of those that converged without degenerate components; else of those that did
+    not converge but have none; else of all that did not fail. With held-out likelihood
+    ``one_standard_error`` is, of those that are at most one standard error of the best worse than
+    it, the one with fewest parameters. Those ``passed_over`` look better than the best but did not
+    converge, or have degenerate components, the best of them first.
     """
 
     best: int
@@ -105,7 +91,7 @@ def choose(cells: Sequence[Report], criterion: str, floor_fits: str = "last") ->
     equals the one with fewer parameters is better, then the first. Cells with degenerate components
     are chosen only where all have some, unless ``floor_fits`` is "keep".
     """
-    sign = -1.0 if higher_is_better(criterion) else 1.0
+    sign = -1.0 if criterion == "heldout" else 1.0
 
     def badness(number: int) -> tuple[float, int, int]:
         cell = cells[number]
@@ -199,8 +185,8 @@ class _Process:
         context = multiprocessing.get_context("spawn")
         self.answers, theirs = context.Pipe()
         self._process = context.Process(target=_work, args=(theirs, problem), daemon=True)
-        # Ctrl-C is for the first process; the others are born deaf to it. Signals wait until the
-        # problem has been sent whole. The tracker's own start would let them through.
+        # Ctrl-C is for the first process; the others ignore it from the start. Signals wait until
+        # the problem has been sent whole. The tracker's own start would let them through.
         try:
             with _waiting() as waited, _masked():
                 try:
@@ -221,7 +207,7 @@ class _Process:
             self.answers.send(trial)
 
     def answer(self) -> Outcome | None:
-        """Return its result, or None where the process is no more."""
+        """Return its result, or None where the process has ended."""
         try:
             result = self.answers.recv()
         except (EOFError, OSError):
@@ -232,7 +218,7 @@ class _Process:
         return dict(result)
 
     def lost(self) -> Outcome:
-        """Return what there is to say of a trial whose process has ended."""
+        """Return the result of a trial whose process has ended."""
         code = self._process.exitcode
         how = f"with code {code}"
         if code is not None and code < 0:
@@ -251,7 +237,7 @@ class _Process:
 
 @contextmanager
 def _waiting() -> Iterator[list[int]]:
-    """Note signals that would end this process, for later.
+    """Collect signals that would end this process, for later.
 
     A mask is of one thread: another, of BLAS say, may take the signal all the same.
     """
@@ -269,7 +255,7 @@ def _waiting() -> Iterator[list[int]]:
 
 @contextmanager
 def _masked() -> Iterator[None]:
-    """Let processes that are started be deaf to what would end this one."""
+    """Let processes that are started ignore what would end this one."""
     if sys.platform == "win32":  # signals have no masks there
         yield
         return
@@ -299,7 +285,7 @@ def _work(questions: Any, problem: Problem) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process at once when the one that started it is no more."""
+    """End this process at once when the one that started it has ended."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
@@ -307,7 +293,6 @@ def _end_with_parent() -> None:
 
 
 KIND = "selection"
-
 ANOTHER = ("give another ", Setting("state"))
 
 STATE = {"kind": Choice((KIND,)), "facts": TableOf(PLAIN), "results": TableOf(TableOf())}
@@ -355,26 +340,12 @@ def _features_of_agents(network: Network) -> list[NDArray[np.intp]]:
 
 
 class Record:
-    """Results of trials by their keys, in memory and in a file.
+    """Results of trials by their keys, in memory and in a file; without a path nothing is kept.
 
-    Parameters
-    ----------
-    path : path or None
-        The file; None keeps nothing. Each of several processes has a file of its own, as
-        checkpoints have (`vpem.files.checkpoints.own_files`), with what tells its own data.
-    facts : dict
-        From `facts_of`.
-    force : bool
-        Begin anew where the file is of other data or options.
-    engine : Engine, optional
-        The processes, which go on from what all have kept. None: this one alone.
-
-    Raises
-    ------
-    InputError
-        If the file is of other data or options.
-    FileError
-        If it is no such file, is damaged, or cannot be written.
+    Each of several processes has a file of its own, as checkpoints have
+    (`vpem.files.checkpoints.own_files`), with checksums of its own data, and goes on from what all
+    have kept. With ``force`` a file of other data or options (`facts_of`) is begun again; else it
+    is refused, as is what is damaged.
     """
 
     def __init__(
@@ -400,7 +371,7 @@ class Record:
         self.results = engine.bcast(ours)
 
     def _read(self, force: bool) -> None:
-        """Read what there is."""
+        """Read the results that the file has."""
         path = self.path
         assert path is not None
         state = read_state(path)
@@ -474,8 +445,8 @@ def without_repeats(cells: Sequence[Cell], problem: Problem) -> list[Cell]:
     """Return the cells of a grid without those that are others' models.
 
     Hops that give the same hubs give the same models, of which one is fitted: that in which the
-    fewest features travel. Where sums are as good as exact, so that errors do not tell hubs apart,
-    it is enough that hubs have the same agents, whoever is the root; and a covariance that is
+    fewest features travel. Where sums are as good as exact, so that hubs do not differ by errors,
+    it is enough that hubs have the same agents, whichever is the root; and a covariance that is
     diagonal inside every hub is diagonal, whatever the hubs.
     """
     errors = [network.consensus_error for network in problem.networks.values()]
@@ -493,12 +464,12 @@ def without_repeats(cells: Sequence[Cell], problem: Problem) -> list[Cell]:
     alike: dict[Hashable, set[int]] = {}
     for cell in cells:
         alike.setdefault(model_of(cell), set()).add(cell.hops)
-    found = []
+    kept = []
     for cell in cells:
         hops = tuple(sorted(alike[model_of(cell)]))
         if cell.hops == hops[0]:
-            found.append(replace(cell, stands_for=hops if len(hops) > 1 else ()))
-    return found
+            kept.append(replace(cell, stands_for=hops if len(hops) > 1 else ()))
+    return kept
 
 
 def trials_of(
@@ -551,16 +522,16 @@ def search(
     under a fit to the others. ``n_jobs`` processes have one thread each, and do not change the
     results; None: in this one, with all restarts of a cell in one fit, which `Problem.keep` is
     shown. Where agents live in several processes all of them do one trial after another together.
-    ``record`` has what was done before, and keeps what is done; ``tell`` is told of every trial
+    ``record`` has what was done before, and keeps what is done; ``tell`` is called with every trial
     that is over, and ``whole`` makes a context in which what is kept is written undisturbed.
     """
     check_problem(problem, criterion, n_init, n_folds)
     if n_jobs is not None:
         n_jobs = 1 if problem.engine.apart else check_int("n_jobs", n_jobs, least=1)
     together = n_jobs is None
-    wanted = {cell: trials_of(cell, criterion, n_init, n_folds, together) for cell in cells}
+    trials_by_cell = {cell: trials_of(cell, criterion, n_init, n_folds, together) for cell in cells}
     done: dict[str, Outcome] = {} if record is None else dict(record.results)
-    to_do = [trial for trials in wanted.values() for trial in trials if trial.key not in done]
+    to_do = [one for trials in trials_by_cell.values() for one in trials if one.key not in done]
     for trial, result in run_trials(problem, to_do, n_jobs):
         with whole():
             done[trial.key] = result
@@ -569,31 +540,31 @@ def search(
                 record.add(trial.key, result)
             if tell is not None:
                 tell(trial, result)
-    found = [
+    judged = [
         summary(cell, problem, [done[trial.key] for trial in trials])
-        for cell, trials in wanted.items()
+        for cell, trials in trials_by_cell.items()
     ]
-    _mark_those_below(found)
-    choice = choose(found, criterion, problem.floor_fits)
-    for told in found:
-        if "folds" in told:
-            apart = compare_folds(told["folds"], found[choice.best]["folds"])
-            told["difference"], told["difference_error"] = apart
-    return Selection(criterion, list(wanted), found, choice)
+    _mark_those_below(judged)
+    choice = choose(judged, criterion, problem.floor_fits)
+    for report in judged:
+        if "folds" in report:
+            apart = compare_folds(report["folds"], judged[choice.best]["folds"])
+            report["difference"], report["difference_error"] = apart
+    return Selection(criterion, list(trials_by_cell), judged, choice)
 
 
 def _mark_those_below(cells: Sequence[Report]) -> None:
     """Say of cells which one of fewer components is likelier, as none is that ends at its best."""
     judged = [one for one in cells if "log_likelihood" in one and not one["degenerate"]]
-    for told in judged:
+    for report in judged:
         likelier = [
             one["n_components"] for one in judged
-            if (one["hops"], one["covariance_type"]) == (told["hops"], told["covariance_type"])
-            and one["n_components"] < told["n_components"]
-            and one["log_likelihood"] > told["log_likelihood"] + NO_LESS
+            if (one["hops"], one["covariance_type"]) == (report["hops"], report["covariance_type"])
+            and one["n_components"] < report["n_components"]
+            and one["log_likelihood"] > report["log_likelihood"] + NO_LESS
         ]  # fmt: skip
         if likelier:
-            told["below"] = max(likelier)
+            report["below"] = max(likelier)
 
 
 def summary(cell: Cell, problem: Problem, results: Sequence[Outcome]) -> Report:
@@ -603,7 +574,7 @@ def summary(cell: Cell, problem: Problem, results: Sequence[Outcome]) -> Report:
     root, of those without degenerate components if there are any. A cell fails if any of its trials
     does, and has not converged if the restart that is kept, or any fold, has not.
     """
-    told: Report = {
+    facts: Report = {
         "n_components": cell.n_components,
         "hops": cell.hops,
         "stands_for_hops": list(cell.stands_for or (cell.hops,)),
@@ -614,7 +585,7 @@ def summary(cell: Cell, problem: Problem, results: Sequence[Outcome]) -> Report:
     }
     failed = next(_failed(results), None)
     if failed is not None:
-        return {"status": "failed", **told, "reason": failed}
+        return {"status": "failed", **facts, "reason": failed}
     if "held_out" in results[0]:
         held, error = over_folds(
             [one["held_out_total"] for one in results], [one["n_held_out"] for one in results]
@@ -622,7 +593,7 @@ def summary(cell: Cell, problem: Problem, results: Sequence[Outcome]) -> Report:
         went_on = [one["status"] != "converged" for one in results]
         return {
             "status": "not converged" if any(went_on) else "converged",
-            **told,
+            **facts,
             "n_parameters": results[0]["n_parameters"],
             "n_iter": sum(one["n_iter"] for one in results),
             "recoveries": sum(one["recoveries"] for one in results),
@@ -644,7 +615,7 @@ def summary(cell: Cell, problem: Problem, results: Sequence[Outcome]) -> Report:
     shown = ("status", "n_iter", "degenerate", "log_likelihood", "bic", "aic", "icl")
     return {
         "status": results[kept]["status"],
-        **told,
+        **facts,
         **{name: results[kept][name] for name in names},
         **_sent(results),
         "restart": kept,

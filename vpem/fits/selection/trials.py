@@ -73,18 +73,10 @@ def result_schema(key: str, result: Outcome) -> Schema:
 
 @dataclass(frozen=True)
 class Cell:
-    """One model of the grid.
+    """One model of the grid: a number of components, of hops that raw features may travel.
 
-    Attributes
-    ----------
-    n_components : int
-        Number of components, K.
-    hops : int
-        How far raw features may travel.
-    covariance_type : str
-        One of `vpem.settings.COVARIANCE_TYPES`.
-    stands_for : tuple of int
-        All numbers of hops of which this is the model, ``hops`` the smallest; () if it alone is.
+    ``stands_for`` are all numbers of hops of which this is the model, ``hops`` the smallest; () if
+    it alone is.
     """
 
     n_components: int
@@ -106,19 +98,10 @@ def name_hops(numbers: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class Trial:
-    """One fit that judges a cell.
+    """One fit that judges a cell: a restart on all rows, or of ``n_folds`` a fold; numbered from 0.
 
-    Attributes
-    ----------
-    cell : Cell
-        Which.
-    number : int
-        Of the restart or the fold, from 0.
-    n_folds : int
-        How many folds there are; 0 for a restart on all rows.
-    n_init : int
-        Restarts of the fit of a fold; on all rows those that are done in one, of which a fit keeps
-        the best.
+    ``n_init`` are restarts of the fit of a fold; on all rows those that are done in one, of which a
+    fit keeps the best.
     """
 
     cell: Cell
@@ -159,27 +142,13 @@ def folds_of(n_samples: int, n_folds: int, seed: int) -> list[NDArray[np.intp]]:
 class Problem:
     """Data and all options of a fit but those that are chosen.
 
-    Attributes
-    ----------
-    X : ndarray or FileMatrix of shape (M, d), or None
-        The data; where agents live in several processes, what those of this one hold, as
-        `vpem.fits.spread.fit_spread` and `vpem.fits.rows.fit_em` want it.
-    networks : dict of int to Network
-        By number of hops; what this process has of them (`vpem.sums.connect`).
-    workers : Workers or None
-        Who holds which rows; None where data are split by features.
-    options : dict
-        Of `vpem.fit_vpem`, or with ``workers`` of `vpem.fit_em`, but n_components,
-        covariance_type, n_init, first_restart, sample_weight, callback, saver and labels. Without
-        n_threads: one thread.
-    asked : dict
-        How the networks were asked for: what tells a search from others besides.
-    sample_weight : ndarray of shape (M,) or None
-        Of the rows of ``X``.
-    engine : Engine
-        The processes.
-    n_samples : int
-        Number of rows of all of them together, M.
+    X (M, d) and ``sample_weight`` (M,) are, where agents live in several processes, what those of
+    this one hold, as `vpem.fits.spread.fit_spread` and `vpem.fits.rows.fit_em` want it.
+    ``networks`` are by number of hops, what this process has of them; without ``workers`` data are
+    split by features. ``options`` are of `vpem.fit_vpem`, or with workers of `vpem.fit_em`, but
+    n_components, covariance_type, n_init, first_restart, sample_weight, callback, saver and labels;
+    without n_threads: one thread. ``asked`` are the options of the networks, by which searches
+    differ besides. ``n_samples`` are rows of all processes together.
     """
 
     X: Floats | FileMatrix | None
@@ -198,7 +167,7 @@ class Problem:
 
     @property
     def _masked(self) -> bool:
-        """Whether nobody may learn what another adds to a sum."""
+        """Whether no agent may learn what another adds to a sum."""
         return next(iter(self.networks.values())).agents.masks is not None
 
     @property
@@ -254,8 +223,8 @@ class Problem:
             traffic.clear()
         return self.held(cell.hops).fit(rows, given)
 
-    def keep(self, fit: Fit, found: Outcome, heard: Sequence[VpemWarning]) -> None:
-        """Take note of a fit to all rows, with its result and what it warned of."""
+    def keep(self, fit: Fit, outcome: Outcome, heard: Sequence[VpemWarning]) -> None:
+        """Called with a fit to all rows, its result and its warnings."""
 
     def run(self, trial: Trial) -> Outcome:
         """Do a trial; what cannot be fitted is a result too, the same in all processes.
@@ -269,26 +238,26 @@ class Problem:
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always", VpemWarning)
             try:
-                fit, found = self._tried(trial)
+                fit, outcome = self._tried(trial)
             except MemoryError as error:
                 if engine.apart:
                     raise
                 reason = f"not enough memory ({error}); try fewer jobs"
-                fit, found = None, _failed(reason, lost=True)
-        found["seconds"] = time.perf_counter() - began
-        told = [one.message for one in heard if isinstance(one.message, VpemWarning)]
+                fit, outcome = None, _failed(reason, lost=True)
+        outcome["seconds"] = time.perf_counter() - began
+        caught = [one.message for one in heard if isinstance(one.message, VpemWarning)]
         left_out: tuple[type[VpemWarning], ...] = (NotConvergedWarning,)
         if engine.apart and (self._masked or not engine.open):
             left_out += (OwnDataWarning,)  # said where the data are, before the search began
-        texts = [str(one) for one in told if not isinstance(one, left_out)]
+        texts = [str(one) for one in caught if not isinstance(one, left_out)]
         if engine.apart:
-            found = engine.bcast(found)
+            outcome = engine.bcast(outcome)
             ours, *others = engine.allgather(texts)
             texts = ours + [text for theirs in others for text in theirs if text not in ours]
-        found["warnings"] = texts
+        outcome["warnings"] = texts
         if fit is not None and not trial.n_folds:
-            self.keep(fit, found, told)
-        return found
+            self.keep(fit, outcome, caught)
+        return outcome
 
     def _tried(self, trial: Trial) -> tuple[Fit | None, Outcome]:
         """Do a trial, or say why it failed."""
@@ -316,7 +285,7 @@ class Problem:
         judged = self.held(trial.cell.hops).judge(fit, None)
         mixture, total = judged.mixture, judged.log_likelihood
         bic = mixture.bic(total, judged.weight)
-        found = {
+        outcome = {
             **_of_fit(fit, judged),
             # Where its roots live elsewhere a process may not know it.
             "first_root": float(next(iter(fit.root_log_likelihood), np.nan)) + fit.log_prior,
@@ -326,7 +295,7 @@ class Problem:
             "aic": mixture.aic(total),
             "icl": bic + 2 * judged.entropy,
         }
-        return fit, self._checked(found, "bic")
+        return fit, self._checked(outcome, "bic")
 
     def _on_a_fold(self, trial: Trial) -> tuple[Fit, Outcome]:
         """Fit to all rows but those of a fold, and judge the model on these."""
@@ -335,20 +304,20 @@ class Problem:
         fit = self.fit(trial.cell, others, n_init=trial.n_init)
         judged = self.held(trial.cell.hops).judge(fit, fold)
         total, used = judged.log_likelihood, judged.weight
-        found = {
+        outcome = {
             **_of_fit(fit, judged),
             "held_out_total": total,
             "n_held_out": used,
             "held_out": total / used if used else float("nan"),
             "log_likelihood": fit.log_likelihood,
         }
-        return fit, self._checked(found, "held_out")
+        return fit, self._checked(outcome, "held_out")
 
     @staticmethod
-    def _checked(found: Outcome, name: str) -> Outcome:
+    def _checked(outcome: Outcome, name: str) -> Outcome:
         """Return a result whose numbers are finite, or say that they are not."""
-        if np.isfinite(found[name]):
-            return found
+        if np.isfinite(outcome[name]):
+            return outcome
         what = "log-likelihood of the held-out rows" if name == "held_out" else "log-likelihood"
         return _failed(f"the {what} is not finite")
 
