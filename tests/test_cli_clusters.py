@@ -9,7 +9,7 @@ import pytest
 
 import vpem_cli
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.files.results import is_clustering, read_clustering
+from vpem.files.results import read_clustering
 
 from .cli_support import done, run
 
@@ -36,8 +36,6 @@ def clusters(request, held, tmp_path_factory):
 def test_labels_of_the_same_and_of_new_rows(capsys, held, clusters, tmp_path):
     path, X = held
     stored = read_clustering(clusters[0])
-    assert is_clustering(clusters[0])
-    assert not is_clustering(path)
     assert stored.report["scale"] == clusters[1]
     assert (stored.scaling is None) == (clusters[1] == "none")
     found = done(capsys, "predict", clusters[0], path, "--json").json

@@ -221,7 +221,7 @@ KINDS: dict[str, Kind] = {
         "text",
     ),
     "arrays": Kind(("rows.npy", "rows.npz", "sparse.npz", "records.npy"), ON_TABLES, "bytes"),
-    "table of pandas": Kind(("fixed.h5", "appendable.h5"), ON_TABLES, "hdf5"),
+    "records": Kind(("records.h5",), ON_TABLES, "hdf5"),
     "sparse h5ad": Kind(
         ("sparse.h5ad",), (*ON_TABLES, "data describe {} --label-column label --json"), "hdf5"
     ),

@@ -6,7 +6,6 @@ import bz2
 import gzip
 import json
 import lzma
-import pickle
 import re
 import shlex
 import zipfile
@@ -232,31 +231,11 @@ def _sparse(path: Path) -> None:
         file["obs/label/codes"], file["obs/label/categories"] = labels.astype("i1"), ["ill", "well"]
 
 
-def _fixed(path: Path) -> None:
-    """Write a table as pandas does in blocks."""
+def _hdf5_records(path: Path) -> None:
     import h5py
 
     with h5py.File(path, "w") as file:
-        frame = file.create_group("df")
-        frame.attrs.update({"pandas_type": np.bytes_("frame"), "nblocks": 1})
-        frame["axis0"] = frame["block0_items"] = np.array(NAMES, "S")
-        frame["axis1"], frame["block0_values"] = np.array(_ids(), "S"), _rows()[0]
-        frame["axis1"].attrs["kind"] = np.bytes_("string")
-        frame["block0_values"].attrs["transposed"] = np.uint8(1)
-
-
-def _appendable(path: Path) -> None:
-    """Write a table as pandas does in records."""
-    import h5py
-
-    with h5py.File(path, "w") as file:
-        frame = file.create_group("df")
-        frame.attrs["pandas_type"] = np.bytes_("frame_table")
-        names = np.bytes_(pickle.dumps(list(NAMES), 0))
-        frame.attrs["non_index_axes"] = names
-        frame.create_dataset("table", data=_records(), compression="gzip")
-        frame["table"].attrs["values_block_0_kind"] = names
-        frame["table"].attrs["index_kind"] = np.bytes_("string")
+        file.create_dataset("table", data=_records(), compression="gzip")
 
 
 def _left(path: Path) -> None:
@@ -387,8 +366,7 @@ SEEDS: dict[str, str | Callable[[Path], None]] = {
     "sparse.npz": _sparse_npz,
     "records.npy": _npy_records,
     "sparse.h5ad": _sparse,
-    "fixed.h5": _fixed,
-    "appendable.h5": _appendable,
+    "records.h5": _hdf5_records,
     "left.csv": _left,
     "right.csv": _right,
     "parties.toml": _manifest,

@@ -228,9 +228,7 @@ def filled_columns(
     if frame is None:
         return None
     place = {name: column for column, name in enumerate(found.column_names)}
-    others = [
-        n for n, name in enumerate(frame.names) if name not in place and name not in frame.unread
-    ]
+    others = [n for n, name in enumerate(frame.names) if name not in place]
     read = dict(zip(others, frame.read(others, others), strict=True)) if others else {}
     values, times = found.stacked
     columns: dict[str, Any] = {**found.numbered(frame.names)}

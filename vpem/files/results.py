@@ -36,7 +36,6 @@ from vpem.files.hdf5 import (
     check_encoding,
     create,
     open_read,
-    read_attribute,
     write_array,
     write_column,
     write_strings,
@@ -217,12 +216,6 @@ def write_clustering(path: PathLike, stored: Any, force: bool = False) -> None:
             write_array(file, "deviations", stored.deviations)
         for name, value in texts.items():
             write_json_element(file, name, value)
-
-
-def is_clustering(path: PathLike) -> bool:
-    """Whether a file says that it is a clustering; `FileError` if it cannot be read."""
-    with open_read(path) as file:
-        return read_attribute(file, "encoding-type") == CLUSTERING_FILE
 
 
 CLUSTERING: Elements = {

@@ -103,17 +103,6 @@ def simulate(
     return dataset, truth
 
 
-def bayes_error(
-    X: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    means: NDArray[np.float64],
-    covariances: NDArray[np.float64],
-) -> float:
-    """Estimate a mixture's Bayes error from examples of it: the mean of ``1 - max_k P(k | x)``."""
-    upper = np.swapaxes(np.linalg.cholesky(covariances), 1, 2)
-    return _expected_error(X, weights, means, upper)
-
-
 def _family(
     n_components: int, n_features: int, rng: np.random.Generator
 ) -> Callable[[float], tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]]:

@@ -206,11 +206,6 @@ class FactorMixture(Mixture, facts=FACTS):
         return np.asarray(self.loadings[:, self.blocks.position] * self.scaling.scale[:, None])
 
     @property
-    def assembled_noise(self) -> NDArray[np.float64]:
-        """Covariances of the noise as `Mixture.assembled_covariances` has covariances."""
-        return super().assembled_covariances
-
-    @property
     def assembled_covariances(self) -> NDArray[np.float64]:
         """Covariances (K, d, d) in the user's order and units: ``L_k L_k'`` and the noise."""
         k, d, scale = self.n_components, self.n_features, self.scaling.scale

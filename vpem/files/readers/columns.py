@@ -73,7 +73,7 @@ def sort_columns(
     features: dict[int, pa.ChunkedArray] = {}
     left_out: dict[str, str] = {
         frame.names[n]: "lists" for n, kind in enumerate(frame.kinds) if pa.types.is_nested(kind)
-    } | frame.unread
+    }
     texts: dict[str, pa.ChunkedArray] = {}
     for place, values in columns.items():
         name = frame.names[place]
@@ -106,9 +106,7 @@ def sort_columns(
         from vpem.files.readers.text_columns import check_writing
 
         check_writing(texts, table, frame.source)
-    return features, {
-        name: left_out[name] for name in (*frame.names, *frame.unread) if name in left_out
-    }
+    return features, {name: left_out[name] for name in frame.names if name in left_out}
 
 
 def _why_not(values: pa.ChunkedArray) -> str:

@@ -195,7 +195,6 @@ class Frame:
     read: Callable[[Sequence[int], Sequence[int]], list[pa.ChunkedArray]]
     index: frozenset[int] = frozenset()  # an index of rows, or nameless
     header: bool = True  # names are the file's own
-    unread: dict[str, str] = field(default_factory=dict)  # why these cannot be read
     file: Path | None = None
 
 

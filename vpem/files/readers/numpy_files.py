@@ -1,13 +1,13 @@
-"""Records as frames: rows whose fields have names and types, of NumPy or of HDF5.
+"""Arrays of NumPy, .npy and .npz: never a pickle, and no larger than they say and have.
 
-Arrays of NumPy, .npy and .npz: never a pickle, and no larger than they say and have.
+Records, of NumPy or of HDF5, become frames: rows whose fields have names and types.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -25,39 +25,26 @@ from vpem.files.readers.frames import Frame, Wanted, check_fields, refuse_large
 from vpem.files.readers.matrices import Matrix, dataset_of_matrix, dense_of
 
 
-def frame_of_arrays(
-    columns: Mapping[str, NDArray[Any]],
-    source: str,
-    index: Sequence[str] = (),
-    unread: Mapping[str, str] | None = None,
-) -> Frame:
-    """Return a frame of columns that are in memory, arrays of shape (M,)."""
-    names = tuple(columns)
-    made = [_as_arrow(columns[name]) for name in names]
-
-    def read(kept: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
-        return [made[column] for column in kept]
-
-    kinds = tuple(column.type for column in made)
-    places = frozenset(n for n, name in enumerate(names) if name in index)
-    return Frame(source, names, kinds, read, places, unread=dict(unread or {}))
-
-
 def frame_of_records(records: NDArray[np.void], source: str) -> Frame:
     """Return a frame of an array of records, shape (M,), after `check_fields`.
 
     Fields of several numbers become as many columns.
     """
     assert records.dtype.names is not None
-    columns: dict[str, NDArray[Any]] = {}
+    columns: dict[str, pa.ChunkedArray] = {}
     for name in records.dtype.names:
         values = records[name]
         if values.ndim == 1:
-            columns[name] = values
+            columns[name] = _as_arrow(values)
             continue
         flat = values.reshape(len(values), math.prod(values.shape[1:]))
-        columns |= {f"{name} {n}": flat[:, n] for n in range(flat.shape[1])}
-    return frame_of_arrays(columns, source)
+        columns |= {f"{name} {n}": _as_arrow(flat[:, n]) for n in range(flat.shape[1])}
+    arrays = list(columns.values())
+
+    def read(chosen: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
+        return [arrays[column] for column in chosen]
+
+    return Frame(source, tuple(columns), tuple(column.type for column in arrays), read)
 
 
 def _as_arrow(values: NDArray[Any]) -> pa.ChunkedArray:
