@@ -1,10 +1,8 @@
-"""Who the parties are: one file each, or a manifest, as docs/reference/parties.md describes it.
+"""Parties and their files, each read by its holder only: docs/reference/parties.md.
 
-Families of parties' features: each decides for its own; of names and numbers all know.
-
-Files of parties, each read by its holder only.
-
-A party's file is a dataset of its own: its features, its rows in an order of its own, its ids.
+A party's file is a dataset of its own: its features, its rows in an order of its own, its ids. Each
+party decides of which families its features are; names of features and families, and numbers of
+levels, all parties know.
 """
 
 from __future__ import annotations
@@ -53,31 +51,18 @@ KEYS = ("name", "file", *ALIASES, *SETTINGS)
 
 @dataclass(frozen=True)
 class Party:
-    """Somebody who brings data of their own.
+    """An organisation that brings data of its own.
 
-    Attributes
-    ----------
-    name : str
-        What messages and the partition call the party.
-    file : str
-        Its file, or a pattern (``*``, ``?``, ``[...]``, ``**``) of several, whose rows follow one
-        another in the order of their names. It is looked for only where the party is held.
-    table : TableSettings
-        How it is read; of HDF5 only which features are wanted, in this order.
-    kept : TableSettings, optional
-        Of a model that it is for: how the data of its fit were read.
-    folder : str
-        From where a relative ``file`` is looked for.
-    more : tuple of str
-        Other files, whose rows follow those of the first.
+    ``file`` may be a pattern (``*``, ``?``, ``[...]``, ``**``) of several files, whose rows follow
+    one another in the order of their names. It is looked for only where the party is held.
     """
 
-    name: str
+    name: str  # in messages and in the partition
     file: str
-    table: TableSettings = field(default_factory=TableSettings)
-    kept: TableSettings | None = None
-    folder: str = ""
-    more: tuple[str, ...] = ()
+    table: TableSettings = field(default_factory=TableSettings)  # of HDF5: features, in order
+    kept: TableSettings | None = None  # of a model: how the data of its fit were read
+    folder: str = ""  # from where a relative file is looked for
+    more: tuple[str, ...] = ()  # other files, whose rows follow those of the first
 
     @property
     def path(self) -> Path:
@@ -93,6 +78,69 @@ class Party:
         return [*(Path(self.folder, file) for file in sorted(found)), *others]
 
 
+Tell = Callable[[Dataset, TableSettings, TableSettings | None], None]
+"""Is given what was read of a file, and how its party, and a model, say that it is to be read."""
+
+
+@dataclass
+class Holding:
+    """What one party holds, read but for its values, which may still lie on disk."""
+
+    party: Party
+    feature_names: tuple[str, ...]
+    parts: tuple[Any, ...]  # its rows, file by file
+    ids: Labels | None  # (m,)
+    labels: Labels | None  # (m,)
+    sample_weight: NDArray[np.float64] | None = None  # (m,)
+    kinds: Kinds | None = None  # None: all Gaussian
+    labels_for_fit: SomeLabels | None = None  # known of some rows
+    left_out: Mapping[str, str] = field(default_factory=dict)  # why columns are no features
+    gaps: InputError | None = None  # values are missing where none may be
+
+    @property
+    def n_samples(self) -> int:
+        """Number of rows, m."""
+        return sum(len(part) for part in self.parts)
+
+    @property
+    def dtype(self) -> np.dtype[np.floating]:
+        """Precision: float32 only if all its files are."""
+        return np.result_type(*(part.dtype for part in self.parts))
+
+    def fill(self, out: Floats, rows: NDArray[np.intp] | None = None) -> None:
+        """Copy rows into ``out`` (M, d_n), reading each file once from its beginning to its end.
+
+        ``rows`` (M,) are their numbers, of which -1 becomes a row of NaN; by default all in order.
+        """
+        chosen = np.arange(self.n_samples) if rows is None else rows
+        places = np.argsort(chosen, kind="stable")
+        ordered = chosen[places]
+        out[places[: np.searchsorted(ordered, 0)]] = np.nan
+        first = 0
+        for part in self.parts:
+            runs = part.runs() if isinstance(part, FileMatrix) else [(0, part)]
+            for start, values in runs:
+                begin = first + start
+                low, high = np.searchsorted(ordered, [begin, begin + len(values)])
+                out[places[low:high]] = values[ordered[low:high] - begin]
+            first += len(part)
+
+    def tells_rows_apart(self, name: str) -> bool:
+        """Whether a table's feature has a whole number in every row, no two alike."""
+        if name not in self.feature_names or any(isinstance(one, FileMatrix) for one in self.parts):
+            return False
+        place = self.feature_names.index(name)
+        column = np.concatenate([part[:, place] for part in self.parts])
+        whole = is_whole(column) and bool(np.isfinite(column).all())
+        return whole and len(np.unique(column)) == len(column)
+
+    def close(self) -> None:
+        """Close its files."""
+        for part in self.parts:
+            if isinstance(part, FileMatrix):
+                part.close()
+
+
 def choose_parties(
     paths: Sequence[str | os.PathLike[str]],
     table: TableSettings | None = None,
@@ -100,26 +148,9 @@ def choose_parties(
 ) -> list[Party]:
     """Make parties of what a user names: one file each, or a manifest that ends in ``.toml``.
 
-    Parameters
-    ----------
-    paths : sequence of path
-        The files; the name of a party is that of its file without what follows the last dot (and
-        without ``.gz``).
-    table : TableSettings, optional
-        How their files are read, where a manifest does not say otherwise.
-    kept : TableSettings, optional
-        Of a model that they are for: how the data of its fit were read.
-
-    Returns
-    -------
-    list of Party
-
-    Raises
-    ------
-    FileError
-        If a manifest cannot be read.
-    InputError
-        If two parties have one name, or a manifest stands among other files.
+    A party is called as its file, without what follows the last dot (and without ``.gz``). Files
+    are read by ``table`` where a manifest does not say otherwise, and by what a model has ``kept``.
+    InputError if two parties have one name, or a manifest stands among other files.
     """
     files = [Path(path) for path in paths]
     table = table or TableSettings()
@@ -189,225 +220,7 @@ def _checked(parties: list[Party], advice: str) -> list[Party]:
     return parties
 
 
-def settle_party(
-    party: Party, datasets: Sequence[Dataset], parts: Sequence[Any], names: Sequence[str]
-) -> tuple[tuple[Any, ...], Kinds | None]:
-    """Say which family each feature of a party has, from the values of its files; None: Gaussian.
-
-    Levels get the same codes in all files, which may not keep different families.
-    """
-    asked = Asked.of((party.kept or party.table).family)
-    levels = [_levels_of(dataset) for dataset in datasets]
-    stored = [_families_of(dataset, names) for dataset in datasets]
-    for dataset, families in zip(datasets, stored, strict=True):
-        if families != stored[0]:
-            raise InputError(
-                f"{datasets[0].source} and {dataset.source} keep different families of features; "
-                "import them alike with 'vpem data import --family'"
-            )
-    together: dict[int, tuple[str, ...]] = {}
-    for j, name in enumerate(names):
-        known = [each.get(name) for each in levels]
-        if any(known):
-            if not all(known):
-                lacking = datasets[known.index(None)].source
-                raise InputError(
-                    f"feature {name!r} of {lacking} holds numbers, but names in another file of "
-                    "the party; write it alike in all"
-                )
-            together[j] = in_order({name for each in known if each for name in each})
-    joined = [
-        recoded(part, {j: Recoding.names(own[names[j]], every) for j, every in together.items()})
-        for part, own in zip(parts, levels, strict=True)
-    ]
-    kinds = None
-    if stored[0] is not None:
-        counts = tuple(len(together.get(j, ())) for j in range(len(names)))
-        kinds = Kinds(stored[0], counts, together)
-    if asked is None:
-        return tuple(joined), kinds
-    asked = asked.within(party.name)
-    words = [asked.word(name) for name in names]
-    source = datasets[0].source
-    found, kinds = AsRead(joined, names, kinds, together, source).settled(
-        words, lenient=party.kept is not None
-    )
-    return tuple(found), kinds
-
-
-def _levels_of(dataset: Dataset) -> dict[str, tuple[str, ...]]:
-    """Return the names that columns of a file are codes of."""
-    return dataset.levels | {dataset.feature_names[j]: own for j, own in dataset.coded.items()}
-
-
-def _families_of(dataset: Dataset, names: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the families that a file keeps of some features; None: it keeps none."""
-    if dataset.kinds is None:
-        return None
-    kept = dict(zip(dataset.feature_names, dataset.kinds.families, strict=True))
-    return tuple(kept[name] for name in names)
-
-
-def check_spoken_of(
-    parties: Sequence[Party],
-    held: Mapping[int, Holding],
-    names: Sequence[str],
-    holders: Placement,
-) -> None:
-    """Raise InputError, everywhere alike, where a party speaks of a feature that nobody has."""
-    own = [name for one in held.values() for name in one.feature_names]
-    own += [f"{one.party.name}.{name}" for one in held.values() for name in one.feature_names]
-
-    def check(party: int) -> None:
-        asked = None if parties[party].kept else Asked.of(parties[party].table.family)
-        check_named(asked, dict.fromkeys([*names, *own]), [one.name for one in parties])
-
-    for_each(holders, range(len(parties)), check)
-
-
-def joined_kinds(
-    parties: Sequence[Party], held: Mapping[int, Holding], holders: Placement
-) -> Kinds | None:
-    """Return the families of all parties' features, side by side; None: all are Gaussian.
-
-    Every process learns the names of families and how many levels categories have; names of levels
-    stay where they are.
-    """
-    facts: Any = holders.allgather(
-        {
-            party: [len(own.feature_names), None if own.kinds is None else _plain(own.kinds)]
-            for party, own in held.items()
-        }
-    )
-    if all(facts[party][1] is None for party in range(len(parties))):
-        return None
-    families: list[str] = []
-    counts: list[int] = []
-    levels: dict[int, tuple[str, ...]] = {}
-    for party in range(len(parties)):
-        width, told = facts[party]
-        first = len(families)
-        own = held[party].kinds if party in held else None
-        if own is not None:
-            levels |= {first + j: names for j, names in own.levels.items()}
-        families += ["gaussian"] * width if told is None else told[0]
-        counts += [0] * width if told is None else told[1]
-    return Kinds(tuple(families), tuple(counts), levels)
-
-
-def _plain(kinds: Kinds) -> list[Any]:
-    return [list(kinds.families), list(kinds.n_levels)]
-
-
-def stacked_kinds(
-    parties: Sequence[Party],
-    held: Mapping[int, Holding],
-    names: Sequence[str],
-    holders: Placement,
-) -> tuple[dict[int, dict[int, Recoding]], Kinds | None]:
-    """Return the families of features whose rows parties hold, by which all go alike.
-
-    All learn the names of the levels that anybody has. Also returned, by party held here and
-    feature: what becomes of its codes.
-    """
-    facts: Any = holders.allgather(
-        {
-            party: {
-                name: [own.kinds.families[j], list(own.kinds.levels.get(j, ()))]
-                for j, name in enumerate(own.feature_names)
-            }
-            if own.kinds is not None else {}
-            for party, own in held.items()
-        }
-    )  # fmt: skip
-    every = [facts[party] for party in range(len(parties))]
-    if not any(every):
-        return {}, None
-    families, levels = [], {}
-    changes: dict[int, dict[int, Recoding]] = {party: {} for party in held}
-    for j, name in enumerate(names):
-        told = [own.get(name, ["gaussian", []]) for own in every]
-        for party, (family, _) in enumerate(told):
-            if family != told[0][0]:
-                raise InputError(
-                    f"party {parties[0].name!r} takes {name!r} as {told[0][0]}, party "
-                    f"{parties[party].name!r} as {family}; say in both what it is with ",
-                    Setting("family", f"{name}={family}"),
-                )
-        families.append(told[0][0])
-        if told[0][0] == "categorical":
-            levels[j] = in_order({level for _, own in told for level in own})
-            for party in held:
-                changes[party][j] = Recoding.names(told[party][1], levels[j])
-    return changes, Kinds(tuple(families), (), levels)
-
-
-Tell = Callable[[Dataset, TableSettings, TableSettings | None], None]
-"""Is given what was read of a file, and how its party, and a model, say that it is to be read."""
-
-
-@dataclass
-class Holding:
-    """What one party holds, read but for its values, which may still lie on disk."""
-
-    party: Party
-    feature_names: tuple[str, ...]
-    parts: tuple[Any, ...]  # its rows, file by file
-    ids: Labels | None  # (m,)
-    labels: Labels | None  # (m,)
-    sample_weight: NDArray[np.float64] | None = None  # (m,)
-    kinds: Kinds | None = None  # None: all Gaussian
-    labels_for_fit: SomeLabels | None = None  # known of some rows
-    left_out: Mapping[str, str] = field(
-        default_factory=dict
-    )  # columns that are no features, and why
-    gaps: InputError | None = None  # values are missing where none may be
-
-    @property
-    def n_samples(self) -> int:
-        """Number of rows, m."""
-        return sum(len(part) for part in self.parts)
-
-    @property
-    def dtype(self) -> np.dtype[np.floating]:
-        """Precision: float32 only if all its files are."""
-        return np.result_type(*(part.dtype for part in self.parts))
-
-    def fill(self, out: Floats, rows: NDArray[np.intp] | None = None) -> None:
-        """Copy rows into ``out`` (M, d_n), reading each file once from its beginning to its end.
-
-        ``rows`` (M,) are their numbers, of which -1 becomes a row of NaN; by default all in order.
-        """
-        chosen = np.arange(self.n_samples) if rows is None else rows
-        places = np.argsort(chosen, kind="stable")
-        ordered = chosen[places]
-        out[places[: np.searchsorted(ordered, 0)]] = np.nan
-        first = 0
-        for part in self.parts:
-            runs = part.runs() if isinstance(part, FileMatrix) else [(0, part)]
-            for start, values in runs:
-                begin = first + start
-                low, high = np.searchsorted(ordered, [begin, begin + len(values)])
-                out[places[low:high]] = values[ordered[low:high] - begin]
-            first += len(part)
-
-    def tells_rows_apart(self, name: str) -> bool:
-        """Whether a table's feature has a whole number in every row, no two alike."""
-        if name not in self.feature_names or any(isinstance(one, FileMatrix) for one in self.parts):
-            return False
-        place = self.feature_names.index(name)
-        column = np.concatenate([part[:, place] for part in self.parts])
-        whole = is_whole(column) and bool(np.isfinite(column).all())
-        return whole and len(np.unique(column)) == len(column)
-
-    def close(self) -> None:
-        """Close its files."""
-        for part in self.parts:
-            if isinstance(part, FileMatrix):
-                part.close()
-
-
-# ---- reading ------------------------------------------------------------------------------------
+MARGINALIZED = ("integrate them out with ", Setting("missing", "marginalize"))
 
 
 def open_parties(
@@ -432,9 +245,6 @@ def open_parties(
     )
 
 
-MARGINALIZED = ("integrate them out with ", Setting("missing", "marginalize"))
-
-
 def open_party(
     party: Party,
     keep_empty: bool = False,
@@ -452,8 +262,20 @@ def open_party(
         files = party.find()
         if not files:
             raise FileError(f"no file fits {party.path}")
-        constant = keep_constant or len(files) > 1
-        datasets = [_read(party, file, constant, weights, tell) for file in files]
+        datasets: list[Dataset] = []
+        for file in files:
+            dataset = read_data(
+                file,
+                party.table,
+                kept=party.kept,
+                sample_weight=weights,
+                weights_needed=False,
+                keep_constant=keep_constant or len(files) > 1,
+                on_disk=True,  # values of HDF5 stay there
+            )
+            if tell is not None:
+                tell(dataset, party.table, party.kept)
+            datasets.append(dataset)
         gaps = None if keep_empty else _gaps_of(party, datasets, on_disk)
         names = datasets[0].feature_names
         arranged = [_arranged(dataset, names, datasets[0].source) for dataset in datasets]
@@ -512,24 +334,6 @@ def _known(party: Party, datasets: Sequence[Dataset], ids: Labels | None) -> Som
     return settle_labels(together, asked, datasets, ids, party.table, party.folder)
 
 
-def _read(
-    party: Party, path: Path, keep_constant: bool, weights: str | None, tell: Tell | None
-) -> Dataset:
-    """Open one file of a party: HDF5, whose values stay there, or a table."""
-    found = read_data(
-        path,
-        party.table,
-        kept=party.kept,
-        sample_weight=weights,
-        weights_needed=False,
-        keep_constant=keep_constant,
-        on_disk=True,
-    )
-    if tell is not None:
-        tell(found, party.table, party.kept)
-    return found
-
-
 def _gaps_of(party: Party, datasets: Sequence[Dataset], on_disk: bool) -> InputError | None:
     """Return what is to be said of the first file with a missing value."""
     for dataset in datasets:
@@ -576,3 +380,152 @@ def _chained(columns: Sequence[Labels | None], what: str, party: Party) -> Label
         how = "some of its files have none" if len(text) == 1 else "some are numbers, some strings"
         raise InputError(f"the {what} of party {party.name!r} cannot be put together: {how}")
     return np.concatenate(there)
+
+
+def settle_party(
+    party: Party, datasets: Sequence[Dataset], parts: Sequence[Any], names: Sequence[str]
+) -> tuple[tuple[Any, ...], Kinds | None]:
+    """Say which family each feature of a party has, from the values of its files; None: Gaussian.
+
+    Levels get the same codes in all files, which may not keep different families.
+    """
+    asked = Asked.of((party.kept or party.table).family)
+    levels = [
+        dataset.levels | {dataset.feature_names[j]: own for j, own in dataset.coded.items()}
+        for dataset in datasets
+    ]
+    stored: list[tuple[str, ...] | None] = []
+    for dataset in datasets:
+        families = None
+        if dataset.kinds is not None:
+            by_name = dict(zip(dataset.feature_names, dataset.kinds.families, strict=True))
+            families = tuple(by_name[name] for name in names)
+        stored.append(families)
+        if families != stored[0]:
+            raise InputError(
+                f"{datasets[0].source} and {dataset.source} keep different families of features; "
+                "import them alike with 'vpem data import --family'"
+            )
+    together: dict[int, tuple[str, ...]] = {}
+    for j, name in enumerate(names):
+        known = [each.get(name) for each in levels]
+        if any(known):
+            if not all(known):
+                lacking = datasets[known.index(None)].source
+                raise InputError(
+                    f"feature {name!r} of {lacking} holds numbers, but names in another file of "
+                    "the party; write it alike in all"
+                )
+            together[j] = in_order({name for each in known if each for name in each})
+    joined = [
+        recoded(part, {j: Recoding.names(own[names[j]], every) for j, every in together.items()})
+        for part, own in zip(parts, levels, strict=True)
+    ]
+    kinds = None
+    if stored[0] is not None:
+        counts = tuple(len(together.get(j, ())) for j in range(len(names)))
+        kinds = Kinds(stored[0], counts, together)
+    if asked is None:
+        return tuple(joined), kinds
+    asked = asked.within(party.name)
+    words = [asked.word(name) for name in names]
+    source = datasets[0].source
+    found, kinds = AsRead(joined, names, kinds, together, source).settled(
+        words, lenient=party.kept is not None
+    )
+    return tuple(found), kinds
+
+
+def check_spoken_of(
+    parties: Sequence[Party],
+    held: Mapping[int, Holding],
+    names: Sequence[str],
+    holders: Placement,
+) -> None:
+    """Raise InputError, everywhere alike, where a party speaks of a feature that nobody has."""
+    own = [name for one in held.values() for name in one.feature_names]
+    own += [f"{one.party.name}.{name}" for one in held.values() for name in one.feature_names]
+
+    def check(party: int) -> None:
+        asked = None if parties[party].kept else Asked.of(parties[party].table.family)
+        check_named(asked, dict.fromkeys([*names, *own]), [one.name for one in parties])
+
+    for_each(holders, range(len(parties)), check)
+
+
+def joined_kinds(
+    parties: Sequence[Party], held: Mapping[int, Holding], holders: Placement
+) -> Kinds | None:
+    """Return the families of all parties' features, side by side; None: all are Gaussian.
+
+    Every process learns the names of families and how many levels categories have; names of levels
+    stay where they are.
+    """
+    facts: Any = holders.allgather(
+        {
+            party: [
+                len(own.feature_names),
+                None if own.kinds is None else [list(own.kinds.families), list(own.kinds.n_levels)],
+            ]
+            for party, own in held.items()
+        }
+    )
+    if all(facts[party][1] is None for party in range(len(parties))):
+        return None
+    families: list[str] = []
+    counts: list[int] = []
+    levels: dict[int, tuple[str, ...]] = {}
+    for party in range(len(parties)):
+        width, families_and_counts = facts[party]
+        first = len(families)
+        own = held[party].kinds if party in held else None
+        if own is not None:
+            levels |= {first + j: names for j, names in own.levels.items()}
+        if families_and_counts is None:
+            families_and_counts = ["gaussian"] * width, [0] * width
+        families += families_and_counts[0]
+        counts += families_and_counts[1]
+    return Kinds(tuple(families), tuple(counts), levels)
+
+
+def stacked_kinds(
+    parties: Sequence[Party],
+    held: Mapping[int, Holding],
+    names: Sequence[str],
+    holders: Placement,
+) -> tuple[dict[int, dict[int, Recoding]], Kinds | None]:
+    """Return the families of features whose rows parties hold, by which all go alike.
+
+    All learn the names of the levels that anybody has. Also returned, by party held here and
+    feature: what becomes of its codes.
+    """
+    facts: Any = holders.allgather(
+        {
+            party: {
+                name: [own.kinds.families[j], list(own.kinds.levels.get(j, ()))]
+                for j, name in enumerate(own.feature_names)
+            }
+            if own.kinds is not None else {}
+            for party, own in held.items()
+        }
+    )  # fmt: skip
+    every = [facts[party] for party in range(len(parties))]
+    if not any(every):
+        return {}, None
+    families, levels = [], {}
+    changes: dict[int, dict[int, Recoding]] = {party: {} for party in held}
+    for j, name in enumerate(names):
+        told = [own.get(name, ["gaussian", []]) for own in every]
+        for party, (family, _) in enumerate(told):
+            if family != told[0][0]:
+                raise InputError(
+                    f"party {parties[0].name!r} takes {name!r} as {told[0][0]}, party "
+                    f"{parties[party].name!r} as {family}; say in both what it is with ",
+                    Setting("family", f"{name}={family}"),
+                )
+        families.append(told[0][0])
+        if told[0][0] == "categorical":
+            levels[j] = in_order({level for _, own in told for level in own})
+            for party in held:
+                changes[party][j] = Recoding.names(told[party][1], levels[j])
+    return changes, Kinds(tuple(families), (), levels)
