@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from vpem.checks import check_dtype
 from vpem.errors import FileError, InputError, Setting
@@ -21,8 +21,6 @@ from vpem.files.readers.frames import Frame, Wanted, refuse_large
 from vpem.files.table_settings import TableSettings
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from vpem.files.readers.tabular import ColumnProfile
     from vpem.files.results import Imputed
 
@@ -64,7 +62,12 @@ def read_data(
     if kept is not None:  # a model knows its families
         asked = given.with_defaults_of(kept.without_choice()).changed(family=kept.family)
     named = zip(NAMED, ("label", "id", "worker"), strict=True)
-    lacking = [what for name, what in named if kept is not None and _is_kept(name, given, kept)]
+    # Columns that a model names, and not the user, may be absent.
+    lacking = [
+        what
+        for name, what in named
+        if kept is not None and getattr(given, name) is None and getattr(kept, name) is not None
+    ]
     wanted = Wanted(
         asked, dataset, memory_limit, sample_weight, weights_needed, columns,
         tuple(lacking), keep_constant, on_disk, profiles, kept is not None,
@@ -80,11 +83,6 @@ def read_data(
     return found
 
 
-def _is_kept(name: str, given: TableSettings, kept: TableSettings) -> bool:
-    """Whether a column is named by what a model keeps, not by the user."""
-    return getattr(given, name) is None and getattr(kept, name) is not None
-
-
 @contextmanager
 def _local(path: str | os.PathLike[str]) -> Iterator[tuple[Path, str, bool]]:
     """Yield the file that is read, what messages call it, and whether it will soon be gone."""
@@ -98,7 +96,7 @@ def _local(path: str | os.PathLike[str]) -> Iterator[tuple[Path, str, bool]]:
         try:
             yield file, source, True
         except (FileError, InputError) as error:
-            # The temporary file is nobody's business.
+            # The name of the temporary file would say nothing to the user.
             parts = (
                 part.replace(os.fspath(file), source) if isinstance(part, str) else part
                 for part in error.parts
@@ -134,7 +132,9 @@ def _frame(file: Path, source: str, kind: str, table: TableSettings) -> Frame:
     if kind == "text":
         from vpem.files.readers.text import text_frame
 
-        return text_frame(file, source, table, "\t" if _ending(file) == ".tsv" else ANY)
+        packed = file.suffix.lower() in (".gz", ".bz2", ".xz", ".zip")
+        ending = (file.with_suffix("").suffix if packed else file.suffix).lower()
+        return text_frame(file, source, table, "\t" if ending == ".tsv" else ANY)
     from vpem.files.readers.tabular import arrow_frame, parquet_frame
 
     return (parquet_frame if kind == "parquet" else arrow_frame)(file, source)
@@ -147,12 +147,6 @@ def open_frame(path: str | os.PathLike[str], table: TableSettings) -> Frame | No
     if kind not in ("text", "parquet", "arrow"):
         return None
     return _frame(Path(path), source, kind, table)
-
-
-def _ending(file: Path) -> str:
-    """Return what a name ends in, without that of what packs it."""
-    packed = file.suffix.lower() in (".gz", ".bz2", ".xz", ".zip")
-    return (file.with_suffix("").suffix if packed else file.suffix).lower()
 
 
 def read_dataset(
@@ -234,33 +228,24 @@ def filled_columns(
     columns: dict[str, Any] = {**found.numbered(frame.names)}
     for n, name in enumerate(frame.names):
         if n in read:
-            column = _stored(read[n], frame.kinds[n])
+            column = read[n]
+            # Text that was read by a dictionary is text again.
+            if pa.types.is_dictionary(column.type) and not pa.types.is_dictionary(frame.kinds[n]):
+                column = column.cast(column.type.value_type)
             columns[_free(name, columns)] = pa.chunked_array(column.chunks * times, column.type)
         elif name in place:
-            columns[_free(name, columns)] = _numbers(values[:, place.pop(name)])
+            filled = values[:, place.pop(name)]
+            whole = bool(np.all(filled == np.round(filled)) and np.all(np.abs(filled) < 2**53))
+            columns[_free(name, columns)] = filled.astype(np.int64) if whole else filled
     if place or any(len(column) != len(values) for column in columns.values()):
         raise FileError(f"{os.fspath(path)} has changed since it was read; impute it again")
     return columns
 
 
-def _stored(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return a column as it stands in the file: text that was read by a dictionary is text."""
-    import pyarrow as pa
-
-    read_so = pa.types.is_dictionary(column.type) and not pa.types.is_dictionary(kind)
-    return column.cast(column.type.value_type) if read_so else column
-
-
-def _numbers(values: NDArray[np.float64]) -> NDArray[Any]:
-    """Return numbers as whole ones, if all are."""
-    whole = bool(np.all(values == np.round(values)) and np.all(np.abs(values) < 2**53))
-    return values.astype(np.int64) if whole else values
-
-
 def _free(name: str, taken: dict[str, Any]) -> str:
     """Return the name of a column, or one with a number where another column has it."""
-    found, count = name, 0
-    while found in taken:
+    free, count = name, 0
+    while free in taken:
         count += 1
-        found = f"{name}.{count}"
-    return found
+        free = f"{name}.{count}"
+    return free

@@ -1,7 +1,4 @@
-"""Which family of densities each feature has: as users say it, and as values show it.
-
-Each feature of a dataset in a few numbers.
-"""
+"""Which family of densities each feature has: as users say it, and as values show it."""
 
 from __future__ import annotations
 
@@ -63,7 +60,12 @@ class Asked:
         if twice:
             raise InputError(Setting("family"), f" says twice what {twice[0]!r} is; say it once")
         for _, family in said:
-            _check_family(family)
+            if family not in (*FAMILY_NAMES, AUTO):
+                hint = did_you_mean(str(family), (*FAMILY_NAMES, AUTO))
+                raise InputError(
+                    Setting("family"),
+                    f" is one of {', '.join(FAMILY_NAMES)} or auto, got {family!r}{hint}",
+                )
         return cls(rest[0] if rest else AUTO, dict(named))
 
     def within(self, holder: str) -> Asked:
@@ -104,15 +106,6 @@ def _pairs(value: Any, names: Sequence[str] | None) -> list[tuple[str, Any]]:
         name, _, family = word.rpartition("=")
         found.append((name.strip(), family.strip()))
     return found
-
-
-def _check_family(family: object) -> None:
-    """Raise InputError where there is no such family."""
-    if family not in (*FAMILY_NAMES, AUTO):
-        hint = did_you_mean(str(family), (*FAMILY_NAMES, AUTO))
-        raise InputError(
-            Setting("family"), f" is one of {', '.join(FAMILY_NAMES)} or auto, got {family!r}{hint}"
-        )
 
 
 def check_named(asked: Asked | None, *known: Iterable[str]) -> None:

@@ -19,16 +19,9 @@ from vpem.errors import FileError, InputError, Setting, VpemWarning, check_choic
 from vpem.files.datasets import Dataset
 from vpem.files.opening import check_readable
 
-CACHE = "VPEM_CACHE"
-"""Environment variable: the folder where downloads are kept."""
-
-
-LARGEST = 1 << 24
-"""Bytes of a file, packed or not, beyond which it is none of these datasets."""
-
-
-TIMEOUT = 30
-"""Seconds without an answer after which a download is given up."""
+CACHE = "VPEM_CACHE"  # environment variable: the folder where downloads are kept
+LARGEST = 1 << 24  # bytes of a file, packed or not, beyond which it is none of these datasets
+TIMEOUT = 30  # seconds without an answer after which a download is given up
 
 
 @dataclass(frozen=True)
@@ -97,7 +90,7 @@ def fetch(
             )
     except FileError:
         if given is None:
-            path.unlink(missing_ok=True)  # so that the next time it is downloaded anew
+            path.unlink(missing_ok=True)  # so that the next time it is downloaded again
         raise
     table = _table(content, wanted, path)
     if found != wanted.sha256:

@@ -1,12 +1,8 @@
-"""One reader of JSON, whether it stands in a file of its own or in HDF5, and its writer.
+"""Readers and writers of JSON, in a file of its own or in HDF5, and of TOML.
 
-It takes what the standard allows and no more: no NaN or infinity, no key twice, and no deeper
-nesting than anybody would write.
-
-One reader of TOML, for options of commands, who the parties are, and studies; and a writer.
-
-The parser of Python takes time and memory that grow with the square of how deep a text is nested;
-so the text is looked over, in one pass, before it is parsed.
+JSON is what the standard allows and no more: no NaN or infinity, no key twice, and no deeper
+nesting than anybody would write. Python's parser of TOML takes time and memory that grow with the
+square of how deep a text is nested, so the text is looked over, in one pass, before it is parsed.
 """
 
 from __future__ import annotations
@@ -151,22 +147,6 @@ def parse_toml(text: str, path: PathLike) -> Report:
 
     Lines end with newlines; messages name ``path``.
     """
-    place = _too_deep(text)
-    if place is not None:
-        line = text.count("\n", 0, place) + 1
-        raise FileError(
-            f"{path} is nested more than {DEEPEST} deep, by brackets or by dots, in line {line}"
-        )
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        # Python reads no integer of more than 4300 digits.
-        reason = "a number has too many digits" if "digits" in str(error) else str(error)
-        raise FileError(f"{path} is not TOML: {reason[:1].lower()}{reason[1:]}") from None
-
-
-def _too_deep(text: str) -> int | None:
-    """Return where brackets, or a key of parts with dots between them, go too deep."""
     depth = dots = 0
     for part in PARTS.finditer(text):
         mark = part["mark"]
@@ -175,8 +155,16 @@ def _too_deep(text: str) -> int | None:
         dots = dots + 1 if mark == "." else 0
         depth = max(0, depth + STEPS.get(mark, 0))
         if max(depth, dots) > DEEPEST:
-            return part.start()
-    return None
+            line = text.count("\n", 0, part.start()) + 1
+            raise FileError(
+                f"{path} is nested more than {DEEPEST} deep, by brackets or by dots, in line {line}"
+            )
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        # Python reads no integer of more than 4300 digits.
+        reason = "a number has too many digits" if "digits" in str(error) else str(error)
+        raise FileError(f"{path} is not TOML: {reason[:1].lower()}{reason[1:]}") from None
 
 
 def as_toml(value: Any) -> str:

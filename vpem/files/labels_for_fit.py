@@ -56,7 +56,9 @@ def _of_file(path: Path, ids: Labels | None, n_rows: int, table: TableSettings) 
         raise InputError(f"{source}: labels for the fit are read from a table (CSV, Parquet)")
     head = frame.names[0].strip().casefold()
     keyed = head in (*ID_NAMES, *ROW_NAMES) and len(frame.names) > 1
-    if len(frame.names) == 1 and _is_plain_text(path, how):
+    packed = path.suffix.lower() in (".gz", ".bz2", ".xz", ".zip", ".zst")
+    is_text = not packed and format_of(path, source, how.encoding) == "text"
+    if len(frame.names) == 1 and is_text:
         columns = [_lines_of(path, how, n_rows)]
     else:
         places = range(len(frame.names))
@@ -71,12 +73,6 @@ def _of_file(path: Path, ids: Labels | None, n_rows: int, table: TableSettings) 
             "row, blank where it is unknown, or a first column 'id' (or 'row', counted from 0)"
         )
     return labels_of_columns(columns, frame.names, how.marks, source)
-
-
-def _is_plain_text(path: Path, how: TableSettings) -> bool:
-    """Whether a table is text that is not packed."""
-    packed = path.suffix.lower() in (".gz", ".bz2", ".xz", ".zip", ".zst")
-    return not packed and format_of(path, os.fspath(path), how.encoding) == "text"
 
 
 def _lines_of(path: Path, how: TableSettings, n_rows: int) -> list[str]:

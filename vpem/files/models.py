@@ -1,10 +1,7 @@
-"""Parts of models of several families in files: a group a hub and family.
+"""Models on disk: one HDF5 group a hub, so that a root's part can be handed over by itself.
 
-Posteriors in files of models: what each hub has beside means and covariances.
-
-Models on disk: one HDF5 group a hub, so that a root's part can be handed over by itself.
-
-Models for other programs: as a NumPy archive, and as JSON.
+A model of several families has a group a hub and family, a posterior what each hub has beside means
+and covariances. Models for other programs are a NumPy archive, or JSON.
 """
 
 from __future__ import annotations
@@ -60,50 +57,20 @@ SUM_TOLERANCE = 1e-6
 Arrays = dict[str, NDArray[np.float64]]
 
 
-def hub_arrays(mixture: MixedMixture, b: int) -> dict[str, Arrays]:
+def _hub_arrays(mixture: MixedMixture, b: int) -> dict[str, Arrays]:
     """Return the parameters that a hub has of each family that it has features of."""
-    found: dict[str, Arrays] = {}
+    families: dict[str, Arrays] = {}
     for law, part in zip(mixture.laws, mixture.parts, strict=True):
         if not part.features.blocks.widths[b]:
             continue
-        own: Arrays = {}
+        arrays: Arrays = {}
         hubs = law.hubs_of_cells(part.features)
         for name, table in part.tables.items():
-            own[name] = np.ascontiguousarray(table[:, hubs[name] == b])
+            arrays[name] = np.ascontiguousarray(table[:, hubs[name] == b])
         if part.core is not None:
-            _, own["means"], own["covariances"] = part.core.block(b)
-        found[part.family] = own
-    return found
-
-
-def family_arrays(mixture: MixedMixture) -> Arrays:
-    """Return parameters of each family: tables in block order, assembled covariances."""
-    found: Arrays = {}
-    for part in mixture.parts:
-        for name, table in part.tables.items():
-            found[f"{part.family}_{name}"] = table
-        if part.core is not None:
-            found[f"{part.family}_means"] = part.core.assembled_means
-            found[f"{part.family}_covariances"] = part.core.assembled_covariances
-    return found
-
-
-def kinds_as_json(mixture: Any) -> Report:
-    """Return the family of each feature, and names of levels; nothing where all are Gaussian."""
-    if not isinstance(mixture, MixedMixture):
-        return {}
-    kinds = mixture.kinds
-    levels = {str(feature): list(names) for feature, names in sorted(kinds.levels.items())}
-    return {"families": list(kinds.families), "n_levels": list(kinds.n_levels), "levels": levels}
-
-
-def write_families(file: h5py.File, mixture: MixedMixture) -> None:
-    """Write which families features have, and each hub's parameters in groups of its own."""
-    elements.write_kinds(file, mixture.kinds)
-    for b in range(mixture.blocks.n_blocks):
-        for family, arrays in hub_arrays(mixture, b).items():
-            for name, values in arrays.items():
-                write_array(file, f"hubs/{b}/parts/{family}/{name}", values)
+            _, arrays["means"], arrays["covariances"] = part.core.block(b)
+        families[part.family] = arrays
+    return families
 
 
 def read_kinds(file: h5py.File, n_features: int) -> Kinds | None:
@@ -268,26 +235,6 @@ def read_posterior(file: h5py.File, plain: Mixture) -> Mixture:
     return VariationalMixture.of(plain, counts, seen, prior)
 
 
-def posterior_as_json(mixture: Mixture, hubs: Sequence[Report]) -> Report:
-    """Return what a posterior has besides, and add to each hub what it has; else nothing."""
-    if not isinstance(mixture, VariationalMixture):
-        return {}
-    for b, hub in enumerate(hubs):
-        hub["mean_precisions"] = mixture.mean_precisions[b].tolist()
-        hub["degrees_of_freedom"] = mixture.degrees_of_freedom[b].tolist()
-    prior = mixture.prior
-    return {
-        "prior": {
-            "weight_concentration_prior_type": prior.kind,
-            "weight_concentration_prior": prior.concentration,
-            "mean_precision_prior": prior.mean_precision,
-            "degrees_of_freedom_prior": prior.degrees_of_freedom.tolist(),
-        },
-        "weight_concentration": mixture.concentrations.mean(axis=0).tolist(),
-        "in_use": mixture.in_use.tolist(),
-    }
-
-
 ENCODING = "vpem-model"
 VERSION = "0.1.0"
 OF_FAMILIES = "1.0.0"
@@ -398,7 +345,11 @@ def write_model(path: PathLike, model: Any, force: bool = False) -> None:
             if isinstance(mixture, FactorMixture):
                 write_array(hub, "loadings", mixture.block_loadings(b))
         if mixed:
-            write_families(file, mixture)
+            elements.write_kinds(file, mixture.kinds)
+            for b in range(blocks.n_blocks):
+                for family, arrays in _hub_arrays(mixture, b).items():
+                    for name, values in arrays.items():
+                        write_array(file, f"hubs/{b}/parts/{family}/{name}", values)
         else:
             write_posterior(file, mixture)
         for name, value in texts.items():
@@ -495,18 +446,13 @@ def _read_parts(file: h5py.File) -> Model:
         loadings = [hub["loadings"] for hub in hubs if hub["loadings"] is not None]
         if loadings:
             mixture = FactorMixture(**vars(mixture), loadings=np.concatenate(loadings, axis=1))
-        _check_mixture(mixture)
+        with np.errstate(all="ignore"):
+            factors = mixture.factors
+        if not np.isfinite(factors.inverse).all() or not np.isfinite(factors.log_dets).all():
+            raise InputError("a covariance is too near zero")
         mixture = read_posterior(file, mixture)
     named = ("feature_names", "report", "history", "options", "versions", "root_history")
     return Model(mixture, **{name: whole[name] for name in named})
-
-
-def _check_mixture(mixture: Mixture) -> None:
-    """Refuse covariances that cannot be computed with."""
-    with np.errstate(all="ignore"):
-        factors = mixture.factors
-    if not np.isfinite(factors.inverse).all() or not np.isfinite(factors.log_dets).all():
-        raise InputError("a covariance is too near zero")
 
 
 def match_features(model: Model, names: Sequence[str], *, ordered: bool = True) -> list[int] | None:
@@ -545,7 +491,12 @@ def assembled(model: Model) -> dict[str, NDArray[np.float64]]:
     with np.errstate(over="ignore", invalid="ignore"):
         found = {"weights": mixture.assembled_weights, "means": mixture.assembled_means}
         if isinstance(mixture, MixedMixture):
-            found |= family_arrays(mixture)
+            for part in mixture.parts:  # tables in block order, assembled covariances
+                for name, table in part.tables.items():
+                    found[f"{part.family}_{name}"] = table
+                if part.core is not None:
+                    found[f"{part.family}_means"] = part.core.assembled_means
+                    found[f"{part.family}_covariances"] = part.core.assembled_covariances
         else:
             found["covariances"] = mixture.assembled_covariances
         if isinstance(mixture, FactorMixture):
@@ -574,50 +525,69 @@ def write_npz(path: PathLike, model: Model, force: bool = False) -> None:
 def model_as_json(model: Model) -> Report:
     """Return the whole model as values that JSON can hold: assembled, and hub by hub."""
     mixture = model.mixture
-    blocks = mixture.blocks
-    hubs: Sequence[Report] = [
-        {
-            "root": blocks.roots[b],
-            "agents": list(blocks.agents[b]),
-            "features": blocks.features[b].tolist(),
-            **_hub_arrays(mixture, b),
+    kinds: Report = {}
+    if isinstance(mixture, MixedMixture):
+        levels = {str(j): list(names) for j, names in sorted(mixture.kinds.levels.items())}
+        kinds = {
+            "families": list(mixture.kinds.families),
+            "n_levels": list(mixture.kinds.n_levels),
+            "levels": levels,
         }
-        for b in range(blocks.n_blocks)
-    ]
+    posterior: Report = {}
+    if isinstance(mixture, VariationalMixture):
+        prior = mixture.prior
+        posterior = {
+            "prior": {
+                "weight_concentration_prior_type": prior.kind,
+                "weight_concentration_prior": prior.concentration,
+                "mean_precision_prior": prior.mean_precision,
+                "degrees_of_freedom_prior": prior.degrees_of_freedom.tolist(),
+            },
+            "weight_concentration": mixture.concentrations.mean(axis=0).tolist(),
+            "in_use": mixture.in_use.tolist(),
+        }
     return {
         "encoding-type": ENCODING,
         "encoding-version": OF_FAMILIES if isinstance(mixture, MixedMixture) else VERSION,
         "covariance_type": mixture.covariance_type,
         "feature_names": list(model.feature_names),
-        **kinds_as_json(mixture),
+        **kinds,
         **{name: array.tolist() for name, array in assembled(model).items()},
         "scaling": {
             "shift": mixture.scaling.shift.tolist(),
             "scale": mixture.scaling.scale.tolist(),
         },
-        **posterior_as_json(mixture, hubs),
-        "hubs": hubs,
+        **posterior,
+        "hubs": [_hub_as_json(mixture, b) for b in range(mixture.blocks.n_blocks)],
         "report": model.report,
         "options": model.options,
         "versions": model.versions,
     }
 
 
-def _hub_arrays(mixture: Any, b: int) -> Report:
-    """Return what a hub has: mixing weights, and its parameters, of several families by family."""
-    weights = mixture.weights[b if len(mixture.weights) > 1 else 0].tolist()
+def _hub_as_json(mixture: Any, b: int) -> Report:
+    """Return who is in a hub, its mixing weights and parameters, of several families by family."""
+    blocks = mixture.blocks
+    hub: Report = {
+        "root": blocks.roots[b],
+        "agents": list(blocks.agents[b]),
+        "features": blocks.features[b].tolist(),
+        "weights": mixture.weights[b if len(mixture.weights) > 1 else 0].tolist(),
+    }
     if isinstance(mixture, MixedMixture):
-        parts = hub_arrays(mixture, b)
-        own = {
+        hub["parts"] = {
             family: {name: array.tolist() for name, array in arrays.items()}
-            for family, arrays in parts.items()
+            for family, arrays in _hub_arrays(mixture, b).items()
         }
-        return {"weights": weights, "parts": own}
+        return hub
     _, means, covariances = mixture.block(b)
-    own = {"weights": weights, "means": means.tolist(), "covariances": covariances.tolist()}
+    hub |= {"means": means.tolist(), "covariances": covariances.tolist()}
     if isinstance(mixture, FactorMixture):
-        own["loadings"] = mixture.block_loadings(b).tolist()
-    return own
+        hub["loadings"] = mixture.block_loadings(b).tolist()
+    if isinstance(mixture, VariationalMixture):
+        hub["mean_precisions"] = mixture.mean_precisions[b].tolist()
+        hub["degrees_of_freedom"] = mixture.degrees_of_freedom[b].tolist()
+    return hub
 
 
 def write_json(path: PathLike, model: Model, force: bool = False) -> None:

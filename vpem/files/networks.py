@@ -1,6 +1,6 @@
-"""Who holds which features or rows, read from JSON.
+"""Networks in files: who holds which features or rows (JSON), and graphs.
 
-Read graphs from files: edge lists, GraphML and node-link JSON.
+Graphs are edge lists, GraphML or node-link JSON.
 """
 
 from __future__ import annotations
@@ -168,22 +168,17 @@ def _text(file: Path, content: bytes) -> str:
     return text
 
 
-def _fields(line: str) -> list[str]:
-    """Split a line of an edge list at commas, else at tabs, else at blanks."""
-    separator = next((mark for mark in (",", "\t") if mark in line), None)
-    fields = [field.strip() for field in line.split(separator)]
-    return [field[1:-1] if field[:1] == field[-1:] == '"' else field for field in fields]
-
-
 def _read_edge_list(file: Path, content: bytes) -> list[tuple[str, str]]:
-    """Return the pairs of an edge list."""
+    """Return the pairs of an edge list, whose lines are split at commas, else tabs, else blanks."""
     pairs: list[tuple[str, str]] = []
     more = first = 0
     for number, line in enumerate(_text(file, content).splitlines(), start=1):
         data = line.partition("#")[0].strip()
         if not data:
             continue
-        fields = _fields(data)
+        separator = next((mark for mark in (",", "\t") if mark in data), None)
+        fields = [field.strip() for field in data.split(separator)]
+        fields = [one[1:-1] if one[:1] == one[-1:] == '"' else one for one in fields]
         first = first or number
         if number == first and tuple(field.lower() for field in fields[:2]) in HEADERS:
             continue

@@ -1,6 +1,6 @@
-"""Long CSV tables, a line a measurement, that anybody may have written.
+"""Observations on disk: HDF5 with a matrix or a list of entries an observer, and long CSV.
 
-Observations on disk: HDF5 with a matrix or a list of entries an observer, and long CSV.
+A long table has a line a measurement; anybody may have written it.
 """
 
 from __future__ import annotations
@@ -275,17 +275,24 @@ def read_observations(
             raise InputError(f"{path} is a CSV table: there is no dataset {dataset!r} inside it")
         return _read_csv(path, sample_weight)
     matrix = dataset is not None or os.fspath(path) == STDIN
-    found = None if matrix else _read_observers_of(path, sample_weight)
+    found = None if matrix else _read_observers(path, sample_weight)
     if found is not None:
         return found
-    how: dict[str, Any] = {"dataset": dataset, "sample_weight": sample_weight}
-    data = read_data(path, table, keep_constant=True, **how)
+    data = read_data(path, table, keep_constant=True, dataset=dataset, sample_weight=sample_weight)
     if tell is not None:
         tell(data)
-    return _of_matrix(data, sample_weight is not None)
-
-
-# ---- CSV ----------------------------------------------------------------------------------------
+    # One observer saw what of a matrix is not missing.
+    rows = None if data.ids is None else [str(name) for name in data.ids.tolist()]
+    weights = None
+    if sample_weight is not None and data.sample_weight is not None:
+        weights = np.broadcast_to(data.sample_weight[:, None], data.X.shape)
+    return from_matrices(
+        data.X,
+        row_names=rows,
+        column_names=data.feature_names,
+        source=data.source,
+        weights=weights,
+    )
 
 
 def _read_csv(path: PathLike, weight: str | None) -> Observations:
@@ -305,48 +312,41 @@ def _read_csv(path: PathLike, weight: str | None) -> Observations:
     return replace(listed, long=True)
 
 
-# ---- HDF5 ---------------------------------------------------------------------------------------
-
-
-def _read_observers_of(path: PathLike, weight: str | None) -> Observations | None:
+def _read_observers(path: PathLike, weight: str | None) -> Observations | None:
     """Read the group of observers of an HDF5 file; None: there is none."""
     import h5py
 
-    file = check_readable(path)
-    if not h5py.is_hdf5(file):
+    if not h5py.is_hdf5(check_readable(path)):
         return None
-    with open_read(file) as stream:
-        group = find(stream, "observers")
+    with open_read(path) as file:
+        group = find(file, "observers")
         if group is None:
             return None
-        check_encoding(stream, ENCODING, VERSION)
+        check_encoding(file, ENCODING, VERSION)
         if not is_group(group):
             raise FileError(f"{path}: observers must be a group with a member an observer")
-        return _read_observers(stream, group, os.fspath(path), weight)
+        return _read_members(file, group, os.fspath(path), weight)
 
 
-def _of_matrix(data: Dataset, weighted: bool) -> Observations:
-    """Return what one observer saw, who saw what of a matrix is not missing."""
-    rows = None if data.ids is None else [str(name) for name in data.ids.tolist()]
-    weights = None
-    if weighted and data.sample_weight is not None:
-        weights = np.broadcast_to(data.sample_weight[:, None], data.X.shape)
-    names = data.feature_names
-    return from_matrices(
-        data.X, row_names=rows, column_names=names, source=data.source, weights=weights
-    )
-
-
-def _read_observers(
+def _read_members(
     file: h5py.File, group: h5py.Group, source: str, weight: str | None
 ) -> Observations:
     """Read matrices, or lists of entries, of all observers."""
-    keys = _in_order(list_members(group, MOST_OBSERVERS))
+    keys = list_members(group, MOST_OBSERVERS)
     if not keys:
         raise FileError(f"{source}: the group observers is empty")
+    # Those called by numbers are in order by size, others by the alphabet.
+    numbers = {key: read_int(key) for key in keys}
+    by_size = None not in numbers.values()
+    keys.sort(key=lambda key: (numbers[key] if by_size else 0, key))
     named = find(file, "observer_names") is not None
     names = read_strings(file, "observer_names", shape=(len(keys),)) if named else tuple(keys)
-    labels = [_labels(file, name) for name in ("row_names", "column_names")]
+    labels: list[list[str] | None] = [
+        None
+        if find(file, name) is None
+        else [str(value) for value in read_column(file, name).tolist()]
+        for name in ("row_names", "column_names")
+    ]
     shape: list[int | None] = [None if one is None else len(one) for one in labels]
     members = [find(group, key) for key in keys]
     listed = [is_group(member) for member in members]
@@ -421,20 +421,6 @@ def _read_entries(member: h5py.Group, source: str, weight: str | None) -> tuple[
     if weight is None:
         return found
     return *found, read_array(member, weight, shape=rows.shape, kinds="iuf").astype(np.float64)
-
-
-def _labels(file: h5py.File, name: str) -> list[str] | None:
-    """Names of rows or columns, strings or numbers, or None."""
-    if find(file, name) is None:
-        return None
-    return [str(value) for value in read_column(file, name).tolist()]
-
-
-def _in_order(keys: Sequence[str]) -> list[str]:
-    """Members of a group: those called by numbers by size, others by the alphabet."""
-    numbers = {key: read_int(key) for key in keys}
-    by_size = None not in numbers.values()
-    return sorted(keys, key=lambda key: (numbers[key] if by_size else 0, key))
 
 
 def write_observations(path: PathLike, found: Observations, force: bool = False) -> None:

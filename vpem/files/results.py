@@ -1,11 +1,4 @@
-"""Results as columns: CSV, Parquet or HDF5 files, or CSV on standard output.
-
-Clusterings on disk: the centres, the cluster of every row, and how it came about.
-
-What an imputation has to say: the JSON of `vpem impute`, its file, and its picture.
-
-Tables with their gaps filled: all columns as they were, in their order, under their names.
-"""
+"""Results on disk: columns (CSV, Parquet, HDF5, standard output), clusterings and imputations."""
 
 from __future__ import annotations
 
@@ -88,35 +81,26 @@ def write_columns(
     with atomic_write(path, force, "results") as temporary:
         ending = ending_of(path)
         if ending == ".parquet":
-            _write_parquet(temporary, columns)
+            import pyarrow as pa
+            from pyarrow import parquet
+
+            arrays = {}
+            for name, column in columns.items():
+                if not isinstance(column, pa.ChunkedArray):
+                    of_objects = column.dtype.kind in "OSU"
+                    values = column.tolist() if of_objects else np.ma.getdata(column)
+                    column = pa.array(values, mask=np.ma.getmaskarray(column))
+                arrays[name] = column
+            parquet.write_table(pa.table(arrays), os.fspath(temporary))
         elif ending == ".csv":
             with open(temporary, "w", newline="", encoding="utf-8") as stream:
                 _write_csv(stream, columns, quote_formulas, digits)
         else:
             with create(temporary, kind, VERSION) as file:
                 for name, column in columns.items():
-                    write_column(file, name, _filled(column))
-
-
-def _write_parquet(path: PathLike, columns: Mapping[str, Any]) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    arrays = {}
-    for name, column in columns.items():
-        if isinstance(column, pa.ChunkedArray):
-            arrays[name] = column
-            continue
-        values = column.tolist() if column.dtype.kind in "OSU" else np.ma.getdata(column)
-        arrays[name] = pa.array(values, mask=np.ma.getmaskarray(column))
-    parquet.write_table(pa.table(arrays), os.fspath(path))
-
-
-def _filled(column: Labels) -> Labels:
-    """Return a column whose masked numbers are -1, or NaN."""
-    if not isinstance(column, np.ma.MaskedArray):
-        return column
-    return np.ma.filled(column, np.nan if column.dtype.kind == "f" else -1)
+                    if isinstance(column, np.ma.MaskedArray):
+                        column = np.ma.filled(column, np.nan if column.dtype.kind == "f" else -1)
+                    write_column(file, name, column)
 
 
 def _write_csv(
@@ -127,9 +111,16 @@ def _write_csv(
     def short(share: float | None) -> object:
         return share if share is None else "0" if share < least else f"{share:.{digits}g}"
 
-    def plain(text: object) -> str:
-        shown = _escaped(str(text))
-        return f"'{shown}" if quote_formulas and shown.startswith(FORMULAS) else shown
+    def plain(value: object) -> str:
+        text = str(value)
+        if not text.isprintable():  # control characters could fool a terminal
+            text = "".join(
+                c
+                if c.isprintable() or c in KEPT or unicodedata.category(c) == "Zs"
+                else c.encode("unicode_escape").decode("ascii")
+                for c in text
+            )
+        return f"'{text}" if quote_formulas and text.startswith(FORMULAS) else text
 
     def cells(name: str, column: Any) -> list[object]:
         if not isinstance(column, np.ndarray):
@@ -143,17 +134,6 @@ def _write_csv(
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(map(plain, columns))
     writer.writerows(zip(*map(cells, columns, columns.values()), strict=True))
-
-
-def _escaped(text: str) -> str:
-    """Return text whose control characters are escapes: they could fool a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() or c in KEPT or unicodedata.category(c) == "Zs"
-        else c.encode("unicode_escape").decode("ascii")
-        for c in text
-    )  # fmt: skip
 
 
 CLUSTERING_FILE = "vpem-clustering"
@@ -238,22 +218,7 @@ CLUSTERING: Elements = {
 
 
 def read_clustering(path: PathLike) -> StoredClustering:
-    """Read a clustering.
-
-    Parameters
-    ----------
-    path : path
-        A file of `write_clustering`.
-
-    Returns
-    -------
-    StoredClustering
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read, or is no clustering.
-    """
+    """Read a file of `write_clustering`; FileError if it cannot be read, or is none."""
     with open_read(path) as file:
         if check_encoding(file, CLUSTERING_FILE, VERSION) != CLUSTERING_FILE:
             raise FileError(f"{path} is not a {CLUSTERING_FILE} file; 'vpem kmeans -o' writes one")

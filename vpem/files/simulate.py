@@ -14,20 +14,10 @@ from vpem.files.datasets import Dataset, default_names
 from vpem.network.partition import contiguous
 
 BLOCK_ROWS = 1 << 15
-
-
 PROBES = 20_000  # points at which the overlap of a candidate mixture is estimated
-
-
-STEPS = 40
-
-
+STEPS = 40  # of bisection
 SPREAD = 4.0  # the largest variance along an axis of the common shape; the least is 1 / SPREAD
-
-
 SHIFT = 0.5  # root mean square distance of the means from the origin, at scale 1
-
-
 BEND = 1.0  # size of the differences between the logarithms of the covariances, from scale 1 on
 
 
@@ -68,12 +58,15 @@ def simulate(
     error = 0.0
     scale = 1.0
     if n_components > 1:
-        probes = _probes(pi, n_features, np.random.default_rng(probe_seed))
+        # As many of each component as its weight says, and the same noise at every scale.
+        ends = np.round(np.cumsum(pi) * PROBES).astype(np.intp)
+        labels = np.searchsorted(ends, np.arange(PROBES), side="right").clip(max=pi.size - 1)
+        probes = labels.astype(np.intp)
+        probe_noise = np.random.default_rng(probe_seed).standard_normal((PROBES, n_features))
 
         def error_at(scale: float) -> float:
             means, roots, _ = family(scale)
-            labels, noise = probes
-            return _expected_error(_place(labels, noise, means, roots), pi, means, roots)
+            return _expected_error(_place(probes, probe_noise, means, roots), pi, means, roots)
 
         scale = _bisect(error_at, overlap)
         error = error_at(scale)
@@ -142,15 +135,6 @@ def _place(
         rows = labels == k
         X[rows] = noise[rows] @ roots[k] + means[k]
     return X
-
-
-def _probes(
-    pi: NDArray[np.float64], n_features: int, rng: np.random.Generator
-) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Return labels, as evenly as the weights say, and standard normal rows."""
-    ends = np.round(np.cumsum(pi) * PROBES).astype(np.intp)
-    labels = np.searchsorted(ends, np.arange(PROBES), side="right").clip(max=pi.size - 1)
-    return labels.astype(np.intp), rng.standard_normal((PROBES, n_features))
 
 
 def _expected_error(

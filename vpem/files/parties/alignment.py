@@ -1,8 +1,4 @@
-"""Ids of rows as bytes that are equal where the ids are, checked, and what others may know.
-
-Private set intersection of ids, by openmined-psi: in turn, the first party with each other.
-
-Parties agree on rows by their ids before a fit, showing each other as little as they choose.
+"""Parties agree on rows by their ids before a fit, showing each other as little as they choose.
 
 Inner join: the rows that every party has, in the order of the first party's file. Outer join
 (``keep_missing``): the rows that any party has, those of the first party first, then what the
@@ -41,250 +37,13 @@ Tokens = NDArray[np.bytes_]
 """Ids, or hashes of them, as bytes of fixed width."""
 
 
-def read_ids(ids: Labels | int, name: str, level: str | None) -> tuple[Tokens | None, Report]:
-    """Return a party's ids (m,) as bytes, stripped and composed (NFC), and what others may know.
-
-    These facts are the number of rows, the kind of ids, how many were respelled so, and the row of
-    the first that was. InputError names rows, never ids; they must differ where a ``level`` matches
-    them.
-    """
-    if isinstance(ids, int):
-        return None, {"rows": ids, "kind": "none", "respelled": 0, "first": 0}
-    values = np.asarray(ids)
-    respelled = np.zeros(0, dtype=np.intp)
-    if values.dtype.kind == "f":
-        values = _whole(values, name)
-    if values.dtype.kind in "iu":
-        kind, tokens = "whole numbers", values.astype("S21")
-    elif values.dtype.kind == "U" or all(isinstance(value, str) for value in values.flat):
-        kind = "strings"
-        given = values.tolist()
-        spelled = [unicodedata.normalize("NFC", text).strip() for text in given]
-        pairs = zip(given, spelled, strict=True)
-        respelled = np.flatnonzero([old != new for old, new in pairs])
-        if "" in spelled:
-            raise InputError(
-                f"row {spelled.index('')} of party {name!r} has an empty id; fill it in or remove "
-                "the row"
-            )
-        tokens = np.array([text.encode() for text in spelled], dtype=np.bytes_)
-    else:
-        raise InputError(f"the ids of party {name!r} must be strings or whole numbers")
-    if level not in (None, "none"):
-        _check_repeats(tokens, name)
-    first = int(respelled[0]) if respelled.size else 0
-    return tokens, {
-        "rows": len(tokens), "kind": kind, "respelled": int(respelled.size), "first": first,
-    }  # fmt: skip
-
-
-def _whole(values: NDArray[Any], name: str) -> NDArray[np.int64]:
-    """Return floats as the integers that they are."""
-    largest = 2.0 ** (np.finfo(values.dtype).nmant + 1)
-    wrong = ~(np.isfinite(values) & (np.abs(values) <= largest))
-    wrong[~wrong] = values[~wrong] != np.round(values[~wrong])
-    if wrong.any():
-        raise InputError(
-            f"row {int(np.argmax(wrong))} of party {name!r} has an id that is not a whole number a "
-            f"{values.dtype} holds exactly; store ids as integers or strings"
-        )
-    return values.astype(np.int64)
-
-
-def _check_repeats(tokens: Tokens, name: str) -> None:
-    """Raise InputError if two rows have one id; the id itself is not told."""
-    order = np.argsort(tokens, kind="stable")
-    ordered = tokens[order]
-    again = np.flatnonzero(ordered[1:] == ordered[:-1])
-    if again.size:
-        # The first row that repeats an earlier one, and that one.
-        later = int(order[again + 1].min())
-        earlier = int(np.flatnonzero(tokens == tokens[later])[0])
-        more = f" ({again.size} repeat others in all)" if again.size > 1 else ""
-        raise InputError(
-            f"rows {earlier} and {later} of party {name!r} have the same id{more}; each row must "
-            "have an id of its own"
-        )
-
-
-def checksum(tokens: Tokens, salt: bytes) -> str:
-    """Return a hash of ids in their order, by a salt of one run, so that runs tell it apart."""
-    digest = hashlib.sha256(salt)
-    for token in tokens.tolist():
-        digest.update(b"%d:%b" % (len(token), token))
-    return digest.hexdigest()
-
-
-def match(tokens: Sequence[Tokens]) -> tuple[list[Any], int | None]:
-    """Match the rows that all have: places (M,) in what each party sent, in the first's order.
-
-    Also returned: a party that has nothing in common with those before it, or None.
-    """
-    own = tokens[0]
-    order = np.argsort(own)
-    ordered = own[order]
-    kept = np.ones(len(own), dtype=bool)
-    where = [np.arange(len(own))]
-    alone = None
-    for party, other in enumerate(tokens[1:], 1):
-        at = np.minimum(np.searchsorted(ordered, other), len(own) - 1)
-        found = np.flatnonzero(ordered[at] == other)
-        place = np.full(len(own), -1, dtype=np.intp)
-        place[order[at[found]]] = found
-        where.append(place)
-        kept &= place >= 0
-        if alone is None and not kept.any():
-            alone = party
-    return [place[kept] for place in where], alone
-
-
-FALSE_POSITIVES = 1e-12  # asked of the set intersection, which here has none: it sends raw sets
-POINT_BYTES = 35  # of an encrypted id in a message: a point of P-256, and what says that it is one
-
-
-def intersect(
-    tokens: dict[int, Tokens], sizes: Sequence[int], names: Sequence[str], holders: Placement
-) -> tuple[dict[int, NDArray[np.intp]], int]:
-    """Intersect the first party's ids with those of each other party in turn.
-
-    In each run the first party is the client, with the ids still in question, and alone learns what
-    is in common; others answer as many ids as it has announced and kept, and no more. In the end it
-    tells the others the ids in common, which they have: it could leave some out. The protocol is
-    that of openmined-psi (elliptic curve Diffie-Hellman), for parties that keep to it. Returned are
-    the rows in common (M,) of each party held here, in the first's order, and M. Tokens (m,) are
-    all different, ``sizes`` the rows of every party.
-    """
-    parties = range(len(names))
-    library = for_each(holders, parties, lambda _: _library())
-    kept = np.arange(sizes[0]) if holders.mine(0) else np.zeros(0, dtype=np.intp)
-    n_kept = sizes[0]
-    client: Any = None
-    for other in parties[1:]:
-        request = None
-        if holders.mine(0):
-            client = library[0].client.CreateWithNewKey(True)
-            request = client.CreateRequest(_texts(tokens[0][kept])).SerializeToString()
-        request = holders.send(request, 0, other)
-        answer = partial(_answer, library, request, n_kept, tokens, names)
-        sent = holders.send(for_each(holders, [other], answer).get(other), other, 0)
-        look = partial(_common, library, client, sent, (sizes[other], n_kept), names[other])
-        found = for_each(holders, [0], look)
-        kept = kept[found[0]] if found else kept
-        told = holders.bcast(len(kept))
-        if not isinstance(told, int) or not 0 <= told <= min(n_kept, sizes[other]):
-            raise InputError(
-                f"party {names[0]!r} says that {brief(told)} ids are in common with party "
-                f"{names[other]!r}, of at most {min(n_kept, sizes[other])}"
-            )
-        n_kept = told
-        check_common(None if n_kept else other, names)
-    agreed = tokens[0][kept] if holders.mine(0) else None
-    passed = {}
-    for party in parties:
-        value = holders.send(agreed, 0, party)
-        if holders.mine(party):
-            passed[party] = value
-
-    def rows_of(party: int) -> NDArray[np.intp]:
-        ids = np.asarray(passed[party])
-        if ids.shape != (n_kept,) or ids.dtype.kind != "S":
-            raise InputError(
-                f"party {names[0]!r} sent a list of {ids.size} ids in common, expected {n_kept}"
-            )
-        (_, place), alone = match([ids, tokens[party]])
-        if alone is not None or len(place) != n_kept:
-            raise InputError(
-                f"party {names[party]!r} lacks ids that the set intersection found; run it again"
-            )
-        return np.asarray(place, dtype=np.intp)
-
-    return for_each(holders, parties, rows_of), n_kept
-
-
-def _answer(
-    library: dict[int, Any], request: object, n_ids: int, tokens: dict[int, Tokens],
-    names: Sequence[str], party: int,
-) -> list[bytes]:  # fmt: skip
-    """Return what a party answers the first one, which asks with so many ids and no others."""
-    psi = library[party]
-    with _read_from(names[0]):
-        asked = _read(psi.Request, request, n_ids, names[0])
-        server = psi.server.CreateWithNewKey(True)
-        answer = server.ProcessRequest(asked).SerializeToString()
-    texts = _texts(tokens[party])
-    setup = server.CreateSetupMessage(FALSE_POSITIVES, n_ids, texts, psi.DataStructure.RAW)
-    return [setup.SerializeToString(), answer]
-
-
-def _common(
-    library: dict[int, Any], client: Any, sent: Any, sizes: Sequence[int], name: str, first: int
-) -> NDArray[np.intp]:
-    """Return which of the ids that the first party has asked for another has, by what that sent."""
-    psi = library[first]
-    with _read_from(name):
-        setup = _read(psi.ServerSetup, sent[0], sizes[0], name)
-        answer = _read(psi.Response, sent[1], sizes[1], name)
-        # In no order; each once, since ids differ.
-        return np.unique(np.array(client.GetIntersection(setup, answer), dtype=np.intp))
-
-
-def _read(kind: Any, message: Any, n_ids: int, name: str) -> Any:
-    """Read a message of so many encrypted ids: of others nothing is made, or computed with."""
-    found, n_found = None, len(message) // POINT_BYTES
-    if n_found == n_ids:
-        found = kind()
-        found.ParseFromString(message)
-        n_found = len(getattr(found, "raw", found).encrypted_elements)
-    if n_found != n_ids:
-        raise InputError(
-            f"party {name!r} sent {n_found} encrypted ids, but it may send {n_ids}, as many as it "
-            "has announced or as are still in question"
-        )
-    return found
-
-
-@contextmanager
-def _read_from(name: str) -> Iterator[None]:
-    """Say whose messages cannot be read; the library raises what it likes."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception:
-        raise InputError(
-            f"party {name!r} has sent something else than encrypted ids; are all of the same "
-            "version of vpem?"
-        ) from None
-
-
-def _texts(tokens: Tokens) -> list[str]:
-    return [token.decode() for token in tokens.tolist()]
-
-
-def _library() -> Any:
-    """Return openmined-psi."""
-    try:
-        import private_set_intersection.python as psi
-    except ImportError:
-        raise InputError(
-            "align psi needs openmined-psi; pip install 'vpem[psi]', or align by hmac"
-        ) from None
-    return psi
-
-
-def check_common(alone: int | None, names: Sequence[str]) -> None:
-    """Raise InputError if there is a party that has nothing in common with those before it."""
-    if alone is not None:
-        before = f"with party {names[0]!r}" if alone == 1 else "with the parties before it"
-        raise InputError(
-            f"party {names[alone]!r} has no id in common {before}; are ids written alike "
-            "everywhere (zeros in front, upper case), and are these the right files?"
-        )
-
-
 SHORTEST_KEY = 32  # bytes
+
+
 STRETCHED: dict[str, int] = {"n": 1 << 15, "r": 8, "p": 1, "maxmem": 1 << 26, "dklen": 32}
 """By scrypt (RFC 7914): of a key that somebody has typed each guess takes 0.1 s and 32 MB."""
+
+
 LEAST_SHARE = 0.1  # of the smallest party; fewer rows in common are warned about
 
 
@@ -356,15 +115,22 @@ def align(
     read = for_each(holders, parties, lambda party: read_ids(ids[party], names[party], level))
     every = holders.allgather({party: facts for party, (_, facts) in read.items()})
     facts = [every[party] for party in parties]
-    _warn_of_spelling(facts, names)
+    for fact, name in zip(facts, names, strict=True):
+        if fact["respelled"]:
+            warnings.warn(
+                f"{fact['respelled']} ids of party {name!r} have white space around them or "
+                f"letters composed in another way (first in row {fact['first']}), which was "
+                "evened out",
+                VpemWarning,
+                stacklevel=2,
+            )
     tokens = {party: found for party, (found, _) in read.items() if found is not None}
     sizes = tuple(int(fact["rows"]) for fact in facts)
     check_ids(facts, names, level, not holders.engine.open)
     if level in (None, "none"):
         by_position = not _same_order(tokens, sizes, facts, names, holders, level is None)
         rows = {party: np.arange(sizes[party]) for party in read}
-        told = "none", False, names, sizes[0], sizes, sizes, sizes[0]
-        return Alignment(*told, rows, by_position)
+        return Alignment("none", False, names, sizes[0], sizes, sizes, sizes[0], rows, by_position)
     limit = holders.engine.limit if level in ("hmac", "psi") else None
     for_each(holders, parties, lambda party: limit and limit(sizes, party, names))
     if level == "hmac":
@@ -412,19 +178,244 @@ def read_key(path: str | os.PathLike[str]) -> bytes:
     return key
 
 
-# ---- what all know ------------------------------------------------------------------------------
+def read_ids(ids: Labels | int, name: str, level: str | None) -> tuple[Tokens | None, Report]:
+    """Return a party's ids (m,) as bytes, stripped and composed (NFC), and what others may know.
 
-
-def _warn_of_spelling(facts: Sequence[Report], names: Sequence[str]) -> None:
-    for fact, name in zip(facts, names, strict=True):
-        if fact["respelled"]:
-            warnings.warn(
-                f"{fact['respelled']} ids of party {name!r} have white space around them or "
-                f"letters composed in another way (first in row {fact['first']}), which was "
-                "evened out",
-                VpemWarning,
-                stacklevel=3,
+    These facts are the number of rows, the kind of ids, how many were respelled so, and the row of
+    the first that was. InputError names rows, never ids; they must differ where a ``level`` matches
+    them.
+    """
+    if isinstance(ids, int):
+        return None, {"rows": ids, "kind": "none", "respelled": 0, "first": 0}
+    values = np.asarray(ids)
+    respelled = np.zeros(0, dtype=np.intp)
+    if values.dtype.kind == "f":
+        values = _whole(values, name)
+    if values.dtype.kind in "iu":
+        kind, tokens = "whole numbers", values.astype("S21")
+    elif values.dtype.kind == "U" or all(isinstance(value, str) for value in values.flat):
+        kind = "strings"
+        texts = values.tolist()
+        spelled = [unicodedata.normalize("NFC", text).strip() for text in texts]
+        pairs = zip(texts, spelled, strict=True)
+        respelled = np.flatnonzero([old != new for old, new in pairs])
+        if "" in spelled:
+            raise InputError(
+                f"row {spelled.index('')} of party {name!r} has an empty id; fill it in or remove "
+                "the row"
             )
+        tokens = np.array([text.encode() for text in spelled], dtype=np.bytes_)
+    else:
+        raise InputError(f"the ids of party {name!r} must be strings or whole numbers")
+    if level not in (None, "none"):
+        order = np.argsort(tokens, kind="stable")
+        ordered = tokens[order]
+        again = np.flatnonzero(ordered[1:] == ordered[:-1])
+        if again.size:
+            # The first row that repeats an earlier one, and that one; the id itself is not shown.
+            later = int(order[again + 1].min())
+            earlier = int(np.flatnonzero(tokens == tokens[later])[0])
+            more = f" ({again.size} repeat others in all)" if again.size > 1 else ""
+            raise InputError(
+                f"rows {earlier} and {later} of party {name!r} have the same id{more}; each row "
+                "must have an id of its own"
+            )
+    first = int(respelled[0]) if respelled.size else 0
+    count = int(respelled.size)
+    return tokens, {"rows": len(tokens), "kind": kind, "respelled": count, "first": first}
+
+
+def _whole(values: NDArray[Any], name: str) -> NDArray[np.int64]:
+    """Return floats as the integers that they are."""
+    largest = 2.0 ** (np.finfo(values.dtype).nmant + 1)
+    wrong = ~(np.isfinite(values) & (np.abs(values) <= largest))
+    wrong[~wrong] = values[~wrong] != np.round(values[~wrong])
+    if wrong.any():
+        raise InputError(
+            f"row {int(np.argmax(wrong))} of party {name!r} has an id that is not a whole number a "
+            f"{values.dtype} holds exactly; store ids as integers or strings"
+        )
+    return values.astype(np.int64)
+
+
+def checksum(tokens: Tokens, salt: bytes) -> str:
+    """Return a hash of ids in their order, by a salt of one run, so that runs tell it apart."""
+    digest = hashlib.sha256(salt)
+    for token in tokens.tolist():
+        digest.update(b"%d:%b" % (len(token), token))
+    return digest.hexdigest()
+
+
+def match(tokens: Sequence[Tokens]) -> tuple[list[Any], int | None]:
+    """Match the rows that all have: places (M,) in what each party sent, in the first's order.
+
+    Also returned: a party that has nothing in common with those before it, or None.
+    """
+    own = tokens[0]
+    order = np.argsort(own)
+    ordered = own[order]
+    kept = np.ones(len(own), dtype=bool)
+    where = [np.arange(len(own))]
+    alone = None
+    for party, other in enumerate(tokens[1:], 1):
+        at = np.minimum(np.searchsorted(ordered, other), len(own) - 1)
+        found = np.flatnonzero(ordered[at] == other)
+        place = np.full(len(own), -1, dtype=np.intp)
+        place[order[at[found]]] = found
+        where.append(place)
+        kept &= place >= 0
+        if alone is None and not kept.any():
+            alone = party
+    return [place[kept] for place in where], alone
+
+
+FALSE_POSITIVES = 1e-12  # asked of the set intersection, which here has none: it sends raw sets
+POINT_BYTES = 35  # of an encrypted id in a message: a point of P-256, and what says that it is one
+
+
+def intersect(
+    tokens: dict[int, Tokens], sizes: Sequence[int], names: Sequence[str], holders: Placement
+) -> tuple[dict[int, NDArray[np.intp]], int]:
+    """Intersect the first party's ids with those of each other party in turn.
+
+    In each run the first party is the client, with the ids still in question, and alone learns what
+    is in common; others answer as many ids as it has announced and kept, and no more. In the end it
+    tells the others the ids in common, which they have: it could leave some out. The protocol is
+    that of openmined-psi (elliptic curve Diffie-Hellman), for parties that keep to it. Returned are
+    the rows in common (M,) of each party held here, in the first's order, and M. Tokens (m,) are
+    all different, ``sizes`` the rows of every party.
+    """
+    parties = range(len(names))
+    library = for_each(holders, parties, lambda _: _library())
+    kept = np.arange(sizes[0]) if holders.mine(0) else np.zeros(0, dtype=np.intp)
+    n_kept = sizes[0]
+    client: Any = None
+    for other in parties[1:]:
+        request = None
+        if holders.mine(0):
+            client = library[0].client.CreateWithNewKey(True)
+            request = client.CreateRequest(_texts(tokens[0][kept])).SerializeToString()
+        request = holders.send(request, 0, other)
+        answer = partial(_answer, library, request, n_kept, tokens, names)
+        sent = holders.send(for_each(holders, [other], answer).get(other), other, 0)
+        look = partial(_common, library, client, sent, (sizes[other], n_kept), names[other])
+        found = for_each(holders, [0], look)
+        kept = kept[found[0]] if found else kept
+        count = holders.bcast(len(kept))
+        if not isinstance(count, int) or not 0 <= count <= min(n_kept, sizes[other]):
+            raise InputError(
+                f"party {names[0]!r} says that {brief(count)} ids are in common with party "
+                f"{names[other]!r}, of at most {min(n_kept, sizes[other])}"
+            )
+        n_kept = count
+        check_common(None if n_kept else other, names)
+    common = _to_each([tokens[0][kept] if holders.mine(0) else None] * len(names), holders)
+
+    def rows_of(party: int) -> NDArray[np.intp]:
+        ids = np.asarray(common[party])
+        if ids.shape != (n_kept,) or ids.dtype.kind != "S":
+            raise InputError(
+                f"party {names[0]!r} sent a list of {ids.size} ids in common, expected {n_kept}"
+            )
+        (_, place), alone = match([ids, tokens[party]])
+        if alone is not None or len(place) != n_kept:
+            raise InputError(
+                f"party {names[party]!r} lacks ids that the set intersection found; run it again"
+            )
+        return np.asarray(place, dtype=np.intp)
+
+    return for_each(holders, parties, rows_of), n_kept
+
+
+def _to_each(values: Sequence[Any], holders: Placement) -> dict[int, Any]:
+    """Send each party a value of the first one; returned are those of the parties held here."""
+    received = {}
+    for party, value in enumerate(values):
+        value = holders.send(value, 0, party)
+        if holders.mine(party):
+            received[party] = value
+    return received
+
+
+def _answer(
+    library: dict[int, Any], request: object, n_ids: int, tokens: dict[int, Tokens],
+    names: Sequence[str], party: int,
+) -> list[bytes]:  # fmt: skip
+    """Return a party's messages to the first one, whose request must have ``n_ids`` ids."""
+    psi = library[party]
+    with _read_from(names[0]):
+        parsed = _read(psi.Request, request, n_ids, names[0])
+        server = psi.server.CreateWithNewKey(True)
+        answer = server.ProcessRequest(parsed).SerializeToString()
+    texts = _texts(tokens[party])
+    setup = server.CreateSetupMessage(FALSE_POSITIVES, n_ids, texts, psi.DataStructure.RAW)
+    return [setup.SerializeToString(), answer]
+
+
+def _common(
+    library: dict[int, Any], client: Any, sent: Any, sizes: Sequence[int], name: str, first: int
+) -> NDArray[np.intp]:
+    """Return which of the first party's ids another has too, by the messages that it sent."""
+    psi = library[first]
+    with _read_from(name):
+        setup = _read(psi.ServerSetup, sent[0], sizes[0], name)
+        answer = _read(psi.Response, sent[1], sizes[1], name)
+        # In no order; each once, since ids differ.
+        return np.unique(np.array(client.GetIntersection(setup, answer), dtype=np.intp))
+
+
+def _read(kind: Any, message: Any, n_ids: int, name: str) -> Any:
+    """Read a message of so many encrypted ids: of others nothing is made, or computed with."""
+    found, n_found = None, len(message) // POINT_BYTES
+    if n_found == n_ids:
+        found = kind()
+        found.ParseFromString(message)
+        n_found = len(getattr(found, "raw", found).encrypted_elements)
+    if n_found != n_ids:
+        raise InputError(
+            f"party {name!r} sent {n_found} encrypted ids, but it may send {n_ids}, as many as it "
+            "has announced or as are still in question"
+        )
+    return found
+
+
+@contextmanager
+def _read_from(name: str) -> Iterator[None]:
+    """Turn whatever the library raises into InputError that names the sender."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception:
+        raise InputError(
+            f"party {name!r} has sent something else than encrypted ids; are all of the same "
+            "version of vpem?"
+        ) from None
+
+
+def _texts(tokens: Tokens) -> list[str]:
+    return [token.decode() for token in tokens.tolist()]
+
+
+def _library() -> Any:
+    """Return openmined-psi."""
+    try:
+        import private_set_intersection.python as psi
+    except ImportError:
+        raise InputError(
+            "align psi needs openmined-psi; pip install 'vpem[psi]', or align by hmac"
+        ) from None
+    return psi
+
+
+def check_common(alone: int | None, names: Sequence[str]) -> None:
+    """Raise InputError if there is a party that has nothing in common with those before it."""
+    if alone is not None:
+        before = f"with party {names[0]!r}" if alone == 1 else "with the parties before it"
+        raise InputError(
+            f"party {names[alone]!r} has no id in common {before}; are ids written alike "
+            "everywhere (zeros in front, upper case), and are these the right files?"
+        )
 
 
 BY_POSITION = (", or join them by position all the same with ", Setting("align", "none"))
@@ -436,7 +427,7 @@ def check_ids(
     level: str | None,
     apart: bool,  # the processes are other people's
 ) -> None:
-    """Raise InputError if ids are missing, cannot be compared, or nobody has said what they do."""
+    """Raise InputError if ids are missing, cannot be compared, or it is not said what they do."""
     kinds = [fact["kind"] for fact in facts]
     having = [name for name, kind in zip(names, kinds, strict=True) if kind != "none"]
     if level not in (None, "none") and "none" in kinds:
@@ -517,9 +508,6 @@ def _same_order(
     return len(having) == len(names)
 
 
-# ---- ids or hashes to the first party -----------------------------------------------------------
-
-
 def _hashed(
     tokens: dict[int, Tokens],
     names: Sequence[str],
@@ -528,17 +516,17 @@ def _hashed(
 ) -> dict[int, Tokens]:
     """Replace ids by keyed hashes (HMAC-SHA256) of this run, after checking that keys agree."""
     salt = holders.bcast(secrets.token_bytes(16))
-    given = {} if keys is None else keys
-    stretched = {key: hashlib.scrypt(key, salt=salt, **STRETCHED) for key in set(given.values())}
+    keys = {} if keys is None else keys
+    stretched = {key: hashlib.scrypt(key, salt=salt, **STRETCHED) for key in set(keys.values())}
 
     def mark(party: int) -> str:
-        if party not in given:
+        if party not in keys:
             raise InputError(
                 Setting("align", "hmac"),
                 " needs a key that all parties share; give its file by ",
                 Setting("align_key"),
             )
-        return hmac.digest(stretched[given[party]], b"vpem: which key", "sha256").hex()
+        return hmac.digest(stretched[keys[party]], b"vpem: which key", "sha256").hex()
 
     marks = holders.allgather(for_each(holders, range(len(names)), mark))
     for party, name in enumerate(names):
@@ -548,7 +536,7 @@ def _hashed(
             )
     out = {}
     for party, part in tokens.items():
-        key = stretched[given[party]]
+        key = stretched[keys[party]]
         digests = [hmac.digest(key, b"vpem: id " + token, "sha256") for token in part.tolist()]
         out[party] = np.frombuffer(b"".join(digests), dtype="S32")
     return out
@@ -574,20 +562,16 @@ def _matched(
         n_complete = int(np.all([place >= 0 for place in places], axis=0).sum())
     alone, n_complete = holders.bcast([alone, n_complete])
     check_common(alone, names)
-    told = {}
-    for party in range(len(names)):
-        value = holders.send(places[party], 0, party)
-        if holders.mine(party):
-            told[party] = value
+    chosen_rows = _to_each(places, holders)
 
     def rows_of(party: int) -> NDArray[np.intp]:
-        chosen, order = np.asarray(told[party]), orders[party]
+        chosen, order = np.asarray(chosen_rows[party]), orders[party]
         fits = chosen.ndim == 1 and chosen.dtype.kind == "i"
         fits = fits and -keep_missing <= chosen.min(initial=0) <= chosen.max(initial=0) < len(order)
         if not fits or len(np.unique(chosen[chosen >= 0])) < (chosen >= 0).sum():
             raise InputError(
                 f"party {names[0]!r} must tell party {names[party]!r} which of its {len(order)} "
-                f"rows are used, each once, got {brief(told[party])}"
+                f"rows are used, each once, got {brief(chosen_rows[party])}"
             )
         out = np.full(len(chosen), -1, dtype=np.intp)
         out[chosen >= 0] = order[chosen[chosen >= 0]]
@@ -597,7 +581,7 @@ def _matched(
 
 
 def _outer(tokens: Sequence[Tokens]) -> tuple[list[Any], int | None]:
-    """Match the rows that any has, in the order in which they first appear; see `_inner`."""
+    """Match the rows that any has, in the order in which they first appear; see `match`."""
     _, first, of = np.unique(np.concatenate(tokens), return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.intp)
     rank[np.argsort(first)] = np.arange(len(first))

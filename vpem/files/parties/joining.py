@@ -1,17 +1,8 @@
-"""Where rows that parties have together come from, so that what is found of them can go back.
-
-Weights of rows that parties hold: one for a row that several have, or each party's own.
-
-Labels for a fit that one of the parties has.
-
-What one process has of the data of parties that several processes hold.
-
-A dataset cut into parties' datasets, as if it had never been in one place: for trials.
-
-Parties become one dataset: their features side by side, or their rows one below the other.
+"""Parties become one dataset: their features side by side, or their rows one below the other.
 
 Parties may be held by several processes, each of which reads its own parties' files only, and
-keeps what is in them to itself.
+keeps what is in them to itself. `cut` is the other direction, for trials: a dataset becomes
+parties' datasets, as if it had never been in one place.
 """
 
 from __future__ import annotations
@@ -95,51 +86,6 @@ def joined_weights(
     return found
 
 
-def stacked_weights(
-    parties: Sequence[Party],
-    held: Mapping[int, Holding],
-    name: str | None,
-    holders: Placement,
-) -> NDArray[np.float64] | None:
-    """Put the weights of parties that hold different rows, and all have some, below each other."""
-    if name is None:
-        return None
-
-    def weights(party: int) -> NDArray[np.float64]:
-        found = held[party].sample_weight
-        if found is None:
-            raise InputError(f"party {parties[party].name!r} has no sample weights called {name!r}")
-        return found
-
-    found = for_each(holders, range(len(parties)), weights)
-    return np.concatenate([np.empty(0), *found.values()])
-
-
-def check_labels(held: Mapping[int, Holding], party: int, name: str) -> None:
-    """Raise InputError where another party of this process has labels for the fit too."""
-    labelled = [one for one, holding in held.items() if holding.labels_for_fit is not None]
-    if party in labelled[1:]:
-        raise InputError(
-            f"party {name!r} has ", Setting("labels_for_fit"), ", but they are added to the term "
-            "of one hub, and another party has some; leave out all but those of one",
-        )  # fmt: skip
-
-
-def labels_of_rows(held: Mapping[int, Holding], found: Alignment) -> Report:
-    """Return what a fit is told of the joined rows, and by whom, where a party here has labels."""
-    for party, holding in held.items():
-        if holding.labels_for_fit is not None:
-            values = holding.labels_for_fit.at(found.rows[party])
-            return {"labels_for_fit": values, "labelled_by": party}
-    return {}
-
-
-def refuse_labels_of_rows(holding: Holding, name: str) -> None:
-    """Raise InputError where a party that holds rows has labels for the fit."""
-    if holding.labels_for_fit is not None:
-        raise InputError(f"party {name!r}: ", Setting("labels_for_fit"), *OF_SUMS_OVER_HUBS[1])
-
-
 def cut(
     dataset: Dataset,
     partition: Partition,
@@ -151,7 +97,7 @@ def cut(
     """Give each agent a dataset of its own features, with ids; labels are with the first.
 
     If ``shuffle``, each party's rows have an order of their own. ``drop_ids`` in [0, 1) is the
-    share of rows that each party lacks, drawn for each anew.
+    share of rows that each party lacks, drawn for each party by itself.
     """
     drop_ids = check_number("drop_ids", drop_ids, least=0.0, most=1.0)
     rng = np.random.default_rng(check_int("seed", seed, least=0))
@@ -344,44 +290,28 @@ def join_parties(
     holders: Placement | None = None,
     tell: Tell | None = None,
 ) -> tuple[Dataset, Alignment]:
-    """Join parties, which hold different features of the same rows, to one dataset.
+    """Join parties, which hold different features of the same rows, to one dataset (M, d).
 
-    Parameters
-    ----------
-    parties : sequence of Party
-        Who they are.
-    level, key, keep_missing
-        As for `align_parties`. Where nobody says a ``level``, ids must be the same row by row, or
-        no party has any, and none a column that another has.
-    keep_empty, keep_constant : bool
-        As for `vpem.files.parties.opening.open_parties`.
-    sample_weight : str, optional
-        What weights of rows are called in the files of the parties that have them, of which there
-        is one, or they agree: a dataset of HDF5, a column of a table. All learn them.
-    holders : Placement, optional
-        Which process holds which; all call this alike.
-    tell : callable, optional
-        As for `vpem.files.parties.opening.open_parties`.
+    Options are those of `align_parties` and `open_parties`; all processes call this alike, and
+    raise the same VpemError. Without a ``level``, ids must be the same row by row, or no party has
+    any, and none a column that another has. ``sample_weight`` names weights of rows in the files of
+    the parties that have them: a dataset of HDF5, a column of a table; all parties learn them.
 
-    Returns
-    -------
-    dataset : Dataset
-        Its partition says which party holds which features. A party's features are NaN where it
-        lacks the row. Labels are kept if exactly one party has them (and all the rows). Where
-        several processes hold parties, a `Share`, without labels, and with the ids that the first
-        party has of all rows in its own process.
-    alignment : Alignment
-        What became of whose rows.
-
-    Raises
-    ------
-    VpemError
-        In every process the same, as `open_parties`, `align_parties` and `joined_names`.
+    The partition of the result says which party holds which features, NaN where it lacks the row.
+    Labels are kept if exactly one party has them (and all the rows). Where several processes hold
+    parties, it is a `Share`, without labels, and with the ids that the first party has of all rows
+    in its own process.
     """
     holders = holders or Placement.here(len(parties))
     apart = not holders.engine.open
-    how: Report = {"keep_empty": keep_empty, "keep_constant": keep_constant, "tell": tell}
-    held = open_parties(parties, holders, weights=sample_weight, **how)
+    held = open_parties(
+        parties,
+        holders,
+        keep_empty=keep_empty,
+        keep_constant=keep_constant,
+        weights=sample_weight,
+        tell=tell,
+    )
     try:
         own = list(held.values())
 
@@ -405,17 +335,29 @@ def join_parties(
         dtypes = [holding.dtype for holding in held.values()] or [np.dtype(np.float32)]
         shape = (found.n_samples, sum(widths))
         X = _empty(shape, np.result_type(*dtypes), parties, holders)
+        labelling = [one for one in held if held[one].labels_for_fit is not None]
 
         def fill(party: int) -> None:
             own = slice(first[party], first[party] + len(held[party].feature_names))
             held[party].fill(X[:, own], found.rows[party])
-            check_labels(held, party, parties[party].name)
+            if party in labelling[1:]:
+                raise InputError(
+                    f"party {parties[party].name!r} has ",
+                    Setting("labels_for_fit"),
+                    ", but they are added to the term of one hub, and another party has some; "
+                    "leave out all but those of one",
+                )
 
         for_each(holders, range(len(parties)), fill)
     finally:
         for holding in held.values():
             holding.close()
-    labels_of_fit = labels_of_rows(held, found)
+    labels_of_fit: Report = {}
+    if labelling:
+        known = held[labelling[0]].labels_for_fit
+        assert known is not None
+        values = known.at(found.rows[labelling[0]])
+        labels_of_fit = {"labels_for_fit": values, "labelled_by": labelling[0]}
     source = ", ".join(str(party.path) for party in parties)
     homes = {
         party: Home.joined(parties[party].name, holding.ids, holding.n_samples, found.rows[party])
@@ -492,34 +434,21 @@ def stack_parties(
 ) -> Dataset:
     """Put parties, which hold different rows of the same features, one below the other.
 
-    Parameters
-    ----------
-    parties : sequence of Party
-        Who they are. Features are matched by name, in the order of the first party.
-    keep_empty : bool
-        As for `vpem.files.parties.opening.open_parties`.
-    sample_weight : str, optional
-        What weights of rows are called in the files of all parties.
-    holders : Placement, optional
-        Which process holds which; all call this alike. All learn every party's names of features
-        and number of rows.
-    tell : callable, optional
-        As for `vpem.files.parties.opening.open_parties`.
-
-    Returns
-    -------
-    Dataset
-        Its workers say which party holds which rows. Ids and labels are kept if all have them.
-        Where several processes hold parties, a `Share`, without ids and labels.
-
-    Raises
-    ------
-    VpemError
-        In every process the same, if a file cannot be read or parties have different features.
+    Features are matched by name, in the order of the first party; all parties have weights called
+    ``sample_weight``. All processes call this alike, learn every party's names of features and
+    number of rows, and raise the same VpemError. The workers of the result say which party holds
+    which rows. Ids and labels are kept if all have them. Where several processes hold parties, it
+    is a `Share`, without ids and labels.
     """
     holders = holders or Placement.here(len(parties))
-    how: Report = {"keep_empty": keep_empty, "keep_constant": True, "tell": tell}
-    held = open_parties(parties, holders, weights=sample_weight, **how)
+    held = open_parties(
+        parties,
+        holders,
+        keep_empty=keep_empty,
+        keep_constant=True,
+        weights=sample_weight,
+        tell=tell,
+    )
     try:
         for_each(holders, range(len(parties)), lambda party: refuse_gaps([held[party]]))
         facts = holders.allgather(
@@ -539,7 +468,12 @@ def stack_parties(
 
         def fill(party: int) -> None:
             holding = held[party]
-            refuse_labels_of_rows(holding, parties[party].name)
+            if holding.labels_for_fit is not None:
+                raise InputError(
+                    f"party {parties[party].name!r}: ",
+                    Setting("labels_for_fit"),
+                    *OF_SUMS_OVER_HUBS[1],
+                )
             own = np.empty((holding.n_samples, len(names[0])), dtype=dtype)
             holding.fill(own)
             order = [holding.feature_names.index(name) for name in names[0]]
@@ -547,7 +481,19 @@ def stack_parties(
             X[end[party] - holding.n_samples : end[party]] = rows
 
         for_each(holders, range(len(parties)), fill)
-        weights = stacked_weights(parties, held, sample_weight, holders)
+
+        def weights_of(party: int) -> NDArray[np.float64]:
+            found = held[party].sample_weight
+            if found is None:
+                raise InputError(
+                    f"party {parties[party].name!r} has no sample weights called {sample_weight!r}"
+                )
+            return found
+
+        weights = None
+        if sample_weight is not None:
+            columns = for_each(holders, range(len(parties)), weights_of)
+            weights = np.concatenate([np.empty(0), *columns.values()])
     finally:
         for holding in held.values():
             holding.close()

@@ -23,7 +23,7 @@ from vpem.checks import (
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError, Setting, VpemError
 from vpem.files.datasets import default_names
-from vpem.files.observations import header_of, is_long, read_entries, sort_names
+from vpem.files.observations import Entries, header_of, is_long, read_entries, sort_names
 from vpem.files.parties.alignment import check_ids, checksum
 from vpem.files.parties.joining import refuse_shared
 from vpem.files.parties.opening import Holding, Party, Tell, open_party
@@ -63,37 +63,17 @@ def observe_parties(
     """Read what each party saw of one matrix, of which rows and columns have names.
 
     A party's file is a long table with the columns row, column and value, or a matrix (HDF5, CSV,
-    Parquet), empty or NaN where it saw nothing; the rows of these are called by their ids. All
-    parties learn the names of all rows and columns, of which each has some, and how many entries
-    each party saw. Where all name the same ones these are in the order of the first party, and
-    else numbers by size, others by the alphabet.
+    Parquet), empty or NaN where it saw nothing; the rows of these are called by their ids.
+    ``sample_weight`` names the weights of entries (of a long table) or of rows (of a matrix): a
+    column, or a dataset of HDF5. All processes call this alike, raise the same VpemError, and get
+    what their own parties saw (`Observations.part`). All parties learn the names of all rows and
+    columns, of which each has some, and how many entries each party saw. Where all name the same
+    ones these are in the order of the first party, and else numbers by size, others by the
+    alphabet.
 
-    Parameters
-    ----------
-    parties : sequence of Party
-        Who they are.
-    sample_weight : str, optional
-        What the weights of entries (of a long table) or of rows (of a matrix) are called in the
-        files: a column, or a dataset of HDF5. Default: all weigh the same.
-    holders : Placement, optional
-        Which process holds which; all call this alike. Each has what its own parties saw
-        (`Observations.part`).
-    tell : callable, optional
-        As for `vpem.files.parties.opening.open_parties`, of tables that are matrices.
-    level : str, optional
-        How rows are found that are the same: ids, by their names, or none, by their places in
-        matrices, whatever names they have. Default: by names, or by places if no party has any, and
-        none a column that tells its rows to be other ones.
-
-    Returns
-    -------
-    Observations
-
-    Raises
-    ------
-    VpemError
-        In every process the same, if a file cannot be read or is not what it must be, a party has
-        an entry twice or saw nothing, or nobody saw anything of a column.
+    ``level`` says how rows are found that are the same: ids, by their names, or none, by their
+    places in matrices, whatever names they have; by default by names, or by places if no party has
+    any, and none a column that shows its rows to be other ones.
     """
     holders = holders or Placement.here(len(parties))
     every = range(len(parties))
@@ -121,7 +101,7 @@ def observe_parties(
         by_position=nameless and len(parties) > 1,
         weights=None
         if sample_weight is None
-        else tuple(_weights(parts[one]) if one in parts else none for one in every),
+        else tuple((parts[one].weights or (none,))[0] if one in parts else none for one in every),
         sizes=np.array(list(counts.values()), dtype=np.intp) if holders.apart else None,
     )
     seen = np.zeros(found.shape, dtype=np.bool_)
@@ -151,11 +131,6 @@ def entries_of(
         weights=own.weights,
         partial=True,
     )
-
-
-def _weights(part: Observations) -> NDArray[np.float64]:
-    assert part.weights is not None
-    return part.weights[0]
 
 
 def _places(own: Sequence[str], names: Sequence[str]) -> NDArray[np.intp]:
@@ -236,9 +211,6 @@ def _refuse_other_rows(
                 refuse_shared(names, [[name], [name]], {name: apart}.__getitem__)
 
 
-# ---- files --------------------------------------------------------------------------------------
-
-
 def read_observed(party: Party, weight: str | None, tell: Tell | None) -> Observed:
     """Read what one party saw."""
     files = party.find()
@@ -253,9 +225,10 @@ def read_observed(party: Party, weight: str | None, tell: Tell | None) -> Observ
     table = party.table
     if table.features is None and table.id_column is None and any(map(is_long, headers)):
         try:
-            return _read_long(files, weight)
+            tables = [read_entries(file, KINDS, weight) for file in files]
         except VpemError as error:
             raise type(error)(f"party {party.name!r}: ", *error.parts) from None
+        return _of_entries(tables, weight)
     if table.id_column is None and headers and headers[0]:
         called = [name for name in headers[0] if name.strip().lower() in ROW_NAMES]
         table = table.changed(id_column=called[0]) if len(called) == 1 else table
@@ -311,9 +284,8 @@ def _naming(holding: Holding, values: NDArray[np.float64]) -> dict[str, NDArray[
     return found | (numbers if len(numbers) <= MOST_NUMBERS else {})
 
 
-def _read_long(files: Sequence[Any], weight: str | None) -> Observed:
-    """Read long tables, which follow one another."""
-    tables = [read_entries(file, KINDS, weight) for file in files]
+def _of_entries(tables: Sequence[Entries], weight: str | None) -> Observed:
+    """Return what a party saw by long tables, which follow one another."""
     whole = tables[0]
     for table in tables[1:]:
         for kind in KINDS:
