@@ -37,7 +37,7 @@ def test_a_key_is_its_owners_and_is_never_replaced(tmp_path):
     made = make_identity(folder_of(tmp_path, "lab"), "lab")
     assert stat.S_IMODE(made.key.stat().st_mode) == 0o600
     before = made.key.read_bytes(), made.certificate.read_bytes()
-    with pytest.raises(FileError, match=r"lab.key exists; nobody's key is replaced"):
+    with pytest.raises(FileError, match=r"lab.key exists; no key is replaced"):
         make_identity(made.key.parent, "lab")
     assert (made.key.read_bytes(), made.certificate.read_bytes()) == before
     assert sorted(os.listdir(made.key.parent)) == ["lab.crt", "lab.key"]

@@ -1,17 +1,13 @@
-"""The state of a run on disk: nested values and arrays, whole or not at all, trusting nothing.
-
-A state is a dict of str keys whose values are None, bool, int, float, str, bytes, NumPy arrays,
-and dicts, lists and tuples of these. What it looks like is written as JSON; the numbers of all
-arrays of one type stand one after the other in one dataset, so that very many small arrays cost no
-more than one. A digest tells whether anything has changed since.
-
-Checkpoints: a run that was broken off goes on as if it had not been.
+"""Checkpoints: a run that was interrupted is resumed as if it had not been.
 
 A loop offers its state at the end of every iteration; a `Saver` asks for it when a checkpoint is
-due, or when somebody wants the process to end. A recipe wraps what its loop offers in its own
-state. What must not change between two parts of a run is compared before it goes on.
+due, or when the process is to end. A recipe wraps what its loop offers in its own state. What must
+not change between two parts of a run is compared before it is resumed.
 
-What a run is told from others by, when it goes on from a checkpoint.
+A state is a dict of str keys whose values are None, bool, int, float, str, bytes, NumPy arrays,
+and dicts, lists and tuples of these. Its structure is written as JSON; the numbers of all arrays of
+one type stand one after the other in one dataset, so that very many small arrays cost no more than
+one. A digest shows whether anything has changed since.
 """
 
 from __future__ import annotations
@@ -57,14 +53,9 @@ from vpem.terms.statistics import leaves
 ENCODING = "vpem-checkpoint"
 VERSION = "0.1.0"
 
-DTYPES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
-"""Types of arrays."""
-
-DEEPEST = 100
-"""How deep values may be nested in a state."""
-
+DTYPES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")  # of arrays
+DEEPEST = 100  # how deep values may be nested in a state
 MOST_DIMENSIONS = 16
-
 MOST_EMPTY = 1 << 16
 """Arrays without numbers in a list: a few characters must not become very many of them."""
 
@@ -88,40 +79,28 @@ class _Writer:
         if isinstance(value, np.bool_ | np.integer):
             return value.item()
         if isinstance(value, bytes):
-            return ["bytes", *self._kept(np.frombuffer(value, dtype=np.uint8))[2]]
+            return ["bytes", *self._pooled(np.frombuffer(value, dtype=np.uint8))[1]]
         if isinstance(value, np.ndarray):
-            return self._array(value)
+            # How numbers lie in memory decides in which order they are added up.
+            turned = value.ndim > 1 and value.flags.f_contiguous and not value.flags.c_contiguous
+            return ["turned" if turned else "array", *self._pooled(value.T if turned else value)]
         if isinstance(value, dict):
-            return self._mapping(value)
+            if not all(isinstance(key, str) for key in value):
+                raise TypeError("the keys of a state are strings")
+            return {key: self.plain(item) for key, item in value.items()}
+        if isinstance(value, list) and len(value) > 1 and _alike(value):
+            return ["arrays", *self._pooled(np.stack(value))]
         if isinstance(value, list | tuple):
-            return self._sequence(value)
+            return ["tuple" if isinstance(value, tuple) else "list", *map(self.plain, value)]
         raise TypeError(f"a state holds no {type(value).__name__}")
 
-    def _kept(self, array: Labels) -> tuple[str, Labels, list[int]]:
+    def _pooled(self, array: Labels) -> tuple[str, list[int]]:
+        """Put numbers into the pool of their type; return its name, and their shape."""
         name = array.dtype.str[1:]
         if name not in DTYPES:
             raise TypeError(f"a state holds no arrays of {array.dtype}")
         self.pools.setdefault(name, []).append(array.reshape(-1))
-        return name, array, list(array.shape)
-
-    def _array(self, value: Labels) -> list[object]:
-        # How numbers lie in memory decides in which order they are added up.
-        turned = value.ndim > 1 and value.flags.f_contiguous and not value.flags.c_contiguous
-        name, _, shape = self._kept(value.T if turned else value)
-        return ["turned" if turned else "array", name, shape]
-
-    def _mapping(self, value: State) -> State:
-        if not all(isinstance(key, str) for key in value):
-            raise TypeError("the keys of a state are strings")
-        return {key: self.plain(item) for key, item in value.items()}
-
-    def _sequence(self, value: Sequence[object]) -> list[object]:
-        if isinstance(value, list) and len(value) > 1 and _alike(value):
-            made = np.stack(value)
-            name, _, shape = self._kept(made)
-            return ["arrays", name, shape]
-        kind = "tuple" if isinstance(value, tuple) else "list"
-        return [kind, *map(self.plain, value)]
+        return name, list(array.shape)
 
 
 def _alike(values: Sequence[object]) -> bool:
@@ -276,15 +255,13 @@ def read_state(path: PathLike) -> State:
     return state
 
 
-EVERY = 10
-"""Iterations from one checkpoint to the next where nothing else is asked for."""
-
+EVERY = 10  # iterations from one checkpoint to the next, by default
 
 MAY_DIFFER = ("max_iter", "n_epochs", "n_threads")
-"""What may be another when a run goes on."""
+"""What may be another when a run is resumed."""
 
 CHECKPOINT = {"generation": Integer(1), "facts": TableOf(PLAIN), "run": TableOf()}
-"""What `FileSaver` writes; the run is checked by whoever goes on with it."""
+"""What `FileSaver` writes; the run is checked by the loop that resumes it."""
 
 
 def newest_common(generations: Sequence[Sequence[int]]) -> int | None:
@@ -361,35 +338,8 @@ class FileSaver:
     an iteration that all have. Where processes are others' (`Engine.open`) each has a path of its
     own, and these files there.
 
-    Parameters
-    ----------
-    path : path
-        The file.
-    every : int
-        Iterations from one checkpoint to the next; the last of a run is always written.
-    resume : bool or "if-any"
-        Go on from the file; "if-any": from the beginning where there is none.
-    force : bool
-        Replace a file that exists.
-    engine : Engine, optional
-        The processes, which agree on the iteration to go on from, and on when to end. None: this
-        one alone.
-    gone_on : bool
-        Whether the processes were more, and go on without some: what there is of the run of all is
-        `former`, and is replaced after the first iteration.
-
-    Attributes
-    ----------
-    former : dict of int to dict
-        States of a run of more processes, by generation.
-
-    Raises
-    ------
-    FileError
-        If there is no file to go on from, it cannot be used, or one exists and neither ``resume``
-        nor ``force`` is asked for.
-    InputError
-        If an option is out of range.
+    FileError if there is no file to resume from, it cannot be used, or one exists and neither
+    ``resume`` nor ``force`` is said.
     """
 
     saved: State | None = None
@@ -399,11 +349,11 @@ class FileSaver:
         self,
         path: PathLike,
         *,
-        every: int = EVERY,
-        resume: bool | str = False,
-        force: bool = False,
-        engine: Engine | None = None,
-        gone_on: bool = False,
+        every: int = EVERY,  # iterations between checkpoints; the last of a run is always written
+        resume: bool | str = False,  # "if-any": from the beginning where there is no file
+        force: bool = False,  # replace a file that exists
+        engine: Engine | None = None,  # the processes, which resume and end together; None: one
+        gone_on: bool = False,  # the processes were more, and resume without some
     ) -> None:
         self.every = check_int("checkpoint_every", every, least=1)
         if resume not in (False, True, "if-any"):
@@ -421,6 +371,7 @@ class FileSaver:
         self._found: State | None = None
         self._gone_on = gone_on
         self.former: dict[int, State] = {}
+        """States of a run of more processes, by generation; replaced after the first iteration."""
         check_ending(path, "checkpoints")
         self.release = hold(self.path, self)
         """Lets other processes have the file, once no more is written."""
@@ -495,13 +446,7 @@ class FileSaver:
             )
 
     def begin(self, facts: State) -> None:
-        """Check that what was found is of the run that these facts describe.
-
-        Raises
-        ------
-        InputError
-            Naming what is another, and what it was.
-        """
+        """Raise InputError where what was found is not of the run that these facts describe."""
         facts = {"vpem": vpem.__version__, **facts, "processes": self.size}
         self._facts = facts
         if self._found is None:
@@ -524,7 +469,7 @@ class FileSaver:
         self._found = None
 
     def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
-        """Write the state if it is due, the last, or somebody wants the process to end."""
+        """Write the state if it is due, the last, or the process is to end."""
         self.generation += 1
         wanted = self._largest(self.signal or 0)
         if wanted or last or self._gone_on or self.generation % self.every == 0:
@@ -542,9 +487,6 @@ class FileSaver:
         if self._gone_on and self.before is not None:
             self.before.unlink(missing_ok=True)
         self._gone_on = False
-
-
-# ---- what a run is told from others by ----------------------------------------------------------
 
 
 def _is_sum(value: object) -> bool:

@@ -1,12 +1,7 @@
-"""Where a dataset comes from, as text attributes of its file.
+"""Datasets: a matrix of examples by features, with what is known about rows, columns and agents.
 
-What datasets note of their rows: ids, labels and weights, one value a row.
-
-Matrices of numbers in HDF5 files that anybody may have made, AnnData among them.
-
-Datasets: a matrix of examples by features, with what is known about rows, columns and agents.
-
-The file format is described in docs/reference/file-formats.md.
+The file format is described in docs/reference/file-formats.md; matrices are also read of HDF5 files
+that anybody may have made, AnnData among them.
 """
 
 from __future__ import annotations
@@ -46,9 +41,6 @@ from vpem.records import Shown
 from vpem.terms.families.kinds import Kinds
 
 if TYPE_CHECKING:
-    import h5py
-
-    pass
     from vpem.files.readers.frames import SomeLabels
     from vpem.files.table_settings import TableSettings
 
@@ -57,16 +49,8 @@ ABOUT = ("source", "licence", "sha256")
 """Attributes: where to find the data and how to cite them, on what terms, of which file."""
 
 
-def write_about(file: h5py.File, about: Mapping[str, str]) -> None:
-    """Write attributes of the root; InputError for one that `ABOUT` does not have."""
-    for name, text in about.items():
-        if name not in ABOUT:
-            raise InputError(f"what is told about a dataset is {', '.join(ABOUT)}, got {name!r}")
-        write_attribute(file, name, text)
-
-
 def read_about(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Return those of the attributes that a file has."""
+    """Return those of the attributes `ABOUT` that a file has."""
     with open_read(path) as file:
         found = {name: read_attribute(file, name) for name in ABOUT}
     return {name: text for name, text in found.items() if text is not None}
@@ -168,7 +152,11 @@ def read_matrix(
     """Read the two-dimensional dataset ``name``, or say which ones there are."""
     item = find(file, name)
     if item is None:
-        present = _matrices(file)
+        present = {
+            path: " x ".join(map(str, one.shape))
+            for path, one in list_datasets(file).items()
+            if one.dtype.kind in "iuf" and one.ndim == 2 and one.size
+        }
         hint = did_you_mean(name, present)
         listed = shorten(f"{path} ({shape})" for path, shape in present.items())
         lacking = f"{file.filename} has no {name}; "
@@ -188,15 +176,6 @@ def read_matrix(
             return stored
         matrix.close()
     return as_matrix(read_array(file, name, ndim=2), source, dtype)
-
-
-def _matrices(file: h5py.File) -> dict[str, str]:
-    """Return path and shape of every two-dimensional numeric dataset that is not empty."""
-    return {
-        name: " x ".join(map(str, item.shape))
-        for name, item in list_datasets(file).items()
-        if item.dtype.kind in "iuf" and item.ndim == 2 and item.size
-    }
 
 
 def names_in(file: h5py.File, group: str) -> tuple[str, ...]:
@@ -488,7 +467,15 @@ def write_dataset(
         atomic_write(path, force, "datasets") as temporary,
         create(temporary, ENCODING, VERSION) as file,
     ):
-        _write_matrix(file, dataset.X, rows)
+        if isinstance(dataset.X, FileMatrix):
+            shape, dtype = dataset.X.shape, dataset.X.dtype
+            chunks = rows, shape[1]
+            matrix = file.create_dataset("X", shape, dtype, chunks=chunks, track_times=False)
+            describe_element(matrix, "array", "0.2.0")
+            for start, part in dataset.X.runs():
+                matrix[start : start + len(part)] = part
+        else:
+            write_array(file, "X", dataset.X, chunks=(rows, dataset.n_features))
         write_strings(file, "feature_names", dataset.feature_names)
         for name, column in (("ids", dataset.ids), ("labels", dataset.labels)):
             if column is not None:
@@ -509,7 +496,11 @@ def write_dataset(
             group = _group(file, "truth")
             for name, values in truth.items():
                 write_array(group, name, values)
-        write_about(file, about or {})
+        for name, text in (about or {}).items():
+            if name not in ABOUT:
+                listed = ", ".join(ABOUT)
+                raise InputError(f"what is told about a dataset is {listed}, got {name!r}")
+            write_attribute(file, name, text)
 
 
 def read_truth(path: str | os.PathLike[str]) -> dict[str, NDArray[np.floating]] | None:
@@ -520,19 +511,6 @@ def read_truth(path: str | os.PathLike[str]) -> dict[str, NDArray[np.floating]] 
         names = ("weights", "means", "covariances", "overlap")
         stored = [name for name in names if find(file, f"truth/{name}") is not None]
         return {name: read_array(file, f"truth/{name}") for name in stored}
-
-
-def _write_matrix(file: h5py.File, X: Floats | FileMatrix, rows: int) -> None:
-    """Write ``X`` in chunks of whole rows, a run of rows at a time if it is on disk."""
-    if not isinstance(X, FileMatrix):
-        write_array(file, "X", X, chunks=(rows, X.shape[1]))
-        return
-    dataset = file.create_dataset(
-        "X", shape=X.shape, dtype=X.dtype, chunks=(rows, X.shape[1]), track_times=False
-    )
-    describe_element(dataset, "array", "0.2.0")
-    for start, part in X.runs():
-        dataset[start : start + len(part)] = part
 
 
 def _group(file: h5py.File, name: str) -> h5py.Group:

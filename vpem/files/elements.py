@@ -2,13 +2,8 @@
 
 A schema is a dict in the order of reading: names of datasets (paths) and, behind ``@``, of
 attributes, with a field of `vpem.network.schema` or of this module each; `Maybe` where it may be
-absent. Sizes are named there, and a name stands for one number in the whole table.
-
-Schemas of what a fit reports: each key that is read again from a file, and its type.
-
-Every one may be absent or None: files are of several versions and of other programs.
-
-Families of features as HDF5 files keep them, of data and of models alike.
+absent. Sizes are named there, and a name stands for one number in the whole table. Keys of a fit's
+report may all be absent or None: files are of several versions and of other programs.
 """
 
 from __future__ import annotations

@@ -101,7 +101,14 @@ def copy_example(name: str, target: PathLike, force: bool = False) -> None:
         if ending_of(target) not in (".csv", ""):
             raise InputError(f"{name} is copied to a .csv file, got {os.fspath(target)}")
     elif check_ending(target, "results") not in (".h5", ".hdf5"):
-        _write_table(source, target, force)
+        from vpem.files.data import read_dataset
+        from vpem.files.results import write_columns
+
+        dataset = read_dataset(source)
+        columns = dict(zip(dataset.feature_names, dataset.X.T, strict=True))
+        if dataset.labels is not None:
+            columns["label"] = dataset.labels
+        write_columns(target, columns, "table", force)
         return
     _copy(source, target, force)
 
@@ -123,15 +130,3 @@ def copy_all(folder: PathLike, force: bool = False) -> None:
 def _copy(source: Path, target: PathLike, force: bool) -> None:
     with atomic_write(target, force) as temporary:
         shutil.copyfile(source, temporary)
-
-
-def _write_table(source: Path, target: PathLike, force: bool) -> None:
-    """Write features and labels of a dataset as a table."""
-    from vpem.files.data import read_dataset
-    from vpem.files.results import write_columns
-
-    dataset = read_dataset(source)
-    columns = dict(zip(dataset.feature_names, dataset.X.T, strict=True))
-    if dataset.labels is not None:
-        columns["label"] = dataset.labels
-    write_columns(target, columns, "table", force)

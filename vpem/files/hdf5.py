@@ -1,14 +1,8 @@
-"""Files: writing that is all or nothing, and the names of `walking` and `reading`.
+"""HDF5 files: writing that is all or nothing, and reading what anybody may have made.
 
 Writing goes to a temporary file beside the target, which takes the target's place only when it is
-complete.
-
-Ways into HDF5 that anybody may have made: opening, and following hard links only.
-
-Whatever h5py raises on a damaged file becomes one sentence here and in `vpem.files.hdf5`: nobody
-else calls it to read.
-
-Reading elements of HDF5 that anybody may have made: no more than the file holds.
+complete. Reading follows hard links only, and makes no more than the file holds; whatever h5py
+raises on a damaged file becomes one sentence here, since nothing else calls it to read.
 """
 
 from __future__ import annotations
@@ -62,7 +56,7 @@ def create(path: PathLike, encoding_type: str, encoding_version: str) -> Iterato
 class _Disk(FileIO):
     """A file as HDF5 writes it, which goes on where a disk is full.
 
-    HDF5 may crash where what it still holds cannot be written. It never hears of that: the first
+    HDF5 may crash where what it still holds cannot be written. So it is not told of that: the first
     failure is kept, and what follows goes nowhere.
     """
 
@@ -212,12 +206,9 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-LONGEST_PATH = 64
-"""Members on the way to an element."""
-
+LONGEST_PATH = 64  # members on the way to an element
 MOST_MEMBERS = 1 << 20
-MOST_LISTED = 10_000
-"""Links that are looked at where a file is asked what it holds."""
+MOST_LISTED = 10_000  # links that are followed to list what a file holds
 
 FAILURES = (
     OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError,
@@ -229,8 +220,7 @@ HEAP = struct.Struct("<4sB3xQ")
 HEAP_OBJECT = struct.Struct("<H6xQ")
 """Heads of a global heap, which holds strings, and of an object in it (HDF5 format, III.E)."""
 
-SEARCHED = 1 << 26
-"""Bytes of a file in which heaps are looked for."""
+SEARCHED = 1 << 26  # bytes of a file in which heaps are looked for
 
 
 def _check_heaps(path: PathLike) -> None:
@@ -277,7 +267,7 @@ def open_file(path: PathLike) -> h5py.File:
 def open_read(path: PathLike) -> Iterator[h5py.File]:
     """Open an HDF5 file for reading through the functions of this module.
 
-    Where h5py fails on a part of the file that nobody foresaw, that is a FileError too.
+    Where h5py fails on a part of the file that no check foresaw, that is a FileError too.
     """
     try:
         with open_file(path) as file:
@@ -290,7 +280,11 @@ def open_read(path: PathLike) -> Iterator[h5py.File]:
     except VpemError:
         raise
     except FAILURES as error:
-        if not _is_from_h5py(error):
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        # What is raised elsewhere than inside h5py is no damage of the file, but an error of ours.
+        if trace is None or "h5py" not in Path(trace.tb_frame.f_code.co_filename).parts:
             raise
         raise FileError(f"{path} is damaged ({error})") from error
 
@@ -320,14 +314,6 @@ def spend(dataset: h5py.Dataset, n_bytes: int, where: str) -> None:
     check_memory(dataset.size * dataset.dtype.itemsize, where)
 
 
-def _is_from_h5py(error: BaseException) -> bool:
-    """Whether an error was raised inside h5py: then it is the file's, not ours."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and "h5py" in Path(trace.tb_frame.f_code.co_filename).parts
-
-
 def find(group: h5py.Group, name: str) -> Any:
     """Return the member of ``group`` called ``name`` (a path), or None if there is none.
 
@@ -345,7 +331,15 @@ def find(group: h5py.Group, name: str) -> Any:
         for part in parts:
             if not isinstance(node, h5py.Group) or not node.id.links.exists(part.encode()):
                 return None
-            _check_link(node.id.links.get_info(part.encode()), where)
+            kind = node.id.links.get_info(part.encode()).type
+            if kind == h5py.h5l.TYPE_SOFT:
+                raise FileError(
+                    f"{where} is a soft link, which is not followed; copy what it stands for"
+                )
+            if kind != h5py.h5l.TYPE_HARD:
+                raise FileError(
+                    f"{where} is a link to another file, which is not followed; copy it in"
+                )
             node = node[part]
         return node
 
@@ -355,16 +349,6 @@ def is_group(item: object) -> bool:
     import h5py
 
     return isinstance(item, h5py.Group)
-
-
-def _check_link(info: h5py.h5l.LinkInfo, where: str) -> None:
-    """Refuse every link that is no hard one."""
-    import h5py
-
-    if info.type == h5py.h5l.TYPE_SOFT:
-        raise FileError(f"{where} is a soft link, which is not followed; copy what it stands for")
-    if info.type != h5py.h5l.TYPE_HARD:
-        raise FileError(f"{where} is a link to another file, which is not followed; copy it in")
 
 
 def list_members(group: h5py.Group, most: int = MOST_MEMBERS) -> list[str]:

@@ -1,10 +1,7 @@
-"""Rows of a file where the kernels want them: the next are read while these are worked on.
+"""A matrix in a file, of which no more is in memory than is worked on.
 
-Some rows of a file, numbered anew, and the reads that fetch them.
-
-A matrix in a file, of which no more is in memory than is worked on.
-
-Rows that a process gets piece by piece and keeps in a temporary file, not in memory.
+The next rows are read while the kernels work on these. Rows that a process gets piece by piece are
+kept in a temporary file.
 """
 
 from __future__ import annotations
@@ -45,7 +42,7 @@ SETTLED = 3e-3
 class ReadAhead:
     """Loads a run of rows in a thread while another is worked on.
 
-    It begins when the kernels have begun, or at once where somebody waits for it. A thread that
+    It begins when the kernels have begun, or at once where a caller waits for it. A thread that
     wakes while those of the kernels do takes the place of one, which then waits beside another for
     as long as the system does not see the processor that is free again: ten milliseconds or more.
     """
@@ -315,11 +312,8 @@ def reads_of(rows: Indices, most: int) -> Iterator[Read]:
             begin = cut
 
 
-READ_BYTES = 1 << 26
-"""Size of one read from a file."""
-
-LEAST_READ = 1 << 20
-"""Reads are not made smaller than this."""
+READ_BYTES = 1 << 26  # size of one read from a file
+LEAST_READ = 1 << 20  # reads are not made smaller than this
 
 
 class FileMatrix(Shaped):

@@ -1,12 +1,9 @@
-"""The door: how a file that anybody may have made is opened, and how much may be made of it.
+"""How a file that anybody may have made is opened, unpacked, and its format recognised.
 
-Only regular files are opened: a pipe would wait for ever and a device never end. What is read is
-bounded by what the file holds; what a file stores in little space (fill values, compressed zeros)
-may come to `read_limit` bytes all the same.
-
-What packed files unpack to, read as a stream: no more than a file of its size may become.
-
-In which format a file of data is: by what it begins with, not by what it is called.
+Only regular files are opened: a pipe would wait for ever and a device never end. What is read, or
+unpacked as a stream, is bounded by what the file holds; what it stores in little space (fill
+values, compressed zeros) may come to `read_limit` bytes all the same. The format of a file is what
+it begins with, not what it is called.
 """
 
 from __future__ import annotations
@@ -22,6 +19,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from io import BufferedReader, RawIOBase, TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -169,7 +167,7 @@ def check_unpacked(n_bytes: int, path: PathLike, source: str | None = None) -> N
 
 
 PACKINGS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip"}
-"""What files begin with that are packed."""
+"""What packed files begin with."""
 
 FAILURES = (
     OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, RuntimeError, ValueError,
@@ -177,11 +175,8 @@ FAILURES = (
 )  # fmt: skip
 """What damaged ones raise."""
 
-LZMA_MEMORY = 1 << 28
-"""Bytes that xz may take for its dictionary."""
-
-DIRECTORY_BYTES = 1 << 22
-"""Bytes of the list of members of a zip file."""
+LZMA_MEMORY = 1 << 28  # bytes that xz may take for its dictionary
+DIRECTORY_BYTES = 1 << 22  # of the list of members of a zip file
 
 END, END_64, LOCATOR_64 = struct.Struct("<4s4H2LH"), struct.Struct("<4sQ2H2L4Q"), b"PK\x06\x07"
 """End of a zip file, and of a large one (APPNOTE.TXT, 4.3.14 to 4.3.16)."""
@@ -269,15 +264,12 @@ def _unpacked(file: BinaryIO, packing: str, path: PathLike, stack: ExitStack) ->
 
 
 class _Xz:
-    """A file packed by xz, of which only so much memory is taken as `LZMA_MEMORY`."""
+    """A file packed by xz, for which no more memory is taken than `LZMA_MEMORY`."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
+        self._new = partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, memlimit=LZMA_MEMORY)
         self._unpacker = self._new()
-
-    @staticmethod
-    def _new() -> lzma.LZMADecompressor:
-        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=LZMA_MEMORY)
 
     def read(self, size: int) -> bytes:
         """Return at most so many bytes; none at the end."""
@@ -373,6 +365,8 @@ def format_of(path: PathLike, source: str, encoding: str | None = None) -> str:
     FileError for formats that are not read, with what to do. ``encoding`` is of text, if it is
     known.
     """
+    import h5py
+
     file = check_readable(path)
     with open_regular(file) as opened:
         start = opened.read(START)
@@ -381,7 +375,7 @@ def format_of(path: PathLike, source: str, encoding: str | None = None) -> str:
     for mark, kind in KNOWN:
         if start.startswith(mark):
             return kind
-    if _is_hdf5(file):
+    if h5py.is_hdf5(str(file)):  # behind something else
         return "hdf5"
     if packing_of(start) is None:
         _refuse_other(start, source, file, encoding)
@@ -405,13 +399,6 @@ def _text(file: Path, source: str) -> str:
     if called is not None:
         raise FileError(f"{source} is not {called}, although it is called so; is it damaged?")
     return "text"
-
-
-def _is_hdf5(file: Path) -> bool:
-    """Whether HDF5 lies in a file behind something else."""
-    import h5py
-
-    return bool(h5py.is_hdf5(str(file)))
 
 
 def _of_zip(file: Path, source: str) -> str | None:

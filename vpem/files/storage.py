@@ -1,9 +1,7 @@
 """What a dataset of an HDF5 file stores, and whether what it declares can be made of that.
 
-Everything here is asked before a value is read: shapes, chunks and filters are claims of whoever
-wrote the file. Sizes are in bytes.
-
-Packed chunks of a dataset, unpacked by several threads at once.
+Everything is checked before a value is read: shapes, chunks and filters are claims of whoever
+wrote the file. Sizes are in bytes. `Unpacking` unpacks packed chunks by several threads at once.
 """
 
 from __future__ import annotations
@@ -33,15 +31,9 @@ Lengths = Iterator[NDArray[np.uint32]]
 DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF = 1, 2, 3, 4, 5, 6, 32000
 FILTERS = (DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF)
 PACKING = (DEFLATE, SZIP, LZF)
-DEFLATED = 1032
-"""Bytes that one byte of deflate can stand for."""
-
-OF_A_COLUMN = 64
-"""What a column, or a string, takes in memory at least."""
-
-OF_A_CHUNK = 4096
-"""What HDF5 takes to read a chunk, however small."""
-
+DEFLATED = 1032  # bytes that one byte of deflate can stand for
+OF_A_COLUMN = 64  # what a column, or a string, takes in memory at least
+OF_A_CHUNK = 4096  # what HDF5 takes to read a chunk, however small
 PACKED = 6
 """How many times the limit may be made of what is packed as tightly as deflate can: two copies of
 that, as fitting has them, are less than a gigabyte."""
@@ -61,8 +53,12 @@ def check_storage(dataset: h5py.Dataset, where: str, text: bool = False) -> int:
     """
     import h5py
 
-    limit, shape = read_limit(), dataset.shape
-    n_bytes: int = math.prod(shape) * _in_memory(dataset.dtype, text)
+    limit, shape, dtype = read_limit(), dataset.shape, dataset.dtype
+    # Integers become real numbers, text strings. Most of a string of fixed length may be padding,
+    # which takes time but no memory.
+    width = dtype.itemsize if dtype.kind == "f" else max(dtype.itemsize, 8)
+    width = OF_A_COLUMN + dtype.itemsize // 16 if text else width
+    n_bytes: int = math.prod(shape) * width
     if len(shape) == 2:
         n_bytes = max(n_bytes, shape[1] * OF_A_COLUMN)
     plist = dataset.id.get_create_plist()
@@ -80,29 +76,17 @@ def check_storage(dataset: h5py.Dataset, where: str, text: bool = False) -> int:
             f"stores {_size(stored)} of it; {advice(n_bytes)}"
         )
     if dataset.chunks is not None:
-        _check_count(dataset, where)
+        # To find very many chunks would take far more than they hold.
+        pairs = zip(shape, dataset.chunks, strict=True)
+        count = math.prod(-(-length // chunk) for length, chunk in pairs)
+        to_find = OF_A_CHUNK * count
+        if to_find > PACKED * limit and to_find > EXPANSION * _stored(dataset, where):
+            raise FileError(
+                f"{where} is in {count} chunks of {' x '.join(map(str, dataset.chunks))}, which "
+                f"would take {_size(to_find)} to read; write it with larger chunks, or, "
+                f"{advice(to_find / PACKED)}"
+            )
     return n_bytes
-
-
-def _check_count(dataset: h5py.Dataset, where: str) -> None:
-    """Refuse chunks so many that finding them would take far more than they hold."""
-    pairs = zip(dataset.shape, dataset.chunks, strict=True)
-    count = math.prod(-(-length // chunk) for length, chunk in pairs)
-    n_bytes, most = OF_A_CHUNK * count, PACKED * read_limit()
-    if n_bytes > most and n_bytes > EXPANSION * _stored(dataset, where):
-        raise FileError(
-            f"{where} is in {count} chunks of {' x '.join(map(str, dataset.chunks))}, which would "
-            f"take {_size(n_bytes)} to read; write it with larger chunks, or, "
-            f"{advice(n_bytes / PACKED)}"
-        )
-
-
-def _in_memory(dtype: np.dtype[np.generic], text: bool) -> int:
-    """Return what a value takes once it is read: integers become real numbers, text strings."""
-    if text:
-        # Most of a string of fixed length may be padding, which takes time but no memory.
-        return OF_A_COLUMN + dtype.itemsize // 16
-    return dtype.itemsize if dtype.kind == "f" else max(dtype.itemsize, 8)
 
 
 def _size(n_bytes: int) -> str:
@@ -188,7 +172,7 @@ class Inflation:
         ]
         count = read_limit() // max(self._each, 1)
         if count < len(others):
-            # Whoever makes a file cannot know which: the seed is no part of a result.
+            # A file cannot be made to avoid them: the seed is no part of a result.
             others = random.SystemRandom().sample(others, count)
         return large + others
 
@@ -250,22 +234,22 @@ def inflate(packed: bytes, most: int) -> bytes | None:
 def _chunks(dataset: h5py.Dataset, where: str) -> list[h5py.h5d.StoreInfo]:
     """Return where the chunks of a dataset are, no more of them than the file can hold."""
     have = os.path.getsize(dataset.file.filename)
-    found: list[h5py.h5d.StoreInfo] = []
+    chunks: list[h5py.h5d.StoreInfo] = []
     total = 0
 
     def note(chunk: h5py.h5d.StoreInfo) -> bool | None:
         nonlocal total
         total += max(int(chunk.size), 1)
-        found.append(chunk)
+        chunks.append(chunk)
         return True if total > have else None
 
     dataset.id.chunk_iter(note)
     if total > have:
         raise FileError(f"{where} has chunks that lie upon each other; the file is damaged")
-    return found
+    return chunks
 
 
-def lengths_of_strings(dataset: h5py.Dataset, where: str) -> Iterator[NDArray[np.uint32]] | None:
+def lengths_of_strings(dataset: h5py.Dataset, where: str) -> Lengths | None:
     """Yield runs of the lengths in bytes of variable-length strings, which stand at the references.
 
     None instead where these are packed so that lengths cannot be told.
@@ -276,29 +260,26 @@ def lengths_of_strings(dataset: h5py.Dataset, where: str) -> Iterator[NDArray[np
             return None
         return _lengths_in_chunks(dataset, where, width)
     offset = dataset.id.get_offset()
-    return None if offset is None else _lengths_in_file(dataset, offset, width)
+    if offset is None:
+        return None
+
+    def in_one_piece() -> Lengths:
+        with open(dataset.file.filename, "rb") as file:
+            file.seek(offset)
+            left = dataset.size * width
+            while left > 0 and (part := file.read(min(left, width << 16))):
+                left -= len(part)
+                yield _first_words(part, width)
+
+    return in_one_piece()
 
 
-def _lengths_in_file(
-    dataset: h5py.Dataset, offset: int, width: int
-) -> Iterator[NDArray[np.uint32]]:
-    """Read lengths of a dataset that is stored in one piece."""
-    with open(dataset.file.filename, "rb") as file:
-        file.seek(offset)
-        left = dataset.size * width
-        while left > 0 and (part := file.read(min(left, width << 16))):
-            left -= len(part)
-            yield _first_words(part, width)
-
-
-def _lengths_in_chunks(
-    dataset: h5py.Dataset, where: str, width: int
-) -> Iterator[NDArray[np.uint32]]:
+def _lengths_in_chunks(dataset: h5py.Dataset, where: str, width: int) -> Lengths:
     """Read lengths of a dataset that is stored in chunks."""
     codes = codes_of(dataset)
     each = math.prod(dataset.chunks) * width
-    for found in _chunks(dataset, where):
-        mask, packed = dataset.id.read_direct_chunk(found.chunk_offset)
+    for chunk in _chunks(dataset, where):
+        mask, packed = dataset.id.read_direct_chunk(chunk.chunk_offset)
         for place in range(len(codes) - 1, -1, -1):
             if mask >> place & 1:
                 continue

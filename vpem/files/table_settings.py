@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from vpem.errors import InputError, Setting, shorten
+from vpem.errors import InputError, Setting
 from vpem.idle import BY_ROWS, OF_SUMS_OVER_HUBS, UNPROTECTED
 from vpem.records import Settings, setting, words_in
 from vpem.settings import FAMILY_NAMES
@@ -63,7 +63,14 @@ class TableSettings(Settings, heading="Data"):
             raise InputError(Setting("thousands", self.thousands), " and ",
                 Setting("decimal", self.point), " are the same mark; give two")
         if self.encoding is not None:
-            _check_encoding(self.encoding)
+            try:
+                known = getattr(codecs.lookup(self.encoding), "_is_text_encoding", True)
+            except (LookupError, ValueError):
+                known = False
+            if not known:
+                usual = "utf-8, latin-1, cp1252, utf-16, mac-roman, shift-jis"
+                raise InputError(Setting("encoding"), f" must be one of {usual}, ..., got "
+                    f"{self.encoding!r}")
         for name in ("features", "drop", "na"):
             words_in(name, getattr(self, name))
         if self.family is not None:
@@ -154,18 +161,6 @@ def _check_type(name: str, value: Any, what: str) -> None:
         )
     if not right:
         raise InputError(f"{what} must be {wanted}, got {value!r}")
-
-
-def _check_encoding(encoding: str) -> None:
-    """Raise InputError if Python knows no text encoding of this name."""
-    try:
-        known = codecs.lookup(encoding)
-        text = getattr(known, "_is_text_encoding", True)
-    except (LookupError, ValueError):
-        text = False
-    if not text:
-        usual = shorten(("utf-8", "latin-1", "cp1252", "utf-16", "mac-roman", "shift-jis"), 6)
-        raise InputError(Setting("encoding"), f" must be one of {usual}, ..., got {encoding!r}")
 
 
 ID_NAMES, ROW_NAMES = ("id", "ids"), ("row", "rows")

@@ -1,12 +1,8 @@
-"""Temporary files beside results: whose they are, and who removes them.
+"""Temporary files beside results, standard input as a file, and what names of files end in.
 
-The name of one tells the process that writes it, as exactly as the machine knows it. SIGTERM
-removes it; what SIGKILL has left is removed by the next who writes in that folder, if the process
-that it names is certain to have ended.
-
-Standard input as a file: what is piped into a command, kept until it is read.
-
-What the name of a file may end in, by what is written to it: one table for all that write.
+The name of a temporary file gives the process that writes it, as exactly as the machine knows it.
+SIGTERM removes it; what SIGKILL has left is removed by the next process that writes in that folder,
+if the process that it names is certain to have ended.
 """
 
 from __future__ import annotations
@@ -44,17 +40,10 @@ def _machine() -> str | None:
 def _begun(process: int) -> str | None:
     """Return when a process was started, in ticks of the machine; None: that cannot be told."""
     try:
-        told = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+        facts = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    return told.rpartition(")")[2].split()[19]
-
-
-def _name(suffix: str) -> str:
-    """Return a name for a file of this process."""
-    machine, begun = _machine(), _begun(os.getpid())
-    owner = f"{machine}-{os.getpid()}-{begun}-" if machine and begun else ""
-    return f".vpem-{owner}{secrets.token_hex(6)}{suffix}"
+    return facts.rpartition(")")[2].split()[19]
 
 
 def _has_ended(process: int, begun: str) -> bool:
@@ -69,26 +58,22 @@ def _has_ended(process: int, begun: str) -> bool:
     return now is not None and now != begun
 
 
-def remove_stale(folder: Path) -> None:
-    """Remove temporary files of processes of this machine that have ended; others stay."""
-    machine = _machine()
-    with suppress(OSError):
-        for name in os.listdir(folder):
-            found = _NAME.fullmatch(name)
-            if found and found[1] == machine and _has_ended(int(found[2]), found[3]):
-                with suppress(OSError):
-                    os.unlink(folder / name)
-
-
 @contextmanager
 def temporary_beside(target: Path, mode: int = 0o666) -> Iterator[Path]:
     """Make an empty file in the folder of ``target``, with its ending; remove it at the end.
 
     ``mode`` says who may read and write it, less the umask. Nothing is removed if it was moved
-    meanwhile.
+    meanwhile. Temporary files there of processes of this machine that have ended are removed.
     """
-    remove_stale(target.parent)
-    temporary = target.with_name(_name(target.suffix))
+    machine, begun = _machine(), _begun(os.getpid())
+    with suppress(OSError):
+        for name in os.listdir(target.parent):
+            named = _NAME.fullmatch(name)
+            if named and named[1] == machine and _has_ended(int(named[2]), named[3]):
+                with suppress(OSError):
+                    os.unlink(target.parent / name)
+    owner = f"{machine}-{os.getpid()}-{begun}-" if machine and begun else ""
+    temporary = target.with_name(f".vpem-{owner}{secrets.token_hex(6)}{target.suffix}")
 
     def end(number: int, _: FrameType | None) -> None:
         temporary.unlink(missing_ok=True)
@@ -198,7 +183,7 @@ INSTEAD = {
     "fits of SAEM": "curves as a table are written by 'vpem predict FIT -o', estimates by 'vpem "
     "model export FIT -o'",
 }
-"""What whoever names a table wants of a file that is none."""
+"""What a user who names a table may want of a file that is none."""
 
 
 def ending_of(path: PathLike) -> str:

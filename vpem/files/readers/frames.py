@@ -1,8 +1,7 @@
-"""What readers of all formats do: marks of missing values, and the bound of memory.
+"""Frames: the named columns of a table of any format, before they are read, and what is wanted.
 
-Frames: the named columns of a table of any format, before they are read; and what is wanted.
-
-Which columns of a table are what: features, labels, ids, workers, weights.
+Here it is said which columns are features, labels, ids, workers and weights, and what stands for a
+missing value.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ MISSING_MARKS = (
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
     "<NA>", "N/A", "NA", "NAN", "NULL", "NaN", "None", "Null", "n/a", "na", "nan", "none", "null",
 )  # fmt: skip
-"""What stands for a missing value in text without anybody saying so."""
+"""What stands for a missing value in text by itself."""
 
 
 OF_ROWS, ZEROS, LONG = "ids of rows", "zeros in front", "more digits than a number can keep"

@@ -1,6 +1,6 @@
-"""Sparse matrices made dense, after what they say of themselves is checked.
+"""Datasets of matrices: which of their columns are features, and what is noted of the rows.
 
-Datasets of matrices: which of their columns are features, and what is noted of the rows.
+Sparse matrices are made dense, after what they say of themselves is checked.
 """
 
 from __future__ import annotations
@@ -133,7 +133,12 @@ def dataset_of_matrix(matrix: Matrix, wanted: Wanted) -> Dataset:
         if plain and matrix.strict:
             ask_of_ids(found.source, called, X)
         elif plain and len(X) > 1:
-            why = _telling_nothing(X)
+            missing = np.isnan(X)
+            empty = missing.all(axis=0)
+            first = X[missing.argmin(axis=0), np.arange(X.shape[1])]
+            constant = (missing | (first == X)).all(axis=0) & ~empty
+            why = {int(n): "no values" for n in np.flatnonzero(empty)}
+            why |= {int(n): "constant" for n in np.flatnonzero(constant)}
             if len(why) == len(features):
                 raise InputError(f"{found.source}: no column has more than one value")
             words = {one: no_measurement(one, X[:, n]) for n, one in enumerate(called)}
@@ -227,13 +232,3 @@ def _whole(values: NDArray[np.floating]) -> Labels:
     """Return numbers as integers where they are."""
     finite = np.isfinite(values).all() and (np.abs(values) < 2**53).all()
     return values.astype(np.int64) if finite and (values == np.floor(values)).all() else values
-
-
-def _telling_nothing(X: Floats) -> dict[int, str]:
-    """Return the columns with one value, or none."""
-    missing = np.isnan(X)
-    none = missing.all(axis=0)
-    first = X[missing.argmin(axis=0), np.arange(X.shape[1])]
-    same = (missing | (first == X)).all(axis=0) & ~none
-    words = {int(n): "no values" for n in np.flatnonzero(none)}
-    return words | {int(n): "constant" for n in np.flatnonzero(same)}

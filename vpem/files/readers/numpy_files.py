@@ -87,9 +87,16 @@ def read_npz(file: Path, source: str, wanted: Wanted) -> Dataset:
             ):
                 with archive.open(info) as stream:
                     found[each] = _read(stream, info.file_size, source, wanted)
-    if sparse:
-        return _dataset_of(_dense(found, file, source, wanted), {}, source, wanted)
-    return _dataset_of(found.pop(name), found, source, wanted)
+    if not sparse:
+        return _dataset_of(found.pop(name), found, source, wanted)
+    # As scipy.sparse.save_npz writes it.
+    layout = _text(found["format"].reshape(-1)[:1].tolist()[0])
+    shape = [int(length) for length in found["shape"].reshape(-1)[:3]]
+    if layout not in ("csr", "csc") or len(shape) != 2:
+        raise InputError(f"{source} holds a sparse matrix as {layout!r}; save it as csr")
+    parts = found["data"], found["indices"], found["indptr"]
+    X = dense_of(parts, (shape[0], shape[1]), layout, file, source, wanted.memory_limit)
+    return _dataset_of(X, {}, source, wanted)
 
 
 def list_npz(file: Path) -> dict[str, str]:
@@ -169,16 +176,6 @@ def _text(value: str | bytes) -> str:
 def _plain(values: NDArray[Any]) -> Labels:
     """Return labels or ids as text where they are bytes."""
     return np.char.decode(values, "utf-8", "replace") if values.dtype.kind == "S" else values
-
-
-def _dense(found: dict[str, NDArray[Any]], file: Path, source: str, wanted: Wanted) -> NDArray[Any]:
-    """Return the matrix of scipy.sparse.save_npz."""
-    kind = _text(found["format"].reshape(-1)[:1].tolist()[0])
-    shape = [int(length) for length in found["shape"].reshape(-1)[:3]]
-    if kind not in ("csr", "csc") or len(shape) != 2:
-        raise InputError(f"{source} holds a sparse matrix as {kind!r}; save it as csr")
-    parts = found["data"], found["indices"], found["indptr"]
-    return dense_of(parts, (shape[0], shape[1]), kind, file, source, wanted.memory_limit)
 
 
 def _read(stream: Any, size: int, source: str, wanted: Wanted) -> NDArray[Any]:

@@ -1,8 +1,7 @@
-"""Profiles of tables: what each column holds, and what a fit makes of it.
+"""Tables as datasets: columns become features, and what is noted of the rows.
 
-Datasets of frames: columns of a table become features and what is noted of the rows.
-
-Parquet, Feather and Arrow files as frames: their columns are looked at before they are read.
+Columns of Parquet, Feather and Arrow files are looked at before they are read. A profile says what
+each column of a table holds, and what a fit makes of it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from vpem.checks import Floats, ids_by_name
+from vpem.checks import ids_by_name
 from vpem.errors import FileError, InputError, VpemError
 from vpem.files.arrow import (
     annotation_of,
@@ -59,8 +58,6 @@ from vpem.files.table_settings import TableSettings
 from vpem.network.partition import from_worker_of_row
 
 if TYPE_CHECKING:
-    from pyarrow import parquet
-
     from vpem.files.readers.text_columns import Category
 
 
@@ -116,24 +113,19 @@ def profile_of(
             names = levels[place]
             facts = int(np.isnan(numbers[place]).sum()), len(names), names[0][:40], names[-1][:40]
         elif place in numbers:
-            facts = _of_numbers(numbers[place])
+            missing = np.isnan(numbers[place])
+            values = np.unique(numbers[place][~missing])
+            facts = int(missing.sum()), len(values)
+            if len(values):
+                facts += f"{values[0]:.6g}", f"{values[-1]:.6g}"
         elif column is not None:
             facts = _of_others(decoded(column))
         profiles.append(ColumnProfile(name, kind, use, *facts))
     return profiles
 
 
-def _of_numbers(values: Floats) -> tuple[Any, ...]:
-    """Return of a feature how many values are missing and different, the least and the most."""
-    there = np.unique(values[~np.isnan(values)])
-    lacking = int(np.isnan(values).sum())
-    if not len(there):
-        return lacking, 0
-    return lacking, len(there), f"{there[0]:.6g}", f"{there[-1]:.6g}"
-
-
 def _of_others(column: pa.ChunkedArray) -> tuple[Any, ...]:
-    """Return the same of a column that is no feature."""
+    """Return how many values of no feature are missing and different, the least and the most."""
     import pyarrow.compute as pc
 
     if is_text(column.type):
@@ -309,7 +301,15 @@ def parquet_frame(file: Path, source: str) -> Frame:
             chosen = [names[column] for column in kept]
             # Text that is many times the same stays in a dictionary until it is known to be short.
             with parquet.ParquetFile(file, read_dictionary=text) as opened:
-                check_unpacked(_declared(opened.metadata, set(chosen)), file, source)
+                groups = map(opened.metadata.row_group, range(opened.metadata.num_row_groups))
+                parts = (group.column(n) for group in groups for n in range(group.num_columns))
+                declared = sum(
+                    int(part.total_uncompressed_size)
+                    for part in parts
+                    if part.path_in_schema in set(chosen)
+                )
+                least = int(opened.metadata.num_rows) * len(set(chosen)) * 8
+                check_unpacked(max(least, declared), file, source)
                 return list(opened.read(columns=chosen).columns)
 
     frame = Frame(source, tuple(names), tuple(schema.types), read, _index(schema), file=file)
@@ -389,13 +389,3 @@ def _said(source: str, kind: str) -> Iterator[None]:
         raise
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise FileError(f"{source} cannot be read as {kind} ({error})") from error
-
-
-def _declared(metadata: parquet.FileMetaData, names: set[str]) -> int:
-    """Return how many bytes a Parquet file says that it unpacks to, in these columns."""
-    unpacked = 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        for part in map(group.column, range(group.num_columns)):
-            unpacked += int(part.total_uncompressed_size) if part.path_in_schema in names else 0
-    return max(int(metadata.num_rows) * len(names) * 8, unpacked)

@@ -1,6 +1,6 @@
-"""Text tables as a stream of UTF-8: which character parts their fields, and what stands above.
+"""Text tables, CSV and its kin, as frames: a stream of UTF-8 that pyarrow reads.
 
-Text tables as frames: CSV and its kin, read by pyarrow.
+First it is found which character parts their fields, and what stands above the names.
 """
 
 from __future__ import annotations
@@ -26,13 +26,9 @@ from vpem.files.opening import EXPANSION, advice, open_unpacked, read_limit
 from vpem.files.readers.frames import MISSING_MARKS, Frame
 from vpem.files.table_settings import TableSettings
 
-START = 1 << 16
-"""Bytes that are looked at."""
-
-LONGEST_NAMES = 20  # lines that names may go on for
-LOOKED_AT = 30
-"""Lines of them."""
-
+START = 1 << 16  # bytes in which delimiter and names are looked for
+LOOKED_AT = 30  # lines of them
+LONGEST_NAMES = 20  # lines over which names may extend
 LONGEST_LINE = 1 << 24
 
 NAMED = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "space": " ", "pipe": "|"}
@@ -140,7 +136,11 @@ def look_at(file: Path, source: str, table: TableSettings, candidates: str) -> T
     found = next((name for mark, name in MARKS if start.startswith(mark)), None)
     encoding = found if table.encoding is None else table.encoding
     lines = _lines(start, encoding, source)
-    delimiter = None if table.delimiter is None else _character(table.delimiter)
+    delimiter = None if table.delimiter is None else NAMED.get(table.delimiter, table.delimiter)
+    if delimiter is not None and (
+        len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0'
+    ):
+        raise InputError(f"the delimiter must be one character (or 'tab'), got {table.delimiter!r}")
     skipped = 0
     if lines and (named := re.fullmatch(r'"?sep=(.)"?', lines[0].strip())):
         delimiter = delimiter or named[1]
@@ -220,14 +220,6 @@ def not_this_text(source: str, encoding: str | None) -> FileError:
     )  # fmt: skip
 
 
-def _character(delimiter: str) -> str:
-    """Return the delimiter that a user names."""
-    character = NAMED.get(delimiter, delimiter)
-    if len(character) != 1 or not character.isascii() or character in '"\r\n\0':
-        raise InputError(f"the delimiter must be one character (or 'tab'), got {delimiter!r}")
-    return character
-
-
 def _counts(lines: list[str], mark: str) -> list[int]:
     """Return how often a delimiter stands in each line, outside quotation marks."""
     bare = (re.sub(r'"[^"]*"', "q", line) for line in lines)
@@ -268,8 +260,13 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
     text = look_at(file, source, table, candidates)
     _check_width(text)
     header = not table.no_header
+
+    def handle(row: arrow_csv.InvalidRow) -> str:
+        """Leave out a line of another length if it begins with a sign of comments."""
+        return "skip" if row.text.lstrip().startswith("#") else "error"
+
     parsing = arrow_csv.ParseOptions(
-        delimiter=text.delimiter, newlines_in_values=True, invalid_row_handler=_is_comment
+        delimiter=text.delimiter, newlines_in_values=True, invalid_row_handler=handle
     )
     with (
         _said(text, header),
@@ -318,11 +315,6 @@ def _swallowed(name: str, delimiter: str) -> bool:
     """Whether a name has lines of a table in it, rather than being of several lines itself."""
     lines = name.strip().splitlines()
     return len(lines) > LINES_OF_A_NAME or (len(lines) > 1 and delimiter in name)
-
-
-def _is_comment(row: arrow_csv.InvalidRow) -> str:
-    """Say that a line of another length is left out if it begins with a sign of comments."""
-    return "skip" if row.text.lstrip().startswith("#") else "error"
 
 
 def _reading(

@@ -41,17 +41,11 @@ WRITINGS = (
 )  # fmt: skip
 """Decimal marks and marks of thousands that are tried where a column does not read as numbers."""
 
-
 SIGNED = r"^(?:[+-]?[$\x{20ac}\x{a3}\x{a5}] ?[+-]?[0-9.,]+|[+-]?[0-9.,]+ ?[%\x{20ac}\x{a3}])$"
 """Percentages and sums of money."""
 
-
-LONGEST_NUMBER = 64
-"""Bytes of a number, or of what stands among numbers."""
-
-
-MOSTLY = 0.8
-"""Share of numbers from which a column of text is meant to be one of numbers."""
+LONGEST_NUMBER = 64  # bytes of a number, or of what stands among numbers
+MOSTLY = 0.8  # share of numbers from which a column of text is meant to be one of numbers
 
 
 def numbers_of(column: pa.ChunkedArray, table: TableSettings) -> pa.ChunkedArray | None:
@@ -92,7 +86,13 @@ def check_writing(columns: dict[str, pa.ChunkedArray], table: TableSettings, sou
                 *_other_writing(same, texts, (decimal, thousands), table.point, source)
             )
     for name, text in texts.items():
-        _check_signs(name, text, source)
+        if text.null_count < len(text) and pc.all(pc.match_substring_regex(text, SIGNED)).as_py():
+            raise InputError(
+                f"{source}: column {name!r} holds numbers written as "
+                f"{printable(text.drop_null()[0].as_py())!r}; write them without the sign, or "
+                "leave the column out with ",
+                Setting("drop", name),
+            )
         _check_marks(name, text, table, source)
 
 
@@ -118,17 +118,6 @@ def _other_writing(
     ):
         said += [", or ", Setting("thousands", ","), " if the comma stands between thousands"]
     return said
-
-
-def _check_signs(name: str, text: pa.ChunkedArray, source: str) -> None:
-    """Raise InputError where numbers have a sign of percent or of money."""
-    if text.null_count < len(text) and pc.all(pc.match_substring_regex(text, SIGNED)).as_py():
-        raise InputError(
-            f"{source}: column {name!r} holds numbers written as "
-            f"{printable(text.drop_null()[0].as_py())!r}; write them without the sign, or leave "
-            "the column out with ",
-            Setting("drop", name),
-        )
 
 
 def _check_marks(name: str, text: pa.ChunkedArray, table: TableSettings, source: str) -> None:
@@ -237,7 +226,11 @@ def take_categories(
         ):
             continue
         if not (said or declared) and is_text(plain_kind(column.type)):
-            _check_writing(frame, name, column, wanted)
+            try:
+                check_writing({name: column}, wanted.table, frame.source)
+            except InputError as error:
+                names = Setting("family", f"{name}=categorical")
+                raise InputError(*error.parts, "; if these are names say ", names) from None
         try:
             one = _category(frame, name, column, wanted, said or wanted.columns is not None)
         except VpemError:
@@ -250,15 +243,6 @@ def take_categories(
         elif one.names:
             found[place] = one
     return found, left_out
-
-
-def _check_writing(frame: Frame, name: str, column: pa.ChunkedArray, wanted: Wanted) -> None:
-    """Raise InputError where text is meant to hold numbers, unless it is said to be names."""
-    try:
-        check_writing({name: column}, wanted.table, frame.source)
-    except InputError as error:
-        names = Setting("family", f"{name}=categorical")
-        raise InputError(*error.parts, "; if these are names say ", names) from None
 
 
 def _is_category(column: pa.ChunkedArray, declared: bool, wanted: Wanted) -> bool:
@@ -282,7 +266,10 @@ def _category(
         rank = np.array([place[word] for word in words], dtype=np.float64)
     else:
         values = decoded(column).cast(pa.float64())
-        text = _unmarked(values, wanted).dictionary_encode().combine_chunks()
+        gone = pc.is_null(values, nan_is_null=True)
+        for mark in marked_numbers(wanted.table):
+            gone = pc.or_(gone, pc.fill_null(pc.equal(values, mark), False))
+        text = pc.if_else(gone, pa.NULL, values).dictionary_encode().combine_chunks()
         numbers, _ = numbers_in(pa.chunked_array([text.dictionary]))
         called = named_numbers(np.sort(numbers))
         rank = np.argsort(np.argsort(numbers)).astype(np.float64)
@@ -300,11 +287,3 @@ def _category(
     codes[~missing] = rank[places[~missing]]
     one = pa.Array.from_buffers(pa.float64(), len(codes), [None, pa.py_buffer(codes)])
     return Category(pa.chunked_array([one]), called)
-
-
-def _unmarked(values: pa.ChunkedArray, wanted: Wanted) -> pa.ChunkedArray:
-    """Return numbers without NaN, and without those that stand for missing values."""
-    gone = pc.is_null(values, nan_is_null=True)
-    for mark in marked_numbers(wanted.table):
-        gone = pc.or_(gone, pc.fill_null(pc.equal(values, mark), False))
-    return pc.if_else(gone, pa.NULL, values)

@@ -1,10 +1,7 @@
-"""The key and the certificate of a member, in a folder of its own.
+"""The key and certificate of a member, and what is signed by them: studies and requests.
 
-Studies as they are written and signed: see `vpem.files.studies.study`.
-
-A request to be a member of a study: NAME.request, signed by its own key; nothing is secret.
-
-The next edition of a study: somebody comes, is renewed, or goes.
+A request to be a member of a study is NAME.request; nothing in it is secret. The next edition of a
+study (`vpem.files.studies.study`) is signed where a member joins, is renewed, or leaves.
 """
 
 from __future__ import annotations
@@ -55,23 +52,16 @@ from vpem.files.studies.study import (
     succession,
 )
 from vpem.files.temporaries import temporary_beside
+from vpem.network.schema import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    from vpem.engines.tls.trust import Identity, Member
-    from vpem.files.studies.study import Study
-    from vpem.network.schema import Report
 
 
 SOON = timedelta(days=30)
-LARGEST = 1 << 14
-"""Bytes of a file with a key or a certificate."""
+LARGEST = 1 << 14  # bytes of a file with a key or a certificate
 OTHERS = 0o077
-PRIVATE_FILES = os.name == "posix"
-"""Whether modes of files keep them from others."""
+PRIVATE_FILES = os.name == "posix"  # modes of files keep them from others
 
 
 def make_identity(folder: Path, name: str, days: int = 365) -> Identity:
@@ -83,7 +73,7 @@ def make_identity(folder: Path, name: str, days: int = 365) -> Identity:
     made = _files(folder, name)
     for file in (made.key, made.certificate):
         if os.path.lexists(file):
-            raise FileError(f"{file} exists; nobody's key is replaced: take another name or folder")
+            raise FileError(f"{file} exists; no key is replaced: take another name or folder")
     _look_at(folder)
     key, pem = make_key()
     certificate = make_certificate(name, key, days)
@@ -216,9 +206,12 @@ def identity_of(study: Study | PathLike, name: str) -> Identity:
     """
     if not isinstance(study, Study):
         return usable(read_identity(Path(study), name))
-    found = known_identity(study, name)
-    _note(study)
-    return usable(found)
+    identity = known_identity(study, name)
+    try:
+        remember(study)
+    except FileError as error:  # the folder does not let us
+        warnings.warn(VpemWarning(f"older editions cannot be told: {error}"), stacklevel=2)
+    return usable(identity)
 
 
 def known_identity(study: Study, name: str) -> Identity:
@@ -238,14 +231,6 @@ def known_identity(study: Study, name: str) -> Identity:
         f"the certificate {found.certificate} is not the one that {study.path} has of {name}; "
         f"ask {study.organiser} for its newest edition, or send it a request (vpem party request)"
     )
-
-
-def _note(study: Study) -> None:
-    """Remember the edition that is used, as far as the folder lets us."""
-    try:
-        remember(study)
-    except FileError as error:
-        warnings.warn(VpemWarning(f"older editions cannot be told: {error}"), stacklevel=3)
 
 
 def only_identity(folder: Path, name: str | None = None) -> str:
@@ -361,7 +346,8 @@ def _study_body(study: Study) -> str:
     if study.roster.relay is not None:
         parts.append(table_of("[relay]", member_table(study.roster.relay)))
     if study.roster.revoked:
-        parts.append(_mapping("[revoked]", study.roster.revoked))
+        revoked = (f"{as_toml(k)} = {as_toml(v)}\n" for k, v in study.roster.revoked.items())
+        parts.append("[revoked]\n" + "".join(revoked))
     parts += [
         table_of("[[former]]", {"certificate": pem_of(one.certificate), "ed25519": one.signature})
         for one in study.former
@@ -381,10 +367,6 @@ def member_table(
         "data": member.holds,
         "features": features or None,
     }
-
-
-def _mapping(head: str, values: Mapping[str, str]) -> str:
-    return f"{head}\n" + "".join(f"{as_toml(k)} = {as_toml(v)}\n" for k, v in values.items())
 
 
 @dataclass(frozen=True)
@@ -433,30 +415,23 @@ def write_request(
         made=moment(datetime.now(UTC)),
         before=None if before is None else certificate_of(before),
     )
-    keys = {"ed25519": key_of(identity)}
-    if before is not None:
-        keys["before"] = key_of(before)
-    with atomic_write(request.path, force=True) as temporary:
-        temporary.write_text(
-            signed_text("request", _request_body(request), keys), encoding="utf-8", newline="\n"
-        )
-    return request
-
-
-def _request_body(request: Request) -> str:
-    """Return the text of a request, above its signatures."""
-    name = request.member.name
     head = (
-        f"# {name} asks to be a member of the study {request.study}. Nothing here is secret.\n"
-        f"# Its organiser answers it: vpem study approve {request.path.name}\n\n"
+        f"# {identity.name} asks to be a member of the study {study.name}. Nothing here is secret."
+        f"\n# Its organiser answers it: vpem study approve {request.path.name}\n\n"
     )
     about = {
         "study": request.study, "id": request.id, "organiser": request.organiser,
         "format": FORMAT, "vpem": request.version, "made": request.made,
         "before": None if request.before is None else pem_of(request.before),
     }  # fmt: skip
-    member = member_table(request.member, request.features, request.listen)
-    return head + table_of("[request]", about) + "\n" + table_of("[member]", member)
+    member = table_of("[member]", member_table(request.member, features, listen))
+    keys = {"ed25519": key_of(identity)}
+    if before is not None:
+        keys["before"] = key_of(before)
+    text = signed_text("request", head + table_of("[request]", about) + "\n" + member, keys)
+    with atomic_write(request.path, force=True) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+    return request
 
 
 def read_request(path: PathLike) -> Request:
@@ -505,7 +480,7 @@ def check_request(study: Study, request: Request) -> str:
     """Return what a request would do to a study: "join", "renew" or "change".
 
     InputError if it is for another study or organiser, its certificate is revoked or not valid now,
-    or its name is that of somebody else.
+    or its name is that of another member.
     """
     path, member = request.path, request.member
     if request.id != study.id:
@@ -536,7 +511,7 @@ def check_request(study: Study, request: Request) -> str:
 
 
 def _kind(study: Study, request: Request) -> str:
-    """Return what a request would do, or raise InputError if its name is somebody else's."""
+    """Return what a request would do, or raise InputError if its name is another member's."""
     name = request.member.name
     same = [one for one in study.roster.members if one.name.lower() == name.lower()]
     if not same:
@@ -601,7 +576,7 @@ def revoked(study: Study, name: str) -> Study:
 
 
 def changed(study: Study, **fields: Any) -> Study:
-    """Return the next edition of a study, of which something else is run, or otherwise."""
+    """Return the next edition of a study, with other values of these fields."""
     return replace(_next(study, study.roster.members, dict(study.roster.revoked)), **fields)
 
 

@@ -1,9 +1,7 @@
-"""The log of a party: a line for every message that it sent or received.
+"""The log of a party: a line for every message that it sent or received, and sums of these.
 
 Lines are JSON. Each is written when the message is, in one piece and at the end of the file, so
 that what a process did is there however it ends.
-
-What logs of messages come to (`vpem.files.studies.message_log`).
 """
 
 from __future__ import annotations
@@ -31,14 +29,9 @@ if TYPE_CHECKING:
     from vpem.engines.tls.faults import Sent
 
 
-LARGEST = 1 << 26
-"""Bytes of a log; a longer one is set aside under another name, and the next begins."""
-
-LONGEST = 4096
-"""Bytes of a line: names and kinds are short."""
-
-BEGINS = b'{"time":"'
-"""What every line begins with."""
+LARGEST = 1 << 26  # bytes of a log; a longer one is renamed, and the next begins
+LONGEST = 4096  # bytes of a line: names and kinds are short
+BEGINS = b'{"time":"'  # every line
 
 
 def log_beside(study: PathLike, member: str) -> Path:

@@ -30,8 +30,7 @@ COMMANDS = ("fit", "select", "kmeans", "fedem", "impute", "saem", "predict", "sc
 OVER_FEATURES = ("fit", "select", "predict", "score")
 """Of these, those that are over features unless ``split`` says otherwise."""
 
-LARGEST = 10**12
-"""Of a number."""
+LARGEST = 10**12  # of a number
 
 ADVERSARIES = {"worker": "another party", "outsider": "an outsider"}
 """Against whom an epsilon may have to hold; an outsider sees the result alone."""
@@ -325,9 +324,6 @@ class ESteps:
             )  # fmt: skip
         self._shown += n_rows
         self.n_sums += 1
-
-
-# ---- the file ------------------------------------------------------------------------------------
 
 
 def read_policy(path: PathLike) -> Policy:

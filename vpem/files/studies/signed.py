@@ -1,12 +1,9 @@
-"""Tables of TOML that anybody may have written, read field by field: names, addresses, times.
+"""Signed texts, and the keys and self-signed certificates (Ed25519 only) that sign them.
 
-Keys and self-signed certificates: Ed25519 only, made here, read from whoever sent them.
-
-Texts with a signature below them: whoever changes one letter is found out.
-
-Such a file is TOML whose last table is ``[signature]``; Ed25519 signs the text above it, UTF-8 with
-lines ended by newlines, without the empty line between, behind its kind and a zero byte. Programs
-of mail that write other ends of lines do no harm.
+A signed text is TOML whose last table is ``[signature]``; Ed25519 signs the text above it, UTF-8
+with lines ended by newlines, without the empty line between, behind its kind and a zero byte.
+Programs of mail that write other ends of lines do no harm. Its tables, which anybody may have
+written, are read field by field: names, addresses, times.
 """
 
 from __future__ import annotations
@@ -17,7 +14,8 @@ import hashlib
 import ipaddress
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,15 +26,11 @@ from vpem.files.opening import PathLike, read_text
 from vpem.network.schema import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
         Ed25519PrivateKey,
         Ed25519PublicKey,
     )
     from cryptography.x509 import Certificate
-
-    from vpem.network.schema import Report
 
 
 T = TypeVar("T")
@@ -160,7 +154,15 @@ class Fields:
 
     def time(self, name: str) -> str:
         """Return a time in UTC as `moment` writes it."""
-        return self.read(name, _checked_time)
+
+        def checked(text: str) -> str:
+            with suppress(ValueError, OverflowError):
+                time = datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+                if moment(time) == text:
+                    return text
+            raise InputError(f"a time must be written as 2026-01-31T12:00:00Z, got {brief(text)}")
+
+        return self.read(name, checked)
 
     def hexadecimal(self, name: str, digits: int, default: str | None = None) -> str:
         """Return so many hexadecimal digits, or the default."""
@@ -205,15 +207,6 @@ class Fields:
         for name in self._left:
             hint = did_you_mean(name, self._known)
             raise InputError(f"{self.where} has an unknown key {brief(name)}{hint}")
-
-
-def _checked_time(text: str) -> str:
-    try:
-        if moment(datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)) == text:
-            return text
-    except (ValueError, OverflowError):
-        pass
-    raise InputError(f"a time must be written as 2026-01-31T12:00:00Z, got {brief(text)}")
 
 
 SLACK = timedelta(minutes=15)

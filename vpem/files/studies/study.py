@@ -1,10 +1,8 @@
-"""Which organiser and edition of a study a folder has seen: neither may be exchanged later.
+"""A study: who takes part, what will be run, and what each will show, signed by its organiser.
 
-NAME.known lies beside NAME.toml. The first reading pins the organiser's certificate (people compare
-its words by telephone); later editions must be signed by the same one, or by one that it has
-named its successor, and be no older.
-
-A study: who takes part, what will be run, and what each will show, signed by its organiser.
+NAME.known lies beside NAME.toml: which organiser and edition a folder has seen. The first reading
+pins the organiser's certificate (people compare its words by telephone); later editions must be
+signed by the same one, or by one that it has named its successor, and be no older.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vpem.engines.tls.trust import Member, Roster, fingerprint
 from vpem.errors import FileError, InputError, did_you_mean, printable
@@ -34,10 +32,6 @@ from vpem.files.studies.signed import (
     table_of,
 )
 from vpem.network.schema import Report
-
-if TYPE_CHECKING:
-    from vpem.network.schema import Report
-
 
 MOST_FORMER = 50
 
@@ -89,7 +83,19 @@ def check_known(study: Study, text: Signed) -> None:
             f"{study.path} is another study than the {study.name} that this folder knows; keep a "
             "folder for each"
         )
-    if not _follows(study, certificate):
+    # The organiser is the one of the certificate, or its successor.
+    chain = [former.certificate for former in study.former]
+    chain.append(study.member(study.organiser).certificate)
+    begin = chain.index(certificate) if certificate in chain else len(chain)
+    if begin == len(chain) or not all(
+        is_signed_by(
+            former.certificate,
+            "successor",
+            succession(study.id, after),
+            from_base64(former.signature),
+        )
+        for former, after in zip(study.former[begin:], chain[begin + 1 :], strict=True)
+    ):
         raise FileError(
             f"{study.path} is signed by another {study.organiser} than before; ask there, and do "
             f"not use it (if it is right all the same, remove {file})"
@@ -104,24 +110,6 @@ def check_known(study: Study, text: Signed) -> None:
             f"{study.path} is another edition {edition} of {study.name} than the one that was here "
             f"before; ask {study.organiser} which one holds"
         )
-
-
-def _follows(study: Study, certificate: bytes) -> bool:
-    """Whether a study's organiser is the one of a certificate, or its successor."""
-    chain = [former.certificate for former in study.former]
-    chain.append(study.member(study.organiser).certificate)
-    if certificate not in chain:
-        return False
-    begin = chain.index(certificate)
-    return all(
-        is_signed_by(
-            former.certificate,
-            "successor",
-            succession(study.id, after),
-            from_base64(former.signature),
-        )
-        for former, after in zip(study.former[begin:], chain[begin + 1 :], strict=True)
-    )
 
 
 def remember(study: Study) -> None:
@@ -160,7 +148,7 @@ class Study:
     """What parties agree on.
 
     When a member is not heard of for ``timeout``, a run ends by ``if_lost`` "wait", with
-    checkpoints from which all can go on once that member is back; by "without" the others go on.
+    checkpoints from which all can resume once that member is back; by "without" the others go on.
     """
 
     path: Path  # NAME.toml
@@ -197,9 +185,6 @@ class Study:
             f"{did_you_mean(name, names)}; its members are {', '.join(names)} (a newer edition "
             f"may have others: ask {self.organiser} for it)"
         )
-
-
-# ---- reading -------------------------------------------------------------------------------------
 
 
 def read_study(path: PathLike) -> Study:
@@ -305,7 +290,7 @@ def check_member(fields: Fields) -> Member:
 
 
 def _relay(text: Signed, path: Path) -> Member | None:
-    """Return who passes messages on, if anybody does."""
+    """Return the member that passes messages on, if there is one."""
     table = text.content.pop("relay", None)
     if table is None:
         return None
@@ -339,17 +324,16 @@ def _options(content: Report, path: Path) -> dict[str, dict[str, Any]]:
             values = value if isinstance(value, list) else [value]
             if not OPTION.fullmatch(name):
                 raise InputError(f"{path}: [{command}] has no option {name[:60]!r}")
-            if len(values) > MOST_FEATURES or not all(map(_is_plain, values)):
+            is_plain = all(
+                len(one) <= LONGEST_LINE and one.isprintable()
+                if isinstance(one, str)
+                else isinstance(one, bool | int | float)
+                for one in values
+            )
+            if len(values) > MOST_FEATURES or not is_plain:
                 raise InputError(
                     f"{path}: [{command}] {name} must be a number, a text, true or false, or a "
                     "list of them"
                 )
         found[command] = dict(table)
     return found
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a value is one that an option may have."""
-    if isinstance(value, str):
-        return len(value) <= LONGEST_LINE and value.isprintable()
-    return isinstance(value, bool | int | float)
