@@ -1,8 +1,6 @@
-"""Settings of a prior: see `vpem.fits.settings`.
+"""Every setting, once: its default, help, bounds, choices, heading and flag.
 
-Every setting, once: its default, help, bounds, choices, heading and flag.
-
-A record holds what one recipe, or one theme, is told. Commands spread records into options
+A record holds the settings of one recipe, or one theme. Commands spread records into options
 (`cli/options.py`), recipes take them (``fit_vpem(X, network, settings, **changes)``), estimators
 make them of their parameters, and models and checkpoints keep their values. To add a setting, add
 a line here and use it: flag, ``--config``, environment, completion and reference follow.
@@ -18,7 +16,6 @@ from vpem.records import Rule, Settings, changed, refuse_both, setting
 
 if TYPE_CHECKING:
     from pathlib import Path
-
 
 WEIGHT_PRIORS = ("dirichlet_process", "dirichlet_distribution")
 """Priors of mixing weights, as scikit-learn calls them."""

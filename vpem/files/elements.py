@@ -40,7 +40,7 @@ from vpem.network.schema import (
     Integer,
     ListOf,
     Maybe,
-    Numbers,
+    NumberList,
     Place,
     Schema,
     Sizes,
@@ -183,7 +183,7 @@ def _array(
 
 
 COUNTED = {"messages": COUNT, "bytes": COUNT, "rounds": COUNT}
-COUNTS = Numbers(least=0)
+COUNTS = NumberList(least=0)
 
 COMMUNICATION = TableOf(
     known={
@@ -225,10 +225,10 @@ REPORT: dict[str, Schema] = {
     **dict.fromkeys(("recoveries", "partitions", "reseeded"), ListOf(PLAIN)),
     "degenerate": ListOf(COUNT),
     **dict.fromkeys(("worker_rows", "recorded"), COUNTS),
-    **dict.fromkeys(("history", "mean_field"), Numbers()),
-    "partition": Numbers(least=-1),
-    "positions": Numbers(2),
-    "edges": Numbers(2, least=0),
+    **dict.fromkeys(("history", "mean_field"), NumberList()),
+    "partition": NumberList(least=-1),
+    "positions": NumberList(2),
+    "edges": NumberList(2, least=0),
     "converged": FLAG,
     "communication": COMMUNICATION,
     "alignment": ALIGNMENT,

@@ -44,7 +44,7 @@ from vpem.network.schema import (
     Array,
     ListOf,
     Maybe,
-    Numbers,
+    NumberList,
     Report,
 )
 from vpem.records import Shown
@@ -211,8 +211,8 @@ CLUSTERING: Elements = {
     **report_elements(
         hubs=ListOf(ListOf(COUNT)),
         roots=ListOf(COUNT),
-        cluster_sizes=Numbers(),
-        spread=Numbers(least=0),
+        cluster_sizes=NumberList(),
+        spread=NumberList(least=0),
     ),
 }
 

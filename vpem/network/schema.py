@@ -178,7 +178,7 @@ class Number(Field):
 
 
 @dataclass(frozen=True)
-class Numbers(Field):
+class NumberList(Field):
     """A list of finite numbers, or of lists of them of one length, as JSON has arrays."""
 
     depth: int = 1  # 2: of lists of lists

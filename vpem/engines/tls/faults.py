@@ -17,7 +17,7 @@ from websockets import exceptions as ws
 
 from vpem.engines.engine import StalledError
 from vpem.engines.tls.trust import Identity, Member, Roster, not_valid, refusal_of, written_address
-from vpem.engines.tls.wire import Called, Message, Refusal
+from vpem.engines.tls.wire import Called, Refusal, TaggedMessage
 from vpem.errors import Setting, VpemError, printable
 
 ASTRAY = timedelta(minutes=5)
@@ -336,7 +336,7 @@ class Here:
     version: str
     session: str  # number of this process
     times: LinkTimes
-    arrived: Callable[[int, Message], None]  # a message, whole
+    arrived: Callable[[int, TaggedMessage], None]  # a message, whole
     changed: Callable[[], None]  # a link came up, went down, or ended
     failed: Callable[[VpemError], None]
     say: Callable[[str], None]  # who was turned away

@@ -32,10 +32,10 @@ from vpem.engines.tls.wire import (
     Hello,
     Incoming,
     Line,
-    Message,
     Missed,
     Outgoing,
     Refusal,
+    TaggedMessage,
     closed_at_damage,
     parse,
     refuse,
@@ -82,7 +82,7 @@ class Link:
 
     # ---- what the thread of the program has done -------------------------------------------------
 
-    def add(self, message: Message) -> None:
+    def add(self, message: TaggedMessage) -> None:
         """Send a message as soon as can be."""
         self.out.add(message)
         self.need()
@@ -344,7 +344,7 @@ class Link:
                     self._owing = True
                     self._wake.set()
 
-    def _arrived(self, message: Message) -> None:
+    def _arrived(self, message: TaggedMessage) -> None:
         """Hand a message on, or hear from it that the member ends."""
         if message.tag == FINISHED:
             self.finished = True

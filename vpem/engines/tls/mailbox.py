@@ -44,9 +44,9 @@ from vpem.engines.tls.wire import (
     UNHEARD,
     Answered,
     Line,
-    Message,
     Missed,
     Refusal,
+    TaggedMessage,
     certificate_of,
     refuse,
 )
@@ -78,7 +78,7 @@ class Switchboard:
         identity: Identity,
         times: LinkTimes,
         *,
-        arrived: Callable[[int, Message], None],
+        arrived: Callable[[int, TaggedMessage], None],
         changed: Callable[[], None],
         failed: Callable[[VpemError], None],
         say: Callable[[str], None],
@@ -266,7 +266,7 @@ class Switchboard:
         for link in self.links.values():
             known = link.session or link.out.kept
             if known and not (link.parted or link.finished or self._here.farewell):
-                link.add(Message(FINISHED, "", b""))
+                link.add(TaggedMessage(FINISHED, "", b""))
         spent, before = 0.0, self._state()
         while owed := max(map(self._owed, self.links.values()), default=0.0):
             await asyncio.sleep(SOON)
@@ -349,7 +349,7 @@ class Post:
         self._tell = tell
         self._listen = listen
         self._changed = threading.Condition()
-        self._boxes: dict[tuple[int, int], deque[Message]] = defaultdict(deque)
+        self._boxes: dict[tuple[int, int], deque[TaggedMessage]] = defaultdict(deque)
         self._asked: set[tuple[int, int]] = set()
         self._failed: VpemError | None = None
         self._sentences: deque[str] = deque(maxlen=50)
@@ -392,10 +392,10 @@ class Post:
         """Send a message to another member; it is on its way at once, without waiting for any."""
         data = message if isinstance(message, bytes) else bytes(message)
         if to == self.rank:
-            self._arrived(to, Message(tag, topic, data))
+            self._arrived(to, TaggedMessage(tag, topic, data))
             return
         self._log(True, to, topic, data)
-        self._board.call(self._links[to].add, Message(tag, topic, data))
+        self._board.call(self._links[to].add, TaggedMessage(tag, topic, data))
 
     def arrived(self, source: int, tag: int) -> bool:
         """Whether a message has come."""
@@ -464,7 +464,7 @@ class Post:
 
     # ---- waiting ---------------------------------------------------------------------------------
 
-    def _pop(self, source: int, tag: int) -> Message | None:
+    def _pop(self, source: int, tag: int) -> TaggedMessage | None:
         with self._changed:
             box = self._boxes.get((source, tag))
             if not box:
@@ -474,7 +474,7 @@ class Post:
                 del self._boxes[source, tag]
             return message
 
-    def _wait(self, source: int, tag: int) -> Message:
+    def _wait(self, source: int, tag: int) -> TaggedMessage:
         """Wait until a message has come, or never will."""
         link = self._links[source]
         self._board.call(link.need)
@@ -548,7 +548,7 @@ class Post:
 
     # ---- what links report, in their thread ------------------------------------------------------
 
-    def _arrived(self, source: int, message: Message) -> None:
+    def _arrived(self, source: int, message: TaggedMessage) -> None:
         with self._changed:
             self._boxes[source, message.tag].append(message)
             self._changed.notify_all()

@@ -287,7 +287,7 @@ OVERHEAD = 2048
 
 
 @dataclass(frozen=True)
-class Message:
+class TaggedMessage:
     """What a member has for another."""
 
     tag: int
@@ -304,7 +304,7 @@ class Outgoing:
     """Messages to a member, kept until it has acknowledged them."""
 
     def __init__(self) -> None:
-        self.kept: deque[Message] = deque()
+        self.kept: deque[TaggedMessage] = deque()
         self.done = Got()
         self._next = Got()
         self._sent = 0
@@ -321,7 +321,7 @@ class Outgoing:
         """Whether the member has no room for more."""
         return self._sent >= self.room
 
-    def add(self, message: Message) -> None:
+    def add(self, message: TaggedMessage) -> None:
         """Send a message when all before it have been sent."""
         self.kept.append(message)
 
@@ -411,7 +411,7 @@ class Incoming:
             self.room = room
         return more
 
-    def put(self, data: Data) -> Message | None:
+    def put(self, data: Data) -> TaggedMessage | None:
         """Add the next piece (Damaged: it is another); the message, if it was its last."""
         if (data.number, data.begin) != self.got:
             raise Damaged
@@ -442,7 +442,7 @@ class Incoming:
         self.messages += 1
         if not self._is_asked:
             self._early.setdefault(data.tag, deque()).append(data.size + OVERHEAD)
-        return Message(data.tag, data.topic, whole)
+        return TaggedMessage(data.tag, data.topic, whole)
 
     def _check(self, full: bool = False) -> None:
         """Raise Damaged where what is asked for is behind as much as may come, or there is more."""
