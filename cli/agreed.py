@@ -580,7 +580,7 @@ def refuse_repeatable(options: Mapping[str, Any]) -> None:
 
 
 @dataclass(frozen=True)
-class Setup:
+class StudyLinks:
     """How the members of a study are linked."""
 
     server: str  # the first member, which adds up on a star
@@ -597,11 +597,11 @@ class Setup:
         return f"the {'server' if self.topology == 'star' else 'first member'} {self.server}"
 
 
-def setup_of(study: Study) -> Setup:
+def setup_of(study: Study) -> StudyLinks:
     """Return how the members of a study are linked."""
     graphs = [table["topology"] for table in study.options.values() if "topology" in table]
     relay = study.roster.relay
-    return Setup(
+    return StudyLinks(
         study.organiser, next(iter(graphs), "star"), None if relay is None else relay.name,
         study.result, study.if_lost, study.timeout, study.roster.members[0].holds,
     )  # fmt: skip

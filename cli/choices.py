@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vpem.terms.density import Density
     from vpem.terms.families.kinds import Kinds
 
-    from .driver import Run
+    from .driver import CommandRun
     from .options import Given
     from .output import Screen
 
@@ -396,7 +396,7 @@ class Task:
         held: HoldingSettings,
         graph: GraphSettings,
         sums: SumSettings,
-        run: Run,
+        run: CommandRun,
         hops: Sequence[int] = (),
     ) -> None:
         from vpem.sums.connect import connect, connect_workers

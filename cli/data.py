@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from vpem.files.readers.tabular import ColumnProfile
     from vpem.network.schema import Report
 
-    from .output import Table
+    from .output import PrintedTable
 
 
 MOST_ROWS = 100  # rows of one table; --json has them all
@@ -174,7 +174,7 @@ def _describe(dataset: Dataset) -> Report:
     }
 
 
-def _tables(summary: Report) -> list[Table]:
+def _tables(summary: Report) -> list[PrintedTable]:
     edges, labels, agents = summary["edges"], summary["labels"], summary["agents"]
     facts = [
         ("file", summary["path"]),
@@ -207,7 +207,7 @@ def _tables(summary: Report) -> list[Table]:
     return tables
 
 
-def _columns(columns: Sequence[Report]) -> Table:
+def _columns(columns: Sequence[Report]) -> PrintedTable:
     rows = []
     for one in columns:
         few = one["kind"] == "text" and one["different"] is not None
@@ -240,7 +240,9 @@ def _notes(feature: Report) -> str:
     return ", ".join(notes)
 
 
-def _filled(rows: Sequence[tuple[Any, ...]], *columns: str, right: tuple[str, ...] = ()) -> Table:
+def _filled(
+    rows: Sequence[tuple[Any, ...]], *columns: str, right: tuple[str, ...] = ()
+) -> PrintedTable:
     left = len(rows) - MOST_ROWS
     caption = f"and {left} more; --json shows all" if left > 0 else None
     return table(rows[:MOST_ROWS], *columns, right=right, caption=caption)

@@ -20,7 +20,7 @@ from .config import NO_CSV
 from .engine import EngineSettings, where_of
 from .files import Role
 from .options import NOTHING_REPLACED, Printing
-from .output import Progress, Screen, print_json, show, table
+from .output import ProgressLine, Screen, print_json, show, table
 
 if TYPE_CHECKING:
     from vpem.engines.engine import Engine
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from .labels import LabelFile
     from .options import Given
-    from .results import Result
+    from .results import FitOutcome
 
 
 SAME_KEY = 1.0
@@ -136,7 +136,7 @@ def catching(saver: FileSaver | None) -> Iterator[None]:
             signal.signal(caught, handler)
 
 
-P = TypeVar("P", bound=Progress)
+P = TypeVar("P", bound=ProgressLine)
 
 
 def _written(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
@@ -174,7 +174,7 @@ class TableOutput(Output, heading="Output", kept=False):
     )
 
 
-class Run:
+class CommandRun:
     """A fitting command, from what it can refuse before any work to its exit code.
 
     ``kind`` is what is written, in the plural. ``saver`` keeps checkpoints, or what else is to be
@@ -271,7 +271,7 @@ class Run:
         ids = {} if self.table is None else {"id_column": self.table.id_column}
         return self.where.options(given.record | ids | more, given.files)
 
-    def finish(self, result: Result) -> None:
+    def finish(self, result: FitOutcome) -> None:
         """Write what was found, print its report, and exit with the code of its outcome.
 
         Where another process speaks for all this one ends, once that has its warnings.
@@ -303,7 +303,7 @@ class Run:
 
 
 @contextmanager
-def reminding(progress: Progress, seconds: float = 1.0) -> Iterator[None]:
+def reminding(progress: ProgressLine, seconds: float = 1.0) -> Iterator[None]:
     """Let what takes long say soon after its start that nothing of it will be kept.
 
     It may be in its start, or its first iteration, for minutes before it says anything itself.

@@ -18,13 +18,24 @@ from .choices import (
     started,
     workers_of,
 )
-from .driver import CheckpointSettings, Run
+from .driver import CheckpointSettings, CommandRun
 from .engine import EngineSettings, describe_engine
 from .labels import LabelFile, LabelledOutput, of_workers
 from .options import Given, MemoryLimit, Without
-from .output import Progress, Screen, answer, communication, each, number, plural, show, size, table
+from .output import (
+    ProgressLine,
+    Screen,
+    answer,
+    communication,
+    each,
+    number,
+    plural,
+    show,
+    size,
+    table,
+)
 from .parties import DataFiles, RowParties, gather
-from .results import Result
+from .results import FitOutcome
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
@@ -89,7 +100,7 @@ def fedem(
         from vpem.pictures.figure import check_picture, save_picture
         from vpem.pictures.history import draw_histories
 
-        run = Run(screen, out, "models", engine, checkpoints)
+        run = CommandRun(screen, out, "models", engine, checkpoints)
         run.labels = LabelFile.of(out, run.where, parties.parties)
         if out.plot is not None and run.where.speaks:
             check_picture(out.plot, out.force)
@@ -123,7 +134,7 @@ def fedem(
             return {"labels_files": run.labels.written, "plot": plot}
 
         heaviest = heaviest_of(source, held.sample_weight)
-        run.finish(Result(
+        run.finish(FitOutcome(
             found.converged, tell, write, _show, own=draw, found=found, heaviest=heaviest
         ))  # fmt: skip
 
@@ -136,7 +147,7 @@ def _fit(
     graph: GraphSettings,
     sums: SumSettings,
     how: FedMixtureSettings,
-    run: Run,
+    run: CommandRun,
 ) -> tuple[FedFit, Report]:
     """Fit with so many bytes of data in memory; and what there is to report of the engine."""
     from vpem.fits.fedem import fit_fedem
@@ -147,7 +158,7 @@ def _fit(
     if way_of(joined, sums) == "consensus":
         # There the codec is of the rounds; elsewhere corrections are compressed, not the sum.
         sums, how = sums.changed(compress=how.compress), how.changed(compress=None)
-    with run.working(Progress, source.X) as progress:
+    with run.working(ProgressLine, source.X) as progress:
         progress.most = how.max_iter
         network = run.over(connect_workers(joined, sums), workers=True)
         X = own_rows(source, workers, network, limit)

@@ -24,14 +24,25 @@ from .choices import (
     tell_of_parameters,
     with_families_of,
 )
-from .driver import CheckpointSettings, Run
+from .driver import CheckpointSettings, CommandRun
 from .engine import EngineSettings, describe_engine
 from .labels import LabelFile, LabelledOutput, of_workers
 from .options import Given, MemoryLimit
-from .output import Progress, Screen, answer, communication, each, number, plural, show, table, took
+from .output import (
+    ProgressLine,
+    Screen,
+    answer,
+    communication,
+    each,
+    number,
+    plural,
+    show,
+    table,
+    took,
+)
 from .parties import DataFiles, FitFiles, gather, place_of
 from .results import (
-    Result,
+    FitOutcome,
     check_asked,
     check_shards,
     kept_of_private,
@@ -50,7 +61,7 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
 
     from .labels import Found
-    from .output import Table
+    from .output import PrintedTable
 
 
 def known_to(
@@ -164,7 +175,7 @@ def fit(
         privacy = asked.into(PrivacySettings)
         check_asked(how, privacy, checkpoints, given)
         _check_several(counts, asked, begin, sums)
-        run = Run(screen, out, "models", engine, checkpoints if len(counts) == 1 else None)
+        run = CommandRun(screen, out, "models", engine, checkpoints if len(counts) == 1 else None)
         labels = run.labels = LabelFile.of(out, run.where, parties.parties)
         if parties.missing_parties:
             how = how.changed(missing="marginalize")
@@ -217,7 +228,7 @@ def fit(
             mixture.n_parameters,
             found.n_samples,
         )
-        run.finish(Result(
+        run.finish(FitOutcome(
             found.converged, tell, write, lambda report: _show(report, task.names),
             own=lambda _: {"labels_files": labels.written, **shards}, apart=run.shards, found=found,
             heaviest=heaviest_of(source, held.sample_weight),
@@ -257,7 +268,7 @@ def _fit(
             data = problem.X, None, {}
             found, ran = choose_by_bic(problem, counts, how)
     else:
-        with run.working(Progress, task.source.X) as progress:
+        with run.working(ProgressLine, task.source.X) as progress:
             data = task.data(limit)
             found = task.fit(data, how, callback=progress, saver=run.saver, **more)
             ran = describe_engine(network)
@@ -300,7 +311,7 @@ def _check_several(
         )
 
 
-def _check_shards_asked(run: Run, held: HoldingSettings, how: FitSettings) -> None:
+def _check_shards_asked(run: CommandRun, held: HoldingSettings, how: FitSettings) -> None:
     """Raise InputError where there can be no shards, saying why."""
     if held.split == "rows" and run.shards:
         raise InputError(
@@ -371,7 +382,7 @@ def _show(report: Report, names: Sequence[str]) -> None:
     show(*tables)
 
 
-def _hubs(report: Report, names: Sequence[str]) -> Table:
+def _hubs(report: Report, names: Sequence[str]) -> PrintedTable:
     listing = [
         (
             place,

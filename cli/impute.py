@@ -17,12 +17,12 @@ from vpem.records import Settings, changed, refuse_both, setting
 from vpem.settings import DEALS, GraphSettings, HoldingSettings, SumSettings, WorkerSettings
 
 from .choices import graph_of, how_summed
-from .driver import CheckpointSettings, Run, TableOutput
+from .driver import CheckpointSettings, CommandRun, TableOutput
 from .engine import EngineSettings, describe_engine, place_parties
 from .files import READ, STDIN, refuse_shared_stdin, teller
 from .options import Without
 from .output import (
-    Progress,
+    ProgressLine,
     Screen,
     communication,
     note_of_one_column,
@@ -33,7 +33,7 @@ from .output import (
     took,
 )
 from .parties import BY_POSITION, NumberFiles, PartySettings, check_parties
-from .results import Result
+from .results import FitOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from vpem.terms.lowrank.entries import Hidden
     from vpem.terms.lowrank.observations import Law, Observations
 
-    from .output import Table
+    from .output import PrintedTable
 
 
 class Observers(NumberFiles, heading="Data"):
@@ -131,7 +131,7 @@ class Dealing(Settings, heading="Data", kept=False):
 
 
 def observed(
-    files: Sequence[Path], asked: Observers, dealing: Dealing, how: ImputeSettings, run: Run
+    files: Sequence[Path], asked: Observers, dealing: Dealing, how: ImputeSettings, run: CommandRun
 ) -> tuple[Observations, Hidden | None]:
     """Read what this process's observers saw, dealt out as asked for, and what of it is hidden.
 
@@ -165,7 +165,7 @@ def observed(
 
 
 def _of_one_file(
-    path: Path, asked: Observers, dealing: Dealing, how: tuple[int, Law, bool], run: Run
+    path: Path, asked: Observers, dealing: Dealing, how: tuple[int, Law, bool], run: CommandRun
 ) -> tuple[Observations, Placement]:
     """Read the file of all observers, and keep what those of this process saw."""
     import numpy as np
@@ -201,7 +201,7 @@ def _of_one_file(
 
 
 def _of_parties(
-    files: Sequence[Path], asked: Observers, dealing: Dealing, run: Run
+    files: Sequence[Path], asked: Observers, dealing: Dealing, run: CommandRun
 ) -> tuple[Observations, Placement]:
     from vpem.files.parties.observing import observe_parties
 
@@ -286,7 +286,7 @@ def impute(
         from vpem.pictures.assignments import draw_imputation
         from vpem.pictures.figure import check_picture, save_picture
 
-        run = Run(screen, out, "imputations", engine, checkpoints)
+        run = CommandRun(screen, out, "imputations", engine, checkpoints)
         of_mixture = how.method == "mixture"
         if out.plot is not None and of_mixture:
             raise InputError(
@@ -327,13 +327,17 @@ def impute(
             return {"plot": None if out.plot is None else str(out.plot)}
 
         # Of members of a study each writes what itself has seen, and what all have fitted.
-        run.finish(Result(
+        run.finish(FitOutcome(
             fit.converged, tell, write, lambda report: _show(report, fit), draw, apart=True
         ))  # fmt: skip
 
 
 def _fit(
-    found: Observations, graph: GraphSettings, sums: SumSettings, how: ImputeSettings, run: Run
+    found: Observations,
+    graph: GraphSettings,
+    sums: SumSettings,
+    how: ImputeSettings,
+    run: CommandRun,
 ) -> tuple[Completed, Report]:
     """Fit; and what there is to report of the engine."""
     from vpem.fits.imputation import fit_imputation
@@ -344,14 +348,14 @@ def _fit(
     if way_of(joined, sums) == "consensus":
         # There the codec is of the rounds; elsewhere corrections are compressed, not the sum.
         sums, how = sums.changed(compress=how.compress), how.changed(compress=None)
-    with run.working(Progress if how.method == "mixture" else _Progress) as progress:
+    with run.working(ProgressLine if how.method == "mixture" else _Progress) as progress:
         progress.most = how.max_iter
         network = run.over(connect_workers(joined, sums), workers=True)
         fit = fit_imputation(found, how, network=network, callback=progress, saver=run.saver)
         return fit, describe_engine(getattr(fit, "ran_on", network))
 
 
-class _Progress(Progress):
+class _Progress(ProgressLine):
     """Objective and rate of a long run: a live line in a terminal, a line at times in logs."""
 
     objective: float | None = None
@@ -458,7 +462,7 @@ def _chosen(choice: Report | None) -> list[tuple[str, str]]:
     return [("chosen by", text)]
 
 
-def _held_out(choice: Report) -> Table:
+def _held_out(choice: Report) -> PrintedTable:
     def relative(one: Report) -> float:
         """Return the error of the fit beside that of the column's mean."""
         return float(one["error"] / one["column_means"]) if one["column_means"] > 0 else 0.0
@@ -496,7 +500,7 @@ def _holdout(scores: Report) -> list[Any]:
     return [*tables, _by_column(scores["by_column"])]
 
 
-def _by_column(scores: Sequence[Report]) -> Table:
+def _by_column(scores: Sequence[Report]) -> PrintedTable:
     """Return the table of errors in columns: of many those of which most is left to explain."""
 
     def remaining(score: Report) -> float:

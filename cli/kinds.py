@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vpem.pictures.saved import Saved
 
     from .labels import ResultSettings
-    from .loading import Request
+    from .loading import UseRequest
 
 
 CORPUS_MODEL = "lda"
@@ -124,11 +124,11 @@ class StoredFile:
         """Write it for another program."""
         self._refuse("model export")
 
-    def predict(self, request: Request) -> int:
+    def predict(self, request: UseRequest) -> int:
         """Predict of data; return how many rows were written."""
         self._refuse("predict")
 
-    def score(self, request: Request) -> None:
+    def score(self, request: UseRequest) -> None:
         """Print how well data are described."""
         self._refuse("score")
 
@@ -136,15 +136,15 @@ class StoredFile:
         """Draw rows."""
         self._refuse("sample")
 
-    def evaluate(self, request: Request) -> None:
+    def evaluate(self, request: UseRequest) -> None:
         """Print how well it agrees with labels."""
         self._refuse("evaluate")
 
-    def contribution(self, request: Request) -> None:
+    def contribution(self, request: UseRequest) -> None:
         """Print, or write, which parties and features matter."""
         self._refuse("model contribution")
 
-    def evaluation_data(self, request: Request) -> Data | None:
+    def evaluation_data(self, request: UseRequest) -> Data | None:
         """Read data that the fit is held against, if there are any; refuse options about others."""
         self._refuse("plot")
 

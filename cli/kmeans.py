@@ -24,12 +24,12 @@ from .choices import (
     stored_graph,
     workers_of,
 )
-from .driver import CheckpointSettings, Output, Run
+from .driver import CheckpointSettings, CommandRun, Output
 from .engine import EngineSettings, describe_engine
 from .labels import LabelFile, LabelledOutput, of_clusters
 from .options import Given, MemoryLimit, Without
 from .output import (
-    Progress,
+    ProgressLine,
     Screen,
     answer,
     communication,
@@ -42,7 +42,7 @@ from .output import (
 )
 from .parties import DataFiles, NumberFiles, gather
 from .results import (
-    Result,
+    FitOutcome,
     check_asked,
     kept_of_private,
     tell_of_clipped,
@@ -106,7 +106,7 @@ def kmeans(
 
         how, privacy = asked.into(KmeansSettings), asked.into(PrivacySettings)
         check_asked(how, privacy, checkpoints, given)
-        run = Run(screen, out, "clusterings", engine, checkpoints)
+        run = CommandRun(screen, out, "clusterings", engine, checkpoints)
         labels = run.labels = LabelFile.of(out, run.where, parties.parties)
         graph = graph.seeded(how.seed)
         _refuse_what_makes_no_sense(how, held, start)
@@ -153,7 +153,7 @@ def kmeans(
                 )
             write_clustering(path, stored, out.force)
 
-        run.finish(Result(
+        run.finish(FitOutcome(
             found.converged, tell, write, lambda report: _show(report, names),
             own=lambda _: {"labels_files": labels.written}, found=found,
             heaviest=heaviest_of(source, held.sample_weight),
@@ -167,7 +167,7 @@ def _cluster(
     sums: SumSettings,
     how: KmeansSettings,
     privacy: PrivacySettings,
-    run: Run,
+    run: CommandRun,
     limit: int,
 ) -> tuple[Clustering, Sequence[str], Report]:
     """Cluster rows or features, of which so many bytes may be in memory.
@@ -224,7 +224,7 @@ def _refuse_what_makes_no_sense(
         )
 
 
-class _Progress(Progress):
+class _Progress(ProgressLine):
     """Inertia and rate of a long run: a live line in a terminal, a line at times in logs."""
 
     def facts(self, progress: Any) -> Iterator[str]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vpem.sums.connect import Network
     from vpem.terms.mixture import Mixture
 
-    from .driver import Run
+    from .driver import CommandRun
     from .output import Screen
     from .ranks import Where
 
@@ -246,7 +246,7 @@ def of_workers(
 
 
 def of_clusters(
-    run: Run,
+    run: CommandRun,
     source: Dataset,
     found: Clustering,
     network: Network,

@@ -177,7 +177,7 @@ class PredictedSettings(IndividualSettings, heading="Individuals", kept=False):
 
 
 @dataclass(frozen=True)
-class Request:
+class UseRequest:
     """What a command is to do with a fit."""
 
     files: Sequence[Path]  # it is used on
@@ -249,7 +249,7 @@ class Loaded:
     told: Report  # for JSON: how rows were aligned
 
 
-def load(used: RowFile, request: Request, missing: str, narrow: bool = False) -> Loaded:
+def load(used: RowFile, request: UseRequest, missing: str, narrow: bool = False) -> Loaded:
     """Read data for a model, where values are ``missing`` by one of `vpem.settings.MISSINGS`.
 
     If ``narrow`` the model may go on with the features alone that there are.
@@ -275,7 +275,7 @@ def load(used: RowFile, request: Request, missing: str, narrow: bool = False) ->
     return Loaded(source, X, {} if alignment is None else {"alignment": alignment})
 
 
-def _spread(used: RowFile, request: Request, missing: str, narrow: bool) -> Loaded:
+def _spread(used: RowFile, request: UseRequest, missing: str, narrow: bool) -> Loaded:
     """Read what this process's parties have, and keep it here."""
     from vpem.engines.placement import Placement
     from vpem.fits.spread_use import SpreadRows
@@ -311,7 +311,7 @@ def _spread(used: RowFile, request: Request, missing: str, narrow: bool) -> Load
 
 
 def _columns(
-    used: RowFile, request: Request, source: Dataset, missing: str, narrow: bool
+    used: RowFile, request: UseRequest, source: Dataset, missing: str, narrow: bool
 ) -> Sequence[int] | None:
     """Return the column of each of the model's features, where they differ.
 
@@ -404,7 +404,7 @@ def _by_their_party(names: Sequence[str], wanted: Sequence[str], party: str) -> 
 # ---- data ---------------------------------------------------------------------------------------
 
 
-def _dataset(used: RowFile, request: Request, complete: bool) -> tuple[Dataset, Report | None]:
+def _dataset(used: RowFile, request: UseRequest, complete: bool) -> tuple[Dataset, Report | None]:
     """Read the one dataset, or join those of parties; and how these were aligned."""
     from vpem.checks import available_memory
     from vpem.files.datasets import default_names
@@ -457,7 +457,7 @@ def _names_of(wanted: Sequence[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def labels_of(request: Request, source: Dataset) -> Labels:
+def labels_of(request: UseRequest, source: Dataset) -> Labels:
     """Read labels from the dataset, another place in its file, or a text file."""
     import h5py
     import numpy as np

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from .driver import Output
     from .engine import EngineSettings
-    from .results import Result
+    from .results import FitOutcome
 
 
 PRIVATE = "it cannot use its data or its machine; ask there"
@@ -474,7 +474,7 @@ class Meeting(Where):
         """Return what models keep of options, but for names of one member's files."""
         return record | {name: None for name in ("data", *files) if name in record}
 
-    def share(self, result: Result, out: Output, screen: Screen) -> Report:
+    def share(self, result: FitOutcome, out: Output, screen: Screen) -> Report:
         """Give all members the report, and the model to those who want it; check what has come."""
         if self.losses.outlast is not None and self.losses.outlast.error is not None:
             raise self.losses.outlast.error  # sums went on to here without one who is lost
@@ -495,7 +495,7 @@ class Meeting(Where):
 
     least_rows = LEAST_ROWS
 
-    def check_published(self, result: Result) -> None:
+    def check_published(self, result: FitOutcome) -> None:
         """Raise InputError where a model would tell other members of few rows, at all alike."""
         if result.apart or result.found is None:
             return

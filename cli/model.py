@@ -18,7 +18,7 @@ from .engine import EngineSettings
 from .files import READ, WRITTEN
 from .kinds import FactsFile, StoredFile, stored_at
 from .labels import ResultSettings
-from .loading import Request, RowSettings
+from .loading import RowSettings, UseRequest
 from .options import Force, Json, Quiet, Without
 from .output import Screen, number, plural, print_json
 from .parties import OF_A_FIT, DataParties
@@ -62,7 +62,7 @@ def show(
     shown(file, json)
 
 
-class TableSettings(Settings, heading="Output", kept=False):
+class ExportSettings(Settings, heading="Output", kept=False):
     """How a table is written."""
 
     quote_formulas: bool = changed(TableOutput, "quote_formulas")
@@ -83,7 +83,7 @@ def export(
     force: Force = False,
     quiet: Quiet = False,
     *,
-    table: TableSettings,
+    table: ExportSettings,
 ) -> None:
     """Write a model as a NumPy archive, as JSON, or as a table.
 
@@ -245,7 +245,7 @@ def contribution(
     with Screen(results.quiet) as screen:
         from vpem.files.hdf5 import check_writable
 
-        asked = Request(data, screen, rows, output=results, parties=parties, engine=engine)
+        asked = UseRequest(data, screen, rows, output=results, parties=parties, engine=engine)
         if results.output is not None and asked.where.speaks:
             check_writable(results.output, results.force, "results")
         stored_at(model).contribution(asked)

@@ -14,7 +14,7 @@ from vpem.files.temporaries import ending_of
 from vpem.pictures.saved import saved_of
 
 from .kinds import StoredFile, reported
-from .loading import IndividualSettings, Request, refuse_given
+from .loading import IndividualSettings, UseRequest, refuse_given
 from .output import as_plain, number, plural, print_json, show, table
 from .saem_choices import individuals_of, needed_covariates, read_if_there, words_in
 from .saem_report import document_columns, topic_facts
@@ -57,7 +57,7 @@ class SaemFile(StoredFile):
             )
         return replace(found, own_curve=self.curve)
 
-    def individuals(self, request: Request) -> Individuals | None:
+    def individuals(self, request: UseRequest) -> Individuals | None:
         """Read individuals, or those of them that are wanted, if there are data."""
         saved, data, options = self.stored, request.data, request.individuals
         for about in (request.parties, request.engine):
@@ -73,13 +73,13 @@ class SaemFile(StoredFile):
         )  # fmt: skip
         return found if options.individual is None else found.named(options.individual)
 
-    def evaluation_data(self, request: Request) -> Individuals | None:
+    def evaluation_data(self, request: UseRequest) -> Individuals | None:
         refuse_given(request.rows, "is for mixtures and clusters; a fit of SAEM has individuals")
         if request.data is None:
             refuse_given(request.individuals, "is about the data: give them after the model")
         return self.individuals(request)
 
-    def predict(self, request: Request) -> int:
+    def predict(self, request: UseRequest) -> int:
         from vpem.saem.models.model import has_curves
         from vpem.saem.prediction import Predictor
 
@@ -112,7 +112,7 @@ class SaemFile(StoredFile):
             print_json({**head, "output": path, **(report if path is None else {})})
         return len(next(iter(columns.values())))
 
-    def _check(self, request: Request, curves: bool) -> None:
+    def _check(self, request: UseRequest, curves: bool) -> None:
         saved, data, options = self.stored, request.data, request.individuals
         wanted = options.individual
         if wanted is not None and len(set(wanted)) < len(wanted):
@@ -132,7 +132,7 @@ class SaemFile(StoredFile):
         if data is None and options.population and wanted is not None:
             raise InputError("--individual without DATA is one of the fit; leave out --population")
 
-    def _check_residuals(self, request: Request, curves: bool) -> None:
+    def _check_residuals(self, request: UseRequest, curves: bool) -> None:
         """Refuse residuals where there are none, and options that do not go with them."""
         options = request.individuals
         if not options.residuals:
@@ -151,7 +151,7 @@ class SaemFile(StoredFile):
                 "--residuals are of measurements, which a fit does not hold; give DATA"
             )
 
-    def score(self, request: Request) -> None:
+    def score(self, request: UseRequest) -> None:
         import numpy as np
 
         from vpem.saem.estimates import criteria_of
@@ -360,7 +360,7 @@ class TopicsFile(StoredFile):
     def saved(self) -> Saved:
         return saved_of(str(self.path), self.stored.saved)
 
-    def _documents(self, request: Request) -> Individuals | None:
+    def _documents(self, request: UseRequest) -> Individuals | None:
         """Read documents, or those of them that are wanted, if there are data."""
         from vpem.saem.formats.individuals import COLUMNS, read_corpus
 
@@ -385,10 +385,10 @@ class TopicsFile(StoredFile):
         found = read_corpus(data, given, request.rows.dataset)
         return found if options.individual is None else found.named(options.individual, "document")
 
-    def evaluation_data(self, request: Request) -> Individuals | None:
+    def evaluation_data(self, request: UseRequest) -> Individuals | None:
         return self._documents(request)
 
-    def _hear(self, request: Request, found: Individuals) -> Heard:
+    def _hear(self, request: UseRequest, found: Individuals) -> Heard:
         """Hold the topics against documents, and say what of these they do not know."""
         heard = self.stored.hear(found)
         if heard.n_unknown:
@@ -402,7 +402,7 @@ class TopicsFile(StoredFile):
             )
         return heard
 
-    def predict(self, request: Request) -> int:
+    def predict(self, request: UseRequest) -> int:
         output, saved = request.output, self.stored.saved
         found = self._documents(request)
         unknown: Report = {}
@@ -429,7 +429,7 @@ class TopicsFile(StoredFile):
             print_json(told)
         return len(names)
 
-    def score(self, request: Request) -> None:
+    def score(self, request: UseRequest) -> None:
         found = self._documents(request)
         assert found is not None
         heard = self._hear(request, found)

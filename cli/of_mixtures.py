@@ -20,7 +20,7 @@ from vpem.terms.rows import rows_with_values
 from vpem.terms.statistics import leaves
 
 from .labels import ResultSettings
-from .loading import Loaded, Request, labels_of
+from .loading import Loaded, UseRequest, labels_of
 from .of_rows import RowFile
 from .output import plural, print_json, show, table
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
 
     from .of_rows import Assigned
-    from .output import Table
+    from .output import PrintedTable
 
 
 MOST_FEATURES = 30
@@ -54,7 +54,7 @@ OF_PARTIES = (
 """Columns of a file that features have nothing in."""
 
 
-def held_by(model: Model, request: Request, data: Loaded) -> Mapping[str, Sequence[int]] | None:
+def held_by(model: Model, request: UseRequest, data: Loaded) -> Mapping[str, Sequence[int]] | None:
     """Return the model's features that each party brings; None: as in the fit of the model."""
     partition = data.source.partition
     if not request.parties.parties or request.parties.split == "rows" or partition is None:
@@ -68,7 +68,7 @@ def held_by(model: Model, request: Request, data: Loaded) -> Mapping[str, Sequen
     }
 
 
-def labels_if_any(request: Request, data: Loaded) -> Labels | None:
+def labels_if_any(request: UseRequest, data: Loaded) -> Labels | None:
     """Return the labels of rows, if they are asked for or there."""
     named = request.rows.labels != "labels"
     if isinstance(data.X, SpreadRows):
@@ -83,7 +83,7 @@ def labels_if_any(request: Request, data: Loaded) -> Labels | None:
     return labels_of(request, data.source)
 
 
-def shown(found: Contribution) -> list[Table | str]:
+def shown(found: Contribution) -> list[PrintedTable | str]:
     """Return tables for a reader."""
     facts = [
         ("rows", str(found.n_samples)),
@@ -92,11 +92,11 @@ def shown(found: Contribution) -> list[Table | str]:
     ]
     if found.adjusted_rand_index is not None:
         facts.append(("adjusted Rand index with labels", f"{found.adjusted_rand_index:.4f}"))
-    parties: list[Table | str] = [_of_parties(found), ""] if found.parties else []
+    parties: list[PrintedTable | str] = [_of_parties(found), ""] if found.parties else []
     return [table(facts, "", ""), *parties, _of_features(found)]
 
 
-def _of_parties(found: Contribution) -> Table:
+def _of_parties(found: Contribution) -> PrintedTable:
     """Return what is lost without each party."""
     heads = ["party", "features", "information", "lost", "shared", "likelihood", "moved"]
     heads += ["agreement"] if found.adjusted_rand_index is None else ["agreement", "labels"]
@@ -117,7 +117,7 @@ def _of_parties(found: Contribution) -> Table:
     )  # fmt: skip
 
 
-def _of_features(found: Contribution) -> Table:
+def _of_features(found: Contribution) -> PrintedTable:
     """Return what each feature alone tells."""
     listed = found.features[:MOST_FEATURES]
     more = len(found.features) - len(listed)
@@ -170,7 +170,7 @@ class MixtureFile(RowFile):
     def n_labels(self) -> int:
         return int(self.stored.mixture.n_components)
 
-    def load(self, request: Request) -> Loaded:
+    def load(self, request: UseRequest) -> Loaded:
         """Read data; parties say which features of a hub they bring together."""
         found = super().load(request)
         if isinstance(found.X, SpreadRows):
@@ -209,7 +209,7 @@ class MixtureFile(RowFile):
         columns = {f"proba_{k}": column for k, column in enumerate(shares.T)}
         return shares.argmax(axis=1), columns, {"proba": shares}
 
-    def score(self, request: Request) -> None:
+    def score(self, request: UseRequest) -> None:
         self.refuse_individuals(request)
         data = self.load(request)
         X, mixture = data.X, self.stored.mixture
@@ -245,7 +245,7 @@ class MixtureFile(RowFile):
         )
         show(table(facts, "", ""))
 
-    def contribution(self, request: Request) -> None:
+    def contribution(self, request: UseRequest) -> None:
         data = self.load(request)
         if isinstance(data.X, SpreadRows):
             labels_if_any(request, data)

@@ -21,7 +21,7 @@ from vpem.terms.units import Scaling
 from .config import key_of
 from .kinds import StoredFile, reported
 from .labels import whole_of
-from .loading import Loaded, Request, labels_of, load, refuse_given
+from .loading import Loaded, UseRequest, labels_of, load, refuse_given
 from .output import number, print_json, show, table
 
 if TYPE_CHECKING:
@@ -69,11 +69,11 @@ class RowFile(StoredFile):
     def assign(self, X: Any, missing: str, proba: bool) -> Assigned:
         """Assign rows to components or clusters."""
 
-    def load(self, request: Request) -> Loaded:
+    def load(self, request: UseRequest) -> Loaded:
         """Read data, features in the order of the file."""
         return load(self, request, self.missing(request), narrow=True)
 
-    def missing(self, request: Request) -> str:
+    def missing(self, request: UseRequest) -> str:
         """What is done where values are missing: as in the fit, unless the command says."""
         fitted = self.stored.options.get("missing")
         return request.missing or (fitted if fitted in MISSINGS else MISSINGS[0])
@@ -92,13 +92,13 @@ class RowFile(StoredFile):
         sent = {"communication": found.X.communication} if isinstance(found.X, SpreadRows) else {}
         return {**found.told, **sent}
 
-    def refuse_individuals(self, request: Request) -> None:
+    def refuse_individuals(self, request: UseRequest) -> None:
         """Refuse options of fits of SAEM."""
         refuse_given(
             request.individuals, f"is for fits of SAEM, which {self.path} is not; leave it out"
         )
 
-    def evaluation_data(self, request: Request) -> EvaluationData | None:
+    def evaluation_data(self, request: UseRequest) -> EvaluationData | None:
         """Read the dataset that it is held against, its columns in the order of the file."""
         self.refuse_individuals(request)
         if not request.files:
@@ -112,7 +112,7 @@ class RowFile(StoredFile):
         labels = labels_of(request, found.source) if labelled else None
         return EvaluationData(found.X, labels, request.source)
 
-    def predict(self, request: Request) -> int:
+    def predict(self, request: UseRequest) -> int:
         import numpy as np
 
         self.refuse_individuals(request)
@@ -142,7 +142,7 @@ class RowFile(StoredFile):
             print_json(report | (shown if output.output is None else {}))
         return len(X)
 
-    def evaluate(self, request: Request) -> None:
+    def evaluate(self, request: UseRequest) -> None:
         data = self.load(request)
         truth = labels_of(request, data.source)
         k = self.n_labels
@@ -256,7 +256,7 @@ class ClustersFile(RowFile):
         labels, distances = self._nearest(X)
         return labels, {"distance": distances}, {"distances": distances}
 
-    def score(self, request: Request) -> None:
+    def score(self, request: UseRequest) -> None:
         import numpy as np
 
         self.refuse_individuals(request)

@@ -43,7 +43,7 @@ GAP = 3
 
 
 @dataclass
-class Table:
+class PrintedTable:
     """A table of a command's result; see `table`."""
 
     heads: Sequence[str]
@@ -55,7 +55,7 @@ class Table:
     caption: str | None = None
     """Below the table."""
 
-    def fitting(self, width: int) -> Table:
+    def fitting(self, width: int) -> PrintedTable:
         """Return the table as it is shown in so many columns, or in a pipe.
 
         In a narrow terminal columns that can be spared are left out; then text is broken at its
@@ -115,13 +115,13 @@ class Table:
         whole = self._widths(0)[0] if self.heads and not any(self.heads) else 0
         return [max(whole, found[0]) if whole <= LONGEST_NAME else found[0], *found[1:]]
 
-    def without(self, name: str) -> Table:
+    def without(self, name: str) -> PrintedTable:
         """Return the table without a column."""
         kept = [j for j, head in enumerate(self.heads) if head != name]
         rows = [[row[j] for j in kept] for row in self.rows]
         return replace(self, heads=[self.heads[j] for j in kept], rows=rows)
 
-    def upright(self) -> Table:
+    def upright(self) -> PrintedTable:
         """Return a table of two columns, with a line for every cell that is not empty."""
         rows: list[list[str]] = []
         for row in self.rows:
@@ -188,7 +188,7 @@ def table(
     right: Sequence[str] = (),
     spare: Sequence[str] = (),
     caption: str | None = None,  # below
-) -> Table:
+) -> PrintedTable:
     """Return a table in the house style; without heads that are not empty there is no line of them.
 
     Cells of columns in ``right`` are aligned and not broken. A narrow terminal goes without
@@ -197,7 +197,7 @@ def table(
     """
     cells = [[printable(cell) for cell in row] for row in rows]
     heads, right = [printable(one) for one in columns], [printable(one) for one in right]
-    return Table(heads, cells, title, right, spare, caption)
+    return PrintedTable(heads, cells, title, right, spare, caption)
 
 
 BETWEEN = "  "
@@ -297,7 +297,7 @@ def _columns() -> int:
     return found or read_int(os.environ.get("COLUMNS", "")) or 80
 
 
-class Progress:
+class ProgressLine:
     """How far a long run is: iterations of the most there may be, what they found, time and rate.
 
     Nothing is shown in the first second. Where there is no terminal a line with the time is printed
@@ -522,7 +522,7 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(as_plain(value), allow_nan=False) + "\n")
 
 
-def show(*items: Table | str) -> None:
+def show(*items: PrintedTable | str) -> None:
     """Print tables and lines of a command's result on stdout."""
     from rich.console import Console
 
@@ -530,7 +530,7 @@ def show(*items: Table | str) -> None:
     # Written by ourselves: Rich would end the process where the reader of a pipe has gone.
     with console.capture() as printed:
         for item in items:
-            console.print(item.drawn(console) if isinstance(item, Table) else item)
+            console.print(item.drawn(console) if isinstance(item, PrintedTable) else item)
     # Cells are filled up with blanks, of which none are left at the end of a line.
     sys.stdout.write("\n".join(map(_trimmed, printed.get().split("\n"))))
 
@@ -623,7 +623,7 @@ class Screen:
     @contextmanager
     def doing(self, what: str) -> Iterator[None]:
         """Show in a terminal what takes longer than a second, and how long it has taken."""
-        progress = Progress(self.quiet or self.silent)
+        progress = ProgressLine(self.quiet or self.silent)
         progress.announce(what)
         try:
             yield
@@ -644,7 +644,7 @@ MOST_OF_IT = 0.9
 """Share of all squares from which on one feature is all that clusters, or imputed values, are."""
 
 
-def answer(report: Report, noun: str = "component") -> Table:
+def answer(report: Report, noun: str = "component") -> PrintedTable:
     """Return the table of the components, or clusters, of a report."""
     from vpem.fits.answer import as_table
 

@@ -22,7 +22,7 @@ from vpem.settings import (
 from .choices import (
     settled,
 )
-from .driver import Run
+from .driver import CommandRun
 from .engine import place_parties
 from .files import READ, STDIN, read_one, refuse_families, tell_families, teller
 from .output import what_is_read
@@ -180,7 +180,7 @@ def gather(
     held: WorkerSettings,
     missing: bool,
     memory_limit: str | None,  # for one dataset
-    run: Run,
+    run: CommandRun,
 ) -> tuple[Dataset, Report | None]:
     """Read the one dataset, or join those of the parties; also what a report tells of them.
 

@@ -14,7 +14,7 @@ from .config import in_options
 from .driver import Output
 from .files import READ, writes
 from .kinds import stored_at
-from .loading import IndividualSettings, Request, RowSettings
+from .loading import IndividualSettings, RowSettings, UseRequest
 from .options import Printing, Without
 from .output import Screen, print_json
 from .parties import OF_A_FIT, DataParties
@@ -93,7 +93,9 @@ def plot(
         if output is None:
             output = beside(model, f"-{kind}.png")
         check_picture(output, target.force)
-        asked = Request(data or (), screen, rows, individuals, labelled=labelled, parties=parties)
+        asked = UseRequest(
+            data or (), screen, rows, individuals, labelled=labelled, parties=parties
+        )
         given = stored.evaluation_data(asked)
         picture = draw(kind, saved, given, features=features_of(rows.features))
         next_ones = next_kinds(kind, saved, given)
@@ -160,7 +162,7 @@ def report(
         from vpem.pictures.page import write_page
 
         stored = stored_at(model, individuals.curve)
-        asked = Request(data or (), screen, rows, individuals, parties=parties)
+        asked = UseRequest(data or (), screen, rows, individuals, parties=parties)
         given = stored.evaluation_data(asked)
         command = stored.command(context.find_root().command)
         left_out = write_page(output, stored.saved, given, command=command, force=target.force)

@@ -19,7 +19,7 @@ from vpem.errors import FileError, printable
 from vpem.files.table_settings import TableSettings
 from vpem.fits.settings import parse_numbers
 
-from .agreed import Setup, digest_of, own_party, refuse_repeatable
+from .agreed import StudyLinks, digest_of, own_party, refuse_repeatable
 from .engine import LEAST_ROWS
 from .saem_data import files_in
 
@@ -234,7 +234,7 @@ class Told(NamedTuple):
     to: str = "all"
 
 
-def disclosures(setup: Setup, commands: Mapping[str, Mapping[str, Any]]) -> list[Told]:
+def disclosures(setup: StudyLinks, commands: Mapping[str, Mapping[str, Any]]) -> list[Told]:
     """Return what each command, by the values of its settings, shows to whom."""
     sentences = [
         Told("Every message is sealed by TLS 1.3 between two members: its receiver alone reads it.")
@@ -266,7 +266,7 @@ def disclosures(setup: Setup, commands: Mapping[str, Mapping[str, Any]]) -> list
     return sentences
 
 
-def _of_command(setup: Setup, command: str, values: Mapping[str, Any]) -> Iterator[Told]:
+def _of_command(setup: StudyLinks, command: str, values: Mapping[str, Any]) -> Iterator[Told]:
     """Return what one command shows."""
     from vpem.pictures.contents import promised
     from vpem.sums.private import noise_by
@@ -358,7 +358,7 @@ def _of_command(setup: Setup, command: str, values: Mapping[str, Any]) -> Iterat
             yield Told(f"It has no {few}: else none is written.")
 
 
-def _of_ids(setup: Setup, how: str | None) -> Iterator[Told]:
+def _of_ids(setup: StudyLinks, how: str | None) -> Iterator[Told]:
     """What finding common rows shows."""
     if how in (None, "none"):
         yield Told(
@@ -469,7 +469,7 @@ def _of_rows(command: str, values: Mapping[str, Any], receiver: str, kind: str) 
 
 
 def _of_private_rows(
-    setup: Setup, values: Mapping[str, Any], receiver: str, kind: str, by: str
+    setup: StudyLinks, values: Mapping[str, Any], receiver: str, kind: str, by: str
 ) -> Iterator[Told]:
     """What is shown of rows in whose sums there is noise."""
     noise = {
@@ -534,7 +534,7 @@ def _of_individuals(values: Mapping[str, Any], receiver: str, kind: str) -> Iter
     )  # fmt: skip
 
 
-def _of_use(setup: Setup, masked: bool) -> Iterator[Told]:
+def _of_use(setup: StudyLinks, masked: bool) -> Iterator[Told]:
     """What a model at work shows."""
     yield Told(
         "Where a hub of the model has features of several parties (--hops of its fit above 0), "

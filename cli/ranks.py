@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .driver import Output
     from .engine import EngineSettings
     from .output import Screen
-    from .results import Result
+    from .results import FitOutcome
 
 
 LAUNCHERS = (
@@ -107,7 +107,7 @@ class Where:
         """Return what models keep of options, of which these name files."""
         return record
 
-    def share(self, result: Result, out: Output, screen: Screen) -> Report:
+    def share(self, result: FitOutcome, out: Output, screen: Screen) -> Report:
         """Write what was found where it is to be, and return the report."""
         report = result.tell()
         if out.output is not None:
@@ -120,7 +120,7 @@ class Where:
         """Rows that every component of a model must have, for it to leave; 0: it stays here."""
         return 0.0
 
-    def check_published(self, result: Result) -> None:
+    def check_published(self, result: FitOutcome) -> None:
         """Raise InputError where a model would tell others of few rows."""
 
     def watch(self, n_rows: int, over_rows: bool, screen: Screen) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from vpem.sums.connect import Network
 
     from .choices import Task
-    from .driver import CheckpointSettings, Run
+    from .driver import CheckpointSettings, CommandRun
     from .options import Given
     from .output import Screen
 
@@ -98,7 +98,7 @@ def tell_of_clipped(screen: Screen, found: Fit | Clustering, names: Sequence[str
             )
 
 
-def _own_paths(run: Run, network: Network, names: Sequence[str]) -> dict[int, Path]:
+def _own_paths(run: CommandRun, network: Network, names: Sequence[str]) -> dict[int, Path]:
     """Return the files of this process's shards by the numbers of hubs.
 
     Beside --output and named after hubs' roots; where each process has a user, who names a file,
@@ -117,7 +117,7 @@ def _own_paths(run: Run, network: Network, names: Sequence[str]) -> dict[int, Pa
     return own
 
 
-def check_shards(run: Run, network: Network, names: Sequence[str]) -> None:
+def check_shards(run: CommandRun, network: Network, names: Sequence[str]) -> None:
     """Raise FileError or InputError where a shard of this process cannot be written."""
     from vpem.files.hdf5 import check_writable
 
@@ -127,7 +127,7 @@ def check_shards(run: Run, network: Network, names: Sequence[str]) -> None:
 
 
 def write_shards(
-    run: Run, found: Fit, names: Sequence[str], feature_names: Sequence[str], options: Report
+    run: CommandRun, found: Fit, names: Sequence[str], feature_names: Sequence[str], options: Report
 ) -> tuple[Fit, Report]:
     """Write the parameters of this process's hubs, a file each.
 
@@ -158,7 +158,7 @@ MOST = 1 << 32
 
 
 @dataclass(frozen=True)
-class Result:
+class FitOutcome:
     """What a fit has come to.
 
     ``tell`` returns the report where it is common to all, without the file of the data; ``write``
@@ -180,7 +180,7 @@ class Result:
 
 def send(
     engine: Engine,
-    result: Result,
+    result: FitOutcome,
     output: Path | None,
     over: Callable[[], None] = lambda: None,
 ) -> Report:
@@ -206,7 +206,7 @@ def send(
 
 
 def _finished(
-    result: Result, report: Report, output: Path | None
+    result: FitOutcome, report: Report, output: Path | None
 ) -> tuple[bytes, FileError | None]:
     """Return the bytes of the finished file, and why it could not be written where it belongs."""
     failed: FileError | None = None
@@ -227,7 +227,7 @@ def _finished(
 
 def receive(
     engine: Engine,
-    result: Result,
+    result: FitOutcome,
     output: Path | None,
     force: bool,
     over: Callable[[], None] = lambda: None,

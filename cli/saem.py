@@ -10,14 +10,14 @@ from vpem.records import changed, setting
 from vpem.settings import GraphSettings, SaemSettings, SumSettings
 
 from .choices import graph_of
-from .driver import CheckpointSettings, Run
+from .driver import CheckpointSettings, CommandRun
 from .engine import EngineSettings, describe_engine
 from .files import WRITTEN
 from .kinds import CORPUS_MODEL
 from .labels import LabelFile, LabelledOutput, of_individuals
 from .options import Given, InitModel, Without
 from .output import Screen
-from .results import Result
+from .results import FitOutcome
 from .saem_choices import (
     ModelSettings,
     SamplerSettings,
@@ -108,7 +108,7 @@ def saem(
         _check_asked(model.model, out)
         options = model_options_of(model)
         sampler = sampler_options_of(model.model, options, moves, given)
-        run = Run(screen, out, "fits of SAEM", engine, checkpoints)
+        run = CommandRun(screen, out, "fits of SAEM", engine, checkpoints)
         run.labels = labels = LabelFile.of(out, run.where, held.parties)
         if run.where.speaks:
             _check_outputs(out)
@@ -140,7 +140,7 @@ def saem(
             save_saem(path, told, force=out.force)
 
         mine = found if run.where.own_users else told
-        run.finish(Result(
+        run.finish(FitOutcome(
             found.converged, lambda: report_of(told, source.held, screen) | facts(), write,
             lambda report: show_report(report, told),
             own=lambda _: {"labels_files": labels.written, **_draw(mine, out)},
@@ -153,7 +153,7 @@ def _fit(
     how: SaemSettings,
     graph: GraphSettings,
     sums: SumSettings,
-    run: Run,
+    run: CommandRun,
     given: dict[str, Any],
 ) -> tuple[SaemFit, Report]:
     """Fit, and show how far it is; and what there is to report of the engine."""
@@ -183,7 +183,9 @@ def _fit(
         return found, {"network": network, **describe_engine(network)}
 
 
-def _told(found: SaemFit, source: Source, out: SaemOutput, network: Network, run: Run) -> SaemFit:
+def _told(
+    found: SaemFit, source: Source, out: SaemOutput, network: Network, run: CommandRun
+) -> SaemFit:
     """Return the fit with what the first process is told of individuals: nothing, unless asked."""
     from vpem.saem.results import collect, leave_out
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vpem.saem.individuals import Individuals
     from vpem.sums.connect import Network
 
-    from .driver import Run
+    from .driver import CommandRun
     from .output import Screen
 
 
@@ -265,7 +265,7 @@ def read_source(
     model: str,
     needed: Sequence[str],
     missing: bool,
-    run: Run,
+    run: CommandRun,
     masked: bool = False,
 ) -> Source:
     """Read the individuals of a file, or of files of parties.
@@ -295,7 +295,7 @@ def read_source(
 
 
 def _reader(
-    asked: HeldIndividuals, model: str, needed: Sequence[str], missing: bool, run: Run
+    asked: HeldIndividuals, model: str, needed: Sequence[str], missing: bool, run: CommandRun
 ) -> CorpusReader | RowReader:
     """Choose what reads a file for a model."""
     columns = {name: getattr(asked, name) for name in ("id", "time", "value")}
@@ -313,7 +313,9 @@ def _reader(
     return RowReader(columns, asked.covariates, needed, missing, weight, asked.doses, also, apart)
 
 
-def _of_parties(parties: Sequence[Party], reader: CorpusReader | RowReader, run: Run) -> Source:
+def _of_parties(
+    parties: Sequence[Party], reader: CorpusReader | RowReader, run: CommandRun
+) -> Source:
     """Read the individuals of this process's parties, which no other process reads."""
     import numpy as np
 

@@ -6,8 +6,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from .kinds import as_printed
-from .output import Progress, Screen, communication, number, plural, show, table
-from .results import Result
+from .output import ProgressLine, Screen, communication, number, plural, show, table
+from .results import FitOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ MOST_ROWS = 60
 """Parameters that are printed; --json has them all."""
 
 
-class SaemCounter(Progress):
+class SaemCounter(ProgressLine):
     """How far a long run is: iterations, and then the draws at the estimates."""
 
     def __init__(self, quiet: bool, burn_in: int, unkept: str | None = None) -> None:
@@ -289,7 +289,7 @@ SHOWN = 5
 
 def topics_result(
     told: SaemFit, held: Workers, facts: Callable[[], Report], out: SaemOutput
-) -> Result:
+) -> FitOutcome:
     """Return what there is to tell of topics."""
     from vpem.saem.formats.fits import save_saem
     from vpem.saem.topics import Topics
@@ -299,7 +299,7 @@ def topics_result(
     def write(path: Path, report: Report) -> None:
         save_saem(path, told, force=out.force)
 
-    return Result(
+    return FitOutcome(
         told.converged, lambda: _report(found, held, told) | facts(), write, _show,
         own=lambda _: {"labels_files": None, **_write(found, out)},
     )  # fmt: skip

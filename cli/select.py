@@ -25,13 +25,13 @@ from vpem.settings import (
 )
 
 from .choices import StartSettings, Task, heaviest_of, tell_of_parameters
-from .driver import Output, Run, reminding
+from .driver import CommandRun, Output, reminding
 from .engine import EngineSettings, describe_engine
 from .files import WRITTEN, Role
 from .options import Given, MemoryLimit, Without
-from .output import Progress, Screen, number, plural, show, span, table
+from .output import ProgressLine, Screen, number, plural, show, span, table
 from .parties import DataFiles, FileSettings, gather
-from .results import Result
+from .results import FitOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,7 +99,7 @@ class Stopping:
             raise _Signal(self._pending)
 
 
-class SearchProgress(Progress):
+class SearchProgress(ProgressLine):
     """How far a search is: a live line in a terminal, a line at times in logs."""
 
     def __init__(self, quiet: bool, unkept: str | None = None) -> None:
@@ -283,7 +283,7 @@ class SearchTask:
     def __init__(
         self,
         data: Sequence[Path],
-        run: Run,
+        run: CommandRun,
         hops: Sequence[int],
         *,
         parties: FileSettings,
@@ -380,7 +380,7 @@ class Search:
     def _so_far(self) -> str:
         return f"{self._finished()} of {plural(len(self.wanted), 'fit')} are in {self.out.kept_in}"
 
-    def run(self, given: Given, began: float) -> Result:
+    def run(self, given: Given, began: float) -> FitOutcome:
         """Fit what is not kept, and choose; the command began at ``began``."""
         from vpem.fits.selection.search import search
 
@@ -414,7 +414,7 @@ class Search:
             )  # fmt: skip
             return self._result(found, given, began)
 
-    def _result(self, found: Selection, given: Given, began: float) -> Result:
+    def _result(self, found: Selection, given: Given, began: float) -> FitOutcome:
         """Return what there is to tell and to write, once the chosen model is fitted again."""
         task, run, screen = self.task, self.task.run, self.task.run.screen
         cell, before = found.grid[self.chosen(found)], len(screen.warnings)
@@ -436,7 +436,7 @@ class Search:
         converged = all(one["status"] == "converged" for one in found.cells)
         show = partial(show_selection, found)
         chosen = None if fitted is None else fitted[0]
-        return Result(
+        return FitOutcome(
             converged, tell, write, show, own=partial(self._own, found), found=chosen,
             heaviest=heaviest_of(task.task.source, task.held.sample_weight),
         )  # fmt: skip
@@ -596,7 +596,7 @@ def select(
             parse_numbers("--hops", asked.hops),
             parse_names("--covariance", asked.covariance_type, COVARIANCE_TYPES),
         )
-        run = Run(screen, out, "models", engine)
+        run = CommandRun(screen, out, "models", engine)
         if out.plot is not None:
             from vpem.pictures.figure import check_picture
 

@@ -16,9 +16,9 @@ from vpem.fits.selection.trials import Cell, Problem
 from vpem.settings import FitSettings
 
 from .config import in_options
-from .driver import CheckpointSettings, Run, catching, each_file, saver_of
+from .driver import CheckpointSettings, CommandRun, catching, each_file, saver_of
 from .engine import describe_engine
-from .output import Progress
+from .output import ProgressLine
 from .select import warn_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
 
 
-class EachProgress(Progress):
+class EachProgress(ProgressLine):
     """How far a fit is, of several numbers of components."""
 
     cell: Cell | None = None
@@ -38,7 +38,9 @@ class EachProgress(Progress):
         return f"{count}{super().place(progress)}"
 
 
-def each_checkpoint(how: CheckpointSettings, counts: Sequence[int], run: Run) -> CheckpointSettings:
+def each_checkpoint(
+    how: CheckpointSettings, counts: Sequence[int], run: CommandRun
+) -> CheckpointSettings:
     """Return how states of several fits are kept, each in a file that can be written."""
     if how.checkpoint is None:
         return how
@@ -59,7 +61,7 @@ class Each(Problem):
     """A problem whose best fit is kept."""
 
     _: KW_ONLY
-    command: Run
+    command: CommandRun
     checkpoints: CheckpointSettings  # a file for each fit
     progress: EachProgress  # how far they are
     more: Report  # what else a fit is told

@@ -15,7 +15,7 @@ from vpem.errors import InputError, Setting, check_choice, shorten
 from vpem.records import Settings, setting
 from vpem.settings import TOPOLOGIES
 
-from .agreed import EXAMPLES, Setup, agree_on, refuse_as_own, setup_of
+from .agreed import EXAMPLES, StudyLinks, agree_on, refuse_as_own, setup_of
 from .demo import demo_of_study
 from .files import READ
 from .options import Json, Quiet
@@ -219,7 +219,7 @@ def new_study(name: str, organiser: str | None, how: NewStudy, agreed: Sequence[
         holds=how.data or topology != "star",
     )
     relay, number = _relay(how), secrets.token_hex(16)
-    setup = Setup(
+    setup = StudyLinks(
         who,
         topology,
         None if relay is None else relay.name,
@@ -239,7 +239,7 @@ def new_study(name: str, organiser: str | None, how: NewStudy, agreed: Sequence[
     )  # fmt: skip
 
 
-def what_is_run(setup: Setup, agreed: Sequence[Agreed]) -> Report:
+def what_is_run(setup: StudyLinks, agreed: Sequence[Agreed]) -> Report:
     """Return the fields of a study that say what is run, and what that shows to whom."""
     from .policy import disclosures
 

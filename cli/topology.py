@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vpem.network.partition import Partition
     from vpem.network.schema import Report
 
-    from .output import Table
+    from .output import PrintedTable
 
 
 app = typer.Typer(
@@ -246,7 +246,7 @@ def _show(found: Report) -> None:
         cost = f"{plural(messages, 'message')}, {size(sent)}, {plural(rounds, 'round')}"
         option = "--sum tree" if found["compress"] else "--sum tree, exact"
         facts.append(("or", f"{option}: {cost} an iteration"))
-    tables: list[Table | str] = [table(facts, "", "")]
+    tables: list[PrintedTable | str] = [table(facts, "", "")]
     if found["split"] == "features":
         tables += _hubs(hubs, names)
     if found["mixing"]:
@@ -257,7 +257,7 @@ def _show(found: Report) -> None:
     show(*tables)
 
 
-def _hubs(hubs: list[Report], names: list[str]) -> list[Table | str]:
+def _hubs(hubs: list[Report], names: list[str]) -> list[PrintedTable | str]:
     listing = [
         (
             place,
@@ -268,13 +268,15 @@ def _hubs(hubs: list[Report], names: list[str]) -> list[Table | str]:
         for place, hub in enumerate(hubs[:MOST_ROWS])
     ]
     heads = ("hub", "root", "agents", "features")
-    tables: list[Table | str] = [table(listing, *heads, title="Hubs", right=("hub", "features"))]
+    tables: list[PrintedTable | str] = [
+        table(listing, *heads, title="Hubs", right=("hub", "features"))
+    ]
     if len(hubs) > MOST_ROWS:
         tables.append(f"... and {plural(len(hubs) - MOST_ROWS, 'more hub')} (see --json)\n")
     return tables
 
 
-def _mixing(found: Report) -> list[Table | str]:
+def _mixing(found: Report) -> list[PrintedTable | str]:
     def told(row: Report, name: str, digits: str) -> str:
         return f"{'<= ' if row[f'{name}_is_bound'] else ''}{row[name]:{digits}}"
 
@@ -316,7 +318,7 @@ def _mixing(found: Report) -> list[Table | str]:
     ]  # fmt: skip
 
 
-def _time(found: Report) -> Table:
+def _time(found: Report) -> PrintedTable:
     made_of = {
         "computing": f"{number(found['flops'], 3)} flops, "
         f"{number(found['additions'], 3)} additions, at this machine's rates",
@@ -331,7 +333,7 @@ def _time(found: Report) -> Table:
                  right=("time",))  # fmt: skip
 
 
-def _messages(found: Report, names: list[str]) -> list[Table | str]:
+def _messages(found: Report, names: list[str]) -> list[PrintedTable | str]:
     """Tables of what the setup, one batch, one iteration and the last E-step send, and where most.
 
     Means are rounded.
@@ -362,7 +364,9 @@ def _messages(found: Report, names: list[str]) -> list[Table | str]:
         facts.append("means" if communication["n_drawn"] else "estimates")
     right = ("messages", "payload", "rounds")
     title = f"Communication: {', '.join(facts)}"
-    tables: list[Table | str] = [table(rows, "phase", "kind", *right, title=title, right=right)]
+    tables: list[PrintedTable | str] = [
+        table(rows, "phase", "kind", *right, title=title, right=right)
+    ]
     if busiest:
         heads = ("phase", "link", "messages", "payload")
         tables.append(table(busiest, *heads, title="Busiest links", right=right))

@@ -11,7 +11,7 @@ from .engine import EngineSettings
 from .files import READ
 from .kinds import stored_at
 from .labels import ResultSettings
-from .loading import IndividualSettings, PredictedSettings, Request, RowSettings
+from .loading import IndividualSettings, PredictedSettings, RowSettings, UseRequest
 from .options import Without
 from .output import Screen, plural
 from .parties import OF_A_FIT, DataParties
@@ -58,7 +58,7 @@ def predict(
     with Screen(results.quiet) as screen:
         from vpem.files.hdf5 import check_writable
 
-        asked = Request(
+        asked = UseRequest(
             data or (), screen, rows, individuals, results, proba, parties=parties, engine=engine,
             labels=False,
         )  # fmt: skip
@@ -89,7 +89,7 @@ def score(
     Example: vpem score model.h5 data/breast_cancer.h5 --json
     """
     with Screen(results.quiet) as screen:
-        asked = Request(
+        asked = UseRequest(
             data, screen, rows, individuals, results, parties=parties, engine=engine, labels=False
         )
         stored_at(model, individuals.curve).score(asked)
@@ -135,5 +135,5 @@ def evaluate(
     Example: vpem evaluate model.h5 data/breast_cancer.h5 --labels labels
     """
     with Screen(results.quiet) as screen:
-        asked = Request(data, screen, rows, output=results, parties=parties)
+        asked = UseRequest(data, screen, rows, output=results, parties=parties)
         stored_at(model).evaluate(asked)

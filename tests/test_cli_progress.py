@@ -11,7 +11,7 @@ import pytest
 
 from vpem_cli import output as showing
 from vpem_cli.driver import reminding
-from vpem_cli.output import Progress, Screen, fail
+from vpem_cli.output import ProgressLine, Screen, fail
 from vpem_cli.saem_report import SaemCounter
 from vpem_cli.select import SearchProgress
 
@@ -47,7 +47,7 @@ def run(made, clock, seconds, step=0.25):
 
 
 def test_a_log_has_few_lines_with_times_and_no_carriage_returns(capsys, clock):
-    made = Progress(False)
+    made = ProgressLine(False)
     run(made, clock, 9.5)
     assert capsys.readouterr().err == ""
     run(made, clock, 60)
@@ -64,14 +64,14 @@ def test_a_log_has_few_lines_with_times_and_no_carriage_returns(capsys, clock):
 
 
 def test_a_run_of_a_day_leaves_some_hundred_lines(capsys, clock):
-    run(Progress(False), clock, 86400, step=5.0)
+    run(ProgressLine(False), clock, 86400, step=5.0)
     lines = capsys.readouterr().err.splitlines()
     assert 100 < len(lines) < 250
     assert "(after 23 h" in lines[-1]
 
 
 def test_reading_is_shown_in_a_terminal_and_in_no_log(capsys, clock, terminal, monkeypatch):
-    made = Progress(False)
+    made = ProgressLine(False)
     clock.time += 2
     made.reading("folder/data.h5", 0.344)
     assert capsys.readouterr().err == "\r\x1b[Jreading data.h5: 34 %  0:02"
@@ -84,21 +84,21 @@ def test_reading_is_shown_in_a_terminal_and_in_no_log(capsys, clock, terminal, m
     made.close()
     monkeypatch.setattr(showing, "is_terminal", lambda: False)
     capsys.readouterr()
-    for made in (Progress(False), Progress(True)):
+    for made in (ProgressLine(False), ProgressLine(True)):
         clock.time += 100
         made.reading("data.h5", 0.5)
     assert capsys.readouterr().err == ""
 
 
 def test_quiet_is_quiet(capsys, clock, terminal):
-    made = Progress(True)
+    made = ProgressLine(True)
     run(made, clock, 100)
     made.close()
     assert capsys.readouterr().err == ""
 
 
 def test_a_terminal_has_one_line_and_none_at_the_end(capsys, clock, terminal):
-    made = Progress(False)
+    made = ProgressLine(False)
     run(made, clock, 5)
     text = capsys.readouterr().err
     assert "\n" not in text
@@ -111,14 +111,14 @@ def test_a_terminal_has_one_line_and_none_at_the_end(capsys, clock, terminal):
 
 
 def test_a_terminal_is_not_written_faster_than_one_can_see(capsys, clock, terminal):
-    run(Progress(False), clock, 3, step=0.001)
+    run(ProgressLine(False), clock, 3, step=0.001)
     assert 15 <= capsys.readouterr().err.count("iteration ") <= 21
     showing.take_away()
 
 
 def test_a_narrow_terminal_keeps_it_in_one_row(capsys, clock, terminal):
     terminal.columns = 20
-    made = Progress(False)
+    made = ProgressLine(False)
     run(made, clock, 1.25)
     shown = capsys.readouterr().err.split("\r\x1b[J")[-1]
     assert shown == "iteration 4  0:01"
@@ -136,14 +136,14 @@ def test_a_narrow_terminal_keeps_it_in_one_row(capsys, clock, terminal):
 )  # fmt: skip
 def test_no_number_is_cut(capsys, clock, terminal, columns, shown):
     terminal.columns = columns
-    made = Progress(False)
+    made = ProgressLine(False)
     run(made, clock, 1.25)
     assert capsys.readouterr().err.split("\r\x1b[J")[-1] == shown
     made.close()
 
 
 def test_a_long_run_whose_result_nobody_keeps_says_so_once_and_early(capsys, clock):
-    made = Progress(False, "--output FILE")
+    made = ProgressLine(False, "--output FILE")
     run(made, clock, 0.75)
     assert capsys.readouterr().err == ""
     run(made, clock, 9)
@@ -151,14 +151,14 @@ def test_a_long_run_whose_result_nobody_keeps_says_so_once_and_early(capsys, clo
     assert capsys.readouterr().err == told
     run(made, clock, 60)
     assert "note" not in capsys.readouterr().err
-    run(Progress(True, "--output FILE"), clock, 60)
+    run(ProgressLine(True, "--output FILE"), clock, 60)
     assert capsys.readouterr().err == ""
 
 
 def test_a_run_that_says_nothing_yet_is_reminded_by_a_clock(capsys):
     reminded = threading.Event()
 
-    class Reminded(Progress):
+    class Reminded(ProgressLine):
         def remind(self):
             super().remind()
             reminded.set()
@@ -171,7 +171,7 @@ def test_a_run_that_says_nothing_yet_is_reminded_by_a_clock(capsys):
 
 
 def test_the_note_stands_above_the_live_line(capsys, clock, terminal):
-    made = Progress(False, "--output FILE")
+    made = ProgressLine(False, "--output FILE")
     run(made, clock, 2)
     text = capsys.readouterr().err
     assert text.startswith("note: the result will not be kept; to keep it give --output FILE\n\r")
@@ -180,7 +180,7 @@ def test_the_note_stands_above_the_live_line(capsys, clock, terminal):
 
 def test_a_terminal_that_got_narrower(capsys, clock, terminal):
     """The line of 80 columns now takes two or three rows, which go with it."""
-    made = Progress(False)
+    made = ProgressLine(False)
     run(made, clock, 1.25)
     length = len(capsys.readouterr().err.split("\r\x1b[J")[-1])
     terminal.columns = 30
@@ -190,7 +190,7 @@ def test_a_terminal_that_got_narrower(capsys, clock, terminal):
 
 
 def test_messages_take_the_line_away(capsys, clock, terminal):
-    made = Progress(False)
+    made = ProgressLine(False)
     run(made, clock, 2)
     capsys.readouterr()
     with Screen() as screen:
@@ -206,7 +206,7 @@ def test_messages_take_the_line_away(capsys, clock, terminal):
 def test_colours_and_hidden_cursors_are_not_used(capsys, clock, terminal, monkeypatch):
     for value in ("", "1"):
         monkeypatch.setenv("NO_COLOR", value)
-        made = Progress(False)
+        made = ProgressLine(False)
         run(made, clock, 3)
         made.close()
         sequences = set(re.findall(r"\x1b\[[\d;?]*[a-zA-Z]", capsys.readouterr().err))
@@ -325,7 +325,7 @@ def test_what_comes_after_the_iterations_is_told_in_order():
 
 
 def test_a_line_of_80_columns_has_restart_iteration_result_time_and_rate(capsys, clock, terminal):
-    made = Progress(False)
+    made = ProgressLine(False)
     made.restarting(3, 10, 1000)
     for number in range(1, 150):
         clock.time += 0.5
@@ -343,7 +343,7 @@ def test_a_line_of_80_columns_has_restart_iteration_result_time_and_rate(capsys,
 
 def test_time_goes_on_while_a_step_takes_long(capsys, terminal, monkeypatch):
     monkeypatch.setattr(showing, "TICK", 0.01)
-    monkeypatch.setattr(Progress, "DRAW_EVERY", 0.0)
+    monkeypatch.setattr(ProgressLine, "DRAW_EVERY", 0.0)
     now = SimpleNamespace(time=100.0)
     monkeypatch.setattr(showing.time, "monotonic", lambda: now.time)
     with Screen().doing("reading table.csv"):
@@ -380,14 +380,14 @@ def test_restarts_are_told():
 
 
 def test_steps_of_a_start_are_shown_as_iterations_are(capsys, clock, terminal):
-    made = Progress(False)
+    made = ProgressLine(False)
     made.starting("k-means++, row 2 of 6")
     assert capsys.readouterr().err == ""
     clock.time += 2
     made.starting("k-means++, row 3 of 6")
     made.starting("k-means++, row 4 of 6")
     assert capsys.readouterr().err == "\r\x1b[Jstart: k-means++, row 3 of 6  0:02"
-    Progress(True).starting("k-means++, row 5 of 6")
+    ProgressLine(True).starting("k-means++, row 5 of 6")
     assert capsys.readouterr().err == ""
     run(made, clock, 0.5)
     assert "iteration 1" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import pytest
 
 from vpem.files.studies.message_log import entries
 from vpem_cli import app
-from vpem_cli.agreed import Setup, agreed_before, setup_of
+from vpem_cli.agreed import StudyLinks, agreed_before, setup_of
 from vpem_cli.policy import disclosures
 
 from .company_support import make_company
@@ -191,7 +191,7 @@ def check(told, went, first, takes):
             assert gone, f"no {kind} has gone, but: {one.text}"
 
 
-STAR = Setup("hub", "star", None, "all")
+STAR = StudyLinks("hub", "star", None, "all")
 NOISY = {"split": "rows", "epsilon": 2.0, "delta": 1e-6, "n_components": 2, "init": "k-means++"}
 OVER = {"hops": 0, "align": "ids", "init": "k-means++", "n_components": 2}
 ALL = "protects from all who see what is published"
