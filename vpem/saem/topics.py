@@ -21,7 +21,6 @@ from vpem.saem.streams import Streams
 
 if TYPE_CHECKING:
     from vpem.saem.prediction import Predictor
-    from vpem.saem.results import SavedSaem
 
 
 BURN_IN = 50

@@ -1,6 +1,6 @@
 """Gaussian mixture: the latent of an individual is its component, drawn from responsibilities.
 
-Gaussian mixture of individuals that lack some features: these are latents too.
+Features that some individuals lack are latents too.
 """
 
 from __future__ import annotations
@@ -38,20 +38,7 @@ class GmmModel(SaemModel):
     Parameters are the mixing weights, the means and the lower triangles of the covariances;
     statistics of each component are 1, y and the lower triangle of ``y y^T`` (about the values'
     middle) where the individual is in it, else 0. Latents are discrete: the sampler is ``exact``.
-
-    Parameters
-    ----------
-    individuals : Individuals
-        All with the same number of rows: the features.
-    n_components : int
-        K.
-    rows : sequence of int, optional
-        Individuals whose values are the first means; evenly spaced ones by default.
-    reg_covar : float, optional
-        Added to variances; 1e-6 of the variance of each item over all individuals by default.
-    items : sequence of float, optional
-        The items (features), of which individuals may then lack some
-        (`vpem.saem.models.gmm`). By default those that all have.
+    Rows of an individual are its features.
     """
 
     latents = ("component",)
@@ -61,9 +48,9 @@ class GmmModel(SaemModel):
         self,
         individuals: Individuals,
         n_components: int,
-        rows: Sequence[int] | None = None,
-        reg_covar: float | None = None,
-        items: Sequence[float] | None = None,
+        rows: Sequence[int] | None = None,  # whose values are the first means; None: evenly spaced
+        reg_covar: float | None = None,  # added to variances; None: 1e-6 of each item's variance
+        items: Sequence[float] | None = None,  # some may lack these; None: what all have
     ) -> None:
         self.individuals = individuals
         self.n_components = check_int("n_components", n_components, least=1)

@@ -38,14 +38,9 @@ AT_ONCE = 1 << 20
 
 
 class TopicNames(Sequence[str]):
-    """Names of the probabilities of words in topics, each made when it is asked for.
+    """Names of the probabilities of words in topics, (K V,), each made when it is needed.
 
-    Parameters
-    ----------
-    n_topics, n_words : int
-        K and V.
-    words : sequence of str, optional
-        The vocabulary; by default numbers.
+    Without a vocabulary words are numbers.
     """
 
     def __init__(self, n_topics: int, n_words: int, words: Sequence[str] | None = None) -> None:
@@ -77,21 +72,9 @@ class LdaModel(SaemModel):
     The statistic is the expected number of words v of topic k in a document, given its proportions
     and the topics of the moment (`about`), K x V: it is taken of devices, never of a document.
 
-    Parameters
-    ----------
-    individuals : Individuals
-        Documents: times are numbers of words, values how often they come.
-    n_topics : int
-        K.
-    alpha : float, optional
-        Of the proportions; by default 1 / K.
-    eta : float, optional
-        What is added to each number of words before topics are made of them; by default 1 / K.
-    n_words : int, optional
-        V; by default the size of the vocabulary, or the largest number of a word and one.
-    seed : int
-        Of the proportions that a fit begins with, by default that of the fit; with the names of
-        documents it gives the same however they are split.
+    ``eta`` is added to each number of words before topics are made of them. ``seed`` is of the
+    proportions that a fit begins with, which with the names of documents are the same however these
+    are split.
     """
 
     wide = True
@@ -100,9 +83,9 @@ class LdaModel(SaemModel):
         self,
         individuals: Individuals,
         n_topics: int = 10,
-        alpha: float | None = None,
-        eta: float | None = None,
-        n_words: int | None = None,
+        alpha: float | None = None,  # None: 1 / K
+        eta: float | None = None,  # None: 1 / K
+        n_words: int | None = None,  # V; None: of the vocabulary, or the largest number and one
         seed: int = 0,
     ) -> None:
         self.individuals = individuals
