@@ -541,9 +541,9 @@ def _refuse_over_rows(source: Dataset) -> None:
 
 def settled(source: Dataset, table: TableSettings, held: WorkerSettings) -> Dataset:
     """Return a dataset whose features have the families that the user says, or values show."""
-    from vpem.files.families import Asked, settle
+    from vpem.files.families import FamilyChoice, settle
 
-    asked = Asked.of(table.family)
+    asked = FamilyChoice.of(table.family)
     if asked is None:
         return source
     if isinstance(held, HoldingSettings) and held.split == "features":

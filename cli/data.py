@@ -98,12 +98,12 @@ class TableFile(DatasetFile):
 
 def _summary(data: Path, table: TableSettings, dataset: str | None = None) -> Report:
     from vpem.files.datasets import read_about
-    from vpem.files.families import Asked, settle
+    from vpem.files.families import FamilyChoice, settle
     from vpem.files.opening import format_of
 
     columns: list[ColumnProfile] = []
     found = read_one(data, table, Where(), None, dataset=dataset, profiles=columns)
-    found = settle(found, Asked.of(table.family), found.partition)
+    found = settle(found, FamilyChoice.of(table.family), found.partition)
     summary = _describe(found)
     stored = str(data) != STDIN and format_of(data, str(data)) == "hdf5"
     summary["about"] = read_about(data) if stored else {}
@@ -290,7 +290,7 @@ def split(
     Example: vpem data split data/breast_cancer.h5 --agents 5 --shuffle --drop-ids 0.05 -o parties
     """
     with Screen(printing.quiet) as screen:
-        from vpem.files.families import Asked, settle
+        from vpem.files.families import FamilyChoice, settle
         from vpem.files.parties.joining import cut, file_stems
         from vpem.network.partition import contiguous
 
@@ -307,7 +307,7 @@ def split(
             )
         else:
             parties = partition_of(whole, held, True)
-        whole = settle(whole, Asked.of(table.family), parties)
+        whole = settle(whole, FamilyChoice.of(table.family), parties)
         if table.family is not None:
             tell_families(whole, table, screen.say)
         parts = cut(whole, parties, shuffle=shuffle, drop_ids=drop_ids, seed=seed)
@@ -546,7 +546,7 @@ def import_(
     """
     with Screen(quiet) as screen:
         from vpem.files.datasets import write_dataset
-        from vpem.files.families import Asked, settle
+        from vpem.files.families import FamilyChoice, settle
         from vpem.files.hdf5 import check_writable
 
         check_writable(output, force, "datasets")
@@ -556,7 +556,7 @@ def import_(
         _check_values(dataset, table.missing == "keep")
         if held.agents is not None or held.partition is not None:
             dataset = replace(dataset, partition=partition_of(dataset, held, True))
-        dataset = settle(dataset, Asked.of(reading.family), dataset.partition)
+        dataset = settle(dataset, FamilyChoice.of(reading.family), dataset.partition)
         tell_families(dataset, reading, screen.say)
         write_dataset(output, dataset, force)
         screen.say(f"wrote {output}: {_size(dataset, table.missing == 'keep')}")

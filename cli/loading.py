@@ -408,7 +408,7 @@ def _dataset(used: RowFile, request: UseRequest, complete: bool) -> tuple[Datase
     """Read the one dataset, or join those of parties; and how these were aligned."""
     from vpem.checks import available_memory
     from vpem.files.datasets import default_names
-    from vpem.files.families import Asked, settle_for_model
+    from vpem.files.families import FamilyChoice, settle_for_model
     from vpem.files.parties.opening import choose_parties
 
     files, asked, say = request.files, request.parties, request.screen.say
@@ -446,7 +446,7 @@ def _dataset(used: RowFile, request: UseRequest, complete: bool) -> tuple[Datase
     name = _whose(file, party.name, source.feature_names, wanted)
     source.feature_names = _by_their_party(source.feature_names, wanted, name)
     teller(say)(source, asked.table, kept)
-    return settle_for_model(source, Asked.of(kept.family)), None
+    return settle_for_model(source, FamilyChoice.of(kept.family)), None
 
 
 def _names_of(wanted: Sequence[str]) -> frozenset[str]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vpem.engines.tls.trust import Member
-    from vpem.files.studies.identities import Request
+    from vpem.files.studies.identities import MembershipRequest
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
 
@@ -437,7 +437,7 @@ def _end(study: Study, screen: Any) -> None:
     screen.say(f"wrote {study.path}, edition {study.edition}{to}")
 
 
-def _compare(request: Request, given: str) -> None:
+def _compare(request: MembershipRequest, given: str) -> None:
     """Refuse a certificate whose fingerprint is not the one that was told."""
     from vpem.engines.tls.trust import fingerprint, fingerprint_words
 
@@ -450,7 +450,7 @@ def _compare(request: Request, given: str) -> None:
         )
 
 
-def _show_request(study: Study, request: Request) -> None:
+def _show_request(study: Study, request: MembershipRequest) -> None:
     from vpem.files.studies.identities import check_request
 
     kind = {
@@ -461,7 +461,7 @@ def _show_request(study: Study, request: Request) -> None:
     _show_facts(request, [("wants to", kind)])
 
 
-def _show_facts(request: Request, facts: list[tuple[str, str]]) -> None:
+def _show_facts(request: MembershipRequest, facts: list[tuple[str, str]]) -> None:
     """Print what stands in a request, below what else there is to say."""
     from vpem.engines.tls.trust import fingerprint, written_address
 

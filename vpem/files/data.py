@@ -14,10 +14,10 @@ from numpy.typing import DTypeLike
 from vpem.checks import check_dtype
 from vpem.errors import FileError, InputError, Setting
 from vpem.files.datasets import Dataset, as_matrix
-from vpem.files.families import Asked, settle
+from vpem.files.families import FamilyChoice, settle
 from vpem.files.matrix import FileMatrix
 from vpem.files.opening import format_of
-from vpem.files.readers.frames import Frame, Wanted, refuse_large
+from vpem.files.readers.frames import LazyFrame, ReadOptions, refuse_large
 from vpem.files.table_settings import TableSettings
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def read_data(
         for name, what in named
         if kept is not None and getattr(given, name) is None and getattr(kept, name) is not None
     ]
-    wanted = Wanted(
+    wanted = ReadOptions(
         asked, dataset, memory_limit, sample_weight, weights_needed, columns,
         tuple(lacking), keep_constant, on_disk, profiles, kept is not None,
     )  # fmt: skip
@@ -104,7 +104,7 @@ def _local(path: str | os.PathLike[str]) -> Iterator[tuple[Path, str, bool]]:
             raise (FileError if isinstance(error, FileError) else InputError)(*parts) from None
 
 
-def _read(file: Path, source: str, wanted: Wanted) -> Dataset:
+def _read(file: Path, source: str, wanted: ReadOptions) -> Dataset:
     """Read a file by its format."""
     kind = format_of(file, source, wanted.table.encoding)
     if kind == "hdf5":
@@ -127,7 +127,7 @@ def _read(file: Path, source: str, wanted: Wanted) -> Dataset:
     return dataset_of(_frame(file, source, kind, wanted.table), wanted)
 
 
-def _frame(file: Path, source: str, kind: str, table: TableSettings) -> Frame:
+def _frame(file: Path, source: str, kind: str, table: TableSettings) -> LazyFrame:
     """Open a table of text, Parquet or Arrow."""
     if kind == "text":
         from vpem.files.readers.text import text_frame
@@ -140,7 +140,7 @@ def _frame(file: Path, source: str, kind: str, table: TableSettings) -> Frame:
     return (parquet_frame if kind == "parquet" else arrow_frame)(file, source)
 
 
-def open_frame(path: str | os.PathLike[str], table: TableSettings) -> Frame | None:
+def open_frame(path: str | os.PathLike[str], table: TableSettings) -> LazyFrame | None:
     """Open all columns of a table, whatever they are; None for files that hold a matrix."""
     source = os.fspath(path)
     kind = format_of(path, source, table.encoding)
@@ -205,7 +205,7 @@ def read_dataset(
         memory_limit=memory_limit,
         sample_weight=sample_weight,
     )
-    return settle(found, Asked.of(how.family), found.partition)
+    return settle(found, FamilyChoice.of(how.family), found.partition)
 
 
 def filled_columns(

@@ -31,19 +31,19 @@ OVERDISPERSED = 2.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class FamilyChoice:
     """What a user says of the families of features."""
 
     rest: str = AUTO  # for all others; "auto": as their values show
     named: Mapping[str, str] = field(default_factory=dict)  # by feature or agent
 
     @classmethod
-    def of(cls, value: Any, names: Sequence[str] | None = None) -> Asked | None:
+    def of(cls, value: Any, names: Sequence[str] | None = None) -> FamilyChoice | None:
         """Read what is said: "poisson", "auto", "lab=t,sex=categorical", a mapping, or a list.
 
         A list has a family for each of ``names`` (d,). None says nothing.
         """
-        if value is None or isinstance(value, Asked):
+        if value is None or isinstance(value, FamilyChoice):
             return value
         if isinstance(value, Mapping):
             said = [(str(name), family) for name, family in value.items()]
@@ -68,13 +68,13 @@ class Asked:
                 )
         return cls(rest[0] if rest else AUTO, dict(named))
 
-    def within(self, holder: str) -> Asked:
+    def within(self, holder: str) -> FamilyChoice:
         """Return what is said of the features of one agent or party, as it calls them itself."""
         own = {
             name.removeprefix(f"{holder}."): family
             for name, family in sorted(self.named.items(), key=lambda one: "." in one[0])
         }
-        return Asked(own.pop(holder, self.rest), own)
+        return FamilyChoice(own.pop(holder, self.rest), own)
 
     def word(self, name: str, holder: str | None = None) -> str:
         """Return the family of a feature, or "auto"; its own word goes before its holder's."""
@@ -108,7 +108,7 @@ def _pairs(value: Any, names: Sequence[str] | None) -> list[tuple[str, Any]]:
     return found
 
 
-def check_named(asked: Asked | None, *known: Iterable[str]) -> None:
+def check_named(asked: FamilyChoice | None, *known: Iterable[str]) -> None:
     """Raise InputError where a name is that of nothing known: features, agents, parties."""
     names = [name for each in known for name in each]
     for name in {} if asked is None else asked.named:
@@ -150,7 +150,7 @@ def in_levels_of(
     return replace(dataset, X=X, coded={}, kinds=own), told
 
 
-def settle_for_model(dataset: Dataset, asked: Asked | None) -> Dataset:
+def settle_for_model(dataset: Dataset, asked: FamilyChoice | None) -> Dataset:
     """Return a dataset whose features are categories where those of a model are (`asked_by`)."""
     if asked is None:
         return dataset
@@ -175,7 +175,7 @@ def asked_by(kinds: Kinds | None, names: Sequence[str]) -> dict[str, str] | None
     return said | dict(zip(names, words, strict=True))
 
 
-def settle(dataset: Dataset, asked: Asked | None, held: Partition | None = None) -> Dataset:
+def settle(dataset: Dataset, asked: FamilyChoice | None, held: Partition | None = None) -> Dataset:
     """Say which family each feature has, and make codes of numbers that are names.
 
     Where nothing is asked, features keep the family that their file has, and all others are

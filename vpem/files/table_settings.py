@@ -74,9 +74,9 @@ class TableSettings(Settings, heading="Data"):
         for name in ("features", "drop", "na"):
             words_in(name, getattr(self, name))
         if self.family is not None:
-            from vpem.files.families import Asked
+            from vpem.files.families import FamilyChoice
 
-            Asked.of(self.family)
+            FamilyChoice.of(self.family)
 
     @property
     def point(self) -> str:

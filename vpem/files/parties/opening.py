@@ -32,7 +32,7 @@ from vpem.errors import (
 )
 from vpem.files.data import read_data
 from vpem.files.datasets import Dataset
-from vpem.files.families import Asked, AsRead, check_named
+from vpem.files.families import AsRead, FamilyChoice, check_named
 from vpem.files.json_text import read_toml
 from vpem.files.labels_for_fit import settle_labels
 from vpem.files.levels import Recoding, in_order, recoded
@@ -389,7 +389,7 @@ def settle_party(
 
     Levels get the same codes in all files, which may not keep different families.
     """
-    asked = Asked.of((party.kept or party.table).family)
+    asked = FamilyChoice.of((party.kept or party.table).family)
     levels = [
         dataset.levels | {dataset.feature_names[j]: own for j, own in dataset.coded.items()}
         for dataset in datasets
@@ -447,7 +447,7 @@ def check_spoken_of(
     own += [f"{one.party.name}.{name}" for one in held.values() for name in one.feature_names]
 
     def check(party: int) -> None:
-        asked = None if parties[party].kept else Asked.of(parties[party].table.family)
+        asked = None if parties[party].kept else FamilyChoice.of(parties[party].table.family)
         check_named(asked, dict.fromkeys([*names, *own]), [one.name for one in parties])
 
     for_each(holders, range(len(parties)), check)

@@ -36,7 +36,7 @@ from vpem.files.hdf5 import LONGEST_STRING
 from vpem.files.readers.frames import (
     GUESSED,
     MOST_NUMBERS,
-    Frame,
+    LazyFrame,
     only_guesses,
     take_counts,
 )
@@ -52,14 +52,14 @@ UNTELLING = ("constant", "no values")
 """Why columns of numbers are no features, which may be otherwise in other rows."""
 
 
-def told_apart(frame: Frame) -> Frame:
+def told_apart(frame: LazyFrame) -> LazyFrame:
     """Return a frame whose columns have different names."""
     names = names_apart(frame.names, frame.source)
     return frame if names == frame.names else replace(frame, names=names)
 
 
 def sort_columns(
-    frame: Frame,
+    frame: LazyFrame,
     columns: dict[int, pa.ChunkedArray],
     table: TableSettings,
     keep_constant: bool,
@@ -134,7 +134,7 @@ def _why_ids(name: str, values: pa.ChunkedArray, some: bool) -> str:
     return no_measurement(name, np.where(missing, np.nan, known) if missing.any() else known, some)
 
 
-def find_ids(frame: Frame, columns: dict[int, pa.ChunkedArray]) -> int | None:
+def find_ids(frame: LazyFrame, columns: dict[int, pa.ChunkedArray]) -> int | None:
     """Return the column that names the rows where nobody has named one.
 
     That is the one called ``id`` or ``ids``, an index of text or with the name of ids, the first
@@ -165,7 +165,7 @@ def find_ids(frame: Frame, columns: dict[int, pa.ChunkedArray]) -> int | None:
     return different[0] if len(different) == 1 else None
 
 
-def counted_by(frame: Frame, columns: dict[int, pa.ChunkedArray]) -> Labels | None:
+def counted_by(frame: LazyFrame, columns: dict[int, pa.ChunkedArray]) -> Labels | None:
     """Return what rows are called that have no ids: by an index, or ids some of which are alike."""
     names = frame.names
     for place in [
@@ -211,7 +211,7 @@ def _counts(column: pa.ChunkedArray) -> bool:
     return bool(plain[0] in (0, 1) and np.array_equal(plain, plain[0] + np.arange(len(plain))))
 
 
-def nothing_left(frame: Frame, left_out: dict[str, str]) -> InputError:
+def nothing_left(frame: LazyFrame, left_out: dict[str, str]) -> InputError:
     """Return the error of a table without features."""
     if {*GUESSED} & {*left_out.values()}:
         return only_guesses(frame.source, left_out)
@@ -227,7 +227,7 @@ def nothing_left(frame: Frame, left_out: dict[str, str]) -> InputError:
     )
 
 
-def warn_of_numbers(frame: Frame, features: Sequence[int]) -> None:
+def warn_of_numbers(frame: LazyFrame, features: Sequence[int]) -> None:
     """Warn where the names of features look like a row of data."""
     if frame.header and features and None not in [read_float(frame.names[one]) for one in features]:
         warnings.warn(

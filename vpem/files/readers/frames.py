@@ -181,7 +181,7 @@ def refuse_large(n_bytes: int, memory_limit: int | None, source: str) -> None:
 
 
 @dataclass(frozen=True)
-class Frame:
+class LazyFrame:
     """The columns of a table, which are read when it is known which.
 
     ``read`` takes numbers of columns in increasing order, and those of them to be read as text
@@ -198,7 +198,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReadOptions:
     """What of a file is wanted, and how; see `vpem.files.data.read_data`."""
 
     table: TableSettings  # with what a model keeps
@@ -235,7 +235,7 @@ NOTED = ("label", "id", "worker", "weight")
 
 
 @dataclass(frozen=True)
-class Choice:
+class ColumnRoles:
     """What the columns of a table are, by their numbers."""
 
     noted: dict[str, int]  # labels, ids, workers and weights that there are
@@ -250,7 +250,7 @@ class Choice:
         return {*self.noted.values(), *self.known}
 
 
-def choose(names: Sequence[str], wanted: Wanted, source: str) -> Choice:
+def choose(names: Sequence[str], wanted: ReadOptions, source: str) -> ColumnRoles:
     """Say what the columns of a table are, after checking that each is there and for one thing."""
     table, columns = wanted.table, wanted.columns
     lacking = wanted.lacking if wanted.weights_needed else (*wanted.lacking, "weight")
@@ -290,7 +290,7 @@ def choose(names: Sequence[str], wanted: Wanted, source: str) -> Choice:
         features = [n for n in free if n not in noted.values() and n not in fitted]
     holders = {place: what for what, place in noted.items()} | dict.fromkeys(fitted, "label")
     _check(features, holders, dropped, known, source)
-    return Choice(noted, features, chosen, free, fitted)
+    return ColumnRoles(noted, features, chosen, free, fitted)
 
 
 def _of_a_model(

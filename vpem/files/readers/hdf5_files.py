@@ -37,8 +37,8 @@ from vpem.files.hdf5 import (
     read_shape,
     read_strings,
 )
-from vpem.files.readers.frames import Wanted, check_fields
-from vpem.files.readers.matrices import Matrix, Parts, dataset_of_matrix, dense_of
+from vpem.files.readers.frames import ReadOptions, check_fields
+from vpem.files.readers.matrices import Parts, StoredMatrix, dataset_of_matrix, dense_of
 from vpem.network.partition import Partition, Workers, from_agent_of_feature, from_worker_of_row
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 SPARSE_KINDS = {"csr_matrix": "csr", "csc_matrix": "csc", "csr": "csr", "csc": "csc"}
 
 
-def read_hdf5(path: Path, source: str, wanted: Wanted) -> Dataset:
+def read_hdf5(path: Path, source: str, wanted: ReadOptions) -> Dataset:
     """Read a dataset of an HDF5 file."""
     with open_read(path) as file:
         name = "X" if wanted.dataset is None else wanted.dataset
@@ -90,7 +90,7 @@ def _refuse_pandas(file: h5py.File, there: dict[str, h5py.Dataset], source: str)
             )
 
 
-def read_anndata(file: h5py.File, source: str, wanted: Wanted) -> Dataset:
+def read_anndata(file: h5py.File, source: str, wanted: ReadOptions) -> Dataset:
     """Read ``X``, a layer, or another matrix of the cells."""
     name = (wanted.dataset or "X").strip("/")
     item = find(file, name)
@@ -114,7 +114,7 @@ def read_anndata(file: h5py.File, source: str, wanted: Wanted) -> Dataset:
 
     dataset = Dataset(X, names, ids=ids, sample_weight=weights, source=source)
     _check_named(file, wanted, names)
-    return dataset_of_matrix(Matrix(dataset, note, strict=True), wanted)
+    return dataset_of_matrix(StoredMatrix(dataset, note, strict=True), wanted)
 
 
 def _noted(file: h5py.File, name: object) -> bool:
@@ -124,7 +124,7 @@ def _noted(file: h5py.File, name: object) -> bool:
     return find(file, f"obs/{name}") is not None
 
 
-def _check_named(file: h5py.File, wanted: Wanted, genes: tuple[str, ...]) -> None:
+def _check_named(file: h5py.File, wanted: ReadOptions, genes: tuple[str, ...]) -> None:
     """Raise InputError where a column of labels, ids or workers is not there."""
     table = wanted.table
     for what in ("label", "id", "worker"):
@@ -185,7 +185,7 @@ def _refuse_missing(missing: Any, where: str, file: h5py.File) -> None:
         )
 
 
-def _stored(file: h5py.File, name: str, item: Any, source: str, wanted: Wanted) -> Dataset:
+def _stored(file: h5py.File, name: str, item: Any, source: str, wanted: ReadOptions) -> Dataset:
     """Read a matrix, and what a dataset of vpem has beside it."""
     kind = sparse_kind(item)
     X: Any
@@ -223,7 +223,7 @@ def _stored(file: h5py.File, name: str, item: Any, source: str, wanted: Wanted) 
         }
     whole = Dataset(X, names, sample_weight=weights, source=source, **more)
     unread = replace(wanted, weights=None)
-    return dataset_of_matrix(Matrix(whole, note, strict=True), unread)
+    return dataset_of_matrix(StoredMatrix(whole, note, strict=True), unread)
 
 
 def _read_partition(file: h5py.File, n_features: int) -> Partition | None:
@@ -261,7 +261,7 @@ def sparse_kind(item: Any) -> str | None:
     return SPARSE_KINDS.get(encoding or "")
 
 
-def dense_in(group: h5py.Group, name: str, kind: str, source: str, wanted: Wanted) -> Any:
+def dense_in(group: h5py.Group, name: str, kind: str, source: str, wanted: ReadOptions) -> Any:
     """Return a sparse matrix as a dense one."""
     parts, shape = sparse_in(group, f"{source}: {name}")
     file = Path(group.file.filename)

@@ -19,8 +19,8 @@ from vpem.files.datasets import Dataset, as_weights
 from vpem.files.matrix import FileMatrix
 from vpem.files.opening import check_unpacked
 from vpem.files.readers.frames import (
+    ReadOptions,
     SomeLabels,
-    Wanted,
     ask_of_ids,
     blank_marks,
     choose,
@@ -88,7 +88,7 @@ def check_parts(parts: Parts, shape: tuple[int, int], kind: str, source: str) ->
 
 
 @dataclass(frozen=True)
-class Matrix:
+class StoredMatrix:
     """A matrix of a file, and what else it has of its rows."""
 
     dataset: Dataset
@@ -96,7 +96,7 @@ class Matrix:
     strict: bool  # columns that tell nothing are features
 
 
-def dataset_of_matrix(matrix: Matrix, wanted: Wanted) -> Dataset:
+def dataset_of_matrix(matrix: StoredMatrix, wanted: ReadOptions) -> Dataset:
     """Choose among the columns of a matrix."""
     found, table = matrix.dataset, wanted.table
     noted: dict[str, Labels] = {}
@@ -159,7 +159,7 @@ def dataset_of_matrix(matrix: Matrix, wanted: Wanted) -> Dataset:
     return replace(_with(found, X, features, noted, left_out, wanted), labels_for_fit=known)
 
 
-def _known(matrix: Matrix, table: TableSettings) -> SomeLabels | None:
+def _known(matrix: StoredMatrix, table: TableSettings) -> SomeLabels | None:
     """Return labels for the fit that a file has beside its matrix."""
     name = table.labels_for_fit
     values = matrix.note(name) if isinstance(name, str) else None
@@ -178,7 +178,7 @@ def _known(matrix: Matrix, table: TableSettings) -> SomeLabels | None:
 
 def _with(
     found: Dataset, X: Any, features: list[int], noted: dict[str, Labels],
-    left_out: dict[str, str], wanted: Wanted,
+    left_out: dict[str, str], wanted: ReadOptions,
 ) -> Dataset:  # fmt: skip
     """Return the dataset of the columns chosen, with what is noted of the rows."""
     held = found.partition

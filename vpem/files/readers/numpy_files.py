@@ -21,11 +21,11 @@ from vpem.checks import Labels
 from vpem.errors import FileError, InputError, Setting, did_you_mean, shorten
 from vpem.files.datasets import Dataset, as_matrix, default_names
 from vpem.files.opening import check_unpacked, open_regular, open_zip
-from vpem.files.readers.frames import Frame, Wanted, check_fields, refuse_large
-from vpem.files.readers.matrices import Matrix, dataset_of_matrix, dense_of
+from vpem.files.readers.frames import LazyFrame, ReadOptions, check_fields, refuse_large
+from vpem.files.readers.matrices import StoredMatrix, dataset_of_matrix, dense_of
 
 
-def frame_of_records(records: NDArray[np.void], source: str) -> Frame:
+def frame_of_records(records: NDArray[np.void], source: str) -> LazyFrame:
     """Return a frame of an array of records, shape (M,), after `check_fields`.
 
     Fields of several numbers become as many columns.
@@ -44,7 +44,7 @@ def frame_of_records(records: NDArray[np.void], source: str) -> Frame:
     def read(chosen: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
         return [arrays[column] for column in chosen]
 
-    return Frame(source, tuple(columns), tuple(column.type for column in arrays), read)
+    return LazyFrame(source, tuple(columns), tuple(column.type for column in arrays), read)
 
 
 def _as_arrow(values: NDArray[Any]) -> pa.ChunkedArray:
@@ -62,7 +62,7 @@ SPARSE = {"data", "indices", "indptr", "format", "shape"}
 """Members of what scipy.sparse.save_npz writes."""
 
 
-def read_npy(file: Path, source: str, wanted: Wanted) -> Dataset:
+def read_npy(file: Path, source: str, wanted: ReadOptions) -> Dataset:
     """Read a matrix, or an array of records; Python objects are refused."""
     if wanted.dataset is not None:
         raise InputError(
@@ -73,7 +73,7 @@ def read_npy(file: Path, source: str, wanted: Wanted) -> Dataset:
     return _dataset_of(array, {}, source, wanted)
 
 
-def read_npz(file: Path, source: str, wanted: Wanted) -> Dataset:
+def read_npz(file: Path, source: str, wanted: ReadOptions) -> Dataset:
     """Read the matrix ``X`` of an archive, or its only one, and what else it has of the rows."""
     found: dict[str, NDArray[Any]] = {}
     with open_regular(file) as opened, _said(source), open_zip(opened, source) as archive:
@@ -112,7 +112,7 @@ def list_npz(file: Path) -> dict[str, str]:
     return found
 
 
-def _named(wanted: Wanted) -> set[str]:
+def _named(wanted: ReadOptions) -> set[str]:
     """Return what the user calls annotations of the rows."""
     table = wanted.table
     named = (table.label_column, table.id_column, table.worker_column, wanted.weights)
@@ -142,7 +142,7 @@ def _matrix_in(members: list[str], dataset: str | None, source: str) -> str:
 
 
 def _dataset_of(
-    array: NDArray[Any], beside: dict[str, NDArray[Any]], source: str, wanted: Wanted
+    array: NDArray[Any], beside: dict[str, NDArray[Any]], source: str, wanted: ReadOptions
 ) -> Dataset:
     """Return the dataset of an array and of what lies beside it."""
     if array.dtype.names is not None:
@@ -165,7 +165,7 @@ def _dataset_of(
 
     noted: dict[str, Any] = {name: note(name) for name in NOTED}
     whole = Dataset(X, called, source=source, **noted)
-    return dataset_of_matrix(Matrix(whole, note, strict=False), wanted)
+    return dataset_of_matrix(StoredMatrix(whole, note, strict=False), wanted)
 
 
 def _text(value: str | bytes) -> str:
@@ -178,7 +178,7 @@ def _plain(values: NDArray[Any]) -> Labels:
     return np.char.decode(values, "utf-8", "replace") if values.dtype.kind == "S" else values
 
 
-def _read(stream: Any, size: int, source: str, wanted: Wanted) -> NDArray[Any]:
+def _read(stream: Any, size: int, source: str, wanted: ReadOptions) -> NDArray[Any]:
     """Read an array, of a stream that has so many bytes, after checking what it says it holds."""
     shape, fortran, dtype = _header(stream)
     if dtype.hasobject:

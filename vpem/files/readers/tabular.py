@@ -29,7 +29,7 @@ from vpem.files.arrow import (
     weights_of,
 )
 from vpem.files.datasets import Dataset
-from vpem.files.families import Asked
+from vpem.files.families import FamilyChoice
 from vpem.files.opening import check_unpacked, open_regular
 from vpem.files.readers.columns import (
     MOST,
@@ -43,10 +43,10 @@ from vpem.files.readers.columns import (
 from vpem.files.readers.frames import (
     GUESSED,
     OF_ROWS,
-    Choice,
-    Frame,
+    ColumnRoles,
+    LazyFrame,
+    ReadOptions,
     SomeLabels,
-    Wanted,
     blank_marks,
     choose,
     labels_of_columns,
@@ -87,7 +87,7 @@ class ColumnProfile:
 
 
 def profile_of(
-    frame: Frame,
+    frame: LazyFrame,
     found: Dataset,
     read: Mapping[int, pa.ChunkedArray],
     features: Mapping[int, pa.ChunkedArray],
@@ -149,7 +149,7 @@ Columns = dict[int, pa.ChunkedArray]
 """Columns that were read, by their number in the table."""
 
 
-def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
+def dataset_of(frame: LazyFrame, wanted: ReadOptions) -> Dataset:
     """Read a frame."""
     table, frame = wanted.table, told_apart(frame)
     names = frame.names
@@ -160,7 +160,7 @@ def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
         raise InputError(f"{frame.source} has no rows")
     rest = {n: values for n, values in found.items() if n not in choice.taken}
     left_out: dict[str, str] = {}
-    said = () if (asked := Asked.of(table.family)) is None else asked.named
+    said = () if (asked := FamilyChoice.of(table.family)) is None else asked.named
     open_ = {n: found[n] for n in choice.features} if choice.chosen else rest
     categories: dict[int, Category] = {}
     no_categories: dict[str, str] = {}
@@ -217,7 +217,7 @@ def dataset_of(frame: Frame, wanted: Wanted) -> Dataset:
     return made
 
 
-def _read(frame: Frame, choice: Choice) -> Columns:
+def _read(frame: LazyFrame, choice: ColumnRoles) -> Columns:
     """Read the columns that are used, and those that may name the rows."""
     names, noted = frame.names, choice.noted
     called: list[int] = []
@@ -242,7 +242,7 @@ def _read(frame: Frame, choice: Choice) -> Columns:
     return dict(zip(kept, frame.read(kept, texts), strict=True))
 
 
-def _numbers(frame: Frame, columns: Columns, table: TableSettings) -> Columns:
+def _numbers(frame: LazyFrame, columns: Columns, table: TableSettings) -> Columns:
     """Return columns that are features because somebody says so: text must read as numbers."""
     found, texts = dict(columns), {}
     written = [n for n, column in columns.items() if is_text(plain_kind(column.type))]
@@ -260,7 +260,9 @@ def _numbers(frame: Frame, columns: Columns, table: TableSettings) -> Columns:
     return found
 
 
-def _known(frame: Frame, choice: Choice, found: Columns, table: TableSettings) -> SomeLabels | None:
+def _known(
+    frame: LazyFrame, choice: ColumnRoles, found: Columns, table: TableSettings
+) -> SomeLabels | None:
     """Return labels for the fit, where columns have them."""
     if not choice.known:
         return None
@@ -271,7 +273,7 @@ def _known(frame: Frame, choice: Choice, found: Columns, table: TableSettings) -
     return labels_of_columns(columns, names, table.marks, frame.source)
 
 
-def _noted(frame: Frame, noted: dict[str, int], found: Columns) -> dict[str, Any]:
+def _noted(frame: LazyFrame, noted: dict[str, int], found: Columns) -> dict[str, Any]:
     """Return what is noted of the rows, as `Dataset` takes it."""
     values: dict[str, Any] = {}
     for what, place in noted.items():
@@ -287,7 +289,7 @@ def _noted(frame: Frame, noted: dict[str, int], found: Columns) -> dict[str, Any
     return values
 
 
-def parquet_frame(file: Path, source: str) -> Frame:
+def parquet_frame(file: Path, source: str) -> LazyFrame:
     """Open a Parquet file."""
     from pyarrow import parquet
 
@@ -312,11 +314,11 @@ def parquet_frame(file: Path, source: str) -> Frame:
                 check_unpacked(max(least, declared), file, source)
                 return list(opened.read(columns=chosen).columns)
 
-    frame = Frame(source, tuple(names), tuple(schema.types), read, _index(schema), file=file)
+    frame = LazyFrame(source, tuple(names), tuple(schema.types), read, _index(schema), file=file)
     return _with_range(frame, schema, n_rows)
 
 
-def arrow_frame(file: Path, source: str) -> Frame:
+def arrow_frame(file: Path, source: str) -> LazyFrame:
     """Open a Feather file (version 2), which is one of Arrow."""
     from pyarrow import ipc
 
@@ -343,10 +345,12 @@ def arrow_frame(file: Path, source: str) -> Frame:
         types = [schema.types[column] for column in kept]
         return [pa.chunked_array(part, type=one) for part, one in zip(parts, types, strict=True)]
 
-    return Frame(source, tuple(schema.names), tuple(schema.types), read, _index(schema), file=file)
+    return LazyFrame(
+        source, tuple(schema.names), tuple(schema.types), read, _index(schema), file=file
+    )
 
 
-def _with_range(frame: Frame, schema: pa.Schema, n_rows: int) -> Frame:
+def _with_range(frame: LazyFrame, schema: pa.Schema, n_rows: int) -> LazyFrame:
     """Return a frame with the index that pandas keeps as a rule alone, unless it counts from 0."""
     stored = (schema.pandas_metadata or {}).get("index_columns", [])
     rules = [one for one in stored if isinstance(one, dict) and one.get("kind") == "range"]

@@ -23,7 +23,7 @@ from pyarrow import csv as arrow_csv
 from vpem.errors import FileError, InputError, Setting, VpemError
 from vpem.files.arrow import is_text
 from vpem.files.opening import EXPANSION, advice, open_unpacked, read_limit
-from vpem.files.readers.frames import MISSING_MARKS, Frame
+from vpem.files.readers.frames import MISSING_MARKS, LazyFrame
 from vpem.files.table_settings import TableSettings
 
 START = 1 << 16  # bytes in which delimiter and names are looked for
@@ -255,7 +255,7 @@ LINES_OF_A_NAME = 4  # at most
 BLOCK_BYTES = 1 << 24  # the longest row of a text, and how much of it is parsed at once
 
 
-def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -> Frame:
+def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -> LazyFrame:
     """Open a text table, which may be packed; ``candidates`` may be between its fields."""
     text = look_at(file, source, table, candidates)
     _check_width(text)
@@ -306,7 +306,7 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
                 raise not_this_text(source, text.encoding)
         return list(found.columns)
 
-    return Frame(
+    return LazyFrame(
         source, tuple(names), tuple(kinds), read, frozenset(unnamed) & {0}, header, file=file
     )
 

@@ -23,14 +23,14 @@ from vpem.files.arrow import (
     plain_kind,
     text_array,
 )
-from vpem.files.families import Asked
+from vpem.files.families import FamilyChoice
 from vpem.files.levels import MOST_LEVELS, check_levels, in_order, named_numbers
 from vpem.files.readers.frames import (
     LONG,
     MISSING_MARKS,
     ZEROS,
-    Frame,
-    Wanted,
+    LazyFrame,
+    ReadOptions,
     marked_numbers,
 )
 from vpem.files.table_settings import ID_NAMES, TableSettings
@@ -206,10 +206,10 @@ class Category:
 
 
 def take_categories(
-    frame: Frame, columns: dict[int, pa.ChunkedArray], wanted: Wanted
+    frame: LazyFrame, columns: dict[int, pa.ChunkedArray], wanted: ReadOptions
 ) -> tuple[dict[int, Category], dict[str, str]]:
     """Return the columns that are categories, by number, and why others of text are none."""
-    asked = Asked.of(wanted.table.family)
+    asked = FamilyChoice.of(wanted.table.family)
     assert asked is not None
     found: dict[int, Category] = {}
     left_out: dict[str, str] = {}
@@ -245,7 +245,7 @@ def take_categories(
     return found, left_out
 
 
-def _is_category(column: pa.ChunkedArray, declared: bool, wanted: Wanted) -> bool:
+def _is_category(column: pa.ChunkedArray, declared: bool, wanted: ReadOptions) -> bool:
     """Whether a column holds text that is no numbers, or is declared a category by its file."""
     kind = plain_kind(column.type)
     if is_text(kind):
@@ -254,7 +254,7 @@ def _is_category(column: pa.ChunkedArray, declared: bool, wanted: Wanted) -> boo
 
 
 def _category(
-    frame: Frame, name: str, column: pa.ChunkedArray, wanted: Wanted, said: bool
+    frame: LazyFrame, name: str, column: pa.ChunkedArray, wanted: ReadOptions, said: bool
 ) -> Category | str:
     """Return a column as codes; or why it is not taken for a category, unless somebody says so."""
     if is_text(plain_kind(column.type)):

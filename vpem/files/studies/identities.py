@@ -370,7 +370,7 @@ def member_table(
 
 
 @dataclass(frozen=True)
-class Request:
+class MembershipRequest:
     """Who wants to be a member, and of which study."""
 
     path: Path
@@ -394,7 +394,7 @@ def write_request(
     features: tuple[str, ...] = (),  # at most `MOST_FEATURES`
     holds: bool = True,  # it brings data
     before: Identity | None = None,
-) -> Request:
+) -> MembershipRequest:
     """Write NAME.request beside a study; one that is there is replaced.
 
     Of a renewal, ``before`` is the key and certificate that the study knows.
@@ -404,7 +404,7 @@ def write_request(
             f"a request names at most {MOST_FEATURES} features, got {len(features)}; it may name "
             "none"
         )
-    request = Request(
+    request = MembershipRequest(
         study.folder / f"{identity.name}.request",
         study.name,
         study.id,
@@ -434,7 +434,7 @@ def write_request(
     return request
 
 
-def read_request(path: PathLike) -> Request:
+def read_request(path: PathLike) -> MembershipRequest:
     """Read a request that may come from anybody, and check all of it.
 
     FileError if it is larger than 1 MB, was changed after it was signed, or is not signed by the
@@ -450,7 +450,7 @@ def read_request(path: PathLike) -> Request:
     fields = Fields(text.content.pop("member", None) or {}, f"{path}: [member]")
     member = check_member(fields)
     before = about.text("before", "", most=1 << 13)
-    request = Request(
+    request = MembershipRequest(
         path,
         about.read("study", check_name),
         about.hexadecimal("id", 32),
@@ -476,7 +476,7 @@ def read_request(path: PathLike) -> Request:
     return request
 
 
-def check_request(study: Study, request: Request) -> str:
+def check_request(study: Study, request: MembershipRequest) -> str:
     """Return what a request would do to a study: "join", "renew" or "change".
 
     InputError if it is for another study or organiser, its certificate is revoked or not valid now,
@@ -510,7 +510,7 @@ def check_request(study: Study, request: Request) -> str:
     return _kind(study, request)
 
 
-def _kind(study: Study, request: Request) -> str:
+def _kind(study: Study, request: MembershipRequest) -> str:
     """Return what a request would do, or raise InputError if its name is another member's."""
     name = request.member.name
     same = [one for one in study.roster.members if one.name.lower() == name.lower()]
@@ -529,7 +529,7 @@ def _kind(study: Study, request: Request) -> str:
     )
 
 
-def approved(study: Study, request: Request) -> Study:
+def approved(study: Study, request: MembershipRequest) -> Study:
     """Return the next edition of a study, with whom a request is of."""
     kind, member = check_request(study, request), request.member
     members, revoked, former = list(study.roster.members), dict(study.roster.revoked), study.former

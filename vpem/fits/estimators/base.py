@@ -39,10 +39,10 @@ from vpem.checks import (
 )
 from vpem.errors import InputError, Setting, VpemWarning, did_you_mean, printable, shorten
 from vpem.files.datasets import Dataset, default_names, names_apart
-from vpem.files.families import Asked, asked_by, in_levels_of, settle, settle_for_model
+from vpem.files.families import FamilyChoice, asked_by, in_levels_of, settle, settle_for_model
 from vpem.files.models import Model, match_features, write_model
 from vpem.files.networks import numbered
-from vpem.files.readers.frames import MOST_NUMBERS, Frame, Wanted
+from vpem.files.readers.frames import MOST_NUMBERS, LazyFrame, ReadOptions
 from vpem.files.results import StoredClustering, write_clustering
 from vpem.files.table_settings import TableSettings
 from vpem.fits.answer import answer_of, as_table
@@ -277,7 +277,7 @@ def dataset_for_fit(X: Any, family: Any, held: Callable[[Dataset], Partition]) -
     names = names_of(X)
     if names is None and np.ndim(X) == 2:
         names = list(default_names(np.shape(X)[1]))
-    asked = Asked.of(family, names)
+    asked = FamilyChoice.of(family, names)
     dataset = _read(X, asked, lenient=False)
     return dataset if asked is None else settle(dataset, asked, held(dataset))
 
@@ -290,7 +290,7 @@ def dataset_for_model(X: Any, kinds: Kinds, names: Sequence[str], missing: str) 
     X = columns_apart(X)
     if not isinstance(X, Dataset) and names_of(X) is None:
         return Dataset(np.asarray(X), default_names(np.shape(X)[1]), source="X")
-    asked = Asked.of(asked_by(kinds, names))
+    asked = FamilyChoice.of(asked_by(kinds, names))
     dataset = settle_for_model(_read(X, asked, lenient=True), asked)
     known: Any = SimpleNamespace(feature_names=tuple(names))
     columns = match_features(known, dataset.feature_names)
@@ -318,7 +318,7 @@ def names_of(X: Any) -> list[str] | None:
     return None if names is None else [str(name) for name in names]
 
 
-def _read(X: Any, asked: Asked | None, lenient: bool) -> Dataset:
+def _read(X: Any, asked: FamilyChoice | None, lenient: bool) -> Dataset:
     """Return rows as a dataset whose text is codes."""
     if isinstance(X, Dataset):
         return X
@@ -341,9 +341,11 @@ def _read(X: Any, asked: Asked | None, lenient: bool) -> Dataset:
         return [columns[column] for column in kept]
 
     kinds = tuple(column.type for column in columns)
-    frame = Frame("X", tuple(names), kinds, read)
+    frame = LazyFrame("X", tuple(names), kinds, read)
     settings = TableSettings(family=asked)
-    return dataset_of(frame, Wanted(settings, columns=names, lenient=lenient, keep_constant=True))
+    return dataset_of(
+        frame, ReadOptions(settings, columns=names, lenient=lenient, keep_constant=True)
+    )
 
 
 Rows = ArrayLike | Dataset

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from vpem.checks import Floats, check_number, check_weights
 from vpem.errors import InputError, NotConvergedWarning
 from vpem.files.datasets import Dataset
-from vpem.files.families import Asked
+from vpem.files.families import FamilyChoice
 from vpem.fits.estimators.base import Rows, dataset_for_fit, warn_of_columns
 from vpem.fits.estimators.fitted import FittedByEM
 from vpem.fits.labels import KnownLabels
@@ -475,7 +475,7 @@ class VPEM(Streamed):
             return self._partition_of(self.agents, dataset.n_features, True)
 
         dataset = dataset_for_fit(X, self.family, held)
-        names, asked = dataset.feature_names, Asked.of(self.family, dataset.feature_names)
+        names, asked = dataset.feature_names, FamilyChoice.of(self.family, dataset.feature_names)
         coded = () if dataset.kinds is None else dataset.kinds.columns_of("categorical")
         said = {*coded, *(j for j, name in enumerate(names) if asked and name in asked.named)}
         open_ = [j for j in range(len(names)) if j not in said and not isinstance(X, Dataset)]
