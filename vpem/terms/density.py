@@ -1,7 +1,4 @@
-"""What a mixture says of rows: densities and responsibilities, some of them at a time.
-
-What all fitted mixtures have in common, whatever the densities of their components are.
-"""
+"""Mixtures as densities of rows: what all of them have in common, and their responsibilities."""
 
 from __future__ import annotations
 
@@ -71,27 +68,13 @@ def normalised(mixture: Density, sums: Floats) -> tuple[NDArray[np.float64], NDA
 
 
 class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"):
-    """A mixture whose log-densities are sums over hubs.
+    """A mixture whose log-densities are sums over hubs."""
 
-    Attributes
-    ----------
-    blocks : Blocks
-        Which features lie in which hub.
-    covariance_type : str
-        One of `vpem.settings.COVARIANCE_TYPES`, of features that have one.
-    weights : ndarray of shape (R, K)
-        Mixing weights as each root estimates them; R = 1 where all roots share one estimate.
-    means : ndarray of shape (K, d)
-        Where components lie, in block order and in the units of fitting.
-    n_factors : int
-        Factors that hubs share (`vpem.terms.factors.FactorMixture`).
-    """
-
-    blocks: Blocks
+    blocks: Blocks  # which features lie in which hub
     covariance_type: str
-    weights: NDArray[np.float64]
-    means: NDArray[np.float64]
-    n_factors: ClassVar[int] = 0
+    weights: NDArray[np.float64]  # (R, K) of each root; R = 1 where all share one estimate
+    means: NDArray[np.float64]  # (K, d) in block order and in the units of fitting
+    n_factors: ClassVar[int] = 0  # that hubs share (`vpem.terms.factors.FactorMixture`)
     is_proper: ClassVar[bool] = False
     """Whether a prior keeps every component from being degenerate."""
 
@@ -207,21 +190,16 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
     ) -> tuple[Floats, NDArray[np.float64] | float]:
         """Terms (B, m, K) of each hub for some rows, and what their log-density has besides, (m,).
 
-        Parameters
-        ----------
-        values : ndarray of shape (m, d)
-            In the user's order and units.
-        there : ndarray of shape (m, d)
-            Which of them are not missing.
+        Values (m, d) are in the user's order and units; ``there`` (m, d) marks those present.
         """
 
     @abstractmethod
     def arrays(self) -> State:
-        """Parameters as what can be kept; who holds what, and the units, belong to the recipe."""
+        """Parameters as arrays; partition and units belong to the recipe."""
 
     @abstractmethod
     def schema(self, n_roots: int = 1) -> Schema:
-        """Say what `arrays` of such a mixture must be, where there are so many roots."""
+        """Schema of `arrays` of such a mixture with so many roots."""
 
     @abstractmethod
     def having(self, arrays: State) -> Density:

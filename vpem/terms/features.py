@@ -561,7 +561,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
     def reseeded(
         self, mixture: Mixture, component: int, centre: NDArray[np.float64], weight: float
     ) -> Mixture:
-        """Place one component anew: this mean (d,), the sample covariance, this mixing weight."""
+        """Reinitialise one component: this mean (d,), the sample covariance, this mixing weight."""
         weights = mixture.weights.copy()
         others = np.delete(np.arange(weights.shape[1]), component)
         rest = weights[:, others].sum(axis=1, keepdims=True)

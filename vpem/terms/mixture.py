@@ -1,16 +1,9 @@
-"""Covariances block by block: their kinds, their shapes, and their Cholesky factors.
+"""The fitted mixture: covariances in blocks, densities, conditional laws of missing values.
 
-The fitted mixture: parameters in blocks, their density, and what is asked of it.
-
-Parameters of a mixture as points of a vector space: nothing in it is out of bounds.
-
-Log mixing weights, means, loadings where there are factors, and of every covariance, less what it
-is at least, the Cholesky factor with the logarithms of its diagonal (of a variance half the
-logarithm). Whatever lies on the line through two mixtures is one too.
-
-Parameters that a run which begins at them elsewhere is given.
-
-Missing values by what is there: their conditional law under a Gaussian mixture, hub by hub.
+Parameters are points of a vector space, too (`Coordinates`), in which nothing is out of bounds: log
+mixing weights, means, loadings where there are factors, and of every covariance, less a floor, the
+Cholesky factor with the logarithms of its diagonal (of a variance half the logarithm). Whatever
+lies on the line through two mixtures is one too.
 """
 
 from __future__ import annotations
@@ -184,7 +177,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
     def blank(
         cls, blocks: Blocks, covariance_type: str, n_components: int, scaling: Scaling | None = None
     ) -> Mixture:
-        """Return a mixture with everything but parameters, to say what they must be."""
+        """Return a mixture with everything but parameters, for its shapes."""
         shape = covariance_shape(blocks, covariance_type, n_components)
         return cls(
             blocks, covariance_type, np.full((1, n_components), 1.0 / n_components),
@@ -620,7 +613,7 @@ def start_of_mixture(mixture: Density) -> State:
 
 
 def mixture_of_start(start: State, like: Density) -> Density:
-    """Return the mixture of parameters that `start_of_mixture` found, once they have been checked.
+    """Return the mixture of checked parameters that `start_of_mixture` found.
 
     ``like`` has the blocks, and the number of components, that they must have.
     """

@@ -1,11 +1,10 @@
-"""Conjugate priors of a Gaussian mixture: Dirichlet weights, normal-Wishart hubs.
+"""Conjugate priors of a Gaussian mixture, and EM to the mode of the posterior under one.
 
-EM under a conjugate prior: to the mode of the posterior, as mclust's `priorControl` has it.
-
-A hub's covariance is inverse Wishart and its mean normal given that, variances that stand alone are
-inverse gamma, and mixing weights have no prior (Fraley and Raftery 2007). The density of the prior
-travels in the terms of its hub, an equal part of it in every row, so that what a sum finds is the
-penalised log-likelihood, which EM never lowers.
+Weights are Dirichlet and hubs normal-Wishart (`Prior`). For the mode, as mclust's `priorControl`
+has it (`MapTerms`), a hub's covariance is inverse Wishart and its mean normal given that, variances
+that stand alone are inverse gamma, and mixing weights have no prior (Fraley and Raftery 2007). The
+density of the prior travels in the terms of its hub, an equal part of it in every row, so that what
+a sum finds is the penalised log-likelihood, which EM never lowers.
 """
 
 from __future__ import annotations
@@ -35,35 +34,21 @@ DIRICHLET = "dirichlet_distribution"
 
 @dataclass(frozen=True)
 class Prior:
-    """What is believed of a mixture before its rows are seen.
+    """The prior of a mixture.
 
     A hub's precision matrix is Wishart with ``degrees_of_freedom`` and the inverse scale matrix
     ``covariances``; its mean, given the precision, is normal about ``means``. The prior covariance
     of a component that sees no row is thus ``covariances / degrees_of_freedom``.
-
-    Attributes
-    ----------
-    kind : str
-        "dirichlet_distribution", or "dirichlet_process": sticks of Beta(1, concentration) broken
-        K times.
-    concentration : float
-        Of the mixing weights; the less, the fewer components are in use.
-    mean_precision : float
-        Rows that the prior mean is worth.
-    degrees_of_freedom : ndarray of shape (B,)
-        Of each hub's Wishart distribution, above its number of features less one.
-    means : ndarray of shape (d,)
-        In block order and units of fitting.
-    covariances : ndarray
-        Shaped as the covariances of a mixture of one component.
     """
 
     kind: str
-    concentration: float
-    mean_precision: float
-    degrees_of_freedom: Vector
-    means: Vector
-    covariances: Vector
+    """"dirichlet_distribution", or "dirichlet_process": sticks of Beta(1, concentration) broken K
+    times."""
+    concentration: float  # of the mixing weights; the less, the fewer components are in use
+    mean_precision: float  # rows that the prior mean is worth
+    degrees_of_freedom: Vector  # (B,) of each hub, above its number of features less one
+    means: Vector  # (d,) in block order and units of fitting
+    covariances: Vector  # shaped as those of a mixture of one component
 
     def concentrations(self, counts: Vector) -> Vector:
         """Parameters of the weights' posterior (R, C, K), given effective rows (R, K).
@@ -119,26 +104,14 @@ class Prior:
 
 @dataclass(frozen=True)
 class Beliefs:
-    """What a prior is made of beside what hubs know of their own features.
-
-    Attributes
-    ----------
-    kind, concentration, mean_precision
-        As of `Prior`.
-    degrees_of_freedom : float or None
-        Of every hub; None: as many as it has features.
-    scale : float
-        Prior scale matrix in sample covariances.
-    reg_covar : ndarray of shape (d,)
-        Added to the diagonal of the prior scale matrix, in block order and units of fitting.
-    """
+    """What a prior is made of beside what hubs know of their own features."""
 
     kind: str
     concentration: float
     mean_precision: float
-    degrees_of_freedom: float | None
-    scale: float
-    reg_covar: Vector
+    degrees_of_freedom: float | None  # of every hub; None: as many as it has features
+    scale: float  # prior scale matrix in sample covariances
+    reg_covar: Vector  # (d,) added to its diagonal, in block order and units of fitting
 
     def prior(self, sample: Mixture, weight: float) -> Prior:
         """Return the prior about the sample mean and covariance of rows of this weight, above 1.
@@ -256,7 +229,7 @@ class ConjugateTerms(FeatureTerms):
         return PriorFactors(means, inverse, dets, plain.failed, plain)
 
     def _told(self, of_hubs: Vector) -> Vector:
-        """What hubs have, (B, n), told to each of their features, (n, d)."""
+        """Repeat what hubs have, (B, n), for each of their features, (n, d)."""
         return np.asarray(of_hubs[self.blocks.block_of].T)
 
     def _lower_precisions(self, factors: Factors) -> Vector:
@@ -290,7 +263,7 @@ class ConjugateTerms(FeatureTerms):
                 view += weighed[..., None] * own[:, :, None]
 
     def _averaged(self, values: Vector) -> Vector:
-        """Mean of what is (n, d) over each block, told to each of its features."""
+        """Mean of what is (n, d) over each block, repeated for each of its features."""
         block_of = self.blocks.block_of
         sums = np.zeros((self.blocks.n_blocks, len(values)))
         np.add.at(sums, block_of, values.T)
@@ -321,18 +294,11 @@ class MapTerms(ConjugateTerms):
 
     where ``a`` is nu + d + 1 of a hub of d features, nu + 2 of a variance, (nu + 2) / d of a sphere
     whose P has a d-th of the scale of its variance on the diagonal.
-
-    Attributes
-    ----------
-    pull : float
-        kappa, rows that the prior mean is worth.
-    freedom, scale : ndarray of shape (B,)
-        Degrees of freedom nu of each hub, and its scale in sample covariances.
     """
 
-    pull: float
-    freedom: Vector
-    scale: Vector
+    pull: float  # kappa, rows that the prior mean is worth
+    freedom: Vector  # (B,) degrees of freedom nu of each hub
+    scale: Vector  # (B,) of each hub, in sample covariances
     _plain: FeatureTerms
     _scales: Vector
     """Prior scale matrices, shaped as the covariances of one component."""
@@ -343,7 +309,7 @@ class MapTerms(ConjugateTerms):
 
     @classmethod
     def of(cls, plain: FeatureTerms, pull: float, freedom: Vector, scale: Vector) -> Self:
-        """Return the terms of the rows that plain terms have, with a prior yet to be found."""
+        """Return terms of the same rows, with a prior yet to be found."""
         made = cls.of_plain(plain)
         made._plain, made.pull, made.freedom, made.scale = plain, pull, freedom, scale
         return made

@@ -40,23 +40,12 @@ def alone(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class RunningMoments:
-    """Means and squares about them of rows that come a run at a time: one pass is enough.
-
-    Parameters
-    ----------
-    n_features : int
-        d.
-
-    Attributes
-    ----------
-    weight : float
-        Shares of all rows that have come.
-    mean, squares : ndarray of shape (d,)
-        Of each feature, by these shares: its mean, and the sum of squares about it.
-    """
+    """Means and squares about them of rows that come a run at a time: one pass is enough."""
 
     def __init__(self, n_features: int) -> None:
-        self.weight, self.mean, self.squares = 0.0, np.zeros(n_features), np.zeros(n_features)
+        self.weight = 0.0  # shares of all rows that have come
+        # Of each feature (d,), by these shares: its mean, and the sum of squares about it.
+        self.mean, self.squares = np.zeros(n_features), np.zeros(n_features)
 
     def take(self, rows: Floats, share: NDArray[np.float64]) -> None:
         """Add rows (m, d) of some shares (m,) of all."""

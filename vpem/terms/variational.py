@@ -1,17 +1,13 @@
-"""The posterior of a Gaussian mixture: distributions of its parameters, hub by hub.
-
-Variational Bayes over features: each hub's expected terms, and the posterior of its block.
+"""Variational Bayes over features: each hub's expected terms, and the posterior of its block.
 
 Given responsibilities the posterior of a mixture is one of the weights times one of each hub, and
 given the posterior the responsibilities are those of a sum over hubs: coordinate ascent of the
 evidence lower bound takes the same sums as EM. The divergence of a hub's posterior from its prior
 travels in its terms, an equal part of it in every row, so that what a sum finds is the bound.
 
-Variational Bayes where values are missing: they are latent, as the components are.
-
-Of a row a hub has something of, what it lacks is normal given the rest, by the inverse of the
-expected precision matrix; that is integrated out exactly. A row of which a hub has nothing says
-nothing of its parameters.
+Missing values are latent, as the components are. Of a row a hub has something of, what it lacks is
+normal given the rest, by the inverse of the expected precision matrix; that is integrated out
+exactly. A row of which a hub has nothing says nothing of its parameters.
 """
 
 from __future__ import annotations
@@ -58,28 +54,17 @@ class VariationalMixture(
     It is a Dirichlet distribution, or process, of the mixing weights, times a normal-Wishart
     distribution of each hub's mean and precision matrix in each component (Bishop 2006, section
     10.2; Blei and Jordan 2006). ``weights`` and ``means`` are posterior means; ``covariances`` are
-    the inverse expected precision matrices. All follows from the prior and from how many rows
-    a component has.
+    the inverse expected precision matrices. All follows from the prior and from how many rows a
+    component has.
 
     Diagonal precisions are gamma distributions, independent of each other: they do not depend on
     which features share a hub. Spherical ones are a Wishart distribution of a hub's features whose
     scale matrix is such, and where they are tied all components have one: as scikit-learn has them.
-
-    Parameters
-    ----------
-    blocks, covariance_type, weights, means, covariances, scaling
-        As of `vpem.Mixture`.
-    counts : ndarray of shape (R, K)
-        Effective rows of each component, as each root finds them.
-    seen : ndarray of shape (B, K)
-        Effective rows of which a hub has something; those of its root where no value is missing.
-    prior : Prior
-        In block order and units of fitting.
     """
 
-    counts: Vector
-    seen: Vector
-    prior: Prior
+    counts: Vector  # (R, K) effective rows of each component, as each root finds them
+    seen: Vector  # (B, K) of which a hub has something; of its root where no value is missing
+    prior: Prior  # in block order and units of fitting
     is_proper = True
 
     @classmethod
@@ -269,14 +254,8 @@ class VariationalTerms(ConjugateTerms):
     """Local terms under a posterior, of data split by features over hubs.
 
     Statistics are those of EM, and `update` gives the posterior that they and the prior make.
-    Components may be empty: their posterior is the prior. Made by `of`.
-
-    Attributes
-    ----------
-    beliefs : Beliefs
-        What the prior is made of.
-    prior : Prior
-        In block order and units of fitting; there is none before `about`, `knowing` or `resuming`.
+    Components may be empty: their posterior is the prior. Made by `of`; there is no prior before
+    `about`, `knowing` or `resuming`.
     """
 
     beliefs: Beliefs
@@ -287,7 +266,7 @@ class VariationalTerms(ConjugateTerms):
 
     @classmethod
     def of(cls, plain: FeatureTerms, beliefs: Beliefs) -> Self:
-        """Return the variational terms of the rows that plain terms have, without a prior yet."""
+        """Return variational terms of the same rows, without a prior yet."""
         made = cls.of_plain(plain)
         made.beliefs, made.least_rows = beliefs, cls.least_rows
         return made

@@ -1,10 +1,7 @@
-"""Families whose log-density is linear in a few functions of a value: exponential families.
+"""Exponential families: log-densities that are linear in a few functions of a value.
 
-Counts: Poisson.
-
-Counts that vary more than those of a Poisson: negative binomial.
-
-Numbers that are not negative: exponential and gamma.
+Counts are Poisson, or negative binomial where they vary more; numbers that are not negative are
+exponential or gamma.
 """
 
 from __future__ import annotations

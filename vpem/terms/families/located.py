@@ -1,6 +1,6 @@
-"""Families whose features in a hub are joint: locations and scatter, of six covariance types.
+"""Families whose features in a hub are joint, with locations and scatter of six covariance types.
 
-Features whose logarithms are Gaussian within a component.
+Features, or their logarithms, are Gaussian within a component.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class LocatedTerms(PartTerms):
         return self._part(replace(self.inner.start(centres), weights=weights))
 
     def reseeded(self, part: Part, component: int, centre: Table) -> Part:
-        """Place one component anew, at a centre (n,)."""
+        """Reinitialise one component at a centre (n,)."""
         return replace(part, core=self.inner.reseeded(core_of(part), component, centre, 0.0))
 
     def middle(self, part: Part, weights: NDArray[np.float64]) -> Table:

@@ -1,6 +1,6 @@
-"""Mixed data as numbers between which distances mean something, for a start's clusters.
+"""Terms of data of several families: a list of parts, one a family, each over all hubs.
 
-Data whose features are of several families: a list of parts, one a family, over all hubs.
+For a start's clusters the data are numbers between which distances mean something (`embedding`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ scale, and positive ones by the cube root of Wilson and Hilferty, which 0 has to
 
 
 def embedding(terms: MixedTerms) -> FeatureTerms:
-    """Return terms of the same rows as numbers, hub by hub, of which distances are asked.
+    """Return terms of the same rows as numbers, hub by hub, between which distances are taken.
 
     A category is as many numbers as it has levels, each 1 where that is the level; others are one
     number (`NEAR_NORMAL`). Every feature has variance 1, of a category all its numbers together.
@@ -405,7 +405,7 @@ class MixedTerms(RowTerms):
     def reseeded(
         self, mixture: MixedMixture, component: int, centre: NDArray[np.float64], weight: float
     ) -> MixedMixture:
-        """Place one component anew: at this centre (d,), with this mixing weight."""
+        """Reinitialise one component at this centre (d,), with this mixing weight."""
         weights = mixture.weights.copy()
         others = np.delete(np.arange(weights.shape[1]), component)
         rest = weights[:, others].sum(axis=1, keepdims=True)

@@ -1,14 +1,9 @@
-"""Every family by its name, as mixed fits ask for it.
+"""A fitted mixture whose features are of several families, and the values they can have.
 
-What values of each family are, and the sentence about one that is not.
-
-A fitted mixture whose features are of several families.
-
-Parameters of several families as points of a vector space: nothing in it is out of bounds.
-
-Numbers that are positive are there by their logarithms, probabilities by their log-odds, those of a
-category by their logarithms, which are normalised on the way back; cores as
-`vpem.terms.mixture.Coordinates`. Zeros stay where they are.
+As points of a vector space (`MixedCoordinates`) parameters have nothing out of bounds: numbers that
+are positive are there by their logarithms, probabilities by their log-odds, those of a category by
+their logarithms, which are normalised on the way back; cores as `vpem.terms.mixture.Coordinates`.
+Zeros stay where they are.
 """
 
 from __future__ import annotations

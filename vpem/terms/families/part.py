@@ -1,11 +1,9 @@
-"""Columns of the data that one family has, read through the rows that all families share.
-
-What mixed fits ask of a family: its part of a mixture, and its part of the terms.
+"""What mixed fits need of a family: its part of a mixture, its part of the terms, its columns.
 
 A mixture of several families is a list of parts, one a family, each over all hubs. A family is a
-`Law`: what it says of parameters that are found; its `PartTerms` hold rows and find them.
-
-Families whose features are independent within a component: tables of cells, and their rows.
+`Law`: what it says of parameters that are found; its `PartTerms` hold rows and find them. Columns
+are read through the rows that all families share. Families whose features are independent within a
+component have tables of cells (`IndependentLaw`).
 """
 
 from __future__ import annotations
@@ -338,7 +336,7 @@ class PartTerms(ABC):
 
     @abstractmethod
     def reseeded(self, part: Part, component: int, centre: Table) -> Part:
-        """Place one component anew, at a centre (n,)."""
+        """Reinitialise one component at a centre (n,)."""
 
     @abstractmethod
     def middle(self, part: Part, weights: NDArray[np.float64]) -> Table:
@@ -558,7 +556,7 @@ class IndependentTerms(PartTerms):
         return Part(self.law.name, self.features, tables)
 
     def reseeded(self, part: Part, component: int, centre: Table) -> Part:
-        """Place one component anew, at a centre (n,)."""
+        """Reinitialise one component at a centre (n,)."""
         fresh = self.law.family.at(centre[None], self.features, self.pooled)
         tables = {name: table.copy() for name, table in part.tables.items()}
         for name, table in tables.items():

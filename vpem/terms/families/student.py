@@ -1,12 +1,10 @@
-"""What t features need besides what Gaussian ones do: degrees of freedom, terms, statistics.
-
-Features that are multivariate t within a component and hub.
+"""Features that are multivariate t within a component and hub.
 
 A t is a Gaussian whose scatter is divided by a scale of each row's own, ``u ~ Gamma(nu/2, nu/2)``:
 ``x | u ~ N(mu, Psi / u)``. So a hub's term follows from the Mahalanobis distance ``delta`` that a
-Gaussian's has, and the M-step takes the moments of a Gaussian of rows that weigh
-``E[u | x] = (nu + p) / (nu + delta)``, p the features that the row has of the hub (Lange, Little
-and Taylor 1989; Peel and McLachlan 2000; values missing: Liu and Rubin 1995).
+Gaussian's has, and the M-step takes the moments of a Gaussian of rows that weigh ``E[u | x] = (nu +
+p) / (nu + delta)``, p the features that the row has of the hub (Lange, Little and Taylor 1989; Peel
+and McLachlan 2000; values missing: Liu and Rubin 1995).
 """
 
 from __future__ import annotations
@@ -408,7 +406,7 @@ class StudentTerms(LocatedTerms):
         return replace(super().keep(part, before, hubs), tables=self._tables(dof))
 
     def reseeded(self, part: Part, component: int, centre: Table) -> Part:
-        """Place one component anew, at a centre (n,)."""
+        """Reinitialise one component at a centre (n,)."""
         dof = dof_of(part)
         dof[component] = START_DOF
         return replace(super().reseeded(part, component, centre), tables=self._tables(dof))

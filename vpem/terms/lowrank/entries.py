@@ -1,7 +1,4 @@
-"""Observations are made of matrices with gaps, or of lists of entries.
-
-Entries of matrices are dealt out to observers, or hidden from all, to be found again.
-"""
+"""Observations made of matrices or lists of entries, split among observers, or hidden."""
 
 from __future__ import annotations
 
@@ -198,9 +195,9 @@ def _check(found: Observations, partial: bool = False) -> None:
 
 
 def check_covered(found: Observations, rows: ArrayLike, columns: ArrayLike) -> None:
-    """Refuse a mask that hides a whole row or column: nothing there tells what it was.
+    """Refuse a mask that hides a whole row or column, of which nothing would be known.
 
-    ``rows`` (I,) and ``columns`` (J,) say whether anybody saw an entry of each.
+    ``rows`` (I,) and ``columns`` (J,) say whether any observer saw an entry of each.
     """
     hidden, kinds = [], []
     for what, names, any_seen in (

@@ -1,15 +1,13 @@
-"""Matrices of low rank, and the M-step of imputation: the one that suits given statistics best.
+"""FedMissEM's statistic and M-step: copies of a matrix, filled in, and their low-rank matrix.
 
     minimize  sum psi(theta) - <S, theta> + ridge/2 (|U|^2 + |V|^2),   theta = U V^T of rank r
 
 Balanced factors make the penalty ``ridge`` times the sum of theta's singular values. For the
 Gaussian law this is one singular value decomposition, soft-thresholded at the ridge and cut off at
 rank r. For the other laws two kinds of steps take turns, neither of which ever raises the
-objective: a step along the gradient followed by such a soft-thresholding (a majorizer where
-psi'' is bounded, with a line search where it is not), and Newton steps for the rows of one factor
-with the other held, which are convex problems of r unknowns each.
-
-FedMissEM's statistic and its M-step: copies of a matrix, filled in, and factors of low rank.
+objective: a step along the gradient followed by such a soft-thresholding (a majorizer where psi''
+is bounded, with a line search where it is not), and Newton steps for the rows of one factor with
+the other held, which are convex problems of r unknowns each.
 """
 
 from __future__ import annotations
@@ -48,12 +46,8 @@ NEWTON_SWEEPS = 2
 class LowRank:
     """A matrix ``theta = U V^T`` by balanced factors: ``U^T U = V^T V`` is diagonal, decreasing.
 
-    Parameters
-    ----------
-    U : ndarray of shape (I, r)
-        Factors of the rows.
-    V : ndarray of shape (J, r)
-        Factors of the columns. The largest number of each column, by magnitude, is positive.
+    U (I, r) are factors of the rows, V (J, r) of the columns; the largest number of each column of
+    V, by magnitude, is positive.
     """
 
     U: Matrix
@@ -145,7 +139,7 @@ def objective(law: Law, point: LowRank, statistic: Matrix, ridge: float) -> floa
 
 
 def descend(law: Law, statistic: Matrix, ridge: float, start: LowRank) -> LowRank:
-    """Do the M-step of a law other than the Gaussian, from a start of the rank wanted.
+    """Do the M-step of a law other than the Gaussian, from a start of the same rank.
 
     ``statistic`` (I, J) has means of the entries, in the law's domain; the ridge is above 0. The
     objective never rises. It ends at a point from which neither kind of step lowers it by much, or
@@ -250,41 +244,15 @@ OUTSIDE = 1e-9
 
 
 class ImputationModel:
-    """What FedEM needs to know of imputation (`vpem.steps.fedem_sums.StatisticModel`).
+    """Imputation as a `vpem.steps.fedem_sums.StatisticModel`; theta has a rank and a ridge.
 
-    Parameters
-    ----------
-    observations : Observations
-        Who saw what.
-    law : Law
-        Of the entries.
-    rank : int
-        Of theta.
-    ridge : float
-        Penalty of the factors.
-    n_copies : float
-        Copies of the matrix of which the observers saw parts: at least as many as observers saw
-        any one entry, or what their weights of it add up to.
-    n_roots : int
-        How many keep a statistic. Where an M-step is a descent each sets out from where its last
-        one ended, and so does that of the mean of them, which the next number stands for.
-    parts : sequence of Observations, optional
-        What observers of this process saw, in parts of which a number each is added up. None: all.
-    add_up : callable
-        Adds up a number of each part, those of other processes too.
-    most : float, optional
-        What no value that was seen is beyond, as all know where sums are masked.
-
-    Attributes
-    ----------
-    size : int
-        Numbers of a statistic, I J.
-    pieces : tuple of slice
-        The whole of it: entries have one unit.
-    counts : ndarray of shape (n,)
-        Entries that each observer saw.
-    start : ndarray of shape (I J,)
-        The statistic of theta = 0, which all know.
+    ``n_copies`` are copies of the matrix of which the observers saw parts: at least as many as
+    observers saw any one entry, or what their weights of it add up to. ``n_roots`` keep a
+    statistic: where an M-step is a descent each sets out from where its last one ended, and so does
+    that of the mean of them, which the next number stands for. ``parts`` are what observers of this
+    process saw (None: all), of each of which ``add_up`` sums a number, over all processes. No value
+    is beyond ``most``, as all know where sums are masked. ``start`` (I J,) is the statistic of
+    theta = 0.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Laws of one entry of a matrix: Gaussian, Poisson and Bernoulli, by their natural parameter.
+"""Partial matrices: which entries (say, site and time) each observer saw, and their distributions.
 
-Partial matrices: which entries (say, site and time) each observer saw, and what it saw there.
+Entries are Gaussian, Poisson or Bernoulli, by their natural parameter.
 """
 
 from __future__ import annotations
@@ -30,21 +30,11 @@ NEAR_ZERO = 1e-12
 
 
 class Law(Protocol):
-    """Density ``h(y) exp((y theta - psi(theta)) / dispersion)`` of an entry y.
+    """Density ``h(y) exp((y theta - psi(theta)) / dispersion)`` of an entry y."""
 
-    Attributes
-    ----------
-    name : str
-        One of `LAWS`.
-    unit : str
-        What means are called.
-    dispersion : float
-        1, or the variance of a Gaussian law.
-    """
-
-    name: str
-    unit: str
-    dispersion: float
+    name: str  # one of `LAWS`
+    unit: str  # of means, in words
+    dispersion: float  # 1, or the variance of a Gaussian law
 
     def cumulant(self, theta: Values) -> Values:
         """Return ``psi(theta)``."""
@@ -84,18 +74,11 @@ class _Entry:
 
     def deviance(self, values: Values, means: Values) -> Values:
         """Return the squares of the errors."""
-        found: Values = (values - means) ** 2
-        return found
+        return np.asarray((values - means) ** 2)
 
 
 class Gaussian(_Entry):
-    """Normal entries of known variance; theta is the mean.
-
-    Parameters
-    ----------
-    variance : float
-        Of an entry about its mean.
-    """
+    """Normal entries of known variance about their mean, which is theta."""
 
     name = "gaussian"
     unit = "mean"
@@ -118,8 +101,7 @@ class Gaussian(_Entry):
     def base(self, values: Values) -> Values:
         """Return ``-(y^2 / variance + log(2 pi variance)) / 2``."""
         constant = float(np.log(2 * np.pi * self.dispersion))
-        found: Values = -0.5 * (values**2 / self.dispersion + constant)
-        return found
+        return np.asarray(-0.5 * (values**2 / self.dispersion + constant))
 
     def domain(self) -> tuple[float, float]:
         """Any mean."""
@@ -250,44 +232,23 @@ def make_law(name: str, variance: Any = 1.0) -> Law:
 class Observations(
     Shown, facts="{n_observers:observer}, {n_entries} entries of {shape[0]} x {shape[1]}"
 ):
-    """Entries of an I x J matrix as n observers saw them; several may have seen the same one.
+    """Entries of an I x J matrix as n observers saw them; several may have seen the same one."""
 
-    Parameters
-    ----------
-    places : tuple of ndarray of shape (m_i,)
-        ``places[i]`` are the entries that observer i saw, ``row * J + column``, increasing.
-    values : tuple of ndarray of shape (m_i,)
-        What it saw there.
-    row_names, column_names : tuple of str
-        Of the matrix, (I,) and (J,).
-    names : tuple of str
-        Of the observers, all different.
-    n_copies : int or None
-        Copies of the matrix that observers hold parts of, where they are fewer than the observers:
-        1 for parts of one matrix.
-    source : str
-        Where they are from, for messages.
-    weights : tuple of ndarray of shape (m_i,), or None
-        What each entry weighs, above 0; only their ratios matter. None: all the same.
-    sizes : ndarray of shape (n,), or None
-        Entries of each observer, where those of some are elsewhere (`part`) and not in ``places``.
-    long : bool
-        Whether they are from tables with a line an entry, as a table of results then has too.
-    by_position : bool
-        Whether nothing but their places says which rows of several files are the same.
-    """
-
-    places: tuple[NDArray[np.intp], ...]
-    values: tuple[NDArray[np.float64], ...]
+    places: tuple[NDArray[np.intp], ...]  # (m_i,) ``row * J + column``, increasing
+    values: tuple[NDArray[np.float64], ...]  # (m_i,) what each observer saw there
     row_names: tuple[str, ...]
     column_names: tuple[str, ...]
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of the observers, all different
     n_copies: int | None = None
-    source: str = "the observations"
+    """Copies of the matrix that observers hold parts of, where they are fewer than the observers: 1
+    for parts of one matrix."""
+    source: str = "the observations"  # for messages
     weights: tuple[NDArray[np.float64], ...] | None = None
+    """Of each entry (m_i,), above 0; only their ratios matter. None: all the same."""
     sizes: NDArray[np.intp] | None = None
-    long: bool = False
-    by_position: bool = False
+    """Entries of each observer (n,), where those of some are elsewhere (`part`)."""
+    long: bool = False  # from tables with a line an entry, as results then have too
+    by_position: bool = False  # only their places say which rows of several files are the same
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -308,12 +269,12 @@ class Observations(
 
     @property
     def n_seen(self) -> int:
-        """Different entries of the matrix that somebody saw."""
+        """Different entries of the matrix that any observer saw."""
         return len(np.unique(np.concatenate(self.places)))
 
     @property
     def n_entries(self) -> int:
-        """Number of entries of all observers together."""
+        """Entries of all observers together."""
         return int(self.counts.sum())
 
     @property
@@ -325,7 +286,7 @@ class Observations(
 
     @property
     def mean(self) -> NDArray[np.float64]:
-        """Mean over observers of each entry, NaN where nobody saw it, shape (I, J)."""
+        """Mean over observers of each entry, NaN where none saw it, (I, J)."""
         weight, total = self.sums()
         found = np.full(self.shape, np.nan)
         np.divide(total.reshape(self.shape), weight, out=found, where=weight > 0)
