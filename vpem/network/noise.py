@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from math import exp, isqrt, pi
+from math import exp, isqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,24 +159,18 @@ class Noise:
 def share(scale: int, n: int) -> int:
     """Return the least scale t of the noise of each of n agents for which ``n t^2 >= scale^2``.
 
-    Discrete Gaussians do not add up to one, but nearly: see `distance_to_one`. Who knows the noise
-    of some agents knows that of the total but for the others': where c of n work together against
-    the rest, what is left has ``(n - c) / n`` of the variance.
+    Discrete Gaussians do not add up to one, but nearly (Kairouz, Liu and Steinke 2021, Theorem 1):
+    the largest logarithm of the ratio of the probabilities of n of a scale t together to those of
+    one of scale ``t sqrt(n)`` is at most ``10 sum_{k<n} exp(-2 pi^2 t^2 k / (k + 1))``; the least
+    exponent is that of k = 1. With t = 4 and 1,000 agents that is 1e-64 nats; here t is thousands
+    of times larger.
+
+    Who knows the noise of some agents knows that of the total but for the others': where c of n
+    work together against the rest, what is left has ``(n - c) / n`` of the variance.
     """
     exact, rest = divmod(scale**2, n)
     root = isqrt(exact)
     return root if root**2 == exact and not rest else root + 1
-
-
-def distance_to_one(scale: int, n: int) -> float:
-    """Bound how far n discrete Gaussians of a scale t together are from one of scale ``t sqrt(n)``.
-
-    Kairouz, Liu and Steinke (2021), Theorem 1: the largest logarithm of the ratio of their
-    probabilities is at most ``10 sum_{k<n} exp(-2 pi^2 t^2 k / (k + 1))``; the least exponent is
-    that of k = 1. With t = 4 and 1,000 agents that is 1e-64; here t is thousands of times larger.
-    In nats a value: 0 where it is below the least float.
-    """
-    return 10.0 * (n - 1) * exp(-((pi * scale) ** 2)) if n > 1 else 0.0
 
 
 def ratio_to_gaussian(scale: int, n_values: int) -> float:
