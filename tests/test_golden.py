@@ -84,7 +84,7 @@ def commands(command, path=()):
 
 def test_every_command_has_a_case():
     lines = [
-        line.removeprefix("process ")
+        line
         for cases in CASES.values()
         for case in cases.values()
         for whole in store.lines_of(case)

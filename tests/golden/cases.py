@@ -394,7 +394,7 @@ CASES: dict[str, dict[str, Lines]] = {
         "topology of faults": "topology describe grid -n 9 --link-failure 0.1 --samples 500 --json",
         "topology of a file": "topology describe --graph graph.txt --plot g.svg",
         "doctor": "doctor --json",
-        "demo": "process demo",
+        "demo": "demo",
         "help": "help fit",
         "version": "--version",
     },

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import io
 import json
+import multiprocessing.spawn  # noqa: F401 - it takes the interpreter that there is at first
 import os
 import re
 import shlex
@@ -217,7 +218,7 @@ class Caught(io.TextIOWrapper):
 @contextlib.contextmanager
 def settled(folder: Path, given: bytes = b"") -> Iterator[tuple[Caught, Caught]]:
     """Be in a folder, on a terminal of a fixed width, with streams that are caught."""
-    streams = sys.stdin, sys.stdout, sys.stderr
+    streams, executable = (sys.stdin, sys.stdout, sys.stderr), sys.executable
     kept, place = dict(os.environ), os.getcwd()
     for name in [name for name in os.environ if name.startswith("VPEM_")]:
         if name not in ("VPEM_INSTRUCTIONS",):
@@ -228,11 +229,13 @@ def settled(folder: Path, given: bytes = b"") -> Iterator[tuple[Caught, Caught]]
     out, err = Caught(), Caught()
     os.chdir(folder)
     sys.stdin, sys.stdout, sys.stderr = Caught(given), out, err
+    sys.executable = interpreter()
     try:
         with warnings.catch_warnings():
             yield out, err
     finally:
         sys.stdin, sys.stdout, sys.stderr = streams
+        sys.executable = executable
         os.chdir(place)
         os.environ.clear()
         os.environ.update(kept)
@@ -268,7 +271,7 @@ def _apart(lines: list[str], folder: Path) -> tuple[int, str, str]:
                 first = [shutil.which("mpiexec", path=beside) or "mpiexec", "-n", words[1]]
                 words = [*words[2:], "--engine", "mpi"]
             place = _own_folder(folder, words) if "--as" in words else folder
-            running.append(_process(words[words[0] == "process" :], place, first))
+            running.append(_process(words, place, first))
         told = []
         for line, process in zip(lines, running, strict=True):
             if line.startswith("relay "):
@@ -299,12 +302,12 @@ def _own_folder(folder: Path, words: list[str]) -> Path:
 def run_line(line: str, folder: Path) -> tuple[int, str, str]:
     """Run one command line: exit code, standard output, standard error.
 
-    ``< FILE`` and ``> FILE`` are as in a shell. Processes of their own have lines with ``process``
-    or ``mpiexec N`` in front, and those between which stands ``||``, which run at the same time.
+    ``< FILE`` and ``> FILE`` are as in a shell. ``mpiexec N`` in front asks for so many ranks, and
+    what stands between ``||`` runs at the same time: both in processes of their own.
     """
     import vpem_cli
 
-    if " || " in line or line.startswith(("process ", "mpiexec ")):
+    if " || " in line or line.startswith("mpiexec "):
         return _apart(line.split(" || "), folder)
     words = shlex.split(line)
     target, given = None, b""
@@ -406,6 +409,8 @@ class Workshop:
             code, *told = run_line(line.replace("PORT", port), folder)
             out, err = (text_of(one, members) for one in told)
             steps.append({"line": line, "code": code, "out": out, "err": err})
+            if line == "demo":  # which has one stream of two, whose lines may change places
+                steps[-1]["out"] = sorted(filter(None, out), key=lambda one: "note:" in one)
             if line.startswith("doctor"):
                 steps[-1]["out"] = outline(steps[-1]["out"])
         kept = {
