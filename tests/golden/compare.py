@@ -166,17 +166,29 @@ def shortened(found: dict[str, Any]) -> dict[str, Any]:
 
 def _lines(value: list[str]) -> Any:
     """Return lines, or if they are many the first and the last, and the sum of all numbers."""
-    if len(value) <= LINES and sum(map(len, value)) <= 2500:
-        return value
+    plain = [NUMBER.sub(_in_words, line) for line in value]
+    if len(plain) <= LINES and sum(map(len, plain)) <= 2500:
+        return plain
     numbers = [float(one) for line in value for one in NUMBER.findall(line)]
     return {
-        "lines": len(value),
-        "first": [line[:200] for line in value[:6]],
-        "last": [line[:200] for line in value[-2:]],
+        "lines": len(plain),
+        "first": [_cut(line) for line in plain[:6]],
+        "last": [_cut(line) for line in plain[-2:]],
         "numbers": len(numbers),
         "sum": float(sum(numbers)),
         "letters": sum(len(NUMBER.sub("", line)) for line in value),
     }
+
+
+def _in_words(found: re.Match[str]) -> str:
+    """Return a number in text with as many digits as are kept."""
+    word = found[0]
+    return word if len(word) <= DIGITS + 2 else f"{float(word):.{DIGITS}g}"
+
+
+def _cut(line: str) -> str:
+    """Cut a line where a word, or a number, ends."""
+    return line if len(line) <= 200 else re.sub(r"[-+.\w]*$", "", line[:200])
 
 
 # ---- comparing ----------------------------------------------------------------------------------

@@ -50,6 +50,9 @@ MASKS = (
 )
 """What differs so within text, and what stands in its place."""
 
+SLOW = re.compile(r"DATE \(after |note: the result will not be kept")
+"""Lines that are told where something takes more than a second."""
+
 
 # ---- what a command leaves behind ---------------------------------------------------------------
 
@@ -100,8 +103,7 @@ def text_of(words: str, of_members: bool = False) -> Any:
         words = pattern.sub(instead, words)
     if of_members:  # columns are as wide as the words in them
         words = re.sub("──+", "──", re.sub("  +", "  ", _twelve().sub("WORDS", words)))
-    # Progress is told where something takes its time.
-    return [line for line in words.splitlines() if not line.startswith("DATE (after # s)")]
+    return [line for line in words.splitlines() if not SLOW.match(line)]
 
 
 def _plain(value: Any) -> Any:
@@ -283,8 +285,12 @@ def _apart(lines: list[str], folder: Path) -> tuple[int, str, str]:
                 process.kill()
                 process.communicate()
     for number, (_, err) in enumerate(told):
-        mark = f"[{number}] " if len(lines) > 1 else ""
-        errors += "".join(f"{mark}{line}\n" for line in err.splitlines())
+        mark = f"member {number}: " if len(lines) > 1 else ""
+        # Members tell, too, for whom they wait.
+        errors += "".join(
+            f"{mark}{line}\n" for line in err.splitlines()
+            if not mark or line.startswith("vpem: ")
+        )  # fmt: skip
     codes = [process.returncode for process in running if process.returncode not in (0, 143)]
     return next(iter(codes), 0), told[0][0], errors
 
