@@ -61,7 +61,7 @@ def _numbers(value: list[Any]) -> Any:
     there = [(place, one) for place, one in enumerate(flat, 1) if isinstance(one, int | float)]
     found = {
         "shape": list(_shape(value) or ()),
-        "first": flat[:3],
+        "first": flat[:2],
         "sum": sum(one for _, one in there),
         "ramp": float(sum(one * place / len(flat) for place, one in there)),
     }
@@ -112,7 +112,7 @@ def _short(value: Any) -> Any:
     if columns is not None and len(value) <= LONGEST:
         return {"columns": columns, "rows": [list(one.values()) for one in value]}
     if len(value) > LONGEST:
-        return {"length": len(value), "first": _short(value[:2]), "last": _short(value[-1])}
+        return {"length": len(value), "first": _short(value[0]), "last": _short(value[-1])}
     if any(isinstance(one, dict) for one in value):
         return {str(place): _short(one) for place, one in enumerate(value)}
     return [_short(one) for one in value]
@@ -183,7 +183,8 @@ def _lines(value: list[str]) -> Any:
 def _in_words(found: re.Match[str]) -> str:
     """Return a number in text with as many digits as are kept."""
     word = found[0]
-    return word if len(word) <= DIGITS + 2 else f"{float(word):.{DIGITS}g}"
+    whole = not re.search("[.e]", word)
+    return word if whole or len(word) <= DIGITS + 2 else f"{float(word):.{DIGITS}g}"
 
 
 def _cut(line: str) -> str:
