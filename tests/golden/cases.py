@@ -27,7 +27,7 @@ THEO = f"saem data/theophylline.csv --model one-compartment --random ka,cl --cha
 PARTIES = {"clinic": "left.csv", "lab": "right.csv", "ward": "middle.csv"}
 MEETING = (
     "party init --name hub -q",
-    "study init heart --as hub --star 127.0.0.1:PORT --timeout 60 --align ids --hops 0 -k 2 "
+    "study init heart --as hub --star 127.0.0.1:PORT --timeout 300 --align ids --hops 0 -k 2 "
     f"--topology star --secure-sum {FEW} -q",
 )
 JOINED = (*MEETING, *(
@@ -456,7 +456,7 @@ CASES: dict[str, dict[str, Lines]] = {
             "party init --name relay -q",
             "party init --name lab -q",
             "study init heart --as hub --relay 127.0.0.1:PORT --relay-certificate relay.crt "
-            f"--timeout 60 --topology path --align ids -k 2 {FEW} -q",
+            f"--timeout 300 --topology path --align ids -k 2 {FEW} -q",
             "party request heart.toml --as hub --features height,weight -q",
             "study approve hub.request --yes -q",
             "party request heart.toml right.csv --as lab -q",

@@ -278,7 +278,7 @@ def _apart(lines: list[str], folder: Path) -> tuple[int, str, str]:
         for line, process in zip(lines, running, strict=True):
             if line.startswith("relay "):
                 process.terminate()
-            told.append(process.communicate(timeout=120))
+            told.append(process.communicate(timeout=600))
     finally:
         for process in running:
             if process.poll() is None:
