@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from vpem.fits.observers import Completed
     from vpem.network.schema import Report
     from vpem.terms.lowrank.entries import Hidden
-    from vpem.terms.lowrank.observations import Law, Observations
+    from vpem.terms.lowrank.observations import EntryLaw, Observations
 
     from .output import PrintedTable
 
 
-class Observers(NumberFiles, heading="Data"):
+class ObserverFiles(NumberFiles, heading="Data"):
     """Whether files are those of parties, each of whom is an observer."""
 
     parties: bool = changed(
@@ -131,7 +131,11 @@ class Dealing(Settings, heading="Data", kept=False):
 
 
 def observed(
-    files: Sequence[Path], asked: Observers, dealing: Dealing, how: ImputeSettings, run: CommandRun
+    files: Sequence[Path],
+    asked: ObserverFiles,
+    dealing: Dealing,
+    how: ImputeSettings,
+    run: CommandRun,
 ) -> tuple[Observations, Hidden | None]:
     """Read what this process's observers saw, dealt out as asked for, and what of it is hidden.
 
@@ -165,7 +169,11 @@ def observed(
 
 
 def _of_one_file(
-    path: Path, asked: Observers, dealing: Dealing, how: tuple[int, Law, bool], run: CommandRun
+    path: Path,
+    asked: ObserverFiles,
+    dealing: Dealing,
+    how: tuple[int, EntryLaw, bool],
+    run: CommandRun,
 ) -> tuple[Observations, Placement]:
     """Read the file of all observers, and keep what those of this process saw."""
     import numpy as np
@@ -201,7 +209,7 @@ def _of_one_file(
 
 
 def _of_parties(
-    files: Sequence[Path], asked: Observers, dealing: Dealing, run: CommandRun
+    files: Sequence[Path], asked: ObserverFiles, dealing: Dealing, run: CommandRun
 ) -> tuple[Observations, Placement]:
     from vpem.files.parties.observing import observe_parties
 
@@ -262,7 +270,7 @@ def impute(
     ],
     *,
     how: Annotated[ImputeSettings, Without("memory alpha")],
-    parties: Annotated[Observers, Without("family align_key missing_parties")],
+    parties: Annotated[ObserverFiles, Without("family align_key missing_parties")],
     dealing: Dealing,
     graph: Annotated[ImputeGraph, Without("graph_seed")],
     sums: Annotated[SumSettings, Without("hops hubs eigenvalue consensus compress agent_dropout")],

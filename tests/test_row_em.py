@@ -14,7 +14,7 @@ from vpem.settings import COVARIANCE_TYPES
 from vpem.steps import em
 from vpem.sums.connect import connect_workers
 from vpem.terms.features import FeatureTerms
-from vpem.terms.row_statistics import Message, RowTerms
+from vpem.terms.row_statistics import Message, WorkerTerms
 from vpem.terms.units import Scaling
 
 from .tables import each, each_once, over
@@ -255,7 +255,7 @@ def test_messages_are_read_as_they_were_written(kind, overlapping):
     centres = terms.at_rows(np.array([0, 20, 40]))
     start = terms.start(centres)
     layout = Message(terms, centres + 0.3)
-    rows = RowTerms(terms, [slice(0, 60)], np.array([60]), terms.rows)
+    rows = WorkerTerms(terms, [slice(0, 60)], np.array([60]), terms.rows)
     message = rows.message(0, start, terms.prepare(start), layout)
     assert message.shape == (layout.size,)
     statistics, found = layout.unpacked(message)

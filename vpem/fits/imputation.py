@@ -47,7 +47,7 @@ from vpem.sums.connect import Network, connect_workers
 from vpem.sums.quantizer import Quantizer
 from vpem.terms.lowrank.entries import check_covered
 from vpem.terms.lowrank.model import ImputationModel
-from vpem.terms.lowrank.observations import Law, Observations, make_law
+from vpem.terms.lowrank.observations import EntryLaw, Observations, make_law
 
 Matrix = NDArray[np.float64]
 
@@ -86,7 +86,7 @@ class ImputationChoice:
     """
 
     how: ImputeSettings
-    law: Law
+    law: EntryLaw
     n_folds: int
     columns: tuple[str, ...]
     candidates: list[Report] = field(default_factory=list)
@@ -135,7 +135,7 @@ def choose(
     observations: Observations,
     how: ImputeSettings,
     steps: Any,
-    law: Law,
+    law: EntryLaw,
     network: Network,
     ledger: Ledger,
     codec: Codec | None,
@@ -202,7 +202,7 @@ class _Fits:
     tell: Callable[[str], None]
 
     def __init__(
-        self, observations: Observations, how: ImputeSettings, steps: Any, law: Law,
+        self, observations: Observations, how: ImputeSettings, steps: Any, law: EntryLaw,
         network: Network, ledger: Ledger, codec: Codec | None, n_folds: int,
     ) -> None:  # fmt: skip
         self.how, self.law, self.network, self.ledger = how, law, network, ledger
@@ -477,7 +477,7 @@ def _network_of(network: Network | None, observations: Observations) -> Network:
 
 
 def _model(
-    observations: Observations, law: Law, how: ImputeSettings, network: Network, ledger: Ledger
+    observations: Observations, law: EntryLaw, how: ImputeSettings, network: Network, ledger: Ledger
 ) -> tuple[ImputationModel, Observers]:
     """Let observers agree on units and copies: what FedEM works on, and who they are."""
     observers = Observers(observations, network, ledger)
@@ -501,7 +501,11 @@ def _model(
 
 
 def _check(
-    observations: Observations, law: Law, how: ImputeSettings, network: Network, noise_stays: bool
+    observations: Observations,
+    law: EntryLaw,
+    how: ImputeSettings,
+    network: Network,
+    noise_stays: bool,
 ) -> None:
     """Raise InputError where the observations are not for these settings."""
     small = min(observations.shape)

@@ -29,7 +29,7 @@ from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM
 from vpem.terms.lowrank.entries import Hidden, hide
 from vpem.terms.lowrank.model import LowRank
-from vpem.terms.lowrank.observations import Law, Observations, check_law
+from vpem.terms.lowrank.observations import EntryLaw, Observations, check_law
 from vpem.terms.units import Scaling
 
 Matrix = NDArray[np.float64]
@@ -76,7 +76,7 @@ class Completed(Result):
 
     observations: Observations
     seen: Seen
-    law: Law
+    law: EntryLaw
     log_likelihood: float
     network: Network
     scaling: Scaling
@@ -465,7 +465,7 @@ class Observers:
         held.observations = replace(self.observations.chosen(taken), sizes=sizes)
         return rest, held, self.given.chosen(left)
 
-    def errors(self, law: Law, means: Vector, columns: Vector) -> Vector:
+    def errors(self, law: EntryLaw, means: Vector, columns: Vector) -> Vector:
         """Sum weights and deviances of entries by column, from means (I J,) and of columns (J,).
 
         Columns of which none knows the mean count nothing. Shape (3, J).
@@ -521,7 +521,7 @@ def _sums(at: NDArray[np.intp], values: Vector | None, size: int) -> Vector:
     return np.bincount(at, values, size).astype(np.float64, copy=False)
 
 
-def check_laws(found: Observations, law: Law, holders: Placement) -> None:
+def check_laws(found: Observations, law: EntryLaw, holders: Placement) -> None:
     """Raise InputError, in every process the same, where a value cannot be of the law."""
     for_each(holders, range(found.n_observers), lambda one: check_law(found, law, [one]))
 

@@ -79,7 +79,7 @@ from vpem.terms.degenerate import degenerate
 from vpem.terms.features import FeatureTerms, lightest_of
 from vpem.terms.missing import MissingTerms, terms_of
 from vpem.terms.mixture import Mixture, is_diagonal
-from vpem.terms.row_statistics import Message, RowTerms
+from vpem.terms.row_statistics import Message, WorkerTerms
 from vpem.terms.rows import MemoryRows
 from vpem.terms.units import floors_of, sharing
 
@@ -99,7 +99,7 @@ class RowRestart:
 
     def __init__(
         self,
-        terms: RowTerms,
+        terms: WorkerTerms,
         weights: NDArray[np.float64] | None,
         kept: MixtureRuns,
         place: NDArray[np.intp] | None,
@@ -424,7 +424,7 @@ def _facts(
 
 def _terms(
     given: Prepared, held: Workers, here: LocalRows | None, how: FitSettings, total: Sum
-) -> tuple[RowTerms, NDArray[np.float64] | None]:
+) -> tuple[WorkerTerms, NDArray[np.float64] | None]:
     """Return the terms of the workers' rows, worker by worker, and the weights of all rows."""
     data, weights = given.X, given.row_weights
     check_distinct(data, how, here is None and held.counts.max() == len(data))
@@ -440,11 +440,11 @@ def _terms(
     scaling = units_of(data, own, blocks, how, given.misses, here)
     whole = believing(make_terms(data, own, blocks, scaling, given, how, here), how)
     if here is None:
-        return RowTerms(whole, held.runs, held.counts, whole.rows), weights
+        return WorkerTerms(whole, held.runs, held.counts, whole.rows), weights
     own_rows = whole.rows
     weighs = () if weights is None else (float(weights.sum()), lightest_of(weights))
     whole = whole.among(SharedRows(own_rows, here), here.n_samples, *weighs)
-    return RowTerms(whole, here.own_runs, held.counts, own_rows), weights
+    return WorkerTerms(whole, here.own_runs, held.counts, own_rows), weights
 
 
 def _masked_terms(
@@ -454,7 +454,7 @@ def _masked_terms(
     counts: NDArray[np.intp],
     how: FitSettings,
     total: Sum,
-) -> RowTerms:
+) -> WorkerTerms:
     """Return the terms of rows of which nothing is shown but masked sums.
 
     ``counts`` are rows that each worker holds: how many of them it uses is not shown either.
@@ -470,11 +470,11 @@ def _masked_terms(
     whole = believing(whole, how)
     rows = DrawnRows(whole.rows, here, reach.points)
     whole = whole.among(rows, here.n_samples, reach.mass, reach.lightest)
-    return RowTerms(whole, here.own_runs, counts, rows.own, reach)
+    return WorkerTerms(whole, here.own_runs, counts, rows.own, reach)
 
 
 def _charge_setup(
-    terms: RowTerms, given: Prepared, network: Network, ledger: Ledger, how: FitSettings
+    terms: WorkerTerms, given: Prepared, network: Network, ledger: Ledger, how: FitSettings
 ) -> None:
     """Count what workers send before they start."""
     whole = terms.whole

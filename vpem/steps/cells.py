@@ -39,7 +39,7 @@ TRIALS = 20
 """Starts among cells, of which the best is taken."""
 
 
-class Cells:
+class SeedingCells:
     """Means of cells and what rows of each weigh.
 
     A row counts as one in the means (L, d), whatever it weighs (L,); ``points`` are drawn where
@@ -83,7 +83,7 @@ def find_cells(
     n_clusters: int,
     stream: PointStream,
     n_threads: int = 1,
-) -> Cells:
+) -> SeedingCells:
     """Find cells of rows (m_i, d) that each of the workers holds, by masked sums.
 
     There are many more cells than clusters if rows are enough.
@@ -114,7 +114,7 @@ def find_cells(
             sizes = np.sqrt(inertias / counts / max(points.variances.sum(), TINY))
             new = points.near(rng, means[chosen], sizes[chosen])
             centres = np.concatenate([means, new])
-    return Cells(means, weights, points)
+    return SeedingCells(means, weights, points)
 
 
 class _Assigned:

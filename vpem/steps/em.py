@@ -44,7 +44,7 @@ from vpem.sums.sum import Sum
 from vpem.terms.factors import FactorTerms, LoadedFactors, Posterior
 from vpem.terms.features import FeatureTerms, Terms
 from vpem.terms.mixture import Factors, Mixture
-from vpem.terms.row_statistics import Message, RowTerms
+from vpem.terms.row_statistics import Message, WorkerTerms
 from vpem.terms.statistics import Statistics
 
 
@@ -301,7 +301,7 @@ def maximize(
 
 
 def add_messages(
-    terms: RowTerms,
+    terms: WorkerTerms,
     total: Sum,
     layout: Message,
     values: Sequence[NDArray[np.float64]],
@@ -323,7 +323,7 @@ def add_messages(
     return add_vectors(total, stacked, kind, units)
 
 
-def sample_roots(terms: RowTerms, total: Sum, about: NDArray[np.float64]) -> list[FeatureTerms]:
+def sample_roots(terms: WorkerTerms, total: Sum, about: NDArray[np.float64]) -> list[FeatureTerms]:
     """Return terms for every root, with the sample covariance as it finds it by one sum.
 
     ``about`` (d,) is a point among the data, known to all.
@@ -350,7 +350,7 @@ class OverRows:
 
     def __init__(
         self,
-        terms: RowTerms,
+        terms: WorkerTerms,
         total: Sum,
         roots: Sequence[FeatureTerms],
         shifts: NDArray[np.float64],

@@ -507,7 +507,7 @@ class Message:
         return statistics, float(found[0])
 
 
-class RowTerms:
+class WorkerTerms:
     """What each worker adds to the sum: ``(n_k, t_k, U_k)`` of its rows, and their log-likelihood.
 
     A worker runs the E-step on its own rows with the parameters that it knows. As consensus weighs

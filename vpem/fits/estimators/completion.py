@@ -25,7 +25,7 @@ from vpem.sums.connect import connect_workers
 from vpem.sums.exchanges import way_of
 from vpem.terms.lowrank.entries import from_matrices, split
 from vpem.terms.lowrank.model import fit_rows
-from vpem.terms.lowrank.observations import Gaussian, Law, Observations, check_law
+from vpem.terms.lowrank.observations import EntryLaw, Gaussian, Observations, check_law
 from vpem.terms.mixture import fill_gaps
 
 Matrix = NDArray[np.float64]
@@ -356,7 +356,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         filled = np.where(seen, rows, law.mean(theta) * units.scale + units.shift)
         return filled.astype(given.dtype, copy=False)
 
-    def _row_factors(self, rows: Matrix, seen: NDArray[np.bool_], law: Law) -> Matrix:
+    def _row_factors(self, rows: Matrix, seen: NDArray[np.bool_], law: EntryLaw) -> Matrix:
         """Factors of rows, the columns' held: each row a small convex problem."""
         fit = self.imputation_
         assert isinstance(fit, Imputation)

@@ -34,7 +34,7 @@ from vpem.saem.models.model import (
     quadratic,
     times,
 )
-from vpem.saem.models.population import Population, Varying, columns_of, effect_of, words_of
+from vpem.saem.models.population import PopulationModel, Varying, columns_of, effect_of, words_of
 from vpem.terms.units import lower_half, symmetric
 
 MOST_SLOPES = 16
@@ -428,7 +428,7 @@ class LinearModel(Varying):
         varying = [called.get(one, one) for one in (short if random is None else random)]
         for one in varying:
             check_choice("random coefficient", one, (*short, *latents))
-        self.law = Population(
+        self.law = PopulationModel(
             individuals, latents, varying, [effect_of(one, called) for one in effects], covariance
         )
         changed = {effect.parameter for effect in self.law.effects}

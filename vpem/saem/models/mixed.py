@@ -29,7 +29,7 @@ from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import Counts, Vector, framed, gradient_normal, log_normal
 from vpem.saem.models.outcomes import LINKED, NORMAL, Outcome, Outcomes, RowLaw
 from vpem.saem.models.population import (
-    Population,
+    PopulationModel,
     Scoring,
     Varying,
     columns_of,
@@ -112,15 +112,15 @@ class Framed(Varying):
         return replace(given, means=self.shown(given.means), covariances=covariances)
 
 
-def _turn(law: Population) -> Vector:
+def _turn(law: PopulationModel) -> Vector:
     """By what (q, q) random effects inside are multiplied outside."""
     assert law.frame is not None
     return law.frame.rows[np.ix_(law.random, law.random)]
 
 
 def _inner(
-    law: Population, data: Individuals, columns: Callable[[Individuals], Vector]
-) -> Population:
+    law: PopulationModel, data: Individuals, columns: Callable[[Individuals], Vector]
+) -> PopulationModel:
     """A law in columns of a frame, where those of rows are (N, m) of individuals."""
     full = bool(law.free.all())
     frame = framed(data, columns, law.design, law.mask, law.random, full)
@@ -142,7 +142,7 @@ def _inner(
     return part
 
 
-def _outside(law: Population, theta: Vector, whole: Population) -> Vector:
+def _outside(law: PopulationModel, theta: Vector, whole: PopulationModel) -> Vector:
     """Parameters of a law in a frame as those of the whole one."""
     frame, turn = law.frame, _turn(law)
     assert frame is not None
@@ -199,7 +199,7 @@ class MixedModel(Framed):
         structure.check(individuals)
         names = latents_of(structure)
         random = structure.names if random is None else random
-        self.law = Population(individuals, names, random, effects, covariance)
+        self.law = PopulationModel(individuals, names, random, effects, covariance)
         self.latents = self.law.latents
         self.error = error
         self.first = None if first is None else np.array(first, dtype=np.float64)
@@ -306,7 +306,7 @@ class MixedModel(Framed):
         """The same model of some of the individuals."""
         return self._of(self.individuals.take(which), self.law.take(which))
 
-    def _of(self, individuals: Individuals, population: Population) -> Self:
+    def _of(self, individuals: Individuals, population: PopulationModel) -> Self:
         part = copy(self)
         part.individuals, part.law = individuals, population
         part.outcomes = self.outcomes.of(individuals)

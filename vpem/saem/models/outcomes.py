@@ -23,7 +23,7 @@ from vpem.saem.models.model import Counts, Vector, known_scale
 LOG_2_PI = float(np.log(2 * np.pi))
 
 
-class Rows(NamedTuple):
+class OutcomeRows(NamedTuple):
     """What was measured."""
 
     values: Vector  # (N,) measurements, or limits
@@ -47,15 +47,15 @@ class RowLaw(ABC):
     code: int  # of kernels
 
     @abstractmethod
-    def check(self, rows: Rows, individuals: Individuals, here: NDArray[np.intp]) -> None:
+    def check(self, rows: OutcomeRows, individuals: Individuals, here: NDArray[np.intp]) -> None:
         """Raise InputError for values that cannot be of this law; ``here`` says which rows."""
 
     @abstractmethod
-    def log_density(self, rows: Rows, f: Vector, sds: Vector) -> Vector:
+    def log_density(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Vector:
         """Log-density of the rows (chains, N) given curves (chains, N) and sds (k,)."""
 
     @abstractmethod
-    def bends(self, rows: Rows, f: Vector, sds: Vector) -> Bends:
+    def bends(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Bends:
         """Derivatives and information."""
 
     @abstractmethod
@@ -106,7 +106,7 @@ class Normal(RowLaw):
         """Whether the variance does not depend on the curve."""
         return self.kind in ("constant", "exponential")
 
-    def check(self, rows: Rows, individuals: Individuals, here: NDArray[np.intp]) -> None:
+    def check(self, rows: OutcomeRows, individuals: Individuals, here: NDArray[np.intp]) -> None:
         """Refuse values without logarithms."""
         wrong = np.flatnonzero(rows.values <= 0)
         if self.logs and len(wrong):
@@ -139,7 +139,7 @@ class Normal(RowLaw):
             steady = 0.0 if self.kind == "proportional" else sds[0] ** 2
             return np.asarray(steady + sds[-1] ** 2 * f**2, np.float64)
 
-    def log_density(self, rows: Rows, f: Vector, sds: Vector) -> Vector:
+    def log_density(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Vector:
         """Log-density, of a censored row the logarithm of its probability."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             variance = self._variance(f, sds)
@@ -154,7 +154,7 @@ class Normal(RowLaw):
                 found[..., where] = log_ndtr(u)
         return found
 
-    def bends(self, rows: Rows, f: Vector, sds: Vector) -> Bends:
+    def bends(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Bends:
         """Derivatives, and expected information; of censored rows the observed one."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             variance, w = self._variance(f, sds), self.weights(f)
@@ -221,20 +221,20 @@ class Normal(RowLaw):
         return 1e-10 * (size if self.kind in ("constant", "combined") else 1.0)
 
 
-class Bernoulli(RowLaw):
+class BernoulliRows(RowLaw):
     """Yes (1) or no (0); the curve is the logit of the probability of yes."""
 
     code = 2
 
-    def check(self, rows: Rows, individuals: Individuals, here: NDArray[np.intp]) -> None:
+    def check(self, rows: OutcomeRows, individuals: Individuals, here: NDArray[np.intp]) -> None:
         """Refuse other values than 0 and 1."""
         _refuse(np.isin(rows.values, (0.0, 1.0)), "0 or 1, which yes or no", individuals, here)
 
-    def log_density(self, rows: Rows, f: Vector, sds: Vector) -> Vector:
+    def log_density(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Vector:
         """Logarithm of the probability."""
         return np.asarray(log_expit((2 * rows.values - 1) * f), np.float64)
 
-    def bends(self, rows: Rows, f: Vector, sds: Vector) -> Bends:
+    def bends(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Bends:
         """Derivatives and information."""
         p = expit(f)
         return _only(rows.values - p, p * (1 - p))
@@ -252,22 +252,22 @@ class Bernoulli(RowLaw):
         return np.asarray(chances < expit(f), dtype=np.float64)
 
 
-class Poisson(RowLaw):
+class PoissonRows(RowLaw):
     """Counts; the curve is the logarithm of the mean."""
 
     code = 3
 
-    def check(self, rows: Rows, individuals: Individuals, here: NDArray[np.intp]) -> None:
+    def check(self, rows: OutcomeRows, individuals: Individuals, here: NDArray[np.intp]) -> None:
         """Refuse what is no count."""
         fine = (rows.values >= 0) & (rows.values == np.floor(rows.values))
         _refuse(fine, "a whole number from 0 on, which a count", individuals, here)
 
-    def log_density(self, rows: Rows, f: Vector, sds: Vector) -> Vector:
+    def log_density(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Vector:
         """Logarithm of the probability."""
         with np.errstate(over="ignore"):
             return np.asarray(rows.values * f - np.exp(f) - gammaln(rows.values + 1), np.float64)
 
-    def bends(self, rows: Rows, f: Vector, sds: Vector) -> Bends:
+    def bends(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Bends:
         """Derivatives and information."""
         with np.errstate(over="ignore"):
             mean = np.exp(f)
@@ -308,8 +308,8 @@ def _refuse(
 
 LAWS: Mapping[str, RowLaw] = {
     **{kind: Normal(kind) for kind in ("constant", "proportional", "combined", "exponential")},
-    "bernoulli": Bernoulli(),
-    "poisson": Poisson(),
+    "bernoulli": BernoulliRows(),
+    "poisson": PoissonRows(),
 }
 """Laws by name."""
 
@@ -325,7 +325,7 @@ class Outcome(NamedTuple):
 
     law: RowLaw
     here: NDArray[np.intp]  # (m,) which rows they are
-    rows: Rows
+    rows: OutcomeRows
     of: NDArray[np.intp]  # (m,) whose they are
     sds: slice  # of all standard deviations
     exact: bool = False  # whether the variance is a mean of squares without parameters
@@ -547,7 +547,7 @@ def _split(individuals: Individuals, laws: Sequence[RowLaw]) -> list[Outcome]:
     outcomes, place = [], 0
     for code, law in enumerate(laws):
         here = np.flatnonzero(codes == code) if len(laws) > 1 else np.arange(n)
-        rows = Rows(individuals.values[here], limits[here].astype(np.int8))
+        rows = OutcomeRows(individuals.values[here], limits[here].astype(np.int8))
         ends = slice(place, place + len(law.parameters))
         outcomes.append(Outcome(law, here, rows, of[here], ends))
         place = ends.stop

@@ -136,7 +136,7 @@ def effects_of(asked: Sequence[str], parameters: Sequence[str]) -> tuple[Effect,
     return tuple(effects)
 
 
-class Population:
+class PopulationModel:
     """Means and covariance of parameters, and their statistics.
 
     Parameters ``random`` (q,) vary between individuals, ``fixed`` (m - q,) do not. Of coefficients
@@ -343,7 +343,7 @@ class Varying(SaemModel):
     """A model whose latents are the parameters that vary in a population."""
 
     has_curves = True
-    law: Population
+    law: PopulationModel
     theta: Vector | None = None  # (p,) that it is about, which have those that do not vary
 
     @property
@@ -399,7 +399,7 @@ class Scoring(NamedTuple):
     floors: Vector  # least variances
 
     @staticmethod
-    def of(population: Population, scales: tuple[str, ...], outcomes: Outcomes) -> Scoring:
+    def of(population: PopulationModel, scales: tuple[str, ...], outcomes: Outcomes) -> Scoring:
         """Take all coefficients of a population, of parameters on these scales."""
         rows, columns = population.places
         linked = not outcomes.parameters  # predictors of logits, or of logarithms of means
@@ -422,7 +422,7 @@ class Scoring(NamedTuple):
         f: Vector,
         slopes: Vector,
         outcomes: Outcomes,
-        law: Population,
+        law: PopulationModel,
         at: Vector,
         sds: Vector,
     ) -> list[Vector]:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from vpem.errors import NumericalError
 from vpem.network.schema import Array, Schema, State
-from vpem.terms.lowrank.observations import Gaussian, Law, Observations
+from vpem.terms.lowrank.observations import EntryLaw, Gaussian, Observations
 
 Matrix = NDArray[np.float64]
 
@@ -130,7 +130,7 @@ def _largest(matrix: Matrix, rank: int) -> tuple[Matrix, Matrix, Matrix]:
     return left[:, order], s[order], right[order]
 
 
-def objective(law: Law, point: LowRank, statistic: Matrix, ridge: float) -> float:
+def objective(law: EntryLaw, point: LowRank, statistic: Matrix, ridge: float) -> float:
     """Return what the M-step minimizes; infinite where it cannot be computed."""
     with np.errstate(over="ignore", invalid="ignore"):
         fit = float((law.cumulant(point.theta) - statistic * point.theta).sum())
@@ -138,7 +138,7 @@ def objective(law: Law, point: LowRank, statistic: Matrix, ridge: float) -> floa
     return found if np.isfinite(found) else np.inf
 
 
-def descend(law: Law, statistic: Matrix, ridge: float, start: LowRank) -> LowRank:
+def descend(law: EntryLaw, statistic: Matrix, ridge: float, start: LowRank) -> LowRank:
     """Do the M-step of a law other than the Gaussian, from a start of the same rank.
 
     ``statistic`` (I, J) has means of the entries, in the law's domain; the ridge is above 0. The
@@ -166,7 +166,7 @@ def descend(law: Law, statistic: Matrix, ridge: float, start: LowRank) -> LowRan
 
 
 def _threshold_step(
-    law: Law, point: LowRank, value: float, statistic: Matrix, ridge: float
+    law: EntryLaw, point: LowRank, value: float, statistic: Matrix, ridge: float
 ) -> tuple[LowRank, float]:
     """Go down the gradient and soft-threshold; directions that the factors lack can come in."""
     theta = point.theta
@@ -188,7 +188,7 @@ def _threshold_step(
 
 
 def fit_rows(
-    law: Law,
+    law: EntryLaw,
     U: Matrix,
     V: Matrix,
     statistic: Matrix,
@@ -258,7 +258,7 @@ class ImputationModel:
     def __init__(
         self,
         observations: Observations,
-        law: Law,
+        law: EntryLaw,
         rank: int,
         ridge: float,
         n_copies: float,

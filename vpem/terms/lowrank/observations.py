@@ -29,7 +29,7 @@ NEAR_ZERO = 1e-12
 """Probabilities and intensities that losses are taken at are at least this."""
 
 
-class Law(Protocol):
+class EntryLaw(Protocol):
     """Density ``h(y) exp((y theta - psi(theta)) / dispersion)`` of an entry y."""
 
     name: str  # one of `LAWS`
@@ -113,7 +113,7 @@ class Gaussian(_Entry):
         return large, f"be at most {LARGEST_VALUE:g} in magnitude"
 
 
-class Poisson(_Entry):
+class PoissonEntry(_Entry):
     """Counts; theta is the logarithm of the intensity."""
 
     name = "poisson"
@@ -164,7 +164,7 @@ class Poisson(_Entry):
         return found
 
 
-class Bernoulli(_Entry):
+class BernoulliEntry(_Entry):
     """Zeros and ones; theta is the log odds of a one."""
 
     name = "bernoulli"
@@ -211,7 +211,7 @@ class Bernoulli(_Entry):
         return found
 
 
-def make_law(name: str, variance: Any = 1.0) -> Law:
+def make_law(name: str, variance: Any = 1.0) -> EntryLaw:
     """Make the law "gaussian", "poisson" or "bernoulli".
 
     The variance is of an entry about its mean; only the Gaussian has one, and others take 1.
@@ -225,7 +225,7 @@ def make_law(name: str, variance: Any = 1.0) -> Law:
             f"only the gaussian law has a variance of its own: the {name} law's follows from the "
             f"mean; leave variance at 1, got {variance:g}"
         )
-    return Poisson() if name == "poisson" else Bernoulli()
+    return PoissonEntry() if name == "poisson" else BernoulliEntry()
 
 
 @dataclass(frozen=True)
@@ -353,7 +353,7 @@ class Observations(
         return found
 
 
-def check_law(found: Observations, law: Law, observers: Collection[int] | None = None) -> None:
+def check_law(found: Observations, law: EntryLaw, observers: Collection[int] | None = None) -> None:
     """Raise InputError where a value cannot be of the law: counts that are no counts, say."""
     n_columns = found.shape[1]
     for one in range(found.n_observers) if observers is None else observers:
