@@ -187,7 +187,7 @@ def gather(
     Who holds what of one dataset is said by ``held``: rows, if it has no ``split`` that says
     otherwise. The data have a partition or workers if there are parties.
     """
-    from vpem.files.labels_for_fit import settle_labels
+    from vpem.files.data import settle_labels
 
     over_rows = getattr(held, "split", "rows") == "rows"
     check_parties(files, asked, over_rows)

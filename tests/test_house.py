@@ -1,12 +1,15 @@
 """The house: arrows between rooms run down only, and a package is imported where it is declared."""
 
 import ast
+import importlib
 import importlib.util
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+
+import vpem
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -85,9 +88,9 @@ def test_functions_and_files_have_bounds(house):
 
 
 BUDGET = {
-    "ground": (2_100, 7), "_core": (10_500, 26), "network": (4_800, 12), "engines": (5_100, 15),
-    "terms": (11_000, 28), "sums": (5_950, 16), "steps": (8_150, 19), "files": (14_950, 44),
-    "saem": (12_250, 31), "fits": (16_750, 37), "pictures": (6_000, 13), "cli": (17_850, 45),
+    "ground": (1_950, 7), "_core": (10_400, 26), "network": (4_550, 12), "engines": (4_950, 15),
+    "terms": (10_600, 28), "sums": (5_500, 16), "steps": (7_550, 19), "files": (14_150, 43),
+    "saem": (11_550, 31), "fits": (16_100, 37), "pictures": (5_900, 13), "cli": (17_000, 43),
 }  # fmt: skip
 """Lines and files of each room: whoever raises one says why in CONTRIBUTING.md."""
 
@@ -102,10 +105,10 @@ def test_rooms_keep_to_their_budgets(house):
 
 def test_files_are_subjects(house):
     counts = house.counts()
-    assert len(counts["files of less than 120 lines"]) <= 1
+    assert counts["files of less than 120 lines"] == ["vpem/saem/streams.py"]
     assert not counts["circles of files"]
-    assert len(counts["names of two classes"]) <= 33
-    assert counts["words that are not the field's"] <= 2_250
+    assert not counts["names of two classes"]
+    assert counts["words that are not the field's"] <= 1_500
 
 
 def test_the_ground_stands_on_itself_only(script, house):
@@ -152,3 +155,31 @@ def test_what_is_imported_is_what_is_required(house):
     used = {name.split(".")[0] for each in house.modules for name in each.imports}
     ours = {*sys.stdlib_module_names, "vpem", "vpem_cli", "cli"}
     assert used - ours == {names.get(name, name) for name in required}
+
+
+# ---- names of before ----------------------------------------------------------------------------
+
+OF_BEFORE = {
+    "vpem.network.holdings": "contiguous", "vpem.sums.spread": "spread",
+    "vpem.saem.structures.own": "curve", "vpem.saem.corpus": "from_counts",
+    "vpem.saem.formats.corpora": "write_corpus", "vpem.table": "refusal",
+    "vpem.convergence": "NotConvergedWarning",
+    "vpem.fits.estimators.federated": "FedEM",
+    "vpem.fits.estimators.row_estimators": "DistributedGaussianMixture",
+}  # fmt: skip
+"""Modules that pages once named, and a name in each."""
+
+
+@pytest.mark.parametrize("module", OF_BEFORE)
+def test_modules_of_before_are_found_with_a_warning(module, monkeypatch):
+    home = vpem._Moved.homes[module]
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.warns(DeprecationWarning, match=f"^{module} is {home} now$") as warned:
+        before = importlib.import_module(module)
+    assert warned[0].filename == importlib.__file__
+    name = OF_BEFORE[module]
+    assert getattr(before, name) is getattr(importlib.import_module(home), name)
+
+
+def test_every_module_of_before_is_tried():
+    assert set(OF_BEFORE) == set(vpem._Moved.homes)

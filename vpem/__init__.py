@@ -5,8 +5,12 @@ The public names are loaded when they are first used, so that ``import vpem`` st
 
 from __future__ import annotations
 
+import sys
+import warnings
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:  # the names of `_HOMES`, for those who read types
     from vpem.errors import FileError as FileError
@@ -164,3 +168,40 @@ if not TYPE_CHECKING:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+class _Moved:
+    """Modules that pages once named, found under these names too."""
+
+    homes: ClassVar = {
+        "vpem.convergence": "vpem",
+        "vpem.fits.estimators.federated": "vpem.fits.estimators.rows",
+        "vpem.fits.estimators.row_estimators": "vpem.fits.estimators.rows",
+        "vpem.network.holdings": "vpem.network.partition",
+        "vpem.saem.corpus": "vpem.saem.individuals",
+        "vpem.saem.formats.corpora": "vpem.saem.formats.individuals",
+        "vpem.saem.structures.own": "vpem.saem.structures.structure",
+        "vpem.sums.spread": "vpem.sums.connect",
+        "vpem.table": "vpem.idle",
+    }
+
+    @classmethod
+    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Find a module that has moved, with a warning that says where it is."""
+        if name not in cls.homes:
+            return None
+        warnings.warn(f"{name} is {cls.homes[name]} now", DeprecationWarning, stacklevel=2)
+        return ModuleSpec(name, cls)  # type: ignore[arg-type]
+
+    @staticmethod
+    def create_module(spec: ModuleSpec) -> None:
+        """Let the module be made as usual."""
+
+    @classmethod
+    def exec_module(cls, module: ModuleType) -> None:
+        """Give it the names of the module that has them now."""
+        home = import_module(cls.homes[module.__name__])
+        vars(module)["__getattr__"] = lambda name: getattr(home, name)
+
+
+sys.meta_path.append(_Moved)

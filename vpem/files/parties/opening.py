@@ -30,11 +30,10 @@ from vpem.errors import (
     VpemWarning,
     did_you_mean,
 )
-from vpem.files.data import read_data
+from vpem.files.data import read_data, settle_labels
 from vpem.files.datasets import Dataset
 from vpem.files.families import AsRead, FamilyChoice, check_named
 from vpem.files.json_text import read_toml
-from vpem.files.labels_for_fit import settle_labels
 from vpem.files.levels import Recoding, in_order, recoded
 from vpem.files.matrix import FileMatrix
 from vpem.files.opening import check_readable
