@@ -39,6 +39,11 @@ def test_results_are_those_that_were_kept(shop, group):
     assert not wrong, f"{told(wrong)}\n'make golden' keeps what is found, if that is meant"
 
 
+def test_no_case_is_left_out():
+    if missing := store.left_out():
+        pytest.skip(f"not installed: what {', '.join(missing)} needs")
+
+
 def test_a_number_that_has_changed_is_named():
     kept = store.expected("fit")
     bic = kept["one agent"]["1"]["out"]["bic"]

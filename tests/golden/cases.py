@@ -522,3 +522,6 @@ UNSETTLED = {
     "fedem/cycle, quantized": ("communication", "bytes_up"),
 }
 """Parts of results that a last bit may change: rounds that are run until all agree."""
+
+NEEDED = {"tables/parties by sets": "private_set_intersection"}
+"""Cases of packages that are not there for every machine (see pyproject.toml)."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from .cases import CASES, ROUGH, UNSETTLED
+from .cases import CASES, NEEDED, ROUGH, UNSETTLED
 from .compare import TOLERANCE, differences, shortened
 from .inputs import MADE, TEXTS
 from .runner import Workshop, quick
@@ -28,21 +29,31 @@ def lines_of(case: str | tuple[str, ...]) -> list[str]:
     return [case] if isinstance(case, str) else list(case)
 
 
+def left_out() -> set[str]:
+    """Return the cases that need a package which is not installed."""
+    return {case for case, package in NEEDED.items() if find_spec(package) is None}
+
+
 def found(shop: Workshop, group: str) -> dict[str, Any]:
     """Run the cases of a group, and return what each left behind, shortened."""
-    return {name: shortened(shop.run(lines_of(case))) for name, case in CASES[group].items()}
+    return {
+        name: shortened(shop.run(lines_of(case)))
+        for name, case in CASES[group].items()
+        if f"{group}/{name}" not in left_out()
+    }
 
 
 def changes(group: str, before: dict[str, Any], now: dict[str, Any]) -> list[Any]:
     """Return where the results of a group differ: path, what was there, and what is."""
-    wrong = list(differences(list(before), list(now), path="cases"))
+    there = [name for name in before if f"{group}/{name}" not in left_out()]
+    wrong = list(differences(there, list(now), path="cases"))
     for name, one in now.items():
         near = ROUGH.get(f"{group}/{name}", ROUGH.get(group, TOLERANCE))
-        left_out = UNSETTLED.get(f"{group}/{name}", ())
+        unsettled = UNSETTLED.get(f"{group}/{name}", ())
         wrong += [
             found
             for found in differences(before.get(name, "(absent)"), one, near, f"/{name}")
-            if not any(f"/{part}" in found[0] for part in left_out)
+            if not any(f"/{part}" in found[0] for part in unsettled)
         ]
     return wrong
 
