@@ -7,7 +7,6 @@ ledger is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from copy import copy
 from functools import cached_property
 from typing import Any, Self
@@ -20,7 +19,7 @@ from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
 from vpem.network.masks import KEY_BYTES, SEALED_BYTES, TAG_WORDS
 from vpem.network.schema import Choice, Schema, State
-from vpem.sums.sum import Scalars, Sum, beside, message_bytes, with_scalars
+from vpem.sums.sum import ByChunks, Scalars, Sum, beside, message_bytes
 
 TAG_BYTES = 8 * TAG_WORDS
 """Behind what is masked: what shows that no agent has changed the total."""
@@ -135,7 +134,7 @@ def charged(kind: str, usual: str) -> str:
     return kind if kind in ("setup", "labels") else usual
 
 
-class Counted:
+class Counted(ByChunks):
     """A sum whose messages are counted in a ledger if it has one; in one process."""
 
     n_roots: int
@@ -161,22 +160,6 @@ class Counted:
     def roots(self) -> Placement:
         """Who finds the sum, all of them here."""
         return Placement.here(self.n_roots)
-
-    def reduce(
-        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
-    ) -> NDArray[Any]:
-        """Sum terms (B, m, K) of some rows over the hubs, and their scalars."""
-        raise NotImplementedError
-
-    def flow(
-        self,
-        chunks: Iterator[slice],
-        local: Callable[[slice], Floats],
-        scalars: Scalars | None = None,
-    ) -> Iterator[tuple[slice, Floats]]:
-        """`reduce` what is local in one chunk after the other; scalars go with the last."""
-        for rows, own in with_scalars(chunks, scalars):
-            yield rows, self.reduce(local(rows), rows, own)
 
     def on(self, ledger: Ledger) -> Self:
         """Return the same sum from its beginning, whose messages are counted there."""

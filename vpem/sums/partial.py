@@ -3,14 +3,13 @@
 Each wrapper takes the sum inside it and does one thing. FedEM's are
 ``Memory(Partial(Compressed(server)))``: how vectors differ from memories is sent, by some of the
 senders, in few bits. Innermost is a sum at a server (`vpem.sums.counted.AtServer`). Rounds between
-senders, in few bits. Innermost is a sum at a server (`vpem.sums.counted.AtServer`). Rounds between
 neighbours carry states and not terms: they are compressed by `vpem.sums.gossip.GossipSum`, whose
 copies are memories too. Compressed sums remember all rows, or those of every batch apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -23,13 +22,13 @@ from vpem.network.codecs import Keys, draw_keys
 from vpem.network.schema import Maybe, Schema, State
 from vpem.sums.counted import AtServer
 from vpem.sums.quantizer import Quantizer
-from vpem.sums.sum import Scalars, flattened, message_bytes, unflattened, with_scalars
+from vpem.sums.sum import ByChunks, Scalars, flattened, message_bytes, unflattened
 
 Vector = NDArray[np.float64]
 Senders = NDArray[np.intp]
 
 
-class Wrapper:
+class Wrapper(ByChunks):
     """A sum around another at a server; what it does not change is that of the inner."""
 
     n_roots = 1
@@ -106,16 +105,6 @@ class Wrapper:
         if self.holders.apart:
             flat = self.holders.padded(flat)
         return unflattened(self.add(flat), terms, scalars)
-
-    def flow(
-        self,
-        chunks: Iterator[slice],
-        local: Callable[[slice], Floats],
-        scalars: Scalars | None = None,
-    ) -> Iterator[tuple[slice, Floats]]:
-        """`reduce` what is local in one chunk after the other; scalars go with the last."""
-        for rows, own in with_scalars(chunks, scalars):
-            yield rows, self.reduce(local(rows), rows, own)
 
     @property
     def holders(self) -> Placement:

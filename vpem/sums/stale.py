@@ -10,7 +10,7 @@ Rows of arrays are those of `vpem.sums.exchanges.Neighbourhood`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +34,7 @@ from vpem.sums.counted import AtServer
 from vpem.sums.exchanges import Neighbourhood
 from vpem.sums.partial import Carried, Channel, Compressed, Memory, Wrapper, short_keys
 from vpem.sums.quantizer import Quantizer
-from vpem.sums.sum import Scalars, Sum, flattened, message_bytes, unflattened, with_scalars
+from vpem.sums.sum import ByChunks, Scalars, Sum, flattened, message_bytes, unflattened
 
 Vectors = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -135,7 +135,7 @@ class HeardAtServer(Wrapper):
         self.server.restore(state["inner"])
 
 
-class HeardByNeighbours:
+class HeardByNeighbours(ByChunks):
     """A sum among neighbours whose agents keep it, where some of them are inactive at times.
 
     Each agent has an estimate of the sum, to which it adds what has changed in its own terms, N
@@ -218,16 +218,6 @@ class HeardByNeighbours:
                 first = self.roots.bcast(estimates[:1] if self.roots.mine(0) else None)
             estimates = estimates if len(estimates) else first
         return unflattened(estimates, terms, scalars)
-
-    def flow(
-        self,
-        chunks: Iterator[slice],
-        local: Callable[[slice], Floats],
-        scalars: Scalars | None = None,
-    ) -> Iterator[tuple[slice, Floats]]:
-        """`reduce` what is local in one chunk after the other; scalars go with the last."""
-        for rows, own in with_scalars(chunks, scalars):
-            yield rows, self.reduce(local(rows), rows, own)
 
     def turn_to(self, batch: int, n_batches: int | None) -> None:
         """Take up the rows of a batch, of which no agent has said anything."""

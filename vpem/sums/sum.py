@@ -176,3 +176,23 @@ class Sum(Protocol):
 
     def restore(self, state: State) -> None:
         """Go on from what was kept, which has been checked."""
+
+
+class ByChunks:
+    """Sums that are done with one chunk before they take the next."""
+
+    def reduce(
+        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
+    ) -> NDArray[Any]:
+        """Sum terms (B, m, K) of some rows over the hubs, and their scalars."""
+        raise NotImplementedError
+
+    def flow(
+        self,
+        chunks: Iterator[slice],
+        local: Callable[[slice], Floats],
+        scalars: Scalars | None = None,
+    ) -> Iterator[tuple[slice, Floats]]:
+        """`reduce` what is local in one chunk after the other; scalars go with the last."""
+        for rows, own in with_scalars(chunks, scalars):
+            yield rows, self.reduce(local(rows), rows, own)
