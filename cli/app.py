@@ -510,8 +510,6 @@ def show_config(context: Any) -> None:
     """Print the value of every option with its source: TOML, or with --json JSON."""
     from vpem.files.json_text import as_toml
 
-    from .ranks import joined
-
     if not joined().speaks:
         return
     rows = []

@@ -392,7 +392,6 @@ async def _answering(examined: Examined, door: tuple[str, int] | None) -> list[A
 
     from vpem.engines.tls.server import Door, Lobby, listening
     from vpem.engines.tls.trust import believed, server_context
-    from vpem.errors import InputError
 
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     if door is None:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from vpem.errors import InputError, did_you_mean
 from vpem.idle import REFUSED, WAYS, refusal
-from vpem.records import Rule
 
 if TYPE_CHECKING:
     from vpem.errors import Setting, VpemError, VpemWarning
@@ -519,18 +518,7 @@ def told_apart(context: Any) -> dict[str, tuple[str, str]]:
     return own
 
 
-# ---- showing ------------------------------------------------------------------------------------
-
-
-NAMED_OUTPUTS = (
-    "output", "plot", "state", "checkpoint", "individuals", "topics", "traces", "labels_file",
-)  # fmt: skip
-
-
-def _writes_csv(given: Any) -> bool:
-    """Whether one of the files that a command writes is CSV."""
-    files = (given.get("output"), given.get("individuals"), given.get("labels_file"))
-    return any(file is not None and str(file).lower().endswith(".csv") for file in files)
+# ---- options without effect ---------------------------------------------------------------------
 
 
 ROWS = {
@@ -588,9 +576,3 @@ def refuse_idle(context: Any) -> None:
             continue
         if why := known[param.name].why_idle(context.params):
             raise InputError(f"{name_of(param)}", *why)
-
-
-NO_CSV: Rule = (
-    lambda given: not _writes_csv(given),
-    (" is for CSV, and none is written; leave it out",),
-)

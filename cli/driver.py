@@ -16,10 +16,9 @@ from vpem.errors import InputError, Interrupted, Setting
 from vpem.records import Settings, setting
 
 from .choices import counts_of, tell_of_tree
-from .config import NO_CSV
 from .engine import EngineSettings, where_of
 from .files import Role
-from .options import NOTHING_REPLACED, Printing
+from .options import NO_CSV, NOTHING_REPLACED, Printing
 from .output import ProgressLine, Screen, print_json, show, table
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from vpem.errors import VpemError
 from vpem.records import changed, setting
 
-from .config import NO_CSV
 from .driver import Output, TableOutput
 from .files import Role, writes
-from .options import NO_CSV_AT_ALL, Printing
+from .options import NO_CSV, NO_CSV_AT_ALL, Printing
 
 if TYPE_CHECKING:
     from vpem.engines.placement import Placement

@@ -19,16 +19,29 @@ import typer
 from vpem.errors import brief
 from vpem.records import Rule, Settings, about, setting
 
-from .config import (
-    NAMED_OUTPUTS,
-    NO_CSV,
-    _writes_csv,
-    is_given,
-)
+from .config import is_given
 from .files import READ, WRITTEN, Role
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
+
+
+NAMED_OUTPUTS = (
+    "output", "plot", "state", "checkpoint", "individuals", "topics", "traces", "labels_file",
+)  # fmt: skip
+
+
+def _writes_csv(given: Any) -> bool:
+    """Whether one of the files that a command writes is CSV."""
+    files = (given.get("output"), given.get("individuals"), given.get("labels_file"))
+    return any(file is not None and str(file).lower().endswith(".csv") for file in files)
+
+
+NO_CSV: Rule = (
+    lambda given: not _writes_csv(given),
+    (" is for CSV, and none is written; leave it out",),
+)
+
 
 NOTHING_REPLACED: Rule = (
     # A record of outputs alone, which knows of no input, does not know of a checkpoint either.

@@ -11,6 +11,7 @@ import argparse
 import ast
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -130,9 +131,8 @@ class House:
         """Lines and files of every room, kernels too; what lies loose is the ground."""
         sizes: dict[str, tuple[int, int]] = {}
         for path, text in self.texts.items():
-            loose = path.parts[0] == "vpem" and len(path.parts) == 2
-            room = "ground" if loose else path.parts[path.parts[0] == "vpem"]
-            room = "cli" if path.parts[0] == "cli" else room
+            top, name, *deeper = path.parts
+            room = "cli" if top == "cli" else name if deeper else "ground"
             lines, files = sizes.get(room, (0, 0))
             counted = path.suffix in (".py", ".pyx")
             sizes[room] = (lines + text.count("\n"), files + counted)
@@ -153,9 +153,13 @@ class House:
 
     def names_twice(self) -> list[str]:
         """Classes of one name in two places."""
-        names = [node.name for each in self.modules for node in ast.walk(each.tree)
-                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]  # fmt: skip
-        return sorted({name for name in names if names.count(name) > 1})
+        names = Counter(
+            node.name
+            for each in self.modules
+            for node in ast.walk(each.tree)
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        )
+        return sorted(name for name, count in names.items() if count > 1)
 
     def dialect(self) -> int:
         """How often the words of `DIALECT` are used."""

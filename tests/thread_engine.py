@@ -128,7 +128,7 @@ class ThreadEngine:
 
 
 class QueuePost:
-    """Links of a member of a study that are queues (`vpem.engines.tls.engine.Links`)."""
+    """Links of a member of a study that are queues (`vpem.engines.tls.mailbox.Post`)."""
 
     def __init__(self, rank, mail, timeout=20.0):
         self.rank, self.mail, self.timeout = rank, mail, timeout

@@ -327,7 +327,6 @@ class TreeOverEngine(_OverEngine, TreeSum):
     """Adds terms along a tree, with messages between processes whose agents are joined in it only.
 
     Agents of one depth after the other send their sums to their parents, which add them to theirs.
-    Agents of one depth after the other send their sums to their parents, which add them to theirs.
     Then the total goes from parents to children, to each process once.
     """
 
