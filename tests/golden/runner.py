@@ -425,6 +425,7 @@ class Workshop:
             if path.is_file()
             and path not in before
             and not path.is_symlink()
+            and "__pycache__" not in path.parts
             and (path.parent == folder or not (folder / path.name).exists())
         }
         found = {"steps": steps} | ({"files": kept} if kept else {})
