@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from vpem import VpemWarning, connect, fit_vpem, make_graph, read_dataset
-from vpem.fits.contribution import compare
+from vpem.fits.answer import compare
 from vpem.fits.likely_hubs import connect_by_likelihood
 from vpem.network.partition import from_lists
 from vpem.settings import FitSettings, SumSettings

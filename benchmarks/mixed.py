@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem import VpemWarning, connect, fit_vpem, make_graph
-from vpem.fits.contribution import compare
+from vpem.fits.answer import compare
 from vpem.fits.estimators.base import dataset_for_fit
 from vpem.network.partition import Partition, from_lists
 from vpem.terms.families.kinds import Kinds

@@ -249,6 +249,13 @@ class Loaded:
     told: Report  # for JSON: how rows were aligned
 
 
+def are_spread(X: Any) -> bool:
+    """Tell whether several processes have features of the rows (`SpreadRows`)."""
+    from vpem.fits.spread_use import SpreadRows
+
+    return isinstance(X, SpreadRows)
+
+
 def load(used: RowFile, request: UseRequest, missing: str, narrow: bool = False) -> Loaded:
     """Read data for a model, where values are ``missing`` by one of `vpem.settings.MISSINGS`.
 
@@ -462,7 +469,7 @@ def labels_of(request: UseRequest, source: Dataset) -> Labels:
     import h5py
     import numpy as np
 
-    from vpem.fits.contribution import read_labels
+    from vpem.fits.answer import read_labels
 
     where, asked = request.rows.labels, request.parties
     if where == "labels":

@@ -12,7 +12,6 @@ import typer
 from vpem.errors import FileError, InputError, brief, check_choice
 from vpem.records import Settings, changed
 
-from .data import TableFile
 from .driver import TableOutput
 from .engine import EngineSettings
 from .files import READ, WRITTEN
@@ -22,8 +21,6 @@ from .loading import RowSettings, UseRequest
 from .options import Force, Json, Quiet, Without
 from .output import Screen, number, plural, print_json
 from .parties import OF_A_FIT, DataParties
-from .party import budget, log, show_identity
-from .study import show_request
 
 if TYPE_CHECKING:
     from vpem.files.models import Model
@@ -361,16 +358,24 @@ def _other(file: Path) -> Callable[[Path, bool], None] | None:
     from vpem.files.studies.spent import FILE as LEDGER
 
     if file.name == LEDGER:
+        from .party import budget
+
         return lambda path, json: budget(path, json=json)
     start = _start(file)
     if b"PRIVATE KEY-----" in start or file.suffix == ".key":
         raise InputError(f"{file} is a private key, which is shown to nobody")
     if start.startswith(b"-----BEGIN CERTIFICATE"):
+        from .party import show_identity
+
         return show_identity
     if start.startswith(BEGINS):
+        from .party import log
+
         return lambda path, json: log([path], json=json)
     lines = start.splitlines()
     if b"[request]" in lines:
+        from .study import show_request
+
         return show_request
     if b"[study]" in lines:
         from .study import show as show_study
@@ -397,6 +402,8 @@ def _stored(file: Path) -> StoredFile:
     if file.name == "policy.toml":
         return PolicyFile(file)
     if start.startswith(TABLES) or file.suffix.lower() in NAMED_TABLES:
+        from .data import TableFile
+
         return TableFile(file)
     _refuse(file, "no file that vpem writes")
 

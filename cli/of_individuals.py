@@ -11,7 +11,6 @@ from vpem.errors import InputError
 from vpem.files.hdf5 import atomic_write, check_writable
 from vpem.files.observations import is_long_csv
 from vpem.files.temporaries import ending_of
-from vpem.pictures.saved import saved_of
 
 from .kinds import StoredFile, reported
 from .loading import IndividualSettings, UseRequest, refuse_given
@@ -358,6 +357,8 @@ class TopicsFile(StoredFile):
 
     @cached_property
     def saved(self) -> Saved:
+        from vpem.pictures.saved import saved_of
+
         return saved_of(str(self.path), self.stored.saved)
 
     def _documents(self, request: UseRequest) -> Individuals | None:

@@ -13,14 +13,11 @@ from vpem.files.hdf5 import check_writable
 from vpem.files.models import match_features, model_as_json, read_model, write_json, write_npz
 from vpem.files.temporaries import ending_of
 from vpem.fits.answer import answer_of
-from vpem.fits.contribution import contribution
-from vpem.fits.prepare import weighed
-from vpem.fits.spread_use import SpreadRows, spread_contribution
 from vpem.terms.rows import rows_with_values
 from vpem.terms.statistics import leaves
 
 from .labels import ResultSettings
-from .loading import Loaded, UseRequest, labels_of
+from .loading import Loaded, UseRequest, are_spread, labels_of
 from .of_rows import RowFile
 from .output import plural, print_json, show, table
 
@@ -71,7 +68,7 @@ def held_by(model: Model, request: UseRequest, data: Loaded) -> Mapping[str, Seq
 def labels_if_any(request: UseRequest, data: Loaded) -> Labels | None:
     """Return the labels of rows, if they are asked for or there."""
     named = request.rows.labels != "labels"
-    if isinstance(data.X, SpreadRows):
+    if are_spread(data.X):
         if named:
             raise InputError(
                 "--labels are compared with the components of rows without each party, which only "
@@ -173,7 +170,7 @@ class MixtureFile(RowFile):
     def load(self, request: UseRequest) -> Loaded:
         """Read data; parties say which features of a hub they bring together."""
         found = super().load(request)
-        if isinstance(found.X, SpreadRows):
+        if are_spread(found.X):
             names, parties = self.stored.feature_names, found.X.names
             for party, root, features in found.X.moves(self.stored.mixture.blocks):
                 listed = shorten(repr(names[feature]) for feature in features)
@@ -200,7 +197,7 @@ class MixtureFile(RowFile):
 
     def assign(self, X: Any, missing: str, proba: bool) -> Assigned:
         mixture = self.stored.mixture
-        if isinstance(X, SpreadRows):
+        if are_spread(X):
             shares = X.posteriors(mixture)[0]
         else:
             shares = mixture.predict_proba(X, missing=missing)
@@ -211,9 +208,11 @@ class MixtureFile(RowFile):
 
     def score(self, request: UseRequest) -> None:
         self.refuse_individuals(request)
+        from vpem.fits.prepare import weighed
+
         data = self.load(request)
         X, mixture = data.X, self.stored.mixture
-        if isinstance(X, SpreadRows):
+        if are_spread(X):
             scores, there = X.posteriors(mixture)[1], X.seen()
         else:
             scores = mixture.score_samples(X, missing=self.missing(request))
@@ -246,8 +245,10 @@ class MixtureFile(RowFile):
         show(table(facts, "", ""))
 
     def contribution(self, request: UseRequest) -> None:
+        from vpem.fits.contribution import contribution, spread_contribution
+
         data = self.load(request)
-        if isinstance(data.X, SpreadRows):
+        if are_spread(data.X):
             labels_if_any(request, data)
             found = spread_contribution(data.X, self.stored.mixture, self.stored.feature_names)
         else:

@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vpem.errors import InputError, Setting
 from vpem.files.results import read_clustering
-from vpem.fits.answer import answer_of
-from vpem.fits.contribution import compare
-from vpem.fits.spread_use import SpreadRows
-from vpem.pictures.saved import EvaluationData
+from vpem.fits.answer import answer_of, compare
 from vpem.settings import MISSINGS
 from vpem.terms.rows import check_values
 from vpem.terms.units import Scaling
@@ -21,7 +18,7 @@ from vpem.terms.units import Scaling
 from .config import key_of
 from .kinds import StoredFile, reported
 from .labels import whole_of
-from .loading import Loaded, UseRequest, labels_of, load, refuse_given
+from .loading import Loaded, UseRequest, are_spread, labels_of, load, refuse_given
 from .output import number, print_json, show, table
 
 if TYPE_CHECKING:
@@ -32,6 +29,7 @@ if TYPE_CHECKING:
     from vpem.files.datasets import Home
     from vpem.files.results import StoredClustering
     from vpem.network.schema import Report
+    from vpem.pictures.saved import EvaluationData
 
     Assigned = tuple[Labels, dict[str, Labels], dict[str, Floats]]
     """Labels of rows, columns that go with them, and what JSON has of these."""
@@ -89,7 +87,7 @@ class RowFile(StoredFile):
 
     def told(self, found: Loaded) -> Report:
         """Return what JSON tells of data: how rows were aligned, and what processes sent."""
-        sent = {"communication": found.X.communication} if isinstance(found.X, SpreadRows) else {}
+        sent = {"communication": found.X.communication} if are_spread(found.X) else {}
         return {**found.told, **sent}
 
     def refuse_individuals(self, request: UseRequest) -> None:
@@ -100,6 +98,8 @@ class RowFile(StoredFile):
 
     def evaluation_data(self, request: UseRequest) -> EvaluationData | None:
         """Read the dataset that it is held against, its columns in the order of the file."""
+        from vpem.pictures.saved import EvaluationData
+
         self.refuse_individuals(request)
         if not request.files:
             for options, without in ((request.rows, "features"), (request.parties, "")):
@@ -234,7 +234,7 @@ class ClustersFile(RowFile):
         import numpy as np
 
         found = self.stored
-        if not isinstance(X, SpreadRows):
+        if not are_spread(X):
             check_values(X)
             return found.assign(X)
         scaling = found.scaling or Scaling.none(len(found.feature_names))

@@ -21,7 +21,6 @@ from vpem.fits.settings import parse_numbers
 
 from .agreed import StudyLinks, digest_of, own_party, refuse_repeatable
 from .engine import LEAST_ROWS
-from .saem_data import files_in
 
 if TYPE_CHECKING:
     from vpem.engines.engine import Engine
@@ -77,6 +76,8 @@ class Guard:
         """
         from vpem.files.studies.policy import FILE, Policy
         from vpem.files.studies.spent import Ran, now
+
+        from .saem_data import files_in
 
         refuse_repeatable(options)
         n_parties = self.facts["n_parties"]

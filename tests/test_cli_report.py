@@ -13,7 +13,7 @@ import vpem_cli
 from vpem.files.data import read_dataset
 from vpem.files.datasets import write_dataset
 from vpem.files.models import read_model, write_model
-from vpem.fits.contribution import compare
+from vpem.fits.answer import compare
 from vpem.pictures.contents import Table
 from vpem.pictures.page import contents_of, show_item, text
 from vpem.pictures.saved import read_saved

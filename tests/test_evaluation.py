@@ -10,7 +10,7 @@ from sklearn.metrics import (
 )
 
 from vpem.errors import FileError, InputError
-from vpem.fits.contribution import compare, read_labels
+from vpem.fits.answer import compare, read_labels
 
 from .tables import over
 

@@ -25,7 +25,7 @@ from vpem.files.networks import read_graph, read_partition, read_workers
 from vpem.files.observations import read_observations
 from vpem.files.parties.alignment import read_key
 from vpem.files.parties.opening import read_manifest
-from vpem.fits.contribution import read_labels
+from vpem.fits.answer import read_labels
 from vpem.saem.formats.individuals import read_devices, read_individuals
 
 from .tables import each, over

@@ -349,8 +349,8 @@ TALKERS = {
     "cli": "engine labels loading meeting ranks results saem_choices saem_data",
     "vpem/files": "checkpoints",
     "vpem/files/parties": "alignment joining observing opening",
-    "vpem/fits": "feature_kmeans fedem_setup labels likely_hubs local_rows mixture_imputation "
-    "observers parts private row_kmeans rows spread spread_use",
+    "vpem/fits": "contribution feature_kmeans fedem_setup labels likely_hubs local_rows "
+    "mixture_imputation observers parts private row_kmeans rows spread spread_use",
     "vpem/fits/selection": "holding search trials",
     "vpem/saem": "individuals results saem server",
     "vpem/steps": "feature_lloyd fedem fedem_sums private recovery row_lloyd row_sampling runs "

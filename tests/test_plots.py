@@ -703,7 +703,7 @@ def test_counts_of_the_confusion_are_all_rows(home, name):
 
 
 def test_components_stand_in_the_order_of_their_labels(home):
-    from vpem.fits.contribution import compare
+    from vpem.fits.answer import compare
 
     agreement = compare([0, 0, 1, 1, 2], [3, 3, 0, 0, 2], 4)
     assert agreement.order == [3, 0, 2, 1]

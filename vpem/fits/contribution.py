@@ -1,8 +1,7 @@
 """Who matters: what a fitted mixture loses without a party's term, and which features separate.
 
-At the beginning, how clusters agree with labels that fitting never saw. A party's features ``a``
-and those of all others ``r`` have densities of their own under the same mixture: its marginals,
-``p(r)`` and ``p(a)``, are sums over components without the other's terms.
+A party's features ``a`` and those of all others ``r`` have densities of their own under the same
+mixture: its marginals, ``p(r)`` and ``p(a)``, are sums over components without the other's terms.
 So nothing is fitted again, and the figures of a party are means over rows of
 
 * ``log p(x) - log p(r)``: the log-likelihood that is lost without it;
@@ -14,11 +13,15 @@ So nothing is fitted again, and the figures of a party are means over rows of
 If rows are drawn from the mixture, their expected values are ``I(a; r)``, ``I(z; a)`` and
 ``I(z; a | r)`` (Cover and Thomas, Elements of Information Theory, chapter 2). A variational
 posterior is judged by the mixture at its means.
+
+Of parties in several processes a root has the sum of all terms, and those of its own hub: the sum
+without a party of the hub is their difference. So nothing is sent but what any use of a model sends
+(the terms of one sum), and then a few figures of each party and feature, means over all rows, which
+all get.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -27,12 +30,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.threads import one_blas_thread
-from vpem.checks import Floats, Labels, Matrix, as_array, check_finite, check_weights
-from vpem.errors import FileError, InputError, check_choice
-from vpem.files.hdf5 import find, open_read, read_column
+from vpem.checks import Floats, Matrix, as_array, check_finite, check_weights
+from vpem.engines.engine import about
+from vpem.errors import InputError, check_choice
 from vpem.files.models import Model
-from vpem.files.opening import check_unpacked, read_text
+from vpem.fits.answer import adjusted_rand_index
 from vpem.fits.parts import cut
+from vpem.fits.spread_use import FIGURES, SpreadRows
 from vpem.network.schema import Report
 from vpem.records import Shown
 from vpem.settings import MISSINGS
@@ -40,119 +44,6 @@ from vpem.terms.density import CHUNK_VALUES, Density
 from vpem.terms.mixture import Mixture
 from vpem.terms.rows import check_missing
 from vpem.terms.variational import VariationalMixture
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """How well clusters agree with labels.
-
-    ``accuracy`` is the share of rows that agree under the best one-to-one ``mapping`` of clusters
-    to labels; clusters beyond the number of labels have none. The adjusted Rand index is 1 for the
-    same partition, about 0 for independent ones; the normalized mutual information is between 0 and
-    1, by the arithmetic mean of the entropies. ``classes`` (L,) are the labels, sorted, and
-    ``confusion`` (L, K) rows of each in each cluster.
-    """
-
-    accuracy: float
-    adjusted_rand_index: float
-    normalized_mutual_information: float
-    classes: Labels
-    confusion: NDArray[np.intp]
-    mapping: dict[int, Any]
-
-    @property
-    def order(self) -> list[int]:
-        """Clusters in the order of the labels that they are mapped to; then those without."""
-        place = {label: row for row, label in enumerate(self.classes.tolist())}
-        last = len(place)
-        return sorted(
-            range(self.confusion.shape[1]),
-            key=lambda cluster: place.get(self.mapping.get(cluster), last),
-        )
-
-    def facts(self) -> list[tuple[str, str]]:
-        """Return the figures as a reader wants them, each with its name."""
-        return [
-            ("accuracy, best one-to-one mapping", f"{self.accuracy:.4f}"),
-            ("adjusted Rand index", f"{self.adjusted_rand_index:.4f}"),
-            ("normalized mutual information", f"{self.normalized_mutual_information:.4f}"),
-        ]
-
-
-def compare(labels: ArrayLike, clusters: ArrayLike, n_clusters: int) -> Agreement:
-    """Compare clusters (M,), numbered from 0, with labels (M,): what the rows are known to be."""
-    from scipy.optimize import linear_sum_assignment
-
-    truth = np.asarray(labels)
-    numbers = np.asarray(clusters)
-    if truth.shape != numbers.shape or truth.ndim != 1 or len(truth) == 0:
-        raise InputError(f"{len(numbers)} rows need as many labels, got {len(truth)}")
-    classes, codes = np.unique(truth, return_inverse=True)
-    confusion = np.zeros((len(classes), n_clusters), dtype=np.intp)
-    np.add.at(confusion, (codes, numbers), 1)
-    rows, columns = linear_sum_assignment(confusion, maximize=True)
-    return Agreement(
-        accuracy=float(confusion[rows, columns].sum() / len(truth)),
-        adjusted_rand_index=adjusted_rand_index(confusion),
-        normalized_mutual_information=_normalized_mutual_information(confusion),
-        classes=classes,
-        confusion=confusion,
-        mapping={
-            int(column): classes[row].item() for row, column in zip(rows, columns, strict=True)
-        },
-    )
-
-
-def adjusted_rand_index(confusion: NDArray[Any]) -> float:
-    """Return the index of Hubert and Arabie, of a table of counts.
-
-    scikit-learn has it too, whose import takes longer than a whole evaluation.
-    """
-    together, in_rows, in_columns, all_pairs = (
-        float((counts * (counts - 1.0)).sum())
-        for counts in (confusion, confusion.sum(axis=1), confusion.sum(axis=0), confusion.sum())
-    )
-    by_chance = in_rows * in_columns / all_pairs if all_pairs > 0 else 0.0
-    most = (in_rows + in_columns) / 2
-    return 1.0 if most == by_chance else (together - by_chance) / (most - by_chance)
-
-
-def _normalized_mutual_information(confusion: NDArray[np.intp]) -> float:
-    """Return the mutual information over the mean entropy of rows and columns of a table."""
-
-    def entropy(shares: NDArray[np.float64]) -> float:
-        there = shares[shares > 0]
-        return float(-(there * np.log(there)).sum())
-
-    joint = confusion / confusion.sum()
-    rows, columns = entropy(joint.sum(axis=1)), entropy(joint.sum(axis=0))
-    if rows == columns == 0:
-        return 1.0
-    shared = max(rows + columns - entropy(joint.ravel()), 0.0)
-    # What rounding leaves of two labellings that do not depend on each other.
-    return 0.0 if shared < 1e-14 else min(shared / ((rows + columns) / 2), 1.0)
-
-
-def read_labels(where: str, data: str | os.PathLike[str], n_samples: int) -> Labels:
-    """Read labels (M,) from a text file with one a line, or from a place inside an HDF5 dataset.
-
-    ``where`` is the name of a text file, or the path of a dataset inside ``data``, the HDF5 file.
-    """
-    labels: Labels
-    if os.path.lexists(where):
-        lines = read_text(where).split("\n")
-        check_unpacked(4 * max(map(len, lines)) * len(lines), where)  # as numpy has text
-        labels = np.array(lines)
-        labels = labels[:-1] if len(labels) and labels[-1] == "" else labels
-    else:
-        with open_read(data) as file:
-            if find(file, where) is None:
-                raise FileError(f"there is neither a file {where!r} nor such a dataset in {data}")
-            labels = read_column(file, where)
-    if labels.shape != (n_samples,):
-        raise InputError(f"{data} has {n_samples} rows, {where} has {len(labels)} labels")
-    return labels
-
 
 Vector = NDArray[np.float64]
 Piece = tuple[Density, NDArray[np.intp]]
@@ -637,3 +528,139 @@ def in_order(
         tuple(sorted(parties, key=lambda one: -one.information_lost)),
         tuple(sorted(features, key=lambda one: -one.information)),
     )
+
+
+def spread_contribution(
+    rows_of_all: SpreadRows, mixture: Mixture, feature_names: Sequence[str]
+) -> Contribution:
+    """Say what a mixture loses without each party's features; all processes call it alike.
+
+    All have the same mixture, and each its parties' features of the rows to judge by. What it took
+    is in ``rows_of_all.communication``. InputError, everywhere the same, if a party has features in
+    hubs of several roots, or the model has factors.
+    """
+    if isinstance(mixture, VariationalMixture):
+        mixture = mixture.plain
+    _check_roots(rows_of_all, mixture)
+    hubs = rows_of_all.hubs_here(mixture)
+    part, data, columns = hubs
+    whole, seen = Whole(mixture), rows_of_all.seen().astype(np.float64)
+    judged = _Judged.of(rows_of_all, whole, part, columns)
+
+    def take(rows: slice, sums: Floats) -> None:
+        every = whole.add(sums[0], 0.0, seen[rows], rows)
+        if part is not None:
+            values = np.asarray(data[rows], dtype=np.float64)
+            judged.add(every, sums[0], values, seen[rows], rows)
+
+    rows_of_all.sum_terms(mixture, hubs, take)
+    if whole.total == 0:
+        raise InputError("no row has a value: there is nothing to judge by")
+    engine = rows_of_all.parties.engine
+    with about(engine, "result"):
+        every = engine.allgather(judged.as_arrays(columns))
+    n_sent = sum(one["figures"].size + one["separation"].size for one in every)
+    n_roots = len(set(rows_of_all.roots(mixture.blocks)))
+    rows_of_all.communication["figures"] = {"messages": n_roots, "bytes": 8 * n_sent}
+    return _of_all(rows_of_all, whole, every, feature_names)
+
+
+def _check_roots(rows_of_all: SpreadRows, mixture: Mixture) -> None:
+    """Raise InputError where no root has all that a party adds."""
+    if mixture.n_factors:
+        raise InputError(
+            "with factors that hubs share the density without a party is no sum of the others' "
+            "terms; use the model where one process may read the data of all"
+        )
+    blocks = mixture.blocks
+    root_of = np.zeros(mixture.n_features, dtype=np.intp)
+    for own, root in zip(blocks.features, rows_of_all.roots(blocks), strict=True):
+        root_of[own] = root
+    for party, own in enumerate(rows_of_all.features):
+        if len(np.unique(root_of[own])) > 1:
+            raise InputError(
+                f"{rows_of_all.names[party]!r} has features in hubs of several roots, none of whom "
+                "knows all that it adds to the sum; use a model of which each party is in one hub, "
+                "or use it where one process may read the data of all"
+            )
+
+
+class _Judged:
+    """Parties and features of the hubs whose roots live here."""
+
+    def __init__(self, whole: Whole) -> None:
+        self.whole = whole
+        self.tallies: dict[int, Tally] = {}
+        self.hubs: dict[int, Piece] = {}
+        """All features of the hubs that a party is in."""
+        self.alone: list[Piece] = []
+        self.separation: NDArray[np.float64] = np.empty(0)
+
+    @classmethod
+    def of(
+        cls,
+        rows_of_all: SpreadRows,
+        whole: Whole,
+        part: Density | None,
+        columns: NDArray[np.intp],
+    ) -> _Judged:
+        """Return them; ``columns`` are those of the model that the hubs have."""
+        judged = cls(whole)
+        judged.separation = np.zeros(len(columns), dtype=np.float64)
+        if part is None:
+            return judged
+        place = {feature: at for at, feature in enumerate(columns.tolist())}
+        judged.alone = [piece(part, [at]) for at in range(len(columns))]
+        for party, own in enumerate(rows_of_all.features):
+            if len(own) and int(own[0]) in place:
+                tally = Tally(whole, part, [place[j] for j in own.tolist()], True)
+                touched = np.concatenate([part.blocks.features[b] for b in tally.hubs])
+                judged.tallies[party], judged.hubs[party] = tally, piece(part, touched)
+        return judged
+
+    def add(
+        self,
+        every: Everything,
+        sums: Floats,
+        values: NDArray[np.float64],
+        weights: NDArray[np.float64],
+        rows: slice,
+    ) -> None:
+        """Add rows of which all terms, with constants, are summed (m, K)."""
+        there = ~np.isnan(values)
+        for party, tally in self.tallies.items():
+            others: Floats = sums - with_constant(*apart(self.hubs[party], values, there))
+            others = tally.left(others, values, there)
+            tally.add(every, others, values, there, weights, rows)
+        added = separation(self.alone, self.whole, values, there, weights)
+        self.separation = self.separation + added
+
+    def as_arrays(self, columns: NDArray[np.intp]) -> dict[str, NDArray[Any]]:
+        """Return figures as arrays, which is how they travel."""
+        figures = [one.figures()[0] for one in self.tallies.values()]
+        return {
+            "parties": np.array(list(self.tallies), dtype=np.intp),
+            "figures": np.array(figures).reshape(len(figures), FIGURES),
+            "features": columns,
+            "separation": self.separation,
+        }
+
+
+def _of_all(
+    rows_of_all: SpreadRows,
+    whole: Whole,
+    every: Sequence[dict[str, NDArray[Any]]],
+    feature_names: Sequence[str],
+) -> Contribution:
+    """Put together the figures of all roots."""
+    information = np.zeros(len(feature_names))
+    owner: dict[int, str] = {}
+    for party, features in enumerate(rows_of_all.features):
+        owner |= dict.fromkeys(features.tolist(), rows_of_all.names[party])
+    judged = []
+    for one in every:
+        information[one["features"]] = one["separation"]
+        for party, figures in zip(one["parties"].tolist(), one["figures"].tolist(), strict=True):
+            named = tuple(feature_names[j] for j in rows_of_all.features[party])
+            judged.append(figures_of(rows_of_all.names[party], named, figures))
+    return in_order(whole, judged, feature_names, owner, information)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError, Setting
-from vpem.fits.contribution import Agreement, compare
+from vpem.fits.answer import Agreement, compare
 from vpem.fits.observers import Imputation
 from vpem.pictures.figure import (
     CURVE,
