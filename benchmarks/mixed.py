@@ -266,7 +266,7 @@ def measure(
                     "data": name,
                     "comes with": case.comes_with,
                     "rows": len(table.X),
-                    "families": table.kinds.told,
+                    "families": table.kinds.summary,
                     "missing": int(np.isnan(table.X).sum()),
                     "classes": len(set(table.labels)),
                     "fit": fit,

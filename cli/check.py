@@ -320,7 +320,7 @@ def _check(study: Study, name: str, door: tuple[str, int] | None, idle: float) -
     if any((one.what, one.state) == ("clock", "fails") for one in findings) and not_valid(
         name, certificate_of(identity)
     ):
-        sentence = f"{findings[0].told}, so not by this machine's clock"
+        sentence = f"{findings[0].observation}, so not by this machine's clock"
         findings[0] = Finding(name, "certificate", "note", sentence)
     return findings
 
@@ -417,7 +417,7 @@ def _show(study: Study, name: str, findings: list[Finding], json: bool, quiet: b
     works = not any(one.state == "fails" for one in findings)
     if json:
         plain = [
-            {"with": one.peer, "what": one.what, "state": one.state, "found": one.told,
+            {"with": one.peer, "what": one.what, "state": one.state, "found": one.observation,
              "value": one.value, "sentence": one.sentence or None}
             for one in findings
         ]  # fmt: skip
@@ -429,7 +429,7 @@ def _show(study: Study, name: str, findings: list[Finding], json: bool, quiet: b
     rows: list[tuple[str, ...]] = []
     for place, one in enumerate(findings):
         again = place > 0 and findings[place - 1].peer == one.peer
-        rows.append(("" if again else one.peer, one.what, one.told,
+        rows.append(("" if again else one.peer, one.what, one.observation,
                      "" if one.state == "ok" else one.state))  # fmt: skip
     show(table(rows, "with", "what", "found", "", title=f"{study.name} as {name}"))
     for one in findings:

@@ -142,9 +142,9 @@ def name_of(option: Any) -> str:
     return f"--{key_of(option)}" if long else str(option.opts[0])
 
 
-def in_options(told: VpemError | VpemWarning) -> str:
+def in_options(error: VpemError | VpemWarning) -> str:
     """Return a sentence of the library in the words of the command that runs."""
-    return told.told(_typed)
+    return error.sentence_with(_typed)
 
 
 def spoken(error: VpemError) -> str:

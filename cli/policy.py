@@ -209,9 +209,8 @@ def refusals(study: Study, so_far: bool = False) -> list[str]:
         }
         known = asked_of(values, guard.facts["n_parties"])
         for error in policy.refused(command, values, **guard.facts, **known):
-            sentences[
-                f"{printable(error.told(_typed))}; this member will refuse 'vpem {command}'"
-            ] = None
+            said = printable(error.sentence_with(_typed))
+            sentences[f"{said}; this member will refuse 'vpem {command}'"] = None
     return list(sentences)
 
 

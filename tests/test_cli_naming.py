@@ -168,7 +168,7 @@ def test_sentences_in_parts():
         told = kind("m.h5 exists; pass ", Setting("force", True), " to replace ", "it")
         assert str(told) == "m.h5 exists; pass force=True to replace it"
         assert told.args == (str(told),)
-        assert told.told(lambda setting: f"--{setting.name}") == str(told).replace(
+        assert told.sentence_with(lambda setting: f"--{setting.name}") == str(told).replace(
             "force=True", "--force"
         )
         assert pickle.loads(pickle.dumps(told)).parts == told.parts

@@ -62,7 +62,7 @@ def test_errors_keep_their_parts_between_processes(error, again):
     found = again(error)
     assert type(found) is type(error)
     assert (str(found), found.args, vars(found)) == (str(error), error.args, vars(error))
-    assert found.told(lambda setting: f"<{setting.name}>") == error.told(
+    assert found.sentence_with(lambda setting: f"<{setting.name}>") == error.sentence_with(
         lambda setting: f"<{setting.name}>"
     )
     with pytest.raises(type(error)) as caught:

@@ -311,7 +311,7 @@ def test_what_a_proxy_has_against_it_is_said(tmp_path, monkeypatch, answer, sent
     found = run(scene())
     assert [(one.what, one.state) for one in found] == [("proxy", "ok"), ("proxy", "fails")]
     assert re.search(sentence, found[-1].sentence)
-    assert not any("secret" in one.sentence + one.told for one in found)
+    assert not any("secret" in one.sentence + one.observation for one in found)
 
 
 def test_a_proxy_that_connects_is_gone_through(tmp_path, monkeypatch):

@@ -39,7 +39,7 @@ class _Sentence(Exception):
         # `__init__`, which in some classes takes other things than parts.
         return _again, (type(self), self.args), self.__dict__
 
-    def told(self, name: Callable[[Setting], str]) -> str:
+    def sentence_with(self, name: Callable[[Setting], str]) -> str:
         """Return the sentence with other words for the parameters that it speaks of."""
         return "".join(
             name(part) if isinstance(part, Setting) else str(part) for part in self.parts

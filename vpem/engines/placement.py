@@ -305,16 +305,16 @@ class Placement:
     # ---- arrays and lists of all processes ------------------------------------------------------
 
     def allreduce(
-        self, values: NDArray[Any], op: str = "sum", *, told: bool = False
+        self, values: NDArray[Any], op: str = "sum", *, announced: bool = False
     ) -> NDArray[Any]:
         """Return the "sum" or the "max" of all processes' arrays.
 
         With masks no floats go this way, which would be in the open: `add` hides them. The watch
-        hears of a sum, unless `begin` has ``told`` it, or there are no rows in what it adds up.
+        hears of a sum, unless `begin` has ``announced`` it, or no rows are in what it adds up.
         """
         if self.masks is not None and values.dtype.kind == "f":
             raise RuntimeError("numbers of agents were about to be sent without masks")
-        if op == "sum" and not told and self.engine.watch is not None:
+        if op == "sum" and not announced and self.engine.watch is not None:
             self.engine.watch("sum", 1)
         return self.engine.allreduce(values, op)
 
@@ -324,24 +324,24 @@ class Placement:
         *,
         who: NDArray[np.intp] | None = None,
         exponents: ArrayLike | None = None,
-        told: bool = False,
+        announced: bool = False,
     ) -> NDArray[Any]:
         """Return the sum (P,) of what agents have, everywhere the same, under masks if there are.
 
         ``values`` (n, P) are those of the agents that live here and take part, ``who``, by default
         all, is increasing, and ``exponents`` (P,) are powers of two of magnitudes for masks; see
-        `Masks.hide`, and `allreduce` for ``told``.
+        `Masks.hide`, and `allreduce` for ``announced``.
         """
         masks = self.masks
         if masks is None:
-            return self.allreduce(values.sum(axis=0), told=told)
+            return self.allreduce(values.sum(axis=0), announced=announced)
         tags = []
 
         def hidden(who: NDArray[np.intp] | None) -> NDArray[np.uint64]:
             tags.append(masks.tag())
             return masks.hide(values, exponents=exponents, who=who, tag=tags[-1])
 
-        ring = self.summed(hidden, who, told=told)
+        ring = self.summed(hidden, who, announced=announced)
         return masks.total(ring, exponents, tags[-1]).astype(values.dtype, copy=False)
 
     def left(self, who: NDArray[np.intp] | None = None) -> NDArray[np.intp] | None:
@@ -357,7 +357,7 @@ class Placement:
         hidden: Callable[[NDArray[np.intp] | None], NDArray[np.uint64]],
         who: NDArray[np.intp] | None = None,
         *,
-        told: bool = True,
+        announced: bool = True,
     ) -> NDArray[np.uint64]:
         """Add up what is ``hidden`` under masks, of some or of all, and open the total.
 
@@ -365,8 +365,8 @@ class Placement:
         """
         assert self.masks is not None
         if self.engine.outlast is None:
-            return self.allreduce(hidden(who), told=told)
-        if not told and self.engine.watch is not None:
+            return self.allreduce(hidden(who), announced=announced)
+        if not announced and self.engine.watch is not None:
             self.engine.watch("sum", 1)
         while True:
             ring = hidden(self.left(who))
@@ -411,7 +411,7 @@ class Placement:
         return self.allreduce(own.astype(np.uint8), "max").astype(np.bool_) if self.apart else own
 
     def add_up(
-        self, values: Floats, *, columns: int | None = None, told: bool = False
+        self, values: Floats, *, columns: int | None = None, announced: bool = False
     ) -> NDArray[np.float64]:
         """Return the sums (P,) of what all agents have, (n, P), of whatever size it is.
 
@@ -420,14 +420,14 @@ class Placement:
         a column together.
         """
         if self.masks is None:
-            return self.add(values, told=told)
+            return self.add(values, announced=announced)
         sizes = values
         if columns is not None:
             shape = (len(values), values.shape[1] // columns, columns)
             sizes = np.abs(values).reshape(shape).max(axis=1, initial=0.0)
         exponents = self.exponents(sizes)
         times = values.shape[1] // max(1, sizes.shape[1])
-        return self.add(values, exponents=np.tile(exponents, times), told=told)
+        return self.add(values, exponents=np.tile(exponents, times), announced=announced)
 
     def largest(
         self, values: NDArray[np.integer[Any]], least: int, most: int, ask: Ask | None = None
@@ -471,8 +471,10 @@ class Placement:
         if self.n_agents == 1:
             return np.asarray(self.bcast(own))
         if own.dtype == np.bool_:  # which MPI has no sum of
-            return self.allreduce(self.padded(own).astype(np.uint8), told=True).astype(np.bool_)
-        return self.allreduce(self.padded(own), told=True)
+            return self.allreduce(self.padded(own).astype(np.uint8), announced=True).astype(
+                np.bool_
+            )
+        return self.allreduce(self.padded(own), announced=True)
 
     def padded(self, values: NDArray[Any]) -> NDArray[Any]:
         """Put what this process's agents have (n_i, ...) among zeros for all others, (N, ...)."""

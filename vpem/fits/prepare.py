@@ -169,9 +169,9 @@ def refuse_other_kinds(mixture: Density, kinds: Kinds | None) -> None:
     theirs = None if own is None else (own.families, own.n_levels)
     if theirs != (None if kinds is None else (kinds.families, kinds.n_levels)):
         raise InputError(
-            f"the starting model has {'Gaussian features' if own is None else own.told}, the data "
-            f"{'Gaussian ones' if kinds is None else kinds.told}; families and numbers of levels "
-            "must be the same"
+            f"the starting model has {'Gaussian features' if own is None else own.summary}, the "
+            f"data {'Gaussian ones' if kinds is None else kinds.summary}; families and numbers of "
+            "levels must be the same"
         )
 
 

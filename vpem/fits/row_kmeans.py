@@ -486,7 +486,7 @@ class _OverRows:
         roots, inertia = run.centres, run.inertia
         if network.total.roots.n_agents > 1 and holders.apart:
             with about(holders.engine, "result"):
-                roots = holders.allreduce(holders.padded(run.centres), told=True)
+                roots = holders.allreduce(holders.padded(run.centres), announced=True)
         if whole.total.n_roots == 1:
             # On a graph that mixes in one round too all have the same.
             roots, inertia = roots[:1], inertia[:1]

@@ -317,7 +317,7 @@ class SaemNeighbours:
         """Return what all devices have, (R, P)."""
         if not self._apart:
             return self.estimates
-        return self.holders.allreduce(self.estimates, told=True)
+        return self.holders.allreduce(self.estimates, announced=True)
 
     @property
     def statistic(self) -> Vector:

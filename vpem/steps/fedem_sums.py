@@ -451,7 +451,7 @@ class Local(_Keeping):
         if not self._apart:
             return values
         with about(self.holders.engine, "check"):
-            return self.holders.allreduce(values, told=True)
+            return self.holders.allreduce(values, announced=True)
 
     def others(self, worker: int) -> bool:
         """Whether a root lives in another process."""
@@ -461,7 +461,7 @@ class Local(_Keeping):
         """Count of all roots, given this process's."""
         if not self._apart:
             return found
-        return int(self.holders.allreduce(np.array([found]), told=True)[0])
+        return int(self.holders.allreduce(np.array([found]), announced=True)[0])
 
     def bytes_sent(self) -> tuple[int, int]:
         """Payload bytes sent by workers, twice: there are no others."""

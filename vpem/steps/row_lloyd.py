@@ -203,7 +203,7 @@ class _Clusters:
         """Number of all rows that changed, which the sums report, too; here as a whole number."""
         if self.held.reach is not None:
             return 0
-        return int(self.held.holders.allreduce(np.array([here]), told=True)[0])
+        return int(self.held.holders.allreduce(np.array([here]), announced=True)[0])
 
     def _messages_of_batch(self, run: Lloyd, number: int) -> tuple[NDArray[np.float64], int]:
         """Assign the rows of a batch: what the workers send of all, and how many rows changed."""

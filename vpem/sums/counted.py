@@ -348,14 +348,14 @@ class AtServer(Counted):
         of any, and what they have sent is added up on its way.
         """
         if self.holders.masks is None:
-            return self.holders.allreduce(self.added(received, senders)[None], told=True)
+            return self.holders.allreduce(self.added(received, senders)[None], announced=True)
         here, weights = self.here(senders), self._weights_of(senders)
         own = received if here is None else received[here]
         if weights is not None:
             own = (weights if here is None else weights[here])[:, None] * own
         self.count_tag(senders)
         units = self._units(received)
-        return self.holders.add(own, who=senders, exponents=units, told=True)[None]
+        return self.holders.add(own, who=senders, exponents=units, announced=True)[None]
 
     @property
     def _opens(self) -> bool:

@@ -175,7 +175,7 @@ class Compressed(Wrapper):
         here = self.server.here(senders)
         if here is None or not self.server.carries:
             received, sizes = self.quantizer.transmit(values, self._draw, here)
-            self.inner.count(self.holders.allreduce(sizes, told=True), senders)
+            self.inner.count(self.holders.allreduce(sizes, announced=True), senders)
             return received
         messages = self.quantizer.pack(values, self._draw, here)
         self.inner.count(messages.shape[1], senders)

@@ -133,7 +133,7 @@ class Finding:
     peer: str  # with whom
     what: str  # was looked at
     state: str  # "ok", "note" or "fails"
-    told: str  # what was seen, in a few words
+    observation: str  # what was seen, in a few words
     sentence: str = ""  # what is wrong, and what to try
     value: float | None = None  # seconds, or bytes a second
 
@@ -268,10 +268,10 @@ def _seen(opened: Called, member: Member, peer: str) -> list[Finding]:
     if theirs is not None:
         off = (theirs - datetime.now(UTC)).total_seconds()
         wrong = clock(member.name, theirs)
-        told = (
+        observation = (
             "the same" if abs(off) < 2 else f"{abs(off):.0f} s {'behind' if off > 0 else 'ahead'}"
         )
-        seen.append(Finding(peer, "clock", "fails" if wrong else "ok", told, wrong, off))
+        seen.append(Finding(peer, "clock", "fails" if wrong else "ok", observation, wrong, off))
     return seen
 
 
@@ -308,7 +308,7 @@ def _compare(examined: Examined, hello: Any, member: Member, peer: str) -> Findi
     version, study = printable(hello["version"])[:40], printable(hello["study"])[:40]
     edition = int(hello["edition"])
     roster, own = examined.roster, examined.identity.name
-    told = f"vpem {version}, edition {edition}"
+    observation = f"vpem {version}, edition {edition}"
     sentence = ""
     if study != roster.study:
         sentence = (
@@ -328,7 +328,7 @@ def _compare(examined: Examined, hello: Any, member: Member, peer: str) -> Findi
             f"{member.name} has vpem {version} and {own} has {__version__}: all members need the "
             "same version"
         )
-    return Finding(peer, "answer", "fails" if sentence else "ok", told, sentence)
+    return Finding(peer, "answer", "fails" if sentence else "ok", observation, sentence)
 
 
 async def _ping(opened: Called) -> float:

@@ -237,7 +237,7 @@ class ByRows:
             added = add_vectors(total, each)[0]
         else:
             total.begin("estep", 1, 3, ITEM)
-            added = holders.add_up(each, told=True)
+            added = holders.add_up(each, announced=True)
         score, weight, entropy = added.tolist()
         return Judged(mixture, score, weight, entropy, ledger.messages, ledger.bytes)
 

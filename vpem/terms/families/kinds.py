@@ -39,7 +39,7 @@ MOST_LEVELS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Kinds(Shown, facts="{told}"):
+class Kinds(Shown, facts="{summary}"):
     """Family of each feature.
 
     Parameters
@@ -104,7 +104,7 @@ class Kinds(Shown, facts="{told}"):
         return tuple(family for family in FAMILY_NAMES if family in self.families)
 
     @cached_property
-    def told(self) -> str:
+    def summary(self) -> str:
         """How many features have each family, in words."""
         return ", ".join(f"{self.families.count(family)} {family}" for family in self.present)
 

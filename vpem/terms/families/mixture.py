@@ -99,7 +99,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         object.__setattr__(self, "parts", parts)
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """How many features have each family, in words."""
         return ", ".join(f"{part.features.n_features} {part.family}" for part in self.parts)
 
