@@ -83,6 +83,22 @@ def test_data_are_told_apart_by_content_under_a_key_of_ones_own(tmp_path):
         ledger.digests([file])
 
 
+def test_two_members_in_one_folder_make_one_key(tmp_path, monkeypatch):
+    from vpem.files.studies import identities
+
+    data = tmp_path / "data.csv"
+    data.write_text("x\n1\n")
+    alone = []
+
+    def overtaken(file, content, mode, write=identities.write_new):
+        monkeypatch.undo()
+        alone.append(Spent(tmp_path).digests([data]))
+        write(file, content, mode)
+
+    monkeypatch.setattr(identities, "write_new", overtaken)
+    assert [Spent(tmp_path).digests([data])] == alone
+
+
 def test_files_of_one_path_or_one_content_are_the_same():
     lab = ran(0, ("lab.csv", "a"))
     for names, same in (({"lab.csv"}, True), ({"copy.csv", 64 * "a"}, True), ({"x.csv"}, False)):

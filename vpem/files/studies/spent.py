@@ -92,7 +92,11 @@ class Spent:
         if not beside.exists():
             from vpem.files.studies.identities import write_new
 
-            write_new(beside, secrets.token_bytes(KEY_BYTES), 0o600)
+            try:
+                write_new(beside, secrets.token_bytes(KEY_BYTES), 0o600)
+            except FileError:
+                if not beside.exists():  # no other member in this folder has made it meanwhile
+                    raise
         with open_regular(beside) as file:
             key = file.read(KEY_BYTES + 1)
         if len(key) != KEY_BYTES:
