@@ -308,7 +308,9 @@ class SearchTask:
         told = sums.values("hops", "seed", "n_threads", "n_rounds")
         told |= {"split": self.held.split, "rounds": sums.n_rounds, "graph_seed": graph.graph_seed}
         fits = how.changed(n_threads=1)
-        self.problem = self.task.problem(Problem, fits, run.memory(memory_limit), asked=told)
+        self.problem = self.task.problem(
+            Problem, fits, run.memory(memory_limit), network_options=told
+        )
 
     def fit(self, cell: Cell) -> tuple[Fit, Report]:
         found = self.problem.fit(cell, n_init=self.how.n_init)

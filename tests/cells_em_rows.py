@@ -245,7 +245,7 @@ def masked(folder):
 
 
 MASKED_REFUSED = [
-    ({}, "whoever holds the rows to start at would show them to all"),
+    ({}, "the holders of the rows to start at would have to show them to all"),
     ({"init": "random"}, "take init='kmeans', which starts at means of many rows"),
     ({"init": "kmeans", "batch_size": 4}, "so few rows .* take at least 5"),
     ({"workers": Workers((*WORKERS.rows[:0], np.arange(60), np.arange(60, len(X)),

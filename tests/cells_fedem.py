@@ -212,7 +212,7 @@ class Ways:
                                       self.fit(network=MASKED, init="kmeans").history)  # fmt: skip
         check_resumes(lambda saver: self.fit(network=MASKED, init="kmeans", saver=saver))
         for how, words in (
-            ({}, "whoever holds the rows to start at would show them"),
+            ({}, "the holders of the rows to start at would have to show them"),
             ({"init": "kmeans", **ABSENT}, "totals, and those of other workers in every iteration"),
             ({"init": "kmeans", **COMPRESSED}, "by which nothing can be added"),
         ):

@@ -100,7 +100,7 @@ def masked(folder):
     usual = [cluster(init="k-means++", seed=seed).inertia for seed in range(5)]
     assert np.median([one.inertia for one in found]) < 1.01 * np.median(usual)
     for how, words in (
-        ({}, "whoever holds the rows to start at would show them"),
+        ({}, "the holders of the rows to start at would have to show them"),
         ({"init": "random"}, "which starts at means of many rows"),
         ({"init": "k-means++", "participation": 0.5}, "differ by what one has"),
     ):

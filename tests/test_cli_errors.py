@@ -356,7 +356,7 @@ BAD_OPTIONS = [
     ("--init-rows -1,6", "must lie between 0 and 59, got [-1, 6]"),
     ("--init-rows 7,7", "must differ from each other, got [7, 7]"),
     ("--init-rows 1,2 --init-model m.h5", "--init-rows or --init-model, not both"),
-    ("--init-model m.h5 -k 3", "starting model has 2 components, 3 were asked for"),
+    ("--init-model m.h5 -k 3", "starting model has 2 components, the fit has 3"),
     ("--init-model other.h5", "the model has 6 features, the data have 4"),
     ("--agents 0", "agents must be an integer of at least 1, got 0"),
     ("--agents -2", "agents must be an integer of at least 1, got -2"),

@@ -148,7 +148,7 @@ def test_traces_of_every_model(capsys, home, tmp_path, name, picture):
         (("growth", "{boys}", "--id", "who"), "--id name columns of a CSV table"),
         (("factors", "{items}", "--kind", "curves"), "have no curves over time; take --kind trac"),
         (("mixture", "{items}", "--kind", "curves"), "have no curves over time; take --kind trac"),
-        (("own", "{boys}", "--kind", "curves"), "a user's own model, which a file does not hold"),
+        (("own", "{boys}", "--kind", "curves"), "a user's own model, but not the model"),
         (("graph", "--kind", "traces"), "traces is drawn of fits of SAEM, and"),
         (("graph", "--kind", "curves"), "curves is drawn of fits of SAEM, and"),
         (("graph", "--individual", "3"), "--individual is for fits of SAEM"),
@@ -192,7 +192,7 @@ def test_the_page_says_what_the_fit_says(capsys, home, tmp_path):
         "growth.h5: linear, 6 parameters, 26 individuals", "26 individuals, 234 rows",
         f"Estimates of 26 individuals: intercept {saved.theta[0]:.4g} (s.e. ", "and 2 more. Fitted",
         f"{likelihood.value:.9g}",
-        "converged not asked for", "20, of which 10 burn-in", "accepted moves",
+        "converged not checked", "20, of which 10 burn-in", "accepted moves",
         "sums at the server", "the first 12 of 26 individuals are drawn",
         f"{saved.communication['messages']:,}", *(f"{share:.3f}" for share in saved.shrinkage),
     ):  # fmt: skip
@@ -210,7 +210,7 @@ def test_a_page_without_data_and_of_other_models(capsys, home, tmp_path):
     for name, reason in (
         ("growth", "give the data after the model"),
         ("mixture", "have no curves over time"),
-        ("own", "which a file does not hold"),
+        ("own", "but not the model"),
     ):
         path = tmp_path / f"{name}.html"
         told = done(capsys, "report", home / f"{name}.h5", "-o", path, "--json", "-q")

@@ -290,7 +290,7 @@ def test_rows_held_out_are_judged_by_what_processes_know_together():
         ({"n_factors": 7}, "more than there are features, 6"),
         ({"dtype": "float32"}, "leaves few digits"),
         ({"batch_size": 40}, "have moved and turned"),
-        ({"accelerate": "local:8"}, "depends on the features of all"),
+        ({"accelerate": "local:8"}, "depend on the features of all"),
         ({"topology": "cycle", "network": {"link_failure": 0.1}}, "differ by who was heard"),
         ({"topology": "cycle", "network": {"compress": "natural:12bits"}}, "taken for such"),
         ({"data": np.where(X > 4, np.nan, X), "missing": "marginalize"}, "how well it knows"),

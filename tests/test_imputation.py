@@ -411,12 +411,12 @@ def test_most_iterations_follow_from_the_steps():
 
 def test_batches_end_where_noise_alone_moves_them_and_say_so():
     given = split(from_matrices(draw("gaussian", 2)), 2, "random", np.random.default_rng(0))
-    with pytest.warns(VpemWarning, match="noise of entries drawn anew"):
+    with pytest.warns(VpemWarning, match="noise of drawn entries"):
         found = fit_imputation(given, rank=2, batch_size=20)
     assert found.converged
     assert found.run.in_noise
     assert found.run.n_iter < WHOLE_STEPS
-    with pytest.warns(NotConvergedWarning, match="entries drawn anew keep it moving"):
+    with pytest.warns(NotConvergedWarning, match="entries drawn in every iteration keep it moving"):
         fit_imputation(given, rank=2, batch_size=20, max_iter=30)
     with pytest.raises(InputError, match="batch_size must be"):
         fit_imputation(given, rank=2, batch_size="20")
@@ -531,7 +531,7 @@ def test_better_than_column_means(law, seed):
     for name, loss in scores["model"].items():
         assert loss < scores["column_means"][name]
     assert scores["n_entries"] == hidden.n_places
-    assert scores["iterative_imputer"] == {"skipped": "it was not asked for"}
+    assert scores["iterative_imputer"] == {"skipped": "it was not requested"}
 
 
 def test_column_means_weigh_what_each_observer_saw():

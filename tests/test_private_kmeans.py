@@ -73,12 +73,12 @@ def test_files_of_noisy_clusters_tell_nothing_of_rows(clusters, star):
     [
         ({"init": "random"}, "it looks at rows"),
         ({"init": np.zeros((3, 4))}, "it looks at rows"),
-        ({"n_init": 3}, "every start would have to be paid for"),
-        ({"participation": 0.5}, "who is absent"),
-        ({"batch_size": 100}, "by each of them"),
-        ({"missing": "marginalize"}, "a feature at a time"),
-        ({"scale": "standard"}, "nobody has paid for"),
-        ({"sample_weight": np.ones(3000)}, "a row that weighs more"),
+        ({"n_init": 3}, "every start would spend"),
+        ({"participation": 0.5}, "absent workers"),
+        ({"batch_size": 100}, "every batch"),
+        ({"missing": "marginalize"}, "for each feature"),
+        ({"scale": "standard"}, "exact standard deviations"),
+        ({"sample_weight": np.ones(3000)}, "a row of more weight"),
     ],
 )
 def test_what_noise_cannot_go_with_is_refused(clusters, star, options, said):

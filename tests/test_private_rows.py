@@ -106,7 +106,7 @@ REFUSED = [
     ((*ASKED, "--topology", "cycle"), "needs an exact sum"),
     ((*ASKED, "-k", "2-3"), "give one number"),
     (("--epsilon", 0.02, *ASKED[2:]), "leave nothing but noise at --epsilon 0.02"),
-    (("--delta", 1e-6), "is not asked for"),
+    (("--delta", 1e-6), "belongs to differential privacy"),
 ]
 
 

@@ -154,11 +154,11 @@ def test_a_reader_of_the_file_learns_what_is_promised_and_why_there_is_no_histor
 
 REFUSED = {
     "tol": ({"tol": 1e-3}, {}, "when to stop would depend on the data"),
-    "restarts": ({"n_init": 2}, {}, "every restart would be paid for"),
-    "batches": ({"batch_size": 100}, {}, "each batch"),
+    "restarts": ({"n_init": 2}, {}, "every restart, and the choice of the best"),
+    "batches": ({"batch_size": 100}, {}, "every batch"),
     "accelerate": ({"accelerate": "squarem"}, {}, "depends on the data"),
-    "init": ({"init": "random"}, {}, "looks at no row"),
-    "rows": ({"init": [0, 1, 2]}, {}, "looks at no row"),
+    "init": ({"init": "random"}, {}, "looks at no single row"),
+    "rows": ({"init": [0, 1, 2]}, {}, "looks at no single row"),
     "scale": ({"scale": "standard"}, {}, "looks at the data without noise"),
     "missing": ({"missing": "marginalize"}, {}, "looks at the data without noise"),
     "weights": ({"sample_weight": np.ones(4000)}, {}, "a row would do more"),

@@ -216,9 +216,9 @@ def test_threads_change_nothing(overlapping):
 def test_a_component_that_collapses_is_placed_anew_alike(topology, overlapping):
     X = overlapping(0, 200, 4)
     X[:3] = 40.0
-    with pytest.warns(VpemWarning, match="placed anew"):
+    with pytest.warns(VpemWarning, match="reinitialised"):
         ours = fit(X, evenly(200, 5), topology, init=[0, 60, 120], reg_covar=0.0, n_iter=40)
-    with pytest.warns(VpemWarning, match="placed anew"):
+    with pytest.warns(VpemWarning, match="reinitialised"):
         whole = pooled(X, init=[0, 60, 120], reg_covar=0.0, n_iter=40)
     assert [one.row for one in ours.recoveries] == [one.row for one in whole.recoveries]
     for mixture in ours.mixtures:

@@ -171,7 +171,7 @@ def test_a_record_is_checked_when_it_is_made(played, words, said):
         (FitSettings, {"step_size": 0.5, "batch_size": 9}, "step_size must be a number above 0.5"),
         (FitSettings, {"n_init": 2, "init": [1, 2]}, "n_init starts again from other rows"),
         (GraphSettings, {"topology": "star", "graph": "g.txt"}, "give topology or graph, not both"),
-        (SumSettings, {"n_rounds": 9, "consensus_tol": 1e-3}, "there are as many rounds as are"),
+        (SumSettings, {"n_rounds": 9, "consensus_tol": 1e-3}, "the number of rounds is given"),
         (SumSettings, {"sum": "tree", "n_rounds": 9}, "n_rounds is about consensus rounds"),
         (SumSettings, {"compress": "float32", "consensus_tol": 1e-3}, "as the codec needs"),
         (KmeansSettings, {"method": "grid", "n_init": 2}, "n_init is at least 4 in one shot"),

@@ -349,7 +349,7 @@ def test_a_model_of_another_number_of_components_is_refused(overlapping, iterate
     X = overlapping(12, 200, 6)
     network = network_of("star")
     before = iterate(X, network, 2, n_components=3)
-    with pytest.raises(InputError, match="3 components, 2 were asked for"):
+    with pytest.raises(InputError, match="3 components, the fit has 2"):
         fit_vpem(X, network, n_components=2, init=before.mixture)
 
 

@@ -130,14 +130,14 @@ LARGEST_WEIGHT = 1e100
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-def as_kept(value: Any, wanted: type[T], sentence: str) -> T:
+def as_kept(value: Any, kind: type[T], sentence: str) -> T:
     """Return what a file keeps of ``value``: itself, or ``kept()`` of a fitted estimator.
 
     InputError if it is neither, which begins with ``sentence``: what can be written.
     """
     kept = getattr(value, "kept", None)
     result = kept() if callable(kept) and not isinstance(value, type) else value
-    if not isinstance(result, wanted):
+    if not isinstance(result, kind):
         got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
         raise InputError(f"{sentence}, got {got}")
     return result

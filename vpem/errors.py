@@ -66,7 +66,7 @@ class InputError(VpemError, ValueError):
 
 
 class MissingColumnError(InputError):
-    """A table without ``columns`` that are asked for."""
+    """A table lacks requested ``columns``."""
 
     def __init__(self, message: str, *columns: str) -> None:
         super().__init__(message)

@@ -155,7 +155,7 @@ AUTOMATIC: Rule = (
     (
         " is what ",
         Setting("n_rounds", "auto"),
-        " reaches, but there are as many rounds as are asked for; leave one out",
+        " reaches, but the number of rounds is given; leave one out",
     ),
 )
 CODED: Rule = (

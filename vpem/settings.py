@@ -27,41 +27,43 @@ PRIORS = (*WEIGHT_PRIORS, MAP)
 
 WITHOUT_PRIOR: Rule = (
     lambda given: given.get("weight_concentration_prior_type") is None,
-    (" is of a prior, but EM has none; add ",
+    (" belongs to a prior, but EM has none; add ",
      Setting("weight_concentration_prior_type", "dirichlet_process"), ", or leave it out"),
 )  # fmt: skip
 
 OF_WEIGHTS: Rule = (
     lambda given: given.get("weight_concentration_prior_type") == MAP,
-    (" is of mixing weights, which have no prior beside ",
+    (" is about mixing weights, which have no prior with ",
      Setting("weight_concentration_prior_type", MAP), "; leave it out"),
 )  # fmt: skip
 
 
 # fmt: off
 class PriorSettings(Settings, heading="Prior"):
-    """What is believed of a mixture before its rows are seen."""
+    """The prior of a mixture's parameters."""
 
     weight_concentration_prior_type: str | None = setting(None, "Variational Bayes: a Dirichlet "
-        "process, or distribution, of the mixing weights and normal-Wishart hubs, so that "
-        "components which the rows do not need end empty. map: EM to the mode under a prior of "
-        "hubs alone, as mclust's, which keeps small components proper. Default: none, EM.",
+        "process or distribution for the mixing weights and normal-Wishart priors for hubs, so "
+        "that components which the rows do not need end empty. map: EM to the mode under a prior "
+        "for hubs alone, like mclust's, which keeps small components from being singular. Default: "
+        "none, EM.",
         flags="--prior",
         choices=PRIORS)
     weight_concentration_prior: float | None = setting(None, "Concentration of the mixing weights; "
-        "the less, the fewer components are in use. Default: 1/K.", flags="--concentration",
+        "the smaller, the fewer components are in use. Default: 1/K.", flags="--concentration",
         least=0.0, above=True, idle=[WITHOUT_PRIOR, OF_WEIGHTS])
-    mean_precision_prior: float | None = setting(None, "Rows that the prior mean of a hub, that of "
-        "all rows, is worth in each component. Default: 1; with --prior map 0.01.",
+    mean_precision_prior: float | None = setting(None, "Number of rows that the prior mean of a "
+        "hub, the mean of all rows, counts for in each component. Default: 1; with --prior map "
+        "0.01.",
         flags="--mean-precision", least=0.0, above=True, idle=WITHOUT_PRIOR)
     degrees_of_freedom_prior: float | None = setting(None, "Degrees of freedom of a hub's prior "
-        "covariance, above its number of features less 1; of a diagonal one, of each variance. "
-        "Default: that number of features, 1 of a variance; with --prior map 2 more.",
+        "covariance, above its number of features minus 1; with diagonal covariances, of each "
+        "variance. Default: the number of features, or 1 for a variance; with --prior map 2 more.",
         flags="--degrees-of-freedom", least=0.0, above=True, idle=WITHOUT_PRIOR)
-    prior_covariance: float | None = setting(None, "Prior scale matrix of a hub, in sample "
-        "covariances of all its rows. The less, the smaller components may be. Default: 1; with "
-        "--prior map K^(-2/d) of a hub of d features, K^-2 of a variance.", least=0.0, above=True,
-        idle=WITHOUT_PRIOR)
+    prior_covariance: float | None = setting(None, "Prior scale matrix of a hub, as a multiple of "
+        "the sample covariance of all rows. The smaller, the smaller components may be. Default: "
+        "1; with --prior map K^(-2/d) for a hub of d features, K^-2 for a variance.", least=0.0,
+        above=True, idle=WITHOUT_PRIOR)
 
 
 # ---- choices -------------------------------------------------------------------------------------
@@ -110,15 +112,15 @@ class GraphSettings(Settings, heading="Network"):
     """The graph that a command draws or reads."""
 
     topology: str | None = setting(None, "Graph of agents: star (a server), cycle, path, complete, "
-        "grid, geometric, erdos-renyi, small-world, scale-free, tree. Or of workers. Default: as "
-        "stored; star.",
+        "grid, geometric, erdos-renyi, small-world, scale-free, tree; or of workers. Default: as "
+        "stored, else star.",
         choices=TOPOLOGIES)
     graph: Path | None = setting(None, "Graph from a file: edge list, GraphML, or node-link JSON.",
         file="read")
     radius: float | None = setting(None, "Radius of a geometric graph in the unit square.")
-    mean_degree: float | None = setting(None, "Mean degree wanted of a random graph.")
-    graph_seed: int | None = setting(None, "Seeds random graphs and ties between hubs. Default: "
-        "that of --seed where there is one, else 0.", least=0, idle=idle.UNDRAWN)
+    mean_degree: float | None = setting(None, "Mean degree of a random graph.")
+    graph_seed: int | None = setting(None, "Seed of random graphs and of ties between hubs. "
+        "Default: that of --seed where there is one, else 0.", least=0, idle=idle.UNDRAWN)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,7 +128,7 @@ class GraphSettings(Settings, heading="Network"):
 
     @property
     def is_asked(self) -> bool:
-        """Whether somebody asks for a graph."""
+        """Whether a graph is given."""
         return self.topology is not None or self.graph is not None
 
     def seeded(self, seed: int) -> GraphSettings:
@@ -137,14 +139,14 @@ class GraphSettings(Settings, heading="Network"):
 class WorkerSettings(Settings, heading="Data"):
     """Who holds which rows."""
 
-    workers: int | None = setting(None, "Split the rows evenly among so many workers. Parts are "
-        "contiguous. Default: as in the dataset, else one.", least=1,
+    workers: int | None = setting(None, "Split the rows evenly among this many workers, in "
+        "contiguous parts. Default: as in the dataset, else one.", least=1,
         idle=idle.BY_ROWS)
     worker_rows: Path | None = setting(None, 'Rows of each worker, JSON: {"name": [row, ...], '
         '...}.', file="read", idle=idle.BY_ROWS)
     dataset: str | None = setting(None, "Path of a 2-D dataset inside the HDF5 file, instead of X.")
     sample_weight: str | None = setting(None, "Weights of the rows: path of a 1-D dataset inside "
-        "the HDF5 file; of a party's CSV or Parquet file the name of a column, which is then no "
+        "the HDF5 file, or name of a column of a party's CSV or Parquet file, which is then no "
         "feature.")
 
     def __post_init__(self) -> None:
@@ -155,11 +157,11 @@ class WorkerSettings(Settings, heading="Data"):
 class HoldingSettings(WorkerSettings, heading="Data"):
     """Who holds which features, or rows."""
 
-    split: str = setting("features", "What is spread: features over agents, or rows over "
+    split: str = setting("features", "What is distributed: features over agents, or rows over "
         "workers.", choices=SPLITS)
-    agents: int | None = setting(None, "Split the features evenly among so many agents. Parts are "
-        "contiguous. Without it one has all, or each has one where --topology, --graph, --hops or "
-        "a way of summing asks for a network. Default: as in the dataset, else one.",
+    agents: int | None = setting(None, "Split the features evenly among this many agents, in "
+        "contiguous parts. Default: as in the dataset, else one agent, or one per feature where "
+        "--topology, --graph, --hops or a way of summing calls for a network.",
         least=1, idle=idle.BY_FEATURES)
     partition: Path | None = setting(None, 'Features of each agent, JSON: {"name": [feature, ...], '
         '...}.', file="read", idle=idle.BY_FEATURES)
@@ -174,37 +176,38 @@ class KmeansHolding(HoldingSettings, heading="Data"):
 
     split: str = changed(HoldingSettings, "split", "rows")
     agents: int | None = changed(HoldingSettings, "agents", help="With --split features: split "
-        "them evenly among so many agents. Parts are contiguous. Default: as in the dataset, else "
-        "one a feature.")
+        "them evenly among this many agents, in contiguous parts. Default: as in the dataset, else "
+        "one per feature.")
 
 
 class SumSettings(Settings, heading="Network"):
     """How agents sum: see `vpem.connect`."""
 
-    hops: int = setting(0, "Agents at most this many hops from a root send it their features; "
-        "0: nobody does. They do so once; over features alone.", least=0, idle=idle.BY_FEATURES)
-    hubs: str = setting("size", "Which agents within these hops share a hub: most of them (size), "
-        "or those whose features gain most by being joint (likelihood). That takes a fit without "
-        "hops first, and an agent then shows its features to others within --hops than its root, "
-        "too.", choices=HUBS, idle=[idle.BY_FEATURES, idle.WITHOUT_HOPS])
-    sum: str | None = setting(None, "How they sum: at a server (server), exactly along a spanning "
-        "tree (tree), or by rounds between neighbours (consensus). Default: server on a star, "
-        "consensus on any other graph.", choices=SUMS)
+    hops: int = setting(0, "Agents at most this many hops from a root send it their features, "
+        "once; 0: none do. With features over agents only.", least=0, idle=idle.BY_FEATURES)
+    hubs: str = setting("size", "Which agents within these hops share a hub: as many as possible "
+        "(size), or those whose features gain most from a joint covariance (likelihood). The "
+        "latter takes a fit without hops first, and shows an agent's features to agents within "
+        "--hops besides its root.", choices=HUBS, idle=[idle.BY_FEATURES, idle.WITHOUT_HOPS])
+    sum: str | None = setting(None, "How agents sum: at a server (server), exactly along a "
+        "spanning tree (tree), or by rounds between neighbours (consensus). Default: server on a "
+        "star, consensus on any other graph.", choices=SUMS)
     n_rounds: int | str = setting("auto", "Consensus rounds of each average, or auto: the fewest "
         "that reach --consensus-tol.", flags="--rounds", choices=("auto",), least=1,
         idle=idle.ROUNDS)
-    acceleration: str | None = setting(None, "Rounds accelerated by Chebyshev polynomials "
-        "(chebyshev), or none. Default: chebyshev, but for faults, with which rounds cannot be.",
+    acceleration: str | None = setting(None, "Accelerate rounds by Chebyshev polynomials "
+        "(chebyshev), or not (none). Default: chebyshev; none with faults, under which rounds "
+        "cannot be accelerated.",
         choices=ACCELERATIONS, idle=idle.ROUNDS)
-    eigenvalue: str = setting("computed", "Mixing rate for the acceleration: computed from the "
+    eigenvalue: str = setting("computed", "Mixing rate of the acceleration: computed from the "
         "graph, or estimated by the agents, which costs messages.", choices=EIGENVALUES)
     consensus_tol: float = setting(1e-6, "Largest consensus error, relative to a hub's term, with "
         "--rounds auto.", least=1e-12, most=1.0,
         idle=[idle.ROUNDS, idle.AUTOMATIC, idle.CODED])
     weights: str = setting("metropolis", "Mixing weights: metropolis, laplacian (best constant), "
         "max-degree, fastest (needs cvxpy).", choices=WEIGHTS, idle=idle.ROUNDS)
-    consensus: str = setting("auto", "Compute the rounds one by one (rounds), as the equal small "
-        "matrix (operator), or whichever is cheaper (auto).", choices=CONSENSUS,
+    consensus: str = setting("auto", "Compute the rounds one by one (rounds), as one equivalent "
+        "matrix (operator), or by the cheaper of the two (auto).", choices=CONSENSUS,
         idle=idle.ROUNDS)
     compress: str | None = setting(None, "Codec of the messages: natural:12bits (a good choice), "
         "qsgd:8bits, blockp:64, topk:0.01, randk:0.1, float32, float16.", words=CODECS,
@@ -215,85 +218,89 @@ class SumSettings(Settings, heading="Network"):
         "iteration.", heading="Messages and faults")
     stragglers: float = setting(0.0, "Probability that an agent is late in a round, which goes on "
         "without it; along a tree all wait.", heading="Messages and faults")
-    secure_sum: bool = setting(False, "Masked sums, at a server or along a tree: nobody sees what "
-        "a party adds, only totals. For three parties or more.", idle=idle.MASKS)
-    seed: int = setting(0, "Seeds ties between hubs, codecs and faults.", heading="Start", least=0)
+    secure_sum: bool = setting(False, "Masked sums, at a server or along a tree: only totals are "
+        "seen, not the terms of a party. For three or more parties.", idle=idle.MASKS)
+    seed: int = setting(0, "Seed of ties between hubs, codecs and faults.", heading="Start",
+        least=0)
     n_threads: int | None = setting(None, "Threads of the kernels; results do not depend on it. "
         "Default: all processors.", flags="--threads", heading="Running", local=True)
 
     @property
     def is_asked(self) -> bool:
-        """Whether somebody asks for hops, or for a way of summing, which one agent would not do."""
-        asked = ("hops", "sum", "compress", "link_failure", "agent_dropout", "stragglers",
+        """Whether a setting calls for a network of several agents."""
+        names = ("hops", "sum", "compress", "link_failure", "agent_dropout", "stragglers",
                  "secure_sum")
-        return any(getattr(self, name) for name in asked)
+        return any(getattr(self, name) for name in names)
 
 
 # ---- algorithms ----------------------------------------------------------------------------------
 
 
 class MixtureSettings(Settings, heading="Model"):
-    """What every fit of a mixture is told."""
+    """Settings of every fit of a mixture."""
 
     n_components: int = setting(2, "Number of components. An --init-model has its own.",
         flags="-k --components", least=1)
     covariance_type: str = setting("full", "Covariance inside a hub: full, diag, spherical, tied, "
         "tied-diag, tied-spherical. Tied ones are shared by all components.", flags="--covariance",
         choices=COVARIANCE_TYPES)
-    reg_covar: float | str = setting("auto", "Added to every variance: auto, a millionth of each "
-        "feature's own; or a number, in the data's units.", choices=("auto",), least=0.0,
+    reg_covar: float | str = setting("auto", "Added to every variance: a millionth of each "
+        "feature's variance (auto), or a number in the data's units.", choices=("auto",), least=0.0,
         most=1e100)
     scale: str = setting("none", "Features as they are (none), or standardized (standard). "
-        "For spheres, and numbers of --reg-covar; outputs keep the data's units.", choices=SCALES)
+        "Matters for spheres and a numeric --reg-covar; outputs keep the data's units.",
+        choices=SCALES)
     init: Any = setting("kmeans", "Start: random (shared rows), k-means++, kmeans. With "
-        "--secure-sum over rows k-means++ is among means of groups of rows, and random refused.",
+        "--secure-sum over rows k-means++ takes means of groups of rows, and random is refused.",
         heading="Start", choices=INITS, idle=idle.STARTED)
-    seed: int = setting(0, "Seeds start and graph. See --graph-seed.", heading="Start", least=0)
+    seed: int = setting(0, "Seed of start and graph. See --graph-seed.", heading="Start", least=0)
     n_threads: int | None = changed(SumSettings, "n_threads")
 
 
 class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
     """EM over features or rows: see `vpem.fit_vpem` and `vpem.fit_em`."""
 
-    n_factors: int = setting(0, "Factors that hubs share, by which features of different hubs "
-        "may correlate within a component; 0: none. They are slow without --accelerate squarem.",
+    n_factors: int = setting(0, "Number of factors that hubs share, by which features of different "
+        "hubs may correlate within a component; 0: none. EM with factors is slow without "
+        "--accelerate squarem.",
         flags="--factors", least=0, most=64, idle=idle.BY_FEATURES)
     n_init: int = setting(1, "Restarts; the best is kept.", flags="--n-init --restarts",
         heading="Start", least=1, most=10**6, idle=idle.RESTARTED)
-    floor_fits: str = setting("last", "Fits with a component that only the floor under variances "
-        "keeps from being singular: the best only where all have some (last), or judged as others "
-        "are, without a warning (keep).", heading="Start", choices=("last", "keep"))
-    least_rows: float = setting(0.5, "Rows, sums of responsibilities, that every component must "
-        "have. Below one, a component with fewer is placed anew, and left out the fourth time; "
-        "else the smallest is left out, one an iteration, and rows count by the largest weight. In "
-        "a study 5 at least, unless --publish-anyway.", heading="Method", least=0.0, above=True)
-    missing: str = setting("refuse", "What to do about missing values (NaN): refuse, or "
-        "marginalize. That integrates them out, missing at random.", heading="Data",
-        choices=MISSINGS)
-    batch_size: int | None = setting(None, "Rows of an iteration, over rows of each worker, whose "
-        "statistics replace those they had before. Default: all rows in every iteration.",
+    floor_fits: str = setting("last", "Restarts with a component that only the floor under "
+        "variances keeps from being singular: kept only if all restarts have one (last), or judged "
+        "like others, without a warning (keep).", heading="Start", choices=("last", "keep"))
+    least_rows: float = setting(0.5, "Least number of rows (sum of responsibilities) of every "
+        "component. If below one, a smaller component is reinitialised, and left out the fourth "
+        "time; else the smallest is left out, one per iteration, and rows count relative to the "
+        "largest weight. In a study at least 5, unless --publish-anyway.", heading="Method",
+        least=0.0, above=True)
+    missing: str = setting("refuse", "What to do about missing values (NaN): refuse them, or "
+        "integrate them out (marginalize), assuming that they are missing at random.",
+        heading="Data", choices=MISSINGS)
+    batch_size: int | None = setting(None, "Rows of a batch (over rows, of each worker), whose "
+        "statistics replace their previous ones. Default: all rows in every iteration.",
         heading="Method", least=1)
     step_size: float | None = setting(None, "With --batch-size, stochastic EM: the statistics move "
         "by t^-A toward those of the t-th batch, 0.5 < A <= 1.", heading="Method", least=0.5,
         most=1.0, above=True)
     accelerate: str | None = setting(None, "Fewer sums: up to 8 steps of each hub on its own "
-        "features between them (local:8), M-steps extrapolated (squarem), or both. What a sum "
-        "shows to be too much is taken back. Default: none.", heading="Method",
+        "features between them (local:8), extrapolated M-steps (squarem), or both. Steps that "
+        "lower the log-likelihood are rejected. Default: none.", heading="Method",
         words=PACES, idle=idle.IN_BATCHES)
-    every_weight: bool = setting(False, "Count even responsibilities that together are below "
-        "rounding (slower).", heading="Method")
-    tol: float = setting(1e-7, "Stop when the log-likelihood per sample changes by less at all "
-        "roots.", heading="Stopping", least=0.0)
-    max_iter: int = setting(1000, "Most iterations. With 0 the start alone.", heading="Stopping",
-        least=0)
+    every_weight: bool = setting(False, "Count even responsibilities whose sum is below rounding "
+        "(slower).", heading="Method")
+    tol: float = setting(1e-7, "Stop when the log-likelihood per sample changes by less than this "
+        "at all roots.", heading="Stopping", least=0.0)
+    max_iter: int = setting(1000, "Maximum number of iterations; 0: the start alone.",
+        heading="Stopping", least=0)
     dtype: Any = setting("float64", "Precision: float64 or float32.", heading="Running",
         choices=DTYPES)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.step_size is not None and self.batch_size is None:
-            raise InputError(Setting("step_size"), " is how far the statistics move toward a "
-                "batch's, but there are no batches; give ", Setting("batch_size"))
+            raise InputError(Setting("step_size"), " is how far the statistics move toward those "
+                "of a batch, but there are no batches; give ", Setting("batch_size"))
 
 
 class KmeansSettings(Settings, heading="Model"):
@@ -301,25 +308,26 @@ class KmeansSettings(Settings, heading="Model"):
 
     n_clusters: int = setting(2, "Number of clusters.", flags="-k --clusters", least=1)
     method: str = setting("lloyd", "lloyd: iterations until no row changes its cluster; grid: one "
-        "shot over features, one message of each agent (Ding et al. 2016).", heading="Method",
-        choices=METHODS)
+        "shot over features, with one message from each agent (Ding et al. 2016).",
+        heading="Method", choices=METHODS)
     scale: str = setting("none", "Features as they are (none), or standardized (standard). "
-        "Centres are in the data's units all the same; distances and inertia are of standardized "
-        "features.", choices=SCALES)
+        "Centres keep the data's units; distances and inertia are those of standardized features.",
+        choices=SCALES)
     init: Any = setting("k-means++", "Start: k-means++ (greedy), or random (shared rows). With "
-        "--secure-sum over rows k-means++ is among means of groups of rows, and random refused.",
+        "--secure-sum over rows k-means++ takes means of groups of rows, and random is refused.",
         heading="Start", choices=CLUSTER_INITS, idle=idle.STARTED)
     n_init: int = changed(FitSettings, "n_init", idle=[idle.RESTARTED, idle.FEW_STARTS])
-    missing: str = changed(FitSettings, "missing", help="What to do about missing values "
-        "(NaN): refuse, or marginalize. Distances and means are then of what is there (k-POD).")
+    missing: str = changed(FitSettings, "missing", help="What to do about missing values (NaN): "
+        "refuse them, or marginalize: distances and means of observed values (k-POD).")
     seed: int = changed(MixtureSettings, "seed")
-    participation: float = setting(1.0, "At a server: probability that a worker, or agent, takes "
-        "part in an iteration. Who does not counts with what it sent last.",
+    participation: float = setting(1.0, "At a server: probability that a worker or agent takes "
+        "part in an iteration. The last message of an absent one still counts.",
         heading="Messages and faults", least=1e-6, most=1.0)
     batch_size: int | None = changed(FitSettings, "batch_size", help="Rows of a batch, after which "
-        "the centres follow (incremental Lloyd); an iteration is then a pass over all rows. "
+        "centres are updated (incremental Lloyd); an iteration is then a pass over all rows. "
         "Default: all rows at once.", idle=None)
-    max_iter: int = changed(FitSettings, "max_iter", 300, help="Most iterations.", least=1)
+    max_iter: int = changed(FitSettings, "max_iter", 300, help="Maximum number of iterations.",
+        least=1)
     dtype: Any = changed(FitSettings, "dtype")
     n_threads: int | None = changed(SumSettings, "n_threads")
 
@@ -334,63 +342,66 @@ class SelectSettings(Settings, heading="Selection", kept=False):
     covariance_type: str = setting("full", "Covariance types, with commas: full, diag, "
         "spherical, tied, tied-diag, tied-spherical.", flags="--covariance", heading="Model",
         words=COVARIANCE_TYPES)
-    criterion: str = setting("bic", "bic, aic, icl, or heldout: log-likelihood of rows not fitted "
-        "to. That is per sample, and the higher the better; of the others, icl being BIC and the "
-        "entropy of the responsibilities, the lower.", choices=CRITERIA)
+    criterion: str = setting("bic", "bic, aic, icl (BIC plus twice the entropy of the "
+        "responsibilities), of which lower is better; or heldout: log-likelihood per sample of "
+        "rows that were not fitted to, of which higher is better.", choices=CRITERIA)
     n_folds: int = setting(5, "With --criterion heldout: parts of the rows, each held out once.",
         flags="--folds", least=2, idle=idle.HELD_OUT)
-    one_standard_error: bool = setting(False, "With --criterion heldout: choose the model of "
+    one_standard_error: bool = setting(False, "With --criterion heldout: choose the model with the "
         "fewest parameters that is at most one standard error worse than the best.",
         idle=idle.HELD_OUT)
-    n_jobs: int | None = setting(None, "Processes, a thread each. They do not change the results. "
-        "Default: all processors.", flags="-j --jobs", heading="Running", least=1, most=1024)
+    n_jobs: int | None = setting(None, "Number of processes, with one thread each; results do not "
+        "depend on it. Default: all processors.", flags="-j --jobs", heading="Running", least=1,
+        most=1024)
 
 
 class SaemSettings(Settings, heading="Method"):
     """Stochastic approximation EM: see `vpem.fit_saem`."""
 
-    n_chains: int | None = setting(None, "Chains of each individual. Default: 4 to 10, or up to 50 "
+    n_chains: int | None = setting(None, "Chains per individual. Default: 4 to 10, or up to 50 "
         "where latents are drawn exactly, which costs little.", flags="--chains", heading="Sampler",
         least=1, most=10_000)
-    n_iter: int = setting(1000, "Most iterations.", flags="--iterations --max-iter",
+    n_iter: int = setting(1000, "Maximum number of iterations.", flags="--iterations --max-iter",
         heading="Stopping", least=1)
-    burn_in: int | None = setting(None, "Iterations of step 1, in which samplers adapt. Default: "
-        "200, or two fifths of fewer than 500.", least=0)
-    decay: float = setting(0.7, "After the burn-in the k-th step is k^-D; D above 0.5 and at most "
-        "1.", least=0.5, most=1.0, above=True)
+    burn_in: int | None = setting(None, "Iterations with step 1, in which samplers adapt. Default: "
+        "200, or two fifths of all iterations if they are fewer than 500.", least=0)
+    decay: float = setting(0.7, "After the burn-in the k-th step is k^-D, 0.5 < D <= 1.",
+        least=0.5, most=1.0, above=True)
     longest_step: Any = setting("auto", "Longest step of the statistics: auto (with a codec what "
-        "its noise allows, else 1), or G, 0 < G <= 1. The result tells it.")
+        "its noise allows, else 1), or G, 0 < G <= 1. The result states it.")
     average: str = setting("statistics", "What the server averages: statistics, or models of the "
         "devices (biased where devices differ).", heading="Network", choices=AVERAGES)
-    shares: str = setting("individuals", "With --average models, what counts alike: individuals "
-        "or devices.", heading="Network", choices=SHARES, idle=idle.OF_MODELS)
+    shares: str = setting("individuals", "With --average models: whether individuals or devices "
+        "have equal weights.", heading="Network", choices=SHARES, idle=idle.OF_MODELS)
     codec: Any = setting(None, "Codec of the statistics that devices send: qsgd:8bits, "
         "natural:12bits, topk:0.1, randk:0.1, blockp:64, float32. Default: numbers as they are.",
         flags="--compress", heading="Messages and faults", words=CODECS)
-    feedback: str | None = setting(None, "What devices do about a codec's error. memory: send how "
-        "far they are from what the server has of them; error: from what it has of all, and add "
-        "what was left out to the next; change: as error, but add nothing; none: send statistics "
-        "as they are, which loses the fit with coarse codecs. Default: memory with --compress.",
+    feedback: str | None = setting(None, "How devices correct a codec's error. memory: send the "
+        "difference from what the server has of the device; error: send the difference from the "
+        "server's mean, and add what the codec left out to the next message; change: as error, but "
+        "add nothing; none: send statistics as they are, which fails with coarse codecs. Default: "
+        "memory with --compress.",
         heading="Messages and faults", choices=FEEDBACKS)
     participation: float = setting(1.0, "Probability that a device takes part in an iteration.",
         heading="Messages and faults", least=1e-6, most=1.0)
-    missing: str = setting("refuse", "What to do about missing measurements: refuse, or "
-        "marginalize. That integrates them out, missing at random. An empty value is missing, and "
-        "for bifactor and gmm a line that is not there.", heading="Individuals", choices=MISSINGS)
-    batch_size: int | None = setting(None, "Individuals of each device that an iteration "
-        "simulates, drawn anew; the latents of the others stay. Default: all.", least=1)
-    tol: float = setting(0.1, "Stop when every parameter is nearer to where it settles than this "
-        "part of its standard error; 0: never.", heading="Stopping", least=0.0)
-    window: int = setting(50, "Iterations from one look at that to the next.", heading="Stopping",
+    missing: str = setting("refuse", "What to do about missing measurements: refuse them, or "
+        "integrate them out (marginalize), assuming that they are missing at random. An empty "
+        "value is missing, and for bifactor and gmm so is an absent line.", heading="Individuals",
+        choices=MISSINGS)
+    batch_size: int | None = setting(None, "Individuals of each device, drawn at random, that an "
+        "iteration simulates; the latents of the others stay. Default: all.", least=1)
+    tol: float = setting(0.1, "Stop when every parameter is closer to its limit than this part of "
+        "its standard error; 0: never.", heading="Stopping", least=0.0)
+    window: int = setting(50, "Iterations from one such check to the next.", heading="Stopping",
         least=1, idle=idle.NEVER)
-    n_conditional: int = setting(200, "Draws of each chain at the estimates: individuals, "
-        "intervals, standard errors.", flags="--conditional-draws",
+    n_conditional: int = setting(200, "Draws per chain at the estimates, for individuals, "
+        "intervals and standard errors.", flags="--conditional-draws",
         heading="Draws at the estimates", least=2)
-    n_importance: int = setting(5000, "Draws of each individual for the log-likelihood.",
+    n_importance: int = setting(5000, "Draws per individual for the log-likelihood.",
         flags="--importance-draws", heading="Draws at the estimates", least=10)
     level: float = setting(0.95, "Probability of the intervals of individuals.",
         heading="Draws at the estimates", least=0.01, most=0.999)
-    seed: int = setting(0, "Seeds samplers, codecs and participation.", heading="Start", least=0,
+    seed: int = setting(0, "Seed of samplers, codecs and participation.", heading="Start", least=0,
         most=2**64 - 1)
 
     def __post_init__(self) -> None:
@@ -416,33 +427,33 @@ class SaemSettings(Settings, heading="Method"):
 
 
 class FedSettings(Settings, heading="Method"):
-    """FedEM, whatever its statistics are of: see `vpem.steps.fedem.run_fedem`."""
+    """FedEM with any statistics: see `vpem.steps.fedem.run_fedem`."""
 
-    step_size: Any = setting("auto", "auto: 1 where nothing is noisy, else what noise allows; G or "
-        "constant:G; or decreasing:G,A: G k^-A in iteration k, A 0.5 if not given; 0 < G <= 1.")
+    step_size: Any = setting("auto", "Step: auto (1 without noise, else what noise allows); G or "
+        "constant:G; or decreasing:G,A: G k^-A in iteration k, by default A = 0.5; 0 < G <= 1.")
     participation: float = setting(1.0, "Probability that a worker takes part in an iteration.",
         heading="Messages and faults", least=1e-6, most=1.0)
-    batch_size: int | None = setting(None, "Rows a worker draws of its own in an iteration. "
+    batch_size: int | None = setting(None, "Rows that a worker draws of its own in an iteration. "
         "Default: all; with --variance-reduction the square root of half of them.", least=1)
-    variance_reduction: bool = setting(False, "VR-FedEM.")
-    inner: int | None = setting(None, "Iterations of an outer loop of VR-FedEM. Default: as many "
-        "as cost one pass.", least=1)
-    memory: str = setting("first", "What the workers' memories start from: first (their first "
-        "corrections), zero, or none: there are none.", choices=MEMORIES, idle=idle.EXACT_ZERO)
+    variance_reduction: bool = setting(False, "Reduce the variance of batches: VR-FedEM.")
+    inner: int | None = setting(None, "Inner iterations per outer iteration of VR-FedEM. Default: "
+        "as many as cost one pass.", least=1)
+    memory: str = setting("first", "Start of the workers' memories: their first corrections "
+        "(first), or zero; none: no memories.", choices=MEMORIES, idle=idle.EXACT_ZERO)
     alpha: float | None = setting(None, "Step of the memories. Default: 1/(1 + omega) of the "
         "codec.", least=0.0, most=1.0, idle=idle.EXACT)
-    weighting: str = setting("rows", "What a mean over workers counts alike: rows, or workers.",
-        choices=WEIGHTINGS)
+    weighting: str = setting("rows", "Whether rows or workers have equal weights in a mean over "
+        "workers.", choices=WEIGHTINGS)
     max_iter: int | None = changed(FitSettings, "max_iter", None, least=0)
-    n_epochs: float | None = setting(None, "Stop after the iteration that reaches so many epochs; "
-        "as many conditional expectations as rows are one, and the start takes one.",
-        flags="--epochs", heading="Stopping", least=0.0, above=True)
+    n_epochs: float | None = setting(None, "Stop after the iteration that reaches this many "
+        "epochs. An epoch is as many conditional expectations as there are rows; the start takes "
+        "one.", flags="--epochs", heading="Stopping", least=0.0, above=True)
     tol: float = setting(1e-10, "Stop when the squared norm of the mean correction is at most this "
         "part of the statistic's, several times in a row where anything is drawn or quantized; or "
-        "when noise that stays is all that moves it. 0: never.", heading="Stopping", least=0.0)
+        "when only persistent noise moves it. 0: never.", heading="Stopping", least=0.0)
     record_every: int = setting(1, "Iterations from one record of objective and mean field to the "
-        "next; a record takes a pass over all rows, which counts as no epoch.", heading="Output",
-        least=1)
+        "next; a record takes a pass over all rows, which does not count as an epoch.",
+        heading="Output", least=1)
     n_threads: int | None = changed(SumSettings, "n_threads")
 
 
@@ -452,15 +463,15 @@ class FedMixtureSettings(MixtureSettings, FedSettings, heading="Model"):
     compress: str | None = changed(SumSettings, "compress", help="Codec of what workers send: "
         "qsgd:6bits:32, or qsgd:4bits:32 with a tied covariance. Others: qsgd:8bits, "
         "natural:12bits, blockp:64, randk:0.1, topk:0.1 (with error feedback), float32. The setup "
-        "is then sent in few bits too. Default: numbers as they are.")
+        "is then sent in few bits, too. Default: numbers as they are.")
     covariance_type: str = changed(MixtureSettings, "covariance_type", help="full, diag, "
         "spherical, tied, tied-diag, tied-spherical. Tied ones are shared by all components, with "
         "far smaller messages.")
     missing: str = changed(FitSettings, "missing")
-    floor: float | None = setting(None, "Least variance in any direction relative to the "
-        "features' own, to which smaller ones, which noise can ask for, are raised. Default: the "
-        "error of a sum, 1e-4 at most; 0 where nothing is noisy: EM.", least=0.0, most=1.0)
-    seed: int = changed(MixtureSettings, "seed", help="Seeds start, workers, batches, codec, and "
+    floor: float | None = setting(None, "Least variance in any direction, relative to that of the "
+        "features; smaller ones, which noise can cause, are raised to it. Default: the error of a "
+        "sum, at most 1e-4; 0 without noise, as in EM.", least=0.0, most=1.0)
+    seed: int = changed(MixtureSettings, "seed", help="Seed of start, workers, batches, codec, and "
         "graphs.")
-    max_iter: int | None = changed(FitSettings, "max_iter", None, help="Most iterations. Default: "
-        "1000 where steps are whole (constant:1), as many more as they are shorter.", least=1)
+    max_iter: int | None = changed(FitSettings, "max_iter", None, help="Maximum number of "
+        "iterations. Default: 1000 with constant:1, and more with shorter steps.", least=1)

@@ -277,12 +277,12 @@ CYCLES = 3
 
 
 ANSWERING: Sentence = (
-    Setting("participation"), " is of those who answer a server; leave it out, or on a graph take ",
-    Setting("agent_dropout"),
+    Setting("participation"), " applies to workers or agents of a server; leave it out, or on a "
+    "graph take ", Setting("agent_dropout"),
 )  # fmt: skip
 INACTIVE: Sentence = (
-    Setting("agent_dropout"), " is of agents of a graph; leave it out, or for those who answer a "
-    "server, or add along a tree, take ", Setting("participation"),
+    Setting("agent_dropout"), " applies to rounds between the agents of a graph; leave it out, or "
+    "at a server or along a tree take ", Setting("participation"),
 )  # fmt: skip
 
 

@@ -128,29 +128,29 @@ def proven_factor(party: float = 1.0, server: float = 1.0) -> float:
 
 
 def one_shot(
-    asked: KmeansInputs, network: Network, ledger: Ledger, how: KmeansSettings
+    inputs: KmeansInputs, network: Network, ledger: Ledger, how: KmeansSettings
 ) -> Clustering:
     """Cluster rows by one message of each party (a hub of a star) to the server, and one back.
 
     Up go centres, labels and an inertia, down centres and labels, and up the inertia of what came
     of it. A row's cluster is that of its cell.
     """
-    _check(asked, network)
+    _check(inputs, network)
     blocks, threads = network.blocks, thread_count(how.n_threads)
     terms = FeatureTerms(
-        asked.X,
+        inputs.X,
         blocks,
         "spherical",
-        scaling=asked.scaling,
-        row_weights=asked.row_weights,
+        scaling=inputs.scaling,
+        row_weights=inputs.row_weights,
         n_threads=threads,
-        dtype=asked.dtype,
+        dtype=inputs.dtype,
     )
     holders = network.total.holders
-    clustered = _cluster_parties(asked, terms, holders, how, threads)
+    clustered = _cluster_parties(inputs, terms, holders, how, threads)
     with about(holders.engine, "server"):
         sent = holders.gather(clustered, holders.n_agents)
-        answer = None if sent is None else _join_cells(sent, asked, how, threads)
+        answer = None if sent is None else _join_cells(sent, inputs, how, threads)
         joined, parts = holders.bcast(None if answer is None else answer[0], holders.n_agents), []
         for party in joined["parties"]:
             part = None if answer is None else answer[1].pop(party)
@@ -161,9 +161,9 @@ def one_shot(
     distances = distances_of_all(holders, terms, own, labels)
     if len(joined["parties"]) > 1:
         _count_messages(network, ledger, joined["parties"], terms.n_samples, how.n_clusters)
-    assert asked.deviations is not None
-    centres, scaling, deviations = join_centres(network, own, asked.scaling, asked.deviations)
-    inertia = weighed(distances, asked.row_weights)
+    assert inputs.deviations is not None
+    centres, scaling, deviations = join_centres(network, own, inputs.scaling, inputs.deviations)
+    inertia = weighed(distances, inputs.row_weights)
     expected = 8.0 * (log(how.n_clusters) + 2.0)
     alone = len(joined["parties"]) == 1
     return Clustering(
@@ -172,7 +172,7 @@ def one_shot(
         distances=np.sqrt(distances),
         inertia=inertia,
         root_inertia=np.array([inertia]),
-        counts=np.bincount(labels, asked.row_weights, how.n_clusters).astype(np.float64),
+        counts=np.bincount(labels, inputs.row_weights, how.n_clusters).astype(np.float64),
         history=[inertia],
         converged=joined["converged"],
         split="features",
@@ -193,7 +193,7 @@ def one_shot(
 
 
 def _cluster_parties(
-    asked: KmeansInputs,
+    inputs: KmeansInputs,
     terms: FeatureTerms,
     holders: Placement,
     how: KmeansSettings,
@@ -205,8 +205,8 @@ def _cluster_parties(
     for block, party in enumerate(holders.own.tolist()):
         own = np.ascontiguousarray(data[:, offsets[block] : offsets[block + 1]])
         if own.shape[1]:
-            weights, stream = asked.row_weights, party + 1
-            run, took = _best(own, weights, how, stream, asked.restarts, n_threads)
+            weights, stream = inputs.row_weights, party + 1
+            run, took = _best(own, weights, how, stream, inputs.restarts, n_threads)
             sent[party] = {
                 "centres": run.centres[0],
                 "labels": run.labels,
@@ -218,10 +218,10 @@ def _cluster_parties(
 
 
 def _join_cells(
-    sent: dict[int, Report], asked: KmeansInputs, how: KmeansSettings, n_threads: int
+    sent: dict[int, Report], inputs: KmeansInputs, how: KmeansSettings, n_threads: int
 ) -> tuple[Report, dict[int, NDArray[np.float64]]]:
     """Cluster the cells at the server: what it sends all parties, and centres (K, d_b) of each."""
-    n_samples = len(asked.X)
+    n_samples = len(inputs.X)
     cells = np.zeros(n_samples, dtype=np.intp)
     for said in sent.values():
         both = cells * how.n_clusters + said["labels"]
@@ -231,8 +231,8 @@ def _join_cells(
     np.minimum.at(first, cells, np.arange(n_samples))
     # At the product of the parties' centres.
     places = np.concatenate([said["centres"][said["labels"][first]] for said in sent.values()], 1)
-    heavy = np.bincount(cells, asked.row_weights, n_cells).astype(np.float64)
-    clustered, took = _best(places, heavy, how, SERVER_STREAM, asked.restarts, n_threads)
+    heavy = np.bincount(cells, inputs.row_weights, n_cells).astype(np.float64)
+    clustered, took = _best(places, heavy, how, SERVER_STREAM, inputs.restarts, n_threads)
     ends = np.cumsum([said["centres"].shape[1] for said in sent.values()])
     answer = {
         "parties": list(sent),
@@ -261,25 +261,25 @@ def _count_messages(
     total.count(INERTIA_BYTES, roots)
 
 
-def _check(asked: KmeansInputs, network: Network) -> None:
+def _check(inputs: KmeansInputs, network: Network) -> None:
     """Refuse what makes no sense in one shot."""
     if not network.graph.has_server:
         raise InputError(
             "one-shot k-means joins the parties' cells at a server, but the graph has none; take "
             "the topology star, or method lloyd"
         )
-    if asked.misses:
+    if inputs.misses:
         raise InputError(
             "values are missing, but one shot joins cells by distances of all features, which the "
             "factor it is proven to be within needs; take ",
             Setting("method", "lloyd"),
         )
-    if asked.init != "k-means++":
+    if inputs.init != "k-means++":
         raise InputError(
             "one-shot k-means starts each party's own clustering by k-means++: rows, centres or "
             "random rows to start from are for method lloyd"
         )
-    if isinstance(asked.X, FileMatrix):
+    if isinstance(inputs.X, FileMatrix):
         raise InputError(
             "one-shot k-means keeps each party's features in memory, but the data are read from "
             "disk; raise the memory limit, or take method lloyd"
@@ -379,39 +379,39 @@ def kmeans_features(
     if network.agents.apart:
         sample_weight = network.agents.bcast(sample_weight)
         X, feature_names = bring(X, network, feature_names, how.missing)
-    asked = prepare(
+    inputs = prepare(
         X, network.blocks.n_features, how, sample_weight, feature_names,
         n_of_centres=n_features, some=network.total.holders.any,
     )  # fmt: skip
     if how.method == "lloyd":
-        check_kept(asked.X, network, how.n_clusters, how.batch_size)
+        check_kept(inputs.X, network, how.n_clusters, how.batch_size)
     ledger = Ledger(network.graph)
-    network.charge_setup(ledger, len(asked.X), asked.dtype.itemsize)
+    network.charge_setup(ledger, len(inputs.X), inputs.dtype.itemsize)
     if saver is not None and how.method == "grid":
         raise InputError(
             "one-shot clustering has no iterations, and so no checkpoints; leave them out, or take "
             "method lloyd"
         )
     if saver is not None:
-        saver.begin(describe_kmeans("kmeans-features", asked, network, how))
+        saver.begin(describe_kmeans("kmeans-features", inputs, network, how))
     if how.method == "grid":
         if labels:
-            charge_clusters(network, ledger, len(asked.X))
-        clustering = one_shot(asked, network, ledger, how)
+            charge_clusters(network, ledger, len(inputs.X))
+        clustering = one_shot(inputs, network, ledger, how)
         clustering.seconds = time.perf_counter() - began
         warn_of_outcome(clustering, how.max_iter)
         return clustering
     threads = thread_count(how.n_threads)
     with one_blas_thread():
         terms = terms_of(
-            asked.X,
+            inputs.X,
             network.blocks,
             "spherical",
-            missing=asked.misses,
-            scaling=asked.scaling,
-            row_weights=asked.row_weights,
+            missing=inputs.misses,
+            scaling=inputs.scaling,
+            row_weights=inputs.row_weights,
             n_threads=threads,
-            dtype=asked.dtype,
+            dtype=inputs.dtype,
         )
         complete(terms, network, in_sums=True)  # which k-means has none of
         agree_on_units(terms, network.total, ledger)
@@ -419,15 +419,15 @@ def kmeans_features(
         places = np.argsort(terms.blocks.order)
         kept = LloydRuns(
             shape, terms.n_samples, network.total,
-            undo=lambda centres: asked.scaling.undo(centres[:, places]),
+            undo=lambda centres: inputs.scaling.undo(centres[:, places]),
         )  # fmt: skip
-        attempts = _OverFeatures(asked, terms, network, how, kept, callback)
-        numbers = range(asked.restarts)
+        attempts = _OverFeatures(inputs, terms, network, how, kept, callback)
+        numbers = range(inputs.restarts)
         restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept, callback)
         best = restarts.best(network.total, attempts)
         if labels:
             charge_clusters(network, ledger, terms.n_samples)
-        clustering = _clustering(best, asked, terms, network, restarts.outcome(began))
+        clustering = _clustering(best, inputs, terms, network, restarts.outcome(began))
     warn_of_outcome(clustering, how.max_iter)
     return clustering
 
@@ -436,7 +436,7 @@ def kmeans_features(
 class _OverFeatures:
     """Runs of one restart after the other, over the features of all hubs."""
 
-    asked: KmeansInputs
+    inputs: KmeansInputs
     terms: FeatureTerms
     network: Network
     how: KmeansSettings
@@ -445,20 +445,20 @@ class _OverFeatures:
 
     def __call__(self, restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:
         """Run one restart; returns also the rows that it started at."""
-        asked, terms, network = self.asked, self.terms, self.network
+        inputs, terms, network = self.inputs, self.terms, self.network
         total, k, n = restart.total, self.how.n_clusters, terms.n_samples
-        stream = RowStream(restart.rng, asked.row_weights, terms.n_samples)
-        chosen = asked.rows
+        stream = RowStream(restart.rng, inputs.row_weights, terms.n_samples)
+        chosen = inputs.rows
         if restart.saved is not None:
             start, chosen = restart.loop["centres"], restart.drawn()
         elif restart.start is not None:
             begun = self.kept.begun_at(restart.start)
-            start, chosen = asked.scaling.apply(begun)[:, terms.blocks.order], None
-        elif asked.centres is not None:
+            start, chosen = inputs.scaling.apply(begun)[:, terms.blocks.order], None
+        elif inputs.centres is not None:
             own = slice(None) if network.part_of is None else own_columns_of_hubs(network)
-            start = asked.scaling.apply(asked.centres[:, own])[:, terms.blocks.order]
+            start = inputs.scaling.apply(inputs.centres[:, own])[:, terms.blocks.order]
         else:
-            if asked.init == "k-means++":
+            if inputs.init == "k-means++":
                 chosen = seed_features(terms, total, k, stream, teller(self.callback))
             elif chosen is None:
                 chosen = stream.draw_distinct(k)
@@ -474,22 +474,22 @@ class _OverFeatures:
 
 def _clustering(
     best: Best[Lloyd],
-    asked: KmeansInputs,
+    inputs: KmeansInputs,
     terms: FeatureTerms,
     network: Network,
     outcome: Report,
 ) -> Clustering:
     """Return what the best run comes to, in the user's order of features and units."""
     run, holders, roots = best.run, network.total.holders, network.total.roots
-    assert asked.deviations is not None
+    assert inputs.deviations is not None
     centres, scaling, deviations = join_centres(
-        network, run.centres, asked.scaling, asked.deviations
+        network, run.centres, inputs.scaling, inputs.deviations
     )
     inertia, disagreement = run.inertia, 0.0
     if network.whole.total.n_roots > 1:
         # By the centres that are returned, not as some root finds it.
-        labels, distances = _nearest(asked, terms, network, run.centres, centres)
-        counts = np.bincount(labels, asked.row_weights, len(centres)).astype(np.float64)
+        labels, distances = _nearest(inputs, terms, network, run.centres, centres)
+        counts = np.bincount(labels, inputs.row_weights, len(centres)).astype(np.float64)
         first = roots.bcast(run.labels[0] if roots.mine(0) else None)
         disagreement = float(holders.any((run.labels != first).any(axis=0)).mean())
     else:
@@ -502,7 +502,7 @@ def _clustering(
         centres=centres,
         labels=labels,
         distances=np.sqrt(distances),
-        inertia=weighed(distances, asked.row_weights),
+        inertia=weighed(distances, inputs.row_weights),
         root_inertia=inertia,
         counts=counts,
         history=run.history,
@@ -520,7 +520,7 @@ def _clustering(
 
 
 def _nearest(
-    asked: KmeansInputs,
+    inputs: KmeansInputs,
     terms: FeatureTerms,
     network: Network,
     own: NDArray[np.float64],
@@ -528,7 +528,7 @@ def _nearest(
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Nearest centre of each row and its squared distance, those of all processes added."""
     if not network.agents.apart:
-        return nearest(asked.X, centres, asked.scaling, terms.n_threads)
+        return nearest(inputs.X, centres, inputs.scaling, terms.n_threads)
     labels, distances = np.empty(terms.n_samples, np.int32), np.empty(terms.n_samples)
     for rows in terms.chunks(len(own)):
         squares = network.agents.allreduce(terms.squares(own, rows).sum(axis=0, dtype=np.float64))

@@ -237,9 +237,9 @@ def _prepared(
     secure = Setting("secure_sum", True)
     if holders.masks is not None and sample_weight is not None:
         raise InputError(
-            Setting("sample_weight"), " is told of every row to all workers, whose means count by "
-            "what their rows weigh and from whom ", secure, " is to hide it; leave out one of the "
-            "two, or fit by EM over rows",
+            "means of workers are weighted by ", Setting("sample_weight"), ", which all workers "
+            "learn for every row, but ", secure, " is to hide it; leave out one of the two, or fit "
+            "by EM over rows",
         )  # fmt: skip
     if holders.masks is not None and how.missing == "marginalize":
         raise InputError(

@@ -181,7 +181,7 @@ def codec_of_first(codec: Codec | None) -> Codec | None:
 class FedSetup:
     """What workers agree on before the first iteration, and what that costs.
 
-    The codec is of the moments, where there is a server; None: all is exact.
+    Moments are sent with the codec, where there is a server; None: everything is exact.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class FedSetup:
         """Return the sum of Lloyd's iterations: with a codec, of what has changed in messages."""
         if self.codec is None:
             return self.total
-        # Weight and sum of each cluster, weights of what there is, inertia, and rows that changed.
+        # Weight and sum of each cluster, weights of observed values, inertia, rows that changed.
         size = len(centres) + (2 if observed else 1) * centres.size + 2
         known = np.zeros((len(self.held.counts), size))
         changes = Compressed(at_server(self.total), Quantizer(LLOYD, known.shape[1]), self.rng)
@@ -293,8 +293,8 @@ class FedSetup:
             start = init.over(model.blocks, model.covariance_type, model.scaling)
             if start.n_components != model.n_components:
                 raise InputError(
-                    f"the starting model has {start.n_components} components, "
-                    f"{model.n_components} were asked for"
+                    f"the starting model has {start.n_components} components, the fit has "
+                    f"{model.n_components}"
                 )
             return first_statistics(model, start), None
         held = self.held

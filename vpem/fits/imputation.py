@@ -1,7 +1,7 @@
 """FedMissEM: observers of parts of a matrix find what none saw, by a matrix of low rank.
 
 Dieuleveut, Fort, Moulines and Robin 2021, section 4. An entry's law has a natural parameter theta,
-and theta = U V^T is of rank r. Of n copies of the matrix, one an observer, each has seen a part.
+and theta = U V^T has rank r. Each of n observers has seen a part of its copy of the matrix.
 The E-step fills an observer's copy by the mean that theta foretells; the mean of the copies is the
 statistic of `vpem.steps.fedem`; the M-step is in `vpem.terms.lowrank.model`. What is minimized is
 
@@ -111,7 +111,7 @@ class ImputationChoice:
         return float(np.sqrt(mean)) if self.law.name == "gaussian" else mean
 
     def describe(self) -> Report:
-        """Return what there is to report of the choice, errors in units of the fit."""
+        """Report the choice, errors in units of the fit."""
         weight, lost, means = self.errors
         columns = [
             {"column": self.columns[j], "error": self.loss(lost[[j]], weight[[j]]),
@@ -175,7 +175,7 @@ def _reason_without_mixture(observations: Observations, how: ImputeSettings) -> 
     if how.method == "lowrank":
         return "the method was given"
     if observations.n_observers > 1:
-        return "with several observers it sends sums of another kind, and has to be asked for"
+        return "with several observers it sends sums of another kind, and must be requested"
     if how.law != "gaussian":
         return f"entries are of the {how.law} law"
     if changed:
@@ -580,9 +580,9 @@ def _warn(imputation: Imputation, tol: float, noise_stays: bool) -> None:
     if run.in_noise:
         warnings.warn(
             VpemWarning(
-                f"at rest after {run.n_iter} iterations but for the noise of entries drawn anew, "
+                f"at rest after {run.n_iter} iterations, except for the noise of drawn entries, "
                 "which stays in the result: ", Setting("variance_reduction", True),
-                " takes it away, smaller steps leave less of it",
+                " removes it, smaller steps reduce it",
             ),
             stacklevel=3,
         )  # fmt: skip
@@ -592,7 +592,7 @@ def _warn(imputation: Imputation, tol: float, noise_stays: bool) -> None:
         )  # fmt: skip
         if noise_stays:
             advice = (
-                "entries drawn anew keep it moving; try ",
+                "entries drawn in every iteration keep it moving; try ",
                 Setting("variance_reduction", True),
                 " or all entries",
             )

@@ -337,10 +337,10 @@ def _probabilities(values: NDArray[Any], n_components: int) -> NDArray[np.float6
 class Labelled:
     """What a fit knows of its labels, which one ``agent`` has.
 
-    ``known`` is of the hub that has them, in the process of its root. ``names`` are of the first
-    components, one a label; ``counts`` are rows of each component (K,) by what is known, each as
-    much as is known of it, and ``n_rows`` rows of which something is known. ``mark`` is a checksum
-    of what this process has of them.
+    ``known`` is the term of the hub that has them, in the process of its root. ``names`` are those
+    of the first components, one per label; ``counts`` (K,) are the known probabilities of each
+    component summed over rows, and ``n_rows`` the rows with a label. ``mark`` is a checksum of this
+    process's labels.
     """
 
     known: Known | None

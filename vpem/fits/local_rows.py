@@ -136,8 +136,9 @@ def _filled(rows: Vector) -> Vector:
 class MomentSums:
     """Sums by which workers agree on what the data are like.
 
-    ``masses`` (n,) are what the rows of each worker weigh. The codec is of the moments, where there
-    is a server; None: all is exact. ``reach`` is where rows lie, where sums are masked.
+    ``masses`` (n,) are the total weights of each worker's rows. Moments are sent with the codec,
+    where there is a server; None: everything is exact. ``reach`` says where rows lie, if sums are
+    masked.
     """
 
     reach: Reach | None = None
@@ -316,10 +317,10 @@ class LocalRows:
 
     def check(self, X: Any) -> None:
         """Raise InputError unless these are the rows of this process's workers."""
-        wanted = self.rows.stop - self.rows.start
-        if len(X) != wanted:
+        n_rows = self.rows.stop - self.rows.start
+        if len(X) != n_rows:
             raise InputError(
-                f"the workers of this rank hold {wanted} rows, but it was given {len(X)}; give "
+                f"the workers of this rank hold {n_rows} rows, but it got {len(X)}; give "
                 "the rows of its own workers, worker by worker"
             )
 
@@ -473,23 +474,23 @@ def charge_weights(total: Sum, counts: NDArray[np.intp]) -> None:
 def read_rows(X: Any, groups: Sequence[NDArray[np.intp]]) -> Floats:
     """Read some rows (m, d) of the data, group by group (increasing numbers), and keep no others.
 
-    Of a file, a read is of the rows from the first to the last that are wanted of those that are
-    read at once.
+    A file is read in runs of ``X.step`` rows, each from the first to the last row of it that is
+    needed.
     """
-    wanted = np.concatenate([np.empty(0, dtype=np.intp), *groups])
+    rows = np.concatenate([np.empty(0, dtype=np.intp), *groups])
     if isinstance(X, np.ndarray):
-        return np.ascontiguousarray(X[wanted])
-    found = np.empty((len(wanted), X.shape[1]), dtype=X.dtype)
+        return np.ascontiguousarray(X[rows])
+    read = np.empty((len(rows), X.shape[1]), dtype=X.dtype)
     begin = 0
-    for rows in groups:
-        for piece in np.split(rows, np.flatnonzero(np.diff(rows // X.step)) + 1):
+    for group in groups:
+        for piece in np.split(group, np.flatnonzero(np.diff(group // X.step)) + 1):
             if len(piece):
                 first = int(piece[0])
                 part = X[first : int(piece[-1]) + 1]
-                found[begin : begin + len(piece)] = part[piece - first]
+                read[begin : begin + len(piece)] = part[piece - first]
                 begin += len(piece)
     X.close()
-    return found
+    return read
 
 
 ROUNDED = 2.0**-48

@@ -1,9 +1,9 @@
 """Imputation by a Gaussian mixture: what no observer saw of a row, by what was seen of it.
 
 The mixture is fitted to what was seen, over columns (`vpem.fits.vpem`) or rows (`vpem.fits.rows`),
-and whoever holds a gap fills it by the responsibilities of its row and its own columns of it. Draws
-are proper (Rubin 1987): each is of a fit to rows that weigh as a Bayesian bootstrap has it. At the
-end, how imputations of any kind are written.
+and the holder of a gap fills it by the responsibilities of its row and its own columns of the row.
+Draws are proper (Rubin 1987): each comes from a fit to rows with the weights of a Bayesian
+bootstrap. At the end, how imputations of any kind are written.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class MixtureImputation(
     gaps : ndarray of shape (n,)
         Which entries were imputed here, ``row * J + column``.
     draws : ndarray of shape (M, n)
-        What each of the imputations that were asked for has there.
+        Their values in each of the multiple imputations.
     drawing : dict
         Number, iterations and bytes of all draws.
     ran_on : Network
@@ -146,8 +146,8 @@ def impute_by_mixture(
     counts = parse_numbers("n_components", str(how.n_components), least=1)
     if len(counts) > 1 and saver is not None:
         raise InputError(
-            Setting("n_components", how.n_components), " are several fits, but a checkpoint is of "
-            "one; give one number, or no checkpoint",
+            Setting("n_components", how.n_components), " means several fits, but a checkpoint "
+            "holds one; give one number, or no checkpoint",
         )  # fmt: skip
     with warnings.catch_warnings():
         # Of the one that is taken there is a warning below, by options that there are here.

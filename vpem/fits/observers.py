@@ -65,7 +65,7 @@ class Completed(Result):
     network : Network
         Who took part.
     scaling : Scaling
-        Of the columns: what was fitted is of entries in these units.
+        Of the columns: entries were fitted in these units.
     options : dict
         Settings as used.
     choice : dict or None
@@ -110,7 +110,7 @@ class Completed(Result):
         return trend
 
     def _common(self) -> Report:
-        """Return what there is to report whatever filled the matrix."""
+        """Report what is common to all methods."""
         given = self.observations
         rows, columns = given.shape
         return {
@@ -237,8 +237,8 @@ def score_holdout(
 ) -> Report:
     """Compare imputations of hidden entries, made without these, with what had been seen there.
 
-    ``share`` is that which was asked for. It returns ``share``, ``n_entries``, ``n_values`` (an
-    entry seen by two observers has two); and for ``model``, ``column_means`` and
+    It returns ``share`` as given, ``n_entries``, ``n_values`` (an entry seen by two observers has
+    two); and for ``model``, ``column_means`` and
     ``iterative_imputer`` a dict of losses: ``rmse``, under the Poisson law ``deviance`` too, under
     the Bernoulli law ``log_loss``, and of standardized columns ``standardized_rmse``, in which an
     error counts in standard deviations of its column. Where scikit-learn's imputer was not run:
@@ -257,7 +257,7 @@ def score_holdout(
             lost["standardized_rmse"] = float(np.sqrt(np.mean(away**2)))
         return lost
 
-    other: Report = {"skipped": "it was not asked for"}
+    other: Report = {"skipped": "it was not requested"}
     if compare:
         try:
             other = losses(iterative_imputer(found.seen.mean, seed).ravel()[hidden.places])
@@ -375,7 +375,7 @@ class Observers:
         self.observations = replace(self.observations, weights=related)
 
     def most(self) -> float | None:
-        """Power of two that all values are below, whoever saw them, if sums are masked."""
+        """Power of two that all observers' values are below, if sums are masked."""
         if self.holders.masks is None:
             return None
         moduli = [np.abs(self.observations.values[one]) for one in self.holders.own.tolist()]

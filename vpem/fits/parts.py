@@ -150,8 +150,8 @@ def agree_on_kinds(
 ) -> Kinds | None:
     """Send all processes which families features have, and of how many levels; not their names.
 
-    ``kinds`` are of this process's features, ``columns`` (d,) which these are among all; the result
-    is of all features, with the names of levels of this process's. None: all are Gaussian.
+    ``kinds`` describe this process's features, whose numbers among all are ``columns`` (d,); the
+    result describes all features, with the names of this process's levels. None: all are Gaussian.
     """
     own_kinds = None
     if kinds is not None and not kinds.is_gaussian:
@@ -300,9 +300,9 @@ def join_posteriors(
 def complete(terms: FeatureTerms, network: Network, *, in_sums: bool = False) -> FeatureTerms:
     """Give terms what they cannot know: of the features and blocks of other processes.
 
-    Where masked sums go on without a lost member the constant, which is of the data and no
-    parameters, is sent to none by itself, if it can travel ``in_sums`` of log-likelihoods, or is
-    not needed.
+    Where masked sums go on without a lost member, the constant, which depends on the data and not
+    on parameters, is never sent alone if it can travel ``in_sums`` of log-likelihoods or is not
+    needed.
     """
     holders, blocks = network.total.holders, network.whole.blocks
     engine = holders.engine
@@ -618,8 +618,8 @@ def _shard_of(path: PathLike, model: Model) -> Report:
     shard: Report = model.report["shard"]
     columns = shard["hubs"][shard["number"]]["features"]
     if len(columns) != model.mixture.n_features:
-        wanted = f"that of a hub with {model.mixture.n_features} features"
-        place.inside("shard", "number").refuse(wanted, f"{shard['number']}")
+        expected = f"that of a hub with {model.mixture.n_features} features"
+        place.inside("shard", "number").refuse(expected, f"{shard['number']}")
     return shard
 
 

@@ -4,7 +4,7 @@ How long an iteration takes is what agents compute, what they send, and what the
 The model has three parts. *Computing*: the flops of the widest hub's E-step and M-step, and the
 numbers that are added up, by rates measured on this machine. *Latency*: messages of one round are
 on their way together, so that a round takes one, or three where a large message is announced and
-asked for first, as MPI does; rows that are summed in several chunks take the rounds for each
+requested first, as MPI does; rows that are summed in several chunks take the rounds for each
 `IN_FLIGHT` of them; and agents agree on stopping and, after every sum, on components that
 collapsed. *Transfer*: the bytes of the busiest agent by the bandwidth of its link. While one chunk
 travels the next is computed.
@@ -55,7 +55,7 @@ EXPONENTIAL = 20
 """Flops that an exponential and its share of a row's normalisation count as."""
 
 EAGER = 1 << 16
-"""Bytes of a message above which it is announced first and sent when it is asked for."""
+"""Bytes of a message above which it is announced first and sent on request."""
 
 HANDSHAKE = 2
 """Latencies that this takes."""
@@ -327,13 +327,13 @@ def plan(
     them in which the network was disconnected, of which it warns. With ``link`` there is ``time``,
     what an iteration takes (`iteration_time`).
     """
-    asked = PlanSettings.of(settings, **changes)
-    n_samples = asked.n_samples or USUAL_SAMPLES
+    settings = PlanSettings.of(settings, **changes)
+    n_samples = settings.n_samples or USUAL_SAMPLES
     held = partition if isinstance(partition, Partition) else _of_widths(graph, partition)
-    link = None if asked.link is None else parse_link(asked.link)
-    network = _network(graph, held, asked, split)
-    work = _work(network, held, asked, n_samples, split)
-    sent = _sent(network, work, asked, n_samples, split)
+    link = None if settings.link is None else parse_link(settings.link)
+    network = _network(graph, held, settings, split)
+    work = _work(network, held, settings, n_samples, split)
+    sent = _sent(network, work, settings, n_samples, split)
     if sent["partitioned"] > MOST_PARTITIONED:
         warnings.warn(
             f"the network falls apart in {sent['partitioned']:.0%} of the sums, which change "
@@ -360,14 +360,14 @@ def plan(
             for hub, columns in zip(network.hubs, network.blocks.features, strict=True)
         ],
         **network.describe("hubs_chosen"),
-        "first_fit": None if network.chosen is None else _without_hops(graph, held, asked),
+        "first_fit": None if network.chosen is None else _without_hops(graph, held, settings),
         "split": split,
         "n_features": held.n_features,
         "n_samples": n_samples,
-        "n_components": asked.n_components,
-        "n_factors": asked.n_factors,
-        "dtype": asked.dtype,
-        "batch_size": asked.batch_size,
+        "n_components": settings.n_components,
+        "n_factors": settings.n_factors,
+        "dtype": settings.dtype,
+        "batch_size": settings.batch_size,
         **network.describe(
             "compress",
             "faults",
@@ -384,7 +384,7 @@ def plan(
         ),
         **_mixing(network),
         "communication": sent,
-        "along_a_tree": _instead(network, held, asked, n_samples, split),
+        "along_a_tree": _instead(network, held, settings, n_samples, split),
         **({} if link is None else {"time": _time(network, sent, link, work)}),
     }
 
@@ -399,14 +399,14 @@ def _time(network: Network, sent: Report, link: LinkSpeed, work: Work) -> Report
     return iteration_time(network, rows, link, work, ahead=ahead)
 
 
-def _network(graph: Graph, held: Partition, asked: PlanSettings, split: str) -> Network:
+def _network(graph: Graph, held: Partition, settings: PlanSettings, split: str) -> Network:
     """Set up the network."""
-    how = asked.into(SumSettings)
+    how = settings.into(SumSettings)
     if check_choice("split", split, SPLITS) == "features":
         if how.hubs == "size":
             return connect(graph, held, how)
         check_choice_of_hubs(graph)
-        sizes = asked.n_samples or USUAL_SAMPLES, asked.n_components
+        sizes = settings.n_samples or USUAL_SAMPLES, settings.n_components
         widths = [len(columns) for columns in held.features]
         return connect(
             graph, held, how, chosen=foretell_hubs(graph, how.hops, widths, sizes, how.seed)
@@ -418,48 +418,50 @@ def _network(graph: Graph, held: Partition, asked: PlanSettings, split: str) -> 
 
 
 def _instead(
-    network: Network, held: Partition, asked: PlanSettings, n_samples: int, split: str
+    network: Network, held: Partition, settings: PlanSettings, n_samples: int, split: str
 ) -> Report | None:
     """What an iteration would send along a tree in place of rounds; None where none could be."""
     tree = along_a_tree(network)
     if tree is None:
         return None
-    work = _work(tree, held, asked, n_samples, split)
-    sent = _sent(tree, work, asked, n_samples, split)["iteration"]
+    work = _work(tree, held, settings, n_samples, split)
+    sent = _sent(tree, work, settings, n_samples, split)["iteration"]
     return {name: sent[name] for name in ("messages", "bytes", "rounds")}
 
 
-def _without_hops(graph: Graph, held: Partition, asked: PlanSettings) -> Report:
+def _without_hops(graph: Graph, held: Partition, settings: PlanSettings) -> Report:
     """What an iteration of the fit that chooses hubs sends."""
-    asked = asked.changed(hops=0, hubs="size")
-    network = _network(graph, held, asked, "features")
-    n_samples = asked.n_samples or USUAL_SAMPLES
-    work = _work(network, held, asked, n_samples, "features")
-    sent = _sent(network, work, asked, n_samples, "features")["iteration"]
+    settings = settings.changed(hops=0, hubs="size")
+    network = _network(graph, held, settings, "features")
+    n_samples = settings.n_samples or USUAL_SAMPLES
+    work = _work(network, held, settings, n_samples, "features")
+    sent = _sent(network, work, settings, n_samples, "features")["iteration"]
     return {name: sent[name] for name in ("messages", "bytes", "rounds")}
 
 
 def _work(
-    network: Network, held: Partition, asked: PlanSettings, n_samples: int, split: str
+    network: Network, held: Partition, settings: PlanSettings, n_samples: int, split: str
 ) -> Work:
     """Say what the busiest agent does for a sum, if there can be one."""
-    shape = (n_samples, asked.n_components)
+    shape = (n_samples, settings.n_components)
     if split == "rows":
-        return Work.of_rows(network, *shape, held.n_features, asked.batch_size)
-    check_sums_of_factors(asked, network)
-    itemsize = ITEM_BYTES[asked.dtype]
-    return Work.of(network, *shape, itemsize, asked.batch_size, asked.n_factors)
+        return Work.of_rows(network, *shape, held.n_features, settings.batch_size)
+    check_sums_of_factors(settings, network)
+    itemsize = ITEM_BYTES[settings.dtype]
+    return Work.of(network, *shape, itemsize, settings.batch_size, settings.n_factors)
 
 
-def _sent(network: Network, work: Work, asked: PlanSettings, n_samples: int, split: str) -> Report:
+def _sent(
+    network: Network, work: Work, settings: PlanSettings, n_samples: int, split: str
+) -> Report:
     """Count what a fit sends; of workers also where it starts, at rows that they send to all."""
-    size = asked.batch_size
+    size = settings.batch_size
     if split == "features":
-        k, width = asked.n_components, work.values[1]
-        ahead = k * numbers_of_a_component(asked.n_factors)
+        k, width = settings.n_components, work.values[1]
+        ahead = k * numbers_of_a_component(settings.n_factors)
         sent = communication(network, n_samples, width, work.itemsize, size, work.n_scalars, ahead)
         return sent | {"labels": labels_sent(network, n_samples, k, width, ahead)}
-    n_values = message_size(asked.n_components, work.width)
+    n_values = message_size(settings.n_components, work.width)
     sent = communication(network, 1, n_values, work.itemsize)
     if size is not None:
         n_sums, last = int(work.n_sums), sent["last"]
@@ -468,7 +470,7 @@ def _sent(network: Network, work: Work, asked: PlanSettings, n_samples: int, spl
     total = network.total.on(ledger)
     network.charge_setup(ledger, n_samples, work.itemsize)
     charge_scaling(total, work.width)
-    for row in range(asked.n_components):
+    for row in range(settings.n_components):
         place = row % network.graph.n_agents
         total.agree("flooding", ROW_BYTES + ITEM * work.width, place)
     add_vectors(total, np.zeros((network.graph.n_agents, message_size(1, work.width))), "setup")

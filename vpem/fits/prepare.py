@@ -87,8 +87,8 @@ def _without_blank(blank: NDArray[np.bool_], sample_weight: Any) -> NDArray[np.f
 
 def _warn_of_blank(count: int, n_samples: int) -> None:
     warnings.warn(
-        f"{count} of {n_samples} rows have no value at all and take no part; the "
-        "log-likelihood per sample is of the others",
+        f"{count} of {n_samples} rows have no values and are left out; the log-likelihood per "
+        "sample is the mean over the others",
         VpemWarning,
         stacklevel=5,
     )
@@ -187,8 +187,8 @@ def refuse_with_kinds(how: FitSettings, *, private: bool) -> None:
     if private:
         raise InputError(
             Setting("release_epsilon"),
-            " is of bounded sums of numbers and of their products, which other families have not; "
-            "fit Gaussian features, or leave it out",
+            " bounds sums of numbers and of their products, but other families have other "
+            "statistics; fit Gaussian features, or leave it out",
         )
 
 
@@ -272,15 +272,15 @@ def refuse_masked(here: LocalRows, how: MixtureSettings | KmeansSettings, instea
         )  # fmt: skip
     if isinstance(init, str) and init == "random":
         raise InputError(
-            Setting("init", init), " starts at rows, which whoever holds them would show to all; "
-            "with ", secure, " take ", Setting("init", instead), ", which starts at means of many "
-            "rows",
+            Setting("init", init), " starts at rows, which their holders would have to show to "
+            "all; with ", secure, " take ", Setting("init", instead), ", which starts at means of "
+            "many rows",
         )  # fmt: skip
     shape = np.shape(init) if isinstance(init, Sequence | np.ndarray) else ()
     if not isinstance(init, str) and len(shape) == 1:
         raise InputError(
-            "whoever holds the rows to start at would show them to all; with ", secure, " take ",
-            Setting("init", instead), ", which starts at means of many rows",
+            "the holders of the rows to start at would have to show them to all; with ", secure,
+            " take ", Setting("init", instead), ", which starts at means of many rows",
             "" if isinstance(how, KmeansSettings) else ", or a model",
         )  # fmt: skip
 
@@ -298,11 +298,11 @@ def prepare(
     here: LocalRows | None = None,
     kinds: Kinds | None = None,
 ) -> Prepared:
-    """Check the data of a fit of a mixture, and what settings ask of them.
+    """Check the data of a fit of a mixture, and what settings require of them.
 
-    ``some`` says whether any process has each of some flags, where features are in several. With
-    ``here`` X and weights are of the rows of this process's workers, and others have more; what
-    `Prepared` has of weights is of all rows.
+    ``some`` says of flags whether any process has them, where features are spread over several.
+    With ``here`` X and weights are those of this process's workers, and others have more rows; the
+    weights of `Prepared` are those of all rows.
     """
     precision = precision_of(dtype)
     if here is not None and here.masked:
@@ -440,7 +440,7 @@ def units_of(
 ) -> Scaling:
     """Units to fit in, which change no result: features about their means, of variance 1.
 
-    Spheres in the data's units stay such, if no others are asked for: a hub has one unit.
+    Spheres in the data's units stay spheres, unless features are standardized: a hub has one unit.
     """
     add = alone if here is None else here.holders.allreduce
     hubs = sharing(blocks, how.covariance_type, how.scale)
@@ -537,43 +537,41 @@ def acceleration_of(
     how: FitSettings, network: Network, *, over_rows: bool = False
 ) -> Acceleration | None:
     """Return how a fit is to be accelerated, or raise InputError where it cannot be."""
-    asked = parse_acceleration(how.accelerate)
-    if asked is None:
+    acceleration = parse_acceleration(how.accelerate)
+    if acceleration is None:
         return None
     if network.faults is not None and network.total.way == "consensus":
         raise InputError(
             Setting("accelerate"),
-            " takes back what a sum finds a lower log-likelihood at, but where links or agents "
-            "fail sums by consensus differ by who was heard; leave it out, or take ",
+            " rejects steps after which a sum finds a lower log-likelihood, but where links or "
+            "agents fail, sums by consensus differ by which agents were heard; leave it out, or "
+            "take ",
             Setting("sum", "tree"),
         )
-    if asked.local and over_rows:
+    if acceleration.local and over_rows:
         raise InputError(
-            "workers hold rows, and the parameters of all rows are no worker's own to take local "
-            "steps with; take ",
+            "over rows no worker has parameters of its own for local steps; take ",
             Setting("accelerate", "squarem"),
         )
-    if asked.local and how.n_factors:
+    if acceleration.local and how.n_factors:
         raise InputError(
-            "what is expected of factors that hubs share depends on the features of all of them, "
-            "so that a hub cannot tell what a step of its own would do while the rest of a sum "
-            "stays; take ",
+            "expected factors depend on the features of all hubs, so that a hub cannot know what a "
+            "local step would do while the rest of a sum stays; take ",
             Setting("accelerate", "squarem"),
         )
-    if asked.local and network.total.holders.n_agents == 1:
+    if acceleration.local and network.total.holders.n_agents == 1:
         raise InputError(
-            "one hub adds nothing to what others know, and its local steps would be those of EM; "
-            "take ",
+            "local steps of a single hub would be those of EM; take ",
             Setting("accelerate", "squarem"),
         )
-    if asked.squarem and network.compress is not None and network.total.way == "consensus":
+    if acceleration.squarem and network.compress is not None and network.total.way == "consensus":
         raise InputError(
-            "messages between neighbours say how states have changed since the last sum of terms, "
-            "and the two numbers of an extrapolation would be taken for such; take ",
+            "compressed messages between neighbours encode changes since the last sum of terms, "
+            "and the two numbers of an extrapolation would be mistaken for such changes; take ",
             Setting("accelerate", "local:8"),
             ", or a sum at a server or along a tree",
         )
-    return replace(asked, noisy=network.compress is not None)
+    return replace(acceleration, noisy=network.compress is not None)
 
 
 def check_rest(X: Any, network: Network, n_components: int, itemsize: int) -> None:
@@ -585,7 +583,7 @@ def check_rest(X: Any, network: Network, n_components: int, itemsize: int) -> No
 
 
 def believing(terms: FeatureTerms, how: FitSettings) -> FeatureTerms:
-    """Return plain terms as such that a prior is yet to be found for, if one is asked for."""
+    """Return terms under the settings' prior, which is yet to be found; plain ones without."""
     kind, concentration = how.weight_concentration_prior_type, how.weight_concentration_prior
     if kind is None:
         return terms
@@ -631,7 +629,7 @@ def mode_prior(how: FitSettings, blocks: Blocks) -> Report | None:
 
 
 def under_prior(terms: FeatureTerms, how: FitSettings) -> FeatureTerms:
-    """Return terms under the prior about what their hubs know of all rows, if one is asked for."""
+    """Return terms under the settings' prior, found from all rows; plain ones without."""
     changed = believing(terms, how)
     if isinstance(changed, MapTerms):
         return changed.with_sample_covariance(terms.sample_covariance)

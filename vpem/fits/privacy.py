@@ -179,7 +179,7 @@ class Budget:
         parts: list[str | Setting] = []
         if self.epsilon > MUCH_EPSILON:
             parts += [Setting(name, self.epsilon), " promises little: above "
-                      f"{MUCH_EPSILON:g} a row can all but be told from its absence"]  # fmt: skip
+                      f"{MUCH_EPSILON:g} the presence of a row is all but visible"]  # fmt: skip
         if self.delta * n_samples > MUCH_DELTA:
             parts += ["; "] * bool(parts) + [
                 Setting("delta", self.delta), f" is much for {n_samples} rows; take at most "
@@ -207,7 +207,7 @@ class Budget:
     def epsilon_of_change(self, noise: float = 1.0) -> float:
         """Return the epsilon for data sets that differ in what one row is, at the same delta.
 
-        ``noise`` is how much there is of it: see `epsilon_with`.
+        ``noise`` is its amount: see `epsilon_with`.
         """
         return self.epsilon_with(noise / 2)
 
@@ -321,15 +321,15 @@ def colluding_of(privacy: PrivacySettings, network: Network) -> int:
     if network.agents.masks is None:
         if colluding is not None:
             raise InputError(
-                Setting("colluding"), " is of workers who share out the noise, which they do under "
-                "masks; add ", Setting("secure_sum", True), " or leave it out",
+                Setting("colluding"), " applies where workers share the noise, which takes masked "
+                "sums; add ", Setting("secure_sum", True), " or leave it out",
             )  # fmt: skip
         return 0
     colluding = 1 if colluding is None else colluding
     if colluding >= n_workers:
         raise InputError(
-            Setting("colluding"), f" must be below {n_workers}, the number of workers: somebody's "
-            f"noise must be left, got {colluding}",
+            Setting("colluding"), f" must be below {n_workers}, the number of workers, since one "
+            f"worker's noise at least must stay unknown, got {colluding}",
         )  # fmt: skip
     return colluding
 

@@ -51,19 +51,21 @@ from vpem.terms.rows import Rows, arrange_rows
 from vpem.terms.units import Scaling, floor_of
 
 LEAVE_OUT: dict[str, str] = {
-    "tol": "whether the log-likelihood still changes is known to nobody who has not paid for it, "
-    "and all iterations are taken",
-    "n_init": "every start would have to be paid for; the one that there is is searched for in "
-    "what has been paid for once",
-    "init": "it looks at rows; the start of a private fit is found by noisy sums of its own",
-    "batch_size": "what the batches tell together would have to be paid for by each of them",
+    "tol": "the log-likelihood would spend some of the privacy budget, so that all iterations are "
+    "run",
+    "n_init": "every start would spend some of the privacy budget; there is one, from sums that "
+    "are paid for once",
+    "init": "it looks at rows; a private fit finds its start by noisy sums of its own",
+    "batch_size": "every batch would spend as much of the privacy budget as all rows do",
     "step_size": "steps of a private fit are a half, a third and so on in its second half already",
-    "accelerate": "what is taken back depends on a log-likelihood that nobody has paid for",
-    "scale": "standard deviations that nobody has paid for would tell of rows; private fits are "
-    "in units of their own",
-    "missing": "sums over what there is of a row would have to be paid for a feature at a time; "
+    "accelerate": "whether a step is rejected depends on a log-likelihood, which would spend some "
+    "of the privacy budget",
+    "scale": "exact standard deviations would reveal something of rows; private fits have units of "
+    "their own",
+    "missing": "sums over observed values would spend some of the privacy budget for each feature; "
     "fill values in first",
-    "weight_concentration_prior_type": "moments of all rows and a bound would have to be paid for",
+    "weight_concentration_prior_type": "moments of all rows and a bound would spend some of the "
+    "privacy budget",
     "every_weight": "responsibilities lie on a grid",
     "dtype": "sums lie on a grid of integers, which takes double precision",
 }
@@ -83,25 +85,25 @@ def check_private(
     ``leave_out`` are settings that cannot be had, and why; ``given`` says of one, by its name,
     whether it was given even if it is the default.
     """
-    asked, usual = Setting("epsilon"), type(how)()
+    epsilon, usual = Setting("epsilon"), type(how)()
     for name, why in leave_out.items():
         value, common = getattr(how, name), getattr(usual, name)
         same = isinstance(value, type(common)) and value == common
         same = same or (name == "dtype" and precision_of(value) == np.float64)
         if not same or given(name):
             raise InputError(
-                Setting(name), " cannot be had with ", asked, f": {why}; leave it out"
+                Setting(name), " cannot be had with ", epsilon, f": {why}; leave it out"
             )  # fmt: skip
     if weighted:
         raise InputError(
-            Setting("sample_weight"), " cannot be had with ", asked, ": a row that weighs more "
-            "would tell more than was promised; leave it out",
+            Setting("sample_weight"), " cannot be had with ", epsilon, ": a row of more weight "
+            "would reveal more than was promised; leave it out",
         )  # fmt: skip
     if saved:
         raise InputError(
-            "a checkpoint, from which a run goes on, cannot be had with ", asked, ": the sum that "
-            "broke off would be taken once more with other noise, which nobody accounts for; leave "
-            "it out, a private fit has few iterations",
+            "a checkpoint cannot be had with ", epsilon, ": a run that resumes would repeat a sum "
+            "with other noise, which the privacy budget does not cover; leave it out, a private "
+            "fit has few iterations",
         )  # fmt: skip
 
 
@@ -266,12 +268,13 @@ MOST_NOISE = 0.5
 
 UNUSED = {
     "tol": "when to stop would depend on the data; all iterations are run, as many as ",
-    "batch_size": "rows in batches would be paid for by each batch; give fewer of ",
-    "step_size": "rows in batches would be paid for by each batch; give fewer of ",
-    "accelerate": "what is taken back depends on the data; give fewer of ",
-    "weight_concentration_prior_type": "a prior counts rows, and would count noise for such; take "
+    "batch_size": "every batch would spend as much of the privacy budget as all rows do; reduce ",
+    "step_size": "every batch would spend as much of the privacy budget as all rows do; reduce ",
+    "accelerate": "whether a step is rejected depends on the data; reduce ",
+    "weight_concentration_prior_type": "a prior counts rows, and would count noise as rows; take "
     "few components by EM, and a smaller ",
-    "n_init": "every restart would be paid for, and so would the choice of the best; give more of ",
+    "n_init": "every restart, and the choice of the best, would spend some of the privacy budget; "
+    "raise ",
 }
 """Settings of a fit that noise cannot go with, and why; what each sentence ends with is max_iter.
 """
@@ -357,44 +360,45 @@ def release_vpem(
 
 def _check(network: Network, how: FitSettings, sample_weight: Any, saver: Any) -> None:
     """Raise InputError where something is set that noise cannot go with, saying why."""
-    asked = Setting("release_epsilon")
+    release = Setting("release_epsilon")
     usual = FitSettings()
     for name, why in UNUSED.items():
         if getattr(how, name) != getattr(usual, name):
             raise InputError(
-                Setting(name), " cannot be had with ", asked, f": {why}", Setting("max_iter")
+                Setting(name), " cannot be had with ", release, f": {why}", Setting("max_iter")
             )
     if not isinstance(how.init, str) or how.init != usual.init:
         raise InputError(
-            asked, " starts from noisy moments of all rows and looks at no row; leave ",
-            Setting("init"), " out",
+            release, " starts from noisy moments of all rows and looks at no single row; leave "
+            "out ", Setting("init"),
         )  # fmt: skip
     for name, usual_value in (("scale", "none"), ("missing", "refuse")):
         if getattr(how, name) != usual_value:
             raise InputError(
                 Setting(name, getattr(how, name)), " looks at the data without noise, and cannot "
-                "be had with ", asked, "; leave it out",
+                "be had with ", release, "; leave it out",
             )  # fmt: skip
     if how.n_factors:
         raise InputError(
-            asked, " bounds what one row can do to the moments of a hub, but what is expected of "
-            "factors depends on all hubs' features of it; leave out ", Setting("n_factors"),
+            release, " bounds what one row can do to the moments of a hub, but expected factors "
+            "depend on its features in all hubs; leave out ", Setting("n_factors"),
         )  # fmt: skip
     if sample_weight is not None:
         raise InputError(
-            asked, " bounds what one row can do, and with ", Setting("sample_weight"),
+            release, " bounds what one row can do, and with ", Setting("sample_weight"),
             " a row would do more; leave it out",
         )  # fmt: skip
     if saver is not None:
         raise InputError(
-            "a checkpoint has what nobody may publish, and noise that is drawn again is paid for "
-            "again; leave the checkpoint out, or ", asked,
+            "a checkpoint holds more than may be published, and a run that resumes draws noise "
+            "again, which spends the privacy budget again; leave out the checkpoint, or ", release,
         )  # fmt: skip
     if network.total.way == "consensus" or network.compress is not None:
         raise InputError(
-            asked, " needs one exact sum of which all have the same responsibilities: with rounds "
-            "or a codec noise would be paid for by every root, or a row's terms depend on others; "
-            "take ", Setting("sum", "tree"), " or a star, without ", Setting("compress"),
+            release, " needs one exact sum, from which all have the same responsibilities: with "
+            "rounds every root would spend some of the privacy budget, and with a codec a row's "
+            "terms depend on other rows; take ", Setting("sum", "tree"), " or a star, without ",
+            Setting("compress"),
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What fits end with: the JSON of `vpem fit`, kept in models, and what there is to warn of."""
+"""Results of fits: the JSON of `vpem fit`, which models keep, and the warnings at the end."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def warn_of_outcome(fit: Fit, how: FitSettings) -> None:
         )
         warnings.warn(
             VpemWarning(
-                f"{len(placed)} times a collapsed component was placed anew: {listed}; "
-                "try fewer components or a larger ",
+                f"components collapsed and were reinitialised {len(placed)} times: {listed}; try "
+                "fewer components or a larger ",
                 Setting("reg_covar"),
             ),
             stacklevel=3,
@@ -118,7 +118,7 @@ def few_rows_of(fit: Any, least: float, heaviest: float = 1.0) -> str:
              + shorten(f"{k} ({rows[k]:.3g})" for k in few)] * bool(len(few))  # fmt: skip
     parts += [f"singular {noun}: {shorten(map(str, singular))} (--prior map, or --family auto for "
               "columns of few values, keeps them from that)"] * bool(singular)  # fmt: skip
-    parts += [f"{noun} just placed anew: {shorten(map(str, late))}"] * bool(late)
+    parts += [f"{noun} just reinitialised: {shorten(map(str, late))}"] * bool(late)
     parts += ["the start of a fit, which may be rows"] * (n_iter == 0)
     return "; ".join(parts)
 
@@ -247,8 +247,8 @@ def warn_of_partitions(partitions: list[tuple[int, str]]) -> None:
     if partitions:
         iteration, reason = partitions[0]
         warnings.warn(
-            f"the network fell apart in {len(partitions)} iterations, which changed nothing; "
-            f"first in iteration {iteration}: {reason}",
+            f"the network was disconnected in {len(partitions)} iterations, which changed nothing; "
+            f"the first was iteration {iteration}: {reason}",
             VpemWarning,
             stacklevel=4,
         )
@@ -412,13 +412,13 @@ class Fit(MixtureResult):
     Attributes
     ----------
     mixture, network, history, total_weight
-        See `MixtureResult`; a row of ``history`` (n_iter, B) is of the E-step of an iteration, the
-        first of the start.
+        See `MixtureResult`; a row of ``history`` (n_iter, B) comes from the E-step of an iteration,
+        the first from that of the start.
     root_log_likelihood : ndarray of shape (B,)
         Total log-likelihood of `mixture`, as each root finds it.
     prior : dict or None
         Under which the parameters are the mode (`--prior map`), of all hubs; `mixture` of any other
-        prior has it. Then ``history`` is of the penalised log-likelihood, which EM raises.
+        prior has it. Then ``history`` is that of the penalised log-likelihood, which EM raises.
     log_prior : float
         Log-density of the parameters under it, less that at its mode, in nats; mean over roots.
     n_samples : int

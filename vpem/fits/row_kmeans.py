@@ -66,7 +66,7 @@ from vpem.terms.units import Reach, Scaling
 
 
 def agreed_units(
-    asked: KmeansInputs,
+    inputs: KmeansInputs,
     workers: Workers,
     here: LocalRows,
     network: Network,
@@ -75,46 +75,46 @@ def agreed_units(
 ) -> tuple[KmeansInputs, Reach | None]:
     """Return the data in units that workers agree on, and where rows lie if sums are masked."""
     if not here.masked:
-        known = _charge_rows(asked, workers, uncompressed(network).on(ledger), how)
-        return asked if known else replace(asked, deviations=None), None
-    weights = asked.row_weights
+        known = _charge_rows(inputs, workers, uncompressed(network).on(ledger), how)
+        return inputs if known else replace(inputs, deviations=None), None
+    weights = inputs.row_weights
     with one_blas_thread():
         reach = agree_on_rows(
-            parts_of(asked.X, here, weights), network.total.on(ledger), here.n_samples,
-            n_columns(asked.X), misses=asked.misses, weighted=weights is not None,
+            parts_of(inputs.X, here, weights), network.total.on(ledger), here.n_samples,
+            n_columns(inputs.X), misses=inputs.misses, weighted=weights is not None,
         )  # fmt: skip
     deviations = np.where(reach.constant, 0.0, np.sqrt(reach.points.variances))
-    scaling = asked.scaling if how.scale == "none" else units_by_reach(reach)
-    asked = replace(asked, scaling=scaling, deviations=deviations)
-    reach = reach.scaled(asked.scaling)
-    _check_inertia(asked, here, reach)
-    return asked, reach
+    scaling = inputs.scaling if how.scale == "none" else units_by_reach(reach)
+    inputs = replace(inputs, scaling=scaling, deviations=deviations)
+    reach = reach.scaled(inputs.scaling)
+    _check_inertia(inputs, here, reach)
+    return inputs, reach
 
 
-def _check_inertia(asked: KmeansInputs, here: LocalRows, reach: Reach) -> None:
+def _check_inertia(inputs: KmeansInputs, here: LocalRows, reach: Reach) -> None:
     """Check that the inertia has digits beside the distance of the farthest row."""
     sizes = np.zeros(len(here.own_runs))
     for worker, run in enumerate(here.own_runs):
         some = run.start + spread_rows(run.stop - run.start)
-        rows = asked.X[some] if isinstance(asked.X, np.ndarray) else asked.X.take(some)
+        rows = inputs.X[some] if isinstance(inputs.X, np.ndarray) else inputs.X.take(some)
         squares = usual_squares(rows)
-        sizes[worker] = (squares / asked.scaling.scale**2).sum()
+        sizes[worker] = (squares / inputs.scaling.scale**2).sum()
     exponent = int(reach.exponents((reach.radius**2).sum())[0])
     check_digits(here.holders, sizes, exponent, reach.mass)
 
 
-def _charge_rows(asked: KmeansInputs, workers: Workers, total: Sum, how: KmeansSettings) -> bool:
+def _charge_rows(inputs: KmeansInputs, workers: Workers, total: Sum, how: KmeansSettings) -> bool:
     """Count what workers send each other of their rows before they start.
 
     Returns whether standard deviations are known: clusters can do without them where links fail so
     often that no sum of all can be had.
     """
-    d = asked.X.shape[1]
+    d = inputs.X.shape[1]
     if how.scale == "standard":
         charge_scaling(total, d)
-    if asked.row_weights is not None:
+    if inputs.row_weights is not None:
         charge_weights(total, workers.counts)
-    if asked.misses:
+    if inputs.misses:
         # Every feature's weight and mean, by which missing values of starts are filled.
         total.begin("setup", 0, 0, 8, 2 * d)
     if how.scale == "none":
@@ -138,29 +138,29 @@ class ClusteredRows:
 
     def __init__(
         self,
-        asked: KmeansInputs,
+        inputs: KmeansInputs,
         workers: Workers,
         here: LocalRows,
         n_threads: int,
         centre: NDArray[np.float64] | None = None,
     ) -> None:
         self.n_threads = n_threads
-        self.n_here = len(asked.X)
-        self.width = asked.X.shape[1]
+        self.n_here = len(inputs.X)
+        self.width = inputs.X.shape[1]
         self.observed: NDArray[np.uint8] | None = None
-        order, weights = workers.order, asked.row_weights
+        order, weights = workers.order, inputs.row_weights
         apart = here.holders.apart
         self.every_weight = None if weights is None or here.masked else weights[order]
         self.weights = weights if self.every_weight is None else self.every_weight[here.rows]
         in_order = apart or here.masked or bool((np.diff(order) > 0).all())
-        if isinstance(asked.X, FileMatrix):
-            data = asked.X if in_order else asked.X.of_rows(list(workers.rows))
-            stored = data.arranged(Blocks.one(self.width), asked.scaling, asked.dtype)
+        if isinstance(inputs.X, FileMatrix):
+            data = inputs.X if in_order else inputs.X.of_rows(list(workers.rows))
+            stored = data.arranged(Blocks.one(self.width), inputs.scaling, inputs.dtype)
             self.parts = StoredParts(stored, here.counts[here.own])
             return
-        rows = asked.scaling.apply(asked.X if in_order else asked.X[order])
-        self._rows: Floats = np.ascontiguousarray(rows, dtype=asked.dtype)
-        if asked.misses:
+        rows = inputs.scaling.apply(inputs.X if in_order else inputs.X[order])
+        self._rows: Floats = np.ascontiguousarray(rows, dtype=inputs.dtype)
+        if inputs.misses:
             self._fill(self._means(here) if centre is None else centre)
         self.parts = [self._rows[run] for run in here.own_runs]
 
@@ -171,7 +171,7 @@ class ClusteredRows:
         self._rows = np.where(there, self._rows, means.astype(self._rows.dtype))
 
     def _means(self, here: LocalRows) -> NDArray[np.float64]:
-        """Means (d,) of what there is of the rows of all workers."""
+        """Means (d,) of the observed values of all workers' rows."""
         there = ~np.isnan(self._rows)
         known = np.where(there, self._rows, 0)
         weights = np.ones(self.n_here) if self.weights is None else self.weights
@@ -200,13 +200,13 @@ class ClusteredRows:
 
 LEAVE_OUT = {
     "method": "it is for features, and this is for rows",
-    "scale": "standard deviations that nobody has paid for would tell of rows; give bounds of "
-    "features in units that are alike",
+    "scale": "exact standard deviations would reveal something of rows; give features and bounds "
+    "in similar units",
     "init": "it looks at rows; the start is found by noisy sums of its own",
-    "n_init": "every start would have to be paid for",
-    "missing": "sums over what there is of a row would have to be paid for a feature at a time",
-    "participation": "who is absent would have to be paid for like all others",
-    "batch_size": "what the batches tell together would have to be paid for by each of them",
+    "n_init": "every start would spend some of the privacy budget",
+    "missing": "sums over observed values would spend some of the privacy budget for each feature",
+    "participation": "absent workers would spend as much of the privacy budget as others",
+    "batch_size": "every batch would spend as much of the privacy budget as all rows do",
     "dtype": "sums lie on a grid of integers, which takes double precision",
 }
 """Settings of k-means that noise cannot go with, and why."""
@@ -360,30 +360,31 @@ def kmeans_rows(
     holders = network.total.holders
     X, sample_weight = by_worker(X, sample_weight, workers, holders)
     here = LocalRows.of(holders, workers, X)
-    asked = prepare(X, n_columns(X), how, sample_weight, feature_names, here)
-    n_samples = len(asked.X) if here is None else here.n_samples
+    inputs = prepare(X, n_columns(X), how, sample_weight, feature_names, here)
+    n_samples = len(inputs.X) if here is None else here.n_samples
     if workers.n_samples != n_samples:
         raise InputError(
-            f"the workers hold {workers.n_samples} rows, the data have {n_samples}; make them anew"
+            f"the workers hold {workers.n_samples} rows, but the data have {n_samples}; make the "
+            "workers for these data"
         )
     here = here or LocalRows(holders, workers.counts)
     ledger = Ledger(network.graph)
-    network.charge_setup(ledger, n_samples, asked.dtype.itemsize)
-    asked, reach = agreed_units(asked, workers, here, network, ledger, how)
+    network.charge_setup(ledger, n_samples, inputs.dtype.itemsize)
+    inputs, reach = agreed_units(inputs, workers, here, network, ledger, how)
     centre = None if reach is None else reach.points.centre
-    rows = ClusteredRows(asked, workers, here, thread_count(how.n_threads), centre)
+    rows = ClusteredRows(inputs, workers, here, thread_count(how.n_threads), centre)
     if saver is not None:
-        facts = describe_kmeans("kmeans-rows", asked, network, how)
+        facts = describe_kmeans("kmeans-rows", inputs, network, how)
         saver.begin({**facts, "who holds which rows": checksum(workers.order, workers.counts)})
     shape = (how.n_clusters, rows.width)
     kept = LloydRuns(
-        shape, n_samples, network.total, rows.n_here, undo=asked.scaling.undo,
+        shape, n_samples, network.total, rows.n_here, undo=inputs.scaling.undo,
         drawn=reach is not None,
     )  # fmt: skip
-    attempts = _OverRows(asked, rows, workers.order, network, how, kept, callback, reach)
+    attempts = _OverRows(inputs, rows, workers.order, network, how, kept, callback, reach)
     with one_blas_thread():
         restarts = Restarts(
-            saver, ledger, range(asked.restarts), how.seed, how.max_iter, kept, callback
+            saver, ledger, range(inputs.restarts), how.seed, how.max_iter, kept, callback
         )
         best = restarts.best(network.total, attempts)
         clustering = attempts.clustering(best, network, n_samples, restarts.outcome(began))
@@ -407,7 +408,7 @@ class _OverRows:
 
     def __init__(
         self,
-        asked: KmeansInputs,
+        inputs: KmeansInputs,
         rows: ClusteredRows,
         order: NDArray[np.intp],
         network: Network,
@@ -417,7 +418,7 @@ class _OverRows:
         reach: Reach | None,
     ) -> None:
         self.kept = kept
-        self.asked, self.reach = asked, reach
+        self.inputs, self.reach = inputs, reach
         self.rows = rows
         self.order = order
         self.network = network
@@ -447,24 +448,24 @@ class _OverRows:
         self, restart: Restart, stream: RowStream
     ) -> tuple[NDArray[np.float64], NDArray[np.intp] | None]:
         """Return centres to start from, and the rows that they are at."""
-        asked, parts, total, k = self.asked, self.rows.parts, restart.total, self.how.n_clusters
+        inputs, parts, total, k = self.inputs, self.rows.parts, restart.total, self.how.n_clusters
         if restart.start is not None:
-            return asked.scaling.apply(self.kept.begun_at(restart.start)), None
-        if asked.centres is not None:
-            return asked.scaling.apply(asked.centres), None
+            return inputs.scaling.apply(self.kept.begun_at(restart.start)), None
+        if inputs.centres is not None:
+            return inputs.scaling.apply(inputs.centres), None
         if isinstance(stream, PointStream):
             return self._among_cells(restart, stream), None
         if restart.saved is not None:
             chosen = restart.drawn()
             return HeldRows(parts, total).take(chosen), chosen
-        if asked.init == "k-means++":
+        if inputs.init == "k-means++":
             # Each row was sent to all when it was drawn.
             chosen = seed_rows(parts, total, k, stream, tell=teller(self.callback), **self.given)
             return HeldRows(parts, total).take(chosen), chosen
-        if asked.rows is None:
+        if inputs.rows is None:
             chosen = stream.draw_distinct(k)
         else:
-            chosen = np.argsort(self.order)[asked.rows]
+            chosen = np.argsort(self.order)[inputs.rows]
         return HeldRows(parts, total).share(chosen), chosen
 
     def _among_cells(self, restart: Restart, stream: PointStream) -> NDArray[np.float64]:
@@ -481,7 +482,7 @@ class _OverRows:
         self, best: Best[Lloyd], network: Network, n_samples: int, outcome: Report
     ) -> Clustering:
         """Return what the best run comes to, in the user's rows and units."""
-        asked, order, run = self.asked, self.order, best.run
+        inputs, order, run = self.inputs, self.order, best.run
         holders, whole = network.total.holders, network.whole
         roots, inertia = run.centres, run.inertia
         if network.total.roots.n_agents > 1 and holders.apart:
@@ -501,7 +502,7 @@ class _OverRows:
         labels, distances = _by_row(holders, order, assigned, off)
         counts, inertia_of_all = self._totals(run, assigned, distances, holders)
         return Clustering(
-            centres=asked.scaling.undo(centres),
+            centres=inputs.scaling.undo(centres),
             labels=labels,
             distances=np.sqrt(distances),
             inertia=inertia_of_all,
@@ -512,10 +513,10 @@ class _OverRows:
             split="rows",
             method="lloyd",
             network=whole,
-            root_centres=asked.scaling.undo(roots) if len(roots) > 1 else None,
+            root_centres=inputs.scaling.undo(roots) if len(roots) > 1 else None,
             disagreement=disagreement,
-            scaling=asked.kept_scaling,
-            deviations=asked.deviations,
+            scaling=inputs.kept_scaling,
+            deviations=inputs.deviations,
             partitions=run.partitions,
             reseeded=[
                 (at, cluster, row if row == DRAWN else int(order[row]))
@@ -542,7 +543,7 @@ class _OverRows:
             here = weighed(distances, self.rows.weights)
             whole = float(holders.allreduce(np.array([here]))[0])
         elif holders.engine.rank == 0:
-            whole = weighed(distances, self.asked.row_weights)
+            whole = weighed(distances, self.inputs.row_weights)
         return holders.allreduce(counts), float(holders.engine.bcast(whole))
 
 

@@ -199,8 +199,8 @@ class RowRestart:
         start = self._over(model)
         if start.n_components != self.n_components:
             raise InputError(
-                f"the starting model has {start.n_components} components, {self.n_components} "
-                "were asked for"
+                f"the starting model has {start.n_components} components, the fit has "
+                f"{self.n_components}"
             )
         self.roots = sample_roots(self.terms, self.total, start.means[0])
         return [start] * len(self.roots), start.means, None
@@ -597,8 +597,8 @@ def fit_next(
         )
     if recoveries:
         warnings.warn(
-            f"{len(recoveries)} times a collapsed component was placed anew at batch {batch}; try "
-            "larger batches, fewer components or a larger reg_covar",
+            f"components collapsed and were reinitialised {len(recoveries)} times at batch "
+            f"{batch}; try larger batches, fewer components or a larger reg_covar",
             VpemWarning,
             stacklevel=3,
         )

@@ -34,12 +34,12 @@ OVER_FEATURES: Rule = (
 )
 NOT_PRIVATE: Rule = (
     lambda given: given.get("epsilon") is None and given.get("release_epsilon") is None,
-    (" is of differential privacy, which is not asked for; add ", Setting("epsilon"), " over rows "
-     "or ", Setting("release_epsilon"), " over features, or leave it out"),
+    (" belongs to differential privacy; add ", Setting("epsilon"), " over rows or ",
+     Setting("release_epsilon"), " over features, or leave it out"),
 )
 NOT_OF_WORKERS: Rule = (
     lambda given: given.get("epsilon") is None or given.get("secure_sum") is False,
-    (" is of workers who share out the noise, which they do with ", Setting("epsilon"), " and ",
+    (" applies where workers share the noise, which they do with ", Setting("epsilon"), " and ",
      Setting("secure_sum", True), "; leave it out"),
 )
 
@@ -109,7 +109,7 @@ class ImputeSettings(Settings, heading="Model"):
         for method, names, other in kinds:
             for one in self.fields() if self.method == method else ():
                 if one.name in names and getattr(self, one.name) != one.default:
-                    raise InputError(Setting(one.name), " is of ", Setting("method", other),
+                    raise InputError(Setting(one.name), " belongs to ", Setting("method", other),
                         "; add that, or leave it out")
 
     @property
@@ -144,8 +144,8 @@ class PlanSettings(SumSettings, heading="Network"):
         "to plan.")
     dtype: str = setting("float64", "Precision of the fit to plan: float64 or float32.",
         heading="Running", choices=DTYPES, idle=(lambda given: given.get("split") == "rows",
-        (" is of terms; workers add statistics up in float64 whatever their rows are: leave it out",
-         )))
+        (" is the precision of terms over features; workers add statistics in float64; leave it "
+         "out",)))
     batch_size: int | None = setting(None, "Rows of a batch, as for 'vpem fit'. Default: all rows "
         "in every iteration.", heading="Method", least=1)
     link: str | None = setting(None, "Bandwidth and one-way latency of every agent's link, such as "
@@ -153,7 +153,7 @@ class PlanSettings(SumSettings, heading="Network"):
 
 
 class PrivacySettings(Settings, heading="Privacy"):
-    """What a result may tell of one row: see `vpem.fits.privacy`."""
+    """How much a result may reveal of one row: see `vpem.fits.privacy`."""
 
     epsilon: float | None = setting(None, "Over rows: noise bounds what anybody learns of one row "
         "from all that is published: differential privacy with this epsilon. Needs --delta and "

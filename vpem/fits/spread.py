@@ -80,9 +80,9 @@ def bring_kinds(
 ) -> Kinds | None:
     """Send the roots of hubs which families their features have, and names of their levels.
 
-    ``kinds`` are of the columns of X, the features of this process's agents in the order of
-    `own_columns`; the result is of the features of this process's blocks, in their order. None:
-    those of all are Gaussian.
+    ``kinds`` describe the columns of X, the features of this process's agents in the order of
+    `own_columns`; the result describes the features of this process's blocks, in their order. None:
+    all are Gaussian.
     """
     own = None if kinds is None or X is None else kinds.counted(X)
     every = agree_on_kinds(own, own_columns(network), network)

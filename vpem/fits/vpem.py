@@ -79,10 +79,10 @@ def check_factors(
     """Raise InputError where a fit cannot have the factors of its settings."""
     if not how.n_factors:
         return
-    asked = Setting("n_factors", how.n_factors)
+    factors = Setting("n_factors", how.n_factors)
     if misses:
         raise InputError(
-            asked,
+            factors,
             ": of a row with missing values a hub would have to send how well it knows the "
             "factors, q x q numbers a component, beside the q that it sends; fill values in first, "
             "or leave out ",
@@ -90,7 +90,7 @@ def check_factors(
         )
     if how.weight_concentration_prior_type is not None:
         raise InputError(
-            asked,
+            factors,
             " would need a prior of their own: that of a hub's covariance says nothing of loadings "
             "and noise; leave out ",
             Setting("n_factors"),
@@ -99,7 +99,7 @@ def check_factors(
         )
     if mixed:
         raise InputError(
-            asked,
+            factors,
             " are of Gaussian features, which are a straight line of them and noise; those of "
             "other families are not; leave out ",
             Setting("n_factors"),
@@ -111,17 +111,17 @@ def check_sums_of_factors(how: FitSettings | PlanSettings, network: Network) -> 
     """Raise InputError where sums of terms cannot be those of factors."""
     if not how.n_factors:
         return
-    asked = Setting("n_factors", how.n_factors)
+    factors = Setting("n_factors", how.n_factors)
     n_features = network.whole.blocks.n_features
     if how.n_factors > n_features:
         raise InputError(
-            asked,
+            factors,
             f" are more than there are features, {n_features}, whose covariance has no more "
             "directions; give fewer",
         )
     if precision_of(how.dtype) == np.float32:
         raise InputError(
-            asked,
+            factors,
             " explain a part of each row that is nearly all of it where noise is small, and of the "
             "difference float32 leaves few digits: a log-likelihood of breast cancer fell by 0.05 "
             "nats a row; take ",
@@ -138,7 +138,7 @@ def check_sums_of_factors(how: FitSettings | PlanSettings, network: Network) -> 
         return
     if network.faults is not None:
         raise InputError(
-            asked,
+            factors,
             " takes two sums an iteration, of what hubs know of rows and of how well they know it, "
             "but where links or agents fail sums by consensus differ by who was heard; take ",
             Setting("sum", "tree"),
@@ -404,8 +404,8 @@ class _Attempts:
             start = self._own(init)
             if start.n_components != n_components:
                 raise InputError(
-                    f"the starting model has {start.n_components} components, "
-                    f"{n_components} were asked for"
+                    f"the starting model has {start.n_components} components, the fit has "
+                    f"{n_components}"
                 )
             return start, None
         if isinstance(init, str):

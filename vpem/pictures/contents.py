@@ -230,9 +230,9 @@ def _warnings(saved: SavedFit) -> Items:
         what = f"The fit has not converged: it still changed after {steps} iterations."
         said.insert(0, what if steps else "This is where a fit starts: no iteration was run.")
     for name, what in (
-        ("recoveries", "components collapsed and were placed anew"),
-        ("partitions", "iterations found the network fallen apart and changed nothing"),
-        ("reseeded", "empty clusters were placed anew"),
+        ("recoveries", "components collapsed and were reinitialised"),
+        ("partitions", "iterations found the network disconnected and changed nothing"),
+        ("reseeded", "empty clusters were reinitialised"),
     ):
         listed = saved.reported(name, list) or []
         if listed:
@@ -303,7 +303,7 @@ def _quality(saved: SavedFit, rows: EvaluationData | None) -> Items:
         quality.append((what, UNPUBLISHED if is_private else _stated(report.get(name), 9)))
     quality.append(("iterations", _stated(report.get("n_iter"))))
     if report.get("accelerate") is not None:
-        quality.append(("sums taken back", len(saved.reported("lost_sums", list) or [])))
+        quality.append(("rejected steps", len(saved.reported("lost_sums", list) or [])))
     converged = saved.reported("converged", bool)
     rest = "yes, to within noise" if saved.reported("in_noise", bool) else "yes"
     quality.append(("converged", "not said" if converged is None else rest if converged else "no"))

@@ -78,13 +78,13 @@ def others(most: int) -> str:
     return f"--features names others, up to {most} (in Python: features)"
 
 
-def pick_features(saved: SavedFit, asked: Sequence[str] | None, most: int) -> list[int] | None:
+def pick_features(saved: SavedFit, features: Sequence[str] | None, most: int) -> list[int] | None:
     """Columns of features that were named, by name or number, or None."""
-    if asked is None:
+    if features is None:
         return None
     names = saved.feature_names
     found = []
-    for word in asked:
+    for word in features:
         place = names.index(word) if word in names else read_int(word)
         if place is None or not 0 <= place < len(names):
             raise InputError(
@@ -93,9 +93,9 @@ def pick_features(saved: SavedFit, asked: Sequence[str] | None, most: int) -> li
             )
         found.append(place)
     if len(set(found)) < len(found) or not found:
-        raise InputError(f"features must be named once each, got {', '.join(asked)}")
+        raise InputError(f"features must be named once each, got {', '.join(features)}")
     if len(found) > most:
-        raise InputError(f"this picture has room for {most} features, {len(found)} were asked for")
+        raise InputError(f"this picture has room for {most} features, got {len(found)}")
     return found
 
 
@@ -146,11 +146,11 @@ def histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray
     return np.histogram(values, np.unique([ends[0], *edges, ends[1]]), density=True)
 
 
-def _chosen(saved: SavedFit, asked: list[int] | None, most: int, notes: list[str]) -> list[int]:
-    """Return the features to draw: those asked for, or those whose components differ most."""
+def _chosen(saved: SavedFit, features: list[int] | None, most: int, notes: list[str]) -> list[int]:
+    """Return the features to draw: those that were named, or those whose components differ most."""
     d = len(saved.feature_names)
-    if asked is not None:
-        return asked
+    if features is not None:
+        return features
     if d <= most:
         return list(range(d))
     notes.append(
@@ -272,27 +272,27 @@ def _draw_marginal(
         else:
             grid, densities = densities_of(saved, j, values, parts)
         total = densities.sum(axis=0)
-        peak, told = float(total.max()), []
+        peak, remarks = float(total.max()), []
         # A component of few rows can be so narrow that nothing else would be seen.
         cut = tallest > 0 and peak > 3 * tallest
         if cut:
-            told.append(f"peak {shorten_numbers([float(f'{peak:.2g}')])[0]}")
+            remarks.append(f"peak {shorten_numbers([float(f'{peak:.2g}')])[0]}")
         room = tallest if cut else peak
         peaks = densities.max(axis=1)
         times, large = _raised(peaks, room)
         if times > 1:
-            told.append(f"components \N{MULTIPLICATION SIGN} {times}")
-            told += [f"{_listed(large)} \N{MULTIPLICATION SIGN} 1"] if len(large) else []
+            remarks.append(f"components \N{MULTIPLICATION SIGN} {times}")
+            remarks += [f"{_listed(large)} \N{MULTIPLICATION SIGN} 1"] if len(large) else []
         if k > 1:
             for c, density in enumerate(densities):
                 drawn = density if c in large else times * density
                 axes.plot(grid, drawn, color=colour(c), linestyle=line(c), linewidth=1.3)
         axes.plot(grid, total, color="black", linewidth=1.8, zorder=1.9)
-        if told:
-            axes.text(0.98, 0.97, "\n".join(told), transform=axes.transAxes, fontsize=7.5,
+        if remarks:
+            axes.text(0.98, 0.97, "\n".join(remarks), transform=axes.transAxes, fontsize=7.5,
                       ha="right", va="top", path_effects=halo(), zorder=5)  # fmt: skip
         above = 1.6 * tallest if cut else 1.25 * max(tallest, peak)
-        axes.set_ylim(0, above if told else None)
+        axes.set_ylim(0, above if remarks else None)
     if values is not None and len(values):
         low, high = span(values)
         pad = 0.06 * (high - low) or max(abs(low), 1.0) * 0.06

@@ -143,7 +143,7 @@ def _legible(figure: Figure) -> None:
 def render(figure: Figure, target: BinaryIO, ending: str, dpi: int) -> None:
     """Draw a figure once, the same bytes as its ``savefig``, which draws it twice to lay it out.
 
-    ``dpi`` is of "png", and of what is drawn as dots in "svg" and "pdf".
+    ``dpi`` applies to "png", and to what is drawn as dots in "svg" and "pdf".
     """
     from importlib import import_module
 
@@ -250,7 +250,7 @@ PALE, BAND, FAINT, SHADE, RULE, INK = (
 )
 """Greys from light to dark: of data, ranges, links, sums, lines that mark a place, and text."""
 CURVE, LIGHT = "#3B4A54", "#DCE3E7"
-"""A curve that is of no component, hub or contender; what lies below it or around it."""
+"""A curve that belongs to no component, hub or contender; what lies below it or around it."""
 
 SHARES = ("#FFFFFF", "#1F2D36")
 """Of shares: 0 and 1 of every map that has them."""

@@ -198,7 +198,7 @@ def _value(axes: Axes, history: History, saved: SavedFit) -> None:
     for at in sorted(placed):
         axes.axvline(at, color=RULE, linestyle=":", linewidth=1.0)
     if placed:
-        _tell(axes, "dotted: a component was placed anew")
+        _tell(axes, "dotted: a component was reinitialised")
 
 
 def _short(history: History) -> str:

@@ -163,13 +163,13 @@ def _check_curves(saved: SavedLatents) -> None:
     fit = saved.stored
     if fit.model == OWN and not fit.discrete:
         raise InputError(
-            f"{saved.path} is of a user's own model, which a file does not hold: draw in Python, "
+            f"{saved.path} holds a fit of a user's own model, but not the model: draw in Python, "
             "vpem.pictures.saem.draw_curves(fit, individuals, model=...)"
         )
     if not has_curves(fit.model, fit.model_options):
         raise InputError(
-            f"{saved.path} is of the model {fit.model}, whose latents have no curves over time; "
-            "take ",
+            f"{saved.path} is a fit of the model {fit.model}, whose latents have no curves "
+            "over time; take ",
             Setting("kind", "traces"),
         )
 
@@ -252,7 +252,7 @@ KINDS: dict[str, Kind] = {
         "saem.draw_topics",
     ),
     "shares": Kind(
-        "Topics of the devices", "what share of the words of each device is of which topic",
+        "Topics of the devices", "which share of each device's words belongs to each topic",
         TOPICS, "no", "saem.draw_shares",
     ),
     "spreads": Kind(

@@ -512,7 +512,7 @@ def draw_topics(found: Topics, most: int = MOST_TOPICS) -> Picture:
 
 
 def draw_shares(found: Topics) -> Picture:
-    """Draw what share of the words of each device, and of all of them, is of which topic."""
+    """Draw which share of the words of each device, and of all, belongs to each topic."""
     shown = found.device_names[:MOST_DEVICES] if len(found.device_shares) else ()
     rows = np.vstack([found.shares, found.device_shares[: len(shown)]])
     names = ["all", *shown]
@@ -548,8 +548,8 @@ def draw_shares(found: Topics) -> Picture:
 def draw_spreads(found: Topics) -> Picture:
     """Draw the perplexity, and over how many words each topic is spread, by iteration.
 
-    The perplexity is of the documents' words, where it was seen, and of each topic's; the burn-in
-    is shaded.
+    The perplexity is that of the documents' words, where it was seen, and of each topic's; the
+    burn-in is shaded.
     """
     shown = found.order[:MOST_TOPICS]
     seen = len(found.perplexities) > 0

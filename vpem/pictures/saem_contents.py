@@ -103,7 +103,7 @@ def _convergence(saved: SavedSaem) -> str:
     """Whether the run converged, and why; with ``tol`` 0 it was not checked."""
     converged = "yes" if saved.converged else "no"
     if saved.settings.get("tol") == 0:
-        converged = "not asked for"
+        converged = "not checked"
     return f"{converged}{f': {saved.grounds}' if saved.grounds else ''}"
 
 

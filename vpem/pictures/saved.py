@@ -196,11 +196,11 @@ class SavedFit(Saved):
         """The error that says what the file lacks."""
         if "shard" in self.report:
             return InputError(
-                f"{self.path} is a shard of a model and does not say {what}; have it from a fit "
-                "that writes a whole model"
+                f"{self.path} is a shard of a model and does not say {what}; take a fit that "
+                "writes a whole model"
             )
         return InputError(
-            f"{self.path} does not say {what}: it is of an earlier version of vpem, of another "
+            f"{self.path} does not say {what}: it is from an earlier version of vpem, from another "
             "program, or joined from shards; fit again to have it"
         )
 

@@ -103,7 +103,7 @@ def draw_pairs(
     d = len(saved.feature_names)
     columns = pick_features(saved, features, MOST_PAIRED)
     if columns is not None and len(columns) < 2:
-        raise InputError("pairs need two features, one was asked for; try marginals")
+        raise InputError("pairs need two features, got one; try marginals")
     along = in_a_plane(saved, columns, notes) or list(range(d))
     X, labels = rows_to_scatter(saved, parts, rows, notes)
     if columns is None:

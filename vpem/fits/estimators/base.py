@@ -277,9 +277,9 @@ def dataset_for_fit(X: Any, family: Any, held: Callable[[Dataset], Partition]) -
     names = names_of(X)
     if names is None and np.ndim(X) == 2:
         names = list(default_names(np.shape(X)[1]))
-    asked = FamilyChoice.of(family, names)
-    dataset = _read(X, asked, lenient=False)
-    return dataset if asked is None else settle(dataset, asked, held(dataset))
+    choice = FamilyChoice.of(family, names)
+    dataset = _read(X, choice, lenient=False)
+    return dataset if choice is None else settle(dataset, choice, held(dataset))
 
 
 def dataset_for_model(X: Any, kinds: Kinds, names: Sequence[str], missing: str) -> Dataset:
@@ -290,8 +290,8 @@ def dataset_for_model(X: Any, kinds: Kinds, names: Sequence[str], missing: str) 
     X = columns_apart(X)
     if not isinstance(X, Dataset) and names_of(X) is None:
         return Dataset(np.asarray(X), default_names(np.shape(X)[1]), source="X")
-    asked = FamilyChoice.of(asked_by(kinds, names))
-    dataset = settle_for_model(_read(X, asked, lenient=True), asked)
+    choice = FamilyChoice.of(asked_by(kinds, names))
+    dataset = settle_for_model(_read(X, choice, lenient=True), choice)
     known: Any = SimpleNamespace(feature_names=tuple(names))
     columns = match_features(known, dataset.feature_names)
     dataset, unseen = in_levels_of(dataset, kinds, columns)
@@ -318,7 +318,7 @@ def names_of(X: Any) -> list[str] | None:
     return None if names is None else [str(name) for name in names]
 
 
-def _read(X: Any, asked: FamilyChoice | None, lenient: bool) -> Dataset:
+def _read(X: Any, choice: FamilyChoice | None, lenient: bool) -> Dataset:
     """Return rows as a dataset whose text is codes."""
     if isinstance(X, Dataset):
         return X
@@ -342,7 +342,7 @@ def _read(X: Any, asked: FamilyChoice | None, lenient: bool) -> Dataset:
 
     kinds = tuple(column.type for column in columns)
     frame = LazyFrame("X", tuple(names), kinds, read)
-    settings = TableSettings(family=asked)
+    settings = TableSettings(family=choice)
     return dataset_of(
         frame, ReadOptions(settings, columns=names, lenient=lenient, keep_constant=True)
     )

@@ -84,7 +84,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     link_failure, agent_dropout, stragglers : float, default=0.0
         Probabilities with which links and agents fail, on graphs without a server.
     secure_sum : bool, default=False
-        Whether sums are masked: nobody sees what one party adds (`vpem.SumSettings`).
+        Whether sums are masked: only totals are seen, no party's own terms (`vpem.SumSettings`).
     epsilon, delta, bounds : float, float, str or pair of arrays, optional
         Over rows: differential privacy of one row, by noisy sums (`vpem.PrivacySettings`). There is
         no inertia then, and the noise comes from the system, not from ``random_state``.

@@ -91,7 +91,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
     n_rounds, weights, acceleration, consensus_tol, link_failure, stragglers
         Of the rounds on a graph; see `vpem.VPEM`.
     secure_sum : bool, default=False
-        Whether sums are masked: nobody sees what one party adds (`vpem.SumSettings`).
+        Whether sums are masked: only totals are seen, no party's own terms (`vpem.SumSettings`).
     max_iter : int, optional
         Most iterations. Default: 1000 where steps are whole, as many more as they are shorter.
     tol : float, optional

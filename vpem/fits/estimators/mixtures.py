@@ -170,7 +170,7 @@ class VPEM(Streamed):
         Who talks to whom. "star", which is also what None is, sums exactly at a server; every other
         graph by consensus.
     hops : int, default=0
-        Agents at most this many hops from a root send it their features, once; 0: nobody does.
+        Agents at most this many hops from a root send it their features, once; 0: none do.
     hubs : {"size", "likelihood"}, default="size"
         Which agents within `hops` share a hub: most of them, or those whose features gain most by
         being joint, which takes a fit without hops first (`vpem.SumSettings`).
@@ -194,7 +194,7 @@ class VPEM(Streamed):
         Probabilities that a link is down in a round, an agent silent for an E-step, an agent late
         in a round.
     secure_sum : bool, default=False
-        Whether sums are masked: nobody sees what one party adds (`vpem.SumSettings`).
+        Whether sums are masked: only totals are seen, no party's own terms (`vpem.SumSettings`).
     release_epsilon, delta, bounds : float, float, str or pair of arrays, optional
         Differential privacy of one row against outsiders who see the model alone, by noise in every
         hub's M-step (`vpem.PrivacySettings`). There is no log-likelihood then, ``max_iter``
@@ -235,7 +235,7 @@ class VPEM(Streamed):
         kept only where all have some, or judged as others are, without a warning.
     least_rows : float, default=0.5
         Rows, sums of responsibilities, that every component must have. Below one, a component with
-        fewer is placed anew, and left out the fourth time; else the smallest is left out, one an
+        fewer is reinitialised, and left out the fourth time; else the smallest is left out, one an
         iteration.
     tol : float, default=1e-7
         Change of the log-likelihood per sample below which a root proposes to stop.
@@ -259,7 +259,7 @@ class VPEM(Streamed):
         How rounds are computed: the same numbers either way.
     missing : {"refuse", "marginalize"}, default="refuse"
         What is done where values are missing (NaN): "marginalize" integrates them out, in `fit` and
-        in all that is asked afterwards.
+        in all later methods.
     warm_start : bool, default=False
         Start from the last fit instead of `init`, and judge convergence by its last iteration.
     random_state : int, Generator, RandomState or None, default=0
@@ -475,12 +475,12 @@ class VPEM(Streamed):
             return self._partition_of(self.agents, dataset.n_features, True)
 
         dataset = dataset_for_fit(X, self.family, held)
-        names, asked = dataset.feature_names, FamilyChoice.of(self.family, dataset.feature_names)
+        names, choice = dataset.feature_names, FamilyChoice.of(self.family, dataset.feature_names)
         coded = () if dataset.kinds is None else dataset.kinds.columns_of("categorical")
-        said = {*coded, *(j for j, name in enumerate(names) if asked and name in asked.named)}
-        open_ = [j for j in range(len(names)) if j not in said and not isinstance(X, Dataset)]
-        if open_:
-            warn_of_columns(dataset.X[:, open_], [names[j] for j in open_])
+        named = {*coded, *(j for j, name in enumerate(names) if choice and name in choice.named)}
+        unnamed = [j for j in range(len(names)) if j not in named and not isinstance(X, Dataset)]
+        if unnamed:
+            warn_of_columns(dataset.X[:, unnamed], [names[j] for j in unnamed])
         return dataset, dataset.kinds
 
     def _fit(

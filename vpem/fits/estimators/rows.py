@@ -94,7 +94,7 @@ class DistributedGaussianMixture(FittedByEM):
     link_failure, agent_dropout, stragglers : float, default=0.0
         What fails on a graph; who is silent counts with what was heard of it last.
     secure_sum : bool, default=False
-        Whether sums are masked: nobody sees what one party adds (`vpem.SumSettings`).
+        Whether sums are masked: only totals are seen, no party's own terms (`vpem.SumSettings`).
     epsilon, delta, bounds : float, float, str or pair of arrays, optional
         Differential privacy of one row, by noisy sums of rows clipped to the bounds
         (`vpem.PrivacySettings`). There is no log-likelihood then, ``max_iter`` iterations are
@@ -369,7 +369,7 @@ class FedEM(FittedMixture):
     n_rounds, weights, acceleration, consensus_tol, link_failure, stragglers
         Of the rounds on a graph; see `vpem.VPEM`.
     secure_sum : bool, default=False
-        Whether sums are masked: nobody sees what one party adds (`vpem.SumSettings`).
+        Whether sums are masked: only totals are seen, no party's own terms (`vpem.SumSettings`).
     record_every : int, default=1
         Iterations from one record of the history to the next.
     random_state : int, Generator, RandomState or None, default=0

@@ -46,11 +46,11 @@ class Judged:
     """What a model says of some rows.
 
     ``mixture`` is what was judged: as it is saved, mixing weights are the mean over roots; where
-    hubs live in several processes only its shape is that of all. ``log_likelihood`` is of the rows
-    together, each as often as it weighs, ``weight`` of those that have a value. ``messages`` and
-    ``bytes`` were sent to find this out.
+    hubs live in several processes only its shape is that of all. ``log_likelihood`` is the weighted
+    sum over rows, ``weight`` that of rows that have a value. ``messages`` and ``bytes`` were sent
+    to find this out.
 
-    ``entropy`` is of the responsibilities, ``-sum gamma log gamma`` in nats: 0 where every row
+    ``entropy`` is that of responsibilities, ``-sum gamma log gamma`` in nats: 0 where every row
     belongs to one component, at most ``M log K``. ICL is BIC plus twice this (Biernacki, Celeux and
     Govaert 2000, with responsibilities in the place of the classification, as McLachlan and Peel
     2000 take it).

@@ -239,7 +239,7 @@ class _Process:
 def _waiting() -> Iterator[list[int]]:
     """Collect signals that would end this process, for later.
 
-    A mask is of one thread: another, of BLAS say, may take the signal all the same.
+    A mask applies to one thread: another, of BLAS say, may take the signal all the same.
     """
     noted: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -318,7 +318,7 @@ def facts_of(problem: Problem) -> Report:
         "who is joined in the graph": checksum(
             network.graph.n_nodes, np.asarray(network.graph.edges)
         ),
-        **problem.asked,
+        **problem.network_options,
     }
     if problem.workers is None:
         facts["who holds which features"] = checksum(*_features_of_agents(network))
@@ -386,10 +386,10 @@ class Record:
             self.results = state["results"]
         elif not force:
             raise InputError(
-                f"the state {str(path)!r} is of another selection: {differs}; give what it began "
-                "with or another ",
+                f"the state {str(path)!r} belongs to another selection: {differs}; give what it "
+                "began with or another ",
                 Setting("state"),
-                ", or begin anew with ",
+                ", or start over with ",
                 Setting("force", True),
             )
 

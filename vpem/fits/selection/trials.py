@@ -147,7 +147,7 @@ class Problem:
     ``networks`` are by number of hops, what this process has of them; without ``workers`` data are
     split by features. ``options`` are of `vpem.fit_vpem`, or with workers of `vpem.fit_em`, but
     n_components, covariance_type, n_init, first_restart, sample_weight, callback, saver and labels;
-    without n_threads: one thread. ``asked`` are the options of the networks, by which searches
+    without n_threads: one thread. ``network_options`` are those of the networks, by which searches
     differ besides. ``n_samples`` are rows of all processes together.
     """
 
@@ -155,7 +155,7 @@ class Problem:
     networks: dict[int, Network]
     workers: Workers | None
     options: Report
-    asked: Report = field(default_factory=dict)
+    network_options: Report = field(default_factory=dict)
     sample_weight: Floats | None = None
 
     def __post_init__(self) -> None:
