@@ -288,12 +288,12 @@ def refuse_families(kinds: Kinds | None, names: Sequence[str], source: str) -> N
 
 def kept_of(stored: Any) -> TableSettings:
     """Return how the data of a fit were read, of what its file says of its options and families."""
-    from vpem.files.families import asked_by
+    from vpem.files.families import words_for_model
     from vpem.files.table_settings import TableSettings, settings_in
 
     options = stored.options
     names = [name for name in TableSettings.settings_by_name if name != "family"]
     told = {name: options[name] for name in names if options.get(name) is not None}
     kinds = getattr(getattr(stored, "mixture", None), "kinds", None)
-    family = asked_by(kinds, stored.feature_names)
+    family = words_for_model(kinds, stored.feature_names)
     return settings_in(told, "options of the model").changed(family=family)

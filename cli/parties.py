@@ -205,7 +205,7 @@ def gather(
         )
         run.table = source.table
         source.labels_for_fit = settle_labels(
-            source.labels_for_fit, asked.table.labels_for_fit, [source], source.ids, asked.table
+            source.labels_for_fit, [source], source.ids, asked.table
         )
         source = settled(source, asked.table, held)
         if asked.numbers_only:

@@ -401,7 +401,7 @@ def test_other_peoples_ids_are_not_compared_unless_that_is_said():
 
     errors = together(2, partial(work, level=None), Apart)
     assert all(type(error) is InputError for error in errors)
-    said = "party 'hospital' has ids, and nobody has said whether rows are matched by them; align"
+    said = "party 'hospital' has ids, but whether to match rows by them was not specified; align"
     assert all(str(error).startswith(said) for error in errors)
     assert len(set(map(str, errors))) == 1
     assert not any(re.search("[0-9a-f]{64}", one) for one in sent)
@@ -543,7 +543,7 @@ LIES = [
     ("psi", {"send": lambda ids: ids[[0, 0, 0]]}, "lacks ids that the set intersection found"),
     ("psi", {"send": lambda ids: ids[:0]}, "'hospital' sent a list of 0 ids in common, expected 3"),
     ("psi", {"allgather": lambda counts: {0: [100, 100]}},
-     "party 'hospital' has not told all parties the same rows: they have 100, 3, 3"),
+     "party 'hospital' has not sent all parties the same rows: they have 100, 3, 3"),
     ("ids", {"send": lambda rows: rows[[0] * 100]}, "'lab' which of its 715 rows are used, each"),
     ("hmac", {"send": lambda rows: rows + 715}, "'lab' which of its 715 rows are used, each once"),
     ("hmac", {"send": lambda rows: rows - 715}, "'lab' which of its 715 rows are used, each once"),

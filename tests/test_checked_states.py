@@ -179,7 +179,7 @@ def test_no_field_can_be_something_else(name):
                 fit(Breaking(saved=put(state, path, other)))
             told = ".".join(map(str, ("run", *path)))
             assert re.match(f"the checkpoint: {re.escape(told)}( |\\.more )", str(caught.value))
-            assert str(caught.value).endswith("; begin anew with force=True instead of resume")
+            assert str(caught.value).endswith("; start again with force=True instead of resume")
             count += 1
     assert count > 50
 
@@ -256,7 +256,7 @@ def test_the_command_line_says_which_file_and_field(capsys, tmp_path):
     assert (refused.code, model.exists()) == (2, False)
     assert refused.sentence == (
         f"the checkpoint {file}: run.going.loop.iteration must be an integer of at least 0, got "
-        "2 x 2 true/false values; begin anew with --force instead of --resume"
+        "2 x 2 true/false values; start again with --force instead of --resume"
     )
     write_state(file, put(state, ("facts", "seed"), counts))
     assert "facts.seed must be a plain value" in run(capsys, *command, "--resume").sentence

@@ -144,7 +144,7 @@ def test_other_files_are_refused(tmp_path):
         FileSaver(plain, resume=True)
     foreign = tmp_path / "foreign"
     write_state(foreign, {"something": 1})
-    with pytest.raises(FileError, match="generation is missing; begin anew with force=True"):
+    with pytest.raises(FileError, match="generation is missing; start again with force=True"):
         FileSaver(foreign, resume=True)
 
 
@@ -549,7 +549,7 @@ def test_a_damaged_newest_state_is_passed_over(tmp_path):
             saver.offer(lambda number=number: {"count": number + 1})
     newest = ranks.file(0)
     newest.write_bytes(newest.read_bytes()[:-100])
-    with pytest.warns(VpemWarning, match="the state beside it is taken"):
+    with pytest.warns(VpemWarning, match="the state beside it is used"):
         saver = FileSaver(tmp_path / "c", resume=True, engine=Turn(0, 2, [[6], [6, 9]]))
     saver.begin({})
     assert saver.saved["count"] == 2 * ranks.every
@@ -561,7 +561,7 @@ def test_a_damaged_older_state_does_not_matter(tmp_path):
         for number in range(3 * ranks.every):
             saver.offer(lambda number=number: {"count": number + 1})
     (tmp_path / "c.before").write_bytes(b"")
-    with pytest.warns(VpemWarning, match="the state beside it is taken"):
+    with pytest.warns(VpemWarning, match="the state beside it is used"):
         saver = FileSaver(tmp_path / "c", resume=True, engine=Turn(0, 2, [[9], [6, 9]]))
     saver.begin({})
     assert saver.saved["count"] == 3 * ranks.every

@@ -162,14 +162,14 @@ OWN = {
          "heart.toml --missing marginalize"),
         ("--align ids", "gaps.h5", "gaps.h5: row 1, feature 0 .'iron'. is NaN"),
         ("--align ids", "poor.csv", "has no ids, .*; also, party 'lab': poor.csv: row 1, feat"),
-        ("", "lab.csv", "party 'lab' has ids, and nobody has said whether rows are matched by them;"
+        ("", "lab.csv", "party 'lab' has ids, but whether to match rows by them was not specified;"
          " align them by adding --align ids .*hub alone can change what heart says: vpem study "
          "change heart.toml --align ids"),
         ("--command kmeans -k 2", "counts.h5", "feature 'iron' is kept as poisson, which 'vpem f"),
         ("--command kmeans -k 2", "gaps.csv", "or integrate them out with --missing marginalize"),
         ("--command fit --command kmeans --split features --align ids", "counts.h5", "is kept as"),
         ("--command impute", "long-twice.csv", "twice"),
-        ("--command fit --command predict", "lab.csv", "nobody has said whether rows are matched"),
+        ("--command fit --command predict", "lab.csv", "whether to match rows by them was not specified"),
         ("--align ids", "all.toml", "all.toml names 2 parties, but lab is one"),
     ],
 )  # fmt: skip

@@ -12,7 +12,7 @@ from pyarrow import feather
 from vpem.errors import FileError, InputError
 from vpem.files.data import read_data, read_dataset
 from vpem.files.datasets import write_dataset
-from vpem.files.families import asked_by
+from vpem.files.families import words_for_model
 from vpem.files.levels import MOST_LEVELS
 from vpem.files.models import write_model
 from vpem.files.parties.joining import join_parties, stack_parties
@@ -179,7 +179,7 @@ def test_parties_decide_for_their_own_columns_and_by_manifest(tmp_path):
 
 def test_ids_of_a_party_are_found_for_a_model_that_has_categories_of_others(tmp_path):
     FRAME.assign(word=list("uvwxyz"))[["word", "age"]].to_csv(tmp_path / "lab.csv", index=False)
-    of_model = asked_by(Kinds(("gaussian", "categorical"), (0, 2)), ["age", "sex"])
+    of_model = words_for_model(Kinds(("gaussian", "categorical"), (0, 2)), ["age", "sex"])
     found = read_data(tmp_path / "lab.csv", kept=TableSettings(family=of_model))
     assert (found.feature_names, list(found.ids)) == (("age",), list("uvwxyz"))
 

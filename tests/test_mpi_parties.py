@@ -326,7 +326,7 @@ def test_kill_and_go_on(whole, tmp_path):
     assert f"is in {file}: give" in lines[0]
     refused = run_cli(3, *fit, *length, *kept)
     assert refused.returncode == 2
-    assert "is of a run in 2 processes, not in 3; take as many" in refused.stderr
+    assert "belongs to a run in 2 processes, not in 3; use as many" in refused.stderr
     ended = run_cli(2, *fit, *length, *kept)
     assert ended.returncode == 0, ended.stderr
     check_same_file(tmp_path / "whole.h5", model)

@@ -130,7 +130,10 @@ def test_runs_before_count(tmp_path):
     with pytest.raises(PolicyError, match="allows at most 2 runs in 7 days, and there were 2"):
         policy.check_runs(2)
     policy.check_spent("fit", "lab.csv", 6.0)
-    for epsilon, told in ((6.1, "lab.csv would have told 6.1"), (np.inf, "without noise are told")):
+    for epsilon, told in (
+        (6.1, "lab.csv would have disclosed 6.1"),
+        (np.inf, "would disclose sums of lab.csv without noise"),
+    ):
         with pytest.raises(PolicyError, match=f"allows at most epsilon 6 of a data file.*{told}"):
             policy.check_spent("fit", "lab.csv", epsilon)
 

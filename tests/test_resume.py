@@ -244,7 +244,7 @@ def test_a_state_of_something_else_is_refused():
     state = broken(fit, 3)
     for name in ("ledger", "going", "best", "restart"):
         damaged = {key: value for key, value in state.items() if key != name}
-        with pytest.raises(FileError, match=f"run.{name} is missing; begin anew with force=True"):
+        with pytest.raises(FileError, match=f"run.{name} is missing; start again with force=True"):
             fit(Breaking(saved=damaged))
     with pytest.raises(FileError, match=r"weights must be 1 x 3 finite real .*, got 2 x 3"):
         features(joined("exact"))(Breaking(saved=state))

@@ -24,7 +24,7 @@ from vpem.network.schema import (
 
 from .tables import each
 
-PLACE = Place("the file x.h5", "run", ("begin anew with ", Setting("force", True)))
+PLACE = Place("the file x.h5", "run", ("start again with ", Setting("force", True)))
 RECORD = {"history": ListOf(NUMBER, "L", least=1), "bytes": ListOf(COUNT, "L")}
 ODD = [None, True, -1, 0.5, float("inf"), 1 << 60, "text", b"", [], (), {}, np.ones(2), np.bool_(1)]
 
@@ -70,7 +70,7 @@ def test_whatever_else_is_refused(schema, values):
         except FileError as error:
             refused += 1
             assert str(error).startswith("the file x.h5: run")  # noqa: PT017
-            assert str(error).endswith("; begin anew with force=True")  # noqa: PT017
+            assert str(error).endswith("; start again with force=True")  # noqa: PT017
     assert refused >= 8 if schema is not PLAIN else refused == 3
 
 

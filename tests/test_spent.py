@@ -131,7 +131,7 @@ def test_a_damaged_line_is_one_sentence(tmp_path, damage):
     ledger.end(ran(), 3)
     lines = ledger.path.read_text().splitlines(keepends=True)
     ledger.path.write_text(damage(lines))
-    with pytest.raises(FileError, match=r"data.spent is damaged in line [12], and nobody knows"):
+    with pytest.raises(FileError, match=r"data.spent is damaged in line [12], so that what was"):
         ledger.runs()
 
 
@@ -186,7 +186,7 @@ def test_runs_are_noted_and_refused_when_nothing_is_left(company, capsys):
     assert {found["lab"].code, found["hub"].code} == {2}
     rule = "allows at most epsilon 11 of a data file in all its runs"
     assert found["lab"].sentence.startswith(
-        f"policy.toml {rule}, but with this 'vpem fit' own.csv would have told 12."
+        f"policy.toml {rule}, but with this 'vpem fit' own.csv would have disclosed 12."
     )
     assert found["hub"].sentence == f"lab ended: lab's policy {rule}; ask there"
     (one,) = told(capsys, lab, "--data", lab / "own.csv")
@@ -207,11 +207,11 @@ GUARDED = [
     ("most-runs = 1", {}, "allows at most 1 runs in 30 days, and there were 1"),
     ("most-runs = 1\nin-days = 1", {"days": 2}, None),
     ("most-epsilon-in-all = 6", {"epsilon": 4.0}, None),
-    ("most-epsilon-in-all = 6", {"epsilon": 4.1}, "own.csv would have told 6.01"),
+    ("most-epsilon-in-all = 6", {"epsilon": 4.1}, "own.csv would have disclosed 6.01"),
     ("most-epsilon-in-all = 6", {"epsilon": 4.1, "other": True}, None),
     ("most-epsilon-in-all = 6", {"release_epsilon": 1.0}, "but of own.csv, with this"),
     ("most-epsilon-in-all = 6\nepsilon-against = 'outsider'", {"release_epsilon": 1.0}, None),
-    ("most-epsilon-in-all = 6", {"delta": None}, "sums without noise are told"),
+    ("most-epsilon-in-all = 6", {"delta": None}, "would disclose sums"),
     ("largest-epsilon = 4", {"epsilon": 4.0}, None),
     ("largest-epsilon = 4", {"epsilon": 4.1, "secure_sum": True}, "but that of this run is 4.1"),
     ("largest-epsilon = 4\nepsilon-against = 'outsider'",

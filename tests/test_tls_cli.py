@@ -107,7 +107,8 @@ def test_how_rows_are_matched_is_said_where_a_party_has_ids(tmp_path):
         for result in found.values():
             sentence = result.err.splitlines()[-1]
             assert (
-                "party 'clinic' has ids, and nobody has said whether rows are matched" in sentence
+                "party 'clinic' has ids, but whether to match rows by them was not specified"
+                in sentence
             )
             assert sentence.endswith(ends)
         said = {"align": "none"}

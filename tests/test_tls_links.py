@@ -168,9 +168,9 @@ def test_what_nobody_has_asked_for_is_bounded_and_what_is_asked_for_is_not():
     out.acknowledge(incoming.got, incoming.room)
     assert carry() == [0, 1]
     assert incoming.got == (2, PIECE)
-    with pytest.raises(Damaged, match=r"comes behind 0\.264 MB that nobody has asked for"):
+    with pytest.raises(Damaged, match=r"comes after 0\.264 MB not requested"):
         incoming.put(parse(a_piece(number=2, begin=PIECE, size=3 * PIECE)))
-    with pytest.raises(Damaged, match="that nobody has asked for"):
+    with pytest.raises(Damaged, match="MB not requested"):
         incoming.ask([3])  # which is behind that
 
 
@@ -190,10 +190,10 @@ def test_a_member_that_floods_is_cut_at_a_few_megabytes(tmp_path, monkeypatch, f
         for tag, message in FLOODS[flood]:
             lab.put(0, tag, message)
         if not waits:
-            assert obeys or ended(lambda: lab.take(0, 0)).endswith("that nobody has asked for")
+            assert obeys or ended(lambda: lab.take(0, 0)).endswith("not requested")
             time.sleep(2.0 * obeys)
         told = ended(lambda: hub.take(1, 3))
-        assert re.search("from lab to hub comes behind 1[67].* MB that nobody has asked for", told)
+        assert re.search("from lab to hub comes after 1[67].* MB not requested", told)
         kept = [len(message.data) for box in hub._boxes.values() for message in box]
         part = len(hub._links[1].incoming._part)
         assert sum(kept) + OVERHEAD * len(kept) + part <= UNASKED + OVERHEAD + 2 * PIECE
@@ -284,9 +284,9 @@ def revoke(two, who, name):
     two.rosters[who] = replace(two.rosters[who], revoked={mark: "2026-01-01"})
 
 
-AWAY = "was turned away: its certificate is not in the study, or has been revoked"
+AWAY = "was rejected: its certificate is not in the study, or has been revoked"
 UNKNOWN = "does not know the certificate of lab"
-UNBELIEVED = "does not believe the certificate of this member"
+UNBELIEVED = "does not trust the certificate of this member"
 SHOWS = "shows a certificate that the study does not have"
 NOT_YET = "the certificate of hub is not valid before"
 

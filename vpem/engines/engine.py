@@ -92,10 +92,10 @@ class Engine(Protocol):
         Kind of what is exchanged at present, as ledgers call it; "alignment" of parties' rows, and
         "agreement" where processes agree on how to go on. See `about`.
     watch : callable or None
-        Is told of every sum that begins, its kind and the rows it shows, before anything of it is
+        Called with every sum that begins, its kind and the rows it shows, before anything of it is
         sent; what it raises ends the run.
     limit : callable or None
-        Is told the rows of all parties, a party's number and the names of all, where ids will be
+        Called with the rows of all parties, a party's number and all names, where ids will be
         compared, before any is sent; what it raises ends the run.
     copies : int
         How often this process sends an array, or others their total, where those of all are added.
@@ -103,7 +103,7 @@ class Engine(Protocol):
         Whether sentences about data of one process may be said in all.
     signs : Signs or None
         How processes prove who they are, where others pass on what they say; None: they have no
-        identity apart from whoever started all of them.
+        identity apart from that of the user who started them all.
     outlast : Outlast or None
         What is known of masked sums where these go on without a process that is lost; None: they
         need all. `iallreduce`, which all of them go by, then raises FewerError as one is lost.

@@ -136,7 +136,7 @@ def _group_key(place: Placement, keys: PairKeys) -> bytes | None:
     except (AssertionError, InvalidTag, KeyError, TypeError):
         raise InputError(
             f"the key by which totals are checked did not come from {keys.names[0]} as it was "
-            "sent; whoever passes keys on does not follow the protocol"
+            "sent; the process that passes keys on does not follow the protocol"
         ) from None
 
 

@@ -18,7 +18,7 @@ from vpem.files.opening import check_unpacked
 
 
 def check_kinds(columns: list[tuple[str, pa.DataType]], source: str) -> None:
-    """Raise InputError if a column is of a kind that could be neither features nor their names."""
+    """Raise InputError if a column can be neither a feature nor names of rows."""
     for name, kind in columns:
         kind = plain_kind(kind)
         known = (is_text, is_numeric, pa.types.is_temporal, pa.types.is_null)

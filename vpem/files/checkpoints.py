@@ -46,7 +46,7 @@ from vpem.files.hdf5 import (
 from vpem.files.json_text import parse_json, read_json_bytes
 from vpem.files.opening import PathLike
 from vpem.files.temporaries import check_ending
-from vpem.network.schema import ANEW, PLAIN, Integer, Place, State, TableOf, check
+from vpem.network.schema import PLAIN, RESTART, Integer, Place, State, TableOf, check
 from vpem.terms.density import Density
 from vpem.terms.statistics import leaves
 
@@ -59,7 +59,7 @@ MOST_DIMENSIONS = 16
 MOST_EMPTY = 1 << 16
 """Arrays without numbers in a list: a few characters must not become very many of them."""
 
-DAMAGED = "is damaged: begin anew, or take a copy"
+DAMAGED = "is damaged: start again, or use a copy"
 
 
 class _Writer:
@@ -298,7 +298,7 @@ def hold(path: Path, owner: object) -> Callable[[], object]:
         import fcntl
 
         lock = os.open(beside, os.O_RDWR | os.O_CREAT, 0o666)
-    except (ImportError, OSError):  # of what cannot be written whoever writes the state says why
+    except (ImportError, OSError):  # writing the state will say why
         return lambda: None
     release = weakref.finalize(owner, _let_go, lock, beside, os.getpid())
     try:
@@ -343,7 +343,7 @@ class FileSaver:
     """
 
     saved: State | None = None
-    place = Place("the checkpoint", "run", ANEW)
+    place = Place("the checkpoint", "run", RESTART)
 
     def __init__(
         self,
@@ -364,7 +364,7 @@ class FileSaver:
         self.path, *before = own_files(path, engine)
         self.before = before[0] if before else None
         self.signal: int | None = None
-        """Number of the signal that wants the process to end; whoever catches it sets this."""
+        """Number of the signal that asks the process to end; its handler sets this."""
         self.generation = 0
         """Iterations offered since the run began; all processes count alike."""
         self._facts: State = {}
@@ -390,7 +390,7 @@ class FileSaver:
         return int(self._engine.allreduce(np.array([number]), "max")[0])
 
     def _find(self, if_any: bool) -> None:
-        """Read what there is, of the newest generation that all have."""
+        """Read the newest generation that all processes have."""
         states: dict[int, tuple[Path, State]] = {}
         damaged: list[FileError] = []
         for file in (self.before, self.path):
@@ -400,7 +400,7 @@ class FileSaver:
                 except FileError as error:
                     damaged.append(error)
                     continue
-                check(CHECKPOINT, found, Place(f"the checkpoint {file}", advice=ANEW))
+                check(CHECKPOINT, found, Place(f"the checkpoint {file}", advice=RESTART))
                 if self._gone_on and found["facts"].get("processes") != self.size:
                     self.former[found["generation"]] = found["run"]
                     continue
@@ -408,8 +408,8 @@ class FileSaver:
                 states[found["generation"]] = (file, found)
         if damaged and not states:
             raise damaged[0]
-        for told in damaged:
-            warnings.warn(f"{told}; the state beside it is taken", VpemWarning, stacklevel=3)
+        for damage in damaged:
+            warnings.warn(f"{damage}; the state beside it is used", VpemWarning, stacklevel=3)
         chosen = newest_common(self._engine.allgather(sorted(states)))
         if chosen is None:
             newest = self._largest(max(states, default=0))
@@ -431,7 +431,7 @@ class FileSaver:
                 Setting("resume"),
             )
         file, self._found = states[chosen]
-        self.place = Place(f"the checkpoint {file}", "run", ANEW)
+        self.place = Place(f"the checkpoint {file}", "run", RESTART)
         self.generation = chosen
         if self.before is not None and file == self.before:
             # What others do not have is given up: it must not push out what all have.
@@ -440,13 +440,13 @@ class FileSaver:
     def _check_size(self, then: object) -> None:
         if then != self.size:
             raise InputError(
-                f"the checkpoint {self.name!r} is of a run in {then} process"
-                f"{'' if then == 1 else 'es'}, not in {self.size}; take as many, or ",
-                *ANEW,
+                f"the checkpoint {self.name!r} belongs to a run in {then} process"
+                f"{'' if then == 1 else 'es'}, not in {self.size}; use as many, or ",
+                *RESTART,
             )
 
     def begin(self, facts: State) -> None:
-        """Raise InputError where what was found is not of the run that these facts describe."""
+        """Raise InputError if the state found belongs to a run with other facts than these."""
         facts = {"vpem": vpem.__version__, **facts, "processes": self.size}
         self._facts = facts
         if self._found is None:
@@ -456,14 +456,14 @@ class FileSaver:
             one, other = then.get(name), facts.get(name)
             if name in MAY_DIFFER or one == other:
                 continue
-            told = f" was {one!r}, now it is {other!r}"
+            change = f" was {one!r}, now it is {other!r}"
             if _is_sum(one) and _is_sum(other):
-                told = " is not the same"
+                change = " is not the same"
             raise InputError(
-                f"the checkpoint {self.name!r} is of another run: ",
+                f"the checkpoint {self.name!r} belongs to another run: ",
                 named(name),
-                f"{told}; give what it began with, or ",
-                *ANEW,
+                f"{change}; give what it started with, or ",
+                *RESTART,
             )
         self.saved = self._found["run"]
         self._found = None
@@ -471,11 +471,11 @@ class FileSaver:
     def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
         """Write the state if it is due, the last, or the process is to end."""
         self.generation += 1
-        wanted = self._largest(self.signal or 0)
-        if wanted or last or self._gone_on or self.generation % self.every == 0:
+        signal = self._largest(self.signal or 0)
+        if signal or last or self._gone_on or self.generation % self.every == 0:
             self.write(state())
-        if wanted:
-            self.signal = wanted
+        if signal:
+            self.signal = signal
             # The first to leave may end the job: not before all have written.
             self._engine.barrier()
             raise Interrupted(self.name, self.generation, self.signal)

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 ANY = ",;\t| "
 """What may be between fields, but in .tsv."""
 
-NAMED = ("label_column", "id_column", "worker_column")
-
 STDIN = "-"
 
 
@@ -61,36 +59,35 @@ def read_data(
     """Read a dataset from a table or an HDF5 file; ``-`` is standard input.
 
     Values are not checked for being finite (`vpem.checks.check_finite`). ``left_out`` of the result
-    has the columns of a plain table that are no features, with the reason. Where families are asked
-    for, text is codes; what these are `vpem.files.families.settle` says. Where two copies of the
+    has the columns of a plain table that are no features, with the reason. Where families are given
+    text is codes, whose families `vpem.files.families.settle` decides. Where two copies of the
     values would exceed ``memory_limit``, those of HDF5 stay on disk, as a `FileMatrix`, and tables
     are refused.
     """
     precision = check_dtype(dtype)
-    given = TableSettings.of(table)
-    asked = given
-    if kept is not None:  # a model knows its families
-        asked = given.with_defaults_of(kept.without_choice()).changed(family=kept.family)
-    named = zip(NAMED, ("label", "id", "worker"), strict=True)
-    # Columns that a model names, and not the user, may be absent.
-    lacking = [
-        what
-        for name, what in named
-        if kept is not None and getattr(given, name) is None and getattr(kept, name) is not None
-    ]
-    wanted = ReadOptions(
-        asked, dataset, memory_limit, sample_weight, weights_needed, columns,
+    table = given = TableSettings.of(table)
+    lacking: list[str] = []
+    if kept is not None:  # a model knows its families and features
+        own = kept.changed(features=None, drop=None)
+        table = given.with_defaults_of(own).changed(family=kept.family)
+        # Columns that a model names, and not the user, may be absent.
+        for what in ("label", "id", "worker"):
+            name = f"{what}_column"
+            if getattr(given, name) is None and getattr(kept, name) is not None:
+                lacking.append(what)
+    options = ReadOptions(
+        table, dataset, memory_limit, sample_weight, weights_needed, columns,
         tuple(lacking), keep_constant, on_disk, profiles, kept is not None,
     )  # fmt: skip
-    with _local(path) as (file, source, wholly):
-        found = _read(file, source, wanted)
-        if wholly and isinstance(found.X, FileMatrix):
-            found.X = found.X[:]
+    with _local(path) as (file, source, is_temporary):
+        data = _read(file, source, options)
+        if is_temporary and isinstance(data.X, FileMatrix):
+            data.X = data.X[:]
     if precision is not None:
-        X = found.X
-        of_file = isinstance(X, FileMatrix)
-        found.X = X.in_precision(precision) if of_file else as_matrix(X, source, precision)
-    return found
+        X = data.X
+        on_file = isinstance(X, FileMatrix)
+        data.X = X.in_precision(precision) if on_file else as_matrix(X, source, precision)
+    return data
 
 
 @contextmanager
@@ -114,27 +111,25 @@ def _local(path: str | os.PathLike[str]) -> Iterator[tuple[Path, str, bool]]:
             raise (FileError if isinstance(error, FileError) else InputError)(*parts) from None
 
 
-def _read(file: Path, source: str, wanted: ReadOptions) -> Dataset:
+def _read(file: Path, source: str, options: ReadOptions) -> Dataset:
     """Read a file by its format."""
-    kind = format_of(file, source, wanted.table.encoding)
+    kind = format_of(file, source, options.table.encoding)
     if kind == "hdf5":
         from vpem.files.readers.hdf5_files import read_hdf5
 
-        return read_hdf5(file, source, wanted)
+        return read_hdf5(file, source, options)
     if kind in ("npy", "npz"):
-        from vpem.files.readers import numpy_files
+        from vpem.files.readers.numpy_files import read_npy, read_npz
 
-        return (numpy_files.read_npy if kind == "npy" else numpy_files.read_npz)(
-            file, source, wanted
-        )
-    if wanted.dataset is not None:
+        return (read_npy if kind == "npy" else read_npz)(file, source, options)
+    if options.dataset is not None:
         raise InputError(
             Setting("dataset"), f" is a place inside HDF5 or .npz, which {source} is not"
         )  # fmt: skip
     from vpem.files.readers.tabular import dataset_of
 
-    refuse_large(os.stat(file).st_size // 2, wanted.memory_limit, source)
-    return dataset_of(_frame(file, source, kind, wanted.table), wanted)
+    refuse_large(os.stat(file).st_size // 2, options.memory_limit, source)
+    return dataset_of(_frame(file, source, kind, options.table), options)
 
 
 def _frame(file: Path, source: str, kind: str, table: TableSettings) -> LazyFrame:
@@ -206,20 +201,20 @@ def read_dataset(
     InputError
         If its parts do not fit each other, or a column that is named is not there.
     """
-    how = TableSettings.of(table, **changes)
-    found = read_data(
+    table = TableSettings.of(table, **changes)
+    data = read_data(
         path,
-        how,
+        table,
         dataset=dataset,
         dtype=dtype,
         memory_limit=memory_limit,
         sample_weight=sample_weight,
     )
-    return settle(found, FamilyChoice.of(how.family), found.partition)
+    return settle(data, FamilyChoice.of(table.family), data.partition)
 
 
 def filled_columns(
-    path: str | os.PathLike[str], table: TableSettings, found: Imputed
+    path: str | os.PathLike[str], table: TableSettings, imputed: Imputed
 ) -> dict[str, Any] | None:
     """Return the columns of a table with its gaps filled, for `vpem.files.results.write_columns`.
 
@@ -231,11 +226,11 @@ def filled_columns(
     frame = open_frame(path, table)
     if frame is None:
         return None
-    place = {name: column for column, name in enumerate(found.column_names)}
+    place = {name: column for column, name in enumerate(imputed.column_names)}
     others = [n for n, name in enumerate(frame.names) if name not in place]
     read = dict(zip(others, frame.read(others, others), strict=True)) if others else {}
-    values, times = found.stacked
-    columns: dict[str, Any] = {**found.numbered(frame.names)}
+    values, times = imputed.stacked
+    columns: dict[str, Any] = {**imputed.numbered(frame.names)}
     for n, name in enumerate(frame.names):
         if n in read:
             column = read[n]
@@ -253,7 +248,7 @@ def filled_columns(
 
 
 def _free(name: str, taken: dict[str, Any]) -> str:
-    """Return the name of a column, or one with a number where another column has it."""
+    """Return a name, with a number behind it if it is taken."""
     free, count = name, 0
     while free in taken:
         count += 1
@@ -262,8 +257,7 @@ def _free(name: str, taken: dict[str, Any]) -> str:
 
 
 def settle_labels(
-    found: SomeLabels | None,
-    asked: Any,
+    of_data: SomeLabels | None,
     data: Sequence[Dataset],
     ids: Labels | None,
     table: TableSettings,
@@ -271,43 +265,38 @@ def settle_labels(
 ) -> SomeLabels | None:
     """Return labels that were read with the data, or read them from a file of their own.
 
-    Rows of the files of ``data`` follow one another and are called ``ids`` (M,). A file is looked
-    for from ``folder``; InputError if there is neither such a column nor a file that goes with the
-    rows.
+    Rows of the files of ``data`` follow one another and are called ``ids`` (M,). A file of labels,
+    one for each row or with an id each, is looked for from ``folder``; InputError if there is
+    neither such a column nor a file that goes with the rows.
     """
-    if asked is None or found is not None:
-        return found
-    path, first = Path(folder, str(asked)), data[0]
-    if not isinstance(asked, str) or not path.is_file():
+    setting = table.labels_for_fit
+    if setting is None or of_data is not None:
+        return of_data
+    path, first = Path(folder, str(setting)), data[0]
+    if not isinstance(setting, str) or not path.is_file():
         names = (*first.feature_names, *first.left_out)
-        hint = did_you_mean(str(asked), names)
+        hint = did_you_mean(str(setting), names)
         raise InputError(
-            f"{first.source}: ", Setting("labels_for_fit"), f" names {str(asked)!r}, which is "
+            f"{first.source}: ", Setting("labels_for_fit"), f" names {str(setting)!r}, which is "
             f"neither a column{hint} nor a file; the columns are {shorten(names, 10)}",
         )  # fmt: skip
-    return _of_file(path, ids, sum(one.n_samples for one in data), table)
-
-
-def _of_file(path: Path, ids: Labels | None, n_rows: int, table: TableSettings) -> SomeLabels:
-    """Read labels of their own file: one a row, or with an id each."""
-    pass
-
-    how = TableSettings().changed(**table.values(*NOT_OF_LABELS, "labels_for_fit"))
+    n_rows = sum(one.n_samples for one in data)
+    table = TableSettings().changed(**table.values(*NOT_OF_LABELS, "labels_for_fit"))
     source = os.fspath(path)
-    frame = open_frame(path, how.changed(no_header=False))
+    frame = open_frame(path, table.changed(no_header=False))
     if frame is None:
         raise InputError(f"{source}: labels for the fit are read from a table (CSV, Parquet)")
     head = frame.names[0].strip().casefold()
     keyed = head in (*ID_NAMES, *ROW_NAMES) and len(frame.names) > 1
     packed = path.suffix.lower() in (".gz", ".bz2", ".xz", ".zip", ".zst")
-    is_text = not packed and format_of(path, source, how.encoding) == "text"
+    is_text = not packed and format_of(path, source, table.encoding) == "text"
     if len(frame.names) == 1 and is_text:
-        columns = [_lines_of(path, how, n_rows)]
+        columns = [_lines_of(path, table.encoding, n_rows)]
     else:
         places = range(len(frame.names))
         columns = [one.to_pylist() for one in frame.read(places, places)]
     if keyed:
-        named, marks = frame.names[1:], how.marks
+        named, marks = frame.names[1:], table.marks
         own = labels_of_columns(columns[1:], named, marks, source)
         return own.at(_lines(columns[0], head in ROW_NAMES, ids, n_rows, source))
     if len(columns[0]) != n_rows:
@@ -315,13 +304,13 @@ def _of_file(path: Path, ids: Labels | None, n_rows: int, table: TableSettings) 
             f"{source} has {len(columns[0])} lines, but the data have {n_rows} rows; give one a "
             "row, blank where it is unknown, or a first column 'id' (or 'row', counted from 0)"
         )
-    return labels_of_columns(columns, frame.names, how.marks, source)
+    return labels_of_columns(columns, frame.names, table.marks, source)
 
 
-def _lines_of(path: Path, how: TableSettings, n_rows: int) -> list[str]:
+def _lines_of(path: Path, encoding: str | None, n_rows: int) -> list[str]:
     """Return the lines of a text, blank ones too, without a head if there is one."""
     try:
-        lines = path.read_text(encoding=how.encoding or "utf-8-sig").splitlines()
+        lines = path.read_text(encoding=encoding or "utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: {error}; see ", Setting("encoding")) from None
     return [line.strip().strip('"') for line in lines[len(lines) == n_rows + 1 :]]
@@ -334,7 +323,7 @@ NOT_OF_LABELS = ("features", "drop", "family", "id_column", "label_column", "wor
 def _lines(
     column: Sequence[Any], numbered: bool, ids: Labels | None, n_rows: int, source: str
 ) -> NDArray[np.intp]:
-    """Return which line is of each row; -1: none."""
+    """Return the line of each row (M,); -1: none."""
     if numbered:
         known = {str(row): row for row in range(n_rows)}
     elif ids is None:

@@ -208,7 +208,7 @@ class Home:
 
     @classmethod
     def joined(cls, name: str, ids: Labels | None, n_rows: int, rows: NDArray[np.intp]) -> Self:
-        """Make one of the party's row that each joined row is of, (M,); -1 where it lacks it."""
+        """Make one of the party's row behind each joined row, (M,); -1 where it has none."""
         places = np.full(n_rows, -1, dtype=np.intp)
         there = np.flatnonzero(rows >= 0)
         places[rows[there]] = there
@@ -279,7 +279,7 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
         Columns that were read as codes of names, and the names, where it is not settled yet what
         families the features have (`vpem.files.families.settle`).
     labels_for_fit : SomeLabels, optional
-        What a fit is told of some rows.
+        Labels of some rows, which a fit uses.
     labelled_by : int
         Which party has these.
 
@@ -499,7 +499,7 @@ def write_dataset(
         for name, text in (about or {}).items():
             if name not in ABOUT:
                 listed = ", ".join(ABOUT)
-                raise InputError(f"what is told about a dataset is {listed}, got {name!r}")
+                raise InputError(f"the descriptions of a dataset are {listed}, got {name!r}")
             write_attribute(file, name, text)
 
 

@@ -108,10 +108,10 @@ def _pairs(value: Any, names: Sequence[str] | None) -> list[tuple[str, Any]]:
     return found
 
 
-def check_named(asked: FamilyChoice | None, *known: Iterable[str]) -> None:
+def check_named(choice: FamilyChoice | None, *known: Iterable[str]) -> None:
     """Raise InputError where a name is that of nothing known: features, agents, parties."""
     names = [name for each in known for name in each]
-    for name in {} if asked is None else asked.named:
+    for name in {} if choice is None else choice.named:
         if name not in set(names):
             raise InputError(
                 Setting("family"), f" speaks of {name!r}, which is neither a feature nor an agent"
@@ -130,16 +130,16 @@ def in_levels_of(
     place = {own: at for at, own in enumerate(dataset.own_features)}
     order = range(kinds.n_features) if columns is None else columns
     of_model = {own: j for j, own in enumerate(order)}
-    wanted = {
+    expected = {
         at: kinds.levels[of_model[own]]
         for own, at in place.items()
         if own in of_model and of_model[own] in kinds.levels
     }
     known = {} if dataset.kinds is None else dataset.kinds.levels
     have = {place[own]: levels for own, levels in known.items() if own in place}
-    X, unseen = in_levels(dataset.X, have, wanted)
+    X, unseen = in_levels(dataset.X, have, expected)
     called = {at: dataset.feature_names[own] for own, at in place.items()}
-    told = [
+    warnings = [
         f"{count} value{'' if count == 1 else 's'} of {called[at]!r} "
         f"{'is a level' if count == 1 else 'are levels'} that the model has never seen "
         f"({', '.join(map(repr, some))})"
@@ -147,20 +147,20 @@ def in_levels_of(
     ]
     whole = sorted(order) == list(range(dataset.n_features))
     own = kinds.of([of_model[j] for j in range(dataset.n_features)]) if whole else None
-    return replace(dataset, X=X, coded={}, kinds=own), told
+    return replace(dataset, X=X, coded={}, kinds=own), warnings
 
 
-def settle_for_model(dataset: Dataset, asked: FamilyChoice | None) -> Dataset:
-    """Return a dataset whose features are categories where those of a model are (`asked_by`)."""
-    if asked is None:
+def settle_for_model(dataset: Dataset, choice: FamilyChoice | None) -> Dataset:
+    """Return a dataset with categories where a model has some (`words_for_model`)."""
+    if choice is None:
         return dataset
     names = dataset.feature_names
     read = AsRead((dataset.X,), names, dataset.kinds, dataset.coded, dataset.source)
-    [X], kinds = read.settled([asked.word(name) for name in names], lenient=True)
+    [X], kinds = read.settled([choice.word(name) for name in names], lenient=True)
     return replace(dataset, X=X, coded={}, kinds=kinds)
 
 
-def asked_by(kinds: Kinds | None, names: Sequence[str]) -> dict[str, str] | None:
+def words_for_model(kinds: Kinds | None, names: Sequence[str]) -> dict[str, str] | None:
     """Return what to say of data for a model: its features are categories, or numbers.
 
     Data may leave out what stands before a dot in one of ``names`` (d,), since it may be the party.
@@ -175,24 +175,24 @@ def asked_by(kinds: Kinds | None, names: Sequence[str]) -> dict[str, str] | None
     return said | dict(zip(names, words, strict=True))
 
 
-def settle(dataset: Dataset, asked: FamilyChoice | None, held: Partition | None = None) -> Dataset:
+def settle(dataset: Dataset, choice: FamilyChoice | None, held: Partition | None = None) -> Dataset:
     """Say which family each feature has, and make codes of numbers that are names.
 
-    Where nothing is asked, features keep the family that their file has, and all others are
+    Where there is no choice, features keep the family that their file has, and all others are
     Gaussian. Agents of ``held`` may be spoken of by name.
     """
-    if asked is None:
+    if choice is None:
         return dataset
     names = dataset.feature_names
-    for name in asked.named:
+    for name in choice.named:
         if name in dataset.left_out:
             raise InputError(
-                f"{dataset.source}: {name!r} cannot be {asked.named[name]}: it is no feature "
+                f"{dataset.source}: {name!r} cannot be {choice.named[name]}: it is no feature "
                 f"({dataset.left_out[name]})"
             )
-    check_named(asked, names, () if held is None else held.names)
+    check_named(choice, names, () if held is None else held.names)
     holders = [None] * len(names) if held is None else [held.names[a] for a in held.agent_of]
-    words = [asked.word(name, holder) for name, holder in zip(names, holders, strict=True)]
+    words = [choice.word(name, holder) for name, holder in zip(names, holders, strict=True)]
     read = AsRead((dataset.X,), names, dataset.kinds, dataset.coded, dataset.source)
     [X], kinds = read.settled(words)
     return replace(dataset, X=X, coded={}, kinds=kinds)

@@ -76,15 +76,15 @@ def fetch(
     A copy that is ``given`` is read instead of a download, with a warning if it is another file
     whose columns fit. Downloads are kept in ``cache``: by default VPEM_CACHE, or the user's cache.
     """
-    wanted = OPEN[check_choice("dataset", name, OPEN)]
-    path = download(wanted, cache) if given is None else check_readable(given)
+    entry = OPEN[check_choice("dataset", name, OPEN)]
+    path = download(entry, cache) if given is None else check_readable(given)
     try:
-        content = _content(path, wanted)
+        content = _content(path, entry)
         found = digest(content)
-        if found != wanted.sha256 and given is None:
+        if found != entry.sha256 and given is None:
             raise FileError(
-                f"{wanted.url} holds another {wanted.member} than the one known: SHA-256 of its "
-                f"lines {found[:16]}... instead of {wanted.sha256[:16]}...; look at it, and if you "
+                f"{entry.url} holds another {entry.member} than the one known: SHA-256 of its "
+                f"lines {found[:16]}... instead of {entry.sha256[:16]}...; look at it, and if you "
                 "trust it give it with ",
                 Setting("given"),
             )
@@ -92,61 +92,61 @@ def fetch(
         if given is None:
             path.unlink(missing_ok=True)  # so that the next time it is downloaded again
         raise
-    table = _table(content, wanted, path)
-    if found != wanted.sha256:
+    table = _table(content, entry, path)
+    if found != entry.sha256:
         warnings.warn(
-            f"{path} is not the {wanted.title} that is known (SHA-256 of its lines {found[:16]}... "
-            f"instead of {wanted.sha256[:16]}...), but its columns fit: its {len(table)} rows are "
+            f"{path} is not the {entry.title} that is known (SHA-256 of its lines {found[:16]}... "
+            f"instead of {entry.sha256[:16]}...), but its columns fit: its {len(table)} rows are "
             "taken as they are",
             VpemWarning,
             stacklevel=2,
         )
-    d = len(wanted.feature_names)
+    d = len(entry.feature_names)
     dataset = Dataset(
         np.ascontiguousarray(table[:, :d]),
-        wanted.feature_names,
+        entry.feature_names,
         labels=table[:, d].astype(np.int64),
         source=str(path),
     )
-    terms = {} if found != wanted.sha256 else {"licence": wanted.licence}
-    source = wanted.source if terms else f"a file that is not the known {wanted.title}"
+    terms = {} if found != entry.sha256 else {"licence": entry.licence}
+    source = entry.source if terms else f"a file that is not the known {entry.title}"
     return dataset, {"source": source, **terms, "sha256": found}
 
 
-def kept_in(wanted: OpenData, cache: str | os.PathLike[str] | None = None) -> Path:
+def kept_in(entry: OpenData, cache: str | os.PathLike[str] | None = None) -> Path:
     """Return the file that a dataset's download is kept in, whether it is there already or not."""
     try:
         import pooch
     except ImportError as error:
         raise InputError(
             "downloads are made by pooch, which is not installed: pip install 'vpem[fetch]', or "
-            f"give a copy of {wanted.member} with ",
+            f"give a copy of {entry.member} with ",
             Setting("given"),
         ) from error
     folder = Path(cache or os.environ.get(CACHE) or pooch.os_cache("vpem")).expanduser()
-    return folder / wanted.url.rsplit("/", 1)[-1]
+    return folder / entry.url.rsplit("/", 1)[-1]
 
 
-def download(wanted: OpenData, cache: str | os.PathLike[str] | None = None) -> Path:
+def download(entry: OpenData, cache: str | os.PathLike[str] | None = None) -> Path:
     """Download a dataset's zip file unless it is there already, and return where it is kept."""
-    file = kept_in(wanted, cache)
+    file = kept_in(entry, cache)
     import pooch
 
     pooch.get_logger().setLevel("WARNING")
     try:
         kept = pooch.retrieve(
-            wanted.url,
-            known_hash=None,  # the checksum is of the CSV file inside, which is what is read
+            entry.url,
+            known_hash=None,  # `digest` checks the CSV file inside
             fname=file.name,
             path=file.parent,
             downloader=pooch.HTTPDownloader(timeout=TIMEOUT),
         )
     except OSError as error:
-        _explain(error, wanted, file.parent)
+        _explain(error, entry, file.parent)
     return Path(kept)
 
 
-def _explain(error: OSError, wanted: OpenData, folder: Path) -> NoReturn:
+def _explain(error: OSError, entry: OpenData, folder: Path) -> NoReturn:
     """Say in one sentence why there is no download."""
     import requests
 
@@ -166,19 +166,19 @@ def _explain(error: OSError, wanted: OpenData, folder: Path) -> NoReturn:
     elif error.response is not None:
         reason = f"the server answered {error.response.status_code}"
     raise FileError(
-        f"{wanted.url} could not be downloaded: {reason}; get {wanted.member} by other means and "
+        f"{entry.url} could not be downloaded: {reason}; get {entry.member} by other means and "
         "give it with ",
         Setting("given"),
     ) from error
 
 
-def _content(path: Path, wanted: OpenData) -> bytes:
+def _content(path: Path, entry: OpenData) -> bytes:
     """Return the CSV file: the file itself, or the one in a zip file, which is never unpacked."""
     try:
         if path.stat().st_size > LARGEST:
             raise FileError(
-                f"{path} has more than {LARGEST >> 20} MB, {wanted.title} far less; give the "
-                f"{wanted.member} of it"
+                f"{path} has more than {LARGEST >> 20} MB, {entry.title} far less; give the "
+                f"{entry.member} of it"
             )
         if not zipfile.is_zipfile(path):
             return path.read_bytes()
@@ -186,12 +186,12 @@ def _content(path: Path, wanted: OpenData) -> bytes:
             names = [
                 info
                 for info in packed.infolist()
-                if PurePosixPath(info.filename).name.lower() == wanted.member.lower()
+                if PurePosixPath(info.filename).name.lower() == entry.member.lower()
             ]
             if len(names) != 1:
                 raise FileError(
-                    f"{path} holds {len(names) or 'no'} files {wanted.member}, not one; give "
-                    f"the {wanted.title} zip, or the CSV file itself"
+                    f"{path} holds {len(names) or 'no'} files {entry.member}, not one; give "
+                    f"the {entry.title} zip, or the CSV file itself"
                 )
             with packed.open(names[0]) as member:
                 content = member.read(LARGEST + 1)
@@ -202,7 +202,7 @@ def _content(path: Path, wanted: OpenData) -> bytes:
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
     if len(content) > LARGEST:
-        raise FileError(f"{path} holds far more than {wanted.title}, and is not unpacked")
+        raise FileError(f"{path} holds far more than {entry.title}, and is not unpacked")
     return content
 
 
@@ -210,9 +210,9 @@ def _lines(content: bytes) -> bytes:
     return content.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rstrip(b"\n")
 
 
-def _table(content: bytes, wanted: OpenData, path: Path) -> Floats:
+def _table(content: bytes, entry: OpenData, path: Path) -> Floats:
     """Return all columns (M, d + 1), the labels last, or say why they do not fit."""
-    columns = len(wanted.feature_names) + 1
+    columns = len(entry.feature_names) + 1
     try:
         text = _lines(content).decode("ascii")
         if not text.strip():
@@ -222,13 +222,13 @@ def _table(content: bytes, wanted: OpenData, path: Path) -> Floats:
             raise ValueError(f"its rows have {table.shape[1]} columns")
         if not np.isfinite(table).all():
             raise ValueError("some values are not finite")
-        if not np.isin(table[:, -1], wanted.labels).all():
+        if not np.isin(table[:, -1], entry.labels).all():
             raise ValueError("the last column holds other values")
     except ValueError as error:
         reason = str(error).split("\n")[0].split("; use ")[0].removesuffix(".")
         raise FileError(
-            f"{path} is not {wanted.title}: that has {columns} columns of numbers without heads, "
-            f"the last {' or '.join(map(str, wanted.labels))}, but {reason}; for another table "
+            f"{path} is not {entry.title}: that has {columns} columns of numbers without heads, "
+            f"the last {' or '.join(map(str, entry.labels))}, but {reason}; for another table "
             "take 'vpem data import'"
         ) from error
     return table

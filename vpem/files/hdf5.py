@@ -56,7 +56,7 @@ def create(path: PathLike, encoding_type: str, encoding_version: str) -> Iterato
 class _Disk(FileIO):
     """A file as HDF5 writes it, which goes on where a disk is full.
 
-    HDF5 may crash where what it still holds cannot be written. So it is not told of that: the first
+    HDF5 may crash where what it still holds cannot be written. So that is hidden from it: the first
     failure is kept, and what follows goes nowhere.
     """
 
@@ -246,7 +246,7 @@ def _check_heaps(path: PathLike) -> None:
 
 
 def open_file(path: PathLike) -> h5py.File:
-    """Open an HDF5 file for reading; whoever calls closes it."""
+    """Open an HDF5 file for reading; the caller closes it."""
     import h5py
 
     check_readable(path)
@@ -255,7 +255,7 @@ def open_file(path: PathLike) -> h5py.File:
         raise FileError(f"{path} is not an HDF5 file")
     _check_heaps(path)
     try:
-        # Runs of whole chunks are read once: without a cache they go where they are wanted.
+        # Runs of whole chunks are read once: without a cache they go where they belong.
         return h5py.File(name, "r", locking="best-effort", rdcc_nbytes=0)
     except FAILURES as error:
         if "truncated" in str(error):
@@ -507,7 +507,7 @@ def _strings(dataset: h5py.Dataset, where: str) -> list[str]:
     longest = dataset.dtype.itemsize
     if variable:
         lengths = lengths_of_strings(dataset, where)
-        # Where lengths cannot be told, none is longer than the file.
+        # Where lengths are unknown, none is longer than the file.
         longest = have if lengths is None else _check_lengths(lengths, most, where)
     step = max(RUN_BYTES // max(longest, 1), 16, 0 if variable else (dataset.chunks or (0,))[0])
     text = dataset.asstr("utf-8", "strict")
@@ -630,8 +630,8 @@ def _check_kind(dataset: h5py.Dataset, where: str, kinds: str) -> None:
     """Refuse values of other kinds, by NumPy's letters."""
     found = dataset.dtype
     if found.kind not in kinds:
-        wanted = " or ".join(dict.fromkeys(KINDS[kind] for kind in kinds))
-        raise FileError(f"{where} holds {KINDS.get(found.kind, found)}; it must hold {wanted}")
+        expected = " or ".join(dict.fromkeys(KINDS[kind] for kind in kinds))
+        raise FileError(f"{where} holds {KINDS.get(found.kind, found)}; it must hold {expected}")
 
 
 def _check_shape(
@@ -648,5 +648,5 @@ def _check_shape(
         len(shape) != len(found)
         or any(want not in (None, have) for want, have in zip(shape, found, strict=True))
     ):
-        wanted = " x ".join("any" if want is None else str(want) for want in shape)
-        raise FileError(f"{where} must have shape {wanted}, got {words}")
+        expected = " x ".join("any" if want is None else str(want) for want in shape)
+        raise FileError(f"{where} must have shape {expected}, got {words}")

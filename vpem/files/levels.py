@@ -35,13 +35,13 @@ class Recoding:
         return cls(values, np.arange(len(values), dtype=np.float64))
 
     @classmethod
-    def names(cls, have: Sequence[str], wanted: Sequence[str]) -> Recoding:
+    def names(cls, have: Sequence[str], among: Sequence[str]) -> Recoding:
         """Return that by which codes of some names become those of the same names among others.
 
         Names that read as numbers are the same where the numbers are.
         """
-        place = {_number_or(name): code for code, name in enumerate(wanted)}
-        place |= {name: code for code, name in enumerate(wanted)}
+        place = {_number_or(name): code for code, name in enumerate(among)}
+        place |= {name: code for code, name in enumerate(among)}
         found = [place.get(name, place.get(_number_or(name), np.nan)) for name in have]
         return cls(np.arange(len(have), dtype=np.float64), np.array(found, dtype=np.float64))
 
@@ -66,7 +66,7 @@ class Recoding:
 def in_levels(
     X: Floats | FileMatrix,
     have: Mapping[int, Sequence[str]],
-    wanted: Mapping[int, Sequence[str]],
+    levels: Mapping[int, Sequence[str]],
 ) -> tuple[Any, dict[int, tuple[int, list[str]]]]:
     """Return a matrix whose codes stand for a model's levels, found by name; NaN for other levels.
 
@@ -75,7 +75,7 @@ def in_levels(
     names.
     """
     changes = {}
-    for j, names in wanted.items():
+    for j, names in levels.items():
         if j in have:
             changes[j] = Recoding.names(have[j], names)
             continue

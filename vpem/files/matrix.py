@@ -121,7 +121,7 @@ class FileRows:
     def read(self, rows: slice) -> Floats:
         """Rows of one run, shape (m, d), C-contiguous; the run after it is read meanwhile.
 
-        They are there until rows of another run are asked for.
+        They are there until rows of another run are read.
         """
         whole = slice(0, self.n_samples)
         run = _piece_of(whole, self.step, rows)
@@ -177,7 +177,7 @@ class FileRows:
         return found
 
     def part(self, rows: slice, following: slice | None = None) -> FilePart:
-        """A run of rows as rows of their own, counted from 0; which run will be wanted next."""
+        """A run of rows as rows of their own, counted from 0; which run will be read next."""
         return FilePart(self, rows, following)
 
 
@@ -198,15 +198,15 @@ class FilePart:
     def read(self, rows: slice) -> Floats:
         """Rows of one run, shape (m, d), C-contiguous."""
         step, first = self._whole.step, self._rows.start
-        wanted = slice(first + rows.start, first + rows.stop)
-        run = _piece_of(self._rows, step, wanted)
+        absolute = slice(first + rows.start, first + rows.stop)
+        run = _piece_of(self._rows, step, absolute)
         if run.stop < self._rows.stop:
             following: slice | None = _piece_at(self._rows, step, run.stop)
         elif self._following is not None:
             following = _piece_at(self._following, step, self._following.start)
         else:
             following = None
-        return self._whole.read_in(run, wanted, following)
+        return self._whole.read_in(run, absolute, following)
 
     def take(self, indices: NDArray[np.intp]) -> Floats:
         """Some rows, shape (len(indices), d)."""
@@ -233,9 +233,9 @@ def _piece_at(rows: slice, step: int, start: int) -> slice:
     return slice(start, min(start + step, rows.stop))
 
 
-def _piece_of(rows: slice, step: int, wanted: slice) -> slice:
-    """Which piece of ``rows`` holds the rows wanted."""
-    return _piece_at(rows, step, wanted.start - (wanted.start - rows.start) % step)
+def _piece_of(rows: slice, step: int, part: slice) -> slice:
+    """Which piece of ``rows`` holds the rows of ``part``."""
+    return _piece_at(rows, step, part.start - (part.start - rows.start) % step)
 
 
 def pieces(rows: slice, step: int) -> Iterator[slice]:
@@ -245,7 +245,7 @@ def pieces(rows: slice, step: int) -> Iterator[slice]:
 
 
 WASTE = 8
-"""Rows may be read along with those wanted, so many times as many."""
+"""At most this many rows are read for each that is needed."""
 
 Indices = NDArray[np.intp]
 
@@ -255,7 +255,7 @@ class Read:
     """Rows of a file that are read at once."""
 
     rows: slice
-    chosen: Indices | None  # (m,) of these, those wanted; None: all
+    chosen: Indices | None  # (m,) the needed ones among them; None: all
     places: slice | Indices  # where they go
 
 
@@ -301,14 +301,14 @@ def reads_of(rows: Indices, most: int) -> Iterator[Read]:
     """Yield reads of at most ``most`` rows of a file that fetch some, in whatever order."""
     order = np.argsort(rows, kind="stable")
     inside = rows[order]
-    # Apart where more would be read along than `WASTE` rows for each that is wanted.
+    # Apart where more would be read along than `WASTE` rows for each that is needed.
     breaks = np.flatnonzero(np.diff(inside) > WASTE) + 1
     for begin, end in zip([0, *breaks], [*breaks, len(rows)], strict=True):
         while begin < end:
             low = int(inside[begin])
             cut = min(end, int(np.searchsorted(inside, low + most, side="left")))
-            wanted = inside[begin:cut]
-            yield Read(slice(low, int(wanted[-1]) + 1), wanted - low, order[begin:cut])
+            needed = inside[begin:cut]
+            yield Read(slice(low, int(needed[-1]) + 1), needed - low, order[begin:cut])
             begin = cut
 
 
@@ -320,7 +320,7 @@ class FileMatrix(Shaped):
     """A matrix in an HDF5 file that is read a run of rows at a time.
 
     The file stays open until `close`; one read has about ``read_bytes``. ``observer``, which
-    matrices of some rows or columns inherit, is told the path and how far a pass over the rows has
+    matrices of some rows or columns inherit, is given the path and how far a pass over the rows has
     come. VpemWarning if the dataset is stored in chunks that make reading by rows slow.
     """
 
@@ -352,7 +352,7 @@ class FileMatrix(Shaped):
         if self.chunk_rows > self.step:
             warnings.warn(
                 f"{self.path}: {name} is stored in chunks of {self.chunk_rows} rows, which makes "
-                "reading by rows slow; write it anew with 'vpem data repack'",
+                "reading by rows slow; rewrite it with 'vpem data repack'",
                 VpemWarning,
                 stacklevel=2,
             )

@@ -257,7 +257,7 @@ class Model(Shown, facts="{mixture.n_components:component}, {mixture.n_features:
     history : ndarray of shape (n_iter, B)
         Total log-likelihood a root and iteration.
     options : dict
-        How the fit was asked for.
+        The fit's options.
     versions : dict
         Of vpem, Python and the libraries, when it was fitted.
     root_history : ndarray of shape (n_iter, R) or None
@@ -461,24 +461,24 @@ def match_features(model: Model, names: Sequence[str], *, ordered: bool = True) 
     Features are also taken by their places where one side has no names, if ``ordered`` (those of
     parties have none) and their number is the same.
     """
-    wanted = model.feature_names
+    expected = model.feature_names
     found = tuple(names)
-    if found == wanted:
+    if found == expected:
         return None
     place = {name: column for column, name in enumerate(found)}
-    missing = [name for name in wanted if name not in place]
+    missing = [name for name in expected if name not in place]
     if not missing:
-        return [place[name] for name in wanted]
-    nameless = found == default_names(len(found)) or wanted == default_names(len(wanted))
+        return [place[name] for name in expected]
+    nameless = found == default_names(len(found)) or expected == default_names(len(expected))
     if nameless and not ordered:
         raise InputError(
             "features of parties are found by name, but those of the model have none; fit it to "
             "data whose features are named, or use it on one file"
         )
-    if nameless and len(found) == len(wanted):
+    if nameless and len(found) == len(expected):
         return None
     if nameless:
-        raise InputError(f"the model has {len(wanted)} features, the data have {len(found)}")
+        raise InputError(f"the model has {len(expected)} features, the data have {len(found)}")
     raise InputError(f"the data lack features of the model: {shorten(map(repr, missing))}")
 
 

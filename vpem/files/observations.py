@@ -69,7 +69,7 @@ def header_of(path: PathLike) -> list[str]:
     try:
         with _opened(path) as lines:
             return next(lines, [])
-    except (FileError, OSError, UnicodeDecodeError, csv.Error):  # as whoever reads the rest says
+    except (FileError, OSError, UnicodeDecodeError, csv.Error):  # the reader of the rest says why
         return []
 
 
@@ -161,7 +161,7 @@ def sort_names(names: Iterable[str]) -> list[str]:
 class Entries:
     """A long table of entries of a matrix."""
 
-    texts: dict[str, list[str]]  # what each is of: row, column
+    texts: dict[str, list[str]]  # names of its row and column
     values: NDArray[np.float64]  # (m,), finite
     weights: NDArray[np.float64] | None  # (m,)
 

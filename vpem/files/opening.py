@@ -44,11 +44,11 @@ EXPANSION = 100
 
 def read_limit() -> int:
     """Return how many bytes may be made of what stores less: the environment's `READ_LIMIT`."""
-    wanted = os.environ.get(READ_LIMIT, "").strip()
-    if not wanted:
+    text = os.environ.get(READ_LIMIT, "").strip()
+    if not text:
         return USUAL_LIMIT
     try:
-        return parse_bytes(wanted)
+        return parse_bytes(text)
     except InputError as error:
         raise InputError(f"the environment variable {READ_LIMIT}: {error}") from None
 
@@ -88,7 +88,7 @@ def open_text(path: PathLike) -> Iterator[TextIO]:
 
 
 def open_plain(path: PathLike) -> BufferedReader:
-    """Open a regular file to read its bytes; whoever calls closes it. See `open_regular`."""
+    """Open a regular file to read its bytes; the caller closes it. See `open_regular`."""
     name = os.fspath(path)
     if not name:
         raise FileError("'' does not exist")
@@ -362,7 +362,7 @@ PICKLES = tuple(b"\x80" + bytes([version]) for version in range(2, 6))
 def format_of(path: PathLike, source: str, encoding: str | None = None) -> str:
     """Return the format of a file: "hdf5", "parquet", "arrow", "npy", "npz" or "text".
 
-    FileError for formats that are not read, with what to do. ``encoding`` is of text, if it is
+    FileError for formats that are not read, with what to do. ``encoding`` is that of text, if it is
     known.
     """
     import h5py

@@ -254,7 +254,7 @@ class Imputed(Shown, facts="{values.shape[0]:row}, {values.shape[1]:column}"):
         return self.draws.reshape(-1, self.draws.shape[2]), len(self.draws)
 
     def numbered(self, taken: Collection[str]) -> dict[str, NDArray[np.intp]]:
-        """Return the column of a table that says which draw a row is of, if there are any."""
+        """Return the column of a table with the draw of each row, if there are draws."""
         if self.draws is None:
             return {}
         name = "draw"

@@ -37,7 +37,7 @@ def simulate(
     of an example, under the true parameters, is not the one it was drawn from,
     ``E[1 - max_k P(k | x)]``. Means lie in random directions, and covariances are full: a random
     common shape, bent a little differently for each component. One scale moves the means apart
-    (and, up to 1, makes the covariances different); bisection finds the scale with the wanted
+    (and, up to 1, makes the covariances different); bisection finds the scale with this
     error, estimated at the same seeded points for every candidate.
 
     Truth: ``weights`` (K,), ``means`` (K, d), ``covariances`` (K, d, d), ``overlap`` () as

@@ -1,7 +1,7 @@
 """What a dataset of an HDF5 file stores, and whether what it declares can be made of that.
 
-Everything is checked before a value is read: shapes, chunks and filters are claims of whoever
-wrote the file. Sizes are in bytes. `Unpacking` unpacks packed chunks by several threads at once.
+Everything is checked before a value is read: shapes, chunks and filters are claims by the writer of
+the file. Sizes are in bytes. `Unpacking` unpacks packed chunks by several threads at once.
 """
 
 from __future__ import annotations
@@ -181,17 +181,17 @@ class Inflation:
         if not self._left:
             return
         height = self._dataset.chunks[0]
-        wanted = [
+        due = [
             first
             for first in self._left
             if rows is None or rows.start - height < first[0] < rows.stop
         ]
-        for first in wanted:
+        for first in due:
             if not self._fits(*self._dataset.id.read_direct_chunk(first)):
                 raise FileError(
                     f"{self._where} has a chunk that unpacks to more than its {self._each} bytes"
                 )
-        done = set(wanted)
+        done = set(due)
         self._left = [first for first in self._left if first not in done]
 
     def _fits(self, mask: int, packed: bytes) -> bool:
@@ -252,7 +252,7 @@ def _chunks(dataset: h5py.Dataset, where: str) -> list[h5py.h5d.StoreInfo]:
 def lengths_of_strings(dataset: h5py.Dataset, where: str) -> Lengths | None:
     """Yield runs of the lengths in bytes of variable-length strings, which stand at the references.
 
-    None instead where these are packed so that lengths cannot be told.
+    None instead where these are packed so that lengths cannot be read.
     """
     width = _width(dataset)
     if dataset.chunks is not None:

@@ -106,11 +106,6 @@ class TableSettings(Settings, heading="Data"):
                 changes.pop(others, None)
         return self.changed(**changes)
 
-    def without_choice(self) -> TableSettings:
-        """Return the record as whoever uses a model needs it, which has features of its own."""
-        return self.changed(features=None, drop=None)
-
-
 class LabelledTable(TableSettings, heading="Data"):
     """What the columns of a table are, of which some may be labels for the fit."""
 
@@ -147,21 +142,21 @@ def settings_in(
 def _check_type(name: str, value: Any, what: str) -> None:
     """Raise InputError where a file has a value of another type than a setting has."""
     if name == "no_header":
-        right, wanted = isinstance(value, bool), "true or false"
+        right, expected = isinstance(value, bool), "true or false"
     elif name == "family":
         words = [*value, *value.values()] if isinstance(value, dict) else [value]
-        wanted = "the name of a family, or a table with one for each column"
+        expected = "the name of a family, or a table with one for each column"
         right = bool(words) and all(isinstance(word, str) and word for word in words)
     else:
-        wanted = "a list of names" if name in LISTS else "a string"
+        expected = "a list of names" if name in LISTS else "a string"
         words = value if name in LISTS and isinstance(value, list) else [value]
         kinds = (str, int) if name in COLUMNS else str
         right = bool(words) and all(
             isinstance(word, kinds) and not isinstance(word, bool) and word != "" for word in words
         )
     if not right:
-        raise InputError(f"{what} must be {wanted}, got {value!r}")
+        raise InputError(f"{what} must be {expected}, got {value!r}")
 
 
 ID_NAMES, ROW_NAMES = ("id", "ids"), ("row", "rows")
-"""Heads of a first column that says which row a line is of: by its id, or counted from 0."""
+"""Heads of a first column that names the row of each line: by its id, or counted from 0."""

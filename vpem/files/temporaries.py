@@ -38,7 +38,7 @@ def _machine() -> str | None:
 
 
 def _begun(process: int) -> str | None:
-    """Return when a process was started, in ticks of the machine; None: that cannot be told."""
+    """Return when a process was started, in ticks of the machine; None: unknown."""
     try:
         facts = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

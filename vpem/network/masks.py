@@ -157,8 +157,8 @@ class PairKeys(OfOneProcess):
         for party, key in enumerate(self._public):
             if party in self._own.public and key != self._own.public[party]:
                 raise InputError(
-                    f"the key of {self.names[party]} for masked sums came back changed; whoever "
-                    "passes keys on does not follow the protocol"
+                    f"the key of {self.names[party]} for masked sums came back changed; the "
+                    "process that passes keys on does not follow the protocol"
                 )
             if first.setdefault(key, party) != party:
                 raise InputError(
@@ -547,9 +547,7 @@ class Masks(OfOneProcess):
         """
         self._hear(ring)
         if ring[-1] != 0:
-            raise _standing(
-                "parties have added something to a word of a masked sum that is nobody's"
-            )
+            raise _standing("parties have added to a word of a masked sum that belongs to no party")
         return np.asarray(ring[:-1] != 0)
 
     def total(

@@ -56,9 +56,9 @@ class Place:
         """Return the place of a part of it, or of a part of that."""
         return replace(self, path=".".join(map(str, (self.path, *names) if self.path else names)))
 
-    def refuse(self, wanted: str, got: str) -> NoReturn:
-        """Raise FileError: it must be what is wanted."""
-        self.fail(f"must be {wanted}, got {got}")
+    def refuse(self, expected: str, got: str) -> NoReturn:
+        """Raise FileError: it must be ``expected``."""
+        self.fail(f"must be {expected}, got {got}")
 
     def fail(self, what: str) -> NoReturn:
         """Raise FileError, saying what is wrong with it."""
@@ -66,7 +66,7 @@ class Place:
         raise FileError(f"{self.file}: {self.path or 'what it holds'} {what}", *then)
 
 
-KEPT = Place("what was kept of the run", advice=("begin it anew",))
+KEPT = Place("what was kept of the run", advice=("start it again",))
 """Where the parameters stand from which the others resume without members that are lost."""
 
 
@@ -77,8 +77,8 @@ def check(schema: Schema, value: object, place: Place, sizes: Sizes | None = Non
     """
     sizes = {} if sizes is None else sizes
     if isinstance(schema, Field):
-        if wanted := schema._wanted(value, place, sizes):
-            place.refuse(wanted, describe(value))
+        if expected := schema._expected(value, place, sizes):
+            place.refuse(expected, describe(value))
     elif isinstance(schema, dict):
         if not isinstance(value, dict):
             place.refuse("a table of " + ", ".join(schema), describe(value))
@@ -127,7 +127,7 @@ def _range(least: float, most: float) -> str:
 class Field:
     """What a value must be."""
 
-    def _wanted(self, value: object, place: Place, sizes: Sizes) -> str | None:
+    def _expected(self, value: object, place: Place, sizes: Sizes) -> str | None:
         """Say what it must be, if it is something else; sizes that are met first are bound.
 
         What is inside it is checked in its own place.
@@ -144,7 +144,7 @@ class Integer(Field):
     size: str = ""  # name of the size that it stands for
     below: str = ""  # name of a size, met before, that it is less than: a place in a list
 
-    def _wanted(self, value: object, place: Place, sizes: Sizes) -> str | None:
+    def _expected(self, value: object, place: Place, sizes: Sizes) -> str | None:
         least, most = self.least, self.most
         if self.size in sizes:
             least = most = sizes[self.size]
@@ -167,7 +167,7 @@ class Number(Field):
     nan: bool = False  # it may be NaN
     whole: bool = False  # it may be an integer, as JSON of other programs may have it
 
-    def _wanted(self, value: Any, place: Place, sizes: Sizes) -> str | None:
+    def _expected(self, value: Any, place: Place, sizes: Sizes) -> str | None:
         good = isinstance(value, float) and math.isfinite(value)
         good = good or (self.whole and type(value) is int and abs(value) <= LARGEST_COUNT)
         good = good and self.least <= value <= self.most
@@ -184,7 +184,7 @@ class NumberList(Field):
     depth: int = 1  # 2: of lists of lists
     least: float = -math.inf  # of the numbers
 
-    def _wanted(self, value: object, place: Place, sizes: Sizes) -> str | None:
+    def _expected(self, value: object, place: Place, sizes: Sizes) -> str | None:
         if isinstance(value, list):
             try:
                 array = np.array(value) if value else np.zeros((0,) * self.depth)
@@ -203,7 +203,7 @@ class Choice(Field):
 
     values: tuple[object, ...] = ()
 
-    def _wanted(self, value: object, place: Place, sizes: Sizes) -> str | None:
+    def _expected(self, value: object, place: Place, sizes: Sizes) -> str | None:
         if any(type(value) is type(one) and value == one for one in self.values):
             return None
         if not self.values:
@@ -217,7 +217,7 @@ class Plain(Field):
 
     depth: int = 8
 
-    def _wanted(self, value: object, place: Place, sizes: Sizes) -> str | None:
+    def _expected(self, value: object, place: Place, sizes: Sizes) -> str | None:
         if value is None or isinstance(value, bool | int | float | str):
             return None
         if not self.depth or not isinstance(value, dict | list | tuple):
@@ -234,7 +234,7 @@ class Maybe(Field):
 
     schema: Schema
 
-    def _wanted(self, value: object, place: Place, sizes: Sizes) -> str | None:
+    def _expected(self, value: object, place: Place, sizes: Sizes) -> str | None:
         if value is not None:
             check(self.schema, value, place, sizes)
         return None
@@ -248,7 +248,7 @@ class ListOf(Field):
     length: int | str | None = None  # how many there are
     least: int = 0  # how many there are at least
 
-    def _wanted(self, value: object, place: Place, sizes: Sizes) -> str | None:
+    def _expected(self, value: object, place: Place, sizes: Sizes) -> str | None:
         length = sizes.get(self.length) if isinstance(self.length, str) else self.length
         if not isinstance(value, list) or length not in (None, len(value)):
             return "a list" + ("" if length is None else f" of {length}")
@@ -269,7 +269,7 @@ class TableOf(Field):
     some: Fields | None = None  # items that must be there
     known: Fields | None = None  # items that may be there, or be None
 
-    def _wanted(self, value: object, place: Place, sizes: Sizes) -> str | None:
+    def _expected(self, value: object, place: Place, sizes: Sizes) -> str | None:
         if not isinstance(value, dict):
             return "a table"
         if self.item is not None:
@@ -298,7 +298,7 @@ class Array(Field):
     inf: bool = False  # values may be infinite
     sums: float | None = None  # what its values add up to along the last axis
 
-    def _wanted(self, value: object, place: Place, sizes: Sizes) -> str | None:
+    def _expected(self, value: object, place: Place, sizes: Sizes) -> str | None:
         if not isinstance(value, np.ndarray) or not self._fits(value.shape, sizes):
             return self._words(sizes)
         if not value.dtype.str[1:].startswith(self.kind):
@@ -358,5 +358,5 @@ REAL = Number(whole=True)
 FLAG, NOTHING = Choice((False, True)), Choice((None,))
 
 
-ANEW = ("begin anew with ", Setting("force", True), " instead of ", Setting("resume"))
+RESTART = ("start again with ", Setting("force", True), " instead of ", Setting("resume"))
 """What to do where a checkpoint cannot be gone on from, in parts of a sentence."""

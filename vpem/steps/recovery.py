@@ -19,7 +19,7 @@ import numpy as np
 
 from vpem.engines.engine import Engine, StalledError
 from vpem.errors import InputError, Setting
-from vpem.network.schema import ANEW, Array, Choice, Integer, Place, State
+from vpem.network.schema import RESTART, Array, Choice, Integer, Place, State
 
 STREAM = {
     "bit_generator": Choice(("PCG64",)),
@@ -48,7 +48,7 @@ class Saver(Protocol):
     """
 
     saved: State | None = None
-    place: Place = Place("the checkpoint", "run", ANEW)
+    place: Place = Place("the checkpoint", "run", RESTART)
 
     def begin(self, facts: State) -> None:
         """Check that ``saved``, if any, is of the run that these facts describe."""

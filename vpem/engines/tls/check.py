@@ -55,7 +55,7 @@ SIZE = 1 << 22
 SECONDS = 2.0
 """For how long, about."""
 PATIENCE = 20.0
-"""Seconds for anything that is asked."""
+"""Seconds to wait for any answer."""
 
 STEPS = ("name", "proxy", "port", "tls", "certificate", "clock", "answer")
 """What has to be right before anything can be measured, in this order."""

@@ -68,7 +68,7 @@ async def dial(
     through: socket.socket | None = None,
     seconds: float = 10.0,  # to try for
     *,
-    path: str = PATH,  # what it is asked for
+    path: str = PATH,  # of the request
     members: Sequence[Member] = (),
     **options: Any,
 ) -> Called:

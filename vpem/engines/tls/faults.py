@@ -258,8 +258,8 @@ def _another(met: Met, members: Sequence[Member]) -> Refused:
     shown = f"that of {subject}" if subject else "another"
     return Refused(
         f"what answers in the place of {where} shows a certificate that the study does not have "
-        f"({shown}): it was renewed, or it is somebody else; get the newest study file, and have "
-        "the fingerprint read to you",
+        f"({shown}): it was renewed, or this is another machine; get the newest study file, and "
+        "have the fingerprint read to you",
         "certificate",
     )
 
@@ -272,8 +272,8 @@ def _names(certificate: bytes) -> tuple[str, str]:
         read = x509.load_der_x509_certificate(certificate)
         names = [read.subject.rfc4514_string(), read.issuer.rfc4514_string()]
     except ValueError:
-        return "somebody", "nobody who can be read"
-    subject, issuer = (printable(name)[:80] or "nobody" for name in names)
+        return "an unreadable name", "an unreadable issuer"
+    subject, issuer = (printable(name)[:80] or "an empty name" for name in names)
     return subject, issuer
 
 
@@ -283,7 +283,7 @@ def _by_tls(error: ssl.SSLError, met: Met) -> Fault:
     if refusal_of(error) == "refused":
         return Refused(
             f"{met.where} does not know the certificate of {met.own}: it was renewed, revoked or "
-            "is of another study; get the newest study file, at both ends",
+            "belongs to another study; get the newest study file, at both ends",
             "certificate",
         )
     if ("PROTOCOL" in reason and "VERSION" in reason) or "UNSUPPORTED_PROTOCOL" in reason:

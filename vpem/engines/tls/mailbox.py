@@ -60,7 +60,7 @@ TICK = 0.25
 
 LINGER = 5.0, 60.0
 """Seconds without progress in which a member that ends delivers its last messages: farewells and
-whatever nobody has come for, and what somebody waits for whose link has just been cut."""
+messages not yet fetched, and those to a member whose link has just been cut."""
 
 SOON = 0.01
 """Seconds between looks whether all has been delivered."""
@@ -240,9 +240,9 @@ class Switchboard:
             if await link.answers():
                 sentence = (
                     f"another process takes part as {link.member.name} already; end one of them, "
-                    "and let nobody else have that key"
+                    "and keep that key from everybody else"
                 )
-                self._here.say(f"somebody was turned away: {sentence}")
+                self._here.say(f"a connection was rejected: {sentence}")
                 await refuse(connection, Refusal(sentence, taken=True))
                 connection.cut()
             else:
@@ -308,7 +308,7 @@ class Switchboard:
         if link.session:
             return link.connection is None and (link.left or link.vacant)
         first = self.links.get(0)
-        # The first member answers nobody before it has heard of all.
+        # The first member answers no one before it has heard from all.
         met = first is not None and first.incoming.messages > (first.parted is not None)
         return met and link.vacant
 
@@ -318,7 +318,7 @@ class Post:
 
     Others dial this member at ``listen``, by default the port of its address, and may be unheard of
     for ``timeout`` seconds (None: for ever); for ``beginning`` seconds the first member may be in
-    any case, since it begins again where the others go on without somebody. In the thread of the
+    any case, since it begins again where the others go on without a member. In the thread of the
     program, ``note`` is given every message (`Sent`), and ``tell`` sentences about who is waited
     for or turned away.
     """

@@ -98,7 +98,7 @@ class Relay:
         }
         work = works.get(verb)
         if work is None:
-            await connection.leave(1008, "a relay is asked to wait, call, find or answer")
+            await connection.leave(1008, "requests to a relay are wait, call, find and answer")
         elif self._here[name] >= self.most:
             await connection.leave(1013, f"{name} has {self.most} connections already")
         else:
@@ -127,12 +127,12 @@ class Relay:
             self.note(Passed("left", name, name))
 
     async def _call(
-        self, connection: Answered, name: str, wanted: str, seconds: float = WAIT
+        self, connection: Answered, name: str, callee: str, seconds: float = WAIT
     ) -> None:
         number = secrets.token_hex(16)
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
-        self._calls[number] = wanted, answer
-        called = asyncio.create_task(self._fetch(wanted, number, answer))
+        self._calls[number] = callee, answer
+        called = asyncio.create_task(self._fetch(callee, number, answer))
         # Nothing is to be sent before the other is there: this ends when the caller does.
         caller = asyncio.create_task(connection.recv())
         try:
@@ -144,26 +144,26 @@ class Relay:
                 task.cancel()
             ends = await asyncio.gather(called, caller, return_exceptions=True)
         if isinstance(ends[0], Answered):
-            await self._pair(connection, name, ends[0], wanted)
+            await self._pair(connection, name, ends[0], callee)
         elif isinstance(ends[1], asyncio.CancelledError):
-            self.note(Passed(ABSENT, name, wanted))
+            self.note(Passed(ABSENT, name, callee))
             await connection.leave(1013, ABSENT)
         else:
             await connection.leave(1008, "nothing is to be sent before the other is there")
 
-    async def _fetch(self, wanted: str, number: str, answer: asyncio.Future[Answered]) -> Answered:
+    async def _fetch(self, callee: str, number: str, answer: asyncio.Future[Answered]) -> Answered:
         """Call a member, and return the connection with which it answers."""
         while not answer.done():  # what was rung may be cut before it has answered
-            await self._ring(wanted, number)
+            await self._ring(callee, number)
             await asyncio.wait([answer], timeout=RING)
         return answer.result()
 
-    async def _ring(self, wanted: str, number: str) -> None:
+    async def _ring(self, callee: str, number: str) -> None:
         """Send a call to a process of this member that waits, as soon as there is one."""
         while True:
             async with self._come:
-                await self._come.wait_for(lambda: self._waiting.get(wanted))
-            waiting = self._waiting[wanted]
+                await self._come.wait_for(lambda: self._waiting.get(callee))
+            waiting = self._waiting[callee]
             while waiting:
                 newest = waiting[-1]
                 # No other waits for one that does not read.
@@ -176,8 +176,8 @@ class Relay:
                     waiting.remove(newest)
 
     async def _answer(self, connection: Answered, name: str, number: str) -> None:
-        wanted, answer = self._calls.get(number, ("", None))
-        if answer is None or wanted != name or answer.done():
+        callee, answer = self._calls.get(number, ("", None))
+        if answer is None or callee != name or answer.done():
             await connection.leave(1008, "there is no such call any more")
             return
         answer.set_result(connection)

@@ -58,7 +58,7 @@ class Lobby:
                 connection.cut()
 
     async def welcome(self, connection: Answered, path: str) -> None:
-        """Serve somebody who has dialled, until that ends."""
+        """Serve a connection until it ends."""
         member = self._member(connection)
         late = "it is no member" if member is None else not_valid(member.name, member.certificate)
         if member is None or late:
@@ -125,7 +125,7 @@ class Door:
     """Accepts connections, and hands on those whose certificates are believed.
 
     ``handler`` is given each connection and the path it asks for, ``say`` a sentence about each
-    kind of somebody who was turned away. A stranger has ``seconds`` to become a member.
+    kind of rejected connection. A stranger has ``seconds`` to become a member.
     """
 
     def __init__(
@@ -210,9 +210,9 @@ class Door:
 
     def _turned_away(self, kind: str, address: str) -> None:
         sentences = {
-            "unknown": f"somebody at {address} was turned away: its certificate is not in the "
+            "unknown": f"a connection from {address} was rejected: its certificate is not in the "
             "study, or has been revoked",
-            "refused": f"somebody at {address} does not believe the certificate of this member; "
+            "refused": f"{address} does not trust the certificate of this member; "
             "compare the editions of the study",
         }
         sentence = sentences.get(kind, "")
@@ -230,7 +230,7 @@ class Door:
 
 
 def _home(address: str) -> str:
-    """Return where somebody is at home: of IPv6 the network, which has addresses without end."""
+    """Return a caller's address: of IPv6 its network, which has addresses without end."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv4Address):
         return address
@@ -250,7 +250,7 @@ def _let_go(error: BaseException | None) -> None:
 
 
 async def _readable(line: socket.socket) -> None:
-    """Wait until something can be read, or somebody has dialled."""
+    """Wait until something can be read, or a connection has come."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     number = line.fileno()

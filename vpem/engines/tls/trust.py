@@ -245,8 +245,8 @@ class MemberSigns:
             if not self.holds(rank, said, signature, INTRODUCTION):
                 raise InputError(
                     f"{self._roster.members[rank].name} has signed another command, other options "
-                    f"or another text of {self._roster.name} than have come here: whoever passed "
-                    "them on has changed them"
+                    f"or another text of {self._roster.name} than have come here: they were "
+                    "changed on the way"
                 )
         every = hashlib.sha256(b"".join(hashlib.sha256(said).digest() for said, _ in everyones))
         self.run = every.digest()

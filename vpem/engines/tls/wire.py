@@ -91,7 +91,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The last frame to an end with which no link is wanted, and why.
+    """The last frame to an end with which no link is made, and why.
 
     ``taken``: another process of the same member is there already, so that no other is to hear
     anything of this one. ``left_out``: the others have continued without the member that hears it.
@@ -280,7 +280,7 @@ class SpeakingContext(ssl.SSLContext):
 
 
 UNASKED = 1 << 24
-"""Bytes that a member may have sent of what nobody has asked for yet."""
+"""Bytes that a member may have sent of messages not requested yet."""
 
 OVERHEAD = 2048
 """Bytes that a message counts beside its own: a box and a frame, which an empty one has too."""
@@ -363,7 +363,7 @@ class Outgoing:
 
 
 class Incoming:
-    """Messages from a member: those that are asked for, by their tags, and others up to a bound."""
+    """Messages from a member: those requested, by their tags, and others up to a bound."""
 
     def __init__(self, unasked: int = UNASKED, largest: int | None = None) -> None:
         self.messages = 0
@@ -375,7 +375,7 @@ class Incoming:
         self._unasked = 0
         self._is_asked = False
         self._asked: Counter[int] = Counter()  # messages that have not begun to come
-        self._early: dict[int, deque[int]] = {}  # sizes of messages that nobody has asked for
+        self._early: dict[int, deque[int]] = {}  # sizes of messages not requested
 
     @property
     def got(self) -> Got:
@@ -445,9 +445,9 @@ class Incoming:
         return TaggedMessage(data.tag, data.topic, whole)
 
     def _check(self, full: bool = False) -> None:
-        """Raise Damaged where what is asked for is behind as much as may come, or there is more."""
+        """Raise Damaged where what is requested is behind as much as may come, or there is more."""
         if full or (self._asked and self._unasked >= self._most):
-            raise Damaged(f"comes behind {self._unasked / 1e6:.3g} MB that nobody has asked for")
+            raise Damaged(f"comes after {self._unasked / 1e6:.3g} MB not requested")
 
 
 quiet = logging.Logger("vpem.links", logging.CRITICAL + 1)

@@ -41,7 +41,7 @@ SHORTEST_KEY = 32  # bytes
 
 
 STRETCHED: dict[str, int] = {"n": 1 << 15, "r": 8, "p": 1, "maxmem": 1 << 26, "dklen": 32}
-"""By scrypt (RFC 7914): of a key that somebody has typed each guess takes 0.1 s and 32 MB."""
+"""By scrypt (RFC 7914): each guess at a typed key takes 0.1 s and 32 MB."""
 
 
 LEAST_SHARE = 0.1  # of the smallest party; fewer rows in common are warned about
@@ -92,9 +92,9 @@ def align(
 
     ``ids`` are what a party's rows are called (m,), or how many there are if they have no names.
     Level none: rows go together by their places, with a VpemWarning where checksums of ids differ;
-    None, where nobody has said so: such are refused, as are ids that only some have, and, where
-    processes are other people's, any ids, of which no checksum is told. ids: the first party gets
-    the ids; hmac: it gets hashes of them by the ``keys``, which are the same for all; psi: private
+    None (not specified): such are refused, as are ids that only some have, and, where processes
+    belong to different organisations, any ids, since no checksum of them is sent. ids: the first
+    party gets the ids; hmac: it gets hashes of them by the ``keys``, the same for all; psi: private
     set intersections between the first party and each other. What cannot be aligned raises the same
     InputError in every process; VpemWarning where very few ids are in common.
     """
@@ -106,7 +106,7 @@ def align(
         why = (
             "by private set intersection a party learns nothing of rows it lacks"
             if level == "psi"
-            else "without ids nobody knows which rows are missing"
+            else "without ids it is not known which rows are missing"
         )
         raise InputError(
             f"rows that some parties lack cannot be kept with align {level or 'none'}, since "
@@ -143,7 +143,7 @@ def align(
     known = holders.allgather(counts)
     if any(known[party][0] != known[0][0] for party in parties):
         raise InputError(
-            f"party {names[0]!r} has not told all parties the same rows: they have "
+            f"party {names[0]!r} has not sent all parties the same rows: they have "
             f"{shorten(known[party][0] for party in parties)}"
         )
     present = tuple(known[party][1] for party in parties)
@@ -269,7 +269,9 @@ def match(tokens: Sequence[Tokens]) -> tuple[list[Any], int | None]:
     return [place[kept] for place in where], alone
 
 
-FALSE_POSITIVES = 1e-12  # asked of the set intersection, which here has none: it sends raw sets
+FALSE_POSITIVES = (
+    1e-12  # a parameter of the set intersection, which has none here: it sends raw sets
+)
 POINT_BYTES = 35  # of an encrypted id in a message: a point of P-256, and what says that it is one
 
 
@@ -444,7 +446,7 @@ def check_ids(
         )
     if level is None and having and apart:
         raise InputError(
-            f"party {having[0]!r} has ids, and nobody has said whether rows are matched by them; "
+            f"party {having[0]!r} has ids, but whether to match rows by them was not specified; "
             "align them by adding ", Setting("align", "ids"), " (or hmac, psi), or say ",
             Setting("align", "none"), " if all files have the same rows in the same order",
         )  # fmt: skip

@@ -151,7 +151,7 @@ def file_stems(names: tuple[str, ...]) -> list[str]:
 def check_own_ids(holdings: Sequence[Holding], level: str | None, apart: bool) -> None:
     """Raise InputError where ids of parties that are all here keep rows from being aligned.
 
-    ``apart`` says whether others of these are somebody else's.
+    ``apart`` says whether other organisations hold others of these.
     """
     for holding in holdings:
         _check_left_out(holding, level)

@@ -162,8 +162,9 @@ def _names(
         called = parties[first].name
         if nameless and one not in nameless:
             raise InputError(
-                f"the rows of party {called!r} have no ids, so they cannot be told to be those of "
-                f"party {parties[one].name!r}, which have; give all parties' rows ids, or none"
+                f"the rows of party {called!r} have no ids, so they cannot be matched with those "
+                f"of party {parties[one].name!r}, which have ids; give all parties' rows ids, or "
+                "none"
             )
         if nameless and count != counts[first]:
             raise InputError(
@@ -187,18 +188,18 @@ def _refuse_other_rows(
 ) -> None:
     """Raise InputError where columns that name rows say that those at one place are not the same.
 
-    Of values processes tell each other a checksum, or if they are other people's, nothing; and of
-    columns that are no features nobody tells another process.
+    Processes send each other only checksums of values, or nothing if they belong to different
+    organisations; columns that are no features are never named to another process.
     """
     salt = holders.bcast(secrets.token_bytes(16))
     sums: dict[int, list[Any]] = {}
     for party, own in held.items():
-        told = {
+        checksums = {
             name: "" if values is None or not holders.engine.open
             else checksum(values.astype("S32"), salt)
             for name, values in own.naming.items() if values is not None or not holders.apart
         }  # fmt: skip
-        sums[party] = [list(told), list(told.values())]
+        sums[party] = [list(checksums), list(checksums.values())]
     every = holders.allgather(sums)
     known = [dict(zip(*every[party], strict=True)) for party in range(len(parties))]
     for one, other in combinations(range(len(parties)), 2):

@@ -255,7 +255,7 @@ def open_party(
 ) -> Holding:
     """Open one party's files, here; see `open_parties`.
 
-    Whoever fits looks at values of HDF5 files, unless their `gaps`, ``on_disk``, are asked for.
+    Values of HDF5 files are looked at by the fit, unless their `gaps`, ``on_disk``, are needed.
     """
     try:
         files = party.find()
@@ -321,7 +321,7 @@ def _gaps_without_ids(party: Party) -> Sequence[str | Setting]:
 
 def _known(party: Party, datasets: Sequence[Dataset], ids: Labels | None) -> SomeLabels | None:
     """Return labels for the fit of a party's rows, where it has some."""
-    asked, found = party.table.labels_for_fit, [one.labels_for_fit for one in datasets]
+    found = [one.labels_for_fit for one in datasets]
     there = [one for one in found if one is not None]
     together = None
     if there:
@@ -330,7 +330,7 @@ def _known(party: Party, datasets: Sequence[Dataset], ids: Labels | None) -> Som
         if len(there) < len(found) or len(text) > 1:
             raise InputError("its files differ in what their labels for the fit are")
         together = SomeLabels(np.concatenate(columns), there[0].names)
-    return settle_labels(together, asked, datasets, ids, party.table, party.folder)
+    return settle_labels(together, datasets, ids, party.table, party.folder)
 
 
 def _gaps_of(party: Party, datasets: Sequence[Dataset], on_disk: bool) -> InputError | None:
@@ -357,8 +357,8 @@ def _arranged(dataset: Dataset, names: Sequence[str], first: str) -> Any:
     if len(have) > len(names):
         extra = next(name for name in have if name not in names)
         raise InputError(
-            f"{dataset.source} has the feature {extra!r}, which {first} has not; say which are "
-            "wanted with ",
+            f"{dataset.source} has the feature {extra!r}, which {first} has not; select the "
+            "features with ",
             Setting("features"),
         )
     columns = [where[name] for name in names]
@@ -388,7 +388,7 @@ def settle_party(
 
     Levels get the same codes in all files, which may not keep different families.
     """
-    asked = FamilyChoice.of((party.kept or party.table).family)
+    choice = FamilyChoice.of((party.kept or party.table).family)
     levels = [
         dataset.levels | {dataset.feature_names[j]: own for j, own in dataset.coded.items()}
         for dataset in datasets
@@ -424,10 +424,10 @@ def settle_party(
     if stored[0] is not None:
         counts = tuple(len(together.get(j, ())) for j in range(len(names)))
         kinds = Kinds(stored[0], counts, together)
-    if asked is None:
+    if choice is None:
         return tuple(joined), kinds
-    asked = asked.within(party.name)
-    words = [asked.word(name) for name in names]
+    choice = choice.within(party.name)
+    words = [choice.word(name) for name in names]
     source = datasets[0].source
     found, kinds = AsRead(joined, names, kinds, together, source).settled(
         words, lenient=party.kept is not None
@@ -441,13 +441,13 @@ def check_spoken_of(
     names: Sequence[str],
     holders: Placement,
 ) -> None:
-    """Raise InputError, everywhere alike, where a party speaks of a feature that nobody has."""
+    """Raise InputError, everywhere alike, where a party names a feature that no party has."""
     own = [name for one in held.values() for name in one.feature_names]
     own += [f"{one.party.name}.{name}" for one in held.values() for name in one.feature_names]
 
     def check(party: int) -> None:
-        asked = None if parties[party].kept else FamilyChoice.of(parties[party].table.family)
-        check_named(asked, dict.fromkeys([*names, *own]), [one.name for one in parties])
+        choice = None if parties[party].kept else FamilyChoice.of(parties[party].table.family)
+        check_named(choice, dict.fromkeys([*names, *own]), [one.name for one in parties])
 
     for_each(holders, range(len(parties)), check)
 
@@ -514,17 +514,17 @@ def stacked_kinds(
     families, levels = [], {}
     changes: dict[int, dict[int, Recoding]] = {party: {} for party in held}
     for j, name in enumerate(names):
-        told = [own.get(name, ["gaussian", []]) for own in every]
-        for party, (family, _) in enumerate(told):
-            if family != told[0][0]:
+        read = [own.get(name, ["gaussian", []]) for own in every]
+        for party, (family, _) in enumerate(read):
+            if family != read[0][0]:
                 raise InputError(
-                    f"party {parties[0].name!r} takes {name!r} as {told[0][0]}, party "
+                    f"party {parties[0].name!r} takes {name!r} as {read[0][0]}, party "
                     f"{parties[party].name!r} as {family}; say in both what it is with ",
                     Setting("family", f"{name}={family}"),
                 )
-        families.append(told[0][0])
-        if told[0][0] == "categorical":
-            levels[j] = in_order({level for _, own in told for level in own})
+        families.append(read[0][0])
+        if read[0][0] == "categorical":
+            levels[j] = in_order({level for _, own in read for level in own})
             for party in held:
-                changes[party][j] = Recoding.names(told[party][1], levels[j])
+                changes[party][j] = Recoding.names(read[party][1], levels[j])
     return changes, Kinds(tuple(families), (), levels)

@@ -52,7 +52,7 @@ UNTELLING = ("constant", "no values")
 """Why columns of numbers are no features, which may be otherwise in other rows."""
 
 
-def told_apart(frame: LazyFrame) -> LazyFrame:
+def with_unique_names(frame: LazyFrame) -> LazyFrame:
     """Return a frame whose columns have different names."""
     names = names_apart(frame.names, frame.source)
     return frame if names == frame.names else replace(frame, names=names)
@@ -135,7 +135,7 @@ def _why_ids(name: str, values: pa.ChunkedArray, some: bool) -> str:
 
 
 def find_ids(frame: LazyFrame, columns: dict[int, pa.ChunkedArray]) -> int | None:
-    """Return the column that names the rows where nobody has named one.
+    """Return the column that names the rows where the user has not named one.
 
     That is the one called ``id`` or ``ids``, an index of text or with the name of ids, the first
     that is called as such (``patient``), another index that does more than count, or else the only

@@ -1,4 +1,4 @@
-"""Frames: the named columns of a table of any format, before they are read, and what is wanted.
+"""Frames: the named columns of a table of any format before they are read, and how to read them.
 
 Here it is said which columns are features, labels, ids, workers and weights, and what stands for a
 missing value.
@@ -49,7 +49,7 @@ MISSING_MARKS = (
 
 OF_ROWS, ZEROS, LONG = "ids of rows", "zeros in front", "more digits than a number can keep"
 GUESSED = (OF_ROWS, ZEROS, LONG, *NO_MEASUREMENT)
-"""Why numbers are no features although nobody has said so."""
+"""Why numbers are no features although the user has not said so."""
 
 MOST_NUMBERS = 3
 """Columns of whole numbers that all differ, as far as they may number the rows."""
@@ -91,7 +91,7 @@ def only_guesses(source: str, left_out: dict[str, str]) -> InputError:
 def warn_of_guesses(
     source: str, left_out: dict[str, str], names: Sequence[str], features: Sequence[str]
 ) -> None:
-    """Warn of numbers left out that nobody has said to be no features; ``names`` are in order."""
+    """Warn of numbers left out without the user having said so; ``names`` are in order."""
     why = {name: one for name, one in left_out.items() if one in GUESSED}
     if not why:
         return
@@ -199,7 +199,7 @@ class LazyFrame:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What of a file is wanted, and how; see `vpem.files.data.read_data`."""
+    """What of a file is read, and how; see `vpem.files.data.read_data`."""
 
     table: TableSettings  # with what a model keeps
     dataset: str | None = None  # path inside the file
@@ -250,15 +250,14 @@ class ColumnRoles:
         return {*self.noted.values(), *self.known}
 
 
-def choose(names: Sequence[str], wanted: ReadOptions, source: str) -> ColumnRoles:
+def choose(names: Sequence[str], options: ReadOptions, source: str) -> ColumnRoles:
     """Say what the columns of a table are, after checking that each is there and for one thing."""
-    table, columns = wanted.table, wanted.columns
-    lacking = wanted.lacking if wanted.weights_needed else (*wanted.lacking, "weight")
+    table, columns = options.table, options.columns
+    lacking = options.lacking if options.weights_needed else (*options.lacking, "weight")
     known = list(names)
-    told = dict(zip(NOTED, (table.label_column, table.id_column, table.worker_column,
-                            wanted.weights), strict=True))  # fmt: skip
+    columns_noted = (table.label_column, table.id_column, table.worker_column, options.weights)
     noted: dict[str, int] = {}
-    for what, column in told.items():
+    for what, column in zip(NOTED, columns_noted, strict=True):
         if column is None or (what in lacking and column not in known):
             continue
         place = resolve_column(f"{what} column", column, known, source)
@@ -401,12 +400,12 @@ class SomeLabels:
         return SomeLabels(found, self.names)
 
 
-def columns_of_labels(asked: Any, names: Sequence[str]) -> list[int]:
+def columns_of_labels(setting: Any, names: Sequence[str]) -> list[int]:
     """Return the columns meant by labels for the fit; [] where a file or a path in one is meant."""
-    if isinstance(asked, str) and asked in names:
-        return [list(names).index(asked)]
+    if isinstance(setting, str) and setting in names:
+        return [list(names).index(setting)]
     places: list[int] = []
-    for word in words_in("labels_for_fit", asked):
+    for word in words_in("labels_for_fit", setting):
         place = list(names).index(str(word)) if word in names else read_int(str(word))
         if place is None or not -len(names) <= place < len(names):
             return []

@@ -48,36 +48,36 @@ if TYPE_CHECKING:
 SPARSE_KINDS = {"csr_matrix": "csr", "csc_matrix": "csc", "csr": "csr", "csc": "csc"}
 
 
-def read_hdf5(path: Path, source: str, wanted: ReadOptions) -> Dataset:
+def read_hdf5(path: Path, source: str, options: ReadOptions) -> Dataset:
     """Read a dataset of an HDF5 file."""
     with open_read(path) as file:
-        name = "X" if wanted.dataset is None else wanted.dataset
-        kind = check_encoding(file, ENCODING, VERSION) if wanted.dataset is None else None
+        name = "X" if options.dataset is None else options.dataset
+        kind = check_encoding(file, ENCODING, VERSION) if options.dataset is None else None
         kind = kind or read_attribute(file, "encoding-type")
         both = find(file, "obs") is not None and find(file, "var") is not None
-        whole = wanted.dataset is None or is_group(find(file, "obs"))
+        whole = options.dataset is None or is_group(find(file, "obs"))
         if kind == "anndata" or (kind is None and both and whole):
-            return read_anndata(file, source, wanted)
+            return read_anndata(file, source, options)
         item = find(file, name)
         if item is None or (is_group(item) and sparse_kind(item) is None):
             there = list_datasets(file)
             if kind is None:
                 _refuse_pandas(file, there, source)
-            if wanted.dataset is None:
+            if options.dataset is None:
                 # The only records of a file that has no matrix need no name.
                 records = [path for path, one in there.items() if one.dtype.names is not None]
                 matrices = [one for one in there.values() if one.dtype.kind in "iuf"]
                 if len(records) == 1 and all(one.ndim != 2 for one in matrices):
                     name, item = records[0], find(file, records[0])
         if item is None or is_group(item) or item.dtype.names is None or item.ndim != 1:
-            return _stored(file, name, item, source, wanted)
+            return _stored(file, name, item, source, options)
 
         from vpem.files.readers.numpy_files import frame_of_records
         from vpem.files.readers.tabular import dataset_of
 
         check_fields(item.dtype, f"{source}: {name}")
         frame = frame_of_records(read_array(file, name, ndim=1, kinds="V"), source)
-        return dataset_of(frame, wanted)
+        return dataset_of(frame, options)
 
 
 def _refuse_pandas(file: h5py.File, there: dict[str, h5py.Dataset], source: str) -> None:
@@ -90,31 +90,31 @@ def _refuse_pandas(file: h5py.File, there: dict[str, h5py.Dataset], source: str)
             )
 
 
-def read_anndata(file: h5py.File, source: str, wanted: ReadOptions) -> Dataset:
+def read_anndata(file: h5py.File, source: str, options: ReadOptions) -> Dataset:
     """Read ``X``, a layer, or another matrix of the cells."""
-    name = (wanted.dataset or "X").strip("/")
+    name = (options.dataset or "X").strip("/")
     item = find(file, name)
     kind = sparse_kind(item)
     if kind is None:
-        X = read_matrix(file, name, source, None, wanted.in_memory)
+        X = read_matrix(file, name, source, None, options.in_memory)
     else:
-        X = dense_in(item, name, kind, source, wanted)
+        X = dense_in(item, name, kind, source, options)
     of_genes = name == "X" or name.startswith("layers/")
     columns = "var" if of_genes else "raw/var" if name == "raw/X" else None
     names = default_names(X.shape[1]) if columns is None else names_in(file, columns)
     n_rows = len(X)
     weights = None
-    if not isinstance(wanted.weights, str) or not _noted(file, wanted.weights):
-        of_file = None if wanted.weights is None else str(wanted.weights)
-        weights = read_weights(file, of_file, n_rows, True, wanted.weights_needed)
+    if not isinstance(options.weights, str) or not _noted(file, options.weights):
+        of_file = None if options.weights is None else str(options.weights)
+        weights = read_weights(file, of_file, n_rows, True, options.weights_needed)
     ids = np.array(names_in(file, "obs"), dtype=str)
 
     def note(called: str) -> Labels | None:
         return _column(file, called, n_rows) if _noted(file, called) else None
 
     dataset = Dataset(X, names, ids=ids, sample_weight=weights, source=source)
-    _check_named(file, wanted, names)
-    return dataset_of_matrix(StoredMatrix(dataset, note, strict=True), wanted)
+    _check_named(file, options, names)
+    return dataset_of_matrix(StoredMatrix(dataset, note, strict=True), options)
 
 
 def _noted(file: h5py.File, name: object) -> bool:
@@ -124,14 +124,14 @@ def _noted(file: h5py.File, name: object) -> bool:
     return find(file, f"obs/{name}") is not None
 
 
-def _check_named(file: h5py.File, wanted: ReadOptions, genes: tuple[str, ...]) -> None:
+def _check_named(file: h5py.File, options: ReadOptions, genes: tuple[str, ...]) -> None:
     """Raise InputError where a column of labels, ids or workers is not there."""
-    table = wanted.table
+    table = options.table
     for what in ("label", "id", "worker"):
         name = getattr(table, f"{what}_column")
         if not isinstance(name, str) or name in genes or read_int(name) is not None:
             continue
-        if what not in wanted.lacking and not _noted(file, name):
+        if what not in options.lacking and not _noted(file, name):
             known = [one for one in find(file, "obs") or () if not one.startswith("_")]
             listed = ", ".join(known[:10]) or "none"
             raise InputError(
@@ -185,17 +185,17 @@ def _refuse_missing(missing: Any, where: str, file: h5py.File) -> None:
         )
 
 
-def _stored(file: h5py.File, name: str, item: Any, source: str, wanted: ReadOptions) -> Dataset:
+def _stored(file: h5py.File, name: str, item: Any, source: str, options: ReadOptions) -> Dataset:
     """Read a matrix, and what a dataset of vpem has beside it."""
     kind = sparse_kind(item)
     X: Any
     if kind is not None:
-        X = dense_in(item, name, kind, source, wanted)
+        X = dense_in(item, name, kind, source, options)
     elif item is not None and not is_group(item) and read_attribute(item, "MATLAB_class"):
         # MATLAB writes columns first.
         X = np.ascontiguousarray(np.asarray(read_matrix(file, name, source, None, None)).T)
     else:
-        X = read_matrix(file, name, source, None, wanted.in_memory)
+        X = read_matrix(file, name, source, None, options.in_memory)
 
     def note(called: str) -> Labels | None:
         one = find(file, called) if called.strip("/") else None
@@ -205,9 +205,9 @@ def _stored(file: h5py.File, name: str, item: Any, source: str, wanted: ReadOpti
             return read_array(file, called) if called != name else None
         return read_column(file, called)
 
-    inside = None if wanted.weights is None else str(wanted.weights)
-    is_whole = wanted.dataset is None
-    weights = read_weights(file, inside, len(X), is_whole, wanted.weights_needed)
+    inside = None if options.weights is None else str(options.weights)
+    is_whole = options.dataset is None
+    weights = read_weights(file, inside, len(X), is_whole, options.weights_needed)
     names = default_names(X.shape[1])
     more: dict[str, Any] = {}
     if is_whole:
@@ -222,7 +222,7 @@ def _stored(file: h5py.File, name: str, item: Any, source: str, wanted: ReadOpti
             "edges": None if find(file, "graph/edges") is None else read_array(file, "graph/edges"),
         }
     whole = Dataset(X, names, sample_weight=weights, source=source, **more)
-    unread = replace(wanted, weights=None)
+    unread = replace(options, weights=None)
     return dataset_of_matrix(StoredMatrix(whole, note, strict=True), unread)
 
 
@@ -261,11 +261,11 @@ def sparse_kind(item: Any) -> str | None:
     return SPARSE_KINDS.get(encoding or "")
 
 
-def dense_in(group: h5py.Group, name: str, kind: str, source: str, wanted: ReadOptions) -> Any:
+def dense_in(group: h5py.Group, name: str, kind: str, source: str, options: ReadOptions) -> Any:
     """Return a sparse matrix as a dense one."""
     parts, shape = sparse_in(group, f"{source}: {name}")
     file = Path(group.file.filename)
-    return dense_of(parts, shape, kind, file, f"{source}: {name}", wanted.memory_limit)
+    return dense_of(parts, shape, kind, file, f"{source}: {name}", options.memory_limit)
 
 
 def sparse_in(group: h5py.Group, source: str) -> tuple[Parts, tuple[int, int]]:

@@ -96,9 +96,9 @@ class StoredMatrix:
     strict: bool  # columns that tell nothing are features
 
 
-def dataset_of_matrix(matrix: StoredMatrix, wanted: ReadOptions) -> Dataset:
+def dataset_of_matrix(matrix: StoredMatrix, options: ReadOptions) -> Dataset:
     """Choose among the columns of a matrix."""
-    found, table = matrix.dataset, wanted.table
+    found, table = matrix.dataset, options.table
     noted: dict[str, Labels] = {}
     for what in ("label", "id", "worker"):
         name = getattr(table, f"{what}_column")
@@ -106,17 +106,17 @@ def dataset_of_matrix(matrix: StoredMatrix, wanted: ReadOptions) -> Dataset:
         if values is not None and values.ndim == 1:
             noted[what] = values
             table = table.changed(**{f"{what}_column": None})
-    weights = wanted.weights
+    weights = options.weights
     if isinstance(weights, str) and (values := matrix.note(weights)) is not None:
         noted["weight"], weights = values, None
     known = _known(matrix, table)
     if known is not None:
         table = table.changed(labels_for_fit=None)
-    columns = wanted.columns
+    columns = options.columns
     if columns is not None and not set(columns) & set(found.feature_names):
         columns = None  # a matrix whose columns have no names is as wide as the model
-    asked = replace(wanted, table=table, weights=weights, columns=columns)
-    choice = choose(found.feature_names, asked, found.source)
+    reading = replace(options, table=table, weights=weights, columns=columns)
+    choice = choose(found.feature_names, reading, found.source)
     for what, place in choice.noted.items():
         noted[what] = _whole(_column(found.X, place))
     if choice.known:
@@ -129,7 +129,7 @@ def dataset_of_matrix(matrix: StoredMatrix, wanted: ReadOptions) -> Dataset:
         codes = () if found.kinds is None else found.kinds.columns_of("categorical")
         X = blank_marks(X, table, [n for n, j in enumerate(features) if j not in codes])
         called = [found.feature_names[n] for n in features]
-        plain = not choice.chosen and wanted.columns is None and not wanted.keep_constant
+        plain = not choice.chosen and options.columns is None and not options.keep_constant
         if plain and matrix.strict:
             ask_of_ids(found.source, called, X)
         elif plain and len(X) > 1:
@@ -149,14 +149,14 @@ def dataset_of_matrix(matrix: StoredMatrix, wanted: ReadOptions) -> Dataset:
                 raise only_guesses(found.source, left_out)
             X, features = _of(X, kept), [features[n] for n in kept]
             warn_of_guesses(found.source, left_out, called, [called[n] for n in kept])
-        if wanted.columns is None:
+        if options.columns is None:
             warn_of_marks(found.source, X, [found.feature_names[n] for n in features])
     elif marked_numbers(table):
         raise InputError(
             Setting("na"), f" changes values, which are read from disk of {found.source}; raise "
             "the memory limit",
         )  # fmt: skip
-    return replace(_with(found, X, features, noted, left_out, wanted), labels_for_fit=known)
+    return replace(_with(found, X, features, noted, left_out, options), labels_for_fit=known)
 
 
 def _known(matrix: StoredMatrix, table: TableSettings) -> SomeLabels | None:
@@ -178,7 +178,7 @@ def _known(matrix: StoredMatrix, table: TableSettings) -> SomeLabels | None:
 
 def _with(
     found: Dataset, X: Any, features: list[int], noted: dict[str, Labels],
-    left_out: dict[str, str], wanted: ReadOptions,
+    left_out: dict[str, str], options: ReadOptions,
 ) -> Dataset:  # fmt: skip
     """Return the dataset of the columns chosen, with what is noted of the rows."""
     held = found.partition
@@ -200,7 +200,7 @@ def _with(
         sample_weight=weights,
         source=found.source,
         left_out=left_out,
-        table=wanted.table,
+        table=options.table,
         kinds=None if found.kinds is None else found.kinds.of(features),
     )
 

@@ -62,41 +62,41 @@ SPARSE = {"data", "indices", "indptr", "format", "shape"}
 """Members of what scipy.sparse.save_npz writes."""
 
 
-def read_npy(file: Path, source: str, wanted: ReadOptions) -> Dataset:
+def read_npy(file: Path, source: str, options: ReadOptions) -> Dataset:
     """Read a matrix, or an array of records; Python objects are refused."""
-    if wanted.dataset is not None:
+    if options.dataset is not None:
         raise InputError(
             Setting("dataset"), f" is a place inside HDF5 or .npz, which {source} is not"
         )  # fmt: skip
     with open_regular(file) as opened, _said(source):
-        array = _read(opened, os.stat(file).st_size, source, wanted)
-    return _dataset_of(array, {}, source, wanted)
+        array = _read(opened, os.stat(file).st_size, source, options)
+    return _dataset_of(array, {}, source, options)
 
 
-def read_npz(file: Path, source: str, wanted: ReadOptions) -> Dataset:
+def read_npz(file: Path, source: str, options: ReadOptions) -> Dataset:
     """Read the matrix ``X`` of an archive, or its only one, and what else it has of the rows."""
     found: dict[str, NDArray[Any]] = {}
     with open_regular(file) as opened, _said(source), open_zip(opened, source) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         check_unpacked(sum(info.file_size for info in members.values()), file, source)
         sparse = set(members) >= SPARSE
-        name = "" if sparse else _matrix_in(list(members), wanted.dataset, source)
+        name = "" if sparse else _matrix_in(list(members), options.dataset, source)
         for each, info in members.items():
             if each in (name, "feature_names", *NOTED, *(SPARSE if sparse else ())) or (
-                each in _named(wanted)
+                each in _named(options)
             ):
                 with archive.open(info) as stream:
-                    found[each] = _read(stream, info.file_size, source, wanted)
+                    found[each] = _read(stream, info.file_size, source, options)
     if not sparse:
-        return _dataset_of(found.pop(name), found, source, wanted)
+        return _dataset_of(found.pop(name), found, source, options)
     # As scipy.sparse.save_npz writes it.
     layout = _text(found["format"].reshape(-1)[:1].tolist()[0])
     shape = [int(length) for length in found["shape"].reshape(-1)[:3]]
     if layout not in ("csr", "csc") or len(shape) != 2:
         raise InputError(f"{source} holds a sparse matrix as {layout!r}; save it as csr")
     parts = found["data"], found["indices"], found["indptr"]
-    X = dense_of(parts, (shape[0], shape[1]), layout, file, source, wanted.memory_limit)
-    return _dataset_of(X, {}, source, wanted)
+    X = dense_of(parts, (shape[0], shape[1]), layout, file, source, options.memory_limit)
+    return _dataset_of(X, {}, source, options)
 
 
 def list_npz(file: Path) -> dict[str, str]:
@@ -112,10 +112,10 @@ def list_npz(file: Path) -> dict[str, str]:
     return found
 
 
-def _named(wanted: ReadOptions) -> set[str]:
+def _named(options: ReadOptions) -> set[str]:
     """Return what the user calls annotations of the rows."""
-    table = wanted.table
-    named = (table.label_column, table.id_column, table.worker_column, wanted.weights)
+    table = options.table
+    named = (table.label_column, table.id_column, table.worker_column, options.weights)
     return {str(name) for name in named if name is not None}
 
 
@@ -142,7 +142,7 @@ def _matrix_in(members: list[str], dataset: str | None, source: str) -> str:
 
 
 def _dataset_of(
-    array: NDArray[Any], beside: dict[str, NDArray[Any]], source: str, wanted: ReadOptions
+    array: NDArray[Any], beside: dict[str, NDArray[Any]], source: str, options: ReadOptions
 ) -> Dataset:
     """Return the dataset of an array and of what lies beside it."""
     if array.dtype.names is not None:
@@ -150,7 +150,7 @@ def _dataset_of(
             raise InputError(f"{source}: records must have one dimension, got {array.ndim}")
         from vpem.files.readers.tabular import dataset_of
 
-        return dataset_of(frame_of_records(array, source), wanted)
+        return dataset_of(frame_of_records(array, source), options)
     if array.dtype.kind == "b":
         array = array.astype(np.float64)
     X = as_matrix(array, source)
@@ -165,7 +165,7 @@ def _dataset_of(
 
     noted: dict[str, Any] = {name: note(name) for name in NOTED}
     whole = Dataset(X, called, source=source, **noted)
-    return dataset_of_matrix(StoredMatrix(whole, note, strict=False), wanted)
+    return dataset_of_matrix(StoredMatrix(whole, note, strict=False), options)
 
 
 def _text(value: str | bytes) -> str:
@@ -178,7 +178,7 @@ def _plain(values: NDArray[Any]) -> Labels:
     return np.char.decode(values, "utf-8", "replace") if values.dtype.kind == "S" else values
 
 
-def _read(stream: Any, size: int, source: str, wanted: ReadOptions) -> NDArray[Any]:
+def _read(stream: Any, size: int, source: str, options: ReadOptions) -> NDArray[Any]:
     """Read an array, of a stream that has so many bytes, after checking what it says it holds."""
     shape, fortran, dtype = _header(stream)
     if dtype.hasobject:
@@ -191,7 +191,7 @@ def _read(stream: Any, size: int, source: str, wanted: ReadOptions) -> NDArray[A
         raise FileError(f"{source} is cut short: it says that it holds {n_bytes} bytes")
     if dtype.names is not None:
         check_fields(dtype, source)
-    refuse_large(n_bytes, wanted.memory_limit, source)
+    refuse_large(n_bytes, options.memory_limit, source)
     content, have = bytearray(n_bytes), 0
     while have < n_bytes and (count := stream.readinto(memoryview(content)[have:])):
         have += count

@@ -37,8 +37,8 @@ from vpem.files.readers.columns import (
     find_ids,
     nothing_left,
     sort_columns,
-    told_apart,
     warn_of_numbers,
+    with_unique_names,
 )
 from vpem.files.readers.frames import (
     GUESSED,
@@ -149,25 +149,25 @@ Columns = dict[int, pa.ChunkedArray]
 """Columns that were read, by their number in the table."""
 
 
-def dataset_of(frame: LazyFrame, wanted: ReadOptions) -> Dataset:
+def dataset_of(frame: LazyFrame, options: ReadOptions) -> Dataset:
     """Read a frame."""
-    table, frame = wanted.table, told_apart(frame)
+    table, frame = options.table, with_unique_names(frame)
     names = frame.names
-    choice = choose(names, wanted, frame.source)
+    choice = choose(names, options, frame.source)
     found = _read(frame, choice)
     n_rows = len(next(iter(found.values())))
     if n_rows == 0:
         raise InputError(f"{frame.source} has no rows")
     rest = {n: values for n, values in found.items() if n not in choice.taken}
     left_out: dict[str, str] = {}
-    said = () if (asked := FamilyChoice.of(table.family)) is None else asked.named
+    said = () if (choices := FamilyChoice.of(table.family)) is None else choices.named
     open_ = {n: found[n] for n in choice.features} if choice.chosen else rest
     categories: dict[int, Category] = {}
     no_categories: dict[str, str] = {}
     if table.family is not None:
         from vpem.files.readers.text_columns import take_categories
 
-        categories, no_categories = take_categories(frame, open_, wanted)
+        categories, no_categories = take_categories(frame, open_, options)
     coded = {n: one.codes for n, one in categories.items()}
     if choice.chosen:
         numbers = {n: values for n, values in open_.items() if n not in coded}
@@ -176,7 +176,7 @@ def dataset_of(frame: LazyFrame, wanted: ReadOptions) -> Dataset:
         rest = {n: values for n, values in rest.items() if n not in choice.features}
     else:
         rest = {n: values for n, values in rest.items() if n not in coded}
-        features, left_out = sort_columns(frame, rest, table, wanted.keep_constant, said)
+        features, left_out = sort_columns(frame, rest, table, options.keep_constant, said)
         left_out |= {name: why for name, why in no_categories.items() if name in left_out}
         rest |= features
         features = dict(sorted((features | coded).items()))
@@ -191,15 +191,15 @@ def dataset_of(frame: LazyFrame, wanted: ReadOptions) -> Dataset:
     chosen = [names[n] for n in features]
     warn_of_guesses(frame.source, left_out, names, chosen)
     warn_of_numbers(frame, list(features))
-    if wanted.columns is not None or wanted.keep_constant:
+    if options.columns is not None or options.keep_constant:
         empty = [n for n, values in features.items() if pa.types.is_null(values.type)]
         features |= dict.fromkeys(empty, pa.chunked_array([pa.nulls(n_rows, pa.float64())]))
-    refuse_large(n_rows * len(features) * 8, wanted.memory_limit, frame.source)
+    refuse_large(n_rows * len(features) * 8, options.memory_limit, frame.source)
     X = matrix_of(list(zip(chosen, features.values(), strict=True)), n_rows, frame.source)
     columns = choice.noted | ({} if ids is None else {"id": ids})
     places = [place for place, n in enumerate(features) if n not in coded]
     X = blank_marks(X, table, places)
-    if wanted.columns is None:
+    if options.columns is None:
         warn_of_marks(frame.source, X, chosen)
     made = Dataset(
         X,
@@ -212,8 +212,8 @@ def dataset_of(frame: LazyFrame, wanted: ReadOptions) -> Dataset:
         counted=None if ids is not None else counted_by(frame, found),
         coded={p: categories[n].names for p, n in enumerate(features) if n in categories},
     )
-    if wanted.profiles is not None:
-        wanted.profiles.extend(profile_of(frame, made, found, features, columns))
+    if options.profiles is not None:
+        options.profiles.extend(profile_of(frame, made, found, features, columns))
     return made
 
 
@@ -231,8 +231,8 @@ def _read(frame: LazyFrame, choice: ColumnRoles) -> Columns:
             free
             & {*named, *frame.index, *(n for some in likely if len(some) <= most for n in some)}
         )
-    asked = [*choice.features] if choice.chosen else []
-    check_kinds([(names[n], frame.kinds[n]) for n in (*choice.taken, *asked)], frame.source)
+    used = [*choice.taken, *(choice.features if choice.chosen else ())]
+    check_kinds([(names[n], frame.kinds[n]) for n in used], frame.source)
     kept = sorted({*choice.features, *choice.taken, *called})
     # What is nested could become anything, and is no feature.
     kept = [n for n in kept if not pa.types.is_nested(frame.kinds[n])]
@@ -243,7 +243,7 @@ def _read(frame: LazyFrame, choice: ColumnRoles) -> Columns:
 
 
 def _numbers(frame: LazyFrame, columns: Columns, table: TableSettings) -> Columns:
-    """Return columns that are features because somebody says so: text must read as numbers."""
+    """Return columns that the user calls features: text must read as numbers."""
     found, texts = dict(columns), {}
     written = [n for n, column in columns.items() if is_text(plain_kind(column.type))]
     if not written:

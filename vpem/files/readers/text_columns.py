@@ -194,7 +194,7 @@ def _first(text: pa.ChunkedArray, pattern: str) -> str:
 
 
 ROWS_A_LEVEL = 2
-"""Text with fewer rows a level, on average, is taken for a category only if somebody says so."""
+"""Text with fewer rows a level, on average, is a category only if the user says so."""
 
 
 @dataclass(frozen=True)
@@ -206,33 +206,33 @@ class Category:
 
 
 def take_categories(
-    frame: LazyFrame, columns: dict[int, pa.ChunkedArray], wanted: ReadOptions
+    frame: LazyFrame, columns: dict[int, pa.ChunkedArray], options: ReadOptions
 ) -> tuple[dict[int, Category], dict[str, str]]:
     """Return the columns that are categories, by number, and why others of text are none."""
-    asked = FamilyChoice.of(wanted.table.family)
-    assert asked is not None
+    choice = FamilyChoice.of(options.table.family)
+    assert choice is not None
     found: dict[int, Category] = {}
     left_out: dict[str, str] = {}
     for place, column in columns.items():
         name = frame.names[place]
-        said = asked.named.get(name) == "categorical"
+        said = choice.named.get(name) == "categorical"
         if not said and (place in frame.index or name.casefold() in ID_NAMES):
             continue
-        if wanted.lenient and name not in asked.named:  # no feature of the model
+        if options.lenient and name not in choice.named:  # no feature of the model
             continue
         declared = pa.types.is_dictionary(frame.kinds[place])
-        if not asked.may_be_category(name, frame.names) or not _is_category(
-            column, declared, wanted
+        if not choice.may_be_category(name, frame.names) or not _is_category(
+            column, declared, options
         ):
             continue
         if not (said or declared) and is_text(plain_kind(column.type)):
             try:
-                check_writing({name: column}, wanted.table, frame.source)
+                check_writing({name: column}, options.table, frame.source)
             except InputError as error:
                 names = Setting("family", f"{name}=categorical")
                 raise InputError(*error.parts, "; if these are names say ", names) from None
         try:
-            one = _category(frame, name, column, wanted, said or wanted.columns is not None)
+            one = _category(frame, name, column, options, said or options.columns is not None)
         except VpemError:
             if said:
                 raise
@@ -245,21 +245,21 @@ def take_categories(
     return found, left_out
 
 
-def _is_category(column: pa.ChunkedArray, declared: bool, wanted: ReadOptions) -> bool:
+def _is_category(column: pa.ChunkedArray, declared: bool, options: ReadOptions) -> bool:
     """Whether a column holds text that is no numbers, or is declared a category by its file."""
     kind = plain_kind(column.type)
     if is_text(kind):
-        return not is_bytes(kind) and (declared or numbers_of(column, wanted.table) is None)
+        return not is_bytes(kind) and (declared or numbers_of(column, options.table) is None)
     return declared and is_numeric(kind)
 
 
 def _category(
-    frame: LazyFrame, name: str, column: pa.ChunkedArray, wanted: ReadOptions, said: bool
+    frame: LazyFrame, name: str, column: pa.ChunkedArray, options: ReadOptions, said: bool
 ) -> Category | str:
-    """Return a column as codes; or why it is not taken for a category, unless somebody says so."""
+    """Return a column as codes; or why it is no category, unless the user says so."""
     if is_text(plain_kind(column.type)):
         check_strings(name, column, frame.source, frame.file)
-        text = without_marks(column, wanted.table).dictionary_encode().combine_chunks()
+        text = without_marks(column, options.table).dictionary_encode().combine_chunks()
         words: list[str] = text.dictionary.to_pylist()
         called = in_order(words)
         place = {name: code for code, name in enumerate(called)}
@@ -267,18 +267,18 @@ def _category(
     else:
         values = decoded(column).cast(pa.float64())
         gone = pc.is_null(values, nan_is_null=True)
-        for mark in marked_numbers(wanted.table):
+        for mark in marked_numbers(options.table):
             gone = pc.or_(gone, pc.fill_null(pc.equal(values, mark), False))
         text = pc.if_else(gone, pa.NULL, values).dictionary_encode().combine_chunks()
         numbers, _ = numbers_in(pa.chunked_array([text.dictionary]))
         called = named_numbers(np.sort(numbers))
         rank = np.argsort(np.argsort(numbers)).astype(np.float64)
     n_levels, n_values = len(called), len(column) - text.null_count
-    lenient = wanted.lenient
+    lenient = options.lenient
     if not (said or lenient):
         if n_levels > min(MOST_LEVELS, n_values / ROWS_A_LEVEL):
             return f"text, {n_levels} different"
-        if n_levels == 1 and len(column) > 1 and not wanted.keep_constant:
+        if n_levels == 1 and len(column) > 1 and not options.keep_constant:
             return "constant"
     if not lenient:
         check_levels(name, n_levels, n_values, frame.source)

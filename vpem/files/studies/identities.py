@@ -210,7 +210,7 @@ def identity_of(study: Study | PathLike, name: str) -> Identity:
     try:
         remember(study)
     except FileError as error:  # the folder does not let us
-        warnings.warn(VpemWarning(f"older editions cannot be told: {error}"), stacklevel=2)
+        warnings.warn(VpemWarning(f"older editions will not be recognised: {error}"), stacklevel=2)
     return usable(identity)
 
 
@@ -326,7 +326,7 @@ def _study_body(study: Study) -> str:
     """Return the text of a study, above its signature."""
     parts = [
         f"# A study of vpem. Look at it: vpem study show {study.path.name}\n"
-        "# It is signed: whoever changes a letter makes it void.\n",
+        "# It is signed: any change makes it void.\n",
         table_of(
             "[study]",
             {
@@ -530,7 +530,7 @@ def _kind(study: Study, request: MembershipRequest) -> str:
 
 
 def approved(study: Study, request: MembershipRequest) -> Study:
-    """Return the next edition of a study, with whom a request is of."""
+    """Return the next edition of a study, with the member of a request."""
     kind, member = check_request(study, request), request.member
     members, revoked, former = list(study.roster.members), dict(study.roster.revoked), study.former
     if kind == "join":

@@ -78,8 +78,8 @@ class MessageLog:
     def note(self, message: Sent) -> None:
         """Note a message; any thread may.
 
-        If it could not be noted, what is in the file is whole. The run is to end then; others may
-        be told why, and nothing more is noted.
+        If it could not be noted, what is in the file is whole.
+        hear why, and nothing more is noted.
         """
         line = _line(
             {
@@ -159,7 +159,7 @@ class MessageLog:
         try:
             written = os.write(self._file, line)
             if written < len(line):
-                # What has no room is no line: nobody is to take it for one.
+                # A line without room is cut off, so that it is never taken for a whole one.
                 os.ftruncate(self._file, self._size)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._size += written

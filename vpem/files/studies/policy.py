@@ -2,7 +2,7 @@
 
 The rules of a party hold for what is done with its data, and win over the study and the command
 line. They are looked at before any work, once the parties' rows are known, and as sums begin. What
-earlier runs have told counts, too (`vpem.files.studies.spent`).
+earlier runs have disclosed counts, too (`vpem.files.studies.spent`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ fewest-rows-per-component = 10
 # Who may have what was found: "shards" (parameters of features stay where these are), "all".
 # results = ["shards"]
 
-# Whether nobody may see what this party adds to a sum (--secure-sum).
+# Whether what this party adds to a sum must be hidden from all others (--secure-sum).
 # masked-sums = true
 
 # Models that may be used (predict, score, --init-model), by the SHA-256 of their files.
@@ -132,9 +132,9 @@ class Policy:
     align: tuple[str, ...] | None = None  # how rows may be
     topologies: tuple[str, ...] | None = None
     results: tuple[str, ...] | None = None  # what may become of them
-    masked_sums: bool = False  # nobody may see what one party adds to a sum
+    masked_sums: bool = False  # what one party adds to a sum is hidden from all
     if_lost: tuple[str, ...] | None = None  # what may become of a run then
-    publish_anyway: bool = False  # a model may tell others of few rows
+    publish_anyway: bool = False  # a model may disclose few rows
     most_components: int | None = None
     fewest_rows_per_component: int | None = None
     smallest_batch: int | None = None
@@ -174,8 +174,8 @@ class Policy:
             without = f"but 'vpem {command}' runs without "
             yield self._error("requires masked sums", without, Setting("secure_sum", True))
         if options.get("publish_anyway") and not self.publish_anyway:
-            told = "does not say publish-anyway = true, so that no model tells others of few rows"
-            yield self._error(told, "but got ", Setting("publish_anyway", True))
+            rule = "does not have publish-anyway = true, so that no model discloses few rows"
+            yield self._error(rule, "but got ", Setting("publish_anyway", True))
         yield from self._among("commands", "command", command, f"but this is 'vpem {command}'")
         if self.fewest_parties is not None and n_parties < self.fewest_parties:
             yield self._error(
@@ -193,8 +193,8 @@ class Policy:
             )
         batch = int(options.get("batch_size") or LARGEST)
         if self.smallest_batch is not None and batch < self.smallest_batch:
-            asked = Setting("batch_size", batch)
-            yield self._error(f"requires batches of {self.smallest_batch} rows", "but got ", asked)
+            rule = f"requires batches of {self.smallest_batch} rows"
+            yield self._error(rule, "but got ", Setting("batch_size", batch))
         for file, digest in (models or {}).items():
             if self.models is not None and digest not in self.models:
                 yield self._error("does not allow this model", f"{file}, whose SHA-256 is {digest}")
@@ -210,13 +210,13 @@ class Policy:
             )
         if "align" in options and not over_rows:
             align = str(options["align"] or "none")
-            asked = Setting("align", align)
-            yield from self._among("align", "alignment", align, "but got ", asked)
+            got = "but got ", Setting("align", align)
+            yield from self._among("align", "alignment", align, *got)
         if "topology" in options:
             graph = options.get("graph")
             topology = "a file" if graph else str(options["topology"] or "star")
-            asked = Setting("graph", str(graph)) if graph else Setting("topology", topology)
-            yield from self._among("topologies", "topology", topology, "but got ", asked)
+            setting = Setting("graph", str(graph)) if graph else Setting("topology", topology)
+            yield from self._among("topologies", "topology", topology, "but got ", setting)
 
     def _private(
         self, command: str, most: float, epsilons: Mapping[str, float | None] | None
@@ -241,12 +241,12 @@ class Policy:
             raise self._error(rule, f"and there were {n_runs}")
 
     def check_spent(self, command: str, file: str, epsilon: float) -> None:
-        """Raise PolicyError where a run would bring what was told of a file to this epsilon."""
+        """Raise PolicyError where a run would bring a file's disclosed epsilon to this value."""
         most = self.most_epsilon_in_all
         if most is not None and epsilon > most * UP:
-            found = f"but with this 'vpem {command}' {file} would have told {epsilon:.3g}"
+            found = f"but with this 'vpem {command}' {file} would have disclosed {epsilon:.3g}"
             if isinf(epsilon):
-                found = f"but of {file}, with this 'vpem {command}', sums without noise are told"
+                found = f"but this 'vpem {command}' would disclose sums of {file} without noise"
             raise self._error(
                 f"allows at most epsilon {most:g} of a data file in all its runs",
                 f"{found}; 'vpem party budget' shows what was spent",

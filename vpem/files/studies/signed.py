@@ -203,7 +203,7 @@ class Fields:
         return left
 
     def end(self) -> None:
-        """Raise InputError where something is left that nobody asks for."""
+        """Raise InputError where something is left that was not read."""
         for name in self._left:
             hint = did_you_mean(name, self._known)
             raise InputError(f"{self.where} has an unknown key {brief(name)}{hint}")
@@ -323,7 +323,7 @@ def _key_in(certificate: Certificate) -> Ed25519PublicKey:
 
 
 def _check_signs_no_others(certificate: Certificate) -> None:
-    """Refuse an authority: TLS would let in whoever shows a certificate that it has signed."""
+    """Refuse an authority: TLS would accept every certificate that it has signed."""
     from cryptography import x509
 
     try:
@@ -356,7 +356,7 @@ def _name_in(certificate: Certificate) -> str:
 
 
 def common_name(certificate: bytes) -> str:
-    """Return the name of the member that a certificate (DER) is of."""
+    """Return the name of the member in a certificate (DER)."""
     from cryptography import x509
 
     return _name_in(x509.load_der_x509_certificate(certificate))

@@ -1,8 +1,8 @@
-"""What runs have told of a party's data: a ledger beside its studies, which nobody else has.
+"""What runs have disclosed of a party's data: a ledger beside its studies, for this party alone.
 
-A line of JSON is added before the first sum of a run, and one once it has ended: whoever was
-interrupted has spent. Data are told apart by HMAC-SHA-256 under a key beside the ledger, so that
-who has a copy of it alone cannot find out whether data that were guessed are these.
+A line of JSON is added before the first sum of a run, and one once it has ended: a run that was
+interrupted has spent. Data are distinguished by HMAC-SHA-256 under a key beside the ledger, so that
+a copy of it alone does not show whether guessed data are these.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Ran:
     """A run that could read data here: keyed digests of files by their paths.
 
     ``noise`` has ``epsilon``, ``delta`` and ``multiplier``, of all releases together; None: there
-    is none. ``sums`` in which data travelled are None where nobody said how the run ended: then it
+    is none. ``sums`` in which data travelled are None where the run's end was not noted: then it
     counts as any other.
     """
 
@@ -109,7 +109,7 @@ class Spent:
         return found
 
     def runs(self) -> list[Ran]:
-        """Return all runs that may have told something, the oldest first."""
+        """Return all runs that may have disclosed something, the oldest first."""
         if not os.path.lexists(self.path):
             return []
         found: dict[str, Ran] = {}
@@ -126,8 +126,8 @@ class Spent:
                     found[entry["run"]] = Ran(**entry)
                 except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                     raise FileError(
-                        f"{self.path} is damaged in line {number}, and nobody knows what was "
-                        "spent; repair that line, or remove it if its run told nothing"
+                        f"{self.path} is damaged in line {number}, so that what was spent is not "
+                        "known; repair that line, or remove it if its run disclosed nothing"
                     ) from None
         return [ran for ran in found.values() if ran.sums != 0]
 

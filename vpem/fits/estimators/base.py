@@ -39,7 +39,13 @@ from vpem.checks import (
 )
 from vpem.errors import InputError, Setting, VpemWarning, did_you_mean, printable, shorten
 from vpem.files.datasets import Dataset, default_names, names_apart
-from vpem.files.families import FamilyChoice, asked_by, in_levels_of, settle, settle_for_model
+from vpem.files.families import (
+    FamilyChoice,
+    in_levels_of,
+    settle,
+    settle_for_model,
+    words_for_model,
+)
 from vpem.files.models import Model, match_features, write_model
 from vpem.files.networks import numbered
 from vpem.files.readers.frames import MOST_NUMBERS, LazyFrame, ReadOptions
@@ -290,7 +296,7 @@ def dataset_for_model(X: Any, kinds: Kinds, names: Sequence[str], missing: str) 
     X = columns_apart(X)
     if not isinstance(X, Dataset) and names_of(X) is None:
         return Dataset(np.asarray(X), default_names(np.shape(X)[1]), source="X")
-    choice = FamilyChoice.of(asked_by(kinds, names))
+    choice = FamilyChoice.of(words_for_model(kinds, names))
     dataset = settle_for_model(_read(X, choice, lenient=True), choice)
     known: Any = SimpleNamespace(feature_names=tuple(names))
     columns = match_features(known, dataset.feature_names)
