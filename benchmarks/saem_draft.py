@@ -13,11 +13,10 @@ from vpem.network.codecs import parse_codec
 from vpem.network.partition import Workers, evenly, from_worker_of_row
 from vpem.saem.conditional import sample_conditional
 from vpem.saem.fit import fit_saem
-from vpem.saem.individuals import Individuals, from_long
+from vpem.saem.individuals import Individuals, Streams, from_long
 from vpem.saem.models.model import Vector, make_model
 from vpem.saem.results import SaemFit
 from vpem.saem.samplers import sampler_of
-from vpem.saem.streams import Streams
 
 from .saem_shared import BOYS, Finding, boys, style, theophylline
 

@@ -8,9 +8,9 @@ from unittest.mock import patch
 
 import numpy as np
 
+from vpem.saem.individuals import Streams
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.samplers import Chains, Hmc, Mala, Metropolis
-from vpem.saem.streams import Streams
 
 from .measure import Options, call, compare, processor
 from .saem_shared import Finding

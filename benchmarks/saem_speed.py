@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.langevin import langevin
-from vpem.saem.individuals import Individuals, from_long
+from vpem.saem.individuals import Individuals, Stream, Streams, from_long
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.mixed import OneCompartmentModel
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.samplers import begin_chains, turn, turn_back
-from vpem.saem.streams import Stream, Streams
 
 from .measure import Options, call, compare, processor
 from .saem_curves import TRUTH, simulated

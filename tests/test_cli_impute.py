@@ -338,7 +338,7 @@ SENTENCES = [
     ("birds.csv -o a.svg --plot a.svg", "are one file; give two names"),
     ("birds.csv --init-rows 1,2", "no such option: --init-rows"),
     ("hidden.csv", "has the value ''"),
-    ("gap.h5", "nobody saw any entry of row 'row 3'"),
+    ("gap.h5", "no observer saw any entry of row 'row 3'"),
     ("infinite.h5", "is inf; leave out what was not seen"),
     ("birds.csv birds.h5", "add --parties if each is one party's"),
     (
@@ -347,7 +347,7 @@ SENTENCES = [
     ),
     ("one.h5 bits.h5 --parties", "the rows of party 'bits' have no ids"),
     ("bits.h5 gap.h5 --parties", "party 'bits' has 12 rows and party 'gap' 6, without ids"),
-    ("gap.h5 --parties", "nobody saw any entry of row 'row 3', so"),
+    ("gap.h5 --parties", "no observer saw any entry of row 'row 3', so"),
     ("one.h5 empty.csv --parties", "party 'empty': empty.csv has a header but no entries"),
     ("one.h5 twice.csv --parties", "observer 'twice' has row 'a', column 'b' twice (1 and 2)"),
     ("one.h5 --parties --workers 2", "--workers is for one file; with --parties leave it out"),
@@ -355,7 +355,7 @@ SENTENCES = [
     ("birds.csv --sample-weight w", "has no column 'w'"),
     ("wide.csv --features a,c", "there is no column 'c'"),
     ("heavy.csv --sample-weight W", "what a saw at row 'b', column 'c' weighs -1"),
-    ("light.csv --sample-weight w", "nobody saw a single entry"),
+    ("light.csv --sample-weight w", "no observer saw a single entry"),
 ]
 
 

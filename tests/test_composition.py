@@ -46,7 +46,7 @@ def reasons(way, codec, fault, acceleration, path, eigenvalue, n_rounds, batch, 
         found.add("have to be run")
     if not exact and eigenvalue == "estimated":
         if acceleration == "none" or (acceleration is None and fault):
-            found.add("belongs to differential privacy")
+            found.add("which is off")
         if codec is not None:
             found.add("noise of the codec")
     if step is not None and batch is None:

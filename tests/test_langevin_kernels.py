@@ -10,11 +10,10 @@ from vpem._core.langevin import langevin
 from vpem._core.reference_models import BY_CL_AND_KE, ORAL
 from vpem.network.codecs import parse_codec
 from vpem.saem.formats.individuals import read_individuals
-from vpem.saem.individuals import from_long
+from vpem.saem.individuals import Streams, from_long
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.mixed import OneCompartmentModel
 from vpem.saem.samplers import Langevin
-from vpem.saem.streams import Streams
 
 from .tables import over
 

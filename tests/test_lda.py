@@ -13,11 +13,10 @@ from vpem.errors import FileError, InputError
 from vpem.network.partition import evenly
 from vpem.saem.fit import fit_saem
 from vpem.saem.formats.fits import read_saem, save_saem
-from vpem.saem.individuals import from_counts, from_long
+from vpem.saem.individuals import Streams, from_counts, from_long
 from vpem.saem.models.lda import LdaModel, TopicNames
 from vpem.saem.prediction import Predictor
 from vpem.saem.samplers import Gibbs
-from vpem.saem.streams import Streams
 from vpem.saem.topics import completion
 
 from .resume_support import check_resumes

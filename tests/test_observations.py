@@ -258,7 +258,7 @@ def holed(rows=(), columns=()):
             "of row 'row 1' and of column 'column 1', so nothing can be imputed there; leave such "
             "rows and columns out",
         ),
-        (np.full((2, 2), np.nan), "nobody saw a single entry"),
+        (np.full((2, 2), np.nan), "no observer saw a single entry"),
         ([np.ones((2, 2)), np.full((2, 2), np.nan)], "observer 1 saw nothing"),
         (np.array([[1, np.inf], [1, 1]]), "at row 'row 0', column 'column 1' is inf"),
         (np.array([["a"]]), "must have a matrix of numbers"),

@@ -431,7 +431,7 @@ def test_nobody_goes_on_from_a_checkpoint_of_all_under_masks(tmp_path):
 
     errors = together(3, onward, mortal)
     assert all(isinstance(error, StalledError) for error in errors)
-    said = "nobody goes on without gp: they have opened a masked sum"
+    said = "the others cannot go on without gp: they have opened a masked sum"
     assert any(str(error).startswith(said) for error in errors)
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from tests.test_langevin_kernels import model_of
 from vpem._core import proposals
+from vpem.saem.individuals import Streams
 from vpem.saem.samplers import (
     DRIFT,
     LEAP,
@@ -16,7 +17,6 @@ from vpem.saem.samplers import (
     begin_chains,
     propose,
 )
-from vpem.saem.streams import Streams
 
 from .tables import each, over
 

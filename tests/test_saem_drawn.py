@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vpem.saem.individuals import from_long
+from vpem.saem.individuals import Streams, from_long
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.mixed import OneCompartmentModel
 from vpem.saem.models.model import SaemModel
-from vpem.saem.streams import Streams
 
 IDS = np.repeat(["a", "b", "c"], [3, 5, 4])
 TIMES = np.concatenate([np.arange(1.0, 1 + count) for count in (3, 5, 4)])

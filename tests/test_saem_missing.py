@@ -6,11 +6,10 @@ from scipy.stats import multivariate_normal
 
 from vpem import fit_saem
 from vpem.errors import InputError
-from vpem.saem.individuals import from_long, from_matrix
+from vpem.saem.individuals import Streams, from_long, from_matrix
 from vpem.saem.models.bifactor import BifactorModel, IncompleteBifactorModel
 from vpem.saem.models.gmm import GmmModel, IncompleteGmmModel
 from vpem.saem.prediction import Predictor
-from vpem.saem.streams import Streams
 
 from .cells_saem import TABLES
 from .tables import each

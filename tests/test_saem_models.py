@@ -10,13 +10,12 @@ from scipy.stats import multivariate_normal
 
 from vpem.errors import InputError
 from vpem.saem.formats.individuals import read_individuals
-from vpem.saem.individuals import from_long, from_matrix
+from vpem.saem.individuals import Streams, from_long, from_matrix
 from vpem.saem.models.bifactor import BifactorModel
 from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.mixed import OneCompartmentModel
 from vpem.saem.models.model import check_model
-from vpem.saem.streams import Streams
 from vpem.saem.structures.formulas import OneCompartment
 from vpem.terms.units import symmetric
 

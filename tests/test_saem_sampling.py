@@ -9,10 +9,10 @@ from scipy.stats import kstest
 from vpem.errors import InputError, NumericalError
 from vpem.network.codecs import parse_codec
 from vpem.saem.formats.individuals import read_individuals
+from vpem.saem.individuals import Streams
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.mixed import OneCompartmentModel
 from vpem.saem.samplers import Exact, Hmc, Langevin, Mala, Metropolis, precisions, sampler_of
-from vpem.saem.streams import Streams
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 

@@ -15,13 +15,12 @@ from vpem.saem.conditional import (
 )
 from vpem.saem.fit import fit_saem
 from vpem.saem.formats.individuals import read_individuals
-from vpem.saem.individuals import from_long, from_matrix
+from vpem.saem.individuals import Streams, from_long, from_matrix
 from vpem.saem.models.bifactor import BifactorModel
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.mixed import OneCompartmentModel
 from vpem.saem.models.model import floored
 from vpem.saem.samplers import Exact, Langevin
-from vpem.saem.streams import Streams
 
 from .tables import each, each_once
 

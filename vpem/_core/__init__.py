@@ -1,9 +1,8 @@
 """Compiled kernels, one file an idea; `vpem._core.reference` holds the NumPy twin of each.
 
-Threads that have nothing to do give the processor away after some microseconds: beside other
-processes, those that spin keep the work from whoever has some. OpenMP reads how long from the
-environment, once, when the first kernel is loaded; the environment is then as it was before, for
-it is not ours. A user who sets a variable of `WAITING` decides.
+Idle threads yield the processor after some microseconds: spinning ones would slow down other
+processes. OpenMP reads how long they spin from the environment, once, when the first kernel is
+loaded; the environment is then restored. A variable of `WAITING` that the user has set is kept.
 """
 
 from __future__ import annotations

@@ -361,8 +361,8 @@ def sweep(
     ``Q`` by `mahalanobis_full` or `mahalanobis_diag`, ``s = C Q`` over the blocks, responsibilities
     and log-likelihoods by `normalise`, times the row weights, and the moments about the means by
     `moments_full` or `moments_diag`, leaving out responsibilities up to ``least``. The compiled
-    sweep takes these for zero where it can tell without computing them. The result is of all rows
-    as each root finds it, without the constant of 2 pi.
+    sweep takes these for zero where it can tell without computing them. The result is each root's
+    sum over all rows, without the constant of 2 pi.
     """
     n_blocks, n_components = len(offsets) - 1, len(means)
     terms = np.empty((n_blocks, len(rows), n_components), dtype=rows.dtype)

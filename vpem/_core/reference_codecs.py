@@ -8,7 +8,7 @@ lowest; the last byte is filled up by zeros. What is random at index j of a mess
 odd constant, modulo 2^64: a uniform number is its upper 53 bits times 2^-53.
 
 ``faults (N,)`` is 1 for each row that cannot be packed or unpacked; what is written for such a row
-is of no use.
+is meaningless.
 
 A *ring vector* has words of 64 bits that are added modulo 2^64. A value ``x`` in units of
 ``1 / scale`` is the word ``round(x scale) mod 2^64``, halves to even: negative numbers are the
@@ -403,7 +403,7 @@ def add_scaled(
     """Add ``round(values scales)`` to a ring vector.
 
     Returns the place of the first value for which ``|values scales| <= limit`` does not hold (NaN
-    among them), -1 if there is none; with one the ring vector is of no use.
+    among them), -1 if there is none; otherwise the ring vector is invalid.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = values.astype(np.float64) * scales

@@ -491,7 +491,7 @@ def density_of_topics(
 ) -> None:
     """``sum_v n_v log sum_k theta_k phi_kv + log Dirichlet(theta) - m^2 / 2``, m the mean of z.
 
-    The Dirichlet law is of the logarithms of theta: ``alpha sum_k log theta_k`` and its constant.
+    The Dirichlet density is that of log theta: ``alpha sum_k log theta_k`` and its constant.
     """
     shares = shares_of(z)
     for i in range(z.shape[1]):

@@ -17,11 +17,10 @@ from scipy.special import chdtri, gammaln, ndtri
 
 from vpem.checks import check_int, check_memory, check_number
 from vpem.errors import InputError, NumericalError
-from vpem.saem.individuals import Individuals
+from vpem.saem.individuals import Individuals, Streams
 from vpem.saem.models.linear import Integrated
 from vpem.saem.models.model import LOG_2_PI, Counts, SaemModel, Vector
 from vpem.saem.samplers import Chains, Sampler
-from vpem.saem.streams import Streams
 
 FAINT = 0.05
 """Correlation from which on draws are as good as independent."""

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from vpem.checks import check_int, check_memory
-from vpem.saem.individuals import Individuals
+from vpem.saem.individuals import Individuals, Streams
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.prediction import Predictor, finite, in_batches
-from vpem.saem.streams import Streams
 
 SIMULATED = 1 << 32
 """Iteration of the streams whose numbers new measurements are made of."""
@@ -29,9 +28,8 @@ class RowResiduals:
     ``among`` is what is left of the value once its mean and its covariance with the individual's
     earlier rows, both of simulated data, are taken out (PWRES); NaN of individuals who have a value
     that is a limit, and of values that are whole numbers. ``npde``, normalised prediction
-    distribution errors, say where that is among simulated data, as a standard normal number. Where
-    there is no PWRES it is of the value itself, earlier rows not taken out; a limit has a random
-    place beyond it.
+    distribution errors, are the place of PWRES among simulated data, as a standard normal number;
+    without PWRES, the place of the value itself; that of a limit is drawn beyond it.
     """
 
     at: Individuals
@@ -62,7 +60,7 @@ class Check:
     times: Vector  # (B,) median of the rows of each
     shares: tuple[CheckedShare, ...]  # percentiles; of 0 and 1 the share of ones
     limited: tuple[CheckedShare, ...]  # share of values below (above) the limit
-    rows: NDArray[np.intp]  # that it is of
+    rows: NDArray[np.intp]  # that are checked
     level: float  # probability of the intervals
 
 
@@ -178,10 +176,10 @@ def visual_checks(
 
 def _edges(times: Vector, count: int) -> Vector:
     """Edges (B + 1,) of bins with about equally many rows, none of them empty."""
-    wanted = np.quantile(times, np.linspace(0, 1, count + 1)[1:-1], method="inverted_cdf")
+    quantiles = np.quantile(times, np.linspace(0, 1, count + 1)[1:-1], method="inverted_cdf")
     different = np.unique(times)
     # An edge lies half way to the next time: rows of one time are in one bin.
-    after = np.searchsorted(different, wanted, side="right")
+    after = np.searchsorted(different, quantiles, side="right")
     inner = [(different[k - 1] + different[k]) / 2 for k in np.unique(after) if k < len(different)]
     return np.array([different[0], *inner, different[-1]])
 
@@ -194,7 +192,6 @@ def _check(
     outcome: float | None,
     level: float,
 ) -> Check:
-    """Return the check of one outcome."""
     times, values = at.times[rows], at.values[rows]
     place = np.searchsorted(edges[1:-1], times, side="right")
     bins = [np.flatnonzero(place == b) for b in range(len(edges) - 1)]

@@ -111,8 +111,8 @@ def event_columns(
     for name, column in named.items():
         check_choice("column of doses", name, EVENTS)
         if column not in header:
-            told = f"{column!r}{did_you_mean(column, header)}"
-            raise MissingColumnError(f"{source} has no column {told} in its first line", column)
+            missing = f"{column!r}{did_you_mean(column, header)}"
+            raise MissingColumnError(f"{source} has no column {missing} in its first line", column)
     usual = {column.lower(): column for column in header if column not in taken}
     found = {name: usual[name] for name in EVENTS if name in usual} | dict(named)
     if "amt" not in found:
@@ -202,7 +202,6 @@ def doses_of_lines(
 
 
 def _refuse(wrong: NDArray[np.bool_], wheres: Sequence[str], values: Vector, what: str) -> None:
-    """Raise InputError about the first wrong line, if there is one."""
     if wrong.any():
         line = int(wrong.argmax())
         value = "nothing" if np.isnan(values[line]) else f"{values[line]:g}"

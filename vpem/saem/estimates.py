@@ -135,7 +135,6 @@ class _Estimates:
         return Figure(name, value, error, low, high)
 
     def parameter(self, name: str) -> Figure:
-        """Return a parameter."""
         above = name.startswith(POSITIVE)
         at = self.place[name]
         value = float(self.theta[at])
@@ -181,7 +180,6 @@ class _Estimates:
 
 
 def _safe(compute: Callable[[float], float], at: float) -> float:
-    """Infinite where a number is too large."""
     try:
         return compute(at)
     except OverflowError:
@@ -242,17 +240,17 @@ def summary_of(saved: SavedSaem) -> Summary:
 def criteria_of(saved: SavedSaem, value: float, n_individuals: int, n_rows: object) -> Report:
     """Return -2 log-likelihood and what charges for parameters.
 
-    AIC is ``-2LL + 2 p``, BIC ``-2LL + p log n``, n the individuals. BICc charges what individuals
-    tell of (means of latents that vary, their variances, effects on them) by ``log n``, and what
-    rows tell of (residual errors, means that do not vary) by ``log N``, N the rows (Delattre,
+    AIC is ``-2LL + 2 p``, BIC ``-2LL + p log n``, n the individuals. BICc charges parameters of the
+    individuals (means of latents that vary, their variances, effects on them) by ``log n``, and
+    those of rows (residual errors, means that do not vary) by ``log N``, N the rows (Delattre,
     Lavielle and Poursat 2014); None where there are no rows, or no variances.
     """
     minus, p = -2 * value, len(saved.parameters)
     if is_wide(saved):  # of a bound, and parameters that a prior holds
         return {"minus_2_log_likelihood": None, "aic": None, "bic": None, "bicc": None}
     vary = [one for one in saved.latents if f"var({one})" in saved.parameters]
-    told = ("var(", "cov(", *(f"beta({one}, " for one in vary))
-    of_rows = sum(name not in vary and not name.startswith(told) for name in saved.parameters)
+    prefixes = ("var(", "cov(", *(f"beta({one}, " for one in vary))
+    of_rows = sum(name not in vary and not name.startswith(prefixes) for name in saved.parameters)
     charged = None
     if vary and isinstance(n_rows, int) and n_rows > 0:
         charged = minus + (p - of_rows) * math.log(n_individuals) + of_rows * math.log(n_rows)

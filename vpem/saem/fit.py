@@ -24,7 +24,7 @@ from vpem.saem.conditional import (
     importance_log_likelihood,
     sample_conditional,
 )
-from vpem.saem.individuals import AllIndividuals, Individuals
+from vpem.saem.individuals import AllIndividuals, Individuals, Streams
 from vpem.saem.models.mixed import Framed
 from vpem.saem.models.model import (
     INCOMPLETE,
@@ -47,7 +47,6 @@ from vpem.saem.results import (
 from vpem.saem.saem import SaemProgress, SaemRun, burn_in_of, chains_of, exact_at, run_saem
 from vpem.saem.samplers import AUTO, Sampler, options_of, sampler_of, usual_sampler
 from vpem.saem.server import SaemNeighbours, SaemServer, keeper_of
-from vpem.saem.streams import Streams
 from vpem.settings import SaemSettings
 from vpem.steps.fedem_sums import check_masked
 from vpem.steps.recovery import Saver
@@ -86,9 +85,9 @@ def fit_saem(
     model_options : mapping, optional
         Of a model that is named.
     settings, changes : SaemSettings
-        How it is fitted, and what is to be otherwise: see `vpem.settings.SaemSettings` and
-        `vpem.saem.saem.run_saem`. With ``tol`` 0 all iterations are made, and none is asked whether
-        it converged. ``codec``: how devices send statistics (a name that
+        Settings, and changes to them: see `vpem.settings.SaemSettings` and
+        `vpem.saem.saem.run_saem`. With ``tol`` 0 all iterations are run, and convergence is not
+        tested. ``codec``: how devices send statistics (a name that
         `vpem.network.codecs.parse_codec` reads, or a codec; None: exactly); ``feedback``: see
         `vpem.saem.server.SaemServer`.
     devices : int or Workers
@@ -131,35 +130,35 @@ def fit_saem(
         If importance draws are worth few: the latents' law is not well known.
     """
     began = time.perf_counter()
-    asked = SaemSettings.of(settings, **changes)
+    settings = SaemSettings.of(settings, **changes)
     held = evenly(individuals.n_individuals, devices) if isinstance(devices, int) else devices
-    _check_masked(individuals, network, asked, model)
+    _check_masked(individuals, network, settings, model)
     individuals = _among(individuals, held, network)
-    if asked.missing == "marginalize" and model in INCOMPLETE:
+    if settings.missing == "marginalize" and model in INCOMPLETE:
         model_options = {"items": individuals.items().tolist(), **(model_options or {})}
-    model_options = seeded(model, model_options, asked.seed)
+    model_options = seeded(model, model_options, settings.seed)
     made = _made(individuals, model, model_options)
     fitted = made.inside() if isinstance(made, Framed) else made
-    codec = None if asked.codec is None else parse_codec(asked.codec)
+    codec = None if settings.codec is None else parse_codec(settings.codec)
     chosen = _sampler(made, sampler, sampler_options, gradient_codec)
-    feedback = asked.feedback or ("none" if codec is None else "memory")
+    feedback = settings.feedback or ("none" if codec is None else "memory")
     server = keeper_of(network, _shares(individuals, held), codec, feedback, fitted.pieces)
     if saver is not None:
-        saver.begin(_facts(made, model, model_options, held, chosen, server, asked, start))
+        saver.begin(_facts(made, model, model_options, held, chosen, server, settings, start))
     saving = OneRun(saver, server.ledger)
     if saving.saved is not None:
         saving.restored(NOTHING)
     start = _begun(saving, fitted, start)
     run = run_saem(
-        fitted, held, chosen, server, asked, start=start, callback=callback,
+        fitted, held, chosen, server, settings, start=start, callback=callback,
         saver=saving.inner(None),
     )  # fmt: skip
-    warn_unless_settled(run, asked.tol)
+    warn_unless_settled(run, settings.tol)
     tried = individuals.largest(np.array([run.chains.tried.any()], dtype=np.uint8))[0]
     acceptance = run.chains.accepted / np.maximum(run.chains.tried, 1) if tried else None
     theta, trace = run.canonical(fitted)
     theta, given, likelihood, certain = _look_closer(
-        fitted, theta, chosen, run, asked, callback, server
+        fitted, theta, chosen, run, settings, callback, server
     )
     trace = trace if not isinstance(fitted, Framed) else trace @ fitted.jacobian.T
     named = isinstance(model, str)
@@ -183,7 +182,7 @@ def fit_saem(
         server.ledger,
         str(model) if named else OWN,
         {**all_options(str(model), model_options or {}), **made.found} if named else {},
-        _settings(individuals, held, chosen, server, asked),
+        _settings(individuals, held, chosen, server, settings),
         network_report(network, run, server.disagreement),
         corpus_facts(made, theta, given, held, run.looks),
         saving.seconds + time.perf_counter() - began,
@@ -196,13 +195,13 @@ def _settings(
     held: Workers,
     sampler: Sampler,
     server: SaemServer | SaemNeighbours,
-    asked: SaemSettings,
+    settings: SaemSettings,
 ) -> Report:
-    """The fit's settings, as JSON can hold them."""
     return {
         "devices": held.n_workers, "sampler": sampler.name, "sampler_options": options_of(sampler),
-        **asked.values("level"), "n_chains": chains_of(sampler, held.n_samples, asked.n_chains),
-        "burn_in": burn_in_of(asked.n_iter, asked.burn_in),
+        **settings.values("level"),
+        "n_chains": chains_of(sampler, held.n_samples, settings.n_chains),
+        "burn_in": burn_in_of(settings.n_iter, settings.burn_in),
         "codec": None if server.codec is None else server.codec.name, "feedback": server.feedback,
         "longest_step": server.damping, "safe_step": server.safe, "omega": server.omega,
         "memory_step": server.alpha,
@@ -248,21 +247,21 @@ def _among(individuals: Individuals, held: Workers, network: Network | None) -> 
 def _check_masked(
     individuals: Individuals,
     network: Network | None,
-    asked: SaemSettings,
+    settings: SaemSettings,
     model: str | Callable[[Individuals], SaemModel],
 ) -> None:
     """Raise InputError where masked sums cannot be had, or would tell more than totals."""
     if not isinstance(network, Network) or network.agents.masks is None:
         return
-    codec = None if asked.codec is None else parse_codec(asked.codec)
-    check_masked(network, codec, asked.participation)
+    codec = None if settings.codec is None else parse_codec(settings.codec)
+    check_masked(network, codec, settings.participation)
     secure = Setting("secure_sum", True)
     if individuals.weights is not None:
         raise InputError(
             "weights of individuals tell all what each device counts, which ", secure,
             " is to hide; leave out one of the two",
         )  # fmt: skip
-    if asked.missing == "marginalize" and model in INCOMPLETE:
+    if settings.missing == "marginalize" and model in INCOMPLETE:
         raise InputError(
             Setting("missing", "marginalize"), f" has devices tell all which items of a {model} "
             "they have, which ", secure, " is to hide; leave out one of the two",
@@ -288,10 +287,9 @@ def _facts(
     held: Workers,
     sampler: Sampler,
     server: SaemServer | SaemNeighbours,
-    asked: SaemSettings,
+    settings: SaemSettings,
     start: Vector | None,
 ) -> State:
-    """What must be the same when a run resumes from a checkpoint."""
     data = made.individuals
     named = isinstance(model, str)
     options = all_options(str(model), model_options or {}) if named else None
@@ -303,8 +301,8 @@ def _facts(
         "what options the model has": checksum(options),
         "sampler": sampler.name,
         "what options the sampler has": checksum(options_of(sampler)),
-        **asked.values("n_iter", "n_conditional", "n_importance", "level"),
-        "burn_in": burn_in_of(asked.n_iter, asked.burn_in),
+        **settings.values("n_iter", "n_conditional", "n_importance", "level"),
+        "burn_in": burn_in_of(settings.n_iter, settings.burn_in),
         "codec": None if server.codec is None else server.codec.name,
         "feedback": server.feedback,
         "start": start_facts(start),
@@ -318,27 +316,27 @@ def _look_closer(
     theta: Vector,
     sampler: Sampler,
     run: SaemRun,
-    asked: SaemSettings,
+    settings: SaemSettings,
     callback: Callable[[SaemProgress], None] | None,
     server: SaemServer | SaemNeighbours,
 ) -> tuple[Vector, Conditional, LogLikelihood, Certainty]:
     """By formulas, which may improve the estimates; or by draws of latents at the estimates."""
-    exact = model.integrated(theta, run.converged and exact_at(server, asked))
+    exact = model.integrated(theta, run.converged and exact_at(server, settings))
     if exact is not None:
         if not run.converged:
             server.add_formulas(*exact.numbers, len(theta))
-        given = exact_conditional(model, exact.theta, asked.level)
+        given = exact_conditional(model, exact.theta, settings.level)
         value, sure = model.individuals.total(exact.each), np.full(model.n, np.inf)
         likelihood = LogLikelihood(float(value), 0.0, exact.each, sure)
         return exact.theta, given, likelihood, Certainty.by(exact)
     announce = getattr(callback, "announce", lambda _: None)
-    streams = Streams.of(model.individuals.names, asked.seed)
-    n_conditional, n_importance = asked.n_conditional, asked.n_importance
+    streams = Streams.of(model.individuals.names, settings.seed)
+    n_conditional, n_importance = settings.n_conditional, settings.n_importance
     announce(f"drawing latents at the estimates, {n_conditional} draws of each chain")
     given = sample_conditional(
         model, theta, sampler, run.chains, streams, after=run.n_iter,
-        late=max(1, run.n_iter - burn_in_of(asked.n_iter, asked.burn_in)), n_iter=n_conditional,
-        level=asked.level,
+        late=max(1, run.n_iter - burn_in_of(settings.n_iter, settings.burn_in)),
+        n_iter=n_conditional, level=settings.level,
     )  # fmt: skip
     announce(f"computing the log-likelihood, {n_importance} draws of each individual")
     likelihood = importance_log_likelihood(

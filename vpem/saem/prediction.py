@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from vpem.checks import as_array, check_int, check_number
 from vpem.errors import InputError
 from vpem.saem.conditional import Conditional, LogLikelihood, importance_log_likelihood
-from vpem.saem.individuals import Individuals
+from vpem.saem.individuals import Individuals, Streams
 from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.model import (
     MODELS,
@@ -32,7 +32,6 @@ from vpem.saem.models.model import (
 )
 from vpem.saem.results import SaemFit, SavedSaem, as_saved
 from vpem.saem.samplers import Metropolis
-from vpem.saem.streams import Streams
 from vpem.saem.structures.formulas import is_own
 from vpem.saem.topics import draw_latents, in_words_of
 
@@ -163,7 +162,7 @@ class FittedModel:
 
     @property
     def _has_curves(self) -> bool:
-        """Whether the fit is of a model by name that has curves."""
+        """Whether the model was given by name and has curves."""
         return has_curves(self.saved.model, self.saved.model_options)
 
     @property
@@ -215,8 +214,8 @@ class FittedModel:
         """The user's own curve that the user names now: no file of a fit has one run."""
         if not is_own(self.saved.own_curve):
             raise InputError(
-                f"the fit is of a curve of the user's own, {curve[:200]}, and a file of a fit runs "
-                "nothing: name the curve again, --curve FILE.py:NAME (in Python, "
+                f"the fit has a user-defined curve, {curve[:200]}, and loading a fit runs no "
+                "code: name the curve again, --curve FILE.py:NAME (in Python, "
                 "dataclasses.replace(fit, own_curve='FILE.py:NAME'))"
             )
         return self.saved.own_curve

@@ -41,11 +41,11 @@ from vpem.network.schema import (
     State,
     check,
 )  # fmt: skip  # fmt: skip
+from vpem.saem.individuals import Streams
 from vpem.saem.models.model import Counts, SaemModel, Vector, begin_model, check_model
 from vpem.saem.samplers import Chains, Sampler
 from vpem.saem.server import SaemNeighbours, SaemServer, Units
 from vpem.saem.stopping import PerplexityWatch, Watch
-from vpem.saem.streams import Streams
 from vpem.settings import SaemSettings
 from vpem.steps.recovery import (
     COUNTED_STREAM,
@@ -361,7 +361,7 @@ def step_size(iteration: int, burn_in: int, decay: float) -> float:
 def exact_at(server: SaemServer | SaemNeighbours, given: SaemSettings) -> bool:
     """Whether a fit may go to the maximum by formulas, and is not to end where its algorithm does.
 
-    It is where all iterations are asked for, models are averaged, or codecs go uncorrected.
+    It ends there with ``tol`` 0, where models are averaged, and where codecs go uncorrected.
     """
     plain = given.average == "statistics" and (server.codec is None or server.feedback != "none")
     return given.tol > 0 and plain
@@ -375,7 +375,7 @@ def run_saem(
     settings: SaemSettings | None = None,
     *,
     start: Vector | None = None,  # (p,) instead of the model's
-    callback: Callable[[SaemProgress], None] | None = None,  # told of every iteration
+    callback: Callable[[SaemProgress], None] | None = None,  # called after every iteration
     saver: Saver | None = None,  # offered the state after every iteration
     **changes: Any,
 ) -> SaemRun:
@@ -508,7 +508,6 @@ class _Loop:
         return theta
 
     def _tell(self, theta: Vector) -> None:
-        """Let devices have parameters: the same, or each those of its own estimate."""
         last, self.thetas = self.thetas, theta[None]
         if self.server.estimates is not None:
             counts = self.model.counts
@@ -519,16 +518,13 @@ class _Loop:
                 self.thetas[one] = before.maximize(total, counts)
 
     def _parts(self) -> dict[str, Any]:
-        """Return what keeps something from one iteration to the next."""
         return {"run": self.run, "devices": self.local, "server": self.server, "watch": self.watch}
 
     def _state(self) -> State:
-        """Return the state at the end of an iteration."""
         parts = {name: part.state() for name, part in self._parts().items()}
         return {"stream": stream_state(self.rng), **parts}
 
     def _restore(self, saver: Saver) -> None:
-        """Go on from what was saved."""
         parts, state = self._parts(), saver.saved
         assert state is not None
         schema = {name: part.schema() for name, part in parts.items()}
@@ -541,7 +537,6 @@ class _Loop:
 
 
 def _warn_of_long(server: SaemServer | SaemNeighbours) -> None:
-    """Warn of steps that a codec's noise may outgrow."""
     warnings.warn(
         VpemWarning(
             f"steps of up to {server.damping:.3g} are longer than noise of omega "
@@ -558,10 +553,9 @@ def _check(
     server: SaemServer | SaemNeighbours,
     average: str,
 ) -> None:
-    """Refuse options that do not fit each other."""
     n = model.individuals.number[0]
     if devices.n_samples != n:
-        raise InputError(f"devices hold {devices.n_samples} individuals, but the model is of {n}")
+        raise InputError(f"devices hold {devices.n_samples} individuals, but the model has {n}")
     if not devices.counts.all():
         empty = devices.names[int(devices.counts.argmin())]
         raise InputError(f"{empty!r} holds no individuals; leave such devices out")

@@ -31,8 +31,8 @@ from vpem.checks import check_int, check_number
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.network.codecs import Codec, Dither
 from vpem.network.schema import Array, Report, Schema, State
+from vpem.saem.individuals import Keys, Stream, Streams
 from vpem.saem.models.model import SaemModel, Vector, quadratic
-from vpem.saem.streams import Keys, Stream, Streams
 
 NUDGE = 1e-4
 """Relative step of the differences that give curvatures."""
@@ -366,7 +366,6 @@ class _Place:
         self._least = -np.finfo(np.float64).max
 
     def take(self, there: _Place, taken: NDArray[np.bool_]) -> None:
-        """Be there, where chains were taken."""
         self.values = np.where(taken, there.values, np.maximum(self.values, self._least))
         self.slopes = np.where(taken[..., None], there.slopes, self.slopes)
 
@@ -407,7 +406,6 @@ class _Jump:
 def _drift(
     here: _Place, law: LatentDensity, steps: Vector, one: Keys
 ) -> tuple[Vector, _Place, Vector]:
-    """Adjusted Langevin steps."""
     n_chains, _, q = here.z.shape
     h = steps[:, None]
     noise = Stream(one).normals(n_chains, q)
@@ -421,7 +419,6 @@ def _drift(
 def _leap(
     here: _Place, law: LatentDensity, steps: Vector, n_leaps: int, one: Keys, other: Keys
 ) -> tuple[Vector, _Place, Vector]:
-    """Hamiltonian moves."""
     n_chains, _, q = here.z.shape
     jitter = Stream(other).uniforms(1, 2 * n_chains)[0, :, n_chains:].T
     h = (steps * (0.8 + 0.4 * jitter))[..., None]
@@ -537,7 +534,6 @@ class Langevin:
         return True
 
     def _refusal(self, model: SaemModel, wrong: NDArray[np.bool_]) -> NumericalError:
-        """Whose chains (chains, n) ran away."""
         who = model.individuals.names[int(wrong.any(axis=0).argmax())]
         return NumericalError(
             f"Langevin steps of individual {who!r} ran away; take a smaller step than "

@@ -280,7 +280,7 @@ class SaemNeighbours:
         n_roots = network.whole.total.n_roots
         self._apart = self.holders.apart and n_roots > 1
         self.estimates = np.zeros((n_roots, size))
-        self.told = np.zeros((len(weights), size))
+        self.reported = np.zeros((len(weights), size))
         # What is needed of all devices at some times is added up exactly.
         tree = grow_tree(network.graph)
         self._tree = TreeSum(tree, np.arange(len(weights))).on(self.ledger)
@@ -296,7 +296,7 @@ class SaemNeighbours:
         """Average first statistics (D, P)."""
         self.network.charge_setup(self.ledger, 0, ITEM)
         grow_tree(self.network.graph, self.ledger)
-        self.told = local.copy()
+        self.reported = local.copy()
         self.estimates = self._add(self.weights[:, None] * local, "setup")
         self.join(local, units, participation, rng)
 
@@ -341,15 +341,14 @@ class SaemNeighbours:
     def gather(self, local: Vector, smoothed: Vector, step: float) -> None:
         """Let all know what has changed in the active devices' smoothed statistics (a, P).
 
-        If the network falls apart meanwhile (PartitionedError), they tell it when they take part
-        again.
+        If the network is disconnected (PartitionedError), they send it when they next take part.
         """
         active = self.devices.active
-        moves = np.zeros_like(self.told)
-        moves[active] = smoothed - self.told[active]
-        known = np.broadcast_to(self.estimates, self.told.shape) / len(self.told)
+        moves = np.zeros_like(self.reported)
+        moves[active] = smoothed - self.reported[active]
+        known = np.broadcast_to(self.estimates, self.reported.shape) / len(self.reported)
         self.estimates = self._add(known + self.weights[:, None] * moves)
-        self.told[active] = smoothed
+        self.reported[active] = smoothed
 
     def sum_up(self, more: int = 2, wide: bool = False) -> None:
         """Count what is added up along a tree: estimates, moments of statistics, and more."""
@@ -368,7 +367,7 @@ class SaemNeighbours:
         """Return what devices keep of messages, to go on from."""
         return {
             "estimates": self.estimates,
-            "told": self.told,
+            "told": self.reported,
             "sum": self.total.state(),
         }
 
@@ -376,13 +375,13 @@ class SaemNeighbours:
         """Return what that must be."""
         return {
             "estimates": Array("f8", self.estimates.shape),
-            "told": Array("f8", self.told.shape),
+            "told": Array("f8", self.reported.shape),
             "sum": self.total.schema(),
         }
 
     def restore(self, state: State) -> None:
         """Go on from what was kept."""
-        self.estimates, self.told = state["estimates"], state["told"]
+        self.estimates, self.reported = state["estimates"], state["told"]
         self.total.restore(state["sum"])
 
 

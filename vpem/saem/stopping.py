@@ -3,7 +3,7 @@
 Small changes prove nothing, for steps fall: where rows say little, EM moves slowly, and parameters
 far from the maximum hardly move either. So a change is carried on to where it leads. At step 1
 parameters come nearer to the maximum by a share ``mu`` of the way in an iteration, in each
-direction another: ``mu`` is what the observed information is of the complete one (Dempster, Laird
+direction another: ``mu`` is the observed information's part of the complete one (Dempster, Laird
 and Rubin 1977). After steps that add up to T the way left is ``exp(-mu T)`` of what it was, so that
 of a change ``d`` there is ``d / (exp(mu T) - 1)`` to come. To that is added how far simulation
 makes them scatter at the last step ``s``: where an iteration's noise has the variance ``v``, they
@@ -24,10 +24,10 @@ from scipy.linalg import null_space
 
 from vpem.network.schema import COUNT, Array, Maybe, Number, Schema, State
 from vpem.saem.conditional import complete_and_hidden, least_share, sample_conditional
+from vpem.saem.individuals import Streams
 from vpem.saem.models.model import SaemModel, Vector
 from vpem.saem.samplers import Sampler
 from vpem.saem.server import SaemNeighbours, SaemServer
-from vpem.saem.streams import Streams
 
 if TYPE_CHECKING:
     from vpem.saem.saem import SaemRun
@@ -149,7 +149,6 @@ class Watch:
         return run.converged
 
     def _finish(self, run: SaemRun) -> bool:
-        """Go to the maximum, where latents are integrated out; False: there is no such formula."""
         found = self.model.integrated(run.theta)
         if found is None or not found.far < self.tol:
             return False
@@ -223,7 +222,7 @@ class Watch:
         return run.converged
 
     def _unit(self, one: int) -> str:
-        """What a parameter's way is told in: at a boundary it has no standard error."""
+        """What a parameter's way is measured in: at a boundary it has no standard error."""
         complete, hidden = self._complete[one, one], self._hidden[one, one]
         if complete > 0 and complete - hidden < self._least * complete:
             return "the error that draws would tell from none (it may be at a boundary)"

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from vpem.errors import InputError
 from vpem.saem.conditional import Conditional, sample_conditional
-from vpem.saem.individuals import Individuals, in_words
+from vpem.saem.individuals import Individuals, Streams, in_words
 from vpem.saem.models.lda import LdaModel
 from vpem.saem.models.model import MODELS, SaemModel, Vector, model_class
 from vpem.saem.results import TOP, SaemFit, SavedSaem, as_saved, top_words
 from vpem.saem.samplers import Gibbs
-from vpem.saem.streams import Streams
 
 if TYPE_CHECKING:
     from vpem.saem.prediction import Predictor
@@ -28,7 +27,7 @@ CHAINS = 10
 
 
 def is_wide(saved: SavedSaem) -> bool:
-    """Whether a fit is of a wide model (`SaemModel.wide`) of vpem."""
+    """Whether a fit has a wide model (`SaemModel.wide`) of vpem."""
     return saved.model in MODELS and bool(model_class(saved.model).wide)
 
 
@@ -138,10 +137,10 @@ class Topics:
 
 
 class Heard:
-    """Documents that topics are held against.
+    """Documents that topics are compared with.
 
-    The ``model`` is of those that have known words; of ``n_left_out`` documents no word is known,
-    and words that the topics do not know come ``n_unknown`` times.
+    The ``model`` has those with known words; ``n_left_out`` documents have none, and words that the
+    topics do not know occur ``n_unknown`` times.
     """
 
     def __init__(self, topics: Topics, corpus: Individuals) -> None:

@@ -141,7 +141,7 @@ def parse_acceleration(name: str | None) -> Acceleration | None:
 
 
 class PlainSteps:
-    """EM as it is: the next sum is of the parameters of the M-step."""
+    """EM as it is: the next sum is at the parameters of the M-step."""
 
     tried = "step"
     """What the parameters of the sum under way are: an M-step's, or more."""
@@ -315,7 +315,6 @@ class Accelerated(PlainSteps):
     def _extrapolated(
         self, points: tuple[Sequence[Mixture], Sequence[Mixture], Sequence[Mixture]]
     ) -> tuple[list[Mixture], list[Factors]] | None:
-        """Extrapolate the line of three points; None: no further than the last of them."""
         lines = []
         for three in zip(*points, strict=True):
             first, second, third = (coordinates_of(one, self.floor) for one in three)

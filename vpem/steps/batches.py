@@ -265,19 +265,20 @@ class Incremental:
             "total": None if self.total is None else arrays_of(self.total),
         }
 
-    def schema(self, anew: bool) -> Schema:
-        """Return its schema, where the next pass begins ``anew`` or not."""
+    def schema(self, full_pass: bool) -> Schema:
+        """Return its schema, where the next pass is an E-step over all rows or not."""
         visits, kept = self.visits, self.responsibilities
         blank = visits.terms.empty(visits.run.mixture.means, visits.total.n_roots)
         one = schema_of_arrays(arrays_of(blank))
         return {
             "statistics": ListOf(
-                NOTHING if kept is not None else Maybe(one) if anew else one, len(visits.batches)
+                NOTHING if kept is not None else Maybe(one) if full_pass else one,
+                len(visits.batches),
             ),
             "responsibilities": NOTHING if kept is None else Array(kept.dtype.str[1:], kept.shape),
             "entropies": NOTHING if self.entropies is None else Array("f8", self.entropies.shape),
             "entropy": NUMBER,
-            "total": Maybe(one) if anew else one,
+            "total": Maybe(one) if full_pass else one,
         }
 
     def restore(self, state: State) -> None:
@@ -312,7 +313,7 @@ class Incremental:
         shift = visits.run.mixture.means
         assert self.total is not None
         total = terms.recentred(self.total, shift)
-        anew = terms.empty(shift, visits.total.n_roots)
+        renewed = terms.empty(shift, visits.total.n_roots)
         for place, number in enumerate(order):
             part = visits.part(order, place)
             last = place + 1 == len(order)
@@ -321,9 +322,9 @@ class Incremental:
             if visits.begin(int(number), part.n_samples):
                 fresh = self._look(int(number), part, before)
             fresh = terms.recentred(fresh, shift)
-            anew.add(fresh)
+            renewed.add(fresh)
             if last:
-                total = anew
+                total = renewed
                 self._end_pass()
             else:
                 total.add(fresh)
@@ -336,7 +337,6 @@ class Incremental:
         return True
 
     def _before(self, number: int, part: Terms) -> Statistics:
-        """Statistics of a batch as they were found last."""
         if self.responsibilities is None:
             return self.statistics[number]
         visits = self.visits
@@ -347,7 +347,6 @@ class Incremental:
         return statistics
 
     def _look(self, number: int, part: Terms, before: Statistics | None = None) -> Statistics:
-        """E-step on a batch: its statistics, which are remembered."""
         visits, terms = self.visits, self.visits.terms
         kept = self.responsibilities
         if kept is None:
@@ -372,7 +371,6 @@ class Incremental:
             self.entropy = float(self.entropies.sum())
 
     def _note(self, total: Statistics) -> None:
-        """Record the free energy."""
         visits, terms = self.visits, self.visits.terms
         if self.entropies is not None:
             expected = terms.expected(total, visits.run.mixture, visits.factors)
@@ -396,7 +394,7 @@ class Stochastic:
         """Return the number of batches visited."""
         return {"time": self.time}
 
-    def schema(self, anew: bool) -> Schema:
+    def schema(self, full_pass: bool) -> Schema:
         """Return its schema."""
         return {"time": COUNT}
 
@@ -568,7 +566,7 @@ class _Passes:
         self.rng = rng
         self.n_batches = len(visits.batches)
         self.order = np.empty(0, dtype=np.intp)
-        self.anew = True
+        self.full_pass = True
         """Whether the next pass is an E-step over all rows."""
         self._opening = None if self.n_batches == 1 else fitting.step_size
 
@@ -591,7 +589,7 @@ class _Passes:
         )
         visits.restore(saved["visits"])
         self.fitting.restore(saved["fitting"])
-        self.order, self.anew, self._opening = saved["order"], saved["anew"], None
+        self.order, self.full_pass, self._opening = saved["order"], saved["anew"], None
         set_stream(self.rng, saved["stream"])
 
     def state(self) -> State:
@@ -601,7 +599,7 @@ class _Passes:
             "visits": visits.state(),
             "fitting": self.fitting.state(),
             "order": self.order,
-            "anew": self.anew,
+            "anew": self.full_pass,
             "stream": stream_state(self.rng),
         }
 
@@ -611,10 +609,10 @@ class _Passes:
         visits.begin_pass()
         if visits.run.history and not fitting.restarts:
             self.order = self.rng.permutation(self.n_batches)
-        if self.anew:
+        if self.full_pass:
             complete = fitting.first(self.order, self._opening)
         else:
             complete = fitting.later(self.order)
         self._opening = None
-        self.anew = visits.reinitialised and (fitting.restarts or not complete)
+        self.full_pass = visits.reinitialised and (fitting.restarts or not complete)
         return complete

@@ -216,7 +216,6 @@ class _Loop:
         self.factors: list[Factors] = []
 
     def begin(self, starts: Sequence[Mixture], saver: Saver, max_iter: int) -> int:
-        """Begin at the starts, or resume from what was saved: how many iterations there were."""
         step, run = self.step, self.run
         if saver.saved is None:
             run.mixtures, self.factors, again = self.reinitialiser.start(step.roots, starts)
@@ -269,7 +268,6 @@ class _Loop:
             run.mixtures, self.factors = pace.next(before, run.mixtures, self.factors, found, small)
 
     def end(self) -> None:
-        """Find the log-likelihood of the final parameters."""
         run = self.run
         run.mixtures, factors = self.pace.settled(run.mixtures, self.factors)
         run.check_heard()

@@ -175,7 +175,6 @@ class _Clusters:
         return self._most(clusters.changed)
 
     def _most(self, changed: NDArray[np.intp]) -> int:
-        """Return how many rows changed at most at a root, of all processes."""
         most = np.array([changed.max(initial=0)])
         if self.total.roots.n_agents == 1:
             return int(self.total.roots.join(most)[0])

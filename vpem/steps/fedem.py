@@ -82,7 +82,7 @@ class Estimates:
         self.batch_size = batch_size
         if inner is not None and not reduced:
             raise InputError(
-                Setting("inner"), " is of variance reduction, which is not asked for; add ",
+                Setting("inner"), " belongs to variance reduction, which is off; add ",
                 Setting("variance_reduction", True),
             )  # fmt: skip
         self.inner = inner or 0
@@ -319,7 +319,6 @@ class _Loop:
         self.saved: State | None = None
 
     def start(self, start: Vector, alpha: float, omega: float) -> _Loop:
-        """Send first statistics and memories."""
         statistics, memories, memory = self._first(start)
         everywhere = np.broadcast_to(self.keeper.every(statistics), memories.shape)
         self.run = FedRun(
@@ -338,7 +337,6 @@ class _Loop:
         return self
 
     def resume(self, saver: Saver, alpha: float, omega: float) -> _Loop:
-        """Restore a run, in the middle of an iteration."""
         state = saver.saved
         assert state is not None
         check(self._schema(), state, saver.place)
@@ -416,7 +414,6 @@ class _Loop:
         }
 
     def iterate(self, saver: Saver, callback: Callable[[FedProgress], None] | None) -> FedRun:
-        """Iterate to the end."""
         run, saved = self.run, self.saved
         for iteration in range(run.n_iter + (saved is None), self.max_iter + 1):
             if saved is not None:
@@ -513,7 +510,6 @@ class _Loop:
         return run.converged or spent
 
     def _maximize(self) -> None:
-        """Find the parameters of each root."""
         run = self.run
         self.parameters = []
         for root, statistic in enumerate(run.statistics):

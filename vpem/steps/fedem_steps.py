@@ -306,7 +306,7 @@ def batches_of(
     = sqrt(m / 2)`` in loops of ``k = m / (2 b p)`` as much in both. Theorem 2 of Dieuleveut et al.
     2021 requires ``b >= k / (1 + omega)^2`` and lets loops become longer, and batches smaller, the
     coarser a codec is, with steps that fall by another ``sqrt(1 + omega)``. Steps are longer here
-    and so loops are not: a codec's noise is of the batches' errors too.
+    and so loops are not: the noise of a codec applies to the batches' errors too.
 
     A batch has at least so many rows as second moments need that are not singular (``least``): with
     fewer, noise leads to other optima than EM. All rows are taken (None) where they are no more
@@ -369,7 +369,6 @@ class SafeSteps:
         return made
 
     def _warn(self, omega: float, participation: float, alpha: float) -> None:
-        """Warn of steps that are still above the ceiling halfway."""
         step = float(parse_step_size(self.taken)(max(1, self.max_iter // 2)))
         if step <= self.ceiling or step <= self.safe:
             return

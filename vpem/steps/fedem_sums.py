@@ -269,15 +269,12 @@ class _Keeping:
         return found
 
     def state(self) -> State:
-        """Return what the sum saves from one iteration to the next."""
         return self.total.state()
 
     def schema(self) -> Schema:
-        """Return its schema."""
         return self.total.schema()
 
     def restore(self, state: State) -> None:
-        """Resume from a checked state."""
         self.total.restore(state)
 
 

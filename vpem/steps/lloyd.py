@@ -334,8 +334,8 @@ class Lloyd:
         self.recall(state)
         done, counted = state["iteration"], len(self.history) + len(self.partitions)
         if done != counted or (self.converged and not self.history):
-            wanted = f"{counted}, as many as there are in the record"
-            saver.place.inside("iteration").refuse(wanted, str(done))
+            expected = f"{counted}, as many as there are in the record"
+            saver.place.inside("iteration").refuse(expected, str(done))
         total.restore(state["sum"])
         return check_length(done, max_iter)
 
@@ -444,7 +444,6 @@ def _is_at_rest(run: Lloyd, total: Sum, changed: int, patience: int) -> bool:
 
 
 def _absent(total: Sum) -> NDArray[np.bool_] | None:
-    """Return which agents (N,) took no part in the last sum; None: all did."""
     if isinstance(total, AtServer | Wrapper):
         if total.active is None:
             return None

@@ -51,7 +51,7 @@ class Saver(Protocol):
     place: Place = Place("the checkpoint", "run", RESTART)
 
     def begin(self, facts: State) -> None:
-        """Check that ``saved``, if any, is of the run that these facts describe."""
+        """Check that ``saved``, if any, belongs to the run that these facts describe."""
 
     def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
         """Take the state at the end of an iteration, or of the ``last`` one, if it is due.
@@ -103,16 +103,16 @@ def check_length(done: int, max_iter: int, name: str = "max_iter") -> int:
     """Return how many iterations there were, or raise InputError if those are too many."""
     if done > max_iter:
         raise InputError(
-            f"the checkpoint is of {done} iterations, ",
+            f"the checkpoint was saved after {done} iterations, but ",
             Setting(name),
-            f" is {max_iter}; give as many at least",
+            f" is {max_iter}; give at least {done}",
         )
     return done
 
 
 REPEATED = (
     "they have opened a masked sum of the same numbers with it, and the difference would be what "
-    "it added; wait for it and go on with --checkpoint and --resume, or begin anew with another "
+    "it added; wait for it and go on with --checkpoint and --resume, or start again with another "
     "--seed"
 )
 """Why the remaining agents do not go on."""
@@ -205,11 +205,13 @@ class Keeper(NoSaver):
         names = [name for name, _ in self.lost]
         lost: Any = self._engine.bcast([list(one) for one in self.lost])
         if not isinstance(lost, list) or [one[0] for one in lost] != names:
-            raise InputError(f"{self._engine.names[0]} has not said who was lost; begin anew")
+            raise InputError(
+                f"{self._engine.names[0]} has not said which agents were lost; start again"
+            )
         self.lost = [(str(name), self.done if since < 0 else int(since)) for name, since in lost]
         outlast, left = self.outlast, self._engine.names
         if outlast is not None and (self._former or outlast.repeats(self.kept, left)):
-            raise StalledError(f"nobody goes on without {', '.join(names)}: {REPEATED}")
+            raise StalledError(f"the others cannot go on without {', '.join(names)}: {REPEATED}")
 
     @staticmethod
     def _going(starts: Starts) -> Starts:

@@ -194,7 +194,6 @@ class Restarts(_Saving, Generic[R]):
         return found | {going: self.kept.start_of(state["going"]["loop"])}
 
     def _restore(self) -> None:
-        """Resume from what was saved."""
         kept, number = self.kept, Integer(self.numbers[0], self.numbers[-1])
         saved = self._checked(
             {

@@ -63,7 +63,7 @@ def fit_row_batches(
             continue
         check_finite(found, len(run.history) + 1)
         small = run.note(step.whole, total, found, tol, callback)
-        run.converged = small and not passes.anew
+        run.converged = small and not passes.full_pass
         saver.offer(passes.state, last=run.converged or len(run.history) == max_iter)
     run.check_heard()
     run.end(step.roots, total, step.expect(run.mixtures, passes.factors, "check")[0])
@@ -86,7 +86,6 @@ class _Worker:
 
     @classmethod
     def of(cls, part: FeatureTerms, size: int) -> _Worker:
-        """Cut a worker's rows in batches of so many."""
         batches = [part]
         if part.n_samples > size:
             edges = range(0, part.n_samples, size)
@@ -110,7 +109,6 @@ class _Worker:
             self.total = towards(part, self.total, fresh, rate, *weights)
 
     def _swap(self, number: int, fresh: Statistics) -> None:
-        """Replace a batch's statistics."""
         part, before = self.batches[number], self.statistics[number]
         self.statistics[number] = fresh
         if len(self.batches) == 1:
@@ -155,7 +153,7 @@ class _Passes:
         """Part of all rows that all workers' batches of an iteration have."""
         self.order = np.arange(self.n_steps)
         self.factors: list[Factors] = []
-        self.anew = True
+        self.full_pass = True
         """Whether the next pass is an E-step over all rows."""
         self.time = self.n_sums = 0
         self.exact = total.exact and total.roots.n_agents == 1
@@ -183,7 +181,7 @@ class _Passes:
             worker.total = None if kept["total"] is None else replace(blank, **kept["total"])
             if len(worker.batches) == 1 and worker.statistics[0] is not None:
                 worker.total = worker.statistics[0]
-        self.order, self.anew = saved["order"], saved["anew"]
+        self.order, self.full_pass = saved["order"], saved["anew"]
         self.time, self.n_sums = saved["time"], saved["n_sums"]
         set_stream(self.rng, saved["stream"])
 
@@ -201,14 +199,13 @@ class _Passes:
                 for worker in self.workers
             ),
             "order": self.order,
-            "anew": self.anew,
+            "anew": self.full_pass,
             "time": self.time,
             "n_sums": self.n_sums,
             "stream": stream_state(self.rng),
         }
 
     def _schema(self, saved: State) -> dict[str, Schema]:
-        """Schema of a state; all is known where the next pass does not begin ``anew``."""
         blank = vars(self.step.whole.empty(self.run.mixture.means, 1))
         one: Schema = {name: Array(own.dtype.str[1:], own.shape) for name, own in blank.items()}
         known: Schema = Maybe(one) if saved.get("anew") is True else one
@@ -233,7 +230,7 @@ class _Passes:
 
     def advance(self) -> NDArray[np.float64] | None:
         """Visit all batches: log-likelihoods (R,) as roots find them; None: nothing was summed."""
-        if self.anew:
+        if self.full_pass:
             return self._all_at_once()
         if self.step_size is not None:
             self.order = self.rng.permutation(self.n_steps)
@@ -250,12 +247,11 @@ class _Passes:
             if sums is None:
                 continue
             found = sums
-            if self.anew:
+            if self.full_pass:
                 break
         return found
 
     def _all_at_once(self) -> NDArray[np.float64] | None:
-        """E-step on all rows, and one M-step."""
         for at, worker in enumerate(self.workers):
             for number in range(len(worker.batches)):
                 self._look(at, number, None)
@@ -264,9 +260,9 @@ class _Passes:
         if self.step_size is not None:
             for worker in self.workers:
                 worker.statistics = [None] * len(worker.batches)
-        self.time, self.anew = self.n_steps, False
+        self.time, self.full_pass = self.n_steps, False
         found = self._sums()
-        self.anew = self.anew or found is None
+        self.full_pass = self.full_pass or found is None
         return found
 
     def _mixture_of(self, at: int) -> int:
@@ -298,7 +294,7 @@ class _Passes:
         self.factors = made
         if again:
             # Statistics of before say nothing of a re-initialised component.
-            self.anew = True
+            self.full_pass = True
             total.agree("flooding", step.reinitialised_bytes)
         elif self.exact and self.step_size is None:
             expected = step.roots[0].expected(statistics[0], run.mixture, made[0])

@@ -112,7 +112,6 @@ class _Clusters:
             self.followed = FollowedRows(self.held, centres, self.n_threads)
 
     def measure(self, run: Lloyd) -> None:
-        """Note the distances of all rows to their centres, once the run is over."""
         run.distances = self.followed.measure(run.centres, run.labels)[0]
 
     def assign(self, run: Lloyd) -> int:

@@ -248,15 +248,14 @@ def _named(hub: int | None) -> str:
 
 
 def _true_in(flags: NDArray[Any]) -> Iterable[tuple[int, int]]:
-    """Indices of what is true in a table, mostly nothing."""
     return zip(*flags.nonzero(), strict=True) if flags.any() else ()
 
 
 def least_weight(terms: Terms) -> float:
     """Effective samples below which a component has collapsed.
 
-    Of less than a row it shrinks where rows weigh less than 1 on average; of more it is of the
-    heaviest, so that no row is more of a component than it may be.
+    A bound of less than a row shrinks where rows weigh less than 1 on average; one of more counts
+    the heaviest rows, so that no row is more of a component than it may be.
     """
     weights = terms.row_weights
     if terms.least_rows >= 1 and weights is not None and len(weights):
@@ -278,7 +277,7 @@ def _placed(
 
 
 MOST_PARTITIONED = 20
-"""Iterations in a row in which the network falls apart before the run is given up."""
+"""Iterations in a row in which the network is disconnected before the run is given up."""
 
 
 @dataclass(frozen=True)
@@ -400,8 +399,8 @@ class Run:
         """Raise NumericalError if in no iteration anything was summed."""
         if not self.history and self.partitions:
             raise NumericalError(
-                f"the network fell apart in every iteration: {self.partitions[-1][1]}; try more "
-                "rounds, or links and agents that fail less often"
+                f"the network was disconnected in every iteration: {self.partitions[-1][1]}; try "
+                "more rounds, or links and agents that fail less often"
             )
 
     def parameters(self) -> State:
@@ -477,11 +476,11 @@ class Run:
         check(schema | (own or {}), state, saver.place)
         self.recall(state["record"])
         done, counted = state["iteration"], len(self.history)
-        # In a pass over batches the network may fall apart in any batch.
+        # In a pass over batches the network may be disconnected in any batch.
         counted += 0 if by_passes else len(self.partitions) + len(self.lost)
         if done != counted or (self.converged and not self.history):
-            wanted = f"{counted}, as many as there are in the record"
-            saver.place.inside("iteration").refuse(wanted, str(done))
+            expected = f"{counted}, as many as there are in the record"
+            saver.place.inside("iteration").refuse(expected, str(done))
         total.restore(state["sum"])
         reinitialiser.restore(state)
         return check_length(done, max_iter)
@@ -498,8 +497,8 @@ def note_partition(
     recent = [number for number, _ in partitions[-MOST_PARTITIONED:]]
     if recent == list(range(iteration - MOST_PARTITIONED + 1, iteration + 1)):
         raise NumericalError(
-            f"the network fell apart in {MOST_PARTITIONED} iterations in a row, last at iteration "
-            f"{iteration}: {error}; try more rounds, or {unreliable} that fail less often"
+            f"the network was disconnected in {MOST_PARTITIONED} iterations in a row, last in "
+            f"iteration {iteration}: {error}; try more rounds, or {unreliable} that fail less often"
         ) from error
 
 
@@ -576,7 +575,6 @@ class MixtureRuns:
 
 
 def _parameters(like: Density, n_roots: int, over_rows: bool) -> dict[str, Schema]:
-    """Schema of the parameters of a run."""
     if over_rows:
         return {"mixtures": ListOf(like.schema(), n_roots)}
     return {"mixture": like.schema(n_roots)}

@@ -350,7 +350,6 @@ def draw_start(
 
 
 def _variances(terms: FeatureTerms) -> NDArray[np.float64]:
-    """Variance of each feature (d,), over its observed values."""
     if isinstance(terms, MissingTerms):
         return terms.spread
     about = terms.at_rows(np.zeros(1, dtype=np.intp))[0]
@@ -366,7 +365,6 @@ def _variances(terms: FeatureTerms) -> NDArray[np.float64]:
 
 
 def _from_clusters(terms: FeatureTerms, total: Sum, run: Lloyd) -> Mixture:
-    """Take an M-step from clusters, each root by its own labels."""
     statistics = terms.of_clusters(run.centres, total.n_roots)
     for rows in terms.chunks(run.counts.size):
         labels = run.labels[:, rows, None]

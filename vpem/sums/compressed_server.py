@@ -47,7 +47,6 @@ class _Message:
     n_threads: int
 
     def by(self, codec: Codec) -> Quantizer:
-        """How they are sent."""
         return Quantizer(codec, self.n_values, self.n_threads, n_exact=self.n_exact)
 
     def needed(self, codec: Codec, fall: float) -> int:
@@ -139,7 +138,6 @@ class CompressedServerSum(GoesOn, AtServer):
 
     @property
     def _is_server(self) -> bool:
-        """Whether the server lives in this process: in the first."""
         return self.holders.engine.rank == 0
 
     @property
@@ -309,7 +307,6 @@ class CompressedServerSum(GoesOn, AtServer):
 
     @property
     def _n_links(self) -> int:
-        """Over how many links something is left out on the way up."""
         return self.n_blocks
 
     def _unsaid(self, flat: NDArray[np.float64], known: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -354,7 +351,6 @@ class CompressedServerSum(GoesOn, AtServer):
         return Memory(Carried(inner, quantizer, keys, carry), steps, values)
 
     def _summed(self, terms: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the total (1, P) at the server, which alone has one."""
         if not self._is_server:
             return terms[:0]
         if self.holders.apart:
@@ -381,7 +377,6 @@ class CompressedServerSum(GoesOn, AtServer):
         return heard
 
     def _to_all(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Bring the server's message to all processes."""
         engine = self.holders.engine
         heard = messages if self._is_server else np.empty((1, messages.shape[1]), np.uint8)
         heard = np.ascontiguousarray(heard)

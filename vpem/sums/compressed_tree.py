@@ -49,7 +49,6 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
 
     @property
     def _is_server(self) -> bool:
-        """Whether the root is in this process."""
         return self.holders.engine.rank == self._near.home
 
     @property
@@ -116,7 +115,6 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
         return rows[level.heard]
 
     def _to_all(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Bring the root's message to all processes, from parents to children."""
         near = self._near
         rows = np.zeros((near.n_states, messages.shape[1]), dtype=np.uint8)
         if self._is_server:
@@ -127,5 +125,4 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
 
 
 def _these(keys: Keys, _: int) -> Keys:
-    """Return keys that have been drawn."""
     return keys

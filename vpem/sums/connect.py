@@ -262,7 +262,6 @@ def connect(
 
 
 def _masked(joined: Network) -> Network:
-    """Put the sum of a network under the masks of its agents, on which they agree."""
     n_parties = sum(len(columns) > 0 for columns in joined.features)
     if n_parties < FEWEST:
         raise InputError(
@@ -295,7 +294,6 @@ def along_a_tree(network: Network) -> Network | None:
 
 
 def _along_a_tree(joined: Network, codec: Codec | None, seed: int, n_threads: int) -> Network:
-    """Set up the sum of a network along a tree, which its agents grow."""
     # Where there are hubs all agents know the graph, from which these were found.
     sent = Ledger(joined.graph) if joined.hops == 0 else None
     tree = grow_tree(joined.graph, sent)
@@ -310,7 +308,6 @@ def _along_a_tree(joined: Network, codec: Codec | None, seed: int, n_threads: in
 
 
 def _with_rounds(joined: Network, how: SumSettings, codec: Codec | None) -> Network:
-    """Set up the sum of a network without a server, by rounds between neighbours."""
     graph, hubs, faults = joined.graph, joined.hubs, joined.faults
     threads = thread_count(how.n_threads)
     mixing = mixing_matrix(graph, how.weights)
@@ -394,7 +391,7 @@ def connect_workers(graph: Graph, settings: SumSettings | None = None, **changes
     how = SumSettings.of(settings, **changes)
     if how.hops:
         raise InputError(
-            Setting("hops"), " is how far features travel, but workers show nobody their rows; "
+            Setting("hops"), " is how far features travel, but workers show no other their rows; "
             "leave it out",
         )  # fmt: skip
     return connect(graph, contiguous(graph.n_agents, graph.n_agents), how)
@@ -437,7 +434,6 @@ def spread_workers(network: Network, engine: Engine) -> Network:
 
 
 def _placed(network: Network, engine: Engine) -> Placement:
-    """Spread the agents of a network over processes; they agree on masks where it has any."""
     names = network.graph.names or ()
     agents = Placement.evenly(engine, network.graph.n_agents, names)
     if network.agents.masks is not None:

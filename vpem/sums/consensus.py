@@ -65,12 +65,10 @@ class _Layout:
         return np.ascontiguousarray((terms * scale[:, None])[self.hub_of])
 
     def run(self, states: Floats, steps: NDArray[np.float64], n_threads: int) -> None:
-        """Run rounds in place, as many as there are steps."""
         weights = self.weights.astype(states.dtype, copy=False)
         consensus_rounds(self.indptr, self.indices, weights, states, steps, n_threads)
 
     def run_plain(self, states: Floats, n_rounds: int, n_threads: int) -> None:
-        """Run plain rounds in place."""
         for done in range(0, n_rounds, ROUNDS_AT_ONCE):
             self.run(states, np.ones(min(ROUNDS_AT_ONCE, n_rounds - done)), n_threads)
 

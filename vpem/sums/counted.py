@@ -191,7 +191,6 @@ class Counted(ByChunks):
         return 0 if self.ledger is None else self.ledger.bytes
 
     def _send(self, kind: str, size: int | NDArray[np.integer], **how: Any) -> None:
-        """Count messages; ``how`` as in `Ledger.send`."""
         if self.ledger is not None:
             self.ledger.send(kind, size, **how)
 
@@ -373,7 +372,7 @@ class AtServer(Counted):
     def added(
         self, received: NDArray[np.float64], senders: NDArray[np.intp] | None
     ) -> NDArray[np.float64]:
-        """Weigh and add what there is here of some senders (a, P), or of all: shape (P,)."""
+        """Weigh and add the vectors of some senders (a, P), or of all: shape (P,)."""
         weights = self._weights_of(senders)
         total: NDArray[np.float64]
         total = received.sum(axis=0) if weights is None else weights @ received
@@ -395,7 +394,6 @@ class AtServer(Counted):
         return every if senders is None else every[senders]
 
     def _send(self, kind: str, size: int | NDArray[np.integer], **how: Any) -> None:
-        """Count messages, if there is anything to add."""
         if not self._alone:
             super()._send(kind, size, **how)
 

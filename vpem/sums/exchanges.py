@@ -274,7 +274,7 @@ class Neighbourhood:
         """Return the rows of this process's agents of a matrix in CSR form, and their values.
 
         Of ``indptr`` (n_rows + 1,) rows of agents elsewhere are empty; ``indices`` are rows of an
-        array of this process; the slice is of the values of the whole matrix.
+        array of this process; the slice applies to the values of the whole matrix.
         """
         # Agents lie on processes in runs.
         begin, end = (int(self.own[0]), int(self.own[-1]) + 1) if len(self.own) else (0, 0)
@@ -372,7 +372,7 @@ def way_of(graph: Graph, settings: SumSettings) -> str:
     if graph.has_server:
         if settings.sum not in SUMS_OF_A_STAR:
             raise InputError(
-                "agents that reach nobody but a server have no neighbours to agree with; leave ",
+                "agents that reach only a server have no neighbours to agree with; leave ",
                 Setting("sum", settings.sum),
                 " out, or take a graph of agents, such as the topology cycle",
             )
@@ -476,7 +476,6 @@ def _refuse_what_makes_no_sense(
         )
     if how.acceleration != "chebyshev":
         raise InputError(
-            "the mixing rate is estimated for Chebyshev acceleration, which is not asked for; "
-            "take ",
+            "the mixing rate is estimated for Chebyshev acceleration, which is off; take ",
             computed,
         )

@@ -56,12 +56,10 @@ EXACT_ROUNDS = 4
 
 
 def _largest(values: NDArray[np.float64], units: NDArray[np.float64]) -> float:
-    """Largest modulus of vectors (n, V), in these units."""
     return float(np.max(np.abs(values).max(axis=0, initial=0.0) * units, initial=0.0))
 
 
 def _advance(rounds: Iterator[None], count: int) -> None:
-    """Run so many rounds."""
     for _ in islice(rounds, count):
         pass
 
@@ -183,7 +181,6 @@ class GossipSum(GoesOn, _OverHubs):
         return plain
 
     def _live(self, agents: Placement, holders: Placement, *, following: bool = False) -> None:
-        """Take up where agents live."""
         self.holders = self.roots = holders
         roots = self._layout.roots
         self._near = near = Neighbourhood(
@@ -253,7 +250,6 @@ class GossipSum(GoesOn, _OverHubs):
         return charged(self._kind, "estep")
 
     def _draw(self, kind: str, n_values: int, itemsize: int, n_scalars: int) -> None:
-        """Draw one sum and count it."""
         size = message_bytes(1, n_values, itemsize, n_scalars)
         if self._outages is None:
             if self.codec is None:
@@ -462,7 +458,7 @@ class GossipSum(GoesOn, _OverHubs):
             _, omega = contraction(coder, width - n_exact)
             stable = self._steps(omega)
             fall = tolerance / left if left > tolerance else 1.0
-            wanted = max(rounds_of(stable, self.rate, omega, fall), self.least)
+            count = max(rounds_of(stable, self.rate, omega, fall), self.least)
             share = 1.0 if self.faults is None else self.faults.links_up
             most = rounds_of(self._steps(0.0), self.rate, 0.0, fall) / share
             if coder.name == exact.name:
@@ -471,15 +467,14 @@ class GossipSum(GoesOn, _OverHubs):
                 most *= exact.message_size(width) / coder.message_size(width)
             rounds = self._rounds(memory, coder, n_exact, opened, rng)
             done, most = 0, max(most, self.least)
-            while done + wanted <= most:
-                _advance(rounds, wanted)
-                done += wanted
+            while done + count <= most:
+                _advance(rounds, count)
+                done += count
                 left = self._disagreement(memory, units)
                 if left <= tolerance:
                     return
-                wanted = min(
-                    further_rounds(stable, self.rate, omega, tolerance / left), MOST_AT_ONCE
-                )
+                further = further_rounds(stable, self.rate, omega, tolerance / left)
+                count = min(further, MOST_AT_ONCE)
             if coder.name == exact.name or not np.isfinite(left):
                 raise NumericalError(
                     f"agents still disagree about a sum by {left:.2g} after all rounds that should "

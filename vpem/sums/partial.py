@@ -134,7 +134,7 @@ class Wrapper(ByChunks):
         return self.server.kept_bytes(n_values)
 
     def state(self) -> State:
-        """Return what the sum inside keeps; memories are kept by who asked for them."""
+        """Return what the sum inside keeps; memories are kept by their owners."""
         return self.server.state()
 
     def schema(self) -> Schema:
@@ -201,8 +201,8 @@ class Memory(Wrapper):
     Mishchenko et al. 2019; of biased codecs EF21, Richtarik et al. 2021.
 
     The ``step``, one or (P,), is the part of a message that is added: ``1 / (1 + omega)`` for
-    noise, 1 for biased codecs. ``values`` (n, P) are what there is at first, which is moved in
-    place; ``kept`` (1, P) is the sum of it, likewise, for `estimate`.
+    noise, 1 for biased codecs. ``values`` (n, P) are the first states, which are moved in place;
+    ``kept`` (1, P) is their sum, likewise, for `estimate`.
     """
 
     def __init__(
@@ -220,9 +220,9 @@ class Memory(Wrapper):
     def differ(
         self, values: Vector, about: Vector | None = None, senders: Senders | None = None
     ) -> Vector:
-        """Return how vectors (a, P), or how they lie about others, differ from what there is.
+        """Return vectors (a, P), or their distances from others, less the states.
 
-        They may be of the first of the senders only, where others are heard from elsewhere.
+        They may be those of the first senders only, where others are heard from elsewhere.
         """
         changes: Vector = values - self.values[self._held(senders)][: len(values)]
         return changes if about is None else changes - about

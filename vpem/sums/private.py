@@ -1,8 +1,8 @@
 """Sums under masks, in units that holders agree on, and sums that are noisy before they are heard.
 
-A masked sum is of numbers in a range (`vpem.network.masks.FixedPoint`), in units of a power of two.
-Where none is known beforehand, holders find by masked questions how large the largest of all is, as
-a power of two: all learn it, and none whose it is.
+Masked sums add numbers of a known range (`vpem.network.masks.FixedPoint`), in units of a power of
+two. Where it is not known beforehand, holders find by masked questions how large the largest of all
+is, as a power of two: all learn it, and none whose it is.
 """
 
 from __future__ import annotations
@@ -156,7 +156,6 @@ class Noisy:
         return noise_by(self.masked, self.inner.way)
 
     def _adding(self) -> list[int]:
-        """Which of this process's workers add noise to what they have."""
         own = self.inner.holders.own.tolist()
         if self.masked:
             return list(range(len(own)))

@@ -139,15 +139,12 @@ class _OverEngine(Counted):
             yield ahead.rows, ahead.result()
 
     def state(self) -> State:
-        """Return what went up to now, as this process sent it."""
         return self.traffic.state()
 
     def schema(self) -> Schema:
-        """Return what that must be."""
         return self.traffic.schema()
 
     def restore(self, state: State) -> None:
-        """Go on from what went."""
         self.traffic.restore(state)
 
 

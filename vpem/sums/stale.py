@@ -267,7 +267,7 @@ class Copies:
     def begun(
         cls, before: Copies | None, inputs: Vectors, awake: Mask, near: Neighbourhood
     ) -> Copies:
-        """Return what there is at the beginning of a sum, with states of the new inputs' mean."""
+        """Return the copies at the beginning of a sum, with states of the new inputs' mean."""
         if before is None or before.inputs.shape != inputs.shape:
             copies = np.zeros((near.n_rows, inputs.shape[1]))
             missed = np.zeros(len(near.from_here), dtype=np.int64)

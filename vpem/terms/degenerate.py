@@ -109,7 +109,6 @@ def _have_few(rows: Values, varying: NDArray[np.intp], tied: bool) -> Flags:
 
 
 def _at_floor(spreads: Values, total: Values) -> Flags:
-    """Return which covariances (n, C) are at a floor of 1 in directions where all rows are not."""
     low = np.zeros(spreads.shape[:2], dtype=np.bool_)
     eye = np.eye(spreads.shape[-1])
     try:

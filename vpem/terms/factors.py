@@ -617,7 +617,7 @@ class FactorTerms(FeatureTerms):
         return found
 
     def reseeded(self, mixture: Mixture, component: int, centre: Vector, weight: float) -> Mixture:
-        """Place one component anew, with the loadings that it began with."""
+        """Place one component at a new centre, with the loadings that it began with."""
         placed = super().reseeded(mixture, component, centre, weight)
         assert isinstance(placed, FactorMixture)
         loadings = placed.loadings.copy()

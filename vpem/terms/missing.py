@@ -516,10 +516,10 @@ def terms_of(X: Floats | Arranges, *arguments: Any, missing: bool, **options: An
 
 
 FEWEST_ROWS = 10
-"""By fewer it is not told what is usual: one of them may be the one that is far away."""
+"""Fewer do not show what is usual: one of them may be the one that is far away."""
 
 MOST_ROWS = 1000
-"""By more it is not told better."""
+"""More do not show it better."""
 
 
 def weighed(distances: NDArray[np.float64], row_weights: NDArray[np.float64] | None) -> float:
@@ -557,7 +557,7 @@ def diagonals(terms: StartTerms) -> NDArray[np.float64]:
 def usual_squares(rows: Floats) -> NDArray[np.float64]:
     """Median squared distance (d,) of rows (m, d) from their median, of those that are away at all.
 
-    A few values that lie far away do not change it. It is 0 where nothing can be told.
+    A few values that lie far away do not change it. It is 0 where values are too few.
     """
     found = np.zeros(rows.shape[1])
     for feature, column in enumerate(rows.T):
@@ -569,7 +569,7 @@ def usual_squares(rows: Floats) -> NDArray[np.float64]:
 
 
 def spread_rows(n_rows: int) -> NDArray[np.intp]:
-    """Return numbers of rows, spread evenly, by which `usual_squares` are told."""
+    """Return numbers of rows, spread evenly, of which `usual_squares` are computed."""
     return np.linspace(0, n_rows - 1, min(n_rows, MOST_ROWS)).astype(np.intp)
 
 

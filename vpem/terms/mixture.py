@@ -166,10 +166,10 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
                 f"mixing weights must be shared or one set a hub ({self.blocks.n_blocks}), "
                 f"got {len(self.weights)} sets"
             )
-        wanted = covariance_shape(self.blocks, self.covariance_type, self.n_components)
-        if self.covariances.shape != wanted:
+        expected = covariance_shape(self.blocks, self.covariance_type, self.n_components)
+        if self.covariances.shape != expected:
             raise InputError(
-                f"{self.covariance_type} covariances of this mixture must have shape {wanted}, "
+                f"{self.covariance_type} covariances of this mixture must have shape {expected}, "
                 f"got {self.covariances.shape}"
             )
 

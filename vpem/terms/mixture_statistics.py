@@ -120,7 +120,6 @@ class StatisticMap:
         self._of_all_rows = self.second_moments(self._observed_second())
 
     def _lay_out(self) -> None:
-        """Find where the parts of a statistic are."""
         k, d, misses = self.n_components, self.n_features, self.moments.there is not None
         widths = [k, k * d]
         if misses and self.is_diagonal:
@@ -140,7 +139,7 @@ class StatisticMap:
         self._has_seen, self._has_squares = n_first > 2, self.size > self.first.stop
 
     def _observed_second(self) -> Vector:
-        """``mean y y^T`` of what is observed, where each feature is of its own values."""
+        """``mean y y^T`` of observed values, where each feature counts its own."""
         there = self.moments.there
         if there is None or not self.is_diagonal:
             return self.second
@@ -365,8 +364,8 @@ class StatisticMap:
         """Covariances that the user knows, in the units of fitting."""
         given = np.asarray(known, dtype=np.float64)
         k, d = self.n_components, self.n_features
-        wanted = {"tied": (d, d), "full": (k, d, d)}.get(self.covariance_type)
-        if given.shape != wanted:
+        expected = {"tied": (d, d), "full": (k, d, d)}.get(self.covariance_type)
+        if given.shape != expected:
             raise InputError(
                 f"known covariances are of shape ({d}, {d}) with covariance type tied or "
                 f"({k}, {d}, {d}) with full, got shape {given.shape} with {self.covariance_type}"
@@ -466,7 +465,6 @@ class MixtureStatistics:
             yield int(worker), self._threaded(part)
 
     def _threaded(self, part: FeatureTerms) -> FeatureTerms:
-        """Let small passes be made on one thread."""
         if part.n_samples * part.blocks.n_features * self.n_components < WORTH_THREADS:
             part.n_threads = 1
         return part
@@ -557,7 +555,6 @@ class MixtureStatistics:
         return self.to_mixture.packed(statistics) / part.total_weight, float(found[0])
 
     def _factors(self, mixture: Mixture) -> Factors:
-        """Factors of the E-step, kept from one worker's turn to the next."""
         if not self.misses:
             return mixture.factors
         if self._prepared is None or self._prepared[0] is not mixture:

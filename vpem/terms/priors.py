@@ -156,10 +156,10 @@ def check_prior(kind: str, weight: float, freedom: Any, sizes: NDArray[np.intp])
     few = np.flatnonzero(freedom <= sizes - 1)
     if len(few):
         widest = int(sizes.max())
-        asked = float(np.broadcast_to(freedom, sizes.shape)[few[0]])
+        least_given = float(np.broadcast_to(freedom, sizes.shape)[few[0]])
         raise InputError(
-            Setting("degrees_of_freedom_prior", asked), " must be above the number of features of "
-            f"the widest hub less 1, {widest - 1}: a Wishart distribution has no fewer",
+            Setting("degrees_of_freedom_prior", least_given), " must be above the number of "
+            f"features of the widest hub less 1, {widest - 1}: a Wishart distribution has no fewer",
         )  # fmt: skip
 
 
@@ -205,7 +205,6 @@ class ConjugateTerms(FeatureTerms):
         return self.update(statistics)
 
     def _maximised(self, statistics: Statistics) -> Mixture:
-        """Return means and covariances of the rows of each component: the M-step of EM."""
         return FeatureTerms.update(self, statistics)
 
     def _log_dets_of_prior(self, means: Vector, covariances: Vector) -> Vector:

@@ -97,8 +97,8 @@ class Parts:
 class Residuals:
     """Which statistics of residuals are sent, how, and what one row can move.
 
-    A row adds, to each component k, ``g_k (1, z_k, z_k z_k' - I)``: its responsibility times what
-    there is of its residual z_k, which is clipped to the length ``r``. Responsibilities are not
+    A row adds, to each component k, ``g_k (1, z_k, z_k z_k' - I)``: its responsibility times
+    moments of its residual z_k, which is clipped to the length ``r``. Responsibilities are not
     negative and add up to at most 1, so that what a row adds lies in the convex hull of zero and of
     what it would add if it belonged to one component alone: no norm of it is longer than the
     longest of these. With ``t = |z|^2`` from 0 to ``r^2`` the squared lengths of the three parts
@@ -316,7 +316,6 @@ class BoundedRows:
 
     @staticmethod
     def _count(part: Rows, bounds: Vector) -> int:
-        """Rows of a worker that have values beyond the bounds."""
         found = 0
         for run in part.runs() if part.n_samples else ():
             rows = part.read(run)

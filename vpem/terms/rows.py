@@ -45,7 +45,7 @@ class Rows(Protocol):
         """Some rows as rows of their own, kept in memory unless they are too many."""
 
     def part(self, rows: slice, following: slice | None = None) -> Rows:
-        """A run of rows as rows of their own, counted from 0; which run will be wanted next."""
+        """A run of rows as rows of their own, counted from 0; ``following`` is read next."""
 
     def cut(self, step: int) -> None:
         """Let runs have so many rows, as those of other processes have."""
@@ -367,8 +367,8 @@ def out_of_reach(n_features: int, itemsize: int) -> float:
 
     Terms keep digits beside it: a log-likelihood per sample is as exact as ``eps`` times it.
     """
-    wanted = max(LEAST_APART, A_FEATURE * n_features)
-    return float(min(2.0 ** np.ceil(np.log2(wanted)), MOST_APART[itemsize]))
+    least = max(LEAST_APART, A_FEATURE * n_features)
+    return float(min(2.0 ** np.ceil(np.log2(least)), MOST_APART[itemsize]))
 
 
 class Known:

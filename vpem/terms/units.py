@@ -287,7 +287,7 @@ class Reach:
     lightest: float
     points: Points
     radius: Vector  # (d,)
-    constant: NDArray[np.bool_]  # (d,) one value, as far as can be told
+    constant: NDArray[np.bool_]  # (d,) one value, up to rounding
     there: Vector | None = None  # (d,) part of the weight with a value
 
     @property

@@ -215,7 +215,7 @@ SAEM: Elements = {
     "corpus/shares": Maybe(Array("f", ("latents",), 0, 1)),
     "corpus/coherence": Maybe(Array("f", ("latents",), -1, 1)),
     "corpus/n_tokens": Maybe(Array("f", (), 1, LARGEST)),
-    "corpus/device_shares": Maybe(Array("f", ("told devices", "latents"), 0, 1)),
+    "corpus/device_shares": Maybe(Array("f", ("listed devices", "latents"), 0, 1)),
     "corpus/perplexities": Maybe(Array("f", ("looks", 2), 0, LARGEST)),
     "names": Strings("individuals", different=True),
     "theta": Array("f", ("parameters",)),

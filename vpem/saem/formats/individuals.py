@@ -104,7 +104,6 @@ class LongTable:
     def _choose(
         self, names: list[str], covariates: Sequence[str] | None, also: Sequence[str]
     ) -> None:
-        """Choose columns of a header."""
         chosen = covariates
         if covariates is not None:
             chosen = [*covariates, *(name for name in also if name in names)]
@@ -115,7 +114,6 @@ class LongTable:
         self.others = [name for name in others if name not in self.events.values()]
 
     def _take(self, where: str, cells: list[str]) -> None:
-        """Take a line."""
         if not 0 < len(cells[0]) <= LONGEST_NAME or "\0" in cells[0]:
             raise InputError(f"{where} names no individual, got {cells[0][:40]!r}")
         self.ids.append(cells[0])
@@ -409,8 +407,8 @@ def numbered_as(found: Individuals, tables: Mapping[str, Sequence[str]]) -> Indi
         numbers = np.array([*(words.index(word) for word in own[name]), np.nan])
         values = covariates[name]
         covariates[name] = numbers[np.where(np.isnan(values), -1, values).astype(np.intp)]
-    told = {**found.columns, "words": {name: list(words) for name, words in tables.items()}}
-    return replace(found, covariates=covariates, columns=told)
+    columns = {**found.columns, "words": {name: list(words) for name, words in tables.items()}}
+    return replace(found, covariates=covariates, columns=columns)
 
 
 def write_individuals(path: PathLike, found: Individuals, force: bool = False) -> None:
@@ -535,7 +533,6 @@ def _read_csv(path: PathLike, columns: dict[str, str]) -> Individuals:
 
 
 def _read_corpus_hdf5(file: h5py.File, source: str, name: str) -> Individuals:
-    """Read a matrix of counts, with names of documents and words."""
     item = find(file, name)
     kind = sparse_kind(item)
     if kind is None:

@@ -96,7 +96,6 @@ class BifactorModel(SaemModel):
         return means, np.sqrt(spread)
 
     def _lengths(self, q: int, d: int) -> list[int]:
-        """Numbers of the pieces of a statistic."""
         return [q, q * (q + 1) // 2, d, d, d, d]
 
     def take(self, which: NDArray[np.intp]) -> BifactorModel:
@@ -268,7 +267,6 @@ class IncompleteBifactorModel(BifactorModel):
         return means, self.individuals.total(apart**2) / n
 
     def _lengths(self, q: int, d: int) -> list[int]:
-        """Numbers of the pieces of a statistic."""
         return [q, *([d] * 10)]
 
     def start(self) -> tuple[Vector, Vector]:

@@ -16,7 +16,7 @@ from scipy.special import ndtri
 
 from vpem.checks import check_int, check_number, check_rows
 from vpem.errors import InputError, Setting
-from vpem.saem.individuals import Individuals
+from vpem.saem.individuals import Individuals, Stream
 from vpem.saem.models.model import (
     LOG_2_PI,
     Counts,
@@ -26,7 +26,6 @@ from vpem.saem.models.model import (
     table_of,
     triangle_names,
 )
-from vpem.saem.streams import Stream
 from vpem.terms.units import FLOOR, deviations_of, lower_half, root_of, symmetric
 
 LEAST_WEIGHT = 1e-6

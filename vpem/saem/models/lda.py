@@ -20,9 +20,8 @@ from vpem._core.topics import (
 )
 from vpem.checks import check_int, check_memory, check_number
 from vpem.errors import InputError
-from vpem.saem.individuals import Individuals
+from vpem.saem.individuals import Individuals, Keys, Streams
 from vpem.saem.models.model import LEAST_UNIT, Counts, SaemModel, Vector
-from vpem.saem.streams import Keys, Streams
 
 SWEEPS, CLOSE = 200, 1e-3
 """Of the bound: most iterations, and the largest change of a topic's words at which they end."""
@@ -72,8 +71,8 @@ class LdaModel(SaemModel):
     The statistic is the expected number of words v of topic k in a document, given its proportions
     and the topics of the moment (`about`), K x V: it is taken of devices, never of a document.
 
-    ``eta`` is added to each number of words before topics are made of them. ``seed`` is of the
-    proportions that a fit begins with, which with the names of documents are the same however these
+    ``eta`` is added to each number of words before topics are made of them. ``seed`` draws the
+    proportions that a fit begins with, which depend on the names of documents, but not on how these
     are split.
     """
 
@@ -169,7 +168,6 @@ class LdaModel(SaemModel):
 
     @property
     def _rows(self) -> tuple[NDArray[np.intp], NDArray[np.intp], Vector]:
-        """Rows of documents, as kernels take them."""
         return self._first, self._words, self._counts
 
     # ---- statistics ----------------------------------------------------------------------------

@@ -182,7 +182,6 @@ class _Lines:
     # ---- the maximum -----------------------------------------------------------------------------
 
     def inside(self, theta: Vector) -> _Point:
-        """Parameters theta in these columns."""
         B, omega = self.law.unpack(theta)
         inner = np.linalg.solve(self.T, np.linalg.solve(self.T, omega).T)
         values, vectors = np.linalg.eigh((inner + inner.T) / 2)

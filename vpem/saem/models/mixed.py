@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from vpem._core.latents import Curves, Latents
 from vpem.errors import InputError, shorten
-from vpem.saem.individuals import Individuals
+from vpem.saem.individuals import Individuals, Stream
 from vpem.saem.models.model import Counts, Vector, framed, gradient_normal, log_normal
 from vpem.saem.models.outcomes import LINKED, NORMAL, Outcome, Outcomes, RowLaw
 from vpem.saem.models.population import (
@@ -36,7 +36,6 @@ from vpem.saem.models.population import (
     effect_of,
     words_of,
 )
-from vpem.saem.streams import Stream
 from vpem.saem.structures.formulas import (
     LinearPredictor,
     OneCompartment,
@@ -243,7 +242,6 @@ class MixedModel(Framed):
         return columns_of(words_of(options.get("effects")))
 
     def _lay_out(self) -> None:
-        """Say which numbers of a statistic are what."""
         s = self.scoring.size
         sizes = [*self.law.sizes, self.outcomes.size, s, s * (s + 1) // 2]
         self._slices = [slice(*map(int, one)) for one in pairwise(np.cumsum([0, *sizes]))]

@@ -29,8 +29,7 @@ from scipy.special import ndtri
 from vpem._core.latents import Latents
 from vpem.errors import InputError, NumericalError, VpemError, check_choice
 from vpem.network.schema import Report
-from vpem.saem.individuals import Individuals
-from vpem.saem.streams import Keys, Stream
+from vpem.saem.individuals import Individuals, Keys, Stream
 from vpem.terms.units import lower_half
 
 if TYPE_CHECKING:
@@ -302,9 +301,9 @@ class SaemModel(ABC):
     def about(self, theta: Vector) -> Self:
         """Return the model whose statistics are those at parameters theta (p,); by default itself.
 
-        A complete density that is of no exponential family may still have statistics: the
-        coefficients of its expansion about the parameters of the moment. `maximize` and
-        `log_density` then take totals of such.
+        A complete density outside the exponential family may still have statistics: the
+        coefficients of its expansion about the current parameters. `maximize` and `log_density`
+        then take totals of these.
         """
         return self
 
@@ -444,7 +443,7 @@ class SaemModel(ABC):
     def sweep(self, theta: Vector, z: Vector, keys: Keys, n_threads: int) -> None:
         """Draw latents (chains, n, q) in place by Gibbs sampling, once for each row of keys.
 
-        Keys (2 sweeps, n) are those of `vpem.saem.streams.Streams.keys_at`.
+        Keys (2 sweeps, n) are those of `vpem.saem.individuals.Streams.keys_at`.
         """
         raise InputError(
             f"{type(self).__name__} has no Gibbs sampler; take exact, metropolis, mala or langevin"

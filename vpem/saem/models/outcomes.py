@@ -413,7 +413,7 @@ class Outcomes:
         lacking = np.flatnonzero(self.individuals.largest(there) == 0)
         if len(lacking):
             raise InputError(
-                f"{self.individuals.source}: no row is of outcome {lacking[0]}, counted from 0, "
+                f"{self.individuals.source}: no row has outcome {lacking[0]}, counted from 0, "
                 f"but there are laws of {len(self._each)} outcomes; name one law for each (error)"
             )
         for one in self._each:

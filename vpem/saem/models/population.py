@@ -116,10 +116,10 @@ def columns_of(effects: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def effects_of(asked: Sequence[str], parameters: Sequence[str]) -> tuple[Effect, ...]:
+def effects_of(texts: Sequence[str], parameters: Sequence[str]) -> tuple[Effect, ...]:
     """Read effects such as ``cl:weight`` or ``cl:log(weight/70)`` of parameters of these names."""
     effects: list[Effect] = []
-    for text in asked:
+    for text in texts:
         parameter, colon, covariate = (part.strip() for part in text.partition(":"))
         form = FORM.fullmatch(covariate)
         value = 1.0 if form is None or not form["value"] else read_float(form["value"], finite=True)

@@ -127,8 +127,8 @@ class Family(ABC):
     ) -> None:
         """Add some rows to the statistics.
 
-        ``ready`` is of the parameters that responsibilities were found with, for statistics that
-        are expected values under them; None where there were none yet (a start).
+        ``ready`` is made of the parameters that responsibilities were found with, for statistics
+        that are expected values under them; None where there were none yet (a start).
         """
 
     @abstractmethod

@@ -90,7 +90,6 @@ class _Embedded(Shaped):
         return out
 
     def runs(self) -> Iterator[tuple[int, Floats]]:
-        """Yield runs of rows with the number of the first of each."""
         for rows in self.terms.chunks(self.shape[1]):
             yield rows.start, self[rows]
 
@@ -110,15 +109,12 @@ class _EmbeddedRows:
         return np.ascontiguousarray(self._scaling.apply(values), dtype=self.dtype)
 
     def runs(self) -> Iterator[slice]:
-        """Runs of rows that are best read whole, in order."""
         return self._matrix.terms.rows.runs()
 
     def read(self, rows: slice) -> Floats:
-        """A run of rows, shape (m, e), C-contiguous."""
         return self._fitted(self._matrix[rows])
 
     def take(self, indices: NDArray[np.intp]) -> Floats:
-        """Some rows, shape (len(indices), e)."""
         parts = [part.some(indices, None) for part in self._matrix.terms.parts]
         return self._fitted(self._matrix.of(parts, slice(0, len(indices))))
 

@@ -85,7 +85,7 @@ def wrong_value(
 
 
 @dataclass(frozen=True)
-class MixedMixture(Density, facts="{n_components:component}, {n_features:feature}, {told}"):
+class MixedMixture(Density, facts="{n_components:component}, {n_features:feature}, {summary}"):
     """A mixture of several families, of which features in a hub are independent in a component."""
 
     blocks: Blocks  # of all families

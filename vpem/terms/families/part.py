@@ -588,7 +588,6 @@ class IndependentTerms(PartTerms):
 
 
 def _runs(rows: Rows, n_features: int) -> Iterator[slice]:
-    """Yield runs of rows that are looked at together."""
     step = max(64, CHUNK_VALUES // max(n_features, 1))
     for run in rows.runs():
         for start in range(run.start, run.stop, step):

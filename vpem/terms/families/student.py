@@ -107,10 +107,10 @@ class StudentStatistics:
 
 
 START_DOF = 10.0
-"""Of components that no rows have told about yet."""
+"""Of components before their first M-step."""
 
 LIGHTER = 4.0
-"""Degrees of freedom from which on variances are told as they are."""
+"""Degrees of freedom from which on variances are reported as they are."""
 
 
 @dataclass(frozen=True)
@@ -395,7 +395,6 @@ class StudentTerms(LocatedTerms):
         return moved
 
     def _tables(self, dof: Table) -> Tables:
-        """Degrees of freedom (K, B) of the hubs that have such features."""
         return {"dof": np.ascontiguousarray(dof[:, self.features.blocks.widths > 0])}
 
     # ---- starts and repairs ---------------------------------------------------------------------

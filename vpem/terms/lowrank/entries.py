@@ -183,7 +183,7 @@ def _check(found: Observations, partial: bool = False) -> None:
                 "was not seen"
             )
     if not found.n_entries:
-        raise InputError(f"{found.source}: nobody saw a single entry")
+        raise InputError(f"{found.source}: no observer saw a single entry")
     if not partial:
         seen = found.times_seen > 0
         # Rows without entries are for methods to refuse.
@@ -211,8 +211,8 @@ def check_covered(found: Observations, rows: ArrayLike, columns: ArrayLike) -> N
             kinds.append(f"{what}s")
     if hidden:
         raise InputError(
-            f"{found.source}: nobody saw any entry of {' and of '.join(hidden)}, so nothing can be "
-            f"imputed there; leave such {' and '.join(kinds)} out"
+            f"{found.source}: no observer saw any entry of {' and of '.join(hidden)}, so nothing "
+            f"can be imputed there; leave such {' and '.join(kinds)} out"
         )
 
 
@@ -223,7 +223,7 @@ class Hidden:
     places: NDArray[np.intp]  # (m,) ``row * J + column``
     values: NDArray[np.float64]  # (m,) what was seen there
     n_places: int  # different entries
-    n_seen: int  # different entries that somebody saw before
+    n_seen: int  # different entries seen before
 
 
 def split(
@@ -267,7 +267,6 @@ def split_columns(found: Observations, held: Partition) -> Observations:
 
 
 def _refuse_several(found: Observations) -> None:
-    """Raise InputError where there is more than one observer."""
     if found.n_observers != 1:
         raise InputError(
             f"{found.source} has {found.n_observers} observers of its own; leave out the number of "
@@ -276,7 +275,6 @@ def _refuse_several(found: Observations) -> None:
 
 
 def _dealt(found: Observations, owner: NDArray[np.intp], names: Sequence[str]) -> Observations:
-    """Give every entry of the one observer to its owner."""
     (places,), (values,) = found.places, found.values
     parts = [np.flatnonzero(owner == number) for number in range(len(names))]
     weights = None if found.weights is None else found.weights[0]
@@ -298,9 +296,9 @@ def hide(
 ) -> tuple[Observations, Hidden]:
     """Take away a share of the entries, drawn at random, from all observers who saw them.
 
-    The share, above 0 and below 1, is of the different entries seen, and is kept to as nearly as
-    can be: every row, column and observer keeps an entry. ``every`` has the entries that each
-    observer saw, where ``found`` has those of some alone.
+    The share, above 0 and below 1, counts different entries seen, and is met as nearly as can be:
+    every row, column and observer keeps an entry. ``every`` has the entries that each observer saw,
+    where ``found`` has those of some alone.
     """
     share = check_number("holdout", share, least=0.0, most=1.0)
     if share in (0.0, 1.0):
@@ -311,8 +309,8 @@ def hide(
     order = np.argsort(places, kind="stable")
     seen, first = np.unique(places[order], return_index=True)
     owners = np.split(owner[order], first[1:])
-    wanted = max(1, round(share * len(seen)))
-    away = seen[list(_spared(found, seen, owners, wanted, rng))]
+    n_hidden = max(1, round(share * len(seen)))
+    away = seen[list(_spared(found, seen, owners, n_hidden, rng))]
     if not len(away):
         raise InputError(
             f"{found.source}: no entry can be hidden, since every one is the last of its row, "
@@ -333,7 +331,7 @@ def _spared(
     found: Observations,
     seen: NDArray[np.intp],
     owners: Sequence[NDArray[np.intp]],
-    wanted: int,
+    n_hidden: int,
     rng: np.random.Generator,
 ) -> Iterator[int]:
     """Draw entries that are not the last of their row, column or of one who saw them."""
@@ -342,7 +340,7 @@ def _spared(
     in_column = np.bincount(columns).tolist()
     of_owner = found.counts.tolist()
     for entry in rng.permutation(len(seen)).tolist():
-        if not wanted:
+        if not n_hidden:
             return
         row, column, who = int(rows[entry]), int(columns[entry]), owners[entry].tolist()
         if in_row[row] > 1 and in_column[column] > 1 and all(of_owner[one] > 1 for one in who):
@@ -350,5 +348,5 @@ def _spared(
             in_column[column] -= 1
             for one in who:
                 of_owner[one] -= 1
-            wanted -= 1
+            n_hidden -= 1
             yield entry

@@ -69,11 +69,9 @@ class _Entry:
     dispersion = 1.0
 
     def losses(self, values: Values, means: Values) -> dict[str, float]:
-        """Root mean squared error."""
         return {"rmse": float(np.sqrt(np.mean((values - means) ** 2)))}
 
     def deviance(self, values: Values, means: Values) -> Values:
-        """Return the squares of the errors."""
         return np.asarray((values - means) ** 2)
 
 
@@ -214,7 +212,7 @@ class BernoulliEntry(_Entry):
 def make_law(name: str, variance: Any = 1.0) -> EntryLaw:
     """Make the law "gaussian", "poisson" or "bernoulli".
 
-    The variance is of an entry about its mean; only the Gaussian has one, and others take 1.
+    The variance is that of an entry about its mean; only the Gaussian has one, others take 1.
     """
     check_choice("law", name, LAWS)
     variance = check_number("variance", variance, least=1e-100, most=LARGEST_VALUE)
@@ -358,13 +356,13 @@ def check_law(found: Observations, law: EntryLaw, observers: Collection[int] | N
     n_columns = found.shape[1]
     for one in range(found.n_observers) if observers is None else observers:
         name, places, values = found.names[one], found.places[one], found.values[one]
-        wrong, wanted = law.fault(values)
+        wrong, rule = law.fault(values)
         if wrong.any():
             first = int(np.argmax(wrong))
             row, column = divmod(int(places[first]), n_columns)
             others = f"; {int(wrong.sum())} of its values are not" if wrong.sum() > 1 else ""
             raise InputError(
-                f"{found.source}: under the {law.name} law values must {wanted}, but what {name} "
+                f"{found.source}: under the {law.name} law values must {rule}, but what {name} "
                 f"saw at row {found.row_names[row]!r}, column {found.column_names[column]!r} is "
                 f"{values[first]:g}{others}"
             )
