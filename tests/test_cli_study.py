@@ -169,7 +169,7 @@ OWN = {
         ("--command kmeans -k 2", "gaps.csv", "or integrate them out with --missing marginalize"),
         ("--command fit --command kmeans --split features --align ids", "counts.h5", "is kept as"),
         ("--command impute", "long-twice.csv", "twice"),
-        ("--command fit --command predict", "lab.csv", "whether to match rows by them was not specified"),
+        ("--command fit --command predict", "lab.csv", "to match rows by them was not specified"),
         ("--align ids", "all.toml", "all.toml names 2 parties, but lab is one"),
     ],
 )  # fmt: skip
