@@ -8,19 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from tests.twins import codecs, mixture, models
 from vpem import make_graph, mixing_matrix
-from vpem._core import (
-    balls,
-    cholesky,
-    consensus,
-    covariances,
-    families,
-    mahalanobis,
-    moments,
-    reference,
-    reference_codecs,
-    reference_models,
-)
+from vpem._core import balls, cholesky, consensus, covariances, families, mahalanobis, moments
 from vpem._core import normalise as normalising
 from vpem._core import sweep as sweeping
 from vpem._core.threads import one_blas_thread
@@ -59,7 +49,7 @@ class Case:
     @property
     def twin(self) -> Any:
         """Where the twin is."""
-        return {balls: reference_codecs, families: reference_models}.get(self.module, reference)
+        return {balls: codecs, families: models}.get(self.module, mixture)
 
 
 def sweep_case(
@@ -98,7 +88,7 @@ def cases(shape: tuple[int, ...], threads: int) -> Iterator[Case]:
     full = (roots @ roots.swapaxes(2, 3) + np.eye(width)).ravel()
     white, log_dets = np.empty_like(full), np.zeros((k, n_blocks))
     failed = np.zeros((k, n_blocks), dtype=np.uint8)
-    reference.cholesky_blocks(full, offsets, k, white, log_dets, failed)
+    mixture.cholesky_blocks(full, offsets, k, white, log_dets, failed)
     terms, sums = np.empty((n_blocks, m, k)), 2 * rng.standard_normal((1, m, k))
     shares, counts = rng.dirichlet(np.ones(k), size=(1, m)), np.full((1, k), m / k)
     logs, first, second = np.log(counts / m), np.zeros((k, d)), np.zeros_like(full)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from tests.twins import codecs as twins
 from vpem import NotConvergedWarning, connect, fit_vpem, make_graph
 from vpem._core import masks as kernels
-from vpem._core import reference_codecs
 from vpem.engines.engine import OneProcess
 from vpem.engines.placement import Placement, agree
 from vpem.network.masks import TILE, OwnKeys
@@ -98,7 +98,7 @@ def measure(options: Options) -> Iterator[dict[str, Any]]:
     values = 100 * np.random.default_rng(0).standard_normal(m * k)
     scale, limit = np.array([2.0**32]), 2.0**59
     ring, back = np.zeros(m * k, dtype=np.uint64), np.empty(m * k)
-    homes = {"kernel": kernels, "twin": reference_codecs}
+    homes = {"kernel": kernels, "twin": twins}
     for name, work in (
         ("add_scaled", lambda home: home.add_scaled(values, scale, limit, ring, options.threads)),
         ("values_of", lambda home: home.values_of(ring, scale, 2.0**63, back, options.threads)),

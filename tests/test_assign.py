@@ -5,12 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from vpem._core import assign, reference_assign
+from vpem._core import assign
 
 from .tables import each, over
+from .twins import assign as numpy_twins
 
 NONE = np.empty(0)
-BOTH = (assign, reference_assign)
+BOTH = (assign, numpy_twins)
 
 
 def nearest(module, X, centres, n_threads=1):
@@ -83,7 +84,7 @@ def test_kernels_are_their_twins(dtype, n, shape):
             np.testing.assert_array_equal(labels, found[0])
             distances, inertias = measure(assign, X, centres, labels, heavy)
             np.testing.assert_array_equal(distances, off)
-            wanted = measure(reference_assign, X, centres, labels, heavy)
+            wanted = measure(numpy_twins, X, centres, labels, heavy)
             np.testing.assert_allclose(distances, wanted[0], rtol=1e-12)
             np.testing.assert_allclose(inertias, wanted[1], rtol=1e-12)
 
@@ -96,14 +97,14 @@ def test_workers_are_told_apart(dtype, own):
     X, weights = rng.normal(size=(bounds[-1], 5)).astype(dtype), rng.random(bounds[-1])
     path = wander(rng, rng.normal(size=(len(sizes) if own else 1, 6, 5)), 3)
     before = rng.integers(6, size=len(X)).astype(np.int32)
-    wanted = list(follow(reference_assign, X, path, weights, before, bounds=bounds))
+    wanted = list(follow(numpy_twins, X, path, weights, before, bounds=bounds))
     for n_threads in (1, 2):
         runs = follow(assign, X, path, weights, before, n_threads, bounds)
         for centres, mine, theirs in zip(path, runs, wanted, strict=True):
             for i in (0, 3, 4, 5):
                 np.testing.assert_allclose(mine[i], theirs[i], rtol=1e-11, atol=1e-11)
             off, inertias = measure(assign, X, centres, mine[0], weights, n_threads, bounds)
-            plain = measure(reference_assign, X, centres, mine[0], weights, bounds=bounds)
+            plain = measure(numpy_twins, X, centres, mine[0], weights, bounds=bounds)
             np.testing.assert_allclose(off, plain[0], rtol=1e-12)
             np.testing.assert_allclose(inertias, plain[1], rtol=1e-11)
 
@@ -121,7 +122,7 @@ def test_a_tie_goes_to_the_first_centre(dtype, offset):
     # Also where bounds are followed: the centres leave the rows, and come back to the tie.
     path = [centres, centres + 2.0**-9, centres, centres, centres - 2.0**-9, centres]
     found = [one[0] for one in follow(assign, X, path)]
-    wanted = [one[0] for one in follow(reference_assign, X, path)]
+    wanted = [one[0] for one in follow(numpy_twins, X, path)]
     np.testing.assert_array_equal(found, wanted)
 
 
@@ -137,7 +138,7 @@ def test_rows_of_a_grid_have_labels_of_plain_passes(dtype):
         step[rng.integers(8), rng.integers(3)] = 2.0 ** -(i // 2)
         path.append(path[-1] + step * rng.choice([-1, 1]))
     for centres, found in zip(path, follow(assign, X, path), strict=True):
-        np.testing.assert_array_equal(found[0], nearest(reference_assign, X, centres)[0])
+        np.testing.assert_array_equal(found[0], nearest(numpy_twins, X, centres)[0])
 
 
 @over(
@@ -151,7 +152,7 @@ def test_bounds_beyond_single_precision_hide_no_row(case):
     path = [places * scale for places in wander(rng, centres)]
     X = (X * scale).astype(dtype)
     for places, found in zip(path, follow(assign, X, path), strict=True):
-        np.testing.assert_array_equal(found[0], nearest(reference_assign, X, places)[0])
+        np.testing.assert_array_equal(found[0], nearest(numpy_twins, X, places)[0])
 
 
 @over(dtype=[np.float64, np.float32], offset=[0.0, 1e3, 1e9], weighted=[False, True])
@@ -164,7 +165,7 @@ def test_sums_and_inertias_keep_their_digits_whatever_changes(dtype, offset, wei
     rows = [X[i : i + 5].astype(np.float64) for i in range(0, 1000, 20)]
     for centres, found in zip(rows, follow(assign, X, rows, weights), strict=True):
         heavy = weights if weighted else np.ones(len(X))
-        off = measure(reference_assign, X, centres, found[0])[0]
+        off = measure(numpy_twins, X, centres, found[0])[0]
         assert found[4][0] == pytest.approx(math.fsum(heavy * off), rel=1e-12)
     clusters = found[0][:, None] == np.arange(5)
     counts, sums = found[3][0, :5], found[3][0, 5:-1].reshape(5, 4)
@@ -216,7 +217,7 @@ def test_rows_far_from_the_origin_lose_nothing(dtype):
     rng = np.random.default_rng(1)
     X = (far + rng.normal(size=(1000, 6))).astype(dtype)
     centres = X[:40].astype(np.float64)
-    found, wanted = nearest(assign, X, centres), nearest(reference_assign, X, centres)
+    found, wanted = nearest(assign, X, centres), nearest(numpy_twins, X, centres)
     np.testing.assert_array_equal(found[0], wanted[0])
     np.testing.assert_allclose(found[1], wanted[1], rtol=1e-12)
 
@@ -273,7 +274,7 @@ def test_distances_to_points(dtype, n, d, many):
     X, points = rng.normal(size=(n, d)).astype(dtype), rng.normal(size=(many, d))
     found, wanted = np.empty((many, n)), np.empty((many, n))
     assign.distances_to(X, points, found, 2)
-    reference_assign.distances_to(X, points, wanted, 1)
+    numpy_twins.distances_to(X, points, wanted, 1)
     np.testing.assert_allclose(found, wanted, rtol=1e-13)
     for each_found, point in zip(found, points, strict=True):
         # To the digit as they are compared where centres are nearly as near.

@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from vpem._core import differences, reference_assign
+from vpem._core import differences
 
 from .tables import over
+from .twins import assign as twins
 
 SHAPES = {
     "one of all": (1, [0, 1], 1, 1),
@@ -47,7 +48,7 @@ def run(module, given, sums, n_threads=1):
 )  # fmt: skip
 def test_kernel_is_its_twin_and_threads_change_nothing(shape, roots, gaps, weighted, dtype):
     given, sums = problem(shape, roots, gaps, weighted, dtype)
-    found, wanted = run(differences, given, sums), run(reference_assign, given, sums)
+    found, wanted = run(differences, given, sums), run(twins, given, sums)
     single = dtype == np.float32
     # A row nearly as near to two centres may go to either in single precision.
     assert (found[0] != wanted[0]).mean() <= (1e-3 if single else 0)
@@ -76,6 +77,6 @@ def test_between_centres_at_whole_numbers_a_tie_goes_to_the_first():
 def test_rows_far_from_the_origin_lose_little():
     for dtype, far in ((np.float64, 1e6), (np.float32, 1e3)):
         given, sums = problem("many", False, False, False, dtype, far)
-        found, wanted = run(differences, given, sums), run(reference_assign, given, sums)
+        found, wanted = run(differences, given, sums), run(twins, given, sums)
         assert (found[0] != wanted[0]).mean() <= 1e-3
         np.testing.assert_allclose(found[4], wanted[4], rtol=1e-9)

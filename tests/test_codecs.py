@@ -10,12 +10,12 @@ from hypothesis.extra.numpy import arrays
 
 import vpem
 from vpem._core import codecs as kernels
-from vpem._core import reference_codecs as twins
 from vpem.errors import InputError, NumericalError
 from vpem.network.codecs import Dither, RandK, draw_keys, parse_codec
 from vpem.network.partition import contiguous, evenly
 
 from .tables import each, over
+from .twins import codecs as twins
 
 SIZES = (1, 2, 63, 64, 65, 255, 256, 257, 1000)
 DTYPES = (np.float64, np.float32)

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from vpem._core import compartments, reference_models
-from vpem._core.reference_models import BY_CL_AND_KE, BY_V_AND_KE, LAG, ORAL, TWO
+from vpem._core import compartments
+
+from .twins import models as numpy_twins
+from .twins.models import BY_CL_AND_KE, BY_V_AND_KE, LAG, ORAL, TWO
 
 CODES = {
     "oral": (ORAL, 3),
@@ -48,7 +50,7 @@ def test_the_kernel_is_its_twin(code, m, doses):
     phi[:, 1] = 1e-9 * rng.normal(size=(2, m))
     phi[:, 2] = 1e-3 * rng.normal(size=(2, m))
     ours, twins = (curves(one, code, phi, TIMES, doses)
-                   for one in (compartments, reference_models))  # fmt: skip
+                   for one in (compartments, numpy_twins))  # fmt: skip
     for a, b in zip(ours, twins, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-12, atol=1e-12)
     np.testing.assert_array_equal(

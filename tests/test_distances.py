@@ -6,12 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vpem import make_graph
-from vpem._core import balls, reference_codecs
+from vpem._core import balls
 from vpem.network.graph import from_networkx
 from vpem.network.hubs import diameter, eccentricities
 from vpem.settings import TOPOLOGIES
 
 from .tables import each, over
+from .twins import codecs as twins
 
 
 def as_networkx(graph):
@@ -67,7 +68,7 @@ def test_the_kernel_is_its_twin(seed):
         steps, twin = np.full((2, n), 77, dtype=np.int32)
         queue = np.empty(n, dtype=np.int32)
         found = balls.hops_from(indptr, indices, root, steps, queue)
-        expected = reference_codecs.hops_from(indptr, indices, root, twin, queue.copy())
+        expected = twins.hops_from(indptr, indices, root, twin, queue.copy())
         np.testing.assert_array_equal(steps, twin)
         assert found == expected == steps.max()
         lengths = nx.single_source_shortest_path_length(oracle, root)

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from scipy.special import gammaln
 
-from vpem._core import families, reference_models, rising
+from vpem._core import families, rising
 
 from .tables import over
+from .twins import models as numpy_twins
 
 LAYOUTS = {"one": (1,), "block": (5,), "singles": (1, 1, 1), "empty hubs": (0, 3, 0, 2, 0)}
 ROWS_AND_THREADS = ((0, 1), (1, 1), (256, 2), (257, 1), (1300, 2))  # a tile has 256 rows
@@ -60,7 +61,7 @@ def test_categories(layout, dtype, m_threads, k):
     table = problem.rng.normal(size=(firsts[-1] + 2, k))
     table[-2] = 0
     terms, counts = [], []
-    for home, threads in ((families, n_threads), (reference_models, 1), (families, 1)):
+    for home, threads in ((families, n_threads), (numpy_twins, 1), (families, 1)):
         terms.append(problem.terms.copy())
         home.cell_terms(rows, problem.offsets, firsts, table, terms[-1], threads)
         counts.append(np.full((firsts[-1], k), 0.5))
@@ -81,7 +82,7 @@ def test_products(layout, dtype, m_threads, kind):
     n_functions = 3 if kind == 2 else 2
     table = problem.rng.normal(size=(n_functions, problem.n, k))
     terms, sums = [], []
-    for home, threads in ((families, n_threads), (reference_models, 1), (families, 1)):
+    for home, threads in ((families, n_threads), (numpy_twins, 1), (families, 1)):
         terms.append(problem.terms.copy())
         home.product_terms(rows, problem.offsets, kind, table, terms[-1], threads)
         sums.append(np.full((n_functions, problem.n, k), 0.5))
@@ -101,7 +102,7 @@ def test_large_counts(layout, dtype, m_threads):
     sizes = 10 ** problem.rng.uniform(-4, 4, (problem.n, k))
     line = problem.rng.normal(size=(problem.n, 2, k))
     terms, sums = [], []
-    for home, threads in ((rising, n_threads), (reference_models, 1), (rising, 1)):
+    for home, threads in ((rising, n_threads), (numpy_twins, 1), (rising, 1)):
         terms.append(problem.terms.copy())
         home.rising_terms(rows, 64.0, problem.offsets, line, sizes, terms[-1], threads)
         sums.append(np.full((problem.n, len(edges), 3, k), 0.5))

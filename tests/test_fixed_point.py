@@ -3,14 +3,15 @@
 import numpy as np
 import pytest
 
-from vpem._core import masks, reference_codecs
+from vpem._core import masks
 from vpem.errors import InputError
 from vpem.network.masks import FixedPoint, _powers_of
 
 from .tables import over
+from .twins import codecs as numpy_twins
 
 TILE = 16384
-BOTH = masks, reference_codecs
+BOTH = masks, numpy_twins
 ONE = np.array([2.0**32])
 
 

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vpem._core import balls, reference_codecs
+from vpem._core import balls
 from vpem.errors import InputError, VpemWarning
 from vpem.network.graph import from_edges, from_networkx, make_graph
 from vpem.network.hubs import Hub, find_hubs
 from vpem.settings import TOPOLOGIES
 
 from .tables import each, over
+from .twins import codecs as twins
 
 # The nine agents of Valdeira et al., section 6, numbered from 1.
 NINE = [(2, 1), (2, 3), (2, 4), (2, 5), (5, 6), (6, 7), (6, 8), (5, 9)]
@@ -145,7 +146,7 @@ def test_the_kernel_equals_its_twin(seed):
     graph = from_networkx(nx.gnp_random_graph(n, 0.08, seed=seed), n)
     removed = rng.random(n) < 0.3
     results = []
-    for module in (balls, reference_codecs):
+    for module in (balls, twins):
         stamp = np.where(removed, np.iinfo(np.int32).max, 0).astype(np.int32)
         queue = np.full(n, -1, np.int32)
         found = []

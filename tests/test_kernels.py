@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from vpem._core import reference
 from vpem._core.cholesky import cholesky_blocks
 from vpem._core.consensus import consensus_rounds, neighbour_round
 from vpem._core.covariances import covariances_diag, covariances_full
@@ -15,6 +14,7 @@ from vpem.network.graph import make_graph
 from vpem.network.mixing import mixing_matrix
 
 from .tables import each, over
+from .twins import mixture as twins
 
 LAYOUTS = {
     "one feature": (1,),
@@ -110,7 +110,7 @@ def test_cholesky_blocks(layout, dtype, kind):
     k, tied = kind
     problem = Problem(layout, k, tied, True, dtype)
     found = problem.whitened(cholesky_blocks)
-    wanted = problem.whitened(reference.cholesky_blocks)
+    wanted = problem.whitened(twins.cholesky_blocks)
     assert not found[2].any()
     for ours, theirs in zip(found, wanted, strict=True):
         assert ours.dtype == theirs.dtype
@@ -141,9 +141,9 @@ def test_mahalanobis_full(layout, size, dtype):
     m, n_threads = size
     for k, tied, shared in KINDS[:3]:
         problem = Problem(layout, k, tied, shared, dtype, m)
-        whiteners, log_dets, _ = problem.whitened(reference.cholesky_blocks)
+        whiteners, log_dets, _ = problem.whitened(twins.cholesky_blocks)
         found = problem.terms(mahalanobis_full, whiteners, log_dets, n_threads)
-        wanted = problem.terms(reference.mahalanobis_full, whiteners, log_dets, 1)
+        wanted = problem.terms(twins.mahalanobis_full, whiteners, log_dets, 1)
         assert_close(found, wanted, dtype)
 
 
@@ -154,7 +154,7 @@ def test_mahalanobis_diag(layout, size, dtype):
         problem = Problem(layout, k, tied, shared, dtype, m)
         factors = (problem.precisions, problem.log_dets)
         found = problem.terms(mahalanobis_diag, *factors, n_threads)
-        wanted = problem.terms(reference.mahalanobis_diag, *factors, 1)
+        wanted = problem.terms(twins.mahalanobis_diag, *factors, 1)
         assert_close(found, wanted, dtype)
 
 
@@ -171,7 +171,7 @@ def test_normalise(roots, size, dtype, n_threads, implied):
     sums = (30 * rng.normal(size=(roots, m, k - implied))).astype(dtype)
     log_weights = np.log(rng.dirichlet(np.ones(k), size=roots))
     results = []
-    for kernel in (normalise, reference.normalise):
+    for kernel in (normalise, twins.normalise):
         responsibilities = np.full((roots, m, k), np.nan, dtype=dtype)
         log_likelihoods = np.full((roots, m), np.nan)
         kernel(sums, log_weights, responsibilities, log_likelihoods, n_threads)
@@ -196,7 +196,7 @@ def test_differences(blocks, size, dtype, n_threads, weighted, limit):
     terms = (30 * rng.normal(size=(blocks, m, k))).astype(dtype)
     weights = rng.gamma(1.0, size=m if weighted else 0)
     results = []
-    for kernel in (differences, reference.differences):
+    for kernel in (differences, twins.differences):
         out, firsts = np.full((blocks, m, k - 1), np.nan, dtype=dtype), np.ones(blocks)
         kernel(terms, weights, out, firsts, limit, n_threads)
         results.append((out, firsts))
@@ -209,7 +209,7 @@ def test_differences(blocks, size, dtype, n_threads, weighted, limit):
 def test_moments(layout, size, dtype, full):
     m, n_threads = size
     kernel = moments_full if full else moments_diag
-    twin = reference.moments_full if full else reference.moments_diag
+    twin = twins.moments_full if full else twins.moments_diag
     for kind in KINDS:
         problem = Problem(layout, *kind, dtype, m)
         first, second = problem.moments(kernel, full, n_threads)
@@ -273,11 +273,11 @@ def test_moments_of_two_halves_are_the_moments_of_the_whole(layout, full):
 @over(layout=LAYOUTS, kind=KINDS, reg_covar=[0.0, 1e-3])
 def test_covariances_full(layout, kind, reg_covar):
     problem = Problem(layout, *kind, np.float64, 200)
-    first, second = problem.moments(reference.moments_full, True, 1)
+    first, second = problem.moments(twins.moments_full, True, 1)
     counts = problem.responsibilities.sum(axis=1)
     floors = reg_covar * np.arange(1.0, first.shape[1] + 1)
     results = []
-    for kernel in (covariances_full, reference.covariances_full):
+    for kernel in (covariances_full, twins.covariances_full):
         out = np.full_like(second, np.nan)
         kernel(first, second, counts, problem.offsets, floors, out)
         results.append(out)
@@ -287,11 +287,11 @@ def test_covariances_full(layout, kind, reg_covar):
 @over(layout=LAYOUTS, kind=KINDS, spherical=[True, False])
 def test_covariances_diag(layout, kind, spherical):
     problem = Problem(layout, *kind, np.float64, 200)
-    first, second = problem.moments(reference.moments_diag, False, 1)
+    first, second = problem.moments(twins.moments_diag, False, 1)
     counts = problem.responsibilities.sum(axis=1)
     floors = 1e-3 * np.arange(1.0, first.shape[1] + 1)
     results = []
-    for kernel in (covariances_diag, reference.covariances_diag):
+    for kernel in (covariances_diag, twins.covariances_diag):
         out = np.full_like(second, np.nan)
         kernel(first, second, counts, problem.offsets, floors, spherical, out)
         results.append(out)
@@ -315,7 +315,7 @@ def test_consensus_rounds(n_agents, n_rounds, n_values, dtype, n_threads):
     start = np.random.default_rng(n_agents).normal(size=(n_agents, n_values)).astype(dtype)
     found, wanted = start.copy(), start.copy()
     consensus_rounds(*csr, weights, found, np.ones(n_rounds), n_threads)
-    reference.consensus_rounds(*csr, weights, wanted, np.ones(n_rounds), 1)
+    twins.consensus_rounds(*csr, weights, wanted, np.ones(n_rounds), 1)
     assert_close(found, wanted, dtype)
     power = np.linalg.matrix_power(mixing.toarray(), n_rounds)
     assert_close(found, (power @ start).astype(dtype), dtype)
@@ -335,7 +335,7 @@ def test_neighbour_rounds_are_those_of_all_agents(dtype, n_threads):
     steps = np.array([1.0, 1.7, 1.4, 1.3])
     csr = (mixing.indptr.astype(np.int32), mixing.indices.astype(np.int32))
     weights = mixing.data.astype(dtype)
-    reference.consensus_rounds(*csr, weights, wanted, steps, 1)
+    twins.consensus_rounds(*csr, weights, wanted, steps, 1)
     loose = 1e-4 if dtype == np.float32 else 1e-12
     for step in steps:
         twin = there.copy()
@@ -343,7 +343,7 @@ def test_neighbour_rounds_are_those_of_all_agents(dtype, n_threads):
             indptr = csr[0][rows.start : rows.stop + 1]
             inner = slice(indptr[0], indptr[-1])
             part = (indptr - indptr[0], csr[1][inner], weights[inner], here)
-            reference.neighbour_round(*part, twin[rows], step, 1)
+            twins.neighbour_round(*part, twin[rows], step, 1)
             neighbour_round(*part, there[rows], step, n_threads)
         np.testing.assert_allclose(there, twin, rtol=loose, atol=loose)
         here, there = there, here

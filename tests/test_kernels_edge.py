@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from vpem._core import reference
 from vpem._core.cholesky import cholesky_blocks
 from vpem._core.consensus import consensus_rounds
 from vpem._core.covariances import covariances_diag, covariances_full
@@ -15,6 +14,7 @@ from vpem.network.graph import make_graph
 from vpem.network.mixing import mixing_matrix
 
 from .tables import each, over
+from .twins import mixture as twins
 
 DTYPES = (np.float64, np.float32)
 
@@ -104,7 +104,7 @@ def test_blocks_that_are_not_positive_definite_are_flagged(name, dtype):
     assert (whiteners[middle] == 0).all()
     np.testing.assert_array_equal(whiteners[:4], whiteners[-4:])
     assert log_dets[0, 0] == pytest.approx(np.log(11), rel=1e-6)
-    twin = factor(blocks, reference.cholesky_blocks)
+    twin = factor(blocks, twins.cholesky_blocks)
     np.testing.assert_array_equal(twin[2], failed)
     np.testing.assert_allclose(whiteners, twin[0], rtol=1e-5)
 
@@ -119,7 +119,7 @@ def test_a_column_that_others_leave_nothing_but_rounding_of_is_singular(dtype, d
     block = shape @ shape.T
     block *= np.outer(*[np.r_[np.ones(d - 1), unit]] * 2)
     block = block.astype(dtype)
-    for kernel in (cholesky_blocks, reference.cholesky_blocks):
+    for kernel in (cholesky_blocks, twins.cholesky_blocks):
         assert factor([block], kernel)[2].tolist() == [[int(part < 1)]]
 
 
@@ -205,7 +205,7 @@ EXTREMES = {
 def test_normalise_with_extreme_sums(name):
     sums, weights = EXTREMES[name]
     responsibilities, log_likelihoods = normalised(sums, weights)
-    twin = normalised(sums, weights, kernel=reference.normalise)
+    twin = normalised(sums, weights, kernel=twins.normalise)
     shares = twin[0] / twin[0].sum()
     np.testing.assert_allclose(responsibilities, shares, rtol=1e-13, atol=1e-300)
     np.testing.assert_allclose(log_likelihoods, twin[1], rtol=1e-13)
@@ -237,7 +237,7 @@ def test_differences_of_extreme_sums_have_the_same_responsibilities(name, dtype)
     if (sums == sums[0, 0]).all():  # weights that rounding hides beside whole terms are left
         wanted = [weights]
     found, firsts = differ(sums, dtype)
-    twin, same = differ(sums, dtype, reference.differences)
+    twin, same = differ(sums, dtype, twins.differences)
     np.testing.assert_allclose(found, twin, rtol=1e-6 if dtype == np.float32 else 1e-14)
     assert firsts == pytest.approx(same, rel=1e-14)
     assert np.isfinite(found).all()
@@ -330,13 +330,13 @@ def test_components_without_weight(tied, twin):
     scatter = np.array([20.0, 0.0, 10.0, 24.0])
     second = scatter if tied else np.concatenate([np.zeros(4), scatter])
     out = np.full(4 * copies, np.nan)
-    full = reference.covariances_full if twin else covariances_full
+    full = twins.covariances_full if twin else covariances_full
     full(first, second, counts, offsets, np.full(2, 0.5), out)
     expected = [4.5, 0.5, 0.5, 2.5]
     assert out.tolist() == (expected if tied else [0.5, 0, 0, 0.5, *expected])
     diagonal = second.reshape(copies, 4)[:, [0, 3]].copy()
     variances = np.full((copies, 2), np.nan)
-    diag = reference.covariances_diag if twin else covariances_diag
+    diag = twins.covariances_diag if twin else covariances_diag
     diag(first, diagonal, counts, offsets, np.full(2, 0.5), False, variances)
     assert variances.tolist() == ([[4.5, 2.5]] if tied else [[0.5, 0.5], [4.5, 2.5]])
 

@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vpem._core import latents, reference_models
+from vpem._core import latents
 from vpem._core.langevin import langevin
-from vpem._core.reference_models import BY_CL_AND_KE, ORAL
 from vpem.network.codecs import parse_codec
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import Streams, from_long
@@ -16,6 +15,8 @@ from vpem.saem.models.mixed import OneCompartmentModel
 from vpem.saem.samplers import Langevin
 
 from .tables import over
+from .twins import models as numpy_twins
+from .twins.models import BY_CL_AND_KE, ORAL
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 
@@ -71,7 +72,7 @@ def filled(law, z):
 def test_laws_are_their_twins_and_gradients_are_derivatives(code, seed):
     rng = np.random.default_rng(seed)
     given = rows_of(code, rng)
-    ours, twin = latents.Curves(*given), reference_models.Curves(*given)
+    ours, twin = latents.Curves(*given), numpy_twins.Curves(*given)
     z = rng.uniform(0.1, 1, (3, 5, 2))
     values, slopes = filled(ours, z)
     assert np.isfinite(values).all()

@@ -8,7 +8,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.special import gammaln
 
 from vpem import connect_workers, make_graph
-from vpem._core import reference_models, topics
+from vpem._core import topics
 from vpem.errors import FileError, InputError
 from vpem.network.partition import evenly
 from vpem.saem.fit import fit_saem
@@ -21,6 +21,7 @@ from vpem.saem.topics import completion
 
 from .resume_support import check_resumes
 from .tables import each
+from .twins import models as numpy_twins
 
 RNG = np.random.default_rng(3)
 TRUE = RNG.dirichlet(np.full(30, 0.1), 3)
@@ -45,7 +46,7 @@ def test_kernels_do_what_their_twins_do(n_topics, n_chains):
     phi = np.ascontiguousarray(RNG.dirichlet(np.ones(12), n_topics).T)
     z = RNG.normal(size=(n_chains, 9, n_topics)) * 3
     keys = np.ascontiguousarray(Streams.of(model.individuals.names, 1).keys_at(2, 4))
-    shares = reference_models.shares_of(z)
+    shares = numpy_twins.shares_of(z)
     group = np.array([0, 1, -1, 1, 0, 0, 1, 1, 0])
 
     def run(kernels, n_threads):
@@ -59,7 +60,7 @@ def test_kernels_do_what_their_twins_do(n_topics, n_chains):
         kernels.bound_of_topics(*rows, phi, 0.3, 50, 1e-6, gamma, bound, n_threads)
         return moved, out, value, slope, gamma, bound
 
-    for ours, theirs in zip(run(topics, 2), run(reference_models, 1), strict=True):
+    for ours, theirs in zip(run(topics, 2), run(numpy_twins, 1), strict=True):
         np.testing.assert_allclose(ours, theirs, 1e-9, 1e-9)
 
 

@@ -46,10 +46,10 @@ def clone(tmp_path_factory):
     "program",
     [
         ["-c", "import vpem; vpem.fit_vpem"],
-        ["-c", "from vpem._core import reference"],
+        ["-c", "from vpem._core import sweep"],
         ["-m", "pytest", "-p", "no:cacheprovider"],
     ],
-    ids=["attribute", "twin", "pytest"],
+    ids=["attribute", "kernel", "pytest"],
 )
 def test_a_folder_without_kernels_says_what_to_do(clone, program):
     ended = python(program, clone)

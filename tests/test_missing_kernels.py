@@ -5,12 +5,12 @@ import itertools
 import numpy as np
 
 from vpem._core import missing as kernels
-from vpem._core import reference_assign as twins
 from vpem.network.partition import Blocks
 from vpem.terms.rows import pattern_plan
 
 from .missing_support import random_mixture
 from .tables import over
+from .twins import assign as twins
 
 
 def kernel_case(m, widths, k, seed, dtype, tied=False, share=0.4, roots=1):

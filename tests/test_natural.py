@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from vpem._core import codecs as kernels
-from vpem._core import reference_codecs as twins
 from vpem.errors import InputError, NumericalError
 from vpem.network.codecs import Natural, draw_keys, parse_codec
 
 from .tables import each, over
+from .twins import codecs as twins
 
 SIZES = (1, 2, 7, 8, 9, 63, 257, 4095, 4096, 4097, 12_365)
 BITS = (9, 10, 11, 12, 16, 17, 24)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from vpem import NotConvergedWarning, connect, fit_vpem, make_graph
-from vpem._core import reference
 from vpem._core.sweep import instruction_set, sweep
 from vpem._core.threads import one_blas_thread
 from vpem.network.partition import contiguous
 
 from .tables import each, over
+from .twins import mixture as twins
 
 WIDTHS = ([1], [5], [8, 3], [1] * 7, [30, 2], [101], [27, 28, 29], [4, 0, 1], [0, 2])
 SETS = ("base", "avx2", "avx512")
@@ -94,9 +94,7 @@ def test_sweep_is_its_twin(instructions, widths, precision):
                 )  # fmt: skip
                 if n_samples % 2:
                     given["row_weights"] = rng.uniform(0, 2, n_samples)
-                assert_close(
-                    run(sweep, given, dtype), run(reference.sweep, given, dtype), tolerance
-                )
+                assert_close(run(sweep, given, dtype), run(twins.sweep, given, dtype), tolerance)
 
 
 def test_threads_do_not_show(instructions):
@@ -125,7 +123,7 @@ def test_no_rows_add_nothing(instructions):
 @each("scale", [1e-150, 1e-30, 1e30, 1e150])
 def test_huge_and_tiny_units(instructions, scale):
     given = draw(np.random.default_rng(4), 300, [3, 30], 3, scale=scale)
-    found, wanted = run(sweep, given), run(reference.sweep, given)
+    found, wanted = run(sweep, given), run(twins.sweep, given)
     np.testing.assert_allclose(found[0], wanted[0], rtol=1e-11)
     np.testing.assert_allclose(found[1], wanted[1], rtol=1e-10)
     for mine, twin in zip(found[2:], wanted[2:], strict=True):
@@ -136,7 +134,7 @@ def test_rows_out_of_reach_of_every_component(instructions):
     given = draw(np.random.default_rng(5), 100, [2], 3)
     given["rows"][17] = 1e200
     with np.errstate(over="ignore"):
-        found, wanted = run(sweep, given), run(reference.sweep, given)
+        found, wanted = run(sweep, given), run(twins.sweep, given)
     assert found[0] == wanted[0] == -np.inf
     np.testing.assert_allclose(found[1], wanted[1], rtol=1e-12)
 
@@ -150,7 +148,7 @@ def test_a_number_that_is_not_one_is_not_hidden(instructions):
 def test_a_component_without_weight_takes_no_row(instructions):
     given = draw(np.random.default_rng(7), 300, [4], 3)
     given["log_weights"][0, 1] = -np.inf
-    found, wanted = run(sweep, given), run(reference.sweep, given)
+    found, wanted = run(sweep, given), run(twins.sweep, given)
     assert found[1][0, 1] == 0
     assert_close(found, wanted, 1e-11)
 
@@ -179,7 +177,7 @@ def test_components_far_away_are_left_half_computed(instructions, widths, how, p
     for row_weights in (np.empty(0), np.random.default_rng(0).uniform(0.5, 2, 9001)):
         given["row_weights"] = row_weights
         some = run(sweep, given, dtype, least)
-        assert_close(some, run(reference.sweep, given, dtype, least), tolerance)
+        assert_close(some, run(twins.sweep, given, dtype, least), tolerance)
         if dtype == np.float64:
             assert_close(some, run(sweep, given), 1e-13)
             assert_close(run(sweep, given, least=least, n_threads=2), some, 1e-13)
@@ -198,7 +196,7 @@ def test_a_guess_that_is_wrong_changes_nothing(instructions):
     given = far_apart([40])
     given["means"][:, :20] = given["means"][0, :20]  # the first features say nothing
     given["rows"][:, :20] = given["means"][0, :20]
-    assert_close(run(sweep, given, least=1e-25), run(reference.sweep, given, least=1e-25), 1e-11)
+    assert_close(run(sweep, given, least=1e-25), run(twins.sweep, given, least=1e-25), 1e-11)
 
 
 @each("number", [np.nan, 1e200])
@@ -206,7 +204,7 @@ def test_numbers_out_of_range_are_not_hidden_where_components_are_far_apart(inst
     given = far_apart([40])
     given["rows"][17, 30] = number
     with np.errstate(over="ignore"):
-        found, wanted = (run(each, given, least=1e-25) for each in (sweep, reference.sweep))
+        found, wanted = (run(each, given, least=1e-25) for each in (sweep, twins.sweep))
     np.testing.assert_array_equal(found[0], wanted[0])
     assert not np.isfinite(found[0]).any()
 

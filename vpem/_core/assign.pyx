@@ -220,7 +220,7 @@ def nearest_rows(
 ):
     """Find the nearest centres of rows, and their squared distances.
 
-    See `vpem._core.reference_assign.nearest_rows`.
+    See `tests.twins.assign.nearest_rows`.
     """
     cdef Py_ssize_t n_samples = rows.shape[0], d = rows.shape[1], n_centres = centres.shape[0]
     cdef Py_ssize_t chunk, size, n_chunks, thread
@@ -582,7 +582,7 @@ def follow_rows(
 ):
     """Assign the rows of workers after their centres have moved, and keep their clusters' sums.
 
-    See `vpem._core.reference_assign.follow_rows`.
+    See `tests.twins.assign.follow_rows`.
     """
     cdef Py_ssize_t n_samples = rows.shape[0], d = rows.shape[1], n_centres = centres.shape[1]
     cdef Py_ssize_t n_roots = centres.shape[0], n_workers = bounds.shape[0] - 1
@@ -710,7 +710,7 @@ def inertias_of(
 ):
     """Inertias of workers' rows by their moments.
 
-    See `vpem._core.reference_assign.inertias_of`.
+    See `tests.twins.assign.inertias_of`.
     """
     cdef Py_ssize_t worker, root, n_centres = centres.shape[1], d = centres.shape[2]
     cdef const double* point = &about[0] if d else NULL
@@ -734,7 +734,7 @@ def measure_rows(
 ):
     """Squared distances of rows to the centres of their clusters, and their sums.
 
-    See `vpem._core.reference_assign.measure_rows`.
+    See `tests.twins.assign.measure_rows`.
     """
     cdef Py_ssize_t n_samples = rows.shape[0], d = rows.shape[1], n_workers = bounds.shape[0] - 1
     cdef Py_ssize_t size = centres.shape[1] * d, most, step, n_chunks, n_places, chunk, piece
@@ -781,7 +781,7 @@ def distances_to(
 ):
     """Squared distances of all rows to a few points.
 
-    See `vpem._core.reference_assign.distances_to`.
+    See `tests.twins.assign.distances_to`.
     """
     cdef Py_ssize_t n_samples = rows.shape[0], d = rows.shape[1], n_points = points.shape[0]
     cdef Py_ssize_t m, n, k, own, size, part, n_parts

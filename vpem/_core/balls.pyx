@@ -40,7 +40,7 @@ def ball(
 ):
     """Write the nodes within `hops` of `root` into `queue` and return how many they are.
 
-    See the twin in `reference_codecs` for the arguments. Nodes whose stamp is `mark` or more are
+    See the twin in `tests.twins.codecs` for the arguments. Nodes whose stamp is `mark` or more are
     walls: a removed node carries the greatest integer for ever.
     """
     cdef int size
@@ -82,7 +82,7 @@ def hops_from(
 ):
     """Write every node's distance from `root` into `steps` and return the greatest.
 
-    See the twin in `reference_codecs` for the arguments.
+    See the twin in `tests.twins.codecs` for the arguments.
     """
     cdef int most
     with nogil:

@@ -46,7 +46,7 @@ def cholesky_blocks(
 ):
     """Whitening factor ``L^-1`` and ``log|Sigma|`` of every covariance block, ``Sigma = L L^T``.
 
-    See `vpem._core.reference.cholesky_blocks`.
+    See `tests.twins.mixture.cholesky_blocks`.
     """
     cdef Py_ssize_t n_blocks = offsets.shape[0] - 1
     cdef Py_ssize_t b, c, start = 0, size

@@ -225,7 +225,7 @@ def dither_encode(
 ):
     """Pack every row by random dithering.
 
-    See `vpem._core.reference_codecs.dither_encode`.
+    See `tests.twins.codecs.dither_encode`.
     """
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
     cdef Py_ssize_t n_parts = n_rows * in_parts(n_values, dither_tile(bucket))
@@ -246,7 +246,7 @@ def dither_decode(
 ):
     """Unpack every row of `dither_encode`.
 
-    See `vpem._core.reference_codecs.dither_decode`.
+    See `tests.twins.codecs.dither_decode`.
     """
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
     cdef int width = bit_length(levels) + 1
@@ -281,7 +281,7 @@ def dither_transmit(
 ):
     """Pack and unpack every row, tile by tile in cache.
 
-    See `vpem._core.reference_codecs.dither_transmit`.
+    See `tests.twins.codecs.dither_transmit`.
     """
     cdef Py_ssize_t n_values = values.shape[1], tile = dither_tile(bucket)
     cdef Py_ssize_t most = min(tile, n_values), width = bit_length(levels) + 1
@@ -404,7 +404,7 @@ def natural_encode(
 ):
     """Pack every row as short floating point numbers, rounded at random.
 
-    See `vpem._core.reference_codecs.natural_encode`.
+    See `tests.twins.codecs.natural_encode`.
     """
     cdef Py_ssize_t n_parts = values.shape[0] * in_parts(values.shape[1], TILE)
     n_threads = worth(n_threads, n_parts, 2.0 * values.shape[0] * values.shape[1])
@@ -421,7 +421,7 @@ def natural_decode(
 ):
     """Unpack every row of `natural_encode`.
 
-    See `vpem._core.reference_codecs.natural_decode`.
+    See `tests.twins.codecs.natural_decode`.
     """
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
     cdef Py_ssize_t n_tiles = in_parts(n_values, TILE), i, row, first
@@ -449,7 +449,7 @@ def natural_transmit(
 ):
     """Pack and unpack every row, tile by tile in cache.
 
-    See `vpem._core.reference_codecs.natural_transmit`.
+    See `tests.twins.codecs.natural_transmit`.
     """
     cdef Py_ssize_t n_parts = values.shape[0] * in_parts(values.shape[1], TILE)
     n_threads = worth(n_threads, n_parts, 3.0 * values.shape[0] * values.shape[1])
@@ -589,7 +589,7 @@ def sparse_encode(
 ):
     """Pack the largest values of every row, or some at random.
 
-    See `vpem._core.reference_codecs.sparse_encode`.
+    See `tests.twins.codecs.sparse_encode`.
     """
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1], row
     n_threads = worth(n_threads, n_rows, 8.0 * n_rows * n_values)
@@ -614,7 +614,7 @@ def sparse_decode(
 ):
     """Unpack every row of `sparse_encode`.
 
-    See `vpem._core.reference_codecs.sparse_decode`.
+    See `tests.twins.codecs.sparse_decode`.
     """
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1], row
     n_threads = worth(n_threads, n_rows, 0.3 * n_rows * n_values)
@@ -636,7 +636,7 @@ def sparse_transmit(
 ):
     """Pack and unpack every row.
 
-    See `vpem._core.reference_codecs.sparse_transmit`.
+    See `tests.twins.codecs.sparse_transmit`.
     """
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1], row
     cdef Py_ssize_t room = (n_kept * bit_length(n_values - 1) + 7) // 8 + 4 * n_kept
@@ -714,7 +714,7 @@ def cast_encode(
 ):
     """Pack every row as floating point numbers of 2, 4 or 8 bytes.
 
-    See `vpem._core.reference_codecs.cast_encode`.
+    See `tests.twins.codecs.cast_encode`.
     """
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1], row
     n_threads = worth(n_threads, n_rows, 0.7 * n_rows * n_values)
@@ -734,7 +734,7 @@ def cast_decode(
 ):
     """Unpack every row of `cast_encode`.
 
-    See `vpem._core.reference_codecs.cast_decode`.
+    See `tests.twins.codecs.cast_decode`.
     """
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1], row
     n_threads = worth(n_threads, n_rows, 0.7 * n_rows * n_values)
@@ -754,7 +754,7 @@ def cast_transmit(
 ):
     """Pack and unpack every row, tile by tile in cache.
 
-    See `vpem._core.reference_codecs.cast_transmit`.
+    See `tests.twins.codecs.cast_transmit`.
     """
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
     cdef Py_ssize_t n_tiles = in_parts(n_values, TILE), i, row, first, count

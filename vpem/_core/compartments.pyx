@@ -288,7 +288,7 @@ def curves(
     double[:, :, ::1] slopes,          # OUT (chains, N, m)  or (0, 0, 0): none
     int n_threads,
 ):
-    """Concentrations of individuals in chains, see `vpem._core.reference_models.curves`."""
+    """Concentrations of individuals in chains, see `tests.twins.models.curves`."""
     cdef Py_ssize_t n = phi.shape[1], i
     cdef bint with_slopes = slopes.shape[0] > 0
     cdef double each = 100.0 * (1 + times.shape[0] * (1 + dose_times.shape[0]) / max(1, n))

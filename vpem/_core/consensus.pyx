@@ -61,7 +61,7 @@ def consensus_rounds(
 ):
     """Run S rounds between neighbours on ``states``: ``W^S states`` where all steps are 1.
 
-    See `vpem._core.reference.consensus_rounds`.
+    See `tests.twins.mixture.consensus_rounds`.
     """
     cdef Py_ssize_t n_agents = states.shape[0], n_values = states.shape[1]
     cdef Py_ssize_t n_rounds = steps.shape[0]
@@ -102,7 +102,7 @@ def neighbour_round(
     """Run one round for some agents: ``mixed = step W states + (1 - step) mixed``.
 
     V must be a multiple of `ROUND_WIDTH` and both arrays must begin at a multiple of 64 bytes.
-    See `vpem._core.reference.neighbour_round`.
+    See `tests.twins.mixture.neighbour_round`.
     """
     cdef Py_ssize_t n_agents = indptr.shape[0] - 1, width = states.shape[1], n
     if n_agents <= 0 or width == 0:

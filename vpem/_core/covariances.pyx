@@ -11,7 +11,7 @@ def covariances_full(
 ):
     """Covariance of every block about its new mean, plus ``reg_covar`` on the diagonal.
 
-    See `vpem._core.reference.covariances_full`.
+    See `tests.twins.mixture.covariances_full`.
     """
     cdef Py_ssize_t n_components = first_moment.shape[0], n_roots = counts.shape[0]
     cdef Py_ssize_t n_blocks = offsets.shape[0] - 1
@@ -64,7 +64,7 @@ def covariances_diag(
 ):
     """Variance of every feature about its new mean, averaged inside a block if ``spherical``.
 
-    See `vpem._core.reference.covariances_diag`.
+    See `tests.twins.mixture.covariances_diag`.
     """
     cdef Py_ssize_t n_components = first_moment.shape[0], n_roots = counts.shape[0]
     cdef Py_ssize_t n_copies = second_moment.shape[0]

@@ -176,7 +176,7 @@ def assign_features(
 ):
     """Assign rows to their nearest centres by differences that hubs have, in every root's eyes.
 
-    See `vpem._core.reference_assign.assign_features`.
+    See `tests.twins.assign.assign_features`.
     """
     cdef Py_ssize_t n_samples = rows.shape[0], n_centres = centres.shape[0]
     cdef Py_ssize_t size, total, n_shares, share, thread, begin, last, n, root

@@ -99,7 +99,7 @@ def cell_terms(
 ):
     """Add the terms of features that are categories, looked up.
 
-    See `vpem._core.reference_models.cell_terms`.
+    See `tests.twins.models.cell_terms`.
     """
     cdef Py_ssize_t n_samples = rows.shape[0], n = rows.shape[1], m, width
     cdef double work = 1.5 * n + 0.3 * n * table.shape[1] + 3.0 * offsets.shape[0]
@@ -153,7 +153,7 @@ def cell_moments(
 ):
     """Add the responsibilities of these rows to the counts of each feature's levels.
 
-    See `vpem._core.reference_models.cell_moments`.
+    See `tests.twins.models.cell_moments`.
     """
     cdef Py_ssize_t n_samples = rows.shape[0], n = rows.shape[1]
     cdef Py_ssize_t n_components = responsibilities.shape[2], n_cells = counts.shape[0] + 2
@@ -273,7 +273,7 @@ def product_terms(
 ):
     """Add terms that are sums of a few functions of each value, times parameters.
 
-    See `vpem._core.reference_models.product_terms`.
+    See `tests.twins.models.product_terms`.
     """
     cdef Py_ssize_t n_samples = rows.shape[0], d = rows.shape[1], n_factors = table.shape[0] - 1
     cdef Py_ssize_t n_components = table.shape[2], width = (n_components + 3) // 4 * 4
@@ -375,7 +375,7 @@ def product_moments(
 ):
     """Add each function of these rows' values, times responsibilities, to the sums.
 
-    See `vpem._core.reference_models.product_moments`.
+    See `tests.twins.models.product_moments`.
     """
     cdef Py_ssize_t n_samples = rows.shape[0], d = rows.shape[1], n_factors = sums.shape[0] - 1
     cdef Py_ssize_t n_components = responsibilities.shape[2], n_blocks = offsets.shape[0] - 1

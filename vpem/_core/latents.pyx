@@ -51,7 +51,7 @@ cdef class Latents:
         double[:, ::1] values,                 # OUT (chains, n)  log-density, up to a constant
         double[:, :, ::1] slopes,              # OUT (chains, n, q)
     ):
-        """See `vpem._core.reference_models`."""
+        """See `tests.twins.models`."""
         cdef Py_ssize_t i, c
         cdef Law law
         for i in range(self.n):

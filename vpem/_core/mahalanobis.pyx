@@ -61,7 +61,7 @@ def mahalanobis_full(
 ):
     """Terms ``log|Sigma| + (x - mu)^T Sigma^-1 (x - mu)`` of blocks with full covariance.
 
-    See `vpem._core.reference.mahalanobis_full`.
+    See `tests.twins.mixture.mahalanobis_full`.
     """
     cdef Py_ssize_t n_samples = rows.shape[0], d = rows.shape[1]
     cdef Py_ssize_t n_tiles = (n_samples + TILE - 1) // TILE
@@ -121,7 +121,7 @@ def mahalanobis_diag(
 ):
     """Terms of blocks with diagonal covariance (squared distances when all precisions are one).
 
-    See `vpem._core.reference.mahalanobis_diag`.
+    See `tests.twins.mixture.mahalanobis_diag`.
     """
     cdef Py_ssize_t n_samples = rows.shape[0], d = rows.shape[1], m
     cdef double work = d / 2.0 + 1.5 * (offsets.shape[0] - 1)

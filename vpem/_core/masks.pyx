@@ -101,7 +101,7 @@ def add_scaled(
 ):
     """Add ``round(values scales)``; the place of the first that does not fit, or -1.
 
-    See `vpem._core.reference_codecs.add_scaled`.
+    See `tests.twins.codecs.add_scaled`.
     """
     cdef Py_ssize_t count = values.shape[0], n_tiles = tiles_of(count), tile, begin
     cdef Py_ssize_t each = scales.shape[0] > 1
@@ -130,7 +130,7 @@ def values_of(
 ):
     """Put ``ring / scales`` into ``values``; the place of the first beyond ``most``, or -1.
 
-    See `vpem._core.reference_codecs.values_of`.
+    See `tests.twins.codecs.values_of`.
     """
     cdef Py_ssize_t count = ring.shape[0], n_tiles = tiles_of(count), tile, begin
     cdef Py_ssize_t each = scales.shape[0] > 1
@@ -204,7 +204,7 @@ def add_tag(
     const uint64_t[:, ::1] powers,   # IN    (BLOCK, 4)
     uint64_t[::1] tag,               # INOUT (2,)
 ):
-    """Go on with a tag by the words of a ring vector: see `vpem._core.reference_codecs.add_tag`."""
+    """Go on with a tag by the words of a ring vector: see `tests.twins.codecs.add_tag`."""
     cdef Py_ssize_t count = ring.shape[0], begin, j, some
     cdef uint64_t low[3]
     cdef uint64_t high[3]

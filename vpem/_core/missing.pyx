@@ -222,7 +222,7 @@ def marginal_full(
 ):
     """Terms ``log|Sigma_oo| + (x_o - mu_o)^T Sigma_oo^-1 (x_o - mu_o)`` of what is observed.
 
-    See `vpem._core.reference_assign.marginal_full`.
+    See `tests.twins.assign.marginal_full`.
     """
     cdef Py_ssize_t n_tiles = tiles.shape[0], d = rows.shape[1], widest = 1, t, b, left, begin
     cdef Py_ssize_t n_copies = log_dets.shape[0]
@@ -446,7 +446,7 @@ def marginal_moments_full(
 ):
     """Add the expected moments of the blocks of these rows about ``shifts``.
 
-    See `vpem._core.reference_assign.marginal_moments_full`.
+    See `tests.twins.assign.marginal_moments_full`.
     """
     cdef Py_ssize_t n_tiles = tiles.shape[0], d = rows.shape[1], n_components = means.shape[0]
     cdef Py_ssize_t widest = 1, squares = 0, t, b, left, begin, n_copies, share, n_shares
@@ -543,7 +543,7 @@ def marginal_diag(
 ):
     """Terms of the observed values of blocks with diagonal covariance.
 
-    See `vpem._core.reference_assign.marginal_diag`.
+    See `tests.twins.assign.marginal_diag`.
     """
     cdef Py_ssize_t n_rows = rows.shape[0], d = rows.shape[1], m
     if n_rows == 0 or d == 0:
@@ -605,7 +605,7 @@ def marginal_moments_diag(
 ):
     """Add the weighted moments of the observed values about ``shifts``, feature by feature.
 
-    See `vpem._core.reference_assign.marginal_moments_diag`.
+    See `tests.twins.assign.marginal_moments_diag`.
     """
     cdef Py_ssize_t n_rows = rows.shape[0], d = rows.shape[1]
     cdef Py_ssize_t n_tiles = (n_rows + TILE - 1) // TILE

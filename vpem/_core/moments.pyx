@@ -69,7 +69,7 @@ def moments_full(
 ):
     """Add the weighted moments of these rows about ``shifts``, block by block.
 
-    See `vpem._core.reference.moments_full`.
+    See `tests.twins.mixture.moments_full`.
     """
     cdef Py_ssize_t n_samples = rows.shape[0], d = rows.shape[1]
     cdef Py_ssize_t n_tiles = (n_samples + TILE - 1) // TILE
@@ -146,7 +146,7 @@ def moments_diag(
 ):
     """Add the weighted moments of these rows about ``shifts``, feature by feature.
 
-    See `vpem._core.reference.moments_diag`.
+    See `tests.twins.mixture.moments_diag`.
     """
     cdef Py_ssize_t n_samples = rows.shape[0], d = rows.shape[1]
     cdef Py_ssize_t n_tiles = (n_samples + TILE - 1) // TILE

@@ -60,7 +60,7 @@ def normalise(
 ):
     """Softmax of ``log pi - s / 2`` over the components, and its normaliser, root by root.
 
-    See `vpem._core.reference.normalise`.
+    See `tests.twins.mixture.normalise`.
     """
     cdef Py_ssize_t n_roots = sums.shape[0], n_samples = sums.shape[1]
     cdef Py_ssize_t n_components = log_weights.shape[1], n_values = sums.shape[2]
@@ -158,7 +158,7 @@ def differences(
 ):
     """How values differ from the first of their row, and the sum of the first ones over the rows.
 
-    See `vpem._core.reference.differences`.
+    See `tests.twins.mixture.differences`.
     """
     cdef Py_ssize_t n_blocks = terms.shape[0], n_samples = terms.shape[1]
     cdef Py_ssize_t n_values = terms.shape[2]

@@ -68,7 +68,7 @@ def rising_terms(
 ):
     """Add the terms of large counts that are negative binomial.
 
-    See `vpem._core.reference_models.rising_terms`.
+    See `tests.twins.models.rising_terms`.
     """
     cdef Py_ssize_t n_samples = rows.shape[0], n = rows.shape[1], m
     cdef double work = <double>EXPENSIVE * n * n_samples * sizes.shape[1]
@@ -126,7 +126,7 @@ def rising_moments(
 ):
     """Add how logarithms of large counts' rising factorials change with the sizes.
 
-    See `vpem._core.reference_models.rising_moments`.
+    See `tests.twins.models.rising_moments`.
     """
     cdef Py_ssize_t n_samples = rows.shape[0], n = rows.shape[1], n_sums = sums.size
     cdef Py_ssize_t n_tiles = (n_samples + TILE - 1) // TILE, tile, share, n_shares, m

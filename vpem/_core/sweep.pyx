@@ -687,7 +687,7 @@ def sweep(
 ):
     """Log-likelihood (R,) and, added to the arrays given, the statistics of all rows.
 
-    See `vpem._core.reference.sweep`.
+    See `tests.twins.mixture.sweep`.
     """
     dtype = np.float64 if real is double else np.float32
     cdef Plan plan

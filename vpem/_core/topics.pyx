@@ -108,7 +108,7 @@ def sweep_topics(
 ):
     """Draw topics of all words, then logarithms of proportions, unscaled, given these.
 
-    See `vpem._core.reference_models.sweep_topics`.
+    See `tests.twins.models.sweep_topics`.
     """
     cdef Py_ssize_t n = z.shape[1], K = z.shape[2], n_chains = z.shape[0], i, c, each, sweep, part
     cdef Py_ssize_t n_sweeps = keys.shape[0] // 2, items = n * n_chains, n_parts
@@ -140,7 +140,7 @@ def means_of_topics(
 ):
     """Expected counts of topics and words, added up over the documents of each group.
 
-    See `vpem._core.reference_models.means_of_topics`.
+    See `tests.twins.models.means_of_topics`.
     """
     cdef Py_ssize_t V = topics.shape[0], K = topics.shape[1], n_chains = shares.shape[0]
     cdef Py_ssize_t v, row, i, c, k, g
@@ -176,7 +176,7 @@ def density_of_topics(
 ):
     """Logarithm of the density of words and of unscaled proportions, and its gradient in these.
 
-    See `vpem._core.reference_models.density_of_topics`.
+    See `tests.twins.models.density_of_topics`.
     """
     cdef Py_ssize_t n = z.shape[1], K = z.shape[2], n_chains = z.shape[0], i, c, k, each, row, part
     cdef Py_ssize_t items = n * n_chains, n_parts
@@ -283,7 +283,7 @@ def bound_of_topics(
 ):
     """Variational bound of each document's log-likelihood, with a Dirichlet law of proportions.
 
-    See `vpem._core.reference_models.bound_of_topics`.
+    See `tests.twins.models.bound_of_topics`.
     """
     cdef Py_ssize_t n = gamma.shape[0], K = gamma.shape[1], i, part, n_parts
     n_threads = worth(n_threads, n, 100.0 * words.shape[0] * K)

@@ -29,7 +29,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.masks import add_scaled, add_tag, values_of
-from vpem._core.reference_codecs import BLOCK, PRIME
 from vpem._core.threads import thread_count
 from vpem.errors import InputError, Setting, VpemError
 from vpem.network.faults import Outlast
@@ -38,6 +37,12 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+
+PRIME = 2**127 - 1
+"""Tags are numbers modulo this."""
+
+BLOCK = 64
+"""Words of a tag at a time."""
 
 KEY_BYTES = 32
 """Of a public key, and of one that a pair shares."""
@@ -314,7 +319,7 @@ class Tag:
     one of them adds a ``pad``, another one each time. Tags add up as the numbers do, so the total's
     must be their sum: who changes totals without knowing ``s`` is found out but for a chance of n
     in 2^127 (Wegman and Carter, 1981). A process without parties has no ``powers`` of ``s`` (see
-    `vpem._core.reference_codecs.add_tag`), and looks at nothing.
+    `tests.twins.codecs.add_tag`), and looks at nothing.
     """
 
     def __init__(self, powers: Ring | None, pad: int, n_own: int) -> None:

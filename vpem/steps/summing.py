@@ -98,7 +98,7 @@ class Differences:
     Iterating yields runs of rows and the sums of their differences from the first number, (R, m, K
     - 1), root by root. ``local`` has each hub's numbers for some rows, (B, m, K). Of these what is
     above the least of a row by more than ``limit`` counts as nearer, so that it does not take the
-    digits of others (`vpem._core.reference.differences`). Into ``rest`` (B, M, K - 1) goes what
+    digits of others (`tests.twins.mixture.differences`). Into ``rest`` (B, M, K - 1) goes what
     others add to the sum; ``beside`` (B,) is added to the sum of first numbers.
     """
 

@@ -116,7 +116,7 @@ class Addends:
 def farthest(holders: Placement, usual: float) -> float:
     """By how much two numbers of a row may differ that are summed, at most the ``usual``.
 
-    Masks are of numbers in a range; `vpem._core.reference.differences` gives twice as much at most.
+    Masks are of numbers in a range; `tests.twins.mixture.differences` gives twice as much at most.
     """
     masks = holders.masks
     return usual if masks is None else min(usual, masks.fixed.largest / 4)

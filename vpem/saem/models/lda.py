@@ -10,7 +10,6 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem._core.reference_models import shares_of
 from vpem._core.threads import thread_count
 from vpem._core.topics import (
     bound_of_topics,
@@ -34,6 +33,13 @@ MOST_COUNT = 10_000_000
 
 AT_ONCE = 1 << 20
 """Numbers that are held at a time where words are predicted."""
+
+
+def shares_of(z: Vector) -> Vector:
+    """Proportions (..., K) of topics: ``exp(z_k) / sum_j exp(z_j)``."""
+    odds = np.exp(z - z.max(axis=-1, keepdims=True))
+    shares: Vector = odds / odds.sum(axis=-1, keepdims=True)
+    return shares
 
 
 class TopicNames(Sequence[str]):

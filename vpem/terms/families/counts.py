@@ -23,7 +23,7 @@ class Products(Family):
     """Features with a cell of each parameter, and sums over rows of a few functions of each."""
 
     kind: ClassVar[int]
-    """Which functions, as `vpem._core.reference_models.product_terms` numbers them."""
+    """Which functions, as `tests.twins.models.product_terms` numbers them."""
 
     sums: ClassVar[tuple[str, ...]] = ("seen", "total")
     """Statistics: responsibilities, and those times each of the functions."""

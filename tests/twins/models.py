@@ -18,6 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma, expit, gammaln, log_ndtr, ndtri, polygamma, psi
 
+from vpem.saem.models.lda import shares_of
+from vpem.saem.structures.formulas import BY_CL_AND_KE, BY_V_AND_KE, LAG, ORAL, TWO
+
 __all__ = [
     "Curves",
     "Lines",
@@ -194,7 +197,6 @@ def rising_moments(
 
 
 Complex = NDArray[np.complex128]
-ORAL, TWO, LAG, BY_CL_AND_KE, BY_V_AND_KE = 1, 2, 4, 8, 16
 STEP = 1e-30
 
 
@@ -416,13 +418,6 @@ def _log_gamma(shape: float, stream: int) -> float:
         if v > 0 and chance < 0.5 * x**2 + d - d * v**3 + d * math.log(v**3):
             return math.log(d * v**3) + more
         place += 2
-
-
-def shares_of(z: Vector) -> Vector:
-    """Proportions (..., K) of topics: ``exp(z_k) / sum_j exp(z_j)``."""
-    odds = np.exp(z - z.max(axis=-1, keepdims=True))
-    found: Vector = odds / odds.sum(axis=-1, keepdims=True)
-    return found
 
 
 def sweep_topics(

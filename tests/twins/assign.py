@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem._core.reference import Floats, Indices, _block_views
+from .mixture import Floats, Indices, _block_views
 
 __all__ = [
     "assign_features",

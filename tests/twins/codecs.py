@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.network.masks import PRIME
+
 __all__ = [
     "add_scaled",
     "add_tag",
@@ -385,12 +387,6 @@ def cast_transmit(
 
 
 Words = NDArray[np.uint64]
-
-PRIME = 2**127 - 1
-"""Tags are numbers modulo this."""
-
-BLOCK = 64
-"""Words of a tag at a time."""
 
 
 def add_scaled(

@@ -1,0 +1,1 @@
+"""NumPy twins of the compiled kernels: the same names and arguments, and the equations."""
