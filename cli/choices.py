@@ -1,8 +1,4 @@
-"""What commands make of options that several of them have: agents, workers, graph, starts, tasks.
-
-A `Task` is what is fitted, once or several times: of the data a process has the columns of its own
-agents, or the rows of its own workers.
-"""
+"""What several commands make of their options: agents, workers, graph, starts, tasks."""
 
 from __future__ import annotations
 
@@ -42,7 +38,7 @@ if TYPE_CHECKING:
 def workers_of(
     source: Dataset, held: WorkerSettings, screen: Screen, sort_by_label: bool = False
 ) -> Workers:
-    """Choose who holds which rows; by default one worker does, which is said."""
+    """Choose who holds which rows; a note says so where one worker holds them all by default."""
     from vpem.files.networks import read_workers
     from vpem.network.partition import by_label, evenly
 
@@ -65,7 +61,7 @@ def workers_of(
 
 
 def graph_of(n_agents: int, names: Sequence[str] | None, graph: GraphSettings) -> Graph:
-    """Choose who talks to whom: a server (star) unless something else is asked for."""
+    """Return the graph that the options describe; by default a server (star)."""
     from vpem.network.graph import make_graph
 
     drawn = graph.radius is not None or graph.mean_degree is not None
@@ -90,7 +86,7 @@ S = TypeVar("S", bound=TableSettings)
 
 
 class StartSettings(Settings, heading="Start"):
-    """Where a fit begins, if it finds no start of its own."""
+    """Where a fit begins; by default it finds a start of its own."""
 
     init_rows: str | None = setting(
         None, "Start with means, or centres, at these rows, counted from 0: 3,77,120."
@@ -118,7 +114,7 @@ class ComponentSettings(FitSettings, heading="Model"):
 
 
 def counts_of(given: int | str) -> list[int]:
-    """Read a number of components, or several; whether one can be fitted is not looked at."""
+    """Read a number of components, or several; whether one can be fitted is not checked."""
     from vpem.checks import read_int
 
     text = str(given)
@@ -134,7 +130,7 @@ def counts_of(given: int | str) -> list[int]:
 
 
 def rows_of(text: str) -> list[int]:
-    """Read row indices given as 3,77,120."""
+    """Read row indices such as 3,77,120."""
     from vpem.checks import read_int
 
     rows = [row for row in map(read_int, text.split(",")) if row is not None]
@@ -159,13 +155,13 @@ def start_model(file: Path, source: Dataset) -> Density:
         return mixture
     if len(columns) != source.n_features:
         raise InputError(
-            f"the starting model has {len(columns)} features, the data {source.n_features}"
+            f"the starting model has {len(columns)} features, the data have {source.n_features}"
         )
     return mixture.renumbered(columns)
 
 
 def _take_levels(source: Dataset, kinds: Kinds, columns: Sequence[int] | None) -> None:
-    """Give data the levels of a model to start from, whose families they must have."""
+    """Code data by the levels of a model to start from, whose families they must have."""
     from vpem.files.families import in_levels_of
 
     have = ("gaussian",) * source.n_features if source.kinds is None else source.kinds.families
@@ -183,7 +179,7 @@ def _take_levels(source: Dataset, kinds: Kinds, columns: Sequence[int] | None) -
 
 
 def with_families_of(files: S, begin: StartSettings) -> S:
-    """Return how files are read where a model to start from says what families features have."""
+    """Return settings of files with the families of features of a model to start from, if any."""
     if begin.init_model is None or files.family is not None:
         return files
     from vpem.files.models import read_model
@@ -197,7 +193,7 @@ def with_families_of(files: S, begin: StartSettings) -> S:
 
 
 def started(how: F, begin: StartSettings, source: Dataset, given: Given) -> F:
-    """Return the settings of a fit with the start that the user names, if any."""
+    """Return the settings of a fit with the start that the user chose, if any."""
     if begin.init_rows is not None:
         return how.changed(init=rows_of(begin.init_rows))
     if begin.init_model is None:
@@ -208,7 +204,7 @@ def started(how: F, begin: StartSettings, source: Dataset, given: Given) -> F:
 
 
 def partition_of(source: Dataset, held: HoldingSettings, networked: bool) -> Partition:
-    """Choose who holds which features; ``networked`` says whether a graph or hops are asked for."""
+    """Choose who holds which features; ``networked``: the user chose a graph or hops."""
     from vpem.network.partition import contiguous, one_or_each
 
     if held.partition is not None:
@@ -226,24 +222,24 @@ def partition_of(source: Dataset, held: HoldingSettings, networked: bool) -> Par
 def stored_graph(
     source: Dataset, held: HoldingSettings, parts: Partition, graph: GraphSettings, screen: Screen
 ) -> Graph:
-    """Choose who talks to whom: as stored in the dataset, unless something is asked for."""
+    """Return the graph stored in the dataset, unless options describe another."""
     from vpem.network.graph import from_edges
 
-    asked = graph.values("graph_seed").values()
-    if source.edges is None or any(value is not None for value in asked):
+    chosen = graph.values("graph_seed").values()
+    if source.edges is None or any(value is not None for value in chosen):
         return graph_of(parts.n_agents, parts.names, graph)
     stored = parts if source.partition is None else source.partition
     if stored.n_agents != parts.n_agents:
         if held.agents is not None:
             screen.note(
-                f"the graph of {stored.n_agents} agents that is stored in the dataset is left "
-                f"aside for --agents {parts.n_agents}, which a server joins; --topology takes "
-                "another"
+                f"the graph of {stored.n_agents} agents stored in the dataset is ignored, since "
+                f"there are --agents {parts.n_agents}, which a server joins; --topology gives "
+                "another graph"
             )
             return graph_of(parts.n_agents, parts.names, graph)
         raise InputError(
-            f"the graph stored in the dataset joins {stored.n_agents} agents, the features are "
-            f"held by {parts.n_agents}; give --topology or --graph"
+            f"the graph stored in the dataset joins {stored.n_agents} agents, but {parts.n_agents} "
+            "hold the features; give --topology or --graph"
         )
     return from_edges(source.edges, parts.n_agents, parts.names, topology="dataset")
 
@@ -280,7 +276,7 @@ def how_summed(report: Report) -> str:
 def tell_of_parameters(
     screen: Screen, how: FitSettings, kind: str, k: int, n_parameters: int, n_rows: int
 ) -> None:
-    """Say that a mixture has more parameters than there are rows, and what has fewer."""
+    """Note that a mixture has more parameters than there are rows, and which have fewer."""
     if n_parameters <= n_rows:
         return
     ways = ["--covariance diag"] * (not kind.endswith(("diag", "spherical")))
@@ -289,35 +285,35 @@ def tell_of_parameters(
     ways += ["fewer components"] * (k > 1)
     listed = " or ".join(filter(None, (", ".join(ways[:-1]), *ways[-1:]))) or "fewer features"
     screen.note(
-        f"{plural(n_parameters, 'parameter')} of {plural(n_rows, 'row')}: the fit may follow "
+        f"{plural(n_parameters, 'parameter')} for {plural(n_rows, 'row')}: the fit may follow "
         f"chance; try {listed}"
     )
 
 
 def tell_of_tree(network: Network, screen: Screen) -> None:
-    """Say in a line, where sums are by consensus, what the same would send along a tree."""
+    """Note, where sums are by consensus, what they would send along a tree."""
     from vpem.sums.connect import along_a_tree
     from vpem.sums.forecast import one_sum
 
     tree = None if screen.quiet else along_a_tree(network)
     if tree is None:
         return
-    here, there = one_sum(network).messages, one_sum(tree).messages
-    if 0 < there < here:
-        # What codecs have written may travel as it is, and so several times as many bytes.
-        how = "" if network.compress else f", exact: {here / there:,.1f} times fewer bytes"
+    rounds, along = one_sum(network).messages, one_sum(tree).messages
+    if 0 < along < rounds:
+        # Along a tree compressed messages may travel exact, and so take several times the bytes.
+        fewer = "" if network.compress else f", exact: {rounds / along:,.1f} times fewer bytes"
         screen.note(
-            f"a sum sends {here:,} messages by consensus; along a spanning tree (--sum tree) it "
-            f"would send {there:,}{how}"
+            f"a sum sends {rounds:,} messages by consensus; along a spanning tree (--sum tree) it "
+            f"would send {along:,}{fewer}"
         )
 
 
 def own_features(
     source: Dataset, network: Network, limit: int | None = None
 ) -> tuple[Any, Sequence[str]]:
-    """Return the columns of this process's agents, of which alone values are kept, and names.
+    """Return the columns of this process's agents, and their names.
 
-    Where they would take more memory than the limit, in bytes, they stay on disk.
+    Where they would take more memory than ``limit`` bytes they stay on disk.
     """
     import numpy as np
 
@@ -344,10 +340,7 @@ def own_features(
 
 
 def own_rows(source: Dataset, held: Workers, network: Network, limit: int | None = None) -> Any:
-    """Return the rows of this process's workers, of which alone values are read.
-
-    Where they would take more memory than the limit, in bytes, they stay on disk.
-    """
+    """Return the rows of this process's workers; beyond ``limit`` bytes they stay on disk."""
     from vpem.files.datasets import Share
     from vpem.files.matrix import FileMatrix
     from vpem.fits.local_rows import read_rows
@@ -363,7 +356,7 @@ def own_rows(source: Dataset, held: Workers, network: Network, limit: int | None
 
 
 def own_weights(source: Dataset, held: Workers, network: Network) -> Any:
-    """Return the weights of what `own_rows` returns."""
+    """Return the weights of the rows of `own_rows`."""
     import numpy as np
 
     from vpem.files.datasets import Share
@@ -382,12 +375,12 @@ def heaviest_of(source: Dataset, column: str | None) -> float:
 
 
 class Task:
-    """Data of a command, of which a process has what its own agents have, and their networks.
+    """What is fitted, once or several times: a process's part of the data, and its networks.
 
-    ``networks`` are this process's parts by hops, by default those of ``sums``; over rows there is
-    one of 0. ``parts`` says who holds which features, or rows; ``names`` are those of agents or
-    workers. There are ``labels_for_fit`` to tell a fit of some rows, and ``warnings`` of each
-    network, until it was made.
+    A process has the columns of its own agents, or the rows of its own workers. ``networks`` are
+    its parts by hops, by default those of ``sums``; over rows there is one, of 0. ``parts`` says
+    who holds which features, or rows; ``names`` are those of agents or workers. A fit has
+    ``labels_for_fit`` of some rows; ``warnings`` are those raised until each network was made.
     """
 
     def __init__(
@@ -419,13 +412,13 @@ class Task:
             joined = stored_graph(source, held, self.parts, graph, run.screen)
             self._sums, self._graph = sums, joined
             if sums.hubs == "likelihood":
-                # Until they are chosen.
+                # Placeholders until `grouped` chooses the hubs.
                 sums, hops = sums.changed(hubs="size", hops=0), [0]
             before, self.warnings = list(heard), {}
             for number in sorted(set(hops or [sums.hops])):
                 last = next(reversed(self.networks), None)
                 if last is not None and len(self.networks[last].whole.hubs) == 1:
-                    # One hub has all agents, and has them from farther away too.
+                    # One hub already has all agents: more hops change nothing.
                     self.networks[number] = self.networks[last]
                     self.warnings[number] = self.warnings[last]
                     continue
@@ -436,7 +429,7 @@ class Task:
         self.names: Sequence[str] = self.parts.names
 
     def grouped(self, how: FitSettings, limit: int | None, private: bool) -> Task:
-        """Put the network of the hubs that these settings choose in the place of the first."""
+        """Replace the first network by that of hubs that the likelihood chooses."""
         if self.over_rows or self._sums.hubs != "likelihood":
             return self
         from vpem.fits.likely_hubs import connect_by_likelihood
@@ -462,13 +455,13 @@ class Task:
 
     @property
     def network(self) -> Network:
-        """The one of fewest hops."""
+        """The network of fewest hops."""
         return self.networks[min(self.networks)]
 
     def data(self, limit: int | None) -> tuple[Any, Any, Report]:
-        """Return what a process has of the data, its weights, and what else a fit is told of them.
+        """Return a process's part of the data, its weights, and further arguments of a fit.
 
-        ``limit`` are bytes of data that this process may have in memory.
+        ``limit`` is how many bytes of data this process may have in memory.
         """
         from vpem.fits.spread import own_columns
 
@@ -486,8 +479,17 @@ class Task:
         if self.labels_for_fit is not None:
             about["labels_for_fit"] = self.labels_for_fit
         if source.kinds is not None:
-            if self.over_rows:
-                _refuse_over_rows(source)
+            other = next(
+                (one for one in zip(source.feature_names, source.kinds.families, strict=True)
+                 if one[1] != "gaussian"), None
+            )  # fmt: skip
+            if self.over_rows and other is not None:
+                raise InputError(
+                    Setting("split", "rows"), " adds up weights, means and scatter of workers' "
+                    "rows, which are all that Gaussian features need, but "
+                    f"{other[0]!r} is {other[1]}; split by features, or leave it out with ",
+                    Setting("drop", other[0]),
+                )  # fmt: skip
             apart = network.agents.apart and not self.over_rows
             about["kinds"] = source.kinds.of(own_columns(network)) if apart else source.kinds
         return X, weights, about
@@ -507,9 +509,9 @@ class Task:
         return fit_spread(X, self.network, shards=True, **more)
 
     def problem(self, kind: type[P], how: FitSettings, limit: int | None, **more: Any) -> P:
-        """Return what is to be fitted by these settings, save components, covariance and restarts.
+        """Return the problem of these settings, but for components, covariance and restarts.
 
-        ``limit`` is that of `data`; ``more`` is what else that kind takes.
+        ``limit`` is that of `data`; ``more`` are further arguments of that kind.
         """
         X, weights, about = self.data(limit)
         how = self.run.protecting(how, 0, self._n_rows)
@@ -524,28 +526,13 @@ class Task:
         return fit if self.over_rows or not self.run.engine.apart else gathered(fit)
 
 
-def _refuse_over_rows(source: Dataset) -> None:
-    """Raise InputError as rows are spread of features that are no Gaussian numbers."""
-    kinds = source.kinds
-    assert kinds is not None
-    name, family = next(
-        one for one in zip(source.feature_names, kinds.families, strict=True)
-        if one[1] != "gaussian"
-    )  # fmt: skip
-    raise InputError(
-        Setting("split", "rows"), " adds up weights, means and scatter of workers' rows, which are "
-        f"all that Gaussian features need, but {name!r} is {family}; spread features, or leave it "
-        "out with ", Setting("drop", name),
-    )  # fmt: skip
-
-
 def settled(source: Dataset, table: TableSettings, held: WorkerSettings) -> Dataset:
-    """Return a dataset whose features have the families that the user says, or values show."""
+    """Return a dataset whose features have the families that the user or their values say."""
     from vpem.files.families import FamilyChoice, settle
 
-    asked = FamilyChoice.of(table.family)
-    if asked is None:
+    choice = FamilyChoice.of(table.family)
+    if choice is None:
         return source
     if isinstance(held, HoldingSettings) and held.split == "features":
-        return settle(source, asked, partition_of(source, held, True))
-    return settle(source, asked)
+        return settle(source, choice, partition_of(source, held, True))
+    return settle(source, choice)

@@ -57,7 +57,7 @@ def describe(
 ) -> None:
     """Show a dataset's size, agents, labels, graph and features.
 
-    Of a table: what each column holds, and what a fit makes of it.
+    Of a table: what each column holds, and how a fit takes it.
 
     Example: vpem data describe data/breast_cancer.h5
     """
@@ -84,7 +84,7 @@ class DatasetFile(FactsFile):
 
 
 class TableFile(DatasetFile):
-    """A table, of data or of results; those of rows and labels alone have no features else."""
+    """A table, of data or of results, which may have no features but labels."""
 
     @cached_property
     def facts(self) -> Report:
@@ -249,12 +249,12 @@ def _filled(
 
 
 class PartyHolding(HoldingSettings, heading="Data", kept=False):
-    """Which party is to have which features."""
+    """Which party gets which features."""
 
     agents: int | None = changed(
         HoldingSettings,
         "agents",
-        help="Divide the features among so many parties, in order. Default: the partition stored "
+        help="Divide the features among this many parties, in order. Default: the partition stored "
         "in the dataset.",
     )
     partition: Path | None = changed(
@@ -267,13 +267,14 @@ def split(
     output: Annotated[
         Path,
         FOLDER,
-        typer.Option("--output", "-o", help="Folder for the files; made if it is not there."),
+        typer.Option("--output", "-o", help="Folder for the files; created if need be."),
     ],
     shuffle: Annotated[
-        bool, typer.Option("--shuffle", help="Put each party's rows in an order of its own.")
+        bool, typer.Option("--shuffle", help="Shuffle the rows of each party on their own.")
     ] = False,
     drop_ids: Annotated[
-        float, typer.Option(help="Share of the rows that each party lacks, drawn for each anew.")
+        float,
+        typer.Option(help="Share of the rows that each party lacks, drawn for each on its own."),
     ] = 0.0,
     seed: Annotated[int, typer.Option(help="Seeds --shuffle and --drop-ids.")] = 0,
     force: Force = False,
@@ -282,10 +283,10 @@ def split(
     held: Annotated[PartyHolding, Without("split workers worker_rows sample_weight")],
     printing: Printing,
 ) -> None:
-    """Cut a dataset into one file a party, with ids.
+    """Cut a dataset into one file for each party, with ids.
 
-    The files are there to try 'vpem fit --parties'. Labels go to the first party; rows without ids
-    are called by their numbers.
+    The files are for trying 'vpem fit --parties'. Labels go to the first party; rows without ids
+    get their numbers.
 
     Example: vpem data split data/breast_cancer.h5 --agents 5 --shuffle --drop-ids 0.05 -o parties
     """
@@ -395,7 +396,9 @@ def fetch(
 
         check_choice("dataset", name, OPEN)
         if given is not None and cache is not None:
-            raise InputError("--cache is where downloads are kept, but with --from there is none")
+            raise InputError(
+                "--cache is for downloads, but with --from there is none; leave one out"
+            )
         if given is None:
             reads("--cache", kept_in(OPEN[name], cache))
         (target,) = _target(output, {"name": name})
@@ -409,7 +412,7 @@ def fetch(
 
 
 EXAMPLES_FOLDER = Path("data")
-"""Where all are copied to: pages and help name them there."""
+"""Where all examples are copied by default, and where pages and help name them."""
 
 
 def _targets(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
@@ -460,7 +463,7 @@ def copy(
             "-o",
             "--output",
             help="Write here; a name that ends in .csv makes a table. Default: the dataset's own "
-            "name, in this folder; of all, the folder data.",
+            "name, in this folder; for all, the folder data.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
@@ -468,7 +471,7 @@ def copy(
 ) -> None:
     """Copy a dataset that comes with vpem, or all of them.
 
-    Once all are in the folder data, examples of help and pages run as they are shown.
+    Once all are in the folder data, the examples of help and pages run as shown.
 
     Example: vpem data copy wine -o wine.csv
 
@@ -480,7 +483,7 @@ def copy(
         if name is None:
             folder = output or EXAMPLES_FOLDER
             copy_all(folder, force)
-            screen.say(f"wrote {len(EXAMPLES)} datasets, and where they are from, to {folder}")
+            screen.say(f"wrote {len(EXAMPLES)} datasets, and their sources, to {folder}")
             return
         check_choice("dataset", name, EXAMPLES)
         (target,) = _targets(output, {"name": name})
@@ -503,11 +506,11 @@ Output = Annotated[Path, WRITTEN, typer.Option("--output", "-o", help="The HDF5 
 
 
 class ImportSettings(TableSettings, heading="Data", kept=False):
-    """What the columns of a table are, and what else becomes of them."""
+    """What the columns of a table are, and which are kept."""
 
     sample_weight: str | None = setting(
         None,
-        "Column of the rows' weights: its name or place. They are written as sample_weight, for "
+        "Column of the rows' weights: its name or place. It is written as sample_weight, for "
         "'vpem fit --sample-weight sample_weight'.",
     )
     missing: str = setting(
@@ -519,10 +522,10 @@ class ImportSettings(TableSettings, heading="Data", kept=False):
 
 
 class ImportHolding(HoldingSettings, heading="Data", kept=False):
-    """Who is to hold which features of a table."""
+    """Who holds which features of a table."""
 
     agents: int | None = changed(
-        HoldingSettings, "agents", help="Divide the features among so many agents, in order."
+        HoldingSettings, "agents", help="Divide the features among this many agents, in order."
     )
 
 
@@ -539,7 +542,7 @@ def import_(
     """Turn a table into a dataset in HDF5, which is read in parts.
 
     Fits read tables as they are; this is for large ones, and to say once who holds which features.
-    Columns of text, dates and constants are left out, which is said. With --family text becomes
+    Columns of text, dates and constants are left out, with a note. With --family text becomes
     categories, whose names are kept.
 
     Example: vpem data import pulsars.csv --no-header --label-column -1 --agents 8 -o pulsars.h5
@@ -572,7 +575,7 @@ def _check_values(dataset: Dataset, keep: bool) -> None:
             check_missing(dataset.X, dataset.feature_names)
         else:
             kept = Setting("missing", "keep")
-            hint = ("say with ", kept, " that they are to be kept as missing")
+            hint = ("keep them as missing with ", kept)
             check_finite(dataset.X, dataset.feature_names, hint)
     except InputError as error:
         raise InputError(f"{dataset.source}: ", *error.parts) from None
@@ -589,11 +592,11 @@ def simulate(
     overlap: Annotated[
         float,
         typer.Option(
-            help="Share of examples that the true mixture itself would assign to a wrong component."
+            help="Share of examples that the true mixture itself assigns to a wrong component."
         ),
     ] = 0.05,
     agents: Annotated[
-        int | None, typer.Option(help="Divide the features among so many agents, in order.")
+        int | None, typer.Option(help="Divide the features among this many agents, in order.")
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed draws the same data.")] = 0,
     force: Force = False,
@@ -633,9 +636,9 @@ def repack(
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a dataset anew in chunks of whole rows.
+    """Rewrite a dataset in chunks of whole rows, which are quick to read.
 
-    These are quick to read. Memory stays small.
+    It takes little memory.
 
     Example: vpem data repack data/wine.h5 -o repacked.h5
     """
@@ -658,7 +661,7 @@ app.command("describe")(describe)
 
 
 def _size(dataset: Dataset, count_missing: bool = False) -> str:
-    """Return what was written, in words."""
+    """Describe what was written."""
     parts = [plural(dataset.n_samples, "row"), plural(dataset.n_features, "feature")]
     parts += ["ids"] if dataset.ids is not None else []
     parts += ["labels"] if dataset.labels is not None else []

@@ -1,4 +1,4 @@
-"""What fitting commands have in common: checks before work, checkpoints, signals, how they end."""
+"""What fitting commands share: checks before work, checkpoints, signals, reports, exit codes."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 
 SAME_KEY = 1.0
-"""Seconds in which a second Ctrl-C is the first one once more: launchers pass it on."""
+"""Seconds within which a second Ctrl-C is the first again, which launchers pass on."""
 
 
 def each_file(path: Path, count: int) -> Path:
-    """Return the file of one of several fits, of so many components: run.k3.ckpt of run.ckpt."""
-    # A folder without a name is refused as it is.
+    """Return the file of one of several fits, by its number of components: run.k3.ckpt."""
+    # A path without a name is refused later.
     return path.with_name(f"{path.stem}.k{count}{path.suffix}") if path.name else path
 
 
@@ -62,14 +62,16 @@ class CheckpointSettings(Settings, heading="Checkpoints", kept=False):
     """Where a run keeps its state."""
 
     checkpoint: Path | None = setting(
-        None, "Keep the state of the run here, to go on with --resume if it is ended.",
+        None, "Keep the state of the run here, to go on with --resume if it is interrupted.",
         file=Role(writes=True, files=_kept),
     )  # fmt: skip
     checkpoint_every: int | None = setting(
         None, "Iterations from one checkpoint to the next. Default: 10.", least=1
     )
     resume: bool = setting(False, "Go on from --checkpoint, to the same result bit by bit.")
-    resume_if_any: bool = setting(False, "As --resume, but begin where there is no checkpoint.")
+    resume_if_any: bool = setting(
+        False, "As --resume, but start at the beginning if there is no checkpoint."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,10 +85,9 @@ class CheckpointSettings(Settings, heading="Checkpoints", kept=False):
 def saver_of(
     how: CheckpointSettings, force: bool, engine: Engine | None = None, gone_on: bool = False
 ) -> FileSaver | None:
-    """Make what keeps checkpoints, or None where none are asked for.
+    """Return a writer of checkpoints, or None without --checkpoint.
 
-    ``force`` lets a checkpoint of another run be replaced; ``gone_on`` says that processes are
-    missing.
+    ``force`` replaces a checkpoint of another run; ``gone_on``: processes are missing.
     """
     if how.checkpoint is None:
         return None
@@ -104,9 +105,9 @@ def saver_of(
 
 @contextmanager
 def catching(saver: FileSaver | None) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end a run at the end of an iteration, its state written.
+    """Let Ctrl-C or SIGTERM stop a run after the iteration, its state written.
 
-    A second Ctrl-C ends it at once. Without a checkpoint nothing is changed.
+    A second Ctrl-C stops it at once. Without a checkpoint signals act as usual.
     """
     if saver is None:
         yield
@@ -139,7 +140,7 @@ P = TypeVar("P", bound=ProgressLine)
 
 
 def _written(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
-    """Return the file of an output; names of shards are known later: see `check_shards`."""
+    """Return the file of an output; those of shards are checked by `check_shards`."""
     return [] if value is None or options.get("shards") else [value]
 
 
@@ -155,14 +156,14 @@ class Output(Printing, heading="Output", kept=False):
     force: bool = setting(False, "Replace an existing output.", local=True, idle=NOTHING_REPLACED)
     publish_anyway: bool = setting(
         False,
-        "In a study: let a model leave that has components of fewer than 5 rows, or singular ones. "
-        "The policy of every party must say publish-anyway = true.",
+        "In a study: publish a model although it has components of fewer than 5 rows, or singular "
+        "ones. The policy of every party must say publish-anyway = true.",
     )
     strict: bool = setting(False, "Exit with 3 if not converged.", heading="Stopping", local=True)
 
 
 class TableOutput(Output, heading="Output", kept=False):
-    """What a command writes that writes tables too."""
+    """What a command writes that also writes tables."""
 
     quote_formulas: bool = setting(
         False,
@@ -174,11 +175,11 @@ class TableOutput(Output, heading="Output", kept=False):
 
 
 class CommandRun:
-    """A fitting command, from what it can refuse before any work to its exit code.
+    """A fitting command, from checks before any work to its exit code.
 
-    ``kind`` is what is written, in the plural. ``saver`` keeps checkpoints, or what else is to be
-    had of the state; ``labels`` says where labels go, of a command that has any, and ``table`` how
-    the table of one dataset was read, with the column of ids that was found.
+    ``kind`` is what it writes, in the plural. ``saver`` keeps states of the run; ``labels`` says
+    where labels go, if any, and ``table`` how the table of one dataset was read, with the column
+    of ids that was found.
     """
 
     def __init__(
@@ -201,7 +202,7 @@ class CommandRun:
         self.engine = self.where.engine
         if out.publish_anyway and not self.where.least_rows:
             raise InputError(
-                "--publish-anyway is of a study, from which a model goes to others; leave it out"
+                "--publish-anyway is for a study, which publishes a model to others; leave it out"
             )
         self.shards = engine.shards
         if out.output is not None and self.where.speaks and not self.shards:
@@ -218,7 +219,7 @@ class CommandRun:
         return available_memory() // neighbours() if limit is None else parse_bytes(limit)
 
     def over(self, network: Network, *, workers: bool = False) -> Network:
-        """Return what this process has of the network of the fit."""
+        """Return this process's part of the network of the fit."""
         from vpem.sums.connect import spread, spread_workers
 
         self.network = network
@@ -226,10 +227,7 @@ class CommandRun:
 
     @contextmanager
     def working(self, kind: Callable[[bool, str | None], P], data: Any = None) -> Iterator[P]:
-        """Show progress, and let signals end the work at a checkpoint, if there is one.
-
-        Where the data stay on disk, it shows how much of them was read.
-        """
+        """Show progress, of reading data on disk too, and stop at a checkpoint on a signal."""
         out = self.out
         kept = out.output or out.json or getattr(out, "labels_file", None)
         unkept = None if kept else "--output FILE"
@@ -243,10 +241,10 @@ class CommandRun:
             progress.close()
 
     def protecting(self, how: FitSettings, width: int, n_rows: int) -> FitSettings:
-        """Return settings by which components of few rows are not in a model that leaves.
+        """Return settings that keep components of few rows out of a published model.
 
-        Full covariances of so many features need rows of their own; 0: their kind is not known.
-        InputError where there are not as many.
+        A full covariance of ``width`` features needs width + 1 rows; InputError if there are
+        fewer. A width of 0 is not known.
         """
         least = self.where.least_rows
         if not least or self.out.publish_anyway:
@@ -256,24 +254,24 @@ class CommandRun:
             if n_rows < least:
                 raise InputError(
                     f"{n_rows} rows are too few for full covariances of {width} features: a model "
-                    "would tell others of single rows; take ", Setting("covariance_type", "diag"),
+                    "would reveal single rows to others; take ", Setting("covariance_type", "diag"),
                     ", or ", Setting("weight_concentration_prior_type", "map"),
                 )  # fmt: skip
         return how.changed(least_rows=max(how.least_rows, least))
 
     def facts(self, files: Sequence[Path]) -> Report:
-        """Return what the report says of files, and of what was warned of."""
+        """Return what a report says of files, and its warnings."""
         return self.where.facts(self.screen, files)
 
     def options(self, given: Given, **more: Any) -> Report:
-        """Return what models keep of how they were asked for."""
+        """Return the options of the command that a model keeps."""
         ids = {} if self.table is None else {"id_column": self.table.id_column}
         return self.where.options(given.record | ids | more, given.files)
 
     def finish(self, result: FitOutcome) -> None:
-        """Write what was found, print its report, and exit with the code of its outcome.
+        """Write the model, print the report, and exit with the code of the outcome.
 
-        Where another process speaks for all this one ends, once that has its warnings.
+        Where another process speaks for all, this one ends once that has its warnings.
         """
         self.where.tell_warnings(self.screen)
         if not self.where.speaks:
@@ -284,9 +282,9 @@ class CommandRun:
         self.end(report, result.converged, lambda: result.show(report))
 
     def end(self, report: Report, converged: bool, display: Callable[[], None]) -> None:
-        """Print a report, or show it as tables, and exit with the code of its outcome.
+        """Print a report as JSON or tables, and exit with the code of its outcome.
 
-        Where its sums were by consensus, a line says what they would send along a tree.
+        A note says what sums by consensus would send along a tree.
         """
         if self.out.json:
             print_json(report)
@@ -303,9 +301,9 @@ class CommandRun:
 
 @contextmanager
 def reminding(progress: ProgressLine, seconds: float = 1.0) -> Iterator[None]:
-    """Let what takes long say soon after its start that nothing of it will be kept.
+    """Say soon after the start of a long run that nothing of it will be kept.
 
-    It may be in its start, or its first iteration, for minutes before it says anything itself.
+    Its start, or first iteration, may take minutes before it prints a line of its own.
     """
     if progress.quiet or progress.unkept is None:
         yield

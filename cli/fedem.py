@@ -48,7 +48,7 @@ class FedWorkers(WorkerSettings, heading="Data"):
     """Who holds which rows."""
 
     sort_by_label: bool = setting(
-        False, "Sort rows by label before they are dealt out: unlike workers."
+        False, "Sort rows by label before they are dealt out, so that workers differ."
     )
 
 
@@ -91,7 +91,7 @@ def fedem(
     """Fit a Gaussian mixture to rows of workers by FedEM or VR-FedEM.
 
     Workers send quantized corrections of their mean statistics to a server, not all of them in
-    every iteration and not of all their rows; memories make up for workers unlike each other.
+    every iteration and not of all their rows; memories make up for differences between workers.
 
     Example: vpem fedem data/wine.h5 -k 3 --workers 10 --compress qsgd:6bits:32
     """
@@ -149,14 +149,14 @@ def _fit(
     how: FedMixtureSettings,
     run: CommandRun,
 ) -> tuple[FedFit, Report]:
-    """Fit with so many bytes of data in memory; and what there is to report of the engine."""
+    """Fit with ``limit`` bytes of data in memory, and describe the engine for the report."""
     from vpem.fits.fedem import fit_fedem
     from vpem.sums.connect import connect_workers
     from vpem.sums.exchanges import way_of
 
     joined = graph_of(workers.n_workers, workers.names, graph)
     if way_of(joined, sums) == "consensus":
-        # There the codec is of the rounds; elsewhere corrections are compressed, not the sum.
+        # By consensus the codec compresses rounds; elsewhere corrections, not the sum.
         sums, how = sums.changed(compress=how.compress), how.changed(compress=None)
     with run.working(ProgressLine, source.X) as progress:
         progress.most = how.max_iter
@@ -194,7 +194,7 @@ def _name(report: Report) -> str:
 
 
 def _steps(report: Report) -> str:
-    """Say which steps noise allows, and why."""
+    """Describe the steps that noise allows."""
     noise = f"codec omega {number(report['omega'], 3)}, participation {report['participation']:g}"
     most = number(min(report["step_ceiling"], 1.0), 3)
     found = f"at most {most}, safe {number(report['safe_step'], 3)} ({noise}"

@@ -1,9 +1,9 @@
-"""What commands do with files: no result takes the place of an input or of another result.
+"""Files of commands: no result replaces an input or another result; reading of datasets.
 
-Every option or argument that names a file says in its annotation what becomes of the file: `READ`,
-`WRITTEN`, or a `Role` of its own. Before a command runs, `begin` holds the files of all of them
-against each other; what is found out later (the files of a manifest, the names of shards) is added
-by `reads` and `writes`, which hold it against all before it. Datasets are read by `read_one`.
+Every option or argument that names a file has its role in the annotation: `READ`, `WRITTEN`, or a
+`Role` of its own. Before a command runs, `begin` compares the files of all of them; files known
+later (of a manifest, or shards) are added by `reads` and `writes`, which compare them with all
+before.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 
 def _named(value: Any, options: Mapping[str, Any]) -> Iterable[Any]:
-    """Return the files that a value names."""
     if value is None:
         return ()
     return value if isinstance(value, list | tuple) else (value,)
@@ -39,10 +38,10 @@ def _named(value: Any, options: Mapping[str, Any]) -> Iterable[Any]:
 
 @dataclass(frozen=True)
 class Role:
-    """What becomes of the file that an option names.
+    """What a command does with the file that an option names.
 
-    ``files``, given the option's value, or None, and the values of all options by name, returns
-    those that the value stands for; by default those that it names.
+    ``files`` returns the files of the option's value, given that, or None, and the values of all
+    options by name; by default the value names them.
     """
 
     writes: bool  # it may be read before, too
@@ -53,12 +52,12 @@ class Role:
 READ = Role(writes=False)
 WRITTEN = Role(writes=True)
 FOLDER = Role(writes=False, files=lambda value, options: ())
-"""A folder; whoever knows the files in it tells of them."""
+"""A folder; its files are added by `reads` and `writes`."""
 
 
 @dataclass(frozen=True)
 class _Use:
-    """A file, and what for."""
+    """A use of a file."""
 
     option: str
     path: str
@@ -67,10 +66,10 @@ class _Use:
 
 
 MOVING = "--checkpoint"
-"""Its files take each other's places, in other processes too, while they are looked at."""
+"""Its files replace each other, in other processes too, while they are compared."""
 
 _uses: dict[tuple[Any, ...], list[_Use]] = {}
-"""What the command that runs does with which files, by what identifies these."""
+"""Uses of files by the command that runs, by `_identity`."""
 
 
 def roles_of(function: Any) -> dict[str, Role]:
@@ -85,9 +84,9 @@ def roles_of(function: Any) -> dict[str, Role]:
 
 
 def begin(context: Any, roles: Mapping[str, Role]) -> None:
-    """Hold the files of all options of a command against each other.
+    """Compare the files of all options of a command.
 
-    FileError if one is to be written that is read or written under another name, however spelled.
+    FileError if one to be written is read or written under another name, however spelled.
     """
     _uses.clear()
     for name, role in roles.items():
@@ -102,7 +101,7 @@ def begin(context: Any, roles: Mapping[str, Role]) -> None:
 
 
 def _found(value: Any) -> Any:
-    """Return a file, or several, of which one like data/wine.h5 may be that of the package."""
+    """Return a file, or several; one like data/wine.h5 may be that of the package."""
     if isinstance(value, list | tuple):
         return type(value)(map(_found, value))
     folder, name = os.path.split(os.fspath(value))
@@ -127,17 +126,22 @@ def writes(option: str, *paths: str | os.PathLike[str]) -> None:
 
 
 def written() -> list[tuple[str, str]]:
-    """Return the files that the command will write, with the options that they are of."""
+    """Return the files that the command will write, with their options."""
     uses = [use for those in _uses.values() for use in those if use.writes]
     return [(use.option, os.path.realpath(use.path)) for use in uses]
 
 
 def _add(use: _Use) -> None:
-    """Note what is done with a file, or raise FileError if that does not go with the rest."""
+    """Note a use of a file, or raise FileError if it conflicts with another."""
     same = _uses.setdefault(_identity(use.path), [])
     for other in same:
         one, two = (use, other) if use.writes else (other, use)
-        if not one.writes or two.goes_on_in == one.option or _are_one(one, two):
+        if not one.writes or two.goes_on_in == one.option:
+            continue
+        # Two processes may report the same use, and files of checkpoints replace each other.
+        if one.option == two.option and (
+            one.option == MOVING or os.path.realpath(one.path) == os.path.realpath(two.path)
+        ):
             continue
         if two.writes:
             raise FileError(
@@ -150,15 +154,8 @@ def _add(use: _Use) -> None:
     same.append(use)
 
 
-def _are_one(one: _Use, two: _Use) -> bool:
-    """Whether two processes told of the same use, or files take each other's places meanwhile."""
-    if one.option != two.option:
-        return False
-    return one.option == MOVING or os.path.realpath(one.path) == os.path.realpath(two.path)
-
-
 def _identity(path: str) -> tuple[Any, ...]:
-    """Return what all names of a file have in common, whether it exists already or not."""
+    """Return what all names of a file share, whether it exists already or not."""
     try:
         found = os.stat(path)
         return found.st_dev, found.st_ino
@@ -167,7 +164,7 @@ def _identity(path: str) -> tuple[Any, ...]:
     try:
         folder, name = os.path.split(os.path.realpath(path))
         home = os.stat(folder)
-    except (OSError, ValueError):  # it cannot be written, as will be told
+    except (OSError, ValueError):  # it cannot be written, which is reported later
         return (path,)
     if _ignores_case(folder):
         name = unicodedata.normalize("NFC", name).casefold()
@@ -175,7 +172,6 @@ def _identity(path: str) -> tuple[Any, ...]:
 
 
 def _ignores_case(folder: str) -> bool:
-    """Whether the file system of a folder knows the folder in other letters, too."""
     try:
         return folder.swapcase() != folder and os.path.samefile(folder, folder.swapcase())
     except OSError:
@@ -193,7 +189,7 @@ DataFile = Annotated[
 ]
 
 MOST_LISTED = 10
-"""Columns that are left out, of which a line has the names."""
+"""Columns that a line names."""
 
 
 def read_one(
@@ -205,10 +201,10 @@ def read_one(
     kept: TableSettings | None = None,  # of a model's data
     **how: Any,
 ) -> Dataset:
-    """Read the dataset of a command, and say by `teller`, if any, what of a table is left out.
+    """Read the dataset of a command; ``tell`` (`teller`) prints what of a table is left out.
 
-    Where there are several processes, each reads it, and values of HDF5 stay on disk. ``how`` is as
-    `vpem.files.data.read_data` takes it.
+    Several processes all read it, and values of HDF5 stay on disk. ``how`` are arguments of
+    `vpem.files.data.read_data`.
     """
     from vpem.files.data import read_data
 
@@ -224,14 +220,14 @@ def refuse_shared_stdin(path: Path, where: Where) -> None:
     """Raise InputError where standard input is to be read by several processes."""
     if str(path) == STDIN and where.engine.apart:
         raise InputError(
-            "standard input (-) is for one process, but here each reads the data; name a file"
+            "standard input (-) is for one process, but several read the data; name a file"
         )
 
 
 def teller(say: Callable[[str], None], families: bool = False) -> Callable[..., None]:
-    """Return what says of a table from which column ids are taken, and which are left out.
+    """Return a function that prints what of a table holds the ids, and what is left out.
 
-    With ``families`` it says how text becomes features, where some is left out.
+    With ``families`` it adds how columns of text become features.
     """
 
     def tell(found: Dataset, table: TableSettings, kept: TableSettings | None = None) -> None:
@@ -247,17 +243,17 @@ def teller(say: Callable[[str], None], families: bool = False) -> Callable[..., 
             others = {name: why for name, why in found.left_out.items() if name not in warned}
             listed = (f"{name} ({why})" for name, why in others.items())
             texts = [name for name, why in found.left_out.items() if why == "text"]
-            how = ""
+            advice = ""
             if families and texts and table.family is None:
                 one = quote(f"{texts[0]}=categorical")
-                how = f"; --family auto, or --family {one}, takes text as categories"
-            say(f"{found.source}: left out: {shorten(listed, MOST_LISTED)}{how}")
+                advice = f"; --family auto, or --family {one}, takes text as categories"
+            say(f"{found.source}: left out: {shorten(listed, MOST_LISTED)}{advice}")
 
     return tell
 
 
 def tell_families(found: Dataset, table: TableSettings, say: Callable[[str], None]) -> None:
-    """Say in a line which features are taken as what, where some may be no Gaussian numbers."""
+    """Print the families of features, if some may not be Gaussian."""
     if found.kinds is None:
         if table.family is not None:
             say(f"{found.source}: all features are taken as gaussian (--family NAME=FAMILY says "
@@ -274,26 +270,26 @@ def tell_families(found: Dataset, table: TableSettings, say: Callable[[str], Non
 
 
 def refuse_families(kinds: Kinds | None, names: Sequence[str], source: str) -> None:
-    """Raise InputError where a feature is no Gaussian number, for a method of distances."""
+    """Raise InputError where a feature is not Gaussian, for a method of distances."""
     if kinds is None:
         return
     for name, family in zip(names, kinds.families, strict=True):
         if family != "gaussian":
             raise InputError(
-                f"{source}: feature {name!r} is kept as {family}, which 'vpem fit' takes; "
-                "here distances and means of features are computed, which are of numbers; leave "
-                "it out with ", Setting("drop", name),
+                f"{source}: feature {name!r} is kept as {family}, which 'vpem fit' takes, "
+                "but distances and means are those of numbers; leave it out with ",
+                Setting("drop", name),
             )  # fmt: skip
 
 
 def kept_of(stored: Any) -> TableSettings:
-    """Return how the data of a fit were read, of what its file says of its options and families."""
+    """Return how the data of a fit were read, by its options and its families of features."""
     from vpem.files.families import words_for_model
     from vpem.files.table_settings import TableSettings, settings_in
 
     options = stored.options
     names = [name for name in TableSettings.settings_by_name if name != "family"]
-    told = {name: options[name] for name in names if options.get(name) is not None}
+    known = {name: options[name] for name in names if options.get(name) is not None}
     kinds = getattr(getattr(stored, "mixture", None), "kinds", None)
     family = words_for_model(kinds, stored.feature_names)
-    return settings_in(told, "options of the model").changed(family=family)
+    return settings_in(known, "options of the model").changed(family=family)

@@ -1,8 +1,4 @@
-"""`vpem fit`: a mixture from data split by features over agents on a graph, or by rows.
-
-Labels of some rows may be known to one agent; of several numbers of components, the fit of lowest
-BIC is kept.
-"""
+"""`vpem fit`: a mixture from data split by features over agents on a graph, or by rows."""
 
 from __future__ import annotations
 
@@ -65,12 +61,12 @@ if TYPE_CHECKING:
 
 
 def known_to(
-    task: Task, asked: FitFiles, start: Path | None, counts: Sequence[int], how: FitSettings
+    task: Task, files: FitFiles, start: Path | None, counts: Sequence[int], how: FitSettings
 ) -> KnownLabels | None:
-    """Return what this process can tell a fit of labels.
+    """Return what this process knows of labels for a fit.
 
-    Components of a model to ``start`` from have the names of labels; ``counts`` are the numbers of
-    components there are to be, and ``how`` has the one of the start.
+    Components of a model to ``start`` from are matched with labels by name; ``counts`` are the
+    numbers of components to fit, and ``how`` has that of the start.
     """
     from vpem.files.models import read_model
     from vpem.fits.answer import labels_of
@@ -82,17 +78,17 @@ def known_to(
         return None
     if len(counts) > 1:
         raise InputError(
-            Setting("labels_for_fit"), " are no part of BIC, by which a number of components is "
-            "chosen; give one number of ", Setting("n_components"),
+            Setting("labels_for_fit"), " are not counted by BIC, which chooses the number of "
+            "components; give one number of ", Setting("n_components"),
         )  # fmt: skip
-    agent = source.labelled_by if asked.parties else place_of(asked.labels_at, task.names)
+    agent = source.labelled_by if files.parties else place_of(files.labels_at, task.names)
     if start is None or known.names:
         return KnownLabels(known.values, agent, known.names or None)
     names = labels_of(read_model(start).report)
     if not names:
         raise InputError(
-            f"{start} was fitted without labels, so that nothing says which of its components "
-            "is which; leave out ", Setting("labels_for_fit"), " or the start",
+            f"{start} was fitted without labels, so that its components have no names; leave out ",
+            Setting("labels_for_fit"), " or the start",
         )  # fmt: skip
     return KnownLabels(_by_name(known.values, names, how.n_components, start), agent, names)
 
@@ -107,8 +103,8 @@ def _by_name(values: Any, names: Sequence[str], n_components: int, start: Path) 
     strange = [name for name in own if name not in names]
     if strange:
         raise InputError(
-            Setting("labels_for_fit"), f" have {shorten(map(repr, strange), 3)}, which no "
-            f"component of {start} is called: they are {shorten(names, 10)}",
+            Setting("labels_for_fit"), f" have {shorten(map(repr, strange), 3)}, but no component "
+            f"of {start} has such a name: they are {shorten(names, 10)}",
         )  # fmt: skip
     shares = np.zeros((len(values), n_components))
     for place, name in enumerate(own):
@@ -118,7 +114,6 @@ def _by_name(values: Any, names: Sequence[str], n_components: int, start: Path) 
 
 
 def _say_labels(found: Fit, screen: Screen) -> None:
-    """Say in a line which component has which label."""
     known = found.labels_for_fit
     if known is None:
         return
@@ -128,11 +123,11 @@ def _say_labels(found: Fit, screen: Screen) -> None:
         for k, (name, count) in enumerate(zip(known["names"], counts, strict=False))
     ]
     if each:
-        screen.say(f"component {', '.join(each)}; all roots learn it of labelled rows")
+        screen.say(f"component {', '.join(each)}; all roots learn it for labelled rows")
 
 
 class FitChoices(ComponentSettings, PrivacySettings):
-    """What is fitted, and what it may tell of a row."""
+    """What is fitted, and the privacy of rows."""
 
 
 def fit(
@@ -142,7 +137,7 @@ def fit(
     parties: FitFiles,
     held: HoldingSettings,
     graph: GraphSettings,
-    asked: FitChoices,
+    choices: FitChoices,
     sums: SumSettings,
     begin: StartSettings,
     checkpoints: CheckpointSettings,
@@ -150,13 +145,13 @@ def fit(
     out: LabelledOutput,
     given: Given,
 ) -> None:
-    """Fit a Gaussian mixture to features, or rows, that are spread.
+    """Fit a Gaussian mixture to features, or rows, that are distributed.
 
     Features are spread over agents (VP-EM), rows over workers (--split rows). Hubs of agents share
     features within --hops; nothing else leaves an agent but terms of one sum, taken at a server
     (star), along a tree (--sum tree) or by consensus rounds between neighbours. With --split rows
-    every worker sends sums over its rows; what the star, or a tree, then fits is what pooled rows
-    would give. With --epsilon these sums have noise: nobody learns much of one row.
+    every worker sends sums over its rows; at a server, or along a tree, the fit is that of pooled
+    rows. With --epsilon these sums have noise, which limits what they reveal of one row.
 
     Example: vpem fit data/breast_cancer.h5 --topology cycle --hops 1 -o model.h5
 
@@ -170,11 +165,11 @@ def fit(
 
         if out.output is not None:
             check_ending(out.output, "models")
-        counts = counts_of(asked.n_components)
-        how = asked.into(FitSettings, n_components=counts[0])
-        privacy = asked.into(PrivacySettings)
+        counts = counts_of(choices.n_components)
+        how = choices.into(FitSettings, n_components=counts[0])
+        privacy = choices.into(PrivacySettings)
         check_asked(how, privacy, checkpoints, given)
-        _check_several(counts, asked, begin, sums)
+        _check_several(counts, choices, begin, sums)
         run = CommandRun(screen, out, "models", engine, checkpoints if len(counts) == 1 else None)
         labels = run.labels = LabelFile.of(out, run.where, parties.parties)
         if parties.missing_parties:
@@ -206,7 +201,7 @@ def fit(
         def tell() -> Report:
             report = found.describe(source.feature_names, task.names)
             report["components"] = found.answer(source.feature_names).describe()
-            if run.shards:  # means stay where they are
+            if run.shards:  # which keep means where they are
                 report["components"] = [
                     one | {"differs_most_in": None} for one in report["components"]
                 ]
@@ -243,10 +238,9 @@ def _fit(
     checkpoints: CheckpointSettings,
     limit: int,
 ) -> tuple[Fit, Report, Found]:
-    """Fit with so many bytes of data in memory; of several numbers that of lowest BIC.
+    """Fit with ``limit`` bytes of data in memory; of several ``counts`` that of lowest BIC.
 
-    Returns also what there is to report of how it ran, and what rows belong to, by who holds them,
-    where that is to be written.
+    Returns also a report of how it ran, and labels of rows by holder, if they are written.
     """
     from vpem.fits.labels import columns_of
     from vpem.fits.results import RowFit
@@ -283,45 +277,38 @@ def _fit(
 
 
 def _check_several(
-    counts: Sequence[int], asked: FitChoices, begin: StartSettings, sums: SumSettings
+    counts: Sequence[int], choices: FitChoices, begin: StartSettings, sums: SumSettings
 ) -> None:
-    """Raise InputError where there can be but one number of components."""
+    """Raise InputError where options allow only one number of components."""
     if len(counts) == 1:
         return
-    for option, given in (("--init-model", begin.init_model), ("--init-rows", begin.init_rows)):
-        if given is not None:
-            raise InputError(
-                f"--components {asked.n_components} are several numbers of components, but "
-                f"{option} starts one; give one number, or leave {option} out"
-            )
-    if sums.hubs != "size":
+    why = None
+    for option, start in (("--init-model", begin.init_model), ("--init-rows", begin.init_rows)):
+        if start is not None and why is None:
+            why = f"{option} starts one; give one number, or leave {option} out"
+    if why is None and sums.hubs != "size":
+        why = f"--hubs {sums.hubs} are chosen for one; give one number"
+    if why is None and choices.weight_concentration_prior_type in WEIGHT_PRIORS:
+        why = "under --prior one fit finds how many are in use; give the largest number"
+    if why is None and choices.is_asked:
+        why = "choosing one of them looks at the data without noise; give one number"
+    if why is not None:
         raise InputError(
-            f"--components {asked.n_components} are several numbers of components, but --hubs "
-            f"{sums.hubs} are chosen for one; give one number"
-        )
-    if asked.weight_concentration_prior_type in WEIGHT_PRIORS:
-        raise InputError(
-            f"--components {asked.n_components} are several numbers of components, but under "
-            "--prior one fit finds how many are in use; give the most that there may be"
-        )
-    if asked.is_asked:
-        raise InputError(
-            f"--components {asked.n_components} are several numbers of components, but to choose "
-            "one looks at the data without noise; give one number"
+            f"--components {choices.n_components} are several numbers of components, but {why}"
         )
 
 
 def _check_shards_asked(run: CommandRun, held: HoldingSettings, how: FitSettings) -> None:
-    """Raise InputError where there can be no shards, saying why."""
+    """Raise InputError where options allow no shards."""
     if held.split == "rows" and run.shards:
         raise InputError(
-            "--shards are of the features of hubs, but with --split rows every worker's model is "
-            "of all features; leave it out"
+            "--shards have the features of one hub each, but with --split rows every worker's "
+            "model has all features; leave it out"
         )
     if how.weight_concentration_prior_type in WEIGHT_PRIORS and run.shards:
         raise InputError(
-            "--shards hold means and covariances, but a posterior is joined from priors too; leave "
-            "it out, or take EM without --prior"
+            "--shards hold means and covariances, but a posterior needs its priors too; leave it "
+            "out, or take EM without --prior"
         )
     if run.shards and run.out.output is None and not run.where.own_users:
         raise InputError("--shards are named after --output; give it")
@@ -353,7 +340,7 @@ def _show(report: Report, names: Sequence[str]) -> None:
     iterations = took(report)
     lost = len(report["lost_sums"])
     if lost:
-        iterations.insert(1, f"{lost} sum{'' if lost == 1 else 's'} taken back")
+        iterations.insert(1, f"{plural(lost, 'sum')} rejected")
     if not report["converged"]:
         iterations.insert(1, "not converged")
     rows, features = plural(report["n_samples"], "row"), plural(report["n_features"], "feature")
@@ -377,7 +364,7 @@ def _show(report: Report, names: Sequence[str]) -> None:
         total = f"{report['sample_weight']}, {number(report['total_weight'])} in all"
         facts.insert(1, ("sample weights", total))
     tables = [answer(report), table(facts, "", "")]
-    if hubs <= 20 and not (over_rows or alone or each_alone):  # whose names would stand there twice
+    if hubs <= 20 and not (over_rows or alone or each_alone):
         tables.append(_hubs(report, names))
     show(*tables)
 
@@ -397,7 +384,7 @@ def _hubs(report: Report, names: Sequence[str]) -> PrintedTable:
 
 
 def _judged(report: Report) -> list[tuple[str, str]]:
-    """Say how good a mixture is or, where rows are protected, what is promised of them."""
+    """Return how good a mixture is or, where rows are protected, what is guaranteed to them."""
     if "privacy" in report:
         from vpem.pictures.contents import promised
 

@@ -1,7 +1,4 @@
-"""`vpem impute`: what no observer saw of a matrix, by a matrix of low rank or by a mixture.
-
-Entries are of one file, or of a file for each party.
-"""
+"""`vpem impute`: entries of a matrix that no observer saw, by low rank or by a mixture."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class ObserverFiles(NumberFiles, heading="Data"):
-    """Whether files are those of parties, each of whom is an observer."""
+    """Whether files are parties', each of them an observer's."""
 
     parties: bool = changed(
         PartySettings,
@@ -60,20 +57,20 @@ class ObserverFiles(NumberFiles, heading="Data"):
     align: str | None = changed(
         PartySettings,
         "align",
-        help="How parties' rows are found that are the same: ids, by their names, or none, by "
-        "their places. Default: by names; by places if no party has any, and no column of several "
-        "says that they are other rows.",
+        help="How the same rows are found in all files: ids, by their names, or none, by their "
+        "places. Default: by names; by places if no party has names, and no column that several "
+        "have says that rows differ.",
         choices=("none", "ids"),
     )
 
 
 class Dealing(Settings, heading="Data", kept=False):
-    """Who saw which entries, and which of them nobody is to see."""
+    """Who saw which entries, and which of them are held out."""
 
     workers: int | None = setting(
         None,
-        "Deal the entries of the one observer there is out to this many. Default: the "
-        "observers in the data.",
+        "Deal the entries of the single observer out to this many. Default: the observers in the "
+        "data.",
     )
     split: str | None = setting(
         None,
@@ -93,19 +90,19 @@ class Dealing(Settings, heading="Data", kept=False):
     )
     agents: int | None = setting(
         None,
-        "Deal the columns out to so many, in runs: as --workers N --split features.",
+        "Deal the columns out to so many, in order: as --workers N --split features.",
         least=1,
     )
     partition: Path | None = changed(HoldingSettings, "partition", idle=None)
     holdout: float | None = setting(
         None,
-        "Hide this share of the entries, and report the error on them against column "
+        "Hide this share of the entries, and report the error on them beside those of column "
         "means and scikit-learn's IterativeImputer.",
         idle=(
             lambda given: bool(given.get("secure_sum")) and given.get("engine") != "simulator",
             (
-                " has the first process compare what observers hid, and tells all who saw which "
-                "entry, where ",
+                " shows the first process what observers held out, and all of them who saw which "
+                "entry, but ",
                 Setting("secure_sum", True),
                 " is to show totals alone; leave one of the two out",
             ),
@@ -132,14 +129,14 @@ class Dealing(Settings, heading="Data", kept=False):
 
 def observed(
     files: Sequence[Path],
-    asked: ObserverFiles,
+    settings: ObserverFiles,
     dealing: Dealing,
     how: ImputeSettings,
     run: CommandRun,
 ) -> tuple[Observations, Hidden | None]:
-    """Read what this process's observers saw, dealt out as asked for, and what of it is hidden.
+    """Read and deal out what this process's observers saw, and hold out entries of it.
 
-    What is hidden is known in the first process.
+    The first process knows which are held out.
     """
     import numpy as np
 
@@ -147,13 +144,12 @@ def observed(
     from vpem.terms.lowrank.observations import make_law
 
     law = make_law(how.law, how.variance)
-    check_parties(files, asked, over_rows=False)
-    if asked.parties:
-        observations, holders = _of_parties(files, asked, dealing, run)
+    check_parties(files, settings, over_rows=False)
+    if settings.parties:
+        observations, holders = _of_parties(files, settings, dealing, run)
         check_laws(observations, law, holders)
     else:
-        told = (how.seed, law, how.method == "mixture")
-        observations, holders = _of_one_file(files[0], asked, dealing, told, run)
+        observations, holders = _of_one_file(files[0], settings, dealing, how, law, run)
     if dealing.holdout is None:
         return observations, None
     rng = np.random.default_rng([how.seed, 2])
@@ -170,12 +166,13 @@ def observed(
 
 def _of_one_file(
     path: Path,
-    asked: ObserverFiles,
+    settings: ObserverFiles,
     dealing: Dealing,
-    how: tuple[int, EntryLaw, bool],
+    how: ImputeSettings,
+    law: EntryLaw,
     run: CommandRun,
 ) -> tuple[Observations, Placement]:
-    """Read the file of all observers, and keep what those of this process saw."""
+    """Read the file of all observers, of which this process keeps what its own saw."""
     import numpy as np
 
     from vpem.engines.placement import Placement
@@ -184,24 +181,24 @@ def _of_one_file(
     from vpem.terms.lowrank.entries import split, split_columns
     from vpem.terms.lowrank.observations import check_law
 
-    seed, law, of_mixture = how
     refuse_shared_stdin(path, run.where)
     tell = teller(run.screen.say)
     observations = read_observations(
         path,
         dealing.dataset,
         dealing.sample_weight,
-        table=asked.table,
-        tell=lambda data: tell(data, asked.table),
+        table=settings.table,
+        tell=lambda data: tell(data, settings.table),
     )
     check_law(observations, law)
     if dealing.partition is not None:
         held = read_partition(dealing.partition, observations.shape[1], observations.column_names)
         observations = split_columns(observations, held)
     elif (count := dealing.agents if dealing.workers is None else dealing.workers) is not None:
-        rng = np.random.default_rng([seed, 1])
-        by = "features" if dealing.agents else dealing.split
-        observations = split(observations, count, by or ("rows" if of_mixture else "random"), rng)
+        rng = np.random.default_rng([how.seed, 1])
+        usual = "rows" if how.method == "mixture" else "random"
+        by = "features" if dealing.agents else dealing.split or usual
+        observations = split(observations, count, by, rng)
     if not run.engine.apart:
         return observations, Placement.here(observations.n_observers)
     holders = Placement.evenly(run.engine, observations.n_observers, observations.names)
@@ -209,18 +206,18 @@ def _of_one_file(
 
 
 def _of_parties(
-    files: Sequence[Path], asked: ObserverFiles, dealing: Dealing, run: CommandRun
+    files: Sequence[Path], settings: ObserverFiles, dealing: Dealing, run: CommandRun
 ) -> tuple[Observations, Placement]:
     from vpem.files.parties.observing import observe_parties
 
     for name, value in dealing.values("sample_weight", "holdout").items():
         if value is not None:
             raise InputError(Setting(name), " is for one file; with --parties leave it out")
-    parties = run.where.parties(files, asked.table, columns=False)
+    parties = run.where.parties(files, settings.table, columns=False)
     holders = place_parties(parties, run.out.output, run.shards, run.where)
     tell = teller(run.screen.say)
-    observations = observe_parties(parties, dealing.sample_weight, holders, tell, asked.align)
-    if observations.by_position and asked.align is None:
+    observations = observe_parties(parties, dealing.sample_weight, holders, tell, settings.align)
+    if observations.by_position and settings.align is None:
         run.screen.say(BY_POSITION)
     run.where.watch(observations.shape[0], True, run.screen)
     return observations, holders
@@ -282,7 +279,7 @@ def impute(
 
     FedMissEM: observers send corrections of a filled matrix to a server, or mix filled matrices
     with neighbours. With --method mixture they fit a Gaussian mixture to rows, or columns. By
-    default method, rank and ridge are those that find held-out entries best.
+    default method, rank and ridge are those that predict held-out entries best.
 
     Example: vpem impute data/wine.h5 --workers 5 --holdout 0.1 -o imputed.h5
 
@@ -313,7 +310,7 @@ def impute(
             report = fit.describe()
             if report["share_seen"] == 1:
                 screen.note(
-                    "every entry was seen, so that nothing is imputed; --holdout hides some"
+                    "every entry was seen, so nothing is imputed; --holdout holds some of them out"
                 )
             free = report["law"] == "gaussian" and how.scale == "none" and not of_mixture
             note = note_of_one_column(fit) if free and report["share_seen"] < 1 else None
@@ -334,7 +331,7 @@ def impute(
                 save_picture(out.plot, draw_imputation(fit), force=out.force)
             return {"plot": None if out.plot is None else str(out.plot)}
 
-        # Of members of a study each writes what itself has seen, and what all have fitted.
+        # Each member of a study writes its own entries, and the fit of all.
         run.finish(FitOutcome(
             fit.converged, tell, write, lambda report: _show(report, fit), draw, apart=True
         ))  # fmt: skip
@@ -347,14 +344,14 @@ def _fit(
     how: ImputeSettings,
     run: CommandRun,
 ) -> tuple[Completed, Report]:
-    """Fit; and what there is to report of the engine."""
+    """Fit, and describe the engine for the report."""
     from vpem.fits.imputation import fit_imputation
     from vpem.sums.connect import connect_workers
     from vpem.sums.exchanges import way_of
 
     joined = graph_of(found.n_observers, found.names, graph)
     if way_of(joined, sums) == "consensus":
-        # There the codec is of the rounds; elsewhere corrections are compressed, not the sum.
+        # By consensus the codec compresses rounds; elsewhere corrections, not the sum.
         sums, how = sums.changed(compress=how.compress), how.changed(compress=None)
     with run.working(ProgressLine if how.method == "mixture" else _Progress) as progress:
         progress.most = how.max_iter
@@ -364,12 +361,12 @@ def _fit(
 
 
 class _Progress(ProgressLine):
-    """Objective and rate of a long run: a live line in a terminal, a line at times in logs."""
+    """Objective and rate of a long run."""
 
     objective: float | None = None
 
     def __call__(self, progress: Any) -> None:
-        """Take note of one iteration, of which not all tell the objective."""
+        """Keep the objective, which not every iteration reports."""
         found = getattr(progress, "objective", None)
         self.objective = self.objective if found is None else found
         super().__call__(progress)
@@ -427,7 +424,6 @@ def _show(report: Report, fit: Completed) -> None:
 
 
 def _low_rank(report: Report, law: str) -> list[tuple[str, str]]:
-    """Say what was fitted: a matrix of low rank."""
     how = [f"participation {report['participation']:g}", f"step {report['step_size']}"]
     if report["compress"] is not None and report["sum"] == "server":
         how.append(f"compressed by {report['compress']}")
@@ -442,7 +438,6 @@ def _low_rank(report: Report, law: str) -> list[tuple[str, str]]:
 
 
 def _mixture(report: Report) -> list[tuple[str, str]]:
-    """Say what was fitted: a mixture, over columns or rows, and what was drawn by it."""
     alone = report["n_workers"] == 1 or report["split"] == "rows"
     parts = [
         plural(report["n_components"], "component"),
@@ -460,7 +455,6 @@ def _mixture(report: Report) -> list[tuple[str, str]]:
 
 
 def _chosen(choice: Report | None) -> list[tuple[str, str]]:
-    """Say how the fit was chosen, and whether column means would have been better."""
     if choice is None or choice["error"] is None:
         return []
     text = f"{number(choice['error'], 4)} on held-out entries, column means"
@@ -472,7 +466,6 @@ def _chosen(choice: Report | None) -> list[tuple[str, str]]:
 
 def _held_out(choice: Report) -> PrintedTable:
     def relative(one: Report) -> float:
-        """Return the error of the fit beside that of the column's mean."""
         return float(one["error"] / one["column_means"]) if one["column_means"] > 0 else 0.0
 
     columns = sorted(choice["by_column"], key=relative, reverse=True)[:LISTED]
@@ -492,7 +485,6 @@ def _held_out(choice: Report) -> PrintedTable:
 
 
 def _holdout(scores: Report) -> list[Any]:
-    """Return the table of errors on hidden entries, and why one was not found."""
     heads = list(scores["model"])
     lines = []
     for name in ("model", "column_means", "iterative_imputer"):
@@ -509,7 +501,7 @@ def _holdout(scores: Report) -> list[Any]:
 
 
 def _by_column(scores: Sequence[Report]) -> PrintedTable:
-    """Return the table of errors in columns: of many those of which most is left to explain."""
+    """Tabulate errors by column: of many columns those where the fit explains least."""
 
     def remaining(score: Report) -> float:
         means = score["column_means"]["rmse"]

@@ -44,7 +44,7 @@ def stored_at(path: Path, curve: str | None = None) -> StoredFile:
 
     if not h5py.is_hdf5(str(check_readable(path))):
         raise FileError(
-            f"{path} is not an HDF5 file, as fits write; give the model before the data"
+            f"{path} is not an HDF5 file, which fits write; give the model before the data"
         )
     with open_read(path) as file:
         encoding = read_attribute(file, "encoding-type")
@@ -63,7 +63,7 @@ def _is_number(cell: object) -> bool:
 
 
 def as_printed(item: Contained, heading: str = "") -> Any:
-    """Return a table of what there is to say of a fit as a terminal has it."""
+    """Return a table of a fit's contents as a terminal shows it."""
     right = tuple(
         head
         for head, *cells in zip(item.heads, *item.rows, strict=False)
@@ -74,11 +74,11 @@ def as_printed(item: Contained, heading: str = "") -> Any:
 
 
 class StoredFile:
-    """A file of a fit, as commands use it; what a kind has not is refused."""
+    """A file of a fit, as commands use it; what its kind does not offer is refused."""
 
     holds: ClassVar[str]
     instead: ClassVar[dict[str, str]] = {}
-    """Why commands cannot use it, and what can be done."""
+    """Why commands cannot use it, and what to do instead."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -101,16 +101,16 @@ class StoredFile:
         raise InputError(f"{self.path} holds {self.holds}, {why}")
 
     def as_json(self) -> dict[str, Any]:
-        """Return all that is in it as values that JSON can hold."""
+        """Return its contents as values that JSON can hold."""
         self._refuse("model show")
 
     def show(self) -> None:
-        """Print what there is to say of it."""
+        """Print its contents."""
         from vpem.pictures.contents import Table
         from vpem.pictures.page import contents_of
 
         contents = contents_of(self.saved)
-        # Names and words in them are of whoever made the file.
+        # Names and words in them come from the author of the file.
         printed: list[Any] = [printable(contents.title), printable(contents.lead)]
         for section in contents.sections:
             for item in section.items:
@@ -129,7 +129,7 @@ class StoredFile:
         self._refuse("predict")
 
     def score(self, request: UseRequest) -> None:
-        """Print how well data are described."""
+        """Print how well it describes data."""
         self._refuse("score")
 
     def sample(self, count: int, seed: int, output: ResultSettings) -> None:
@@ -145,7 +145,7 @@ class StoredFile:
         self._refuse("model contribution")
 
     def evaluation_data(self, request: UseRequest) -> Data | None:
-        """Read data that the fit is held against, if there are any; refuse options about others."""
+        """Read data to compare the fit with, if there are any; refuse options about others."""
         self._refuse("plot")
 
     def command(self, root: Any) -> str | None:
@@ -154,7 +154,7 @@ class StoredFile:
 
 
 class FactsFile(StoredFile):
-    """A file of which there is no more to show than some facts."""
+    """A file that has only facts to show."""
 
     holds = "no model"
 
@@ -165,7 +165,7 @@ class FactsFile(StoredFile):
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What there is to say of it."""
+        """What `vpem show` prints of it."""
         raise NotImplementedError
 
     def as_json(self) -> dict[str, Any]:
@@ -186,9 +186,8 @@ class CheckpointFile(FactsFile):
         from vpem.files.checkpoints import read_state
 
         state = read_state(self.path)
-        asked = state.get("facts")
-        asked = asked if isinstance(asked, dict) else {}
-        plain = {name: one for name, one in asked.items() if isinstance(one, str | int | float)}
+        recorded = reported(state, "facts", dict) or {}
+        plain = {name: one for name, one in recorded.items() if isinstance(one, str | int | float)}
         return {"file": str(self.path), "holds": "a checkpoint"} | plain
 
 
@@ -231,7 +230,7 @@ class ImputationFile(FactsFile):
     holds = "an imputation"
     instead: ClassVar = dict.fromkeys(
         ("model contribution", "predict", "score", "sample", "evaluate", "plot"),
-        "a matrix that is completed: 'vpem model export' writes it as a table",
+        "a completed matrix: 'vpem model export' writes it as a table",
     )
 
     @cached_property
@@ -245,7 +244,7 @@ class ImputationFile(FactsFile):
             report = read_json_element(file, "report")
         names = {"algorithm": str, "law": str, "rank": int, "n_components": int, "n_iter": int,
                  "converged": bool, "log_likelihood": float}  # fmt: skip
-        told = {name: reported(report, name, kind) for name, kind in names.items()}
+        facts = {name: reported(report, name, kind) for name, kind in names.items()}
         return {
             "file": str(self.path),
             "holds": self.holds,
@@ -254,10 +253,9 @@ class ImputationFile(FactsFile):
             "columns": len(found.column_names),
             "entries_imputed": int((found.times_seen == 0).sum()),
             "draws": 0 if found.draws is None else len(found.draws),
-        } | {name: value for name, value in told.items() if value is not None}
+        } | {name: value for name, value in facts.items() if value is not None}
 
     def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
-        """Write the completed matrix as CSV."""
         from vpem.files.hdf5 import check_writable
         from vpem.files.results import read_imputed, write_imputed
 

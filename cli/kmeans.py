@@ -58,17 +58,17 @@ if TYPE_CHECKING:
 
 
 class ClusterChoices(KmeansSettings, PrivacySettings):
-    """How rows are clustered, and what that may tell of one."""
+    """How rows are clustered, and the privacy of rows."""
 
     epsilon: float | None = changed(PrivacySettings, "epsilon", idle=(
         lambda given: given.get("split") == "features",
-        (" would have to hide every row's distances over features: noise of some 15 times the "
-         "largest of them at 1, which leaves nothing; take ", Setting("split", "rows")),
+        (" would have to hide every row's distances over features: at 1 noise of about 15 times "
+         "the largest of them, which leaves no signal; take ", Setting("split", "rows")),
     ))  # fmt: skip
 
 
 class ClusterOutput(LabelledOutput, heading="Output", kept=False):
-    """What is written of clusters."""
+    """What a clustering writes."""
 
     output: Path | None = changed(Output, "output", help="Write centres and labels here (HDF5).")
 
@@ -80,7 +80,7 @@ def kmeans(
     parties: Annotated[NumberFiles, Without("family")],
     held: KmeansHolding,
     graph: GraphSettings,
-    asked: Annotated[ClusterChoices, Without("release_epsilon")],
+    choices: Annotated[ClusterChoices, Without("release_epsilon")],
     sums: Annotated[SumSettings, Without("consensus hubs")],
     start: Annotated[StartSettings, Without("init_model")],
     checkpoints: CheckpointSettings,
@@ -88,12 +88,12 @@ def kmeans(
     out: ClusterOutput,
     given: Given,
 ) -> None:
-    """Cluster rows by k-means, rows or features being spread.
+    """Cluster rows by k-means, rows or features being distributed.
 
     Over rows every worker sends the size and the sum of its part of each cluster; over features the
     squared distances are summed. At a server (star) either is Lloyd's algorithm on pooled data,
     from the same start; on any other graph the sums are taken by consensus rounds. With --epsilon
-    sums over rows have noise: nobody learns much of one row.
+    sums over rows have noise, which limits what they reveal of one row.
 
     Example: vpem kmeans data/breast_cancer.h5 -k 2 --workers 7 -o clusters.h5
 
@@ -104,7 +104,7 @@ def kmeans(
     with Screen(out.quiet) as screen:
         from vpem.files.results import write_clustering
 
-        how, privacy = asked.into(KmeansSettings), asked.into(PrivacySettings)
+        how, privacy = choices.into(KmeansSettings), choices.into(PrivacySettings)
         check_asked(how, privacy, checkpoints, given)
         run = CommandRun(screen, out, "clusterings", engine, checkpoints)
         labels = run.labels = LabelFile.of(out, run.where, parties.parties)
@@ -127,7 +127,7 @@ def kmeans(
         found, names, ran = _cluster(source, held, graph, sums, how, privacy, run, limit)
         tell_of_clipped(screen, found, names)
         answered = found.answer(source.feature_names)
-        # One feature of large numbers may decide alone which clusters there are.
+        # One feature of large numbers may decide the clusters alone.
         if how.scale == "none" and found.guarantee is None and run.where.speaks:
             note = note_of_one_feature(answered)
             if note is not None:
@@ -170,9 +170,9 @@ def _cluster(
     run: CommandRun,
     limit: int,
 ) -> tuple[Clustering, Sequence[str], Report]:
-    """Cluster rows or features, of which so many bytes may be in memory.
+    """Cluster rows or features, with ``limit`` bytes of data in memory.
 
-    Returns also the names of who holds them, and what there is of the engine.
+    Returns also the names of their holders, and a description of the engine.
     """
     from vpem.fits.clustering import check_absent
     from vpem.fits.feature_kmeans import kmeans_features
@@ -212,7 +212,7 @@ def _cluster(
 def _refuse_what_makes_no_sense(
     how: KmeansSettings, held: KmeansHolding, start: StartSettings
 ) -> None:
-    """Raise InputError where options cannot be had together, saying why."""
+    """Raise InputError where options exclude each other."""
     if how.method == "grid" and held.split == "rows":
         raise InputError(
             "--method grid joins clusterings of different features: it needs --split features"
@@ -225,10 +225,9 @@ def _refuse_what_makes_no_sense(
 
 
 class _Progress(ProgressLine):
-    """Inertia and rate of a long run: a live line in a terminal, a line at times in logs."""
+    """Inertia and rate of a long run."""
 
     def facts(self, progress: Any) -> Iterator[str]:
-        """Yield what is told of an iteration (`vpem.fits.clustering.KMeansProgress`)."""
         yield f"inertia {progress.inertia:.6g}"
         yield f"{plural(progress.changed, 'row')} changed"
 
@@ -239,7 +238,7 @@ def _summed(report: Report) -> str:
 
 
 def _judged(report: Report, units: str) -> list[tuple[str, str]]:
-    """Return inertia or, where rows are protected, what is promised of them."""
+    """Return inertia or, where rows are protected, what is guaranteed to them."""
     if "privacy" in report:
         from vpem.pictures.contents import promised
 
@@ -272,9 +271,9 @@ def _show(report: Report, names: Sequence[str]) -> None:
     if one_shot is not None:
         ratio = one_shot["inertia_over_lower_bound"]
         facts[2:5] = [
-            ("proven", f"at most {one_shot['factor']:g} times the least inertia there is, where "
+            ("proven", f"at most {one_shot['factor']:g} times the least possible inertia, if "
              "each k-means of the shot is solved"),
-            ("agents' own", f"{number(one_shot['lower_bound'], 10)}, a lower bound where each is "
+            ("agents' own", f"{number(one_shot['lower_bound'], 10)}, a lower bound if each is "
              f"solved: the inertia is {number(ratio, 4)} times that"),
             ("time", f"{number(report['seconds'], 3)} s"),
             ("network", ", ".join(network)),

@@ -1,4 +1,4 @@
-"""What rows belong to, written where the rows are: a table for each party, in its own order."""
+"""Tables of the components or clusters of rows: for each party its own rows, in their order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .ranks import Where
 
     Found = Mapping[int, Mapping[str, Any]]
-    """Columns that were found, by party."""
+    """Columns of labels, by party."""
 
 
 OPTIONS = {"labels_file": "--labels", "output": "--output"}
@@ -35,12 +35,12 @@ OPTIONS = {"labels_file": "--labels", "output": "--output"}
 
 
 def _of_one(value: Path | None, options: Mapping[str, Any]) -> Iterable[Path]:
-    """Return the table of one dataset; those of parties are known later: see `LabelFile.place`."""
+    """Return the table of one dataset; those of parties are checked by `LabelFile.place`."""
     return () if value is None or options.get("parties") else (value,)
 
 
 class ResultSettings(Printing, heading="Output", kept=False):
-    """Where results go: to a file, or to standard output as CSV or as JSON."""
+    """Where results go: to a file, or to standard output as CSV or JSON."""
 
     output: Path | None = setting(
         None,
@@ -52,8 +52,8 @@ class ResultSettings(Printing, heading="Output", kept=False):
     quote_formulas: bool = changed(TableOutput, "quote_formulas", idle=NO_CSV_AT_ALL)
     digits: int = setting(
         7,
-        "Significant digits of probabilities in CSV. With 7, which single precision has, those "
-        "below 1e-12 are 0.",
+        "Significant digits of probabilities in CSV. With 7, those of single precision, "
+        "probabilities below 1e-12 are 0.",
         least=1,
         most=17,
         local=True,
@@ -63,7 +63,7 @@ class ResultSettings(Printing, heading="Output", kept=False):
     quiet: bool = changed(Printing, "quiet")
 
     def write(self, columns: Mapping[str, Any], kind: str) -> None:
-        """Write a table, unless JSON is all that is wanted."""
+        """Write a table, unless only JSON is printed."""
         from vpem.files.results import write_columns
 
         if self.output is not None or not self.json:
@@ -77,8 +77,8 @@ class LabelledOutput(TableOutput, heading="Output", kept=False):
 
     labels_file: Path | None = setting(
         None,
-        "Write what rows belong to here: .csv, .parquet, .h5. With --parties a file for "
-        "each, named after it (clusters.lab.csv), with all its rows in its own order.",
+        "Write the component or cluster of each row here: .csv, .parquet, .h5. With --parties a "
+        "file for each, named after it (clusters.lab.csv), with all its rows in its own order.",
         flags="--labels",
         file=Role(writes=True, files=_of_one),
     )
@@ -86,13 +86,13 @@ class LabelledOutput(TableOutput, heading="Output", kept=False):
 
 
 class LabelFile:
-    """Where labels go, or nowhere; ``setting``, one of `OPTIONS`, names the file.
+    """Where labels go, if anywhere; ``setting``, one of `OPTIONS`, names the file.
 
     That is the file of one dataset, or of a process that has a user of its own; else files are
-    named after it and the parties, as shards are. Where any process has one it is ``wanted``, so
-    that all take part in what labels need. ``written`` lists files, of a process that has a user
-    its own; where it could not write it, its error is raised there: when all have what was found.
-    ``force``, ``quote_formulas`` and ``digits`` are those of `vpem.files.results.write_columns`.
+    named after it and the parties, as shards are. If any process has one, labels are ``needed``
+    in all, which compute them together. ``written`` lists files, only its own in a process that
+    has a user; if that could not be written, ``written`` raises its error, when all have results.
+    Further arguments are those of `vpem.files.results.write_columns`.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class LabelFile:
         self.option, self.file, self.where, self.parties = OPTIONS[setting], file, where, parties
         self.how, self._written = how, list[str]()
         self._failed: VpemError | None = None
-        self.wanted = where.anybody(setting, file is not None)
+        self.needed = where.anybody(setting, file is not None)
         if file is not None:
             check_ending(file, "results")
             if not parties and where.speaks:
@@ -112,22 +112,24 @@ class LabelFile:
 
     @classmethod
     def of(cls, out: LabelledOutput, where: Where, parties: bool) -> LabelFile:
-        """Make that of a fit."""
-        how = {"force": out.force, "quote_formulas": out.quote_formulas, "digits": out.digits}
-        return cls("labels_file", out.labels_file, where, parties, **how)
+        """Return that of a fit."""
+        return cls(
+            "labels_file", out.labels_file, where, parties, force=out.force,
+            quote_formulas=out.quote_formulas, digits=out.digits,
+        )  # fmt: skip
 
     def __bool__(self) -> bool:
-        return self.wanted
+        return self.needed
 
     @property
     def written(self) -> list[str]:
-        """What was written."""
+        """Files that were written."""
         if self._failed is not None:
             raise self._failed
         return self._written
 
     def place(self, names: Sequence[str], holders: Placement) -> None:
-        """Raise, in every process alike, where the table of a party cannot be written."""
+        """Raise, in all processes, where the table of a party cannot be written."""
         from vpem.engines.placement import for_each
         from vpem.files.hdf5 import check_writable
 
@@ -157,9 +159,9 @@ class LabelFile:
         ]
 
     def write(self, source: Dataset, found: Found, holders: Placement, screen: Screen) -> None:
-        """Write what was found of the rows, and say of how many nothing was; all call this.
+        """Write labels, and print how many rows have none; all processes call this.
 
-        ``found`` has columns by party, of rows as they were joined; of one dataset those of all
+        ``found`` has columns by party, of rows as they were joined; for one dataset those of all
         rows, by 0, in the first process.
         """
         if self.parties:
@@ -182,7 +184,7 @@ class LabelFile:
         holders: Placement,
         screen: Screen,
     ) -> None:
-        """Write tables of these rows, by party of this process; ``names`` are of all parties."""
+        """Write tables of the rows of this process's parties; ``names`` are all parties'."""
         from vpem.engines.placement import for_each
         from vpem.files.results import write_columns
 
@@ -200,7 +202,7 @@ class LabelFile:
             except VpemError as error:
                 if not self.where.own_users:
                     raise
-                self._failed = error  # nobody else's result waits for this member's disk
+                self._failed = error  # raised later: the others do not wait for this member's disk
                 return []
             return [str(path), home.name, len(home.places), home.n_lost]
 
@@ -218,7 +220,7 @@ class LabelFile:
 
 
 def whole_of(ids: Any, n_rows: int, name: str = "", counted: Any = None) -> Home:
-    """Return rows all of which took part."""
+    """Return the place of rows that all took part."""
     import numpy as np
 
     from vpem.files.datasets import Home
@@ -234,7 +236,7 @@ def of_workers(
     holders: Placement,
     missing: str,
 ) -> Found:
-    """Return what workers' rows belong to by their models: each their own, or of one dataset."""
+    """Return labels of workers' rows by their models: of each its own, or of one dataset."""
     from vpem.fits.labels import columns_of, responsibilities_of_workers, stacked
 
     if not labels:
@@ -251,7 +253,7 @@ def of_clusters(
     network: Network,
     workers: Workers | None = None,
 ) -> None:
-    """Write which clusters rows are in; ``workers`` hold different rows, agents features of all."""
+    """Write clusters of rows; ``workers`` hold different rows, agents features of all rows."""
     from vpem.fits.labels import columns_of_clusters, stacked
 
     labels, agents = run.labels, network.agents
@@ -266,7 +268,7 @@ def of_clusters(
 def of_individuals(
     labels: LabelFile, found: SaemFit, held: Workers, holders: Placement, screen: Screen
 ) -> None:
-    """Write which classes individuals are in, each device's own, or of one dataset all."""
+    """Write classes of individuals, for each device its own, or for one dataset all."""
     import numpy as np
 
     from vpem.fits.labels import columns_of, of_each, stacked

@@ -1,7 +1,4 @@
-"""What commands ask of the file of a fit, and the data it is used on.
-
-Data for a mixture or clusters have the features of the model, in its order.
-"""
+"""Requests to the file of a fit, and the data it is used on."""
 
 from __future__ import annotations
 
@@ -38,12 +35,12 @@ MOST_TIMES = 100_000
 
 
 class RowSettings(Settings, heading="Data", kept=False):
-    """What there is to say about rows of data."""
+    """Options about rows of data."""
 
     labels: str = setting(
         "labels",
         "Where the labels are: a dataset inside the HDF5 file, or a text file with one a line; "
-        "those of a table are in its --label-column.",
+        "a table has them in its --label-column.",
         file="read",
         local=True,
     )
@@ -58,13 +55,13 @@ class RowSettings(Settings, heading="Data", kept=False):
         FitSettings,
         "missing",
         None,
-        help="What to do about missing values (NaN): refuse, or marginalize. That integrates them "
-        "out, missing at random. Default: as fitted.",
+        help="Missing values (NaN): refuse, or marginalize, which integrates them out as missing "
+        "at random. Default: as fitted.",
     )
 
 
 class IndividualSettings(Settings, heading="Individuals", kept=False):
-    """What there is to say about individuals."""
+    """Options about individuals."""
 
     individual: list[str] | None = setting(
         None,
@@ -100,17 +97,17 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
     )
 
     curve: str | None = setting(
-        None, "Fits of SAEM to a curve of your own: FILE.py:NAME again, which is run; no file of a "
-        "fit has anything run.",
+        None, "Fits of SAEM to a curve of your own: FILE.py:NAME again, which is run; nothing in "
+        "the file of a fit is run.",
     )  # fmt: skip
 
     @property
     def columns(self) -> dict[str, str | None]:
-        """Columns of a table, by what they hold."""
+        """Columns of a table by their contents."""
         return {"id": self.id, "time": self.time, "value": self.value}
 
     def grid(self) -> list[float] | None:
-        """Times to predict at: from:to:step, or numbers with commas between."""
+        """Times to predict at, of from:to:step or of numbers with commas between."""
         from vpem.checks import read_float
 
         text = self.times
@@ -153,14 +150,14 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
 
 
 def refuse_given(options: Settings, sentence: str, *without: str) -> None:
-    """Refuse the first of the options that were given; the sentence goes on after its name."""
+    """Refuse the first option that was given, by its name followed by the sentence."""
     for one in options.fields():
         if one.name not in without and getattr(options, one.name) != one.default:
             raise InputError(Setting(one.name), f" {sentence}")
 
 
 class PredictedSettings(IndividualSettings, heading="Individuals", kept=False):
-    """What there is to say about individuals that are predicted, with data or without."""
+    """Options about individuals that are predicted, with data or without."""
 
     individual: list[str] | None = changed(
         IndividualSettings,
@@ -178,66 +175,58 @@ class PredictedSettings(IndividualSettings, heading="Individuals", kept=False):
 
 @dataclass(frozen=True)
 class UseRequest:
-    """What a command is to do with a fit."""
+    """What a command does with a fit."""
 
-    files: Sequence[Path]  # it is used on
+    files: Sequence[Path]  # the data
     screen: Screen
     rows: RowSettings = field(default_factory=RowSettings)
     individuals: IndividualSettings = field(default_factory=IndividualSettings)
     output: ResultSettings = field(default_factory=ResultSettings)
-    proba: bool = False  # responsibilities are wanted
+    proba: bool = False  # responsibilities, too
     labelled: bool = False  # rows must have labels
-    labels: bool = True  # are of use, if there are any
-    parties: DataParties = field(default_factory=DataParties)  # is each file of rows one party's?
+    labels: bool = True  # are read, if there are any
+    parties: DataParties = field(default_factory=DataParties)
     engine: EngineSettings = field(default_factory=EngineSettings)
 
     @cached_property
     def where(self) -> Where:
-        """Where the command runs."""
         return where_of(self.engine, self.screen)
 
     @cached_property
     def tables(self) -> LabelFile:
-        """Where parties' rows go, each party's where it is; nowhere if one process has them all."""
+        """Tables of parties' rows, each party's in its process; none if one process has all."""
         out = self.output
-        apart = self.processes.apart and self.parties.parties
-        how = {"force": out.force, "quote_formulas": out.quote_formulas, "digits": out.digits}
-        return LabelFile("output", out.output if apart else None, self.where, True, **how)
+        file = out.output if self.processes.apart and self.parties.parties else None
+        return LabelFile(
+            "output", file, self.where, True, force=out.force, quote_formulas=out.quote_formulas,
+            digits=out.digits,
+        )  # fmt: skip
 
     @property
     def processes(self) -> Engine:
-        """The processes in which parties live."""
         return self.where.engine
 
     def leave_it_to_the_first(self) -> None:
-        """End here where another process prints for all, once it has this one's warnings."""
+        """Exit where another process prints for all, once it has this one's warnings."""
         self.where.tell_warnings(self.screen)
         if not self.where.speaks:
             raise typer.Exit
 
     @property
     def data(self) -> Path | None:
-        """The one file, or None where there is none."""
+        """The one file, or None."""
         if len(self.files) > 1:
-            raise InputError(f"one file of individuals is taken, got {len(self.files)}")
+            raise InputError(f"give one file of individuals, got {len(self.files)}")
         return self.files[0] if self.files else None
 
     @property
     def source(self) -> str:
-        """What the data are called."""
         return ", ".join(map(str, self.files))
 
     @property
     def missing(self) -> str | None:
-        """What is done where values are missing, which they are in rows that parties lack.
-
-        None: as the model was fitted.
-        """
+        """Treatment of missing values, as in rows that parties lack; None: as in the fit."""
         return "marginalize" if self.parties.missing_parties else self.rows.missing
-
-
-OF_ALL_DATA = ("labels", "features", "missing", "sample_weight")
-"""Options about rows that parties' data have, too."""
 
 
 @dataclass(frozen=True)
@@ -246,20 +235,26 @@ class Loaded:
 
     source: Dataset
     X: Any  # (M, d): the model's features, in its order
-    told: Report  # for JSON: how rows were aligned
+    alignment: Report | None = None  # of several parties' rows
+
+    def report(self) -> Report:
+        """Return what JSON says of the data: alignment of rows, and what processes sent."""
+        if are_spread(self.X):
+            return {"alignment": self.alignment, "communication": self.X.communication}
+        return {} if self.alignment is None else {"alignment": self.alignment}
 
 
 def are_spread(X: Any) -> bool:
-    """Tell whether several processes have features of the rows (`SpreadRows`)."""
+    """Whether several processes have features of the rows (`SpreadRows`)."""
     from vpem.fits.spread_use import SpreadRows
 
     return isinstance(X, SpreadRows)
 
 
 def load(used: RowFile, request: UseRequest, missing: str, narrow: bool = False) -> Loaded:
-    """Read data for a model, where values are ``missing`` by one of `vpem.settings.MISSINGS`.
+    """Read data with the features of a model in its order, ``missing`` by one of `MISSINGS`.
 
-    If ``narrow`` the model may go on with the features alone that there are.
+    ``narrow`` lets the model go on with those of its features that the data have.
     """
     from vpem.checks import check_finite
     from vpem.files.matrix import FileMatrix
@@ -279,60 +274,59 @@ def load(used: RowFile, request: UseRequest, missing: str, narrow: bool = False)
         check_finite(X, names, used.advice if narrow else ())
     else:
         check_missing(X, names)
-    return Loaded(source, X, {} if alignment is None else {"alignment": alignment})
+    return Loaded(source, X, alignment)
 
 
 def _spread(used: RowFile, request: UseRequest, missing: str, narrow: bool) -> Loaded:
-    """Read what this process's parties have, and keep it here."""
+    """Read the data of this process's parties, which stay here."""
     from vpem.engines.placement import Placement
     from vpem.fits.spread_use import SpreadRows
 
-    asked, engine = request.parties, request.processes
-    if not asked.parties:
+    parties, engine = request.parties, request.processes
+    if not parties.parties:
         raise InputError(
-            "--engine mpi is for parties, each of which is read by a rank of its own; add --parties"
+            "--engine mpi is for parties, each read by a rank of its own; add --parties"
         )
-    if asked.split == "rows":
+    if parties.split == "rows":
         raise InputError(
-            "a row whose features one party has needs nobody else: let each party use the "
-            "model on its own file, without --engine mpi"
+            "a party that has all features of a row needs no other party: let each use the model "
+            "on its own file, without --engine mpi"
         )
     marks = engine.allgather(f"{used.fingerprint} {missing}")
     for rank, mark in enumerate(marks):
         if mark != marks[0]:
             raise InputError(
-                f"{engine.names[rank]} has another model than {engine.names[0]}; give all the same"
+                f"{engine.names[rank]} has another model than {engine.names[0]}; give all the "
+                "same one"
             )
     source, alignment = _dataset(used, request, missing == "refuse")
     columns = _columns(used, request, source, missing, narrow) or range(len(source.feature_names))
     source = _in_levels(source, used, columns, missing, request.screen)
     assert source.partition is not None
     called = source.partition.names
-    parties = Placement.evenly(engine, len(called), called)
-    names, masked = used.stored.feature_names, asked.secure_sum
-    X = SpreadRows(source.X, source.partition, columns, parties, names, missing, masked)
-    return Loaded(source, X, {"alignment": alignment})
-
-
-# ---- features -----------------------------------------------------------------------------------
+    holders = Placement.evenly(engine, len(called), called)
+    names, masked = used.stored.feature_names, parties.secure_sum
+    X = SpreadRows(source.X, source.partition, columns, holders, names, missing, masked)
+    return Loaded(source, X, alignment)
 
 
 def _columns(
     used: RowFile, request: UseRequest, source: Dataset, missing: str, narrow: bool
 ) -> Sequence[int] | None:
-    """Return the column of each of the model's features, where they differ.
+    """Return the column of each of the model's features; None: they are in its order.
 
-    With `narrow` a model goes on without those that are missing, where that is asked for.
+    With ``narrow`` a model goes on without features that the data lack, where values may be
+    missing.
     """
     from vpem.files.datasets import default_names
     from vpem.files.models import match_features
 
-    asked = request.parties
-    apart = asked.parties and asked.split == "features"
-    names, wanted = source.feature_names, used.stored.feature_names
-    there = [column for column, name in enumerate(wanted) if name in set(names)]
-    lacking = [name for name in wanted if name not in set(names)]
-    named = all(each != default_names(len(each)) for each in (names, wanted))
+    parties = request.parties
+    apart = parties.parties and parties.split == "features"
+    names, expected = source.feature_names, used.stored.feature_names
+    there = [column for column, name in enumerate(expected) if name in set(names)]
+    lacking = [name for name in expected if name not in set(names)]
+    named = all(each != default_names(len(each)) for each in (names, expected))
     if narrow and lacking and there and named:
         if missing == "refuse":
             raise InputError(
@@ -342,7 +336,7 @@ def _columns(
             )
         used.marginal(there)
         request.screen.say(
-            f"{len(lacking)} of the model's {len(wanted)} features are not in the data and are "
+            f"{len(lacking)} of the model's {len(expected)} features are not in the data and are "
             f"{used.goes_without}"
         )
     return match_features(used.stored, names, ordered=not apart)
@@ -357,8 +351,8 @@ def _in_levels(
 ) -> Dataset:
     """Return data whose codes stand for the levels of the model, found by their names.
 
-    A level that the model has never seen tells nothing of components: it is a missing value, which
-    is refused, or said and integrated out.
+    A level that the model has never seen is a missing value: refused, or integrated out with a
+    warning.
     """
     from vpem.files.families import in_levels_of
 
@@ -374,14 +368,14 @@ def _in_levels(
     return found
 
 
-def _whose(file: Path, called: str, names: Sequence[str], wanted: Sequence[str]) -> str:
-    """Return the party that a file is of: the one that it is called after, or that alone fits.
+def _whose(file: Path, called: str, names: Sequence[str], expected: Sequence[str]) -> str:
+    """Return the party of a file: the one it is named after, or the only one that fits.
 
-    A party fits that has all those columns of the file whose names several parties have.
+    A party fits if it has all columns of the file whose names several parties have.
     """
-    known = set(wanted)
+    known = set(expected)
     holders: dict[str, set[str]] = {}
-    for full in wanted:
+    for full in expected:
         for dot in (place for place, letter in enumerate(full) if letter == "."):
             holders.setdefault(full[dot + 1 :], set()).add(full[:dot])
     shared = [name for name in names if name not in known and len(holders.get(name, ())) > 1]
@@ -394,72 +388,75 @@ def _whose(file: Path, called: str, names: Sequence[str], wanted: Sequence[str])
     listed = sorted(fitting or set.union(*(holders[name] for name in shared)))
     raise InputError(
         f"{file} has {shorten(map(repr, shared))}, which the model has of several parties; name "
-        f"the file after the one that it is of: {shorten([one + ending for one in listed])}"
+        f"the file after its party: {shorten([one + ending for one in listed])}"
     )
 
 
-def _by_their_party(names: Sequence[str], wanted: Sequence[str], party: str) -> tuple[str, ...]:
-    """Call features as the model does, which puts the party before a name that several have."""
-    known = set(wanted)
-    of_party = (f"{party}.{name}" for name in names)
+def _by_their_party(names: Sequence[str], expected: Sequence[str], party: str) -> tuple[str, ...]:
+    """Name features as the model does, which puts the party before a name that several have."""
+    known = set(expected)
     return tuple(
-        full if full in known and name not in known else name
-        for name, full in zip(names, of_party, strict=True)
+        f"{party}.{name}" if f"{party}.{name}" in known and name not in known else name
+        for name in names
     )
-
-
-# ---- data ---------------------------------------------------------------------------------------
 
 
 def _dataset(used: RowFile, request: UseRequest, complete: bool) -> tuple[Dataset, Report | None]:
-    """Read the one dataset, or join those of parties; and how these were aligned."""
+    """Read the one dataset, or join those of parties; with the report of their alignment."""
     from vpem.checks import available_memory
     from vpem.files.datasets import default_names
     from vpem.files.families import FamilyChoice, settle_for_model
     from vpem.files.parties.opening import choose_parties
 
-    files, asked, say = request.files, request.parties, request.screen.say
+    files, settings, say = request.files, request.parties, request.screen.say
     weight = request.rows.sample_weight
     if not files and not request.where.own_users:
         raise InputError("vpem predict needs DATA: a dataset with the model's features")
-    over_rows = asked.split == "rows"
-    check_parties(files, asked, over_rows)
+    over_rows = settings.split == "rows"
+    check_parties(files, settings, over_rows)
     kept = kept_of(used.stored)
     if not request.labels:
         kept = kept.changed(label_column=None)
-    if asked.parties:
-        refuse_given(request.rows, "is for one file; with --parties leave it out", *OF_ALL_DATA)
-        parties = request.where.parties(files, asked.table, kept)
+    if settings.parties:
+        refuse_given(
+            request.rows,
+            "is for one file; with --parties leave it out",
+            "labels",
+            "features",
+            "missing",
+            "sample_weight",
+        )
+        parties = request.where.parties(files, settings.table, kept)
         tables = request.tables
         output = None if tables else request.output.output
         holders = place_parties(parties, output, False, request.where, tables)
-        found = joined(parties, asked, over_rows, not complete, weight, holders, say, True)
+        found = joined(parties, settings, over_rows, not complete, weight, holders, say, True)
         request.where.watch(found[0].n_samples, over_rows, request.screen)
         return found
     [file], [party] = files, choose_parties(files)
-    wanted = used.stored.feature_names
+    expected = used.stored.feature_names
     source = read_one(
         file,
-        asked.table,
+        settings.table,
         request.where,
         None,
         kept=kept,
         dataset=request.rows.dataset,
         sample_weight=weight,
         memory_limit=available_memory(),
-        columns=None if wanted == default_names(len(wanted)) else _names_of(wanted),
+        columns=None if expected == default_names(len(expected)) else _names_of(expected),
         keep_constant=True,
     )
-    name = _whose(file, party.name, source.feature_names, wanted)
-    source.feature_names = _by_their_party(source.feature_names, wanted, name)
-    teller(say)(source, asked.table, kept)
+    name = _whose(file, party.name, source.feature_names, expected)
+    source.feature_names = _by_their_party(source.feature_names, expected, name)
+    teller(say)(source, settings.table, kept)
     return settle_for_model(source, FamilyChoice.of(kept.family)), None
 
 
-def _names_of(wanted: Sequence[str]) -> frozenset[str]:
-    """Return what a model's features may be called in a file: by themselves, or after a party."""
-    names = set(wanted)
-    for full in wanted:
+def _names_of(expected: Sequence[str]) -> frozenset[str]:
+    """Return the names of a model's features in a file: with their parties' names or without."""
+    names = set(expected)
+    for full in expected:
         names |= {full[dot + 1 :] for dot, letter in enumerate(full) if letter == "."}
     return frozenset(names)
 
@@ -471,21 +468,21 @@ def labels_of(request: UseRequest, source: Dataset) -> Labels:
 
     from vpem.fits.answer import read_labels
 
-    where, asked = request.rows.labels, request.parties
+    where, parties = request.rows.labels, request.parties
     if where == "labels":
         if source.labels is None:
-            who = "every party" if asked.split == "rows" else "one party that has all the rows"
+            who = "every party" if parties.split == "rows" else "one party that has all the rows"
             raise InputError(
-                f"{request.source} has no labels; name their column with --label-column, or where "
-                "else they are with --labels"
-                if not asked.parties
+                f"{request.source} has no labels; name their column with --label-column, or "
+                "another place with --labels"
+                if not parties.parties
                 else f"{who} must have labels: in HDF5, or in a column that --label-column or a "
                 "manifest names; or name a text file with --labels"
             )
         return np.asarray(source.labels)
-    if asked.parties and asked.align not in (None, "none"):
+    if parties.parties and parties.align not in (None, "none"):
         raise InputError(
-            f"--labels {where} has a label a line, but parties are aligned by their ids; give "
+            f"--labels {where} has one label a line, but parties are aligned by their ids; give "
             "labels to one party, or align them first"
         )
     if not h5py.is_hdf5(str(request.files[0])) and not Path(where).exists():

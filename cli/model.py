@@ -1,4 +1,4 @@
-"""`vpem model`: look into a fitted model, or hand it to another program."""
+"""`vpem model`: show, export, join and compare fitted models."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def show(
     data and tables: what 'vpem data describe' prints. Of studies, certificates and logs: what
     'vpem study show', 'vpem party show' and 'vpem party log' print. Of requests: who asks, for
     what. Of policies: the rules. Pictures, pages and private keys are refused. 'vpem show' and
-    'vpem model show' are one command.
+    'vpem model show' are the same command.
 
     Example: vpem show model.h5
     """
@@ -109,7 +109,7 @@ def join(
 ) -> None:
     """Join the shards of a fit to one model.
 
-    Do so where one may have them all.
+    Do so only where one process may have them all.
 
     Example: vpem model join model.hospital.h5 model.lab.h5 -o joined.h5
     """
@@ -130,7 +130,8 @@ def best(
     criterion: Annotated[
         str,
         typer.Option(
-            help="log-likelihood (the largest; of models of one size), or bic or aic (the least)."
+            help="log-likelihood (the largest; for models of the same size), or bic or aic (the "
+            "lowest)."
         ),
     ] = "log-likelihood",
     output: Annotated[
@@ -142,7 +143,7 @@ def best(
 ) -> None:
     """Print which of several models of the same data is best.
 
-    They may be of fits with other seeds. Of several that are equally good it is the first.
+    They may be fits with different seeds. Of several equally good ones it is the first.
 
     Example: vpem model best fits/0.h5 fits/1.h5 -o best.h5
     """
@@ -224,16 +225,17 @@ def contribution(
     engine: Annotated[RankSettings, Without("shards study member listen log")],
     results: ContributionResults,
 ) -> None:
-    """Tell which parties and features matter, without fitting again.
+    """Measure which parties and features matter, without fitting again.
 
-    Of each party: what its features alone tell of a row's component, what is lost of that without
-    its term since nobody else tells it, what its features and the others' tell of each other, the
-    log-likelihood that is lost, and the rows that change their component. Of each feature: what it
-    alone tells. Labels, if there are any, are compared with and without each party.
+    For each party: the information of its features alone on a row's component, what is lost of it
+    without its term since no other party has it, what its features share with those of others, the
+    log-likelihood that is lost, and the rows that change their component. For each feature: its
+    information alone. Labels, if there are any, are compared with components with and without each
+    party.
 
     Parties are those of the data (--parties), or else the agents of the fit. In processes of their
-    own (--engine mpi) nothing is sent but what 'vpem predict' sends, and figures: means over all
-    rows.
+    own (--engine mpi) they send only what they send for 'vpem predict', and figures: means over
+    all rows.
 
     Example: vpem model contribution model.h5 data/breast_cancer.h5
 
@@ -242,16 +244,16 @@ def contribution(
     with Screen(results.quiet) as screen:
         from vpem.files.hdf5 import check_writable
 
-        asked = UseRequest(data, screen, rows, output=results, parties=parties, engine=engine)
-        if results.output is not None and asked.where.speaks:
+        request = UseRequest(data, screen, rows, output=results, parties=parties, engine=engine)
+        if results.output is not None and request.where.speaks:
             check_writable(results.output, results.force, "results")
-        stored_at(model).contribution(asked)
+        stored_at(model).contribution(request)
         if results.output is not None:
             screen.say(f"wrote the figures to {results.output}")
 
 
 def _judged(file: Path, model: Model) -> Report:
-    """Return what a model is judged and compared by; a file may hold anything there."""
+    """Return what models are judged and compared by, in which no file is trusted."""
     import math
 
     report = model.report
@@ -273,7 +275,7 @@ def _judged(file: Path, model: Model) -> Report:
         "last": report.get("degenerate") and model.options.get("floor_fits") != "keep",
         "seed": model.options.get("seed"),
         "n_parameters": model.mixture.n_parameters,
-        # What must be the same.
+        # These must be the same.
         "features": model.feature_names,
         "n_samples": report.get("n_samples"),
         "data": Path(data).name if isinstance(data, str) else None,
@@ -281,13 +283,15 @@ def _judged(file: Path, model: Model) -> Report:
 
 
 def _check_comparable(one: Report, other: Report, criterion: str) -> None:
-    """Raise InputError unless both models are of the same data, and can be judged so."""
+    """Raise InputError unless the criterion can compare both models, of the same data."""
     first, second = one["model"], other["model"]
     if one["features"] != other["features"]:
         counts = len(one["features"]), len(other["features"])
-        what = "other features" if counts[0] == counts[1] else f"{counts[1]} features"
         raise InputError(
-            f"{second} is of {what}, {first} of {counts[0]}; give models of the same data"
+            f"{second} and {first} have different features"
+            if counts[0] == counts[1]
+            else f"{second} has {counts[1]} features, {first} has {counts[0]}",
+            "; give models of the same data",
         )
     for name, words in (("n_samples", "{} rows"), ("data", "the data {}")):
         if one[name] != other[name]:
@@ -312,7 +316,7 @@ def _copy(source: Path, output: Path, force: bool) -> None:
 
 
 START = 4096
-"""Bytes by which kinds are told apart."""
+"""Bytes at the start of a file that show its kind."""
 
 
 TAKEN = "models and other fits, exports, tables, studies, requests, certificates, policies and logs"
@@ -322,18 +326,18 @@ MARKS = (
     (b"\x89png", "a picture"), (b"%pdf", "a picture"), (b"<?xml", "a picture"),
     (b"<svg", "a picture"), (b"<!doctype html", "a page"), (b"<html", "a page"),
 )  # fmt: skip
-"""What files begin with, in small letters, that have no facts to show."""
+"""Beginnings, in lower case, of files that have no facts to show."""
 
 
 TABLES = (b"PAR1", b"ARROW1", b"\x93NUMPY")
 
 
 NAMED_TABLES = (".csv", ".tsv", ".txt", ".gz", ".bz2", ".xz")
-"""Endings of tables as text, packed ones too."""
+"""Endings of text tables, compressed ones too."""
 
 
 def shown(file: Path, json: bool) -> None:
-    """Print what there is to say of a file, whatever vpem has written it."""
+    """Print the contents of any file that vpem has written."""
     with Screen():
         show = _other(file)
         if show is None:
@@ -363,7 +367,7 @@ def _other(file: Path) -> Callable[[Path, bool], None] | None:
         return lambda path, json: budget(path, json=json)
     start = _start(file)
     if b"PRIVATE KEY-----" in start or file.suffix == ".key":
-        raise InputError(f"{file} is a private key, which is shown to nobody")
+        raise InputError(f"{file} is a private key, which is never shown")
     if start.startswith(b"-----BEGIN CERTIFICATE"):
         from .party import show_identity
 
@@ -385,7 +389,7 @@ def _other(file: Path) -> Callable[[Path, bool], None] | None:
 
 
 def _stored(file: Path) -> StoredFile:
-    """Return what has facts or a fit to show; anything else is refused."""
+    """Return a file that has facts or a fit to show; any other is refused."""
     import h5py
 
     start = _start(file)
@@ -417,7 +421,7 @@ class ArchiveFile(FactsFile):
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """Which arrays there are, by what each says of itself; none is read."""
+        """Arrays by their headers; none is read."""
         from vpem.files.readers.numpy_files import list_npz
 
         return {"file": str(self.path), "holds": "arrays of NumPy"} | list_npz(self.path)
@@ -428,7 +432,7 @@ class JsonFile(FactsFile):
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What fields there are: short values, and how many are in lists and objects."""
+        """Fields: short values, and sizes of lists and objects."""
         from vpem.files.json_text import read_json_file
 
         found = read_json_file(self.path)
@@ -442,13 +446,13 @@ class JsonFile(FactsFile):
 
 
 def _extent(value: Any) -> str | None:
-    """Return how long lists are, in each dimension, or how many fields an object has."""
+    """Return the lengths of nested lists, or how many fields an object has."""
     if isinstance(value, dict):
         return f"{len(value)} fields"
     lengths = []
     while isinstance(value, list):
         lengths.append(str(len(value)))
-        # Where lists differ in length, nobody can say more.
+        # Lists of different lengths have no further dimension.
         alike = {len(one) if isinstance(one, list) else None for one in value}
         value = value[0] if len(alike) == 1 else None
     return f"list of {' x '.join(lengths)}" if lengths else None

@@ -1,4 +1,4 @@
-"""What commands do with fits of SAEM, whose data are individuals, or documents of topics."""
+"""Commands on fits of SAEM, of individuals or of topics of documents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vpem.saem.results import SavedSaem
 
     Tables = tuple[Report, Report]
-    """A report, and columns."""
+    """A report, and the columns of a table."""
     from vpem.pictures.saved import Saved
     from vpem.saem.topics import Heard, Topics
 
@@ -35,8 +35,8 @@ class SaemFile(StoredFile):
 
     holds = "a fit of SAEM"
     instead: ClassVar = {
-        "sample": "from which no rows are drawn; 'vpem predict' has its curves",
-        "evaluate": "whose individuals have no labels here; 'vpem predict' has classes of a "
+        "sample": "from which no rows are drawn; 'vpem predict' gives its curves",
+        "evaluate": "whose individuals have no labels here; 'vpem predict' gives the classes of a "
         "mixture",
     }
 
@@ -51,13 +51,13 @@ class SaemFile(StoredFile):
         fitted = str(found.model_options.get("curve"))
         if not is_own(self.curve) or not is_own(fitted):
             raise InputError(
-                f"--curve FILE.py:NAME is for fits of a curve of your own, and {self.path} is "
-                f"of {found.model}, got {self.curve!r}; leave it out or name a file"
+                f"--curve FILE.py:NAME is for fits of a curve of your own, but {self.path} is a "
+                f"fit of {found.model}, got {self.curve!r}; leave it out or name a file"
             )
         return replace(found, own_curve=self.curve)
 
     def individuals(self, request: UseRequest) -> Individuals | None:
-        """Read individuals, or those of them that are wanted, if there are data."""
+        """Read the data, if any: all individuals, or those of --individual."""
         saved, data, options = self.stored, request.data, request.individuals
         for about in (request.parties, request.engine):
             refuse_given(about, "is for mixtures and clusters; individuals are in one file")
@@ -113,8 +113,8 @@ class SaemFile(StoredFile):
 
     def _check(self, request: UseRequest, curves: bool) -> None:
         saved, data, options = self.stored, request.data, request.individuals
-        wanted = options.individual
-        if wanted is not None and len(set(wanted)) < len(wanted):
+        names = options.individual
+        if names is not None and len(set(names)) < len(names):
             raise InputError("--individual must name different individuals")
         if request.proba and not saved.discrete:
             raise InputError(f"{self.path} has no classes; leave out --proba")
@@ -128,8 +128,10 @@ class SaemFile(StoredFile):
             raise InputError(f"{what} has no curves over time; leave out --times and --population")
         if data is None and not options.population and options.covariates is not None:
             raise InputError("the fit knows its individuals' covariates; leave out --covariates")
-        if data is None and options.population and wanted is not None:
-            raise InputError("--individual without DATA is one of the fit; leave out --population")
+        if data is None and options.population and names is not None:
+            raise InputError(
+                "--individual without DATA is an individual of the fit; leave out --population"
+            )
 
     def _check_residuals(self, request: UseRequest, curves: bool) -> None:
         """Refuse residuals where there are none, and options that do not go with them."""
@@ -138,16 +140,17 @@ class SaemFile(StoredFile):
             return
         if options.latents or options.population or options.times is not None:
             raise InputError(
-                "--residuals are of the rows of DATA; leave out --latents, --population and --times"
+                "--residuals belong to the rows of DATA; leave out --latents, --population and "
+                "--times"
             )
         if not curves:
             raise InputError(
-                f"the model {self.stored.model} has no curves over time, from which residuals are; "
+                f"the model {self.stored.model} has no curves over time, and so no residuals; "
                 "leave out --residuals"
             )
         if request.data is None:
             raise InputError(
-                "--residuals are of measurements, which a fit does not hold; give DATA"
+                "--residuals belong to measurements, which a fit does not keep; give DATA"
             )
 
     def score(self, request: UseRequest) -> None:
@@ -279,11 +282,11 @@ def _residuals(predictor: Predictor, found: Individuals) -> Tables:
     return report, {"id": names, **numbers}
 
 
-def _latents(predictor: Predictor, found: Individuals | None, wanted: list[str] | None) -> Tables:
-    """Latents given rows, or those of the fit, as a report and as columns."""
+def _latents(predictor: Predictor, found: Individuals | None, names: list[str] | None) -> Tables:
+    """Return latents given rows, or those of the fit."""
     import numpy as np
 
-    estimates = predictor.stored_latents(wanted) if found is None else predictor.latents(found)
+    estimates = predictor.stored_latents(names) if found is None else predictor.latents(found)
     sds = np.sqrt(np.maximum(np.einsum("nii->ni", estimates.covariances), 0.0))
     columns: Report = {"id": np.array(estimates.names, dtype=np.str_)}
     latents = predictor.saved.latents
@@ -316,7 +319,7 @@ def _latents(predictor: Predictor, found: Individuals | None, wanted: list[str] 
 
 
 def _classes(predictor: Predictor, found: Individuals | None, proba: bool) -> Tables:
-    """Most probable class given the rows, as a report and as columns."""
+    """Return the most probable class of each individual given its rows."""
     import numpy as np
 
     if found is None:
@@ -344,7 +347,7 @@ class TopicsFile(StoredFile):
     holds = "topics"
     instead: ClassVar = {
         "sample": "from which no documents are drawn",
-        "evaluate": "which no labels are compared with; 'vpem predict' has the proportions of "
+        "evaluate": "which are not compared with labels; 'vpem predict' gives the proportions of "
         "documents",
     }
 
@@ -362,7 +365,7 @@ class TopicsFile(StoredFile):
         return saved_of(str(self.path), self.stored.saved)
 
     def _documents(self, request: UseRequest) -> Individuals | None:
-        """Read documents, or those of them that are wanted, if there are data."""
+        """Read the data, if any: all documents, or those of --individual."""
         from vpem.saem.formats.individuals import COLUMNS, read_corpus
 
         options, data = request.individuals, request.data
@@ -390,16 +393,16 @@ class TopicsFile(StoredFile):
         return self._documents(request)
 
     def _hear(self, request: UseRequest, found: Individuals) -> Heard:
-        """Hold the topics against documents, and say what of these they do not know."""
+        """Apply the topics to documents, and report words that they lack."""
         heard = self.stored.hear(found)
         if heard.n_unknown:
             times = plural(int(heard.n_unknown), "time")
             known = f"of {int(heard.n_unknown + heard.n_tokens)}"
-            request.screen.note(f"words that the topics do not have come {times} {known}")
+            request.screen.note(f"words that the topics lack occur {times} {known}")
         if heard.n_left_out:
             request.screen.warn(
-                f"{plural(heard.n_left_out, 'document')} left out, of whose words the topics have "
-                "none"
+                f"{plural(heard.n_left_out, 'document')} left out: the topics have none of their "
+                "words"
             )
         return heard
 
@@ -421,13 +424,13 @@ class TopicsFile(StoredFile):
         columns = document_columns(names, *ends)
         output.write(columns, "vpem-saem-individuals")
         if output.json:
-            told: Report = {
+            report: Report = {
                 "model": "lda", "n_individuals": len(names), **unknown,
                 "output": None if output.output is None else str(output.output),
             }  # fmt: skip
             if output.output is None:
-                told |= {"level": saved.level, "individuals": _listed(names, *ends)}
-            print_json(told)
+                report |= {"level": saved.level, "individuals": _listed(names, *ends)}
+            print_json(report)
         return len(names)
 
     def score(self, request: UseRequest) -> None:
@@ -497,13 +500,13 @@ class TopicsFile(StoredFile):
 
         check_writable(output, force, "exported models")
         with atomic_write(output, force, "exported models") as temporary:
-            told = self.as_json()
+            content = self.as_json()
             if ending_of(output) == ".json":
                 with open(temporary, "w", encoding="utf-8") as stream:
-                    json.dump(as_plain(told), stream, allow_nan=False)
+                    json.dump(as_plain(content), stream, allow_nan=False)
                     stream.write("\n")
                 return
-            arrays: Report = {name: np.array(told[name]) for name in
+            arrays: Report = {name: np.array(content[name]) for name in
                       ("words", "probabilities", "names", "proportions", "lower", "upper", "trace",
                        "perplexities", "bytes", "device_names", "device_shares")}  # fmt: skip
             with open(temporary, "wb") as binary:

@@ -1,4 +1,4 @@
-"""What commands do with mixtures: assignment, scores, draws, and which parties matter."""
+"""Commands on mixtures: assignment, scores, draws, and which parties matter."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ OF_PARTIES = (
 
 
 def held_by(model: Model, request: UseRequest, data: Loaded) -> Mapping[str, Sequence[int]] | None:
-    """Return the model's features that each party brings; None: as in the fit of the model."""
+    """Return the model's features that each party has; None: as in the fit."""
     partition = data.source.partition
     if not request.parties.parties or request.parties.split == "rows" or partition is None:
         return None
@@ -66,7 +66,7 @@ def held_by(model: Model, request: UseRequest, data: Loaded) -> Mapping[str, Seq
 
 
 def labels_if_any(request: UseRequest, data: Loaded) -> Labels | None:
-    """Return the labels of rows, if they are asked for or there."""
+    """Return the labels of rows, if the user names some or the data have them."""
     named = request.rows.labels != "labels"
     if are_spread(data.X):
         if named:
@@ -81,7 +81,7 @@ def labels_if_any(request: UseRequest, data: Loaded) -> Labels | None:
 
 
 def shown(found: Contribution) -> list[PrintedTable | str]:
-    """Return tables for a reader."""
+    """Return the tables of a terminal."""
     facts = [
         ("rows", str(found.n_samples)),
         ("log-likelihood", f"{found.log_likelihood:.6f} per sample"),
@@ -94,7 +94,6 @@ def shown(found: Contribution) -> list[PrintedTable | str]:
 
 
 def _of_parties(found: Contribution) -> PrintedTable:
-    """Return what is lost without each party."""
     heads = ["party", "features", "information", "lost", "shared", "likelihood", "moved"]
     heads += ["agreement"] if found.adjusted_rand_index is None else ["agreement", "labels"]
     rows = []
@@ -115,7 +114,6 @@ def _of_parties(found: Contribution) -> PrintedTable:
 
 
 def _of_features(found: Contribution) -> PrintedTable:
-    """Return what each feature alone tells."""
     listed = found.features[:MOST_FEATURES]
     more = len(found.features) - len(listed)
     cells = [
@@ -168,7 +166,7 @@ class MixtureFile(RowFile):
         return int(self.stored.mixture.n_components)
 
     def load(self, request: UseRequest) -> Loaded:
-        """Read data; parties say which features of a hub they bring together."""
+        """Read data, and note which features of a hub parties send to its root."""
         found = super().load(request)
         if are_spread(found.X):
             names, parties = self.stored.feature_names, found.X.names
@@ -217,7 +215,7 @@ class MixtureFile(RowFile):
         else:
             scores = mixture.score_samples(X, missing=self.missing(request))
             there = rows_with_values(X, self.missing(request))
-        told = self.told(data)
+        aligned = data.report()
         request.leave_it_to_the_first()
         # As in a fit, rows without a value count for nothing.
         total, used = weighed(scores, there, data.source.sample_weight)
@@ -232,7 +230,7 @@ class MixtureFile(RowFile):
             "aic": mixture.aic(total),
         }
         if request.output.json:
-            print_json(report | told)
+            print_json(report | aligned)
             return
         facts = (
             ("rows", report["n_samples"]),
@@ -256,13 +254,13 @@ class MixtureFile(RowFile):
                 self.stored, data.X, parties=held_by(self.stored, request, data),
                 labels=labels_if_any(request, data), missing=self.missing(request),
             )  # fmt: skip
-        told = self.told(data)
+        facts = data.report()
         request.leave_it_to_the_first()
         out = request.output
         if out.output is not None:
             out.write(columns_of(found), "vpem-contributions")
         if out.json:
-            print_json({**found.describe(), **told})
+            print_json({**found.describe(), **facts})
         elif out.output is None:
             show(*shown(found))
 

@@ -1,4 +1,4 @@
-"""What commands do with files whose data are rows: mixtures and clusters alike, and clusters."""
+"""Commands on files whose data are rows: what mixtures and clusters share, and clusters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vpem.pictures.saved import EvaluationData
 
     Assigned = tuple[Labels, dict[str, Labels], dict[str, Floats]]
-    """Labels of rows, columns that go with them, and what JSON has of these."""
+    """Labels of rows, further columns of a table, and what JSON has of these."""
 
 
 COMMANDS = {
@@ -48,9 +48,9 @@ class RowFile(StoredFile):
     """A mixture, or clusters."""
 
     needs_values: ClassVar[bool]
-    """Whether rows that lack values are refused in pictures, unless the fit took such."""
+    """Whether pictures refuse rows that lack values, unless the fit took such rows."""
     advice: ClassVar[tuple[str | Setting, ...]]
-    """What else to try where values are missing."""
+    """What to try where values are missing."""
     goes_without: ClassVar[str]
     """What becomes of features that the data lack."""
 
@@ -68,11 +68,10 @@ class RowFile(StoredFile):
         """Assign rows to components or clusters."""
 
     def load(self, request: UseRequest) -> Loaded:
-        """Read data, features in the order of the file."""
         return load(self, request, self.missing(request), narrow=True)
 
     def missing(self, request: UseRequest) -> str:
-        """What is done where values are missing: as in the fit, unless the command says."""
+        """Treatment of missing values: as in the fit, unless the command says."""
         fitted = self.stored.options.get("missing")
         return request.missing or (fitted if fitted in MISSINGS else MISSINGS[0])
 
@@ -83,21 +82,14 @@ class RowFile(StoredFile):
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """What two files of the same parameters have in common."""
-
-    def told(self, found: Loaded) -> Report:
-        """Return what JSON tells of data: how rows were aligned, and what processes sent."""
-        sent = {"communication": found.X.communication} if are_spread(found.X) else {}
-        return {**found.told, **sent}
+        """A hash of the parameters."""
 
     def refuse_individuals(self, request: UseRequest) -> None:
-        """Refuse options of fits of SAEM."""
         refuse_given(
             request.individuals, f"is for fits of SAEM, which {self.path} is not; leave it out"
         )
 
     def evaluation_data(self, request: UseRequest) -> EvaluationData | None:
-        """Read the dataset that it is held against, its columns in the order of the file."""
         from vpem.pictures.saved import EvaluationData
 
         self.refuse_individuals(request)
@@ -120,7 +112,7 @@ class RowFile(StoredFile):
         found = self.load(request)
         X, source = found.X, found.source
         labels, more, own = self.assign(X, self.missing(request), request.proba)
-        told, columns = self.told(found), {"label": labels, **more}
+        facts, columns = found.report(), {"label": labels, **more}
         if tables:
             everyones = dict.fromkeys(X.parties.own.tolist(), columns)
             tables.write(source, everyones, X.parties, request.screen)
@@ -137,7 +129,7 @@ class RowFile(StoredFile):
                 "n_samples": len(X),
                 "counts": np.bincount(columns["label"], minlength=self.n_labels),
                 "output": None if output.output is None else str(output.output),
-                **told,
+                **facts,
             }
             print_json(report | (shown if output.output is None else {}))
         return len(X)
@@ -156,7 +148,7 @@ class RowFile(StoredFile):
                 "labels": found.classes,
                 "confusion": found.confusion,
                 "mapping": found.mapping,
-                **data.told,
+                **data.report(),
             })  # fmt: skip
             return
         order = found.order
@@ -167,7 +159,7 @@ class RowFile(StoredFile):
         show(table(found.facts(), "", ""), table(counts, "label", *heads, title=title, right=heads))
 
     def command(self, root: Any) -> str | None:
-        """Return the command that fitted it, made of its options; None where it is not known."""
+        """Return the command that fitted it, made of its options; None where they are not known."""
         import shlex
 
         options = self.stored.options
@@ -183,14 +175,15 @@ class RowFile(StoredFile):
                 continue
             if parameter.param_type_name == "argument":
                 words += str(value).split(", ") if value is not None else []
-            elif value is not None and not _same(value, parameter.default):
+            elif (
+                value is not None
+                and value is not False
+                and (  # a flag that is off is as by default
+                    value != parameter.default and str(value) != str(parameter.default)
+                )
+            ):
                 words += [parameter.opts[-1]] if value is True else [parameter.opts[-1], str(value)]
         return shlex.join(words)
-
-
-def _same(value: Any, default: Any) -> bool:
-    """Whether an option has the value that it has by itself; a flag that is off has."""
-    return value is False or value == default or str(value) == str(default)
 
 
 class ClustersFile(RowFile):
@@ -199,7 +192,7 @@ class ClustersFile(RowFile):
     holds = "clusters"
     needs_values = True
     goes_without = "left out of distances"
-    advice = ("assign rows by what is there with ", Setting("missing", "marginalize"))
+    advice = ("assign rows by their known values with ", Setting("missing", "marginalize"))
     instead: ClassVar = {
         "sample": "from which no rows are drawn; fit a mixture with 'vpem fit'",
         "model export": "which are not exported; 'vpem model show --json' prints them",
@@ -210,7 +203,6 @@ class ClustersFile(RowFile):
         return read_clustering(self.path)
 
     def marginal(self, columns: Sequence[int]) -> None:
-        """Go on with distances of these features, which are nearest by what is known of a row."""
         found, kept = self.stored, list(columns)
         self.stored = replace(
             found,
@@ -230,7 +222,7 @@ class ClustersFile(RowFile):
         return self._nearest(X)[0].astype(np.intp)
 
     def _nearest(self, X: Any) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Nearest centre of each row by what is there of it, and its distance."""
+        """Nearest centre of each row by its known values, and its distance."""
         import numpy as np
 
         found = self.stored
@@ -263,7 +255,7 @@ class ClustersFile(RowFile):
         data = self.load(request)
         X = data.X
         inertia = float(np.square(self._nearest(X)[1]).sum())
-        told = self.told(data)
+        facts = data.report()
         request.leave_it_to_the_first()
         report = {
             "n_samples": len(X),
@@ -272,7 +264,7 @@ class ClustersFile(RowFile):
             "inertia_per_sample": inertia / len(X),
         }
         if request.output.json:
-            print_json(report | told)
+            print_json(report | facts)
             return
         names = ("rows", "clusters", "inertia", "inertia per sample")
         values = (number(value, 10) for value in report.values())

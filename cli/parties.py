@@ -13,15 +13,9 @@ import typer
 from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
 from vpem.files.table_settings import OF_ONE_FIT, LabelledTable, TableSettings
 from vpem.records import Rule, Settings, changed, setting
-from vpem.settings import (
-    ALIGNMENTS,
-    HoldingSettings,
-    SumSettings,
-)
+from vpem.settings import ALIGNMENTS, HoldingSettings, SumSettings
 
-from .choices import (
-    settled,
-)
+from .choices import settled
 from .driver import CommandRun
 from .engine import place_parties
 from .files import READ, STDIN, read_one, refuse_families, tell_families, teller
@@ -55,14 +49,14 @@ class PartySettings(Settings, heading="Data"):
 
     parties: bool = setting(
         False,
-        "Each file is a party's (docs/reference/parties.md). Or one .toml file names them all. "
+        "Each file is a party's (docs/reference/parties.md), or one .toml file names them all. "
         "The parties are the agents; with --split rows the workers.",
     )
     align: str | None = setting(
         None,
-        "How parties find rows that all have: none, ids, hmac, psi. With none it is by position; "
-        "hmac compares keyed hashes of ids, psi is private set intersection. Default: by position, "
-        "if ids agree or nobody has any.",
+        "How parties find the rows that all have: none (by position), ids, hmac (keyed hashes of "
+        "ids) or psi (private set intersection). Default: by position, if ids agree or no party "
+        "has any.",
         choices=ALIGNMENTS,
     )
     align_key: Path | None = setting(
@@ -70,14 +64,14 @@ class PartySettings(Settings, heading="Data"):
     )
     missing_parties: bool = setting(
         False,
-        "Keep rows that some parties lack, and integrate out what is missing (ids and hmac).",
+        "Keep rows that some parties lack, and integrate out missing values (ids and hmac).",
     )
 
 
 BY_POSITION = "no party has ids, so rows are the same by position: row 0 of each file, and so on"
 
 OF_A_FIT = " ".join((*OF_ONE_FIT, "worker_column"))
-"""Settings of tables that whoever uses a model has no options for: the model knows its features."""
+"""Settings of tables that are no options where a model is used: the model knows its features."""
 
 
 class FileSettings(TableSettings, PartySettings, heading="Data"):
@@ -93,12 +87,12 @@ class FileSettings(TableSettings, PartySettings, heading="Data"):
 
 
 class FitFiles(FileSettings, LabelledTable, heading="Data"):
-    """Files for a fit, of which one may have labels of some rows."""
+    """Files for a fit, one of which may have labels of some rows."""
 
     labels_at: str | None = setting(
         None,
         "Agent or party, by name or number, that has the labels for the fit: they are added to its "
-        "hub's term. Default: the first; in a manifest whose labels-for-fit they are.",
+        "hub's term. Default: the first; in a manifest the party with labels-for-fit.",
         local=True,
         idle=(
             lambda given: given.get("labels_for_fit") is None,
@@ -123,7 +117,7 @@ class RowParties(NumberFiles, heading="Data"):
     parties: bool = changed(
         PartySettings,
         "parties",
-        help="Each file has a worker's rows (docs/reference/parties.md). Or one .toml file names "
+        help="Each file has a worker's rows (docs/reference/parties.md), or one .toml file names "
         "them all.",
     )
 
@@ -131,25 +125,26 @@ class RowParties(NumberFiles, heading="Data"):
 IN_ONE_PLACE: Rule = (
     lambda given: not given["parties"] or given.get("engine") == "simulator",
     (
-        " hides what parties send, but here one process has the data of all; add --parties and "
+        " hides what parties send, but here one process has all data; add --parties and "
         "--engine mpi, or leave it out",
     ),
 )
 
 
 class DataParties(FileSettings, heading="Data", kept=False):
-    """Whether data for a model are those of parties, which hold features or rows."""
+    """Whether data for a model are parties', which hold features or rows."""
 
     parties: bool = changed(
         PartySettings,
         "parties",
-        help="Each DATA is a party's (docs/reference/parties.md). Or one .toml file names them "
-        "all. They need not be those of the fit: features are found by name.",
+        help="Each DATA is a party's (docs/reference/parties.md), or one .toml file names them "
+        "all. They need not be the parties of the fit: features are found by name.",
     )
     split: str = changed(
         HoldingSettings,
         "split",
-        help="With --parties: what each has, features of all rows, or all features of its rows.",
+        help="With --parties: each has features of all rows (features), or all features of its "
+        "rows (rows).",
         idle=(
             lambda given: not given["parties"],
             (" is for data of several parties; add --parties",),
@@ -158,8 +153,8 @@ class DataParties(FileSettings, heading="Data", kept=False):
     secure_sum: bool = changed(
         SumSettings,
         "secure_sum",
-        help="Masked sums: nobody sees what a party adds, only totals. For three parties or more, "
-        "each a process of its own.",
+        help="Masked sums: no process sees the terms of another party, only totals. For three "
+        "parties or more, each a process of its own.",
         idle=IN_ONE_PLACE,
     )
 
@@ -176,27 +171,27 @@ def _shown(function: Callable[..., R]) -> Callable[..., R]:
 @_shown
 def gather(
     files: Sequence[Path],
-    asked: FileSettings,
+    settings: FileSettings,
     held: WorkerSettings,
     missing: bool,
     memory_limit: str | None,  # for one dataset
     run: CommandRun,
 ) -> tuple[Dataset, Report | None]:
-    """Read the one dataset, or join those of the parties; also what a report tells of them.
+    """Read the one dataset, or join those of the parties; with the report of their alignment.
 
-    Who holds what of one dataset is said by ``held``: rows, if it has no ``split`` that says
-    otherwise. The data have a partition or workers if there are parties.
+    ``held`` says who holds what of one dataset: rows, unless its ``split`` says otherwise. Joined
+    data have a partition, or workers.
     """
     from vpem.files.data import settle_labels
 
     over_rows = getattr(held, "split", "rows") == "rows"
-    check_parties(files, asked, over_rows)
+    check_parties(files, settings, over_rows)
     say = run.screen.say
-    tell = teller(say, not asked.numbers_only)
-    if not asked.parties:
+    tell = teller(say, not settings.numbers_only)
+    if not settings.parties:
         source = read_one(
             files[0],
-            asked.table,
+            settings.table,
             run.where,
             tell,
             dataset=held.dataset,
@@ -205,110 +200,100 @@ def gather(
         )
         run.table = source.table
         source.labels_for_fit = settle_labels(
-            source.labels_for_fit, [source], source.ids, asked.table
+            source.labels_for_fit, [source], source.ids, settings.table
         )
-        source = settled(source, asked.table, held)
-        if asked.numbers_only:
+        source = settled(source, settings.table, held)
+        if settings.numbers_only:
             refuse_families(source.kinds, source.feature_names, source.source)
-        tell_families(source, asked.table, say)
+        tell_families(source, settings.table, say)
         return source, None
     of_one = held.values("split", "sample_weight") | {"memory_limit": memory_limit}
     for name, value in of_one.items():
         if value not in (None, False):
             raise InputError(Setting(name), " is for one file; with --parties leave it out")
-    parties = run.where.parties(files, asked.table)
-    if asked.table.labels_for_fit is not None and not run.where.own_users:
-        unlabelled = asked.table.changed(labels_for_fit=None)
-        parties = _labelled(parties, asked, run.where.parties(files, unlabelled))
+    parties = run.where.parties(files, settings.table)
+    if settings.table.labels_for_fit is not None and not run.where.own_users:
+        unlabelled = settings.table.changed(labels_for_fit=None)
+        at = place_of(getattr(settings, "labels_at", None), [party.name for party in parties])
+        others = enumerate(run.where.parties(files, unlabelled))
+        parties = [parties[n] if n == at else other for n, other in others]
     holders = place_parties(parties, run.out.output, run.shards, run.where, run.labels)
     weight = held.sample_weight
-    found = joined(parties, asked, over_rows, missing, weight, holders, say)
-    if asked.numbers_only:
+    found = joined(parties, settings, over_rows, missing, weight, holders, say)
+    if settings.numbers_only:
         refuse_families(found[0].kinds, found[0].feature_names, found[0].source)
-    tell_families(found[0], asked.table, say)
+    tell_families(found[0], settings.table, say)
     run.where.watch(found[0].n_samples, over_rows, run.screen)
     return found
 
 
-def _labelled(
-    parties: Sequence[Party], asked: FileSettings, without: Sequence[Party]
-) -> list[Party]:
-    """Return parties of whom one has the labels that were asked for, not each."""
-    at = place_of(getattr(asked, "labels_at", None), [party.name for party in parties])
-    return [party if n == at else other
-            for n, (party, other) in enumerate(zip(parties, without, strict=True))]  # fmt: skip
-
-
 def joined(
     parties: Sequence[Party],
-    asked: PartySettings,
+    settings: PartySettings,
     over_rows: bool,  # they hold rows, not features
     missing: bool,  # values may be
-    weight: str | None,  # what weights of rows are called
+    weight: str | None,  # column of weights of rows
     holders: Placement | None,  # None: this process has all
     say: Callable[[str], None],  # prints a line
-    for_a_model: bool = False,  # it says which features are wanted
+    for_a_model: bool = False,  # which decides on the features
 ) -> tuple[Dataset, Report | None]:
-    """Join the data of parties, and say what became of their rows; also what a report tells."""
+    """Join the data of parties, and print how their rows were aligned, as the report has it."""
     from vpem.engines.engine import about
     from vpem.files.parties.joining import join_parties, stack_parties
 
-    common: Report = {
-        "keep_empty": missing, "sample_weight": weight, "holders": holders, "tell": teller(say),
-    }  # fmt: skip
-    how: Report = {
-        "key": asked.align_key, "keep_missing": asked.missing_parties,
-        "keep_constant": for_a_model,
-    }  # fmt: skip
+    common: Report = {"keep_empty": missing, "sample_weight": weight, "holders": holders}
+    common["tell"] = teller(say)
     with nullcontext() if holders is None else about(holders.engine, "alignment"):
         if over_rows:
             return stack_parties(parties, **common), None
-        together, found = join_parties(parties, asked.align, **how, **common)
+        together, found = join_parties(
+            parties, settings.align, key=settings.align_key,
+            keep_missing=settings.missing_parties, keep_constant=for_a_model, **common,
+        )  # fmt: skip
     alignment = found.describe()
     for line in lines_of(alignment):
         say(line)
-    if asked.align is None and found.by_position and len(parties) > 1:
+    if settings.align is None and found.by_position and len(parties) > 1:
         say(BY_POSITION)
     return together, alignment
 
 
-def check_parties(files: Sequence[Path], asked: PartySettings, over_rows: bool) -> None:
-    """Raise InputError where options about parties do not go together."""
+def check_parties(files: Sequence[Path], settings: PartySettings, over_rows: bool) -> None:
+    """Raise InputError where options about parties exclude each other."""
     used = {
-        "--align": asked.align,
-        "--align-key": asked.align_key,
-        "--missing-parties": asked.missing_parties,
+        "--align": settings.align,
+        "--align-key": settings.align_key,
+        "--missing-parties": settings.missing_parties,
     }
     for option, value in used.items():
-        if value and not asked.parties:
+        if value and not settings.parties:
             raise InputError(f"{option} is for data of several parties; add --parties")
         if value and over_rows:
             raise InputError(
                 f"{option} is for parties that hold features of the same rows; with --split rows "
                 "leave it out"
             )
-    if asked.parties:
+    if settings.parties:
         if STDIN in map(str, files):
             raise InputError("standard input (-) is one file; with --parties name files")
     else:
         if len(files) > 1:
             raise InputError(
-                f"one dataset is taken at a time, got {len(files)} files; add --parties if each "
-                "is one party's"
+                f"give one dataset, got {len(files)} files; add --parties if each is one party's"
             )
         if files[0].suffix.lower() == ".toml":
             raise InputError(f"{files[0]} is no dataset; add --parties if it names parties")
-    if asked.align_key is not None and asked.align != "hmac":
+    if settings.align_key is not None and settings.align != "hmac":
         raise InputError("--align-key is for --align hmac; leave it out, or add that")
-    if asked.align == "hmac" and asked.align_key is None:
+    if settings.align == "hmac" and settings.align_key is None:
         raise InputError(
-            "--align hmac needs --align-key FILE, with a key that all parties share, as "
-            "'openssl rand -hex 32' makes"
+            "--align hmac needs --align-key FILE, with a key that all parties share, such as one "
+            "of 'openssl rand -hex 32'"
         )
 
 
 def lines_of(alignment: Report) -> list[str]:
-    """Return the lines of a table of what became of each party's rows."""
+    """Return the lines of a table of each party's rows: how many it has, and how many are lost."""
     outer = alignment["join"] == "outer"
     heads = ("party", "rows", "absent" if outer else "lost")
     cells = [
@@ -325,18 +310,18 @@ def lines_of(alignment: Report) -> list[str]:
     return lines
 
 
-def place_of(asked: str | None, names: Sequence[str]) -> int:
-    """Return the number of the agent that has the labels, the first unless another is named."""
+def place_of(agent: str | None, names: Sequence[str]) -> int:
+    """Return the number of the agent that has the labels: the first, unless another is named."""
     from vpem.checks import read_int
 
-    if asked is None:
+    if agent is None:
         return 0
-    if asked in names:
-        return list(names).index(asked)
-    number = read_int(asked)
+    if agent in names:
+        return list(names).index(agent)
+    number = read_int(agent)
     if number is not None and 0 <= number < len(names):
         return number
     raise InputError(
-        Setting("labels_at"), f" must be an agent, by name or number, got {brief(asked)}"
-        f"{did_you_mean(asked, names)}; they are {shorten(names, 10)}",
+        Setting("labels_at"), f" must be an agent, by name or number, got {brief(agent)}"
+        f"{did_you_mean(agent, names)}; they are {shorten(names, 10)}",
     )  # fmt: skip

@@ -23,7 +23,7 @@ from .use import DATA, FitFile
 OptionalData = Annotated[
     list[Path] | None,
     READ,
-    typer.Argument(help=f"For what is of rows. {DATA} Individuals for a fit of SAEM."),
+    typer.Argument(help=f"For pictures of rows. {DATA} Individuals for a fit of SAEM."),
 ]
 
 
@@ -69,7 +69,7 @@ def plot(
 ) -> None:
     """Draw a model: its components, how they differ, how the fit went.
 
-    Colours are told apart by the colour-blind, and in grey by lines, marks, hatches or numbers.
+    Colours are distinct to the colour-blind, and in grey by lines, marks, hatches or numbers.
 
     Example: vpem plot model.h5
 
@@ -93,10 +93,10 @@ def plot(
         if output is None:
             output = beside(model, f"-{kind}.png")
         check_picture(output, target.force)
-        asked = UseRequest(
+        request = UseRequest(
             data or (), screen, rows, individuals, labelled=labelled, parties=parties
         )
-        given = stored.evaluation_data(asked)
+        given = stored.evaluation_data(request)
         picture = draw(kind, saved, given, features=features_of(rows.features))
         next_ones = next_kinds(kind, saved, given)
         save_picture(output, picture, force=target.force)
@@ -121,7 +121,7 @@ def plot(
 
 
 def beside(model: Path, ending: str) -> Path:
-    """Return the name that a result has by itself: the model's, with another ending."""
+    """Return the default name of a result: the model's, with another ending."""
     output = model.parent / f"{model.stem}{ending}"
     writes("--output", output)
     return output
@@ -162,8 +162,8 @@ def report(
         from vpem.pictures.page import write_page
 
         stored = stored_at(model, individuals.curve)
-        asked = UseRequest(data or (), screen, rows, individuals, parties=parties)
-        given = stored.evaluation_data(asked)
+        request = UseRequest(data or (), screen, rows, individuals, parties=parties)
+        given = stored.evaluation_data(request)
         command = stored.command(context.find_root().command)
         left_out = write_page(output, stored.saved, given, command=command, force=target.force)
         screen.say(f"wrote {output}")

@@ -60,7 +60,7 @@ class SaemOutput(LabelledOutput, heading="Output", kept=False):
     )
     individuals: Path | None = setting(
         None, "Write means and intervals of the individuals' latents here: .csv, .parquet or .h5. "
-        "With --engine mpi devices tell them for this only.",
+        "With --engine mpi devices send them for this only.",
         file=WRITTEN,
     )  # fmt: skip
     topics: Path | None = setting(
@@ -127,22 +127,22 @@ def saem(
         })  # fmt: skip
         network = ran.pop("network")
         of_individuals(labels, found, source.held, network.agents, screen)
-        told = _told(found, source, out, network, run)
+        shown = _told(found, source, out, network, run)
 
         def facts() -> Report:
-            return ran | {"seconds": told.seconds, **run.facts(data)}
+            return ran | {"seconds": shown.seconds, **run.facts(data)}
 
         if model.model == CORPUS_MODEL:
-            run.finish(topics_result(told, source.held, facts, out))
+            run.finish(topics_result(shown, source.held, facts, out))
             return
 
         def write(path: Path, report: Report) -> None:
-            save_saem(path, told, force=out.force)
+            save_saem(path, shown, force=out.force)
 
-        mine = found if run.where.own_users else told
+        mine = found if run.where.own_users else shown
         run.finish(FitOutcome(
-            found.converged, lambda: report_of(told, source.held, screen) | facts(), write,
-            lambda report: show_report(report, told),
+            found.converged, lambda: report_of(shown, source.held, screen) | facts(), write,
+            lambda report: show_report(report, shown),
             own=lambda _: {"labels_files": labels.written, **_draw(mine, out)},
         ))  # fmt: skip
 
@@ -156,7 +156,7 @@ def _fit(
     run: CommandRun,
     given: dict[str, Any],
 ) -> tuple[SaemFit, Report]:
-    """Fit, and show how far it is; and what there is to report of the engine."""
+    """Fit with a line of progress, and describe the engine for the report."""
     from vpem.saem.fit import fit_saem
     from vpem.saem.saem import burn_in_of
     from vpem.sums.connect import connect_workers
@@ -170,8 +170,8 @@ def _fit(
     if way_of(joined, sums) == "consensus":
         if how.feedback is not None:
             raise InputError(
-                Setting("feedback"), " is about what devices send a server; among neighbours it is "
-                "rounds that are compressed, which remember what was sent: leave it out",
+                Setting("feedback"), " is about messages to a server; among neighbours rounds are "
+                "compressed, and remember what was sent: leave it out",
             )  # fmt: skip
         sums, how = sums.changed(compress=how.codec), how.changed(codec=None)
     with run.working(progress_of) as progress:
@@ -186,7 +186,7 @@ def _fit(
 def _told(
     found: SaemFit, source: Source, out: SaemOutput, network: Network, run: CommandRun
 ) -> SaemFit:
-    """Return the fit with what the first process is told of individuals: nothing, unless asked."""
+    """Return the fit with the individuals that the first process reports: none by default."""
     from vpem.saem.results import collect, leave_out
 
     if not network.agents.apart:
@@ -197,7 +197,7 @@ def _told(
 
 
 def _check_asked(model: str, out: SaemOutput) -> None:
-    """Raise InputError where what a model has not is to be written."""
+    """Raise InputError where a file is for results that the model does not have."""
     from vpem.saem.models.model import model_class
 
     if out.topics is not None and model != CORPUS_MODEL:
@@ -205,7 +205,7 @@ def _check_asked(model: str, out: SaemOutput) -> None:
     if out.labels_file is None or hasattr(model_class(model), "responsibilities"):
         return
     raise InputError(
-        f"the model {model} has no classes of individuals, which --labels are; leave it out, or "
+        f"the model {model} has no classes of individuals for --labels to write; leave it out, or "
         "take the model gmm"
     )
 

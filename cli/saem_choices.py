@@ -1,4 +1,4 @@
-"""What `vpem saem` makes of its options, and how it reads measurements of individuals."""
+"""Options of `vpem saem`, and how it reads measurements of individuals."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ MIXED = ("linear", *CURVES)
 
 
 def _of(*models: str) -> Any:
-    """Say that an option is for some of the models."""
+    """Refuse an option for all other models."""
     word = "model" if len(models) == 1 else "models"
-    told = " and ".join([", ".join(models[:-1]), models[-1]] if models[1:] else models)
-    said = f" is for the {word} {told}; leave it out"
+    listed = " and ".join([", ".join(models[:-1]), models[-1]] if models[1:] else models)
+    said = f" is for the {word} {listed}; leave it out"
     return (lambda given: given["model"] not in models, (said,))
 
 
@@ -61,7 +61,7 @@ class ModelSettings(Settings, heading="Model", kept=False):
         "cl,v1,q,v2.", idle=_of("one-compartment", "two-compartment"),
     )  # fmt: skip
     error: str | None = setting(
-        None, "Mixed models: law of what is measured, or of each outcome with commas between: "
+        None, "Mixed models: law of measurements, or of each outcome with commas between: "
         "constant, proportional, combined or exponential error, bernoulli (yes or no by a logit), "
         "poisson (counts by a logarithm). Default: constant.", idle=_of(*MIXED),
     )  # fmt: skip
@@ -135,7 +135,8 @@ class SamplerSettings(Settings, heading="Sampler", kept=False):
         "Default: 0.5, 1.", least=1e-12, most=1e6,
     )  # fmt: skip
     step_decay: float | None = setting(
-        None, "langevin: after the burn-in its step falls with this power; 0: stays. Default: 1/3.",
+        None, "langevin: after the burn-in its step falls with this power; 0: constant. Default: "
+        "1/3.",
         least=0.0, most=1e6,
     )  # fmt: skip
     no_precondition: bool = setting(
@@ -162,17 +163,16 @@ PARAMETER_OF = {
     "gradient_compress": "codec",
     "threads": "n_threads",
 }
-"""Parameters of samplers by the settings of a shell."""
+"""Parameters of samplers by the settings of the command."""
 
 
 def words_of(text: str) -> list[str]:
-    """Read words with commas between; "none" stands for no words."""
+    """Read words with commas between; "none" is no words."""
     words = [word.strip() for word in text.split(",")]
     return [] if words == ["none"] else words
 
 
 def _numbers_of(name: str, text: str, kind: type, like: str) -> list[Any]:
-    """Read numbers with commas between."""
     try:
         return [kind(word) for word in text.split(",")]
     except ValueError:
@@ -182,7 +182,7 @@ def _numbers_of(name: str, text: str, kind: type, like: str) -> list[Any]:
 
 
 def model_options_of(given: ModelSettings) -> Report:
-    """Return the options of a model that were given, as the library takes them."""
+    """Return the given options of a model as the library takes them."""
     taken = given.values("model", "components", "init_individuals")
     taken = {name: value for name, value in taken.items() if value is not None}
     for name in ("slopes", "random", "effects", "parameters", "error"):
@@ -214,7 +214,7 @@ def model_options_of(given: ModelSettings) -> Report:
 def sampler_options_of(
     model: str, chosen: Mapping[str, object], moves: SamplerSettings, given: Given
 ) -> Report:
-    """Return the sampler for a model, its options and a codec of gradients, as recipes do."""
+    """Return the sampler for a model, its options, and the codec of gradients."""
     from vpem._core.threads import thread_count
     from vpem.network.codecs import parse_codec
     from vpem.saem.models.model import model_class
@@ -223,17 +223,17 @@ def sampler_options_of(
     known = {one: set(kind.__dataclass_fields__) for one, kind in SAMPLERS.items()}
     options = moves.values("sampler").items()
     taken = {one: value for one, value in options if given.has(one) and value is not None}
-    asked = name = moves.sampler
+    requested = name = moves.sampler
     if name == AUTO:
         name = usual_sampler(model_class(model, chosen), {PARAMETER_OF[one]: None for one in taken})
     for one in taken:
         parameter = PARAMETER_OF[one]
-        if parameter not in known[name] and (asked != AUTO or one != "threads"):
+        if parameter not in known[name] and (requested != AUTO or one != "threads"):
             others = [other for other in SAMPLERS if parameter in known[other]]
             kinds = "sampler" if len(others) == 1 else "samplers"
-            told = " and ".join([", ".join(others[:-1]), others[-1]] if others[1:] else others)
-            advice = f"; give --sampler {others[0]}" if asked == AUTO else ""
-            raise InputError(Setting(one), f" is for the {kinds} {told}, not {name}{advice}")
+            listed = " and ".join([", ".join(others[:-1]), others[-1]] if others[1:] else others)
+            advice = f"; give --sampler {others[0]}" if requested == AUTO else ""
+            raise InputError(Setting(one), f" is for the {kinds} {listed}, not {name}{advice}")
     found = {PARAMETER_OF[one]: value for one, value in taken.items()}
     if "precondition" in found:
         found["precondition"] = not found["precondition"]
@@ -242,17 +242,17 @@ def sampler_options_of(
         found["n_threads"] = thread_count(moves.threads)
     codec = found.pop("codec", None)
     gradients = None if codec is None else parse_codec(codec)
-    return {"sampler": asked, "sampler_options": found, "gradient_codec": gradients}
+    return {"sampler": requested, "sampler_options": found, "gradient_codec": gradients}
 
 
 def check_start(how: SaemSettings, strict: bool) -> None:
-    """Refuse numbers of iterations without a decreasing step, and what can never converge."""
+    """Refuse iterations without a decreasing step, and --strict of a run that cannot converge."""
     from vpem.saem.saem import burn_in_of
 
     burn_in = burn_in_of(how.n_iter, how.burn_in)
     if burn_in >= how.n_iter:
         raise InputError(
-            f"--burn-in must be below --iterations, else no step decreases, got {burn_in} of "
+            f"--burn-in must be below --iterations, or no step decreases, got {burn_in} of "
             f"{how.n_iter}"
         )
     if strict and how.tol == 0:
@@ -267,8 +267,11 @@ def needed_covariates(model: str, options: Mapping[str, Any]) -> list[str]:
 
 
 def name_words(options: Report, words: Mapping[str, Sequence[str]]) -> list[str]:
-    """Have effects and slopes be of words but the first, where covariates have such; say so."""
-    said = []
+    """Replace covariates of words, in effects and slopes, by one for each word but the first.
+
+    Returns a note for each such covariate.
+    """
+    notes = []
     for name, known in words.items():
         for option in ("effects", "slopes"):
             parts = [one.split(":") for one in options.get(option, ())]
@@ -276,34 +279,34 @@ def name_words(options: Report, words: Mapping[str, Sequence[str]]) -> list[str]
                 continue
             if len(known) < 2:
                 raise InputError(
-                    f"covariate {name!r} has one word only, {known[0]!r}, so that it has no effect "
-                    "that could be seen; leave it out"
+                    f"covariate {name!r} has one word only, {known[0]!r}, so that no effect of it "
+                    "can be seen; leave it out"
                 )
             options[option] = [
                 ":".join(f"{name}={word}" if part == name else part for part in one)
                 for one in parts for word in (known[1:] if name in one else known[:1])
             ]  # fmt: skip
-            said.append(f"{name}: effects are told beside {known[0]}")
-    return list(dict.fromkeys(said))
+            notes.append(f"{name}: effects are relative to {known[0]}")
+    return list(dict.fromkeys(notes))
 
 
 def start_of(path: Path, model: str, found: Individuals, options: Mapping[str, Any]) -> Any:
-    """Return the estimates (p,) of a model file, if its parameters are those of this model."""
+    """Return the estimates (p,) of a file, whose parameters must be those of this model."""
     from vpem.saem.formats.fits import read_saem
     from vpem.saem.models.model import make_model
 
     saved = read_saem(path)
-    wanted = make_model(model, found, **options).parameters
-    if tuple(saved.parameters) != tuple(wanted):
+    expected = make_model(model, found, **options).parameters
+    if tuple(saved.parameters) != tuple(expected):
         raise InputError(
             f"{path} holds {saved.model} with {len(saved.parameters)} parameters, not those of "
-            f"this {model} with {len(wanted)}; start from a fit of the same model"
+            f"this {model} with {len(expected)}; start from a fit of the same model"
         )
     return saved.theta
 
 
 def read_if_there(model: str) -> tuple[str, ...]:
-    """Return covariates that are read for a model where there are such."""
+    """Return covariates that a model reads if the data have them."""
     if model in ("bifactor", "gmm"):  # of tables, whose columns are times
         return ()
     return ("outcome", "censored", *(("dose",) if model == "curve" else ()))
@@ -311,7 +314,7 @@ def read_if_there(model: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class RowReader:
-    """Reads measurements, and what each individual counts."""
+    """Reads measurements of individuals and their weights."""
 
     columns: Mapping[str, str | None]
     covariates: str | None
@@ -320,14 +323,14 @@ class RowReader:
     weight: str | None
     doses: str | None = None
     also: Sequence[str] = ()
-    apart: bool = False  # words of one party would be told to others
+    apart: bool = False  # refuses words, which other parties would learn
 
     def read(self, file: Path, id_column: str | None = None) -> Individuals:
         """Read the individuals of a file."""
         columns = {**self.columns, **({} if id_column is None else {"id": id_column})}
-        wanted = [*self.needed, *([] if self.weight is None else [self.weight])]
+        needed = [*self.needed, *([] if self.weight is None else [self.weight])]
         found = individuals_of(
-            file, columns, self.covariates, wanted, None, self.missing, self.doses, self.also,
+            file, columns, self.covariates, needed, None, self.missing, self.doses, self.also,
             () if self.apart else self.needed,
         )  # fmt: skip
         if self.weight is None:
@@ -337,25 +340,25 @@ class RowReader:
             who = int(weights.argmin())
             raise InputError(
                 f"{file}: the weight of individual {found.names[who]!r} must be above 0, got "
-                f"{weights[who]:g}; leave out individuals that count nothing"
+                f"{weights[who]:g}; leave out individuals of weight 0"
             )
         return replace(found, weights=weights)
 
     def share(
         self, parts: Mapping[int, Individuals], engine: Engine | None
     ) -> tuple[dict[int, Individuals], None]:
-        """Return individuals whose words have the same numbers, and no words of documents.
+        """Return individuals whose words have the same numbers, and None for a vocabulary.
 
-        Where some have doses, all do.
+        If some have doses, all have.
         """
         from vpem.saem.doses import doses_of
         from vpem.saem.formats.individuals import join_numbers, numbered_as
 
         own = [(part.doses is not None, part.columns.get("words", {})) for part in parts.values()]
-        told = own if engine is None else [one for some in engine.allgather(own) for one in some]
-        tables = join_numbers([words for _, words in told])
+        known = own if engine is None else [one for some in engine.allgather(own) for one in some]
+        tables = join_numbers([words for _, words in known])
         found = {place: numbered_as(part, tables) for place, part in parts.items()}
-        if any(given for given, _ in told):
+        if any(given for given, _ in known):
             found = {place: replace(part, doses=doses_of(part)) for place, part in found.items()}
         return found, None
 
@@ -374,9 +377,9 @@ def individuals_of(
     """Read individuals from CSV or HDF5.
 
     ``columns`` names those of id, time and value; ``covariates`` (``dose=amt,weight``) and
-    ``doses`` (``amt=AMT,rate=RATE``) are as the user typed them. ``needed`` covariates are read in
-    any case, ``also`` where there are such; ``texts``, by default all that are needed, may be
-    words. What was not given is as in ``fitted``, the `Individuals.columns` of a fit.
+    ``doses`` (``amt=AMT,rate=RATE``) are as the user typed them. ``needed`` covariates must be
+    there, ``also`` are read if they are; ``texts``, by default all ``needed``, may be words.
+    Columns that were not given are as in ``fitted``, the `Individuals.columns` of a fit.
     """
     from vpem.files.observations import is_long_csv
     from vpem.saem.formats.individuals import numbered_as, read_individuals
@@ -386,7 +389,7 @@ def individuals_of(
     if (given or doses is not None) and not is_table:
         flags = [*given, *([] if doses is None else ["doses"])]
         raise InputError(
-            f"{', '.join(f'--{name}' for name in flags)} name columns of a CSV table, and {data} "
+            f"{', '.join(f'--{name}' for name in flags)} name columns of a CSV table, but {data} "
             "is none"
         )
     known, known_covariates = _remembered(fitted or {})
@@ -434,11 +437,11 @@ def individuals_of(
 
 
 def words_in(fitted: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Words of covariates, of `Individuals.columns` of a fit; a file may hold anything there."""
-    held = fitted.get("words")
+    """Return words of covariates of a fit's `Individuals.columns`, in which nothing is trusted."""
+    stored = fitted.get("words")
     return {
         name: words
-        for name, words in (held if isinstance(held, dict) else {}).items()
+        for name, words in (stored if isinstance(stored, dict) else {}).items()
         if isinstance(words, list) and all(isinstance(word, str) for word in words)
     }
 
@@ -446,10 +449,10 @@ def words_in(fitted: Mapping[str, Any]) -> dict[str, list[str]]:
 def _events(
     data: Path, doses: str | None, covariates: Mapping[str, str], fitted: Mapping[str, Any]
 ) -> dict[str, str] | None:
-    """Columns of doses that have another name than the usual one; None: there are no doses.
+    """Return columns of doses with other names than the usual ones; None: there are no doses.
 
-    There are where the user names some, or the fit had some, or a covariate dose is looked for and
-    the table has amounts instead.
+    There are doses if the user names some, the fit had some, or the table has amounts in place of
+    a covariate dose.
     """
     from vpem.files.observations import header_of
 
@@ -459,21 +462,21 @@ def _events(
     header = [column.strip() for column in header_of(data)]
     if isinstance(held, dict):
         return {name: column for name, column in held.items() if column in header}
-    wanted = covariates.get("dose")
-    if wanted is None or wanted in header:
+    dose = covariates.get("dose")
+    if dose is None or dose in header:
         return None
     return {} if "amt" in [column.lower() for column in header] else None
 
 
 def _advice(left: Collection[str], three: Collection[str], fitted: bool) -> str:
-    """Say which options name columns that a table calls otherwise."""
+    """Return which options name columns that the table lacks, and what to give instead."""
     flags = [f"--{name} COLUMN" for name in left if name in three]
     others = [f"{name}=COLUMN" for name in left if name not in three]
     names = [f"--{name}" if name in three else repr(name) for name in left]
     of_fit = f"; that is {' and '.join(names)} of the fit" if fitted else ""
     typed = " ".join([*flags, *([f"--covariates {','.join(others)}"] if others else [])])
-    several = "the names that they have" if len(left) > 1 else "the name that it has"
-    return f"{of_fit}; give {several} here: {typed}"
+    several = "the names of these columns" if len(left) > 1 else "the name of this column"
+    return f"{of_fit}; give {several}: {typed}"
 
 
 def _remembered(fitted: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
@@ -487,7 +490,7 @@ def _remembered(fitted: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, st
 
 
 def _typed(option: str, text: str | None, like: str) -> dict[str, str]:
-    """Columns by what they are, as the user typed them: ``dose=amt,weight``."""
+    """Return columns by their contents, as the user typed them: ``dose=amt,weight``."""
     column_of: dict[str, str] = {}
     for word in [] if text is None else words_of(text):
         name, _, column = word.partition("=")

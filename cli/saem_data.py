@@ -1,4 +1,4 @@
-"""Whom `vpem saem` fits: individuals, or documents, of a file or of files of parties.
+"""Individuals or documents for `vpem saem`, from a file or from files of parties.
 
 Documents of all parties share one vocabulary.
 """
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 
 CORPUS_SETTINGS = ("vocabulary", "min_documents", "max_share", "dataset")
-"""Settings that are for documents alone."""
+"""Settings for documents alone."""
 
 
 class CorpusSettings(PartySettings, heading="Individuals", kept=False):
-    """Which words of documents there are."""
+    """Which words of documents count."""
 
     parties: bool = changed(PartySettings, "parties", heading="Individuals")
     vocabulary: Path | None = setting(
@@ -60,88 +60,82 @@ class CorpusSettings(PartySettings, heading="Individuals", kept=False):
 
 @dataclass(frozen=True)
 class CorpusReader:
-    """Reads documents; where sums are masked (``hidden``) none of documents is made in the open.
+    """Reads documents; under masks (``hidden``) no sum over documents is taken without them.
 
     ``columns`` names those of id, time and value; None where none was given.
     """
 
     columns: Mapping[str, str | None]
-    asked: CorpusSettings
+    settings: CorpusSettings
     screen: Screen
     hidden: bool = False
     weight: None = None
 
     def __post_init__(self) -> None:
-        """Refuse what would tell others the words of documents that masks are to hide."""
-        if not (self.hidden and self.asked.parties):
+        """Refuse options by which others would learn words of documents that masks hide."""
+        if not (self.hidden and self.settings.parties):
             return
         secure = Setting("secure_sum", True)
-        if self.asked.vocabulary is None:
+        if self.settings.vocabulary is None:
             raise InputError(
-                secure, " hides what parties have, but without a common vocabulary they tell their "
-                "words; name the words in a file, ", Setting("vocabulary"),
+                secure, " hides what parties have, but without a common vocabulary they exchange "
+                "their words; name the words in a file, ", Setting("vocabulary"),
             )  # fmt: skip
         for name in ("min_documents", "max_share"):
-            if getattr(self.asked, name) is not None:
+            if getattr(self.settings, name) is not None:
                 raise InputError(
-                    Setting(name), " has parties tell in how many documents each word is, which ",
-                    secure, " is to hide; leave out one of the two",
+                    Setting(name), " shows in how many documents of each party a word is, which ",
+                    secure, " hides; leave out one of the two",
                 )  # fmt: skip
 
     def read(self, file: Path, id_column: str | None = None) -> Individuals:
-        """Read the documents of a file."""
         from vpem.saem.formats.individuals import read_corpus
 
         named = {**self.columns, **({} if id_column is None else {"id": id_column})}
         given = {name: column for name, column in named.items() if column is not None}
-        return read_corpus(file, given, self.asked.dataset)
+        return read_corpus(file, given, self.settings.dataset)
 
     def share(
         self, parts: Mapping[int, Individuals], engine: Engine | None
     ) -> tuple[dict[int, Individuals], tuple[str, ...]]:
-        """Give the documents of all sources one vocabulary, and return it too.
+        """Give the documents of all parties one vocabulary, which is returned with them.
 
-        ``parts`` are those of this process; with no engine all are here.
+        ``parts`` are those of this process; without an engine they are all.
         """
         import numpy as np
 
         from vpem.saem.individuals import document_counts, join_words
 
         found = dict(parts)
-        asked, left = self.asked, np.zeros(2)
-        if asked.vocabulary is not None:
-            words = _vocabulary(asked.vocabulary)
+        settings, left = self.settings, np.zeros(2)
+        if settings.vocabulary is not None:
+            words = _vocabulary(settings.vocabulary)
         else:
             own = [one.words for one in found.values() if one.words is not None]
             if engine is not None:  # the vocabularies of all processes, each once
                 own = [tuple(one) for some in engine.allgather(list(set(own))) for one in some]
             words = join_words(sorted(set(own)))
         found, left = _spelled(found, words, left)
-        if asked.min_documents is not None or asked.max_share is not None:
+        if settings.min_documents is not None or settings.max_share is not None:
             each = [np.append(document_counts(one), one.n_individuals) for one in found.values()]
             total = np.sum([np.zeros(len(words) + 1, dtype=np.intp), *each], axis=0)
-            words = _kept(words, total if engine is None else engine.allreduce(total), asked)
+            words = _kept(words, total if engine is None else engine.allreduce(total), settings)
             found, left = _spelled(found, words, left)
-        self._tell(left if engine is None or self.hidden else engine.allreduce(left))
-        return found, words
-
-    def _tell(self, left: Any) -> None:
-        """Say what the vocabulary left out."""
+        left = left if engine is None or self.hidden else engine.allreduce(left)
         n_words, n_documents = (int(one) for one in left)
         if n_words:
             times = plural(n_words, "time")
-            self.screen.note(f"words outside the vocabulary, which come {times}, are left out")
+            self.screen.note(f"words outside the vocabulary, which occur {times}, are left out")
         if n_documents:
-            self.screen.warn(
-                f"{plural(n_documents, 'document')} left out, of whose words none is in the "
-                "vocabulary"
-            )
+            documents = plural(n_documents, "document")
+            self.screen.warn(f"{documents} left out: the vocabulary has none of their words")
+        return found, words
 
 
 def _spelled(
     parts: Mapping[int, Individuals], words: tuple[str, ...], left: Any
 ) -> tuple[dict[int, Individuals], Any]:
-    """Return documents in a vocabulary, and add how many words and documents that leaves out."""
+    """Return documents in a vocabulary, and add to ``left`` the words and documents left out."""
     from vpem.saem.individuals import in_words
 
     found = {}
@@ -152,10 +146,9 @@ def _spelled(
     return found, left
 
 
-def _kept(words: Sequence[str], total: Any, asked: CorpusSettings) -> tuple[str, ...]:
-    """Return the words that are in enough documents, and not in too many."""
-    most = total[-1] * (1.0 if asked.max_share is None else asked.max_share)
-    least = asked.min_documents or 0
+def _kept(words: Sequence[str], total: Any, settings: CorpusSettings) -> tuple[str, ...]:
+    most = total[-1] * (1.0 if settings.max_share is None else settings.max_share)
+    least = settings.min_documents or 0
     kept = tuple(
         word
         for word, count in zip(words, total[:-1].tolist(), strict=True)
@@ -185,7 +178,7 @@ def _vocabulary(path: Path) -> tuple[str, ...]:
 
 
 def files_in(paths: Sequence[Path]) -> list[Path]:
-    """Return the files that are named, those of a folder in the order of their names."""
+    """Return the files given, those of a folder in the order of their names."""
     files: list[Path] = []
     for path in paths:
         if not path.is_dir():
@@ -202,14 +195,14 @@ DeviceFiles = Annotated[
     list[Path],
     READ,
     typer.Argument(
-        help="Individuals: CSV with a line a measurement and names of the columns in its first "
-        "line, or HDF5 of individuals; with --parties a file each, or a manifest."
+        help="Individuals: CSV with a line for each measurement, the first line the names of "
+        "columns, or HDF5 of individuals; with --parties a file each, or a manifest."
     ),
 ]
 
 
 class HeldIndividuals(CorpusSettings, heading="Individuals", kept=False):
-    """Which columns are what, and who holds which individuals."""
+    """What columns hold, and who holds which individuals."""
 
     id: str | None = setting(None, "Column of individuals. Default: id or document.", local=True)
     time: str | None = setting(None, "Column with the time. Default: time or word.", local=True)
@@ -219,12 +212,12 @@ class HeldIndividuals(CorpusSettings, heading="Individuals", kept=False):
         "dose. Default: those that the model needs.", local=True,
     )  # fmt: skip
     doses: str | None = setting(
-        None, "Lines may be doses: columns that are not called amt, rate, duration, evid, mdv, "
-        "addl, ii: amt=AMT_MG. Default: lines are, where the model needs a dose, and there is amt.",
+        None, "Lines may be doses: columns that are not named amt, rate, duration, evid, mdv, addl "
+        "or ii, as amt=AMT_MG. Default: they are if the model needs a dose and there is amt.",
         local=True,
     )  # fmt: skip
     sample_weight: str | None = setting(
-        None, "Column with how many copies of the individual count, above 0. Default: one."
+        None, "Column with each individual's weight, in copies of it, above 0. Default: 1."
     )
     devices: int | None = setting(
         None, "Devices, which hold individuals in order. Default: 1.",
@@ -241,7 +234,7 @@ class Source:
     """Individuals in this process, and who holds which of all.
 
     They are all of a file, or those of this process's parties, party by party; ``numbers`` (n,)
-    says which of all they are.
+    are their places among all.
     """
 
     individuals: Individuals
@@ -261,7 +254,7 @@ class Source:
 
 def read_source(
     files: Sequence[Path],
-    asked: HeldIndividuals,
+    settings: HeldIndividuals,
     model: str,
     needed: Sequence[str],
     missing: bool,
@@ -270,47 +263,47 @@ def read_source(
 ) -> Source:
     """Read the individuals of a file, or of files of parties.
 
-    ``needed`` are covariates of the model; values may be ``missing``, and sums will be ``masked``.
+    ``needed`` are covariates of the model; values may be ``missing``; sums will be ``masked``.
     """
     import numpy as np
 
-    reader = _reader(asked, model, needed, missing, run)
+    reader = _reader(settings, model, needed, missing, run)
     if isinstance(reader, CorpusReader):
         reader = replace(reader, hidden=masked)
-    if asked.parties:
+    if settings.parties:
         for name in ("devices", "device_individuals"):
-            if getattr(asked, name) is not None:
+            if getattr(settings, name) is not None:
                 raise InputError(Setting(name), " is for one file; with --parties leave it out")
         named = run.where.parties(files_in(files), TableSettings(), columns=False)
         return _of_parties(named, reader, run)
     if len(files) > 1 or files[0].is_dir():
-        told = f"got {len(files)}" if len(files) > 1 else f"and {files[0]} is a folder"
+        got = f"got {len(files)}" if len(files) > 1 else f"but {files[0]} is a folder"
         raise InputError(
-            f"one file of individuals is read at a time, {told}; add --parties if each file is one "
-            "party's"
+            f"give one file of individuals, {got}; add --parties if each file is one party's"
         )
     parts, _ = reader.share({0: reader.read(files[0])}, None)
     found = parts[0]
-    return Source(found, _devices_of(found, asked), np.arange(found.n_individuals), run.engine)
+    return Source(found, _devices_of(found, settings), np.arange(found.n_individuals), run.engine)
 
 
 def _reader(
-    asked: HeldIndividuals, model: str, needed: Sequence[str], missing: bool, run: CommandRun
+    settings: HeldIndividuals, model: str, needed: Sequence[str], missing: bool, run: CommandRun
 ) -> CorpusReader | RowReader:
-    """Choose what reads a file for a model."""
-    columns = {name: getattr(asked, name) for name in ("id", "time", "value")}
+    columns = {name: getattr(settings, name) for name in ("id", "time", "value")}
     of_documents = model == CORPUS_MODEL
     wrong = ("covariates", "doses", "sample_weight") if of_documents else CORPUS_SETTINGS
     for name in wrong:
-        if getattr(asked, name) is not None:
-            told = f"not for the model {model}" if of_documents else f"for {CORPUS_MODEL} alone"
-            raise InputError(Setting(name), f" is {told}; leave it out")
+        if getattr(settings, name) is not None:
+            where = f"not for the model {model}" if of_documents else f"for {CORPUS_MODEL} alone"
+            raise InputError(Setting(name), f" is {where}; leave it out")
     if of_documents:
-        return CorpusReader(columns, asked, run.screen)
+        return CorpusReader(columns, settings, run.screen)
     also = read_if_there(model)
-    weight = asked.sample_weight
-    apart = asked.parties and run.engine.size > 1
-    return RowReader(columns, asked.covariates, needed, missing, weight, asked.doses, also, apart)
+    weight = settings.sample_weight
+    apart = settings.parties and run.engine.size > 1
+    return RowReader(
+        columns, settings.covariates, needed, missing, weight, settings.doses, also, apart
+    )
 
 
 def _of_parties(
@@ -328,8 +321,8 @@ def _of_parties(
     holders = place_parties(parties, run.out.output, False, run.where, run.labels)
     if run.engine.size > len(parties) and not run.where.own_users:
         raise InputError(
-            f"there are {run.engine.size} processes, but {len(parties)} parties: every process "
-            "needs one; take fewer processes"
+            f"there are {run.engine.size} processes, but only {len(parties)} parties: every "
+            "process needs one; take fewer processes"
         )
     own = for_each(holders, range(len(parties)), lambda one: _of_party(parties[one], reader))
     read, words = reader.share(own, run.engine)
@@ -338,7 +331,7 @@ def _of_parties(
         for party, some in read.items()
     })  # fmt: skip
     ends = np.cumsum([0, *(said[party][0] for party in range(len(parties)))])
-    # What all processes look at alike, a server without data too, all have.
+    # Every process, even a server without data, has the covariates that all parties have.
     kept = [name for name in said[0][1] if all(name in names for _, names, _ in said.values())]
     rows = tuple(np.arange(a, b) for a, b in pairwise(ends))
     numbers = np.concatenate([np.empty(0, np.intp), *(rows[party] for party in holders.own)])
@@ -359,7 +352,7 @@ def _of_parties(
 
 
 def _of_party(party: Party, reader: CorpusReader | RowReader) -> Individuals:
-    """Read the individuals of one party, whose names then begin with its own."""
+    """Read the individuals of one party, their names after its own: party/individual."""
     from vpem.saem.formats.individuals import chain
 
     usual = TableSettings()
@@ -391,7 +384,7 @@ def _devices_of(found: Individuals, given: HeldIndividuals) -> Workers:
 
 
 def rows_of_names(found: Source, text: str) -> list[int]:
-    """Return the numbers of individuals whose names were typed with commas between."""
+    """Return the places of individuals by their names, with commas between."""
     import numpy as np
 
     names = found.individuals.names

@@ -1,4 +1,4 @@
-"""What `vpem saem` reports of a fit, or of topics: to programs, to readers, and as tables."""
+"""Reports of `vpem saem` on a fit, or on topics: as JSON, on a terminal, and as tables."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 MOST_ROWS = 60
-"""Parameters that are printed; --json has them all."""
+"""Printed parameters; --json has them all."""
 
 
 class SaemCounter(ProgressLine):
-    """How far a long run is: iterations, and then the draws at the estimates."""
+    """Progress of a long run: iterations, and then the draws at the estimates."""
 
     def __init__(self, quiet: bool, burn_in: int, unkept: str | None = None) -> None:
         super().__init__(quiet, unkept)
@@ -37,7 +37,6 @@ class SaemCounter(ProgressLine):
         return super().place(progress)
 
     def facts(self, progress: Any) -> Iterator[str]:
-        """Yield what is told of an iteration (`vpem.saem.saem.SaemProgress`)."""
         if progress.iteration <= self.burn_in:
             yield "burn-in"
 
@@ -49,7 +48,7 @@ def _individuals(fit: SaemFit, device_of: list[str]) -> list[Report]:
     model, given, people = fit.model, fit.given, fit.people
     sds = np.sqrt(np.maximum(np.einsum("nii->ni", given.covariances), 0.0))
     odds = people.probabilities
-    told = []
+    individuals = []
     for one, name in enumerate(people.names):
         facts: Report = {
             "id": name,
@@ -71,12 +70,12 @@ def _individuals(fit: SaemFit, device_of: list[str]) -> list[Report]:
                 }
                 for j, latent in enumerate(model.latents)
             }
-        told.append(facts)
-    return told
+        individuals.append(facts)
+    return individuals
 
 
 def _advice(fit: SaemFit) -> str:
-    """Say what to try where there are no standard errors."""
+    """Return what to try where there are no standard errors."""
     from vpem.saem.estimates import flat_latents
 
     flat = flat_latents(fit.model.latents, fit.given.shrinkage)
@@ -90,7 +89,7 @@ def _advice(fit: SaemFit) -> str:
 
 
 def _known_errors(fit: SaemFit, screen: Screen) -> dict[str, float | None]:
-    """Return standard errors by name, None where there are none, of which the screen is told."""
+    """Return standard errors by name, None where there are none, which a warning explains."""
     from vpem.saem.estimates import few_individuals, lacking_errors
 
     said = lacking_errors(fit.model.parameters, fit.standard_errors, fit.given.n_draws > 0)
@@ -99,12 +98,11 @@ def _known_errors(fit: SaemFit, screen: Screen) -> dict[str, float | None]:
     few = few_individuals(fit.people.n_individuals, fit.certain.freedom)
     if few:
         screen.warn(few)
-    errors = {name: value if isfinite(value) else None for name, value in fit.errors.items()}
-    return errors
+    return {name: value if isfinite(value) else None for name, value in fit.errors.items()}
 
 
 def report_of(fit: SaemFit, held: Workers, screen: Screen) -> Report:
-    """Return the report of a fit, and warn of standard errors that there are not."""
+    """Return the report of a fit, and warn of missing standard errors."""
     from vpem.saem.estimates import criteria_of, summary_of
     from vpem.saem.results import as_saved
 
@@ -180,7 +178,7 @@ def write_individual_table(path: Path, fit: SaemFit, force: bool, quote_formulas
 
 
 def algorithm_of(settings: Report) -> str:
-    """Say in a line how it was fitted."""
+    """Describe in a line how it was fitted."""
     moves = settings["sampler_options"]
     parts = [settings["sampler"], plural(settings["n_chains"], "chain")]
     if "n_steps" in moves:
@@ -208,15 +206,14 @@ def algorithm_of(settings: Report) -> str:
 
 
 def iterations_of(report: Report) -> str:
-    """Say in a line how many iterations there were."""
+    """Describe in a line how many iterations there were."""
     settings = report["settings"]
     burn_in = min(settings["burn_in"], report["iterations"])
-    parts = [f"{report['iterations']}, of which {burn_in} burn-in"]
-    return ", ".join([*parts, f"{number(report['seconds'], 3)} s"])
+    seconds = number(report["seconds"], 3)
+    return f"{report['iterations']}, of which {burn_in} burn-in, {seconds} s"
 
 
 def _criteria(found: Report) -> str:
-    """Say what the fit costs, parameters counted."""
     named = (("-2LL", "minus_2_log_likelihood"), ("AIC", "aic"), ("BIC", "bic"), ("BICc", "bicc"))
     return ", ".join(f"{name} {found[key]:.2f}" for name, key in named if found[key] is not None)
 
@@ -226,12 +223,12 @@ def _likelihood(found: Report) -> str:
     if found["error"]:
         value += f", Monte Carlo error {found['error']:.2g}"
     linearized = found["linearized"]
-    known = linearized is not None and linearized == linearized  # NaN is None where members hear
+    known = linearized is not None and linearized == linearized  # NaN is None at other members
     return f"{value}; linearized {linearized:.3f}" if known else value
 
 
 def devices_of(report: Report, what: str = "individual") -> str:
-    """Say in a line who held individuals, and how these were joined."""
+    """Describe in a line who held individuals, and how their sums were taken."""
     settings, sizes = report["settings"], report["device_individuals"]
     fewest, most = int(min(sizes)), int(max(sizes))
     if report["n_devices"] == 1:
@@ -247,7 +244,7 @@ def devices_of(report: Report, what: str = "individual") -> str:
 
 
 def show_report(report: Report, fit: SaemFit) -> None:
-    """Print what a reader wants to know."""
+    """Print the tables of a fit."""
     from vpem.pictures.saem_contents import estimate_tables
     from vpem.saem.estimates import summary_of
     from vpem.saem.results import as_saved
@@ -284,29 +281,29 @@ def show_report(report: Report, fit: SaemFit) -> None:
 
 
 SHOWN = 5
-"""Words of a topic that are printed."""
+"""Printed words of a topic."""
 
 
 def topics_result(
-    told: SaemFit, held: Workers, facts: Callable[[], Report], out: SaemOutput
+    fit: SaemFit, held: Workers, facts: Callable[[], Report], out: SaemOutput
 ) -> FitOutcome:
-    """Return what there is to tell of topics."""
+    """Return the outcome of a fit of topics."""
     from vpem.saem.formats.fits import save_saem
     from vpem.saem.topics import Topics
 
-    found = Topics(told)
+    found = Topics(fit)
 
     def write(path: Path, report: Report) -> None:
-        save_saem(path, told, force=out.force)
+        save_saem(path, fit, force=out.force)
 
     return FitOutcome(
-        told.converged, lambda: _report(found, held, told) | facts(), write, _show,
+        fit.converged, lambda: _report(found, held, fit) | facts(), write, _show,
         own=lambda _: {"labels_files": None, **_write(found, out)},
     )  # fmt: skip
 
 
 def topic_facts(found: Topics) -> list[Report]:
-    """Return what there is to say of each topic, in their order."""
+    """Return the report of each topic, in their order."""
     return [
         {
             "topic": k,
@@ -397,7 +394,7 @@ def _write(found: Topics, out: SaemOutput) -> Report:
 
 
 def topic_lines(topics: list[Report], most: int = SHOWN) -> list[tuple[str, ...]]:
-    """Return a line each topic, the largest first: its share, coherence and first words."""
+    """Return a line for each topic, the largest first: its share, coherence and first words."""
     return [
         (
             str(one["topic"]),

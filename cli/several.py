@@ -1,4 +1,4 @@
-"""`vpem fit -k 2-6`: a fit of each number of components, of which that of lowest BIC is kept."""
+"""`vpem fit -k 2-6`: a fit of each number of components, of which the one of lowest BIC is kept."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class EachProgress(ProgressLine):
-    """How far a fit is, of several numbers of components."""
+    """Progress of a fit of several numbers of components."""
 
     cell: Cell | None = None
 
@@ -41,7 +41,7 @@ class EachProgress(ProgressLine):
 def each_checkpoint(
     how: CheckpointSettings, counts: Sequence[int], run: CommandRun
 ) -> CheckpointSettings:
-    """Return how states of several fits are kept, each in a file that can be written."""
+    """Return settings of checkpoints of several fits, whose files can all be written."""
     if how.checkpoint is None:
         return how
     check_ending(how.checkpoint, "checkpoints")
@@ -51,7 +51,7 @@ def each_checkpoint(
     for file in files:
         check_writable(file, again)
     if how.resume and any(file.exists() for file in files):
-        # The run may have ended before it came to the others.
+        # The run may have been interrupted before it reached the others.
         return how.changed(resume=False, resume_if_any=True)
     return how
 
@@ -64,13 +64,13 @@ class Each(Problem):
     command: CommandRun
     checkpoints: CheckpointSettings  # a file for each fit
     progress: EachProgress  # how far they are
-    more: Report  # what else a fit is told
+    more: Report  # further arguments of a fit
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._found: list[Outcome] = []
         self.best: tuple[Fit, Report, Sequence[VpemWarning]] | None = None
-        """The best up to now, what it ran on, and what it warned of."""
+        """The best so far, its engine, and its warnings."""
 
     def fit(self, cell: Cell, rows: Any = None, **more: Any) -> Fit:
         """Fit a cell, with a state of its own."""
@@ -81,7 +81,6 @@ class Each(Problem):
             return super().fit(cell, rows, **more)
 
     def _saver(self, count: int) -> Any:
-        """Return what keeps the state of one of the fits."""
         how = self.checkpoints
         if how.checkpoint is not None:
             how = how.changed(checkpoint=each_file(how.checkpoint, count))
@@ -89,7 +88,7 @@ class Each(Problem):
         return saver_of(how, self.command.out.force, self.engine, gone_on)
 
     def keep(self, fit: Fit, found: Outcome, heard: Sequence[VpemWarning]) -> None:
-        """Keep the fit if it is the best of those up to now."""
+        """Keep the fit if it is the best so far."""
         self._found.append(found)
         done = [one for one in self._found if one["status"] != "failed"]
         if found["status"] != "failed" and (
@@ -100,21 +99,21 @@ class Each(Problem):
 
 
 def choose_by_bic(problem: Each, counts: Sequence[int], how: FitSettings) -> tuple[Fit, Report]:
-    """Fit each number of components, and return that of lowest BIC with what there is to report."""
+    """Fit each number of components, and return the fit of lowest BIC and its report."""
     screen, (hops,) = problem.command.screen, problem.networks
     cells = [Cell(count, hops, how.covariance_type) for count in counts]
     found = search(problem, cells, n_init=how.n_init, n_jobs=None)
     assert problem.best is not None
     fit, ran, heard = problem.best
     for one in heard:
-        # What is so in every fit has been said.
+        # Warnings of all fits alike have been printed.
         if printable(in_options(one)) not in screen.warnings:
             warnings.warn(one, stacklevel=2)
     warn_of(screen, found, found.choice.best)
     screen.say(_line(found))
-    own = ("restart", "restarts", "stands_for_hops")
-    told = [{name: cell[name] for name in cell if name not in own} for cell in found.cells]
-    selection = {"criterion": "bic", "best": found.choice.best, "cells": told}
+    without = ("restart", "restarts", "stands_for_hops")
+    listed = [{name: cell[name] for name in cell if name not in without} for cell in found.cells]
+    selection = {"criterion": "bic", "best": found.choice.best, "cells": listed}
     return fit, ran | {"selection": selection}
 
 

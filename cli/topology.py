@@ -41,7 +41,7 @@ _PARTS = {
 }  # fmt: skip
 
 USUAL_FEATURES = 10
-"""Features of workers of a plan that does not say how many there are."""
+"""Features that a plan over workers has by default."""
 
 MOST_ROWS = 20  # hubs shown; --json has them all
 MOST_MEMBERS = 12  # agents of a hub shown
@@ -86,13 +86,13 @@ def describe(
     table: Annotated[TableSettings, Without("features worker_column")],
     held: Annotated[HoldingSettings, Without("agents workers worker_rows dataset sample_weight")],
     graph: GraphSettings,
-    asked: Annotated[PlanSettings, Without("consensus seed n_threads")],
+    settings: Annotated[PlanSettings, Without("consensus seed n_threads")],
     out: GraphOutput,
 ) -> None:
     """Show hubs, mixing, rounds, and what a fit will send.
 
-    Messages and bytes are counted as a fit counts them that starts at given rows: the setup, every
-    iteration (with --batch-size a pass over all batches), and the last E-step, which finds the
+    Messages and bytes are counted as in a fit that starts at given rows: the setup, every
+    iteration (with --batch-size a pass over all batches), and the last E-step, which computes the
     log-likelihood of the model. The start 'kmeans' adds a few sums to the setup. Where links or
     agents fail they are means.
 
@@ -111,18 +111,20 @@ def describe(
             check_picture(plot, force)
         graph = graph.seeded(0)
         data = None
-        if _is_file(source):
-            # Values stay on disk: only their number counts.
-            data = read_one(Path(str(source)), table, Where(), teller(screen.say), on_disk=True)
+        if source is not None and source not in TOPOLOGIES:
+            if not Path(source).suffix and not Path(source).exists():
+                check_choice("topology", source, TOPOLOGIES)
+            # Values stay on disk: only their number matters.
+            data = read_one(Path(source), table, Where(), teller(screen.say), on_disk=True)
         network, parts, stored = _network(
-            source, data, held, agents, graph, features, asked, screen
+            source, data, held, agents, graph, features, settings, screen
         )
         found = plan(
             network,
             parts,
-            asked,
+            settings,
             split=held.split,
-            n_samples=asked.n_samples or stored,
+            n_samples=settings.n_samples or stored,
             seed=graph.graph_seed,
         )
         if plot is not None:
@@ -141,15 +143,6 @@ def describe(
             _show(found)
 
 
-def _is_file(source: str | None) -> bool:
-    """Whether this names a dataset, not a topology."""
-    if source is None or source in TOPOLOGIES:
-        return False
-    if not Path(source).suffix and not Path(source).exists():
-        check_choice("topology", source, TOPOLOGIES)
-    return True
-
-
 def _network(
     source: str | None,
     data: Dataset | None,
@@ -157,12 +150,12 @@ def _network(
     agents: int | None,
     graph: GraphSettings,
     features: int | None,
-    asked: PlanSettings,
+    settings: PlanSettings,
     screen: Screen,
 ) -> tuple[Graph, Partition | list[int], int | None]:
-    """Return the graph, who holds which features, and how many rows there are in the dataset.
+    """Return the graph, who holds which features, and the dataset's number of rows.
 
-    All workers hold all features: the first stands for them.
+    All workers hold all features, but only the first counts them.
     """
     from vpem.network.partition import contiguous
 
@@ -176,12 +169,12 @@ def _network(
             joined = graph_of(count, names, graph)
             return joined, [data.n_features, *[0] * (count - 1)], len(data.X)
         held = held.changed(agents=agents)
-        parts = partition_of(data, held, graph.is_asked or asked.is_asked)
+        parts = partition_of(data, held, graph.is_asked or settings.is_asked)
         return stored_graph(data, held, parts, graph, screen), parts, len(data.X)
     if graph.topology is not None:
         raise InputError(
-            "--topology is for a dataset; without one give the topology's name alone: vpem topology"
-            " describe cycle -n 8"
+            "--topology is for a dataset; without one give the topology's name alone: vpem "
+            "topology describe cycle -n 8"
         )
     if held.partition is not None:
         raise InputError("--partition names the features of a dataset; give one")
@@ -193,7 +186,7 @@ def _network(
 
 
 def _named(source: str | None, agents: int | None, graph: GraphSettings) -> Graph:
-    """Return the graph of a topology's name, or of a file, without a dataset."""
+    """Return the graph of a topology, or of a file, without a dataset."""
     from vpem.files.networks import read_graph
     from vpem.network.graph import make_graph
 
@@ -233,13 +226,13 @@ def _show(found: Report) -> None:
         facts.append(("hubs", f"{len(hubs)} of {plural(found['hops'], 'hop')}"))
     if found["first_fit"] is not None:
         sent = size(round(found["first_fit"]["bytes"]))
-        facts.append(("by likelihood", "the data decide; shown are those by size. Before, a fit "
+        facts.append(("by likelihood", "the data decide; these are the hubs by size. First a fit "
                       f"without hops: {sent} an iteration"))  # fmt: skip
     facts.append(("sum", how_summed(found)))
     if found["communication"]["n_drawn"] and found["tree"] is None:
         drawn, share = (found["communication"][name] for name in ("n_drawn", "partitioned"))
         facts.append(
-            ("falls apart", f"in {number(100 * share, 2)} % of {plural(drawn, 'sum')} drawn")
+            ("disconnected", f"in {number(100 * share, 2)} % of {plural(drawn, 'sum')} drawn")
         )
     if found["along_a_tree"] is not None:
         messages, sent, rounds = map(round, found["along_a_tree"].values())
@@ -277,7 +270,7 @@ def _hubs(hubs: list[Report], names: list[str]) -> list[PrintedTable | str]:
 
 
 def _mixing(found: Report) -> list[PrintedTable | str]:
-    def told(row: Report, name: str, digits: str) -> str:
+    def shown(row: Report, name: str, digits: str) -> str:
         return f"{'<= ' if row[f'{name}_is_bound'] else ''}{row[name]:{digits}}"
 
     chosen = found["weights"]
@@ -286,7 +279,7 @@ def _mixing(found: Report) -> list[PrintedTable | str]:
     if found["compress"] is not None:
         conditions += ", uncompressed"
     if found["faults"] is not None:
-        conditions += ", nothing failing"
+        conditions += ", without failures"
     rates = [
         (
             f"{row['weights']}{' *' if row['weights'] == chosen else ''}",
@@ -298,13 +291,13 @@ def _mixing(found: Report) -> list[PrintedTable | str]:
     errors = [
         (
             f"{row['rounds']}{' *' if fixed and row['rounds'] == found['rounds'] else ''}",
-            told(row, "none", ".2g"),
-            told(row, "chebyshev", ".2g"),
+            shown(row, "none", ".2g"),
+            shown(row, "chebyshev", ".2g"),
         )
         for row in found["consensus_errors"]
     ]
     needed = [
-        (f"{row['consensus_error']:g}", told(row, "none", "d"), told(row, "chebyshev", "d"))
+        (f"{row['consensus_error']:g}", shown(row, "none", "d"), shown(row, "chebyshev", "d"))
         for row in found["rounds_needed"]
     ]
     ways = ("plain", "Chebyshev")
@@ -322,10 +315,10 @@ def _time(found: Report) -> PrintedTable:
     made_of = {
         "computing": f"{number(found['flops'], 3)} flops, "
         f"{number(found['additions'], 3)} additions, at this machine's rates",
-        "latency": f"{number(found['latencies'], 4)} times one way, one after the other, "
+        "latency": f"{number(found['latencies'], 4)} times one way, in sequence, "
         f"{plural(found['chunks'], 'chunk')} of rows",
         "transfer": f"{size(found['bytes'])} over the busiest link",
-        "iteration": "chunks are computed while others travel" if found["chunks"] > 2 else "",
+        "iteration": "chunks are computed while others are sent" if found["chunks"] > 2 else "",
     }
     rows = [(part, f"{number(found[part], 3)} s", text) for part, text in made_of.items()]
     link = f"{found['bandwidth'] / 1e6:g} Mbit/s, {1e3 * found['one_way_latency']:g} ms one way"
@@ -334,7 +327,7 @@ def _time(found: Report) -> PrintedTable:
 
 
 def _messages(found: Report, names: list[str]) -> list[PrintedTable | str]:
-    """Tables of what the setup, one batch, one iteration and the last E-step send, and where most.
+    """Return tables of what setup, batch, iteration and last E-step send, and of busiest links.
 
     Means are rounded.
     """

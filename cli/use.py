@@ -29,7 +29,7 @@ def predict(
     data: Annotated[
         list[Path] | None,
         READ,
-        typer.Argument(help=f"{DATA} Individuals for a fit of SAEM, which can do without."),
+        typer.Argument(help=f"{DATA} Individuals for a fit of SAEM, which can also do without."),
     ] = None,
     proba: Annotated[
         bool, typer.Option("--proba", help="Add the responsibilities of every component.")
@@ -43,7 +43,7 @@ def predict(
 ) -> None:
     """Assign rows to components or centres; predict individuals.
 
-    A row goes to its most responsible component, or to its nearest centre, whose distance is told
+    A row goes to its most responsible component, or to its nearest centre, with the distance to it
     (of clusters fitted with --scale standard that of standardized features).
 
     With a fit of SAEM: the curve of each individual given its rows, with an interval of the curve
@@ -58,14 +58,14 @@ def predict(
     with Screen(results.quiet) as screen:
         from vpem.files.hdf5 import check_writable
 
-        asked = UseRequest(
+        request = UseRequest(
             data or (), screen, rows, individuals, results, proba, parties=parties, engine=engine,
             labels=False,
         )  # fmt: skip
-        if results.output is not None and not asked.tables and asked.where.speaks:
+        if results.output is not None and not request.tables and request.where.speaks:
             check_writable(results.output, results.force, "results")
-        count = stored_at(model, individuals.curve).predict(asked)
-        if results.output is not None and not asked.tables:
+        count = stored_at(model, individuals.curve).predict(request)
+        if results.output is not None and not request.tables:
             screen.say(f"wrote {plural(count, 'row')} to {results.output}")
 
 
@@ -89,10 +89,10 @@ def score(
     Example: vpem score model.h5 data/breast_cancer.h5 --json
     """
     with Screen(results.quiet) as screen:
-        asked = UseRequest(
+        request = UseRequest(
             data, screen, rows, individuals, results, parties=parties, engine=engine, labels=False
         )
-        stored_at(model, individuals.curve).score(asked)
+        stored_at(model, individuals.curve).score(request)
 
 
 def sample(
@@ -129,11 +129,11 @@ def evaluate(
 ) -> None:
     """Compare components or clusters with labels.
 
-    The labels are those that fitting never saw. Accuracy is taken under the best one-to-one mapping
-    of components to labels.
+    The fit never saw these labels. Accuracy is that of the best one-to-one mapping of components to
+    labels.
 
     Example: vpem evaluate model.h5 data/breast_cancer.h5 --labels labels
     """
     with Screen(results.quiet) as screen:
-        asked = UseRequest(data, screen, rows, output=results, parties=parties)
-        stored_at(model).evaluate(asked)
+        request = UseRequest(data, screen, rows, output=results, parties=parties)
+        stored_at(model).evaluate(request)

@@ -236,7 +236,7 @@ def test_the_command_reports_how_a_fit_was_accelerated(tmp_path, capsys, words):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["X"] = X
     fit = ["fit", str(tmp_path / "x.h5"), "-k", "3", *words]
-    assert "taken back" not in done(capsys, *fit).out
+    assert "rejected" not in done(capsys, *fit).out
     report = json.loads(done(capsys, *fit, "--accelerate", "squarem", "--json").out)
     assert report["accelerate"] == "squarem"
     assert len(report["lost_sums"]) + report["n_iter"] <= 1000

@@ -69,7 +69,7 @@ def test_models_that_cannot_be_compared(capsys, tmp_path, fits):
     fewer = make_data(tmp_path / "fewer.h5", n_samples=90)
     assert "was fitted to 90 rows" in refused("90", "-k", 3, source=fewer)
     plain = make_data(tmp_path / "plain.h5", named=False)
-    assert "is of other features" in refused("names", "-k", 3, source=plain)
+    assert "have different features" in refused("names", "-k", 3, source=plain)
     narrow = make_data(tmp_path / "narrow.h5", named=False, n_features=4)
     assert "is of 4 features" in refused("narrow_model", "-k", 3, source=narrow)
     elsewhere = make_data(tmp_path / "elsewhere.h5", seed=9)

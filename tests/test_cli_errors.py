@@ -287,7 +287,7 @@ def test_a_graph_of_another_number_of_agents(refused, folder):
     assert "2 nodes but there are 3 agents" in refused("fit", "d.h5", "--graph", "g.json")
     (folder / "p.json").write_text(json.dumps([[0, 1], [2, 3, 4, 5]]))
     said = refused("fit", "d.h5", "--partition", "p.json")
-    assert "joins 3 agents, the features are held by 2" in said
+    assert "joins 3 agents, but 2 hold the features" in said
 
 
 def test_a_stored_graph_that_is_not_connected(refused, folder):
@@ -375,7 +375,7 @@ BAD_OPTIONS = [
     ("--topology erdos-renyi --mean-degree 9", "at most 2 for 3 agents"),
     ("--dataset nothing", "has no nothing; pass one of its 2-D numeric datasets"),
     ("--dataset labels", "labels holds strings"),
-    ("more", "one dataset is taken at a time, got 2 files; add --parties"),
+    ("more", "give one dataset, got 2 files; add --parties"),
     ("--json=3", "'--json' does not take a value; see 'vpem fit --help'"),
     ("--output", "requires an argument; see 'vpem fit --help'"),
 ]

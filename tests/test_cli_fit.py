@@ -428,8 +428,9 @@ def test_agents_that_are_asked_for_leave_the_stored_graph_aside(capsys, data, wo
     command = 2 if words[0] == "topology" else 1
     told = done(capsys, *words[:command], data, *words[command:], "--agents", n_agents, "--json")
     note = (
-        f"the graph of 3 agents that is stored in the dataset is left aside for --agents {n_agents}"
+        "the graph of 3 agents stored in the dataset is ignored, since there are "
+        f"--agents {n_agents}"
     )
     assert told.err.count(note) == 1
     kept = done(capsys, *words[:command], data, *words[command:], "--json")
-    assert "left aside" not in kept.err
+    assert "is ignored" not in kept.err

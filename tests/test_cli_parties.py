@@ -405,7 +405,7 @@ def faulty(capsys, monkeypatch, tmp_path):
 @each(
     ("words", "sentence"),
     [
-        (("0", "1"), "one dataset is taken at a time, got 2 files; add --parties"),
+        (("0", "1"), "give one dataset, got 2 files; add --parties"),
         (("0", "--align", "ids"), "--align is for data of several parties; add --parties"),
         (("0", "--missing-parties"), "--missing-parties is for data of several parties"),
         (("all.toml",), "is no dataset; add --parties"),

@@ -122,14 +122,14 @@ def test_pictures_and_pages_of_parties(folder, capsys, monkeypatch):
 
 
 REFUSED = [
-    (["score", "model.h5", "a", "b"], "one dataset is taken at a time, got 2 files; add --parties"),
+    (["score", "model.h5", "a", "b"], "give one dataset, got 2 files; add --parties"),
     (["score", "model.h5", "a", "--align", "ids"], "--align is for data of several parties"),
     (["score", "model.h5", "a", "--split", "rows"], "--split is for data of several parties"),
     (["predict", "model.h5", "a", "b", "--parties", "--dataset", "X"], "--dataset is for one"),
     (["predict", "model.h5", "a", "b", "--parties", "--align", "ids"], "lack features of the"),
     (["evaluate", "model.h5", "b", "c", "--parties", "--align", "ids"], "lack features"),
     (["evaluate", "model.h5", "a", "b", "c", "--parties", "--align", "ids", "--labels", "one.txt"],
-     "has a label a line, but parties are aligned by their ids"),
+     "has one label a line, but parties are aligned by their ids"),
     (["predict", "model.h5", "a", "b", "c", "--parties", "-o", "b"], "is the input"),
     (["report", "model.h5", "--parties"], "--parties is about the data: give them after the model"),
 ]  # fmt: skip

@@ -199,7 +199,7 @@ def test_another_file_of_vpem_is_told_apart(capsys, tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.attrs["encoding-type"] = "vpem-imputation"
     result = run(capsys, "plot", tmp_path / "x.h5", "-o", tmp_path / "p.png")
-    assert "x.h5 holds an imputation, a matrix that is completed" in result.sentence
+    assert "x.h5 holds an imputation, a completed matrix" in result.sentence
 
 
 def test_force_replaces_a_picture(capsys, model, tmp_path):

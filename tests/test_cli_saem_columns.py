@@ -70,9 +70,9 @@ def test_the_table_of_the_fit_needs_no_names(capsys, home, fit, command):
 @pytest.mark.parametrize(
     ("data", "told", "more"),
     [
-        ("who.csv", "that is --id of the fit; give the name that it has here: --id COLUMN",
+        ("who.csv", "that is --id of the fit; give the name of this column: --id COLUMN",
          ("--id", "who")),
-        ("gave.csv", "of the fit; give the name that it has here: --covariates dose=COLUMN",
+        ("gave.csv", "of the fit; give the name of this column: --covariates dose=COLUMN",
          ("--covariates", "dose=gave")),
     ],
     ids=["id", "dose"],
@@ -133,7 +133,7 @@ def test_a_fit_that_remembers_nothing_is_read_as_before(capsys, home, fit, tmp_p
     result = run(capsys, "score", tmp_path / "old.h5", home / "d.csv")
     assert result.code == 2
     assert "has no columns 'id'" in result.sentence
-    assert "give the names that they have here: --id COLUMN" in result.sentence
+    assert "give the names of these columns: --id COLUMN" in result.sentence
 
 
 def test_help_of_score_does_not_speak_of_no_data(capsys):
@@ -168,8 +168,8 @@ def test_words_of_covariates_are_told_beside_the_first(worded, monkeypatch, caps
     said = done(
         capsys, "saem", "t.csv", "--effects", "intercept:Sex,time:arm", "-o", f"{error}.h5", *fit
     ).err
-    assert "Sex: effects are told beside Female" in said
-    assert "arm: effects are told beside a" in said
+    assert "Sex: effects are relative to Female" in said
+    assert "arm: effects are relative to a" in said
     done(
         capsys,
         "saem",

@@ -138,7 +138,7 @@ def test_topics_are_shown_drawn_and_exported(capsys, fitted, tmp_path):
                 "--vocabulary",
                 NOTICES,
             ),
-            "--max-share has parties tell",
+            "--max-share shows in how many documents",
         ),
     ],
 )

@@ -180,10 +180,10 @@ def test_tables_with_faults(capsys):
     lines = lines_of(done(capsys, *DESCRIBE, *words).out)
     assert "sum 40 rounds, metropolis weights, mixing rate 0.6667," in lines
     assert "agent dropout 0.1" in lines
-    assert any(line.startswith("falls apart in ") for line in lines)
+    assert any(line.startswith("disconnected in ") for line in lines)
     assert "Communication: 1000 rows, 2 components, float64, means" in lines
     assert "last E-step estep 480 3.84 MB 40" in lines
-    assert "Rounds needed, metropolis weights, nothing failing" in lines
+    assert "Rounds needed, metropolis weights, without failures" in lines
 
 
 @over(

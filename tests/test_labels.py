@@ -411,9 +411,7 @@ def test_names_that_parties_share_are_found_in_the_file_of_one(capsys, home):
     for file in ("new.h5", "new.csv"):
         said = run(capsys, "predict", "m.h5", file, "--missing", "marginalize").sentence
         ending = file.removeprefix("new")
-        assert said.endswith(
-            f"name the file after the one that it is of: north{ending}, south{ending}"
-        )
+        assert said.endswith(f"name the file after its party: north{ending}, south{ending}")
 
 
 def test_a_file_is_of_the_party_that_alone_has_its_columns(capsys, home):

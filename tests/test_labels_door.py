@@ -91,7 +91,7 @@ def test_names_are_kept_and_found_again_by_a_start(capsys, folder, monkeypatch, 
 
 @over(case=[
     (["--labels-for-fit", "state", "-k", "1"], "fit --components 2"),
-    (["--labels-for-fit", "state", "-k", "2-3"], "no part of BIC"),
+    (["--labels-for-fit", "state", "-k", "2-3"], "not counted by BIC"),
     (["--labels-for-fit", "state", "--split", "rows"], "leave it out"),
     (["--labels-for-fit", "state", "--release-epsilon", "1", "--delta", "1e-5"], "data too"),
     (["--labels-for-fit", "state", "--labels-at", "9"], "must be an agent"),

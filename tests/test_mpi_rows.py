@@ -160,7 +160,7 @@ def test_shards_are_of_features(data):
     lines = [line for line in ended.stderr.splitlines() if line.startswith("vpem: ")]
     assert ended.returncode == 2
     assert len(lines) == 1
-    assert "every worker's model is of all features; leave it out" in lines[0]
+    assert "every worker's model has all features; leave it out" in lines[0]
 
 
 def test_of_a_file_only_rows_that_are_wanted_are_kept(tmp_path):

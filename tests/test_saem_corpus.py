@@ -192,7 +192,7 @@ def reader(tmp_path):
     ("settings", "words", "said"),
     [
         ({}, WORDS, []),
-        ({"min_documents": 2}, ("ale", "bee"), ["which come 1 time, are left out"]),
+        ({"min_documents": 2}, ("ale", "bee"), ["which occur 1 time, are left out"]),
         ({"max_share": 0.5}, ("cow",), ["7 times", "2 documents left out"]),
         ({"vocabulary": "cow\n\nbee\n"}, ("cow", "bee"), ["4 times", "1 document left out"]),
         ({"vocabulary": "cow\nant\nbee\n", "min_documents": 1}, ("cow", "bee"),
