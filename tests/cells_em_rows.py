@@ -238,7 +238,7 @@ def masked(folder):
         with pytest.raises(InputError, match=words):
             fit(network=MASKED, **how)
     blank = {"data": np.where(np.arange(len(X))[:, None] % 40 == 7, np.nan, HOLES), "max_iter": 1}
-    with pytest.warns(VpemWarning, match="3 of 120 rows have no value at all"):
+    with pytest.warns(VpemWarning, match="3 of 120 rows have no values"):
         found = fit(network=MASKED, workers=DEALT, init="kmeans", missing="marginalize", **blank)
     assert found.total_weight == 117
     check_resumes(lambda saver: fit(network=MASKED, **MASKED_HOLES, max_iter=2, saver=saver))
@@ -249,7 +249,7 @@ MASKED_REFUSED = [
     ({"init": "random"}, "take init='kmeans', which starts at means of many rows"),
     ({"init": "kmeans", "batch_size": 4}, "so few rows .* take at least 5"),
     ({"workers": Workers((*WORKERS.rows[:0], np.arange(60), np.arange(60, len(X)),
-                          np.arange(0), np.arange(0)), NAMES)}, "got 2: of two each subtracts"),
+                          np.arange(0), np.arange(0)), NAMES)}, "got 2: with two each could"),
 ]  # fmt: skip
 
 

@@ -203,7 +203,9 @@ def test_what_cannot_be_accelerated_is_refused_with_the_reason():
     with pytest.raises(InputError, match="no sum over a batch shows"):
         fit_vpem(X, network(), accelerate="squarem", batch_size=20)
     failing = network("complete", link_failure=0.1, n_rounds=9)
-    with pytest.raises(InputError, match=r"by consensus differ by who was heard; .* sum='tree'"):
+    with pytest.raises(
+        InputError, match=r"by consensus differ by which agents were heard; .* sum='tree'"
+    ):
         fit_vpem(X, failing, accelerate="squarem")
     along = {"n_components": 2, "accelerate": "local:2,squarem", "max_iter": 9}
     plain = fit_vpem(X, network("cycle", 4, sum="tree"), **along)

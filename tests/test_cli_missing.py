@@ -150,7 +150,7 @@ def test_a_row_without_values_counts_alike_in_fit_and_score(capsys, tmp_path):
     fitted = run(
         capsys, "fit", path, "--missing", "marginalize", "--tol", 1e-10, "--json", "-o", model
     )
-    assert "1 of 60 rows have no value at all" in fitted.err
+    assert "1 of 60 rows have no values" in fitted.err
     scored = done(capsys, "score", model, path, "--missing", "marginalize", "--json").json
     assert scored["n_without_values"] == 1
     assert scored["log_likelihood"] == pytest.approx(fitted.json["log_likelihood"], rel=1e-9)

@@ -291,8 +291,11 @@ def test_rows_held_out_are_judged_by_what_processes_know_together():
         ({"dtype": "float32"}, "leaves few digits"),
         ({"batch_size": 40}, "have moved and turned"),
         ({"accelerate": "local:8"}, "depend on the features of all"),
-        ({"topology": "cycle", "network": {"link_failure": 0.1}}, "differ by who was heard"),
-        ({"topology": "cycle", "network": {"compress": "natural:12bits"}}, "taken for such"),
+        (
+            {"topology": "cycle", "network": {"link_failure": 0.1}},
+            "by which agents were heard",
+        ),
+        ({"topology": "cycle", "network": {"compress": "natural:12bits"}}, "mistaken for such"),
         ({"data": np.where(X > 4, np.nan, X), "missing": "marginalize"}, "how well it knows"),
     ],
 )

@@ -269,7 +269,7 @@ def test_what_does_not_fit_is_said(exact):
         fit(wrong)
     with pytest.raises(InputError, match=r"feature 3 is 2.5, but poisson features are counts"):
         exact.mixture.predict(wrong)
-    with pytest.raises(InputError, match=r"step_size.* keeps no statistics"):
+    with pytest.raises(InputError, match=r"step_size.* keeps statistics in the parameters alone"):
         fit(X, batch_size=50, step_size=0.7)
     with pytest.raises(InputError, match="families and numbers of levels must be the same"):
         fit(X, init=exact.mixture, kinds=None)

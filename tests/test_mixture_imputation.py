@@ -104,7 +104,7 @@ def test_agents_with_one_normal_law_are_alone_with_their_columns():
 def test_gaps_of_a_mixture_by_its_twin(kind, n_observers):
     X = holed(d=5, groups=3, share=0.3)
     X[7] = np.nan
-    with pytest.warns(VpemWarning, match="1 of 120 rows have no value at all"):
+    with pytest.warns(VpemWarning, match="1 of 120 rows have no values"):
         found = over("features", n_observers)(
             X, n_components=3, covariance_type=kind, reg_covar=0.01, method="mixture", tol=1e-4
         )

@@ -336,7 +336,7 @@ def test_means_are_those_of_the_probabilities():
 def test_a_network_that_falls_apart_is_warned_of(monkeypatch):
     monkeypatch.setattr(forecast, "MOST_DRAWN", 300)
     graph = make_graph("path", 6)
-    with pytest.warns(VpemWarning, match=r"falls apart in \d+% of the sums"):
+    with pytest.warns(VpemWarning, match=r"is disconnected in \d+% of the sums"):
         sent = plan(graph, [1] * 6, n_rounds=2, link_failure=0.5)["communication"]
     assert sent["partitioned"] > 0.5
     stopping = sent["iteration"]["by_kind"]["stopping"]["rounds"]

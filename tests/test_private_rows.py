@@ -202,7 +202,10 @@ def test_what_is_left_is_foretold_by_what_is_public():
 @each(
     ("budget", "sentence"),
     [
-        ((20.0, 1e-6), "epsilon=20.0 promises little: above 10 a row can all but be told"),
+        (
+            (20.0, 1e-6),
+            "epsilon=20.0 promises little: above 10 the presence of a row is all but visible",
+        ),
         ((1.0, 5e-3), "delta=0.005 is much for 100 rows; take at most 0.001, a tenth"),
         ((1.0, 1e-3), None),
     ],
@@ -265,7 +268,7 @@ def test_noise_is_that_of_all_but_those_who_collude():
     ("how", "sentence"),
     [
         ({"secure_sum": True, "colluding": 3}, "colluding must be below 3, the number of workers"),
-        ({"colluding": 1}, "colluding is of workers who share out the noise"),
+        ({"colluding": 1}, "colluding applies where workers share the noise"),
     ],
 )
 def test_those_who_collude_are_some_of_those_who_add_noise(rows, how, sentence):

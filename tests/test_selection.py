@@ -309,7 +309,7 @@ def test_rows_without_a_value_do_not_count():
     blank = np.insert(X, [10, 40, 70], np.nan, axis=0)
     cells = grid([1], [0], ["full"])
     less = search(problem_of(X, missing="marginalize"), cells).cells[0]
-    with pytest.warns(VpemWarning, match="3 of 83 rows have no value at all"):
+    with pytest.warns(VpemWarning, match="3 of 83 rows have no values"):
         whole = search(problem_of(blank, missing="marginalize"), cells).cells[0]
     for name in ("log_likelihood", "bic", "aic", "icl"):
         assert whole[name] == pytest.approx(less[name], rel=1e-6)

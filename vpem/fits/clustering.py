@@ -1,7 +1,4 @@
-"""What every kind of k-means asks of data and options, how it sums, and what it ends with.
-
-Sums differ where messages are compressed, links fail, or some agents are absent.
-"""
+"""Data and options of every kind of k-means, their checks, sums that last, and the result."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ if TYPE_CHECKING:
     from vpem.fits.feature_kmeans import OneShot
 
 
-OF_WHAT_IS_THERE = ("cluster by what is there with ", Setting("missing", "marginalize"))
+OBSERVED_VALUES = ("cluster by observed values with ", Setting("missing", "marginalize"))
 """Advice where values are missing."""
 
 LARGEST_VALUE = {8: 1e140, 4: 1e17}
@@ -81,11 +78,6 @@ class KmeansInputs:
     misses: bool  # values are missing
     deviations: NDArray[np.float64] | None  # (d,) in all processes, if measured
 
-    @property
-    def kept_scaling(self) -> Scaling | None:
-        """The units, where they are not the user's."""
-        return None if self.scaling.is_none else self.scaling
-
 
 def prepare(
     X: Any,
@@ -97,12 +89,11 @@ def prepare(
     n_of_centres: int | None = None,
     some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None = None,
 ) -> KmeansInputs:
-    """Check what every kind of k-means is given.
+    """Check the data and options of k-means.
 
-    With ``here`` X and weights are of the rows of this process's workers, and others have more;
-    weights of `KmeansInputs` are of all rows. Centres to start from are of ``n_of_centres``
-    features, by default of those of X, where ``some`` says whether any process has each of some
-    flags.
+    With ``here`` X and weights are those of this process's workers, and others have more rows; the
+    weights of `KmeansInputs` are those of all rows. Centres to start from have ``n_of_centres``
+    features, by default those of X; ``some`` says of flags whether any process has them.
     """
     n_clusters, init = how.n_clusters, how.init
     masked = here is not None and here.masked
@@ -174,9 +165,9 @@ def prepare(
 
 
 class _Watched:
-    """Moments of rows, taken as they are looked at for something else: nothing is read twice.
+    """Moments of rows, taken as they are checked: nothing is read twice.
 
-    Weights (m,) are not checked yet; what comes of wrong ones is never used.
+    Weights (m,) are not checked yet; moments by wrong ones are never used.
     """
 
     def __init__(self, n_features: int, weights: Any) -> None:
@@ -229,7 +220,7 @@ def _with_gaps(
     def finite(data: Any, names: Sequence[str] | None) -> None:
         nonlocal misses, found
         if how.missing == "refuse":
-            found = check_finite(seen(data), names, OF_WHAT_IS_THERE)
+            found = check_finite(seen(data), names, OBSERVED_VALUES)
         else:
             misses = check_missing(data, names)
 
@@ -250,10 +241,7 @@ def _with_gaps(
 
 
 def _refuse_large(
-    data: Any,
-    feature_names: Sequence[str] | None,
-    most: float,
-    precision: np.dtype[np.floating],
+    data: Any, feature_names: Sequence[str] | None, most: float, precision: np.dtype[np.floating]
 ) -> None:
     """Raise InputError at the largest value of the first run of rows with too large ones."""
     for start, part in row_blocks(data):
@@ -261,16 +249,16 @@ def _refuse_large(
         if abs(part[row, column]) > most:
             name = "" if feature_names is None else f" ({feature_names[column]!r})"
             raise InputError(
-                f"row {start + row}, feature {column}{name} is {float(part[row, column]):g}: its "
-                f"square cannot be computed with in {precision.name}; scale the features first"
+                f"row {start + row}, feature {column}{name} is {float(part[row, column]):g}, too "
+                f"large to be squared and summed in {precision.name}; scale the features first"
             )
 
 
 SETTLED = 1e-6
-"""Part of what a codec left out of a sum that may be left when it stops."""
+"""Part of what a codec left out of a sum that may remain when it stops."""
 
 MEMORIES_OF_ROUNDS = 2
-"""Sums by compressed rounds, each of which leaves 0.0001 of that, until as little is left."""
+"""Sums by compressed rounds, each of which leaves 0.0001 of that, until as little remains."""
 
 CYCLES = 3
 """Times that all must have been heard, after the first, where agents are inactive by turns."""
@@ -296,7 +284,7 @@ def check_absent(graph: Graph, sums: SumSettings, how: KmeansSettings) -> None:
 
 
 def check_network(network: Network, how: KmeansSettings, *, over_rows: bool) -> None:
-    """Raise InputError where k-means cannot be had over a network, saying why."""
+    """Raise InputError where k-means cannot run over a network."""
     if not isinstance(network, Network):
         raise InputError(
             f"the network must come from vpem.connect or connect_workers, got "
@@ -304,25 +292,33 @@ def check_network(network: Network, how: KmeansSettings, *, over_rows: bool) -> 
         )
     if how.participation < 1 and not isinstance(network.whole.total, AtServer):
         raise InputError(*ANSWERING)
-    if network.agents.masks is not None:
-        _check_masked(how)
+    # Over features k-means can show more than sums under masks do.
+    masked = network.agents.masks is not None
+    if masked and how.method == "grid":
+        raise InputError(
+            Setting("secure_sum"), " hides the terms of sums, but in one shot the server joins the "
+            "labels and centres of each party; leave it out, or take ", Setting("method", "lloyd"),
+        )  # fmt: skip
+    if masked and how.participation < 1:
+        raise InputError(
+            Setting("secure_sum"), " shows totals, and two of them over nearly the same parties "
+            "differ by the terms of one; leave it out, or ", Setting("participation"),
+        )  # fmt: skip
     of_sums = (("compress", network.compress), ("participation", how.participation))
     if how.batch_size is not None and not over_rows:
         dropout = ("agent_dropout", getattr(network.faults, "agent_dropout", 0.0) or None)
         for name, value in (of_sums[1], dropout):
             if value not in (None, 1.0):
                 raise InputError(
-                    Setting(name), " lets who is absent count with the distances heard of it last, "
-                    "but each batch has other rows; leave it out, or ",
-                    Setting("batch_size"),
+                    Setting(name), " lets the last distances of absent agents count, but each "
+                    "batch has other rows; leave it out, or ", Setting("batch_size"),
                 )  # fmt: skip
     if how.method == "grid":
         for name, value in (*of_sums, ("batch_size", how.batch_size)):
             if value not in (None, 1.0):
                 raise InputError(
-                    Setting(name), " is about sums of many iterations, but one shot sends labels, "
-                    "once; leave it out, or take ",
-                    Setting("method", "lloyd"),
+                    Setting(name), " is about sums of many iterations, but one shot sends labels "
+                    "once; leave it out, or take ", Setting("method", "lloyd"),
                 )  # fmt: skip
 
 
@@ -340,24 +336,8 @@ def distances_of_all(
     return distances
 
 
-def _check_masked(how: KmeansSettings) -> None:
-    """Raise InputError where k-means over features shows more than sums under masks do."""
-    if how.method == "grid":
-        raise InputError(
-            Setting("secure_sum"), " hides what is added up, but in one shot the server joins the "
-            "labels and centres of each party; leave it out, or take ",
-            Setting("method", "lloyd"),
-        )  # fmt: skip
-    if how.participation < 1:
-        raise InputError(
-            Setting("secure_sum"), " shows totals, and two of them over nearly the same parties "
-            "differ by what one has; leave it out, or ",
-            Setting("participation"),
-        )  # fmt: skip
-
-
 def lasting(total: Sum, network: Network, how: KmeansSettings) -> Sum:
-    """Return the sum of a restart, in which the absent count with what was last heard of them."""
+    """Return the sum of a restart, in which the last messages of absent agents count."""
     if network.faults is not None and network.faults.agent_dropout:
         return HeardByNeighbours(total)
     if how.participation == 1:
@@ -368,17 +348,18 @@ def lasting(total: Sum, network: Network, how: KmeansSettings) -> Sum:
         # Here messages are compressed around the sum, and by what they differ from.
         assert total.ledger is not None
         total = at_server(uncompressed(network)).on(total.ledger)
-    threads = thread_count(how.n_threads)
-    seed = how.seed
-    return HeardAtServer(total, how.participation, seed=seed, codec=codec, n_threads=threads)
+    return HeardAtServer(
+        total, how.participation, seed=how.seed, codec=codec,
+        n_threads=thread_count(how.n_threads),
+    )  # fmt: skip
 
 
 def pace_of(network: Network, how: KmeansSettings, n_values: int) -> Pace:
     """Return how Lloyd's iterations go over sums of vectors of so many values.
 
-    Where messages are compressed and some are absent, all must have been heard without a change as
-    often as it takes until a millionth is left of what the codec left out of the last sum that
-    changed; where sums are rounded or rounds fail once more, and where some are inactive on a
+    Where messages are compressed and some agents are absent, all must have been heard without a
+    change as often as it takes until a millionth remains of what the codec left out of the last sum
+    that changed; where sums are rounded or rounds fail, once more; and where some are inactive on a
     graph, of whom others have different estimates meanwhile, three times.
     """
     steady = network.faults is None or network.whole.total.exact
@@ -434,8 +415,7 @@ class Clustering(
     distances : ndarray of shape (M,)
         Distance of each row to the centre of its cluster, in the units of ``scaling``.
     inertia : float
-        Inertia of the assignment in each iteration, as the first root sums it.
-        on the way.
+        Weighted sum of squared ``distances``.
     root_inertia : ndarray of shape (R,)
         The inertia as each root finds it by consensus; R is 1 where all share one sum.
     disagreement : float

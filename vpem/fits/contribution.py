@@ -1,4 +1,4 @@
-"""Who matters: what a fitted mixture loses without a party's term, and which features separate.
+"""Contributions: what a fitted mixture loses without a party's term, and which features separate.
 
 A party's features ``a`` and those of all others ``r`` have densities of their own under the same
 mixture: its marginals, ``p(r)`` and ``p(a)``, are sums over components without the other's terms.
@@ -102,7 +102,7 @@ def divergence(p: Vector, q: Vector) -> Vector:
 
 @dataclass(frozen=True)
 class Everything:
-    """What all features say of some rows."""
+    """Densities and responsibilities of some rows by all features."""
 
     log_density: Vector
     log_responsibilities: Vector
@@ -146,12 +146,9 @@ class Tally:
     """
 
     def __init__(
-        self,
-        whole: Whole,
-        hubs: Density,
-        columns: Sequence[int] | NDArray[np.intp],
+        self, whole: Whole, hubs: Density, columns: Sequence[int] | NDArray[np.intp],
         with_constants: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.whole, self.with_constants = whole, with_constants
         chosen = np.zeros(hubs.n_features, dtype=np.bool_)
         chosen[np.asarray(columns, dtype=np.intp)] = True
@@ -480,11 +477,7 @@ def _weighed(there: NDArray[np.bool_], weights: Floats | None, rows: slice) -> V
 
 
 def separation(
-    alone: Sequence[Piece],
-    whole: Whole,
-    values: Vector,
-    there: NDArray[np.bool_],
-    weights: Vector,
+    alone: Sequence[Piece], whole: Whole, values: Vector, there: NDArray[np.bool_], weights: Vector
 ) -> Vector:
     """What each feature alone says of the component of some rows, added up, (n,)."""
     totals = np.empty(len(alone))
@@ -535,9 +528,9 @@ def spread_contribution(
 ) -> Contribution:
     """Say what a mixture loses without each party's features; all processes call it alike.
 
-    All have the same mixture, and each its parties' features of the rows to judge by. What it took
-    is in ``rows_of_all.communication``. InputError, everywhere the same, if a party has features in
-    hubs of several roots, or the model has factors.
+    All have the same mixture, and each its parties' features of the rows to judge by. Messages are
+    counted in ``rows_of_all.communication``. InputError, everywhere the same, if a party has
+    features in hubs of several roots, or the model has factors.
     """
     if isinstance(mixture, VariationalMixture):
         mixture = mixture.plain
@@ -545,20 +538,45 @@ def spread_contribution(
     hubs = rows_of_all.hubs_here(mixture)
     part, data, columns = hubs
     whole, seen = Whole(mixture), rows_of_all.seen().astype(np.float64)
-    judged = _Judged.of(rows_of_all, whole, part, columns)
+    # Parties and features of the hubs whose roots live here, and all features of a party's hubs.
+    tallies: dict[int, tuple[Tally, Piece]] = {}
+    alone: list[Piece] = []
+    information = np.zeros(len(columns))
+    if part is not None:
+        place = {feature: at for at, feature in enumerate(columns.tolist())}
+        alone = [piece(part, [at]) for at in range(len(columns))]
+        for party, own in enumerate(rows_of_all.features):
+            if len(own) and int(own[0]) in place:
+                tally = Tally(whole, part, [place[j] for j in own.tolist()], True)
+                touched = np.concatenate([part.blocks.features[b] for b in tally.hubs])
+                tallies[party] = tally, piece(part, touched)
 
     def take(rows: slice, sums: Floats) -> None:
+        """Add rows of which all terms, with constants, are summed (m, K)."""
         every = whole.add(sums[0], 0.0, seen[rows], rows)
-        if part is not None:
-            values = np.asarray(data[rows], dtype=np.float64)
-            judged.add(every, sums[0], values, seen[rows], rows)
+        if part is None:
+            return
+        values = np.asarray(data[rows], dtype=np.float64)
+        there = ~np.isnan(values)
+        for tally, own in tallies.values():
+            others: Floats = sums[0] - with_constant(*apart(own, values, there))
+            others = tally.left(others, values, there)
+            tally.add(every, others, values, there, seen[rows], rows)
+        information[:] += separation(alone, whole, values, there, seen[rows])
 
     rows_of_all.sum_terms(mixture, hubs, take)
     if whole.total == 0:
         raise InputError("no row has a value: there is nothing to judge by")
     engine = rows_of_all.parties.engine
+    figures = [tally.figures()[0] for tally, _ in tallies.values()]
+    sent: dict[str, NDArray[Any]] = {
+        "parties": np.array(list(tallies), dtype=np.intp),
+        "figures": np.array(figures).reshape(len(figures), FIGURES),
+        "features": columns,
+        "separation": information,
+    }
     with about(engine, "result"):
-        every = engine.allgather(judged.as_arrays(columns))
+        every = engine.allgather(sent)
     n_sent = sum(one["figures"].size + one["separation"].size for one in every)
     n_roots = len(set(rows_of_all.roots(mixture.blocks)))
     rows_of_all.communication["figures"] = {"messages": n_roots, "bytes": 8 * n_sent}
@@ -569,7 +587,7 @@ def _check_roots(rows_of_all: SpreadRows, mixture: Mixture) -> None:
     """Raise InputError where no root has all that a party adds."""
     if mixture.n_factors:
         raise InputError(
-            "with factors that hubs share the density without a party is no sum of the others' "
+            "with factors that hubs share, the density without a party is not a sum of the others' "
             "terms; use the model where one process may read the data of all"
         )
     blocks = mixture.blocks
@@ -579,71 +597,10 @@ def _check_roots(rows_of_all: SpreadRows, mixture: Mixture) -> None:
     for party, own in enumerate(rows_of_all.features):
         if len(np.unique(root_of[own])) > 1:
             raise InputError(
-                f"{rows_of_all.names[party]!r} has features in hubs of several roots, none of whom "
-                "knows all that it adds to the sum; use a model of which each party is in one hub, "
-                "or use it where one process may read the data of all"
+                f"{rows_of_all.names[party]!r} has features in hubs of several roots, and none of "
+                "them knows all of its terms; use a model with each party in one hub, or use it "
+                "where one process may read the data of all"
             )
-
-
-class _Judged:
-    """Parties and features of the hubs whose roots live here."""
-
-    def __init__(self, whole: Whole) -> None:
-        self.whole = whole
-        self.tallies: dict[int, Tally] = {}
-        self.hubs: dict[int, Piece] = {}
-        """All features of the hubs that a party is in."""
-        self.alone: list[Piece] = []
-        self.separation: NDArray[np.float64] = np.empty(0)
-
-    @classmethod
-    def of(
-        cls,
-        rows_of_all: SpreadRows,
-        whole: Whole,
-        part: Density | None,
-        columns: NDArray[np.intp],
-    ) -> _Judged:
-        """Return them; ``columns`` are those of the model that the hubs have."""
-        judged = cls(whole)
-        judged.separation = np.zeros(len(columns), dtype=np.float64)
-        if part is None:
-            return judged
-        place = {feature: at for at, feature in enumerate(columns.tolist())}
-        judged.alone = [piece(part, [at]) for at in range(len(columns))]
-        for party, own in enumerate(rows_of_all.features):
-            if len(own) and int(own[0]) in place:
-                tally = Tally(whole, part, [place[j] for j in own.tolist()], True)
-                touched = np.concatenate([part.blocks.features[b] for b in tally.hubs])
-                judged.tallies[party], judged.hubs[party] = tally, piece(part, touched)
-        return judged
-
-    def add(
-        self,
-        every: Everything,
-        sums: Floats,
-        values: NDArray[np.float64],
-        weights: NDArray[np.float64],
-        rows: slice,
-    ) -> None:
-        """Add rows of which all terms, with constants, are summed (m, K)."""
-        there = ~np.isnan(values)
-        for party, tally in self.tallies.items():
-            others: Floats = sums - with_constant(*apart(self.hubs[party], values, there))
-            others = tally.left(others, values, there)
-            tally.add(every, others, values, there, weights, rows)
-        added = separation(self.alone, self.whole, values, there, weights)
-        self.separation = self.separation + added
-
-    def as_arrays(self, columns: NDArray[np.intp]) -> dict[str, NDArray[Any]]:
-        """Return figures as arrays, which is how they travel."""
-        figures = [one.figures()[0] for one in self.tallies.values()]
-        return {
-            "parties": np.array(list(self.tallies), dtype=np.intp),
-            "figures": np.array(figures).reshape(len(figures), FIGURES),
-            "features": columns,
-            "separation": self.separation,
-        }
 
 
 def _of_all(

@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats
 from vpem.engines.engine import about
-from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.files.matrix import FileMatrix
 from vpem.fits.clustering import (
@@ -136,18 +135,24 @@ def one_shot(
     of it. A row's cluster is that of its cell.
     """
     _check(inputs, network)
-    blocks, threads = network.blocks, thread_count(how.n_threads)
+    threads, holders = thread_count(how.n_threads), network.total.holders
     terms = FeatureTerms(
-        inputs.X,
-        blocks,
-        "spherical",
-        scaling=inputs.scaling,
-        row_weights=inputs.row_weights,
-        n_threads=threads,
-        dtype=inputs.dtype,
-    )
-    holders = network.total.holders
-    clustered = _cluster_parties(inputs, terms, holders, how, threads)
+        inputs.X, network.blocks, "spherical", scaling=inputs.scaling,
+        row_weights=inputs.row_weights, n_threads=threads, dtype=inputs.dtype,
+    )  # fmt: skip
+    data, offsets = terms.rows.read(slice(0, terms.n_samples)), terms.blocks.offsets
+    clustered: dict[int, Report] = {}
+    for block, party in enumerate(holders.own.tolist()):
+        held = np.ascontiguousarray(data[:, offsets[block] : offsets[block + 1]])
+        if held.shape[1]:
+            run, took = _best(held, inputs.row_weights, how, party + 1, inputs.restarts, threads)
+            clustered[party] = {
+                "centres": run.centres[0],
+                "labels": run.labels,
+                "inertia": float(run.inertia[0]),
+                "converged": run.converged,
+                "iterations": took,
+            }
     with about(holders.engine, "server"):
         sent = holders.gather(clustered, holders.n_agents)
         answer = None if sent is None else _join_cells(sent, inputs, how, threads)
@@ -159,13 +164,21 @@ def one_shot(
     own = np.concatenate([np.empty((how.n_clusters, 0)), *parts], axis=1)
     labels = joined["labels"]
     distances = distances_of_all(holders, terms, own, labels)
-    if len(joined["parties"]) > 1:
-        _count_messages(network, ledger, joined["parties"], terms.n_samples, how.n_clusters)
+    alone = len(joined["parties"]) == 1
+    if not alone and joined["parties"]:
+        total = at_server(network.whole.total).on(ledger)
+        blocks, parties = network.whole.blocks, joined["parties"]
+        roots, widths = np.array(blocks.roots)[parties], blocks.widths[parties]
+        # Labels of all rows, each in as many bits as it needs.
+        label_bytes = -(-terms.n_samples * (how.n_clusters - 1).bit_length() // 8)
+        sizes = how.n_clusters * widths * CENTRE_BYTES + label_bytes
+        total.count(sizes + INERTIA_BYTES, roots)
+        total.broadcast(sizes, roots)
+        total.count(INERTIA_BYTES, roots)
     assert inputs.deviations is not None
     centres, scaling, deviations = join_centres(network, own, inputs.scaling, inputs.deviations)
     inertia = weighed(distances, inputs.row_weights)
     expected = 8.0 * (log(how.n_clusters) + 2.0)
-    alone = len(joined["parties"]) == 1
     return Clustering(
         centres=centres,
         labels=labels,
@@ -190,31 +203,6 @@ def one_shot(
             n_cells=joined["n_cells"],
         ),
     )
-
-
-def _cluster_parties(
-    inputs: KmeansInputs,
-    terms: FeatureTerms,
-    holders: Placement,
-    how: KmeansSettings,
-    n_threads: int,
-) -> dict[int, Report]:
-    """Cluster the features of each party of this process: what it sends the server."""
-    data, offsets = terms.rows.read(slice(0, terms.n_samples)), terms.blocks.offsets
-    sent: dict[int, Report] = {}
-    for block, party in enumerate(holders.own.tolist()):
-        own = np.ascontiguousarray(data[:, offsets[block] : offsets[block + 1]])
-        if own.shape[1]:
-            weights, stream = inputs.row_weights, party + 1
-            run, took = _best(own, weights, how, stream, inputs.restarts, n_threads)
-            sent[party] = {
-                "centres": run.centres[0],
-                "labels": run.labels,
-                "inertia": float(run.inertia[0]),
-                "converged": run.converged,
-                "iterations": took,
-            }
-    return sent
 
 
 def _join_cells(
@@ -246,23 +234,7 @@ def _join_cells(
     return answer, dict(zip(sent, np.split(clustered.centres[0], ends[:-1], axis=1), strict=True))
 
 
-def _count_messages(
-    network: Network, ledger: Ledger, parties: list[int], n_samples: int, n_clusters: int
-) -> None:
-    """Count what the parties and the server send."""
-    total = at_server(network.whole.total).on(ledger)
-    blocks = network.whole.blocks
-    roots, widths = np.array(blocks.roots)[parties], blocks.widths[parties]
-    # Labels of all rows, each in as many bits as it needs.
-    label_bytes = -(-n_samples * (n_clusters - 1).bit_length() // 8)
-    sizes = n_clusters * widths * CENTRE_BYTES + label_bytes
-    total.count(sizes + INERTIA_BYTES, roots)
-    total.broadcast(sizes, roots)
-    total.count(INERTIA_BYTES, roots)
-
-
 def _check(inputs: KmeansInputs, network: Network) -> None:
-    """Refuse what makes no sense in one shot."""
     if not network.graph.has_server:
         raise InputError(
             "one-shot k-means joins the parties' cells at a server, but the graph has none; take "
@@ -270,14 +242,14 @@ def _check(inputs: KmeansInputs, network: Network) -> None:
         )
     if inputs.misses:
         raise InputError(
-            "values are missing, but one shot joins cells by distances of all features, which the "
-            "factor it is proven to be within needs; take ",
+            "values are missing, but the proven factor of one shot needs distances in all features "
+            "to join cells; take ",
             Setting("method", "lloyd"),
         )
     if inputs.init != "k-means++":
         raise InputError(
-            "one-shot k-means starts each party's own clustering by k-means++: rows, centres or "
-            "random rows to start from are for method lloyd"
+            "one-shot k-means starts each party's own clustering by k-means++; to start from rows, "
+            "centres or random rows, take method lloyd"
         )
     if isinstance(inputs.X, FileMatrix):
         raise InputError(
@@ -294,7 +266,7 @@ def _best(
     restarts: int,
     n_threads: int,
 ) -> tuple[Lloyd, int]:
-    """Best of several runs of k-means by one who has the data, and the iterations of all."""
+    """Best of several runs of k-means over local data, and the iterations of all."""
     alone: Any = ServerSum(1)
     positive = len(data) if weights is None else int(np.count_nonzero(weights))
     runs = []
@@ -335,10 +307,9 @@ def kmeans_features(
     ----------
     X : ndarray or FileMatrix of shape (M, d)
         The data; column j is seen by the agent that holds feature j and, once, by its root. Where
-        agents, in the order of `vpem.fits.spread.own_columns`; None where it has none. Every
-        process calls
-        in the order of `vpem.fits.spread.own_columns`; None where it has none. Every process calls
-        with the same options.
+        agents live in several processes, the columns of this process's agents, in the order of
+        `vpem.fits.spread.own_columns`, or None if it has none. Every process calls with the same
+        options.
     network : Network
         From `vpem.connect`; a star for "grid".
     settings, sample_weight, feature_names, **changes
@@ -389,8 +360,8 @@ def kmeans_features(
     network.charge_setup(ledger, len(inputs.X), inputs.dtype.itemsize)
     if saver is not None and how.method == "grid":
         raise InputError(
-            "one-shot clustering has no iterations, and so no checkpoints; leave them out, or take "
-            "method lloyd"
+            "one-shot clustering has no iterations, hence no checkpoints; leave out the "
+            "checkpoint, or take method lloyd"
         )
     if saver is not None:
         saver.begin(describe_kmeans("kmeans-features", inputs, network, how))
@@ -404,16 +375,10 @@ def kmeans_features(
     threads = thread_count(how.n_threads)
     with one_blas_thread():
         terms = terms_of(
-            inputs.X,
-            network.blocks,
-            "spherical",
-            missing=inputs.misses,
-            scaling=inputs.scaling,
-            row_weights=inputs.row_weights,
-            n_threads=threads,
-            dtype=inputs.dtype,
-        )
-        complete(terms, network, in_sums=True)  # which k-means has none of
+            inputs.X, network.blocks, "spherical", missing=inputs.misses, scaling=inputs.scaling,
+            row_weights=inputs.row_weights, n_threads=threads, dtype=inputs.dtype,
+        )  # fmt: skip
+        complete(terms, network, in_sums=True)  # k-means has no log-likelihoods
         agree_on_units(terms, network.total, ledger)
         shape = (how.n_clusters, network.blocks.n_features)
         places = np.argsort(terms.blocks.order)
@@ -473,13 +438,9 @@ class _OverFeatures:
 
 
 def _clustering(
-    best: Best[Lloyd],
-    inputs: KmeansInputs,
-    terms: FeatureTerms,
-    network: Network,
-    outcome: Report,
+    best: Best[Lloyd], inputs: KmeansInputs, terms: FeatureTerms, network: Network, outcome: Report
 ) -> Clustering:
-    """Return what the best run comes to, in the user's order of features and units."""
+    """Return the result of the best run, in the user's order of features and units."""
     run, holders, roots = best.run, network.total.holders, network.total.roots
     assert inputs.deviations is not None
     centres, scaling, deviations = join_centres(

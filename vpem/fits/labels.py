@@ -1,8 +1,8 @@
-"""Labels that a fit is given, and those it gives: responsibilities brought to those who hold rows.
+"""Labels given to a fit, and responsibilities sent to the holders of the data.
 
-Agents that hold features hear of responsibilities by one more sum, which is counted as "labels";
-those that hold rows compute them alone. Labels of some rows that a fit is given are checked, agreed
-on, and placed in their hub.
+Agents that hold features learn responsibilities by one more sum, which is counted as "labels";
+workers that hold rows compute theirs alone. Labels of some rows that are given to a fit are
+checked, agreed on, and placed in their hub.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Shares = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class _AllRows:
-    """All rows of the data, as sums of differences ask for them; none weighs more."""
+    """All rows of the data with equal weights, as sums of differences take them."""
 
     n_samples: int
     n_threads: int
@@ -90,7 +90,7 @@ def responsibilities_of_agents(
     agents: Sequence[int],
     missing: str = "refuse",
 ) -> dict[int, Shares]:
-    """Responsibilities (M, K) of all rows, as each agent here that holds features hears of them.
+    """Responsibilities (M, K) of all rows, as each agent here that holds features learns them.
 
     Hubs sum how their terms of the fitted mixture differ from those of the first component, with no
     codec, and roots send it to the agents of their hubs. Where the sum is exact all have the same;
@@ -124,29 +124,25 @@ def responsibilities_of_agents(
             normalise(sums, np.ascontiguousarray(log_weights), out, densities, threads)
             if kept:
                 shares[:, rows] = out[:1] if shared else out[[place for place, _ in kept]]
-    by_hub = {b: shares[0 if shared else at] for at, (_, b) in enumerate(kept)}
-    have = _send_to_agents(network, ledger, by_hub, (n_samples, k))
-    return {agent: have[agent] for agent in agents if agent in have}
-
-
-def _send_to_agents(
-    network: Network, ledger: Ledger, by_hub: dict[int, Shares], shape: tuple[int, int]
-) -> dict[int, Shares]:
-    """Bring what roots have to the agents of their hubs, hop by hop: by agent of this process."""
-    agents, routes = network.agents, find_routes(network.graph, network.hubs)
-    have: dict[int, Any] = {network.hubs[b].root: shares for b, shares in by_hub.items()}
-    size = shape[0] * shape[1] * ITEM
+    # Roots send theirs to the agents of their hubs, hop by hop.
+    holders, routes = network.agents, find_routes(network.graph, network.hubs)
+    have: dict[int, Any] = {
+        network.hubs[b].root: shares[0 if shared else at] for at, (_, b) in enumerate(kept)
+    }
+    size = n_samples * k * ITEM
     charge_answers(ledger, routes, size)
     for leaf in reversed(routes.leaves.tolist()):
         parent = int(routes.parent[leaf])
-        with about(agents.engine, "labels"):
-            part = agents.send_rows(have.get(parent), shape, np.dtype(np.float64), parent, leaf)
-        if agents.apart and agents.mine(parent):
+        with about(holders.engine, "labels"):
+            part = holders.send_rows(
+                have.get(parent), (n_samples, k), np.dtype(np.float64), parent, leaf
+            )
+        if apart and holders.mine(parent):
             traffic: Traffic = network.total.traffic  # type: ignore[attr-defined]
-            traffic.add("labels", size, 0 if agents.mine(leaf) else size)
+            traffic.add("labels", size, 0 if holders.mine(leaf) else size)
         if part is not None:
             have[leaf] = part
-    return have
+    return {agent: have[agent] for agent in agents if agent in have}
 
 
 def responsibilities_of_workers(
@@ -234,25 +230,25 @@ ASTRAY = 1e-6
 """Responsibility of other components from which on a row is not where its label says."""
 
 HALF_A_ROW = 0.5
-"""Of so much a component starts: rows count as much as is known of them."""
+"""Labelled rows from which a component starts, each weighted by its probabilities' certainty."""
 
 SUM = 1e-6
-"""By how much probabilities of a row may add up to other than 1."""
+"""By how much the sum of a row's probabilities may differ from 1."""
 
 
 @dataclass(frozen=True)
 class KnownLabels:
-    """What is known of the components of some rows, and who knows it.
+    """Known components of some rows, and the agent that knows them.
 
     Parameters
     ----------
     values : array of shape (M,) or (M, K)
-        A label a row; NaN, None, "" and -1 where there is none. Or probabilities of the components,
-        of which rows of NaN say nothing.
+        One label per row; NaN, None, "" and -1 where there is none. Or probabilities of the
+        components; rows of NaN have no label.
     agent : int
-        Who has them.
+        The agent that has them.
     names : sequence of str, optional
-        Of the labels that components have in ascending order, with probabilities of theirs.
+        With probabilities: labels of the components, in ascending order.
     """
 
     values: Any
@@ -260,7 +256,7 @@ class KnownLabels:
     names: Sequence[str] | None = None
 
     def parsed(self, n_samples: int, n_components: int) -> tuple[NDArray[Any], list[str]]:
-        """Return probabilities (M, K), NaN of rows of which nothing is known, and names."""
+        """Return probabilities (M, K), NaN for rows without a label, and names."""
         values = np.asarray(self.values)
         if values.ndim not in (1, 2) or len(values) != n_samples:
             raise InputError(
@@ -274,13 +270,13 @@ class KnownLabels:
         labels = values[there]
         if labels.dtype.kind not in "biufU":  # of one type, so that they have an order
             labels = np.array([str(one) for one in labels])
-        names, codes = np.unique(labels, return_inverse=True)
+        names, codes = np.unique(labels, return_inverse=True)  # each label is a component
         if len(names) > n_components:
             listed = shorten(repr(str(name)) for name in names.tolist())
             raise InputError(
                 Setting("labels_for_fit"),
-                f" have {len(names)} different labels ({listed}), each of which is a component, "
-                f"but there are {n_components} components; fit ",
+                f" have {len(names)} different labels ({listed}), one per component, but there are "
+                f"{n_components} components; fit ",
                 Setting("n_components", len(names)),
             )
         shares = np.full((n_samples, n_components), np.nan)
@@ -362,22 +358,18 @@ def refuse_labels(labels: Any) -> None:
         raise InputError(
             Setting("labels_for_fit"),
             " start components at means of labelled rows, which a release would show without "
-            "noise; leave it out, or ",
+            "noise; leave them out, or ",
             Setting("release_epsilon"),
         )
 
 
 def label_rows(
-    labels: KnownLabels | ArrayLike | None,
-    network: Network,
-    given: Prepared,
-    n_components: int,
+    labels: KnownLabels | ArrayLike | None, network: Network, given: Prepared, n_components: int
 ) -> Labelled | None:
     """Place labels in the hub of the agent that has them; all processes call this.
 
-    Labels are looked at in the process of that agent alone. None where no agent has any, or none
-    that is known. If they do not go with the fit, or two agents have some, all processes raise the
-    same.
+    Only the process of that agent looks at labels. None where no agent has any, or no row has one.
+    If they do not fit the data, or two agents have some, all processes raise the same error.
     """
     agents, own = network.agents, None
     if labels is not None:
@@ -393,8 +385,8 @@ def label_rows(
     if len(who) > 1:
         raise InputError(
             Setting("labels_for_fit"),
-            " are added to the term of one hub, but several parties have some; leave out all but "
-            "those of one",
+            " are added to the term of one hub, but several parties have some; leave out those of "
+            "all parties but one",
         )
     [agent] = who
 
@@ -428,9 +420,9 @@ def label_rows(
 
 
 def _weighed(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a line for each row of which something is known.
+    """Return a line for each labelled row.
 
-    It has the row's number, how much is known, ``1 - H(p) / log K``, and the probabilities (K,).
+    It has the row's number, its certainty ``1 - H(p) / log K``, and the probabilities (K,).
     """
     rows = np.flatnonzero(~np.isnan(shares).any(axis=1))
     own = shares[rows]
@@ -448,7 +440,7 @@ def _known(table: NDArray[np.float64], hub: int, far: float) -> Known:
 
 
 def looked_up(labelled: Labelled | None) -> Report | None:
-    """Return what a report says of labels, and warn where labelled rows are not where they belong.
+    """Report labels, and warn where labelled rows belong to components other than the label's.
 
     Only the process that has them can warn.
     """
@@ -460,9 +452,8 @@ def looked_up(labelled: Labelled | None) -> Report | None:
         rows = "row belongs" if astray == 1 else "rows belong"
         warnings.warn(
             VpemWarning(
-                f"{astray} labelled {rows} to components other than the label's: features speak "
-                f"against it by more than {known.far / 2:g} nats; look for outliers, or "
-                "for labels that are wrong"
+                f"{astray} labelled {rows} to components other than the label's: features favour "
+                f"them by more than {known.far / 2:g} nats; look for outliers or wrong labels"
             ),
             stacklevel=3,
         )

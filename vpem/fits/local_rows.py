@@ -1,7 +1,7 @@
-"""Rows of which every process has those of its own workers, and what workers agree on of them.
+"""Rows of which every process has those of its own workers, and sums by which workers agree.
 
-Mean and second moments of the data are agreed on first in FedEM; where sums are masked workers find
-out together where their rows lie, before all others.
+FedEM first agrees on the mean and the second moments of the data; under masks workers first find
+out by sums where their rows lie.
 """
 
 from __future__ import annotations
@@ -133,32 +133,25 @@ def _filled(rows: Vector) -> Vector:
     return np.where(missing, 0.0, rows) if missing.any() else rows
 
 
+@dataclass
 class MomentSums:
-    """Sums by which workers agree on what the data are like.
+    """Sums by which workers agree on the moments of the data.
 
     ``masses`` (n,) are the total weights of each worker's rows. Moments are sent with the codec,
     where there is a server; None: everything is exact. ``reach`` says where rows lie, if sums are
     masked.
     """
 
+    total: Sum
+    n_roots: int
+    masses: Vector
+    n_features: int
+    codec: Codec | None
+    rng: np.random.Generator
     reach: Reach | None = None
 
-    def __init__(
-        self,
-        total: Sum,
-        n_roots: int,
-        masses: Vector,
-        n_features: int,
-        codec: Codec | None,
-        rng: np.random.Generator,
-    ) -> None:
-        self.total = total
-        self.n_roots = n_roots
-        self.masses = masses
-        self.n_features = n_features
-        self.codec = codec
-        self.rng = rng
-        self.holders = total.holders
+    def __post_init__(self) -> None:
+        self.holders = self.total.holders
         self.own = self.holders.own
 
     def moments(
@@ -169,8 +162,8 @@ class MomentSums:
         ``weights`` (n,) are what each worker weighs in a mean; for ``hubs`` see `Scaling.by`;
         ``misses``: values are missing, in any process.
         """
-        find = self._exactly if self.codec is None else self._in_few_bits
-        shift, second, there = find(parts, weights, misses)
+        measure = self._exactly if self.codec is None else self._in_few_bits
+        shift, second, there = measure(parts, weights, misses)
         if there is not None:
             # Values that are missing vary as those that are there do.
             np.fill_diagonal(second, np.diagonal(second) / there)
@@ -285,14 +278,9 @@ class LocalRows:
     """
 
     def __init__(
-        self,
-        holders: Placement,
-        counts: NDArray[np.intp],
-        order: NDArray[np.intp] | None = None,
+        self, holders: Placement, counts: NDArray[np.intp], order: NDArray[np.intp] | None = None
     ) -> None:
-        self.holders = holders
-        self._order = order
-        self.counts = counts
+        self.holders, self.counts, self._order = holders, counts, order
         self.n_samples = int(counts.sum())
         self.own = holders.own
         here = np.zeros(len(counts), dtype=np.bool_)
@@ -312,17 +300,13 @@ class LocalRows:
         if not holders.apart and holders.masks is None:
             return None
         here = cls(holders, workers.counts, None if workers.in_order else workers.order)
-        here.check(X)
-        return here
-
-    def check(self, X: Any) -> None:
-        """Raise InputError unless these are the rows of this process's workers."""
-        n_rows = self.rows.stop - self.rows.start
+        n_rows = here.rows.stop - here.rows.start
         if len(X) != n_rows:
             raise InputError(
                 f"the workers of this rank hold {n_rows} rows, but it got {len(X)}; give "
                 "the rows of its own workers, worker by worker"
             )
+        return here
 
     @property
     def masked(self) -> bool:
@@ -411,7 +395,7 @@ def check_rows_held(workers: Workers, n_samples: int) -> None:
 
 
 class SharedRows:
-    """Rows of this process, and those of others where all processes ask for them."""
+    """Rows of this process, and those of others where all processes take them."""
 
     def __init__(self, rows: Rows, here: LocalRows) -> None:
         self._rows = rows
@@ -428,7 +412,7 @@ class SharedRows:
         return self._rows.read(rows)
 
     def take(self, indices: NDArray[np.intp]) -> Floats:
-        """Some rows of all, by their places worker by worker; all processes ask alike."""
+        """Some rows of all, by their places worker by worker; all processes call this alike."""
         own = self._here.rows
         inside = (indices >= own.start) & (indices < own.stop)
         some = self._rows.take(indices[inside] - own.start)

@@ -13,11 +13,11 @@ travels the next is computed.
 from __future__ import annotations
 
 import importlib.util
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
+from timeit import repeat
 from typing import Any
 
 import numpy as np
@@ -176,13 +176,7 @@ def measure_rates(width: int, n_components: int) -> Rates:
 
 
 def _fastest(work: Callable[[], None]) -> float:
-    """Seconds of the fastest of some calls."""
-    fastest = np.inf
-    for _ in range(TRIALS):
-        began = time.perf_counter()
-        work()
-        fastest = min(fastest, time.perf_counter() - began)
-    return max(float(fastest), 1e-9)
+    return max(min(repeat(work, number=1, repeat=TRIALS)), 1e-9)
 
 
 def iteration_time(
@@ -278,7 +272,7 @@ ERRORS = (1e-3, 1e-6, 1e-9)
 """Consensus errors for which the rounds are given."""
 
 SMALL = 50
-"""Agents up to which the fastest weights are shown unasked."""
+"""Agents up to which the fastest weights are shown without a request."""
 
 MOST_WORK = 3e8
 """Multiplications beyond which a number of rounds, or an error, is bounded instead of found."""
@@ -336,12 +330,20 @@ def plan(
     sent = _sent(network, work, settings, n_samples, split)
     if sent["partitioned"] > MOST_PARTITIONED:
         warnings.warn(
-            f"the network falls apart in {sent['partitioned']:.0%} of the sums, which change "
+            f"the network is disconnected in {sent['partitioned']:.0%} of the sums, which change "
             "nothing; take more rounds, or links and agents that fail less often",
             VpemWarning,
             stacklevel=2,
         )
     degrees = graph.degrees[: graph.n_agents] if graph.has_server else graph.degrees
+    first_fit = None
+    if network.chosen is not None:
+        plain = settings.changed(hops=0, hubs="size")
+        without_hops = _network(graph, held, plain, "features")
+        first_fit = _iteration(without_hops, held, plain, n_samples, "features")
+    tree, instead = along_a_tree(network), None
+    if tree is not None:
+        instead = _iteration(tree, held, settings, n_samples, split)
     return {
         **network.describe("topology"),
         "n_agents": graph.n_agents,
@@ -360,7 +362,7 @@ def plan(
             for hub, columns in zip(network.hubs, network.blocks.features, strict=True)
         ],
         **network.describe("hubs_chosen"),
-        "first_fit": None if network.chosen is None else _without_hops(graph, held, settings),
+        "first_fit": first_fit,
         "split": split,
         "n_features": held.n_features,
         "n_samples": n_samples,
@@ -384,7 +386,7 @@ def plan(
         ),
         **_mixing(network),
         "communication": sent,
-        "along_a_tree": _instead(network, held, settings, n_samples, split),
+        "along_a_tree": instead,
         **({} if link is None else {"time": _time(network, sent, link, work)}),
     }
 
@@ -417,25 +419,12 @@ def _network(graph: Graph, held: Partition, settings: PlanSettings, split: str) 
     return network
 
 
-def _instead(
+def _iteration(
     network: Network, held: Partition, settings: PlanSettings, n_samples: int, split: str
-) -> Report | None:
-    """What an iteration would send along a tree in place of rounds; None where none could be."""
-    tree = along_a_tree(network)
-    if tree is None:
-        return None
-    work = _work(tree, held, settings, n_samples, split)
-    sent = _sent(tree, work, settings, n_samples, split)["iteration"]
-    return {name: sent[name] for name in ("messages", "bytes", "rounds")}
-
-
-def _without_hops(graph: Graph, held: Partition, settings: PlanSettings) -> Report:
-    """What an iteration of the fit that chooses hubs sends."""
-    settings = settings.changed(hops=0, hubs="size")
-    network = _network(graph, held, settings, "features")
-    n_samples = settings.n_samples or USUAL_SAMPLES
-    work = _work(network, held, settings, n_samples, "features")
-    sent = _sent(network, work, settings, n_samples, "features")["iteration"]
+) -> Report:
+    """What an iteration sends in all."""
+    work = _work(network, held, settings, n_samples, split)
+    sent = _sent(network, work, settings, n_samples, split)["iteration"]
     return {name: sent[name] for name in ("messages", "bytes", "rounds")}
 
 

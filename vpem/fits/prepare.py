@@ -1,6 +1,6 @@
-"""What every fit of a mixture is given, checked: rows that are used, families, and their terms.
+"""Inputs of fits of mixtures, checked: rows that are used, families, and their terms.
 
-Rows are used that have a positive weight and a value; where sums are masked none knows whose.
+Rows are used if they have a positive weight and a value; masked sums do not show whose they are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vpem.checks import (
     row_blocks,
 )
 from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorten
-from vpem.files.matrix import FileMatrix, check_kept_beside
+from vpem.files.matrix import FileMatrix
 from vpem.network.masks import FEWEST
 from vpem.network.partition import Blocks
 from vpem.network.schema import Report
@@ -44,8 +44,7 @@ from vpem.sums.connect import Network
 from vpem.terms.density import Density
 from vpem.terms.factors import FactorTerms
 from vpem.terms.families.kinds import LOCATED, Kinds
-from vpem.terms.families.mixed import MixedTerms
-from vpem.terms.families.mixture import MixedMixture, check_values_of
+from vpem.terms.families.mixture import check_values_of
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms, terms_of
 from vpem.terms.priors import Beliefs, MapMissingTerms, MapTerms, wishart_sizes
@@ -71,18 +70,6 @@ def weighed(
     if used == 0:
         raise InputError(NOTHING_USED)
     return float(weights @ scores), used
-
-
-def _without_blank(blank: NDArray[np.bool_], sample_weight: Any) -> NDArray[np.float64]:
-    """Return weights (M,), which all know, in which rows without any value have none."""
-    n_samples = len(blank)
-    if sample_weight is None:
-        sample_weight = np.ones(n_samples)
-    weights = np.where(blank, 0.0, check_weights(sample_weight, n_samples))
-    if not weights.any():
-        raise InputError(NOTHING_USED)
-    _warn_of_blank(int(blank.sum()), n_samples)
-    return weights
 
 
 def _warn_of_blank(count: int, n_samples: int) -> None:
@@ -112,7 +99,11 @@ def used_of_all(
     if sample_weight is not None and here is not None:
         weights = here.everyones(sample_weight)
     if blank.any():
-        weights = _without_blank(blank, weights)
+        every = np.ones(len(blank)) if weights is None else weights
+        weights = np.where(blank, 0.0, check_weights(every, len(blank)))
+        if not weights.any():
+            raise InputError(NOTHING_USED)
+        _warn_of_blank(int(blank.sum()), len(blank))
     if weights is None:
         return Used(None, None, n_samples, None)
     weights = check_weights(weights, n_samples)
@@ -163,26 +154,13 @@ def known_kinds(
     return kinds.counted(X) if any_has(np.array([not kinds.is_gaussian]))[0] else None
 
 
-def refuse_other_kinds(mixture: Density, kinds: Kinds | None) -> None:
-    """Raise InputError unless a model to start from has the families that the data have."""
-    own = mixture.kinds if isinstance(mixture, MixedMixture) else None
-    theirs = None if own is None else (own.families, own.n_levels)
-    if theirs != (None if kinds is None else (kinds.families, kinds.n_levels)):
-        raise InputError(
-            f"the starting model has {'Gaussian features' if own is None else own.summary}, the "
-            f"data {'Gaussian ones' if kinds is None else kinds.summary}; families and numbers of "
-            "levels must be the same"
-        )
-
-
 def refuse_with_kinds(how: FitSettings, *, private: bool) -> None:
     """Raise InputError where something cannot be done with families."""
     if how.step_size is not None:
         raise InputError(
             Setting("step_size"),
-            " keeps no statistics but those that parameters stand for, which of a category or a "
-            "count are none: a level that a batch lacks would be lost; leave it out, for batches "
-            "that replace their own",
+            " keeps statistics in the parameters alone, which forget the levels of a category or "
+            "count that a batch lacks; leave it out, for batches that replace their own statistics",
         )
     if private:
         raise InputError(
@@ -192,27 +170,6 @@ def refuse_with_kinds(how: FitSettings, *, private: bool) -> None:
         )
 
 
-def mixed_terms(blocks: Blocks, given: Prepared, how: FitSettings) -> MixedTerms:
-    """Return the terms of a fit of several families."""
-    assert how.n_threads is not None
-    assert given.kinds is not None
-    terms = MixedTerms(
-        given.X,
-        blocks,
-        how.covariance_type,
-        kinds=given.kinds,
-        misses=given.misses,
-        scale=how.scale,
-        row_weights=given.row_weights,
-        reg_covar=how.reg_covar,
-        n_threads=how.n_threads,
-        dtype=given.precision,
-        skip_negligible=not how.every_weight,
-    )
-    terms.least_rows = how.least_rows
-    return terms
-
-
 MARGINALIZE = ("integrate them out with ", Setting("missing", "marginalize"))
 """Advice where values are missing."""
 
@@ -220,19 +177,19 @@ LARGEST_VALUE = {8: 1e140, 4: 1e17}
 """Largest value to be squared and summed, by bytes of the precision."""
 
 LEAST_OF_BATCH = 5
-"""Rows of a batch where sums over rows are masked: one total differs by these from the next."""
+"""Rows of a batch where sums over rows are masked: consecutive totals differ by these."""
 
 
 @dataclass
 class Prepared:
     """Data and options that have been looked at.
 
-    ``X`` (m, d) are rows of positive weight; where workers live in several processes, of those of
-    this one. ``row_weights`` (m,) are of all rows of positive weight, as the user numbers them;
-    None: all alike. ``kept`` (m,) are which rows of the user's these are; None: all. Where sums are
-    masked both are of rows of this process. ``rows`` (K,) of ``X`` are those to start at, where
-    init says so. ``n_samples`` rows there were, ``n_used`` have a positive weight, of all. Without
-    ``kinds`` all features are Gaussian.
+    ``X`` (m, d) are the rows of positive weight; where workers live in several processes, those of
+    this one. ``row_weights`` (m,) are those of all rows of positive weight, as the user numbers
+    them; None: all alike. ``kept`` (m,) are their numbers; None: all rows. Where sums are masked
+    both are those of this process. ``rows`` (K,) of ``X`` are those to start at, where init says
+    so. Of ``n_samples`` rows ``n_used`` have a positive weight. Without ``kinds`` all features are
+    Gaussian.
     """
 
     X: Any
@@ -262,13 +219,13 @@ def refuse_masked(here: LocalRows, how: MixtureSettings | KmeansSettings, instea
     n_parties = np.count_nonzero(here.counts)
     if n_parties < FEWEST:
         raise InputError(
-            secure, f" needs at least {FEWEST} workers that hold rows, got {n_parties}: of two "
-            "each subtracts its own part from the sum and has the other's; leave it out",
+            secure, f" needs at least {FEWEST} workers that hold rows, got {n_parties}: with two "
+            "each could subtract its own part and have the other's; leave it out",
         )  # fmt: skip
     if batch_size is not None and batch_size < LEAST_OF_BATCH:
         raise InputError(
-            Setting("batch_size", batch_size), " changes a sum by so few rows that they can be "
-            "read in it, masks or none; beside ", secure, f" take at least {LEAST_OF_BATCH}",
+            Setting("batch_size", batch_size), " changes a masked sum by so few rows that it "
+            "reveals them; with ", secure, f" take at least {LEAST_OF_BATCH}",
         )  # fmt: skip
     if isinstance(init, str) and init == "random":
         raise InputError(
@@ -373,7 +330,7 @@ def prepare(
 
 
 def started(how: FitSettings) -> tuple[GivenStart, FitSettings]:
-    """Return where a fit starts, and its settings: of one that is its start alone few matter."""
+    """Return where a fit starts, and the settings that matter: without iterations they are few."""
     began_at = GivenStart.of(how.init)
     how = how.changed(init=began_at.init)
     if how.max_iter == 0:
@@ -398,8 +355,8 @@ def check_count(n_components: int, n_rows: int, kind: str = "") -> None:
 def check_distinct(X: Any, how: MixtureSettings, seen: bool) -> None:
     """Refuse more components than there are different rows, where one agent has ``seen`` all.
 
-    They would be points, or copies of each other. A number that is added to variances, or a prior,
-    makes something of them.
+    They would be points, or copies of each other, but for a number that is added to variances or a
+    prior.
     """
     given = not isinstance(how.reg_covar, str) and how.reg_covar > 0
     if not seen or given or getattr(how, "weight_concentration_prior_type", None) is not None:
@@ -505,7 +462,7 @@ def _inspect(
         )
         warnings.warn(
             (VpemWarning if here is not None else OwnDataWarning)(
-                f"constant features carry nothing to tell rows apart: {listed}; their variance is ",
+                f"constant features do not distinguish rows: {listed}; their variance is ",
                 Setting("reg_covar"),
                 f" ({floor_of(reg_covar):g}) alone",
             ),
@@ -514,10 +471,7 @@ def _inspect(
 
 
 def _refuse_large(
-    X: Any,
-    feature_names: Sequence[str] | None,
-    most: float,
-    precision: np.dtype[np.floating],
+    X: Any, feature_names: Sequence[str] | None, most: float, precision: np.dtype[np.floating]
 ) -> None:
     """Raise InputError at the first run of rows with values that cannot be squared."""
     for start, part in row_blocks(X):
@@ -574,14 +528,6 @@ def acceleration_of(
     return replace(acceleration, noisy=network.compress is not None)
 
 
-def check_rest(X: Any, network: Network, n_components: int, itemsize: int) -> None:
-    """Raise InputError where local steps would keep more in memory than there may be."""
-    n_hubs = len(network.total.holders.own)
-    needed = n_hubs * len(X) * (n_components - 1) * itemsize
-    what = "what every hub knows of the rest of a sum, of every row and component,"
-    check_kept_beside(X, needed, what, "take ", Setting("accelerate", "squarem"))
-
-
 def believing(terms: FeatureTerms, how: FitSettings) -> FeatureTerms:
     """Return terms under the settings' prior, which is yet to be found; plain ones without."""
     kind, concentration = how.weight_concentration_prior_type, how.weight_concentration_prior
@@ -590,7 +536,7 @@ def believing(terms: FeatureTerms, how: FitSettings) -> FeatureTerms:
     if not isinstance(terms, FeatureTerms):
         raise InputError(
             Setting("weight_concentration_prior_type", kind), " is conjugate to Gaussian features, "
-            "but others are among these; leave it out",
+            "but these have others among them; leave it out",
         )  # fmt: skip
     prior = mode_prior(how, terms.blocks)
     if prior is not None:

@@ -1,14 +1,14 @@
 """k-means over rows that workers hold: Lloyd's algorithm by one sum of vectors a pass.
 
-Workers agree on units first, of which they tell each other no more than they must. Where sums are
-noisy what anybody learns of one row is bounded.
+Workers agree on units first, by as few sums as possible. Noisy sums bound what can be learnt of one
+row.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,6 @@ from vpem.steps.runs import DRAWN
 from vpem.steps.starts import seed_rows, teller
 from vpem.sums.connect import Network, uncompressed
 from vpem.sums.private import check_digits
-from vpem.sums.sum import Sum
 from vpem.terms.missing import nearest, spread_rows, usual_squares, weighed
 from vpem.terms.mixture import variances_of
 from vpem.terms.units import Reach, Scaling
@@ -73,11 +72,27 @@ def agreed_units(
     ledger: Ledger,
     how: KmeansSettings,
 ) -> tuple[KmeansInputs, Reach | None]:
-    """Return the data in units that workers agree on, and where rows lie if sums are masked."""
-    if not here.masked:
-        known = _charge_rows(inputs, workers, uncompressed(network).on(ledger), how)
-        return inputs if known else replace(inputs, deviations=None), None
+    """Return the data in units that workers agree on, and where rows lie if sums are masked.
+
+    Counted is what workers send each other of their rows before they start. Clusters can do without
+    standard deviations where links fail so often that no sum of all can be had.
+    """
     weights = inputs.row_weights
+    if not here.masked:
+        d, total = inputs.X.shape[1], uncompressed(network).on(ledger)
+        if how.scale == "standard":
+            charge_scaling(total, d)
+        if weights is not None:
+            charge_weights(total, workers.counts)
+        if inputs.misses:
+            # Every feature's weight and mean, by which missing values of starts are filled.
+            total.begin("setup", 0, 0, 8, 2 * d)
+        if how.scale == "none":
+            try:
+                charge_moments(total, d)
+            except PartitionedError:
+                return replace(inputs, deviations=None), None
+        return inputs, None
     with one_blas_thread():
         reach = agree_on_rows(
             parts_of(inputs.X, here, weights), network.total.on(ledger), here.n_samples,
@@ -87,12 +102,7 @@ def agreed_units(
     scaling = inputs.scaling if how.scale == "none" else units_by_reach(reach)
     inputs = replace(inputs, scaling=scaling, deviations=deviations)
     reach = reach.scaled(inputs.scaling)
-    _check_inertia(inputs, here, reach)
-    return inputs, reach
-
-
-def _check_inertia(inputs: KmeansInputs, here: LocalRows, reach: Reach) -> None:
-    """Check that the inertia has digits beside the distance of the farthest row."""
+    # The inertia must have digits beside the distance of the farthest row.
     sizes = np.zeros(len(here.own_runs))
     for worker, run in enumerate(here.own_runs):
         some = run.start + spread_rows(run.stop - run.start)
@@ -101,28 +111,7 @@ def _check_inertia(inputs: KmeansInputs, here: LocalRows, reach: Reach) -> None:
         sizes[worker] = (squares / inputs.scaling.scale**2).sum()
     exponent = int(reach.exponents((reach.radius**2).sum())[0])
     check_digits(here.holders, sizes, exponent, reach.mass)
-
-
-def _charge_rows(inputs: KmeansInputs, workers: Workers, total: Sum, how: KmeansSettings) -> bool:
-    """Count what workers send each other of their rows before they start.
-
-    Returns whether standard deviations are known: clusters can do without them where links fail so
-    often that no sum of all can be had.
-    """
-    d = inputs.X.shape[1]
-    if how.scale == "standard":
-        charge_scaling(total, d)
-    if inputs.row_weights is not None:
-        charge_weights(total, workers.counts)
-    if inputs.misses:
-        # Every feature's weight and mean, by which missing values of starts are filled.
-        total.begin("setup", 0, 0, 8, 2 * d)
-    if how.scale == "none":
-        try:
-            charge_moments(total, d)
-        except PartitionedError:
-            return False
-    return True
+    return inputs, reach
 
 
 class ClusteredRows:
@@ -161,18 +150,14 @@ class ClusteredRows:
         rows = inputs.scaling.apply(inputs.X if in_order else inputs.X[order])
         self._rows: Floats = np.ascontiguousarray(rows, dtype=inputs.dtype)
         if inputs.misses:
-            self._fill(self._means(here) if centre is None else centre)
+            there = ~np.isnan(self._rows)
+            means = self._means(here, there) if centre is None else centre
+            self.observed = there.astype(np.uint8)
+            self._rows = np.where(there, self._rows, means.astype(self._rows.dtype))
         self.parts = [self._rows[run] for run in here.own_runs]
 
-    def _fill(self, means: NDArray[np.float64]) -> None:
-        """Fill what is missing by the mean of each feature over the rows of all workers."""
-        there = ~np.isnan(self._rows)
-        self.observed = there.astype(np.uint8)
-        self._rows = np.where(there, self._rows, means.astype(self._rows.dtype))
-
-    def _means(self, here: LocalRows) -> NDArray[np.float64]:
+    def _means(self, here: LocalRows, there: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Means (d,) of the observed values of all workers' rows."""
-        there = ~np.isnan(self._rows)
         known = np.where(there, self._rows, 0)
         weights = np.ones(self.n_here) if self.weights is None else self.weights
         sums = [
@@ -244,7 +229,10 @@ def private_kmeans(
         X, workers, network, settings, privacy, feature_names=feature_names, hard=True,
     )  # fmt: skip
     centres = np.clip(fit.mixture.assembled_means, bounds[0], bounds[1])
-    labels, squares = _nearest(X, workers, network, centres, thread_count(how.n_threads))
+    # In one process rows are in the user's order, else worker by worker.
+    holders, threads = network.total.holders, thread_count(how.n_threads)
+    rows = X if not holders.apart else by_worker(X, None, workers, holders)[0]
+    labels, squares = nearest(rows, centres, Scaling.none(len(centres[0])), threads)
     return Clustering(
         centres=centres,
         labels=labels,
@@ -265,22 +253,6 @@ def private_kmeans(
         within=variances_of(fit.mixture)[0] * fit.mixture.scaling.scale**2,
         clipped=fit.clipped,
     )
-
-
-def _nearest(
-    X: Floats | FileMatrix,
-    workers: Workers,
-    network: Network,
-    centres: NDArray[np.float64],
-    n_threads: int,
-) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Nearest centre of each row of this process, and its squared distance; nothing is sent.
-
-    In one process rows are in the user's order, else worker by worker.
-    """
-    holders = network.total.holders
-    rows = X if not holders.apart else by_worker(X, None, workers, holders)[0]
-    return nearest(rows, centres, Scaling.none(len(centres[0])), n_threads)
 
 
 def kmeans_rows(
@@ -318,7 +290,7 @@ def kmeans_rows(
     feature_names : sequence of str, optional
         For messages.
     callback : callable, optional
-        Told of every iteration.
+        Called after every iteration.
     saver : Saver, optional
         Keeps checkpoints, and has the one to go on from; not with "grid".
     privacy : PrivacySettings, optional
@@ -351,7 +323,13 @@ def kmeans_rows(
             Setting("method", "grid"), " joins clusterings of different features: it needs ",
             Setting("split", "features"),
         )  # fmt: skip
-    _check_rows(X, workers, network)
+    if not isinstance(workers, Workers):
+        raise InputError(f"workers must be vpem.Workers, got {type(workers).__name__}")
+    if network.graph.n_agents != workers.n_workers:
+        raise InputError(
+            f"the graph joins {network.graph.n_agents} workers, the rows are held by "
+            f"{workers.n_workers}; give a graph of as many workers"
+        )
     if privacy is not None and privacy.is_asked:
         return private_kmeans(
             X, workers, network, how, privacy, sample_weight=sample_weight,
@@ -392,39 +370,18 @@ def kmeans_rows(
     return clustering
 
 
-def _check_rows(X: Any, workers: Workers, network: Network) -> None:
-    """Raise InputError unless the rows of these workers can be clustered over the network."""
-    if not isinstance(workers, Workers):
-        raise InputError(f"workers must be vpem.Workers, got {type(workers).__name__}")
-    if network.graph.n_agents != workers.n_workers:
-        raise InputError(
-            f"the graph joins {network.graph.n_agents} workers, the rows are held by "
-            f"{workers.n_workers}; give a graph of as many workers"
-        )
-
-
+@dataclass(frozen=True)
 class _OverRows:
     """Runs of one restart after the other, over the rows of the workers of this process."""
 
-    def __init__(
-        self,
-        inputs: KmeansInputs,
-        rows: ClusteredRows,
-        order: NDArray[np.intp],
-        network: Network,
-        how: KmeansSettings,
-        kept: LloydRuns,
-        callback: Callback | None,
-        reach: Reach | None,
-    ) -> None:
-        self.kept = kept
-        self.inputs, self.reach = inputs, reach
-        self.rows = rows
-        self.order = order
-        self.network = network
-        self.how = how
-        self.callback = callback
-        self.given: Report = {"n_threads": rows.n_threads, "observed": rows.observed}
+    inputs: KmeansInputs
+    rows: ClusteredRows
+    order: NDArray[np.intp]
+    network: Network
+    how: KmeansSettings
+    kept: LloydRuns
+    callback: Callback | None
+    reach: Reach | None
 
     def __call__(self, restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:
         """Run one restart; returns also the rows that it started at, worker by worker."""
@@ -440,7 +397,8 @@ class _OverRows:
             self.rows.parts, lasting(restart.total, network, how), start, stream,
             pace=pace_of(network, how, start.size + len(start) + 2),
             max_iter=how.max_iter, callback=progress_of(self.callback),
-            saver=restart.saver(rows=chosen, **more), **self.given,
+            saver=restart.saver(rows=chosen, **more),
+            n_threads=self.rows.n_threads, observed=self.rows.observed,
         )  # fmt: skip
         return run, chosen
 
@@ -454,13 +412,21 @@ class _OverRows:
         if inputs.centres is not None:
             return inputs.scaling.apply(inputs.centres), None
         if isinstance(stream, PointStream):
-            return self._among_cells(restart, stream), None
+            # Among means of cells, since no row may be shown.
+            if restart.saved is not None:
+                return restart.drawn("start"), None
+            tell_of_cells(teller(self.callback))
+            cells = find_cells(parts, total, k, stream, self.rows.n_threads)
+            return cells.draw(k, stream.rng), None
         if restart.saved is not None:
             chosen = restart.drawn()
             return HeldRows(parts, total).take(chosen), chosen
         if inputs.init == "k-means++":
             # Each row was sent to all when it was drawn.
-            chosen = seed_rows(parts, total, k, stream, tell=teller(self.callback), **self.given)
+            chosen = seed_rows(
+                parts, total, k, stream, tell=teller(self.callback),
+                n_threads=self.rows.n_threads, observed=self.rows.observed,
+            )  # fmt: skip
             return HeldRows(parts, total).take(chosen), chosen
         if inputs.rows is None:
             chosen = stream.draw_distinct(k)
@@ -468,20 +434,10 @@ class _OverRows:
             chosen = np.argsort(self.order)[inputs.rows]
         return HeldRows(parts, total).share(chosen), chosen
 
-    def _among_cells(self, restart: Restart, stream: PointStream) -> NDArray[np.float64]:
-        """Return centres drawn among means of cells, since no row may be shown."""
-        if restart.saved is not None:
-            start: NDArray[np.float64] = restart.drawn("start")
-            return start
-        k, threads = self.how.n_clusters, self.rows.n_threads
-        tell_of_cells(teller(self.callback))
-        cells = find_cells(self.rows.parts, restart.total, k, stream, threads)
-        return cells.draw(k, stream.rng)
-
     def clustering(
         self, best: Best[Lloyd], network: Network, n_samples: int, outcome: Report
     ) -> Clustering:
-        """Return what the best run comes to, in the user's rows and units."""
+        """Return the result of the best run, in the user's rows and units."""
         inputs, order, run = self.inputs, self.order, best.run
         holders, whole = network.total.holders, network.whole
         roots, inertia = run.centres, run.inertia
@@ -515,7 +471,7 @@ class _OverRows:
             network=whole,
             root_centres=inputs.scaling.undo(roots) if len(roots) > 1 else None,
             disagreement=disagreement,
-            scaling=inputs.kept_scaling,
+            scaling=None if inputs.scaling.is_none else inputs.scaling,
             deviations=inputs.deviations,
             partitions=run.partitions,
             reseeded=[

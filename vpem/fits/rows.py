@@ -128,13 +128,6 @@ class RowRestart:
         self, began_at: GivenStart, given: NDArray[np.intp] | None, stop: Report
     ) -> tuple[Run, NDArray[np.intp] | None]:
         """Run the restart, and judge it; returns also the rows that it started at."""
-        run, rows = self._run(began_at, given, stop)
-        run.judge(self.terms.whole, self.total)
-        return run, rows
-
-    def _run(
-        self, began_at: GivenStart, given: NDArray[np.intp] | None, stop: Report
-    ) -> tuple[Run, NDArray[np.intp] | None]:
         self.tell = teller(stop.get("callback"))
         init = began_at.init
         if self.restart.saved is not None:
@@ -155,20 +148,23 @@ class RowRestart:
         known = [root.sample_covariance for root in self.roots]
         saver = self.restart.saver(shifts=shifts, rows=rows, covariances=known)
         step = OverRows(self.terms, self.total, self.roots, shifts)
-        how: Report = {"draw_row": self._draw_row, "saver": saver, **stop}
+        options: Report = {
+            "draw_row": lambda: int(self._placed(np.array([self.stream.draw()]))[0]),
+            "saver": saver,
+            **stop,
+        }
         if "batch_size" in stop:
             order = np.random.default_rng([*self.restart.seed, ORDER_OF_BATCHES])
-            return fit_row_batches(step, starts, rng=order, **how), rows
-        return iterate(step, starts, last=began_at.last, **how), rows
+            run = fit_row_batches(step, starts, rng=order, **options)
+        else:
+            run = iterate(step, starts, last=began_at.last, **options)
+        run.judge(self.terms.whole, self.total)
+        return run, rows
 
     def _over(self, model: Mixture) -> Mixture:
         """Return a model in the units of the terms."""
         whole = self.terms.whole
         return model.over(whole.blocks, whole.covariance_type, whole.scaling)
-
-    def _draw_row(self) -> int:
-        """Next row of the shared stream, by its place among the workers'."""
-        return int(self._placed(np.array([self.stream.draw()]))[0])
 
     def _placed(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return the places of rows that the user numbers."""
@@ -206,17 +202,31 @@ class RowRestart:
         return [start] * len(self.roots), start.means, None
 
     def _drawn(self, init: str) -> Started:
-        """Rows drawn from the shared stream, and Lloyd's iterations from there."""
+        """Rows drawn from the shared stream, and Lloyd's iterations from there.
+
+        Where no row may be shown, centres among means of cells.
+        """
         if init == "random":
             rows = self.stream.draw_distinct(self.n_components)
             return self._at(self._placed(rows), rows)
-        whole = self.terms.whole
-        parts = self._parts()
+        terms, whole = self.terms, self.terms.whole
+        parts: Sequence[Floats] | StoredParts
+        if isinstance(terms.local, MemoryRows):
+            parts = [part.rows.read(slice(0, part.n_samples)) for part in terms.parts]
+        else:
+            counts = np.array([part.n_samples for part in terms.parts], dtype=np.intp)
+            parts = StoredParts(terms.local, counts)
         given: Report = {"n_threads": whole.n_threads}
         if isinstance(whole, MissingTerms):
             given["observed"] = whole.observed
         if isinstance(self.local, PointStream):
-            return self._among_cells(init, parts, self.local, given)
+            tell_of_cells(self.tell)
+            cells = find_cells(parts, self.total, self.n_components, self.local, given["n_threads"])
+            centres = cells.draw(self.n_components, self.local.rng)
+            self.roots = sample_roots(terms, self.total, cells.points.centre)
+            if init == "k-means++":
+                return [root.start(centres) for root in self.roots], centres, None
+            return self._from_clusters(parts, centres, given), centres, None
         places = seed_rows(
             parts, self.total, self.n_components, self.local, tell=self.tell, **given
         )
@@ -225,26 +235,6 @@ class RowRestart:
         if init == "k-means++":
             return starts, centres, rows
         return self._from_clusters(parts, centres, given), centres, rows
-
-    def _among_cells(
-        self, init: str, parts: Sequence[Floats] | StoredParts, stream: PointStream, given: Report
-    ) -> Started:
-        """Centres among means of cells, since no row may be shown, and Lloyd's iterations."""
-        tell_of_cells(self.tell)
-        cells = find_cells(parts, self.total, self.n_components, stream, given["n_threads"])
-        centres = cells.draw(self.n_components, stream.rng)
-        self.roots = sample_roots(self.terms, self.total, cells.points.centre)
-        if init == "k-means++":
-            return [root.start(centres) for root in self.roots], centres, None
-        return self._from_clusters(parts, centres, given), centres, None
-
-    def _parts(self) -> Sequence[Floats] | StoredParts:
-        """Rows of the workers of this process, in memory or to be read run by run."""
-        terms = self.terms
-        if isinstance(terms.local, MemoryRows):
-            return [part.rows.read(slice(0, part.n_samples)) for part in terms.parts]
-        counts = np.array([part.n_samples for part in terms.parts], dtype=np.intp)
-        return StoredParts(terms.local, counts)
 
     def _from_clusters(
         self, parts: Sequence[Floats] | StoredParts, centres: NDArray[np.float64], given: Report
@@ -362,7 +352,9 @@ def fit_em(
         batches = {"batch_size": how.batch_size, "step_size": how.step_size}
     steps = batches or {"accelerate": acceleration_of(how, network, over_rows=True)}
     if saver is not None:
-        saver.begin(_facts(given, workers, network, how, first_restart))
+        facts: State = how.values() | ({"first_restart": first_restart} if first_restart else {})
+        facts["who holds which rows"] = checksum(workers.order, workers.counts)
+        saver.begin(describe_run("em-rows", given.X, given.row_weights, network, **facts))
     if here is not None and here.masked:
         held, here = workers, here.keeping(given.kept, given.n_used)
     else:
@@ -412,25 +404,29 @@ def fit_em(
     return fit
 
 
-def _facts(
-    given: Prepared, workers: Workers, network: Network, how: FitSettings, first_restart: int
-) -> State:
-    """Return what must be the same when a run goes on."""
-    facts = how.values()
-    facts |= {"first_restart": first_restart} if first_restart else {}
-    facts["who holds which rows"] = checksum(workers.order, workers.counts)
-    return describe_run("em-rows", given.X, given.row_weights, network, **facts)
-
-
 def _terms(
     given: Prepared, held: Workers, here: LocalRows | None, how: FitSettings, total: Sum
 ) -> tuple[WorkerTerms, NDArray[np.float64] | None]:
-    """Return the terms of the workers' rows, worker by worker, and the weights of all rows."""
+    """Return the terms of the workers' rows, worker by worker, and the weights of all rows.
+
+    Under masks nothing is shown but sums: weights are None, and ``counts`` those of rows that each
+    worker holds, since how many it uses is not shown either.
+    """
     data, weights = given.X, given.row_weights
     check_distinct(data, how, here is None and held.counts.max() == len(data))
     blocks = Blocks((np.arange(data.shape[1]),), (0,), (tuple(range(held.n_workers)),))
     if here is not None and here.masked:
-        return _masked_terms(given, blocks, here, held.counts, how, total), None
+        reach = agree_on_rows(
+            parts_of(data, here, weights), total, here.n_samples, blocks.n_features,
+            misses=given.misses, weighted=weights is not None,
+        )  # fmt: skip
+        scaling = units_by_reach(reach, sharing(blocks, how.covariance_type, how.scale))
+        reach = reach.scaled(scaling)
+        whole = make_terms(data, weights, blocks, scaling, given, how, here, reach)
+        whole = believing(whole, how)
+        rows = DrawnRows(whole.rows, here, reach.points)
+        whole = whole.among(rows, here.n_samples, reach.mass, reach.lightest)
+        return WorkerTerms(whole, here.own_runs, held.counts, rows.own, reach), None
     if not held.in_order:
         weights = None if weights is None else weights[held.order]
         if here is None:
@@ -445,32 +441,6 @@ def _terms(
     weighs = () if weights is None else (float(weights.sum()), lightest_of(weights))
     whole = whole.among(SharedRows(own_rows, here), here.n_samples, *weighs)
     return WorkerTerms(whole, here.own_runs, held.counts, own_rows), weights
-
-
-def _masked_terms(
-    given: Prepared,
-    blocks: Blocks,
-    here: LocalRows,
-    counts: NDArray[np.intp],
-    how: FitSettings,
-    total: Sum,
-) -> WorkerTerms:
-    """Return the terms of rows of which nothing is shown but masked sums.
-
-    ``counts`` are rows that each worker holds: how many of them it uses is not shown either.
-    """
-    weights = given.row_weights
-    reach = agree_on_rows(
-        parts_of(given.X, here, weights), total, here.n_samples, blocks.n_features,
-        misses=given.misses, weighted=weights is not None,
-    )  # fmt: skip
-    scaling = units_by_reach(reach, sharing(blocks, how.covariance_type, how.scale))
-    reach = reach.scaled(scaling)
-    whole = make_terms(given.X, weights, blocks, scaling, given, how, here, reach)
-    whole = believing(whole, how)
-    rows = DrawnRows(whole.rows, here, reach.points)
-    whole = whole.among(rows, here.n_samples, reach.mass, reach.lightest)
-    return WorkerTerms(whole, here.own_runs, counts, rows.own, reach)
 
 
 def _charge_setup(
@@ -562,11 +532,11 @@ def fit_next(
     Batches are counted from 2, as the first began the fit. The statistics move by
     ``batch^-exponent`` towards those of the batch, in the units of the first; ``weight_seen`` is
     the weight of all rows of the batches before. Rows of ``data`` (m, d) without any value, or of
-    no weight, are left out already; ``draws`` are of rows for components that collapse, of which it
+    no weight, are left out already; ``draws`` draws rows for components that collapse, of which it
     warns.
 
     History, messages and sizes of the result are those of this batch, its recoveries those of all.
-    Nothing is promised of the batch's rows, even where it was of those before.
+    There is no privacy guarantee for the batch's rows, even if there was one before.
     """
     network, mixture = fit.network, fit.mixture
     ledger = Ledger(network.graph)

@@ -28,13 +28,10 @@ from vpem.fits.prepare import (
     Prepared,
     acceleration_of,
     check_distinct,
-    check_rest,
     make_terms,
-    mixed_terms,
     mode_prior,
     precision_of,
     prepare,
-    refuse_other_kinds,
     refuse_with_kinds,
     restart_numbers,
     started,
@@ -59,6 +56,8 @@ from vpem.sums.connect import Network
 from vpem.terms.density import Density
 from vpem.terms.factors import FactorMixture, FactorTerms
 from vpem.terms.families.kinds import Kinds
+from vpem.terms.families.mixed import MixedTerms
+from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture
 
@@ -83,15 +82,15 @@ def check_factors(
     if misses:
         raise InputError(
             factors,
-            ": of a row with missing values a hub would have to send how well it knows the "
-            "factors, q x q numbers a component, beside the q that it sends; fill values in first, "
-            "or leave out ",
+            ": for each row with missing values a hub would have to send how well it knows the "
+            "factors, q x q numbers per component besides the q that it sends; fill values in "
+            "first, or leave out ",
             Setting("n_factors"),
         )
     if how.weight_concentration_prior_type is not None:
         raise InputError(
             factors,
-            " would need a prior of their own: that of a hub's covariance says nothing of loadings "
+            " would need a prior of their own: that of a hub's covariance does not cover loadings "
             "and noise; leave out ",
             Setting("n_factors"),
             ", or ",
@@ -100,8 +99,8 @@ def check_factors(
     if mixed:
         raise InputError(
             factors,
-            " are of Gaussian features, which are a straight line of them and noise; those of "
-            "other families are not; leave out ",
+            " take Gaussian features, which are linear in factors and noise; features of other "
+            "families are not; leave out ",
             Setting("n_factors"),
         )
     check_sums_of_factors(how, network)
@@ -116,22 +115,20 @@ def check_sums_of_factors(how: FitSettings | PlanSettings, network: Network) -> 
     if how.n_factors > n_features:
         raise InputError(
             factors,
-            f" are more than there are features, {n_features}, whose covariance has no more "
-            "directions; give fewer",
+            f" are more than there are features, {n_features}; give fewer",
         )
     if precision_of(how.dtype) == np.float32:
         raise InputError(
             factors,
-            " explain a part of each row that is nearly all of it where noise is small, and of the "
-            "difference float32 leaves few digits: a log-likelihood of breast cancer fell by 0.05 "
-            "nats a row; take ",
+            " explain nearly all of each row where noise is small, and float32 leaves few digits "
+            "of the difference: a log-likelihood of breast cancer fell by 0.05 nats per row; take ",
             Setting("dtype", "float64"),
         )
     if how.batch_size is not None:
         raise InputError(
             Setting("batch_size"),
-            " keeps statistics of batches, but those of factors would be about loadings that have "
-            "moved and turned since; leave it out, or ",
+            " keeps statistics of batches, but those of factors depend on loadings that have moved "
+            "and turned since; leave it out, or ",
             Setting("n_factors"),
         )
     if network.total.way != "consensus":
@@ -139,14 +136,14 @@ def check_sums_of_factors(how: FitSettings | PlanSettings, network: Network) -> 
     if network.faults is not None:
         raise InputError(
             factors,
-            " takes two sums an iteration, of what hubs know of rows and of how well they know it, "
-            "but where links or agents fail sums by consensus differ by who was heard; take ",
+            " takes two sums per iteration, which must agree, but where links or agents fail, sums "
+            "by consensus differ by which agents were heard; take ",
             Setting("sum", "tree"),
         )
     if network.compress is not None:
         raise InputError(
-            "messages between neighbours say how states have changed since the last sum of terms, "
-            "and how well factors are known would be taken for such; take ",
+            "compressed messages between neighbours encode changes since the last sum of terms, "
+            "and the precision of factors would be mistaken for such changes; take ",
             Setting("sum", "tree"),
             ", or leave out ",
             Setting("compress"),
@@ -252,7 +249,17 @@ def fit_vpem(
         some=network.total.holders.any, kinds=kinds,
     )  # fmt: skip
     first_restart = check_int("first_restart", first_restart, least=0)
-    pace = _pace(given, network, how)
+    # What is tried beyond M-steps, once it is clear that what is kept fits in memory.
+    whole = bool(network.blocks.widths.max(initial=0) == network.whole.blocks.n_features)
+    check_distinct(given.X, how, whole and network.part_of is None)
+    pace = acceleration_of(how, network)
+    check_factors(how, network, misses=given.misses, mixed=given.kinds is not None)
+    if pace is not None and pace.local:
+        n_values = len(network.total.holders.own) * len(given.X) * (how.n_components - 1)
+        what = "what every hub knows of the rest of a sum, of every row and component,"
+        instead = "take ", Setting("accelerate", "squarem")
+        check_kept_beside(given.X, n_values * given.precision.itemsize, what, *instead)
+    check_kept(given.X, network, how.n_components * (1 + how.n_factors), how.batch_size)
     how = how.changed(n_threads=thread_count(how.n_threads), dtype=given.precision.name)
     labelled = label_rows(labels_for_fit, network, given, how.n_components)
     if saver is not None:
@@ -303,18 +310,6 @@ def fit_vpem(
     return fit
 
 
-def _pace(given: Prepared, network: Network, how: FitSettings) -> Acceleration | None:
-    """Return what is tried beyond M-steps, once it is clear that what is kept fits in memory."""
-    whole = bool(network.blocks.widths.max(initial=0) == network.whole.blocks.n_features)
-    check_distinct(given.X, how, whole and network.part_of is None)
-    pace = acceleration_of(how, network)
-    check_factors(how, network, misses=given.misses, mixed=given.kinds is not None)
-    if pace is not None and pace.local:
-        check_rest(given.X, network, how.n_components, given.precision.itemsize)
-    check_kept(given.X, network, how.n_components * (1 + how.n_factors), how.batch_size)
-    return pace
-
-
 def _described(
     given: Prepared,
     network: Network,
@@ -336,7 +331,21 @@ def _terms(network: Network, given: Prepared, how: FitSettings, labelled: Labell
     """Return the terms of Gaussian features, or of several families, and of labels."""
     terms: Any
     if given.kinds is not None:
-        terms = mixed_terms(network.blocks, given, how)
+        assert how.n_threads is not None
+        terms = MixedTerms(
+            given.X,
+            network.blocks,
+            how.covariance_type,
+            kinds=given.kinds,
+            misses=given.misses,
+            scale=how.scale,
+            row_weights=given.row_weights,
+            reg_covar=how.reg_covar,
+            n_threads=how.n_threads,
+            dtype=given.precision,
+            skip_negligible=not how.every_weight,
+        )
+        terms.least_rows = how.least_rows
     else:
         scaling = units_of(given.X, given.row_weights, network.blocks, how, given.misses)
         terms = make_terms(given.X, given.row_weights, network.blocks, scaling, given, how)
@@ -399,8 +408,17 @@ class _Attempts:
             begun = self.kept.begun_at(restart.start)
             return begun.over(terms.blocks, terms.covariance_type, terms.scaling), None
         if isinstance(init, Density):
-            if self.network.part_of is None:
-                refuse_other_kinds(init, self.given.kinds)
+            own = init.kinds if isinstance(init, MixedMixture) else None
+            kinds = self.given.kinds
+            families = [one and (one.families, one.n_levels) for one in (own, kinds)]
+            if self.network.part_of is None and families[0] != families[1]:
+                has, have = (
+                    "Gaussian features" if one is None else one.summary for one in (own, kinds)
+                )
+                raise InputError(
+                    f"the starting model has {has}, the data have {have}; families and numbers of "
+                    "levels must be the same"
+                )
             start = self._own(init)
             if start.n_components != n_components:
                 raise InputError(
