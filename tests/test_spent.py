@@ -209,7 +209,7 @@ GUARDED = [
     ("most-epsilon-in-all = 6", {"epsilon": 4.0}, None),
     ("most-epsilon-in-all = 6", {"epsilon": 4.1}, "own.csv would have disclosed 6.01"),
     ("most-epsilon-in-all = 6", {"epsilon": 4.1, "other": True}, None),
-    ("most-epsilon-in-all = 6", {"release_epsilon": 1.0}, "but of own.csv, with this"),
+    ("most-epsilon-in-all = 6", {"release_epsilon": 1.0}, "would disclose sums of own.csv"),
     ("most-epsilon-in-all = 6\nepsilon-against = 'outsider'", {"release_epsilon": 1.0}, None),
     ("most-epsilon-in-all = 6", {"delta": None}, "would disclose sums"),
     ("largest-epsilon = 4", {"epsilon": 4.0}, None),

@@ -37,11 +37,7 @@ class Neighbours(Protocol):
     """Processes that exchange messages with this one, in an order that stays."""
 
     def ialltoallv(
-        self,
-        sent: Floats,
-        n_sent: Sequence[int],
-        received: Floats,
-        n_received: Sequence[int],
+        self, sent: Floats, n_sent: Sequence[int], received: Floats, n_received: Sequence[int]
     ) -> Pending:
         """Begin to send each neighbour its run of the values in ``sent``, and to receive others."""
 

@@ -177,7 +177,6 @@ class MpiEngine:
     # ---- waiting -------------------------------------------------------------------------------
 
     def _wait(self, request: Any) -> None:
-        """Wait for a request, with the processor given to others meanwhile."""
         polls = 0
         look = began = time.monotonic()
         while not request.Test():
@@ -278,11 +277,7 @@ class _Neighbours:
         self._comm = comm
 
     def ialltoallv(
-        self,
-        sent: Floats,
-        n_sent: Sequence[int],
-        received: Floats,
-        n_received: Sequence[int],
+        self, sent: Floats, n_sent: Sequence[int], received: Floats, n_received: Sequence[int]
     ) -> _Pending:
         """Begin to send each neighbour its run of the values in ``sent``, and to receive others."""
         request = self._comm.Ineighbor_alltoallv([sent, n_sent], [received, n_received])

@@ -80,7 +80,6 @@ def agree(
 
 
 def _exchange(place: Placement, own: list[bytes], names: Sequence[str]) -> list[bytes]:
-    """Return the public key of every party."""
     engine = place.engine
     public: dict[int, bytes] = {}
     for rank, said in enumerate(engine.allgather(own)):

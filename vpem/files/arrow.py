@@ -72,7 +72,15 @@ def matrix_of(columns: list[tuple[str, pa.ChunkedArray]], n_rows: int, source: s
         if bad:
             listed = shorten((repr(name) for name, _ in bad), 10)
             columns_hold = f"column {listed} holds" if len(bad) == 1 else f"columns {listed} hold"
-            example = f" (for example {_example(bad[0][1])})" if refusal == "text" else ""
+            example = ""
+            if refusal == "text":
+                example = f" (for example {bad[0][1][0].as_py()!r})"
+                for row, value in enumerate(bad[0][1]):
+                    text = value.as_py()
+                    is_number = isinstance(text, str) and read_float(text) is not None
+                    if text not in (None, "") and not is_number:
+                        example = f" (for example {text[:40]!r} in row {row}, counted from 0)"
+                        break
             raise InputError(
                 f"{source}: {columns_hold} {refusal}{example}, but features are numbers; leave "
                 f"{'it' if len(bad) == 1 else 'them'} out of the features"
@@ -106,9 +114,7 @@ def numbers_in(column: pa.ChunkedArray) -> tuple[NDArray[Any], NDArray[np.bool_]
     return values, missing
 
 
-def _chunks(
-    column: pa.ChunkedArray,
-) -> Iterator[tuple[NDArray[Any], NDArray[np.bool_] | None]]:
+def _chunks(column: pa.ChunkedArray) -> Iterator[tuple[NDArray[Any], NDArray[np.bool_] | None]]:
     """Yield numbers, chunk by chunk, and which of them are missing, if any.
 
     To read them from pyarrow's memory takes neither `pyarrow.compute`, which its casts load, nor
@@ -194,7 +200,6 @@ def _words(name: str, values: pa.ChunkedArray, source: str, what: str) -> Labels
 
 
 def _check_there(name: str, missing: NDArray[Any], source: str, what: str) -> None:
-    """Raise InputError if a row has no value."""
     if missing.any():
         row = f"{source}: row {int(np.argmax(missing))} (counted from 0)"
         if what == "id":
@@ -229,7 +234,6 @@ def plain_kind(kind: pa.DataType) -> pa.DataType:
 
 
 def _is_string(kind: pa.DataType) -> bool:
-    """Tell whether a column holds strings."""
     tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     return any(test(kind) for test in tests)
 
@@ -252,12 +256,3 @@ def is_numeric(kind: pa.DataType) -> bool:
     """Tell whether a column holds numbers or true/false values."""
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
     return any(test(kind) for test in tests)
-
-
-def _example(column: pa.ChunkedArray) -> str:
-    """Return the first value of a text column that is no number, and its row."""
-    for row, value in enumerate(column):
-        text = value.as_py()
-        if text not in (None, "") and not (isinstance(text, str) and read_float(text) is not None):
-            return f"{text[:40]!r} in row {row}, counted from 0"
-    return repr(column[0].as_py())

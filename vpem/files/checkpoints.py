@@ -152,7 +152,6 @@ class _Reader:
         raise ValueError(f"there are no values of kind {kind[:20]!r}")
 
     def _take(self, name: str, shape: Sequence[int]) -> Labels:
-        """Take the next numbers of a pool."""
         if (
             not isinstance(shape, list)
             or len(shape) > MOST_DIMENSIONS
@@ -386,7 +385,6 @@ class FileSaver:
         return [self.path] if self.before is None else [self.path, self.before]
 
     def _largest(self, number: int) -> int:
-        """Return the largest of all processes' numbers."""
         return int(self._engine.allreduce(np.array([number]), "max")[0])
 
     def _find(self, if_any: bool) -> None:

@@ -133,7 +133,6 @@ def _read(file: Path, source: str, options: ReadOptions) -> Dataset:
 
 
 def _frame(file: Path, source: str, kind: str, table: TableSettings) -> LazyFrame:
-    """Open a table of text, Parquet or Arrow."""
     if kind == "text":
         from vpem.files.readers.text import text_frame
 

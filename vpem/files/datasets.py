@@ -109,7 +109,6 @@ def read_weights(
 
 
 def _check_length(what: str, column: Labels, n_samples: int, source: str) -> None:
-    """Raise InputError unless there is one value a row."""
     if column.shape != (n_samples,):
         raise InputError(
             f"{source}: X has {n_samples} rows, but {what} have shape "
@@ -143,11 +142,7 @@ def as_matrix(values: ArrayLike, source: str, dtype: DTypeLike | None = None) ->
 
 
 def read_matrix(
-    file: h5py.File,
-    name: str,
-    source: str,
-    dtype: DTypeLike | None,
-    memory_limit: int | None,
+    file: h5py.File, name: str, source: str, dtype: DTypeLike | None, memory_limit: int | None
 ) -> Floats | FileMatrix:
     """Read the two-dimensional dataset ``name``, or say which ones there are."""
     item = find(file, name)
@@ -317,28 +312,26 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
                 f"{self.source}: there are {n_features} features but {len(self.feature_names)} "
                 "feature_names"
             )
-        check_different(self.feature_names, self.source)
+        repeated = [name for name, count in Counter(self.feature_names).items() if count > 1]
+        if repeated:
+            raise InputError(
+                f"{self.source}: feature names must differ, but several features are called "
+                f"{shorten(map(repr, repeated))}; rename them"
+            )
         if self.ids is not None:
             self.ids = as_column("ids", self.ids, n_samples, self.source)
         if self.labels is not None:
             self.labels = as_column("labels", self.labels, n_samples, self.source)
         if self.sample_weight is not None:
             self.sample_weight = as_weights(self.sample_weight, n_samples, self.source)
-        if self.partition is not None and self.partition.n_features != n_features:
-            raise InputError(
-                f"{self.source}: the partition divides {self.partition.n_features} features, but "
-                f"X has {n_features}"
-            )
-        if self.workers is not None and self.workers.n_samples != n_samples:
-            raise InputError(
-                f"{self.source}: the workers hold {self.workers.n_samples} rows, but X has "
-                f"{n_samples}"
-            )
-        if self.kinds is not None and self.kinds.n_features != n_features:
-            raise InputError(
-                f"{self.source}: there are families of {self.kinds.n_features} features, but X has "
-                f"{n_features}"
-            )
+        for part, what, have, words in (
+            (self.partition, "n_features", n_features, "the partition divides {} features"),
+            (self.workers, "n_samples", n_samples, "the workers hold {} rows"),
+            (self.kinds, "n_features", n_features, "there are families of {} features"),
+        ):
+            if part is not None and getattr(part, what) != have:
+                said = words.format(getattr(part, what))
+                raise InputError(f"{self.source}: {said}, but X has {have}")
         if self.edges is not None:
             n_agents = None if self.partition is None else self.partition.n_agents
             self.edges = _as_edges(self.edges, n_agents, self.source)
@@ -368,16 +361,6 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
     def n_features(self) -> int:
         """Number of columns."""
         return int(self.X.shape[1])
-
-
-def check_different(feature_names: Sequence[str], source: str) -> None:
-    """Raise InputError if two features have one name, naming it."""
-    if len(set(feature_names)) < len(feature_names):
-        repeated = [repr(name) for name, count in Counter(feature_names).items() if count > 1]
-        raise InputError(
-            f"{source}: feature names must differ, but several features are called "
-            f"{shorten(repeated)}; rename them"
-        )
 
 
 def default_names(n_features: int) -> tuple[str, ...]:
@@ -514,7 +497,6 @@ def read_truth(path: str | os.PathLike[str]) -> dict[str, NDArray[np.floating]] 
 
 
 def _group(file: h5py.File, name: str) -> h5py.Group:
-    """Make a group with the attributes that AnnData gives a mapping."""
     group = file.create_group(name)
     describe_element(group, "dict", "0.1.0")
     return group

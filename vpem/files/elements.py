@@ -124,7 +124,6 @@ def check_written(path: str | os.PathLike[str], schema: Elements, **values: obje
 
 
 def _place(group: h5py.Group, name: str) -> Place:
-    """Return where something is, for messages."""
     inside = group.name.strip("/")
     if name.startswith("@"):
         named = f"attribute {name[1:]!r}"

@@ -244,7 +244,6 @@ class AsRead:
 
 
 def _of_names(name: str, word: str, levels: Sequence[str], source: str) -> str:
-    """Return the family of a feature whose values are names."""
     if word in (AUTO, "categorical"):
         return "categorical"
     raise InputError(

@@ -147,7 +147,6 @@ def download(entry: OpenData, cache: str | os.PathLike[str] | None = None) -> Pa
 
 
 def _explain(error: OSError, entry: OpenData, folder: Path) -> NoReturn:
-    """Say in one sentence why there is no download."""
     import requests
 
     if not isinstance(error, requests.RequestException):

@@ -225,10 +225,7 @@ SEARCHED = 1 << 26  # bytes of a file in which heaps are looked for
 
 def _check_heaps(path: PathLike) -> None:
     """Raise FileError where HDF5 would never end: free space in a heap that has no size."""
-    with (
-        open_regular(path) as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-    ):
+    with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         lengths = data[14:15] if data[8:9] < b"\x02" else data[10:11]
         at = data.find(b"GCOL", 0, SEARCHED) if lengths == b"\x08" else -1
         # Heaps do not overlap: all objects together are no longer than the file.
@@ -294,7 +291,6 @@ _spent: dict[int, int] = {}
 
 
 def _number(file: h5py.File) -> int:
-    """Return the number that HDF5 gives a file as long as it is open."""
     import h5py
 
     return int(h5py.h5o.get_info(file.id).fileno)
@@ -362,7 +358,6 @@ def list_members(group: h5py.Group, most: int = MOST_MEMBERS) -> list[str]:
 
 
 def _names(group: h5py.Group, most: int) -> list[str]:
-    """Return names of at most ``most`` members."""
     found: list[bytes] = []
 
     def note(name: bytes) -> bool | None:
@@ -506,9 +501,16 @@ def _strings(dataset: h5py.Dataset, where: str) -> list[str]:
     most = max(read_limit(), have if variable else EXPANSION * have)
     longest = dataset.dtype.itemsize
     if variable:
-        lengths = lengths_of_strings(dataset, where)
         # Where lengths are unknown, none is longer than the file.
-        longest = have if lengths is None else _check_lengths(lengths, most, where)
+        lengths = lengths_of_strings(dataset, where)
+        total, longest = 0, have if lengths is None else 0
+        for sizes in lengths or ():
+            total += int(sizes.sum(dtype=np.int64))
+            longest = max(longest, int(sizes.max(initial=0)))
+            if longest > 4 * LONGEST_STRING:
+                raise FileError(f"{where} holds a string of more than {LONGEST_STRING} characters")
+            if total > most:
+                raise FileError(f"{where} holds strings of more than {most} bytes; {advice(total)}")
     step = max(RUN_BYTES // max(longest, 1), 16, 0 if variable else (dataset.chunks or (0,))[0])
     text = dataset.asstr("utf-8", "strict")
     strings: list[str] = []
@@ -520,19 +522,6 @@ def _strings(dataset: h5py.Dataset, where: str) -> list[str]:
             raise FileError(f"{where} holds strings of more than {most} bytes; {advice(total)}")
         strings += part
     return strings
-
-
-def _check_lengths(lengths: Iterator[NDArray[np.uint32]], most: int, where: str) -> int:
-    """Refuse strings that are too long, each or together; return how long the longest is."""
-    total = longest = 0
-    for part in lengths:
-        total += int(part.sum(dtype=np.int64))
-        longest = max(longest, int(part.max(initial=0)))
-        if longest > 4 * LONGEST_STRING:
-            raise FileError(f"{where} holds a string of more than {LONGEST_STRING} characters")
-        if total > most:
-            raise FileError(f"{where} holds strings of more than {most} bytes; {advice(total)}")
-    return longest
 
 
 def read_column(group: h5py.Group, name: str) -> Labels:
@@ -627,7 +616,6 @@ def _dataset(group: h5py.Group, name: str) -> h5py.Dataset:
 
 
 def _check_kind(dataset: h5py.Dataset, where: str, kinds: str) -> None:
-    """Refuse values of other kinds, by NumPy's letters."""
     found = dataset.dtype
     if found.kind not in kinds:
         expected = " or ".join(dict.fromkeys(KINDS[kind] for kind in kinds))

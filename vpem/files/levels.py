@@ -64,9 +64,7 @@ class Recoding:
 
 
 def in_levels(
-    X: Floats | FileMatrix,
-    have: Mapping[int, Sequence[str]],
-    levels: Mapping[int, Sequence[str]],
+    X: Floats | FileMatrix, have: Mapping[int, Sequence[str]], levels: Mapping[int, Sequence[str]]
 ) -> tuple[Any, dict[int, tuple[int, list[str]]]]:
     """Return a matrix whose codes stand for a model's levels, found by name; NaN for other levels.
 
@@ -98,7 +96,6 @@ def in_levels(
 
 
 def _number_or(name: str) -> str | float:
-    """Return the number that a name reads as, or the name."""
     number = read_float(name)
     return name if number is None else number
 

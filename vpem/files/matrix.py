@@ -154,7 +154,6 @@ class FileRows:
         return self._load(run, self._buffer())
 
     def _buffer(self) -> Floats:
-        """Return room for a run."""
         if self._free:
             return self._free.pop()
         shape = (min(self.step, self.n_samples), self._matrix.shape[1])
@@ -383,7 +382,6 @@ class FileMatrix(Shaped):
                 out[read.places] = self._stored(read.rows)[read.chosen]
 
     def _stored(self, rows: slice) -> Floats:
-        """Rows of the file, with all columns."""
         out = np.empty((rows.stop - rows.start, self._dataset.shape[1]), dtype=self.dtype)
         self._read(out, rows.start)
         return out
@@ -502,7 +500,6 @@ class FileMatrix(Shaped):
             self.observer(self.path, stop / self.shape[0])
 
     def _fill(self, rows: slice, buffer: Floats) -> Floats:
-        """Read rows, with all columns, into a buffer that may be longer, which is returned."""
         self.read_into(buffer[: rows.stop - rows.start], rows.start)
         return buffer
 

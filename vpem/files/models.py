@@ -120,7 +120,6 @@ def read_families(
 def _read_hub(
     file: h5py.File, law: Law, b: int, cells: dict[str, int], like: Mixture | None
 ) -> Arrays:
-    """Read what a hub has of one family."""
     place = f"hubs/{b}/parts/{law.name}"
     group = find(file, place)
     if group is None or not is_group(group):
@@ -139,7 +138,6 @@ def _read_hub(
 
 
 def _core(like: Mixture, hubs: list[Arrays]) -> Mixture:
-    """Put locations and scatter of hubs together."""
     arrays = like.arrays()
     arrays["means"] = np.concatenate([hub["means"] for hub in hubs], axis=1)
     own = [hub["covariances"] for hub in hubs]
@@ -151,7 +149,6 @@ def _core(like: Mixture, hubs: list[Arrays]) -> Mixture:
 
 
 def _check(mixture: MixedMixture) -> None:
-    """Refuse parameters that cannot be computed with."""
     for law, part in zip(mixture.laws, mixture.parts, strict=True):
         for name, owners in law.features_of_cells(part.features).items():
             if law.domains[name] == "simplex":
@@ -168,23 +165,15 @@ def _check(mixture: MixedMixture) -> None:
         raise InputError("a parameter cannot be computed with")
 
 
-POSTERIOR_HUB: Elements = {
-    "counts": Array("f", ("components",), least=0),
-    "seen": Array("f", ("components",), least=0),
-    "degrees_of_freedom_prior": Array("f", (1,), positive=True),
-    "mean_prior": Array("f", ("width",)),
-}
-
-
 def write_posterior(file: h5py.File, mixture: Mixture) -> None:
     """Write a posterior's prior and effective rows, each hub's into its group; else nothing."""
     if not isinstance(mixture, VariationalMixture):
         return
-    prior, one = mixture.prior, mixture.prior_mixture
+    prior = mixture.prior
     write_attribute(file, "weight_concentration_prior_type", prior.kind)
     write_array(file, "prior", np.array([prior.concentration, prior.mean_precision]))
     for b in range(mixture.blocks.n_blocks):
-        _, means, covariances = one.block(b)
+        _, means, covariances = mixture.prior_mixture.block(b)
         parts = {
             "counts": mixture.counts[b if len(mixture.counts) > 1 else 0],
             "seen": mixture.seen[b],
@@ -208,7 +197,13 @@ def read_posterior(file: h5py.File, plain: Mixture) -> Mixture:
         },
     )
     shape = ("width",) if plain.is_diagonal else ("width", "width")
-    schema: Elements = {**POSTERIOR_HUB, "covariance_prior": Array("f", shape)}
+    schema: Elements = {
+        "counts": Array("f", ("components",), least=0),
+        "seen": Array("f", ("components",), least=0),
+        "degrees_of_freedom_prior": Array("f", (1,), positive=True),
+        "mean_prior": Array("f", ("width",)),
+        "covariance_prior": Array("f", shape),
+    }
     hubs = []
     sizes = wishart_sizes(plain.blocks, plain.covariance_type)
     for b, width in enumerate(plain.blocks.widths.tolist()):
@@ -390,9 +385,7 @@ MODEL: Elements = {
     "scaling/scale": Array("f", ("features",), positive=True),
     "history": Array("f", ("iterations", "hubs"), nan=True, inf=True),
     "root_history": Maybe(Array("f", ("iterations", "roots"), nan=True, inf=True)),
-    **report_elements(
-        hubs=ListOf(TableOf(some={"root": AGENT, "agents": ListOf(AGENT)})),
-    ),
+    **report_elements(hubs=ListOf(TableOf(some={"root": AGENT, "agents": ListOf(AGENT)}))),
 }
 
 HUB: Elements = {

@@ -122,9 +122,7 @@ HEADERS = (("source", "target"), ("from", "to"))
 
 
 def read_graph(
-    path: str | os.PathLike[str],
-    n_agents: int | None = None,
-    names: Sequence[str] | None = None,
+    path: str | os.PathLike[str], n_agents: int | None = None, names: Sequence[str] | None = None
 ) -> Graph:
     """Read a graph whose nodes are agents, by name or by number from 0.
 
@@ -204,7 +202,6 @@ def _read_edge_list(file: Path, content: bytes) -> list[tuple[str, str]]:
 
 
 def _read_graphml(file: Path, content: bytes) -> Any:
-    """Return the first graph of a GraphML file as a networkx graph."""
     import networkx as nx
 
     try:
@@ -216,7 +213,6 @@ def _read_graphml(file: Path, content: bytes) -> Any:
 
 
 def _read_json(file: Path, content: bytes) -> Any:
-    """Return a node-link JSON file as a networkx graph."""
     import networkx as nx
 
     def wrong(what: str) -> FileError:

@@ -178,7 +178,20 @@ def read_entries(path: PathLike, kinds: Sequence[str], weight: str | None = None
     columns = [*kinds, "value", *([] if weight is None else [weight.strip().lower()])]
 
     def places_of(header: list[str]) -> list[int]:
-        return _places(header, columns, source)
+        found = [field.strip().lower() for field in header]
+        wrong = [name for name in columns if found.count(name) != 1]
+        if not wrong:
+            return [found.index(name) for name in columns]
+        lacking = [name for name in wrong if name not in found]
+        if lacking:
+            problem = f"has no column {lacking[0]!r}{did_you_mean(lacking[0], found)}"
+        else:
+            problem = f"has the column {wrong[0]!r} twice"
+        got = shorten([repr(field) for field in header]) or "an empty line"
+        raise InputError(
+            f"{source} must be a table with the columns {', '.join(columns)} named in its first "
+            f"line, but it {problem}; got {got}"
+        )
 
     texts: dict[str, list[str]] = {kind: [] for kind in kinds}
     numbers: tuple[list[float], list[float]] = ([], [])
@@ -200,25 +213,6 @@ def read_entries(path: PathLike, kinds: Sequence[str], weight: str | None = None
         raise InputError(f"{source} has a header but no entries")
     found, weights = map(np.array, numbers)
     return Entries(texts, found, None if weight is None else weights)
-
-
-def _places(fields: list[str], columns: list[str], source: str) -> list[int]:
-    """Places of columns in the header, which may have others."""
-    found = [field.strip().lower() for field in fields]
-    wrong = [name for name in columns if found.count(name) != 1]
-    if not wrong:
-        return [found.index(name) for name in columns]
-    lacking = [name for name in wrong if name not in found]
-    if lacking:
-        hint = did_you_mean(lacking[0], found)
-        problem = f"has no column {lacking[0]!r}{hint}"
-    else:
-        problem = f"has the column {wrong[0]!r} twice"
-    got = shorten([repr(field) for field in fields]) or "an empty line"
-    raise InputError(
-        f"{source} must be a table with the columns {', '.join(columns)} named in its first line, "
-        f"but it {problem}; got {got}"
-    )
 
 
 ENCODING = "vpem-observations"
@@ -273,7 +267,22 @@ def read_observations(
     if is_long(header) or "observer" in map(str.lower, header):
         if dataset is not None:
             raise InputError(f"{path} is a CSV table: there is no dataset {dataset!r} inside it")
-        return _read_csv(path, sample_weight)
+        entries = read_entries(path, KINDS, sample_weight)
+        (names, observers), (row_names, rows), (column_names, columns) = map(
+            entries.numbered, KINDS
+        )
+        listed = from_triplets(
+            observers,
+            rows,
+            columns,
+            entries.values,
+            names=names,
+            row_names=row_names,
+            column_names=column_names,
+            source=os.fspath(path),
+            weights=entries.weights,
+        )
+        return replace(listed, long=True)
     matrix = dataset is not None or os.fspath(path) == STDIN
     found = None if matrix else _read_observers(path, sample_weight)
     if found is not None:
@@ -282,38 +291,20 @@ def read_observations(
     if tell is not None:
         tell(data)
     # One observer saw what of a matrix is not missing.
-    rows = None if data.ids is None else [str(name) for name in data.ids.tolist()]
+    row_ids = None if data.ids is None else [str(name) for name in data.ids.tolist()]
     weights = None
     if sample_weight is not None and data.sample_weight is not None:
         weights = np.broadcast_to(data.sample_weight[:, None], data.X.shape)
     return from_matrices(
         data.X,
-        row_names=rows,
+        row_names=row_ids,
         column_names=data.feature_names,
         source=data.source,
         weights=weights,
     )
 
 
-def _read_csv(path: PathLike, weight: str | None) -> Observations:
-    found = read_entries(path, KINDS, weight)
-    (names, observers), (row_names, rows), (column_names, columns) = map(found.numbered, KINDS)
-    listed = from_triplets(
-        observers,
-        rows,
-        columns,
-        found.values,
-        names=names,
-        row_names=row_names,
-        column_names=column_names,
-        source=os.fspath(path),
-        weights=found.weights,
-    )
-    return replace(listed, long=True)
-
-
 def _read_observers(path: PathLike, weight: str | None) -> Observations | None:
-    """Read the group of observers of an HDF5 file; None: there is none."""
     import h5py
 
     if not h5py.is_hdf5(check_readable(path)):
@@ -331,7 +322,6 @@ def _read_observers(path: PathLike, weight: str | None) -> Observations | None:
 def _read_members(
     file: h5py.File, group: h5py.Group, source: str, weight: str | None
 ) -> Observations:
-    """Read matrices, or lists of entries, of all observers."""
     keys = list_members(group, MOST_OBSERVERS)
     if not keys:
         raise FileError(f"{source}: the group observers is empty")
@@ -408,7 +398,6 @@ def _read_members(
 
 
 def _read_entries(member: h5py.Group, source: str, weight: str | None) -> tuple[Any, ...]:
-    """Read rows, columns and values, and weights if there are any, of one observer."""
     rows = read_array(member, "rows", ndim=1, kinds="iu")
     columns = read_array(member, "columns", shape=rows.shape, kinds="iu")
     values = read_array(member, "values", shape=rows.shape)

@@ -104,7 +104,6 @@ def open_plain(path: PathLike) -> BufferedReader:
 
 
 def _why(name: str, error: Exception) -> str:
-    """Say why a file could not be opened."""
     number = getattr(error, "errno", None)
     if number in (errno.ENOENT, errno.ENOTDIR):
         return f"{name!r} does not exist"
@@ -116,7 +115,6 @@ def _why(name: str, error: Exception) -> str:
 
 
 def _kind(mode: int) -> str:
-    """Say what is no regular file."""
     if stat.S_ISDIR(mode):
         return "a folder, not a file"
     kinds = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
@@ -242,7 +240,6 @@ def open_unpacked(path: PathLike) -> BinaryIO:
 
 
 def _unpacked(file: BinaryIO, packing: str, path: PathLike, stack: ExitStack) -> Any:
-    """Return the stream of what a file unpacks to."""
     if packing == "gzip":
         return stack.enter_context(gzip.GzipFile(fileobj=file, mode="rb"))
     if packing == "bzip2":
@@ -415,7 +412,6 @@ def _of_zip(file: Path, source: str) -> str | None:
 
 
 def _refuse_other(start: bytes, source: str, file: Path, encoding: str | None) -> None:
-    """Raise FileError if a file is no table of text."""
     for mark, what, instead in OTHERS:
         if start.startswith(mark):
             raise FileError(f"{source} is {what}; {instead}")

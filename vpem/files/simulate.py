@@ -173,7 +173,6 @@ def _bisect(error_at: Callable[[float], float], overlap: float) -> float:
 
 
 def _weights(weights: ArrayLike | None, n_components: int) -> NDArray[np.float64]:
-    """Return the checked weights, equal ones by default."""
     if weights is None:
         return np.full(n_components, 1.0 / n_components)
     pi = np.asarray(weights, dtype=np.float64)

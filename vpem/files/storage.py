@@ -90,7 +90,6 @@ def check_storage(dataset: h5py.Dataset, where: str, text: bool = False) -> int:
 
 
 def _size(n_bytes: int) -> str:
-    """Return a size for a message."""
     return f"{n_bytes / 1e9:.4g} GB" if n_bytes > 1e8 else f"{n_bytes} bytes"
 
 
@@ -275,7 +274,6 @@ def lengths_of_strings(dataset: h5py.Dataset, where: str) -> Lengths | None:
 
 
 def _lengths_in_chunks(dataset: h5py.Dataset, where: str, width: int) -> Lengths:
-    """Read lengths of a dataset that is stored in chunks."""
     codes = codes_of(dataset)
     each = math.prod(dataset.chunks) * width
     for chunk in _chunks(dataset, where):

@@ -140,7 +140,6 @@ def settings_in(
 
 
 def _check_type(name: str, value: Any, what: str) -> None:
-    """Raise InputError where a file has a value of another type than a setting has."""
     if name == "no_header":
         right, expected = isinstance(value, bool), "true or false"
     elif name == "family":

@@ -47,7 +47,6 @@ def _begun(process: int) -> str | None:
 
 
 def _has_ended(process: int, begun: str) -> bool:
-    """Whether a process of this machine is certain to have ended."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -519,7 +519,6 @@ class Cast(_Packed):
 
 
 def _count(what: str, word: str, text: str, most: int = MOST, least: int = 1) -> int:
-    """Read a positive integer of a codec's name."""
     number = read_int(word)
     if number is None or not least <= number <= most:
         raise InputError(

@@ -117,7 +117,6 @@ def check_seed(seed: int | np.random.Generator) -> np.random.Generator:
 
 
 def _check_names(names: tuple[str, ...] | None, n_agents: int) -> None:
-    """Refuse names that are not one for each agent, all different."""
     if names is not None and len(names) != n_agents:
         raise InputError(f"there are {n_agents} agents but {len(names)} names of agents")
     if twice := _repeated(names or ()):
@@ -125,7 +124,6 @@ def _check_names(names: tuple[str, ...] | None, n_agents: int) -> None:
 
 
 def _repeated(items: Iterable[str]) -> list[str]:
-    """Return the items that stand more than once."""
     return [item for item, times in Counter(items).items() if times > 1]
 
 
@@ -341,7 +339,6 @@ def make_graph(
 
 
 def _check_options(topology: str, n: int, radius: float | None, mean_degree: float | None) -> None:
-    """Refuse options that the topology does not use or that are out of range."""
     for option, value, users, most in (
         ("radius", radius, ("geometric",), None),
         ("mean_degree", mean_degree, SPARSE, n - 1),
@@ -372,13 +369,8 @@ def _check_options(topology: str, n: int, radius: float | None, mean_degree: flo
 
 
 def _draw(
-    topology: str,
-    n: int,
-    rng: np.random.Generator,
-    radius: float | None,
-    mean_degree: float | None,
+    topology: str, n: int, rng: np.random.Generator, radius: float | None, mean_degree: float | None
 ) -> tuple[ArrayLike, NDArray[np.float64] | None]:
-    """Return the edges of one graph, in any order, and where its agents are if that is known."""
     usual = 4.0 if topology in ("small-world", "scale-free") else max(4.0, 2.0 * np.log(n))
     degree = min(n - 1.0, usual) if mean_degree is None else float(mean_degree)
     one = np.arange(n)

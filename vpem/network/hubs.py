@@ -536,7 +536,6 @@ class _Search:
         return sorted(set(hub_of.values()), key=min)
 
     def _moves(self, agent: int, hub_of: HubOf) -> Iterator[Move]:
-        """What an agent can do."""
         own, alone = hub_of[agent], frozenset([agent])
         rest = self.split(own - alone)
         if rest:
@@ -559,7 +558,6 @@ class _Search:
         return ended, [agents, *left]
 
     def _gathered(self, agent: int, hub_of: HubOf) -> Move:
-        """Make the best hub around an agent that is found by adding one after the other."""
         hub = frozenset([agent])
         best, most = ([hub_of[agent]], [hub_of[agent]]), -np.inf
         while True:

@@ -157,7 +157,6 @@ class PairKeys(OfOneProcess):
                 self._extracted(party, other)
 
     def _check_public(self) -> None:
-        """Refuse keys that were changed on their way, or are not their party's own."""
         first: dict[bytes, int] = {}
         for party, key in enumerate(self._public):
             if party in self._own.public and key != self._own.public[party]:
@@ -304,7 +303,6 @@ class FixedPoint:
 
 
 def _standing(sign: str) -> InputError:
-    """Return the error of masks that do not cancel, and how that shows."""
     return InputError(
         f"{sign}, so their masks do not cancel; all must run the same command of the same "
         "version of vpem"
@@ -556,10 +554,7 @@ class Masks(OfOneProcess):
         return np.asarray(ring[:-1] != 0)
 
     def total(
-        self,
-        ring: Ring,
-        exponents: ArrayLike | None = None,
-        tag: tuple[Tag, bool] | None = None,
+        self, ring: Ring, exponents: ArrayLike | None = None, tag: tuple[Tag, bool] | None = None
     ) -> NDArray[np.float64]:
         """Return the sum (P,) whose parts `hide` or `shares` gave, once all are added up.
 
@@ -582,7 +577,6 @@ class Masks(OfOneProcess):
     def _parties(
         self, values: NDArray[Any], who: ArrayLike | None
     ) -> tuple[tuple[int, ...], list[int]]:
-        """Return who takes part, and who of them lives here."""
         self.check_process()
         among = self._all if who is None else tuple(np.asarray(who).tolist())
         check_parties(len(among))

@@ -105,7 +105,6 @@ def decode(message: bytes | bytearray | memoryview) -> Any:
 
 
 def _describe(value: object, parts: list[bytes]) -> object:
-    """Return what the header says of a value; bytes of arrays are added to the parts."""
     if value is None or type(value) in PLAIN:
         return value
     if isinstance(value, bytes):

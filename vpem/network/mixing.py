@@ -169,7 +169,6 @@ def _fastest(graph: Graph) -> csr_array:
 
 
 def _load_solver() -> Any:
-    """Return cvxpy, or say how to get it."""
     try:
         import cvxopt  # noqa: F401
         import cvxpy

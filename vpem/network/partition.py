@@ -303,7 +303,6 @@ def from_lists(
 
 
 def _integers(part: Iterable[object], agent: str) -> Indices:
-    """Return one agent's features as an array after checking that they are integers."""
     if isinstance(part, str | bytes) or not isinstance(part, Iterable):
         raise InputError(f"{agent} must have a list of features, got {part!r}")
     items = list(part)
@@ -337,7 +336,6 @@ def _grouped(holder_of: NDArray[np.integer], n_holders: int) -> tuple[Indices, .
 
 
 def _named(kind: type[Holdings], names: Names, n_holders: int) -> tuple[str, ...]:
-    """Return the given names, or "agent 0", "agent 1", ..."""
     return tuple(f"{kind.holder} {n}" for n in range(n_holders)) if names is None else tuple(names)
 
 

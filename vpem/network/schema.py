@@ -335,7 +335,6 @@ class Array(Field):
         return sizes[self.below] - 1 if self.below else self.most
 
     def _wrong(self, value: NDArray[np.floating], most: float) -> str:
-        """Name the first value that cannot be, if any."""
         good = np.ones(value.shape, dtype=np.bool_)
         if value.dtype.kind == "f":
             good = np.isfinite(value) | (np.isnan(value) if self.nan else False)

@@ -208,7 +208,6 @@ async def examine(
 
 
 async def _way(met: Met) -> AsyncIterator[Finding]:
-    """Look up a member's host, unless a proxy does."""
     name = met.member.name
     if met.proxy is not None:
         yield Finding(name, "proxy", "ok", met.proxy)
@@ -239,7 +238,6 @@ def _until(fault: Fault, peer: str, direct: bool) -> list[Finding]:
 
 
 async def _open(examined: Examined, member: Member, relay: Member | None) -> Called:
-    """Open the connection over which a check talks."""
     stream = None
     if relay is not None:
         stream = await through(relay, member, examined.identity, examined.roster, wait=False)
@@ -250,7 +248,6 @@ async def _open(examined: Examined, member: Member, relay: Member | None) -> Cal
 
 
 def _seen(opened: Called, member: Member, peer: str) -> list[Finding]:
-    """Return what an open connection says of itself."""
     tls = opened.transport.get_extra_info("ssl_object")
     until = validity(member.certificate)[1]
     soon = ""
@@ -276,7 +273,6 @@ def _seen(opened: Called, member: Member, peer: str) -> list[Finding]:
 
 
 async def _hello(opened: Called, member: Member) -> Any:
-    """Return what the other end says of itself."""
     try:
         async with asyncio.timeout(PATIENCE):
             return json.loads(await opened.recv())

@@ -301,7 +301,6 @@ class TlsEngine:
         return self._decode(self._post.take(source, tag), source)
 
     def _decode(self, message: Any, source: int) -> Any:
-        """Read a value that came from a member."""
         if not isinstance(message, bytes | bytearray | memoryview):
             raise self._wrong(source, "a message")
         try:
@@ -341,11 +340,7 @@ class _Neighbours:
         self._engine, self._ranks = engine, list(ranks)
 
     def ialltoallv(
-        self,
-        sent: Floats,
-        n_sent: Sequence[int],
-        received: Floats,
-        n_received: Sequence[int],
+        self, sent: Floats, n_sent: Sequence[int], received: Floats, n_received: Sequence[int]
     ) -> _Pending:
         """Begin to send each neighbour its run of the values in ``sent``, and to receive others.
 

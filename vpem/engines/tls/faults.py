@@ -171,7 +171,6 @@ def explain(error: BaseException, met: Met, members: Sequence[Member] = ()) -> F
 
 
 def _unreached(error: BaseException, met: Met) -> Trouble:
-    """Say why there is no connection at all."""
     where, name = met.where, met.member.name
     if isinstance(error, socket.gaierror):
         why = (error.strerror or str(error)).lower()
@@ -197,7 +196,6 @@ def _unreached(error: BaseException, met: Met) -> Trouble:
 
 
 def _by_proxy(error: BaseException, met: Met) -> Fault:
-    """Say what a proxy has against it."""
     proxy = met.proxy or "in https_proxy"
     past = f"no_proxy={met.host}"
     if isinstance(error, ImportError):
@@ -265,7 +263,6 @@ def _another(met: Met, members: Sequence[Member]) -> Refused:
 
 
 def _names(certificate: bytes) -> tuple[str, str]:
-    """Return the subject and the issuer of a certificate (DER)."""
     from cryptography import x509
 
     try:

@@ -293,7 +293,6 @@ class Link:
     # ---- the rest of them ------------------------------------------------------------------------
 
     async def _write(self, connection: Line) -> None:
-        """Send whatever there is to send, and acknowledge what has come."""
         loop = asyncio.get_running_loop()
         last = loop.time()
         with contextlib.suppress(ConnectionClosed, OSError):
@@ -316,7 +315,6 @@ class Link:
                     self._owing = True  # a sign of life
 
     async def _read(self, connection: Line) -> None:
-        """Take what comes."""
         unacknowledged = 0
         while True:
             frame = parse(await connection.recv())
@@ -455,7 +453,6 @@ async def calls(
 
 
 async def _open(relay: Member, identity: Identity, roster: Roster, what: str) -> Called:
-    """Open a connection to the relay."""
     context: ssl.SSLContext = client_context(identity, [relay])
     members = roster.members
     return await dial(identity.name, relay, context, path=RELAY + what, members=members, **OPTIONS)

@@ -222,7 +222,6 @@ class Switchboard:
         return self._passer is not None and members[self._here.rank].address is None and hidden
 
     async def _welcome(self, connection: Answered, path: str) -> None:
-        """Talk with a member that has dialled."""
         if path != PATH:
             await self._lobby.welcome(connection, path)
             return
@@ -262,7 +261,6 @@ class Switchboard:
     # ---- the end ---------------------------------------------------------------------------------
 
     async def _finish(self) -> None:
-        """Deliver what is left, and close."""
         for link in self.links.values():
             known = link.session or link.out.kept
             if known and not (link.parted or link.finished or self._here.farewell):

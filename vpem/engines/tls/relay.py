@@ -184,7 +184,6 @@ class Relay:
         await connection.wait_closed()
 
     async def _pair(self, caller: Answered, name: str, called: Answered, other: str) -> None:
-        """Copy both ways until one has ended."""
         began, sizes = time.monotonic(), [0, 0]
         self.pairs += 1
         self.note(Passed("paired", name, other))

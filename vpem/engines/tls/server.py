@@ -221,7 +221,6 @@ class Door:
             self._say(sentence)
 
     async def _welcome(self, connection: Answered) -> None:
-        """Answer a member's opening."""
         with contextlib.suppress(TimeoutError, OSError, EOFError):
             async with asyncio.timeout(self._seconds):
                 path = await answer(connection)

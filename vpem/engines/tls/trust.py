@@ -266,7 +266,6 @@ class MemberSigns:
 
     @cached_property
     def _keys(self) -> list[Any]:
-        """Public keys of all members."""
         from cryptography import x509
 
         certificates = [member.certificate for member in self._roster.members]

@@ -226,7 +226,6 @@ def read_ids(ids: Labels | int, name: str, level: str | None) -> tuple[Tokens | 
 
 
 def _whole(values: NDArray[Any], name: str) -> NDArray[np.int64]:
-    """Return floats as the integers that they are."""
     largest = 2.0 ** (np.finfo(values.dtype).nmant + 1)
     wrong = ~(np.isfinite(values) & (np.abs(values) <= largest))
     wrong[~wrong] = values[~wrong] != np.round(values[~wrong])
@@ -400,7 +399,6 @@ def _texts(tokens: Tokens) -> list[str]:
 
 
 def _library() -> Any:
-    """Return openmined-psi."""
     try:
         import private_set_intersection.python as psi
     except ImportError:

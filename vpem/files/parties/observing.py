@@ -134,16 +134,12 @@ def entries_of(
 
 
 def _places(own: Sequence[str], names: Sequence[str]) -> NDArray[np.intp]:
-    """Where names are among those of all."""
     number = {name: place for place, name in enumerate(names)}
     return np.array([number[name] for name in own], dtype=np.intp)
 
 
 def _names(
-    parties: Sequence[Party],
-    held: Mapping[int, Observed],
-    holders: Placement,
-    level: str | None,
+    parties: Sequence[Party], held: Mapping[int, Observed], holders: Placement, level: str | None
 ) -> tuple[list[str], list[str], bool, bool]:
     """Names of all rows and columns, and whether all files are long tables, and rows nameless."""
     if level == "none":
@@ -176,7 +172,6 @@ def _names(
 
 
 def _united(names: Sequence[Sequence[str]]) -> list[str]:
-    """Return the names that any party has."""
     first = list(names[0])
     if all(set(own) == set(first) for own in names):
         return first

@@ -183,7 +183,6 @@ def read_manifest(path: str | os.PathLike[str]) -> list[Party]:
 
 
 def _party(content: dict[str, Any], number: int, folder: Path) -> Party:
-    """Make a party of one table of a manifest."""
     if not isinstance(content, dict):
         raise InputError(f"party {number} must be a table [[party]]")
     found: dict[str, Any] = {}
@@ -207,7 +206,6 @@ def _party(content: dict[str, Any], number: int, folder: Path) -> Party:
 
 
 def _stem(file: Path) -> str:
-    """Name a party by its file."""
     return Path(file.stem).stem if file.suffix.lower() == ".gz" else file.stem
 
 
@@ -320,7 +318,6 @@ def _gaps_without_ids(party: Party) -> Sequence[str | Setting]:
 
 
 def _known(party: Party, datasets: Sequence[Dataset], ids: Labels | None) -> SomeLabels | None:
-    """Return labels for the fit of a party's rows, where it has some."""
     found = [one.labels_for_fit for one in datasets]
     there = [one for one in found if one is not None]
     together = None
@@ -436,10 +433,7 @@ def settle_party(
 
 
 def check_spoken_of(
-    parties: Sequence[Party],
-    held: Mapping[int, Holding],
-    names: Sequence[str],
-    holders: Placement,
+    parties: Sequence[Party], held: Mapping[int, Holding], names: Sequence[str], holders: Placement
 ) -> None:
     """Raise InputError, everywhere alike, where a party names a feature that no party has."""
     own = [name for one in held.values() for name in one.feature_names]
@@ -488,10 +482,7 @@ def joined_kinds(
 
 
 def stacked_kinds(
-    parties: Sequence[Party],
-    held: Mapping[int, Holding],
-    names: Sequence[str],
-    holders: Placement,
+    parties: Sequence[Party], held: Mapping[int, Holding], names: Sequence[str], holders: Placement
 ) -> tuple[dict[int, dict[int, Recoding]], Kinds | None]:
     """Return the families of features whose rows parties hold, by which all go alike.
 

@@ -33,13 +33,7 @@ from vpem.files.arrow import (
 )
 from vpem.files.datasets import names_apart
 from vpem.files.hdf5 import LONGEST_STRING
-from vpem.files.readers.frames import (
-    GUESSED,
-    MOST_NUMBERS,
-    LazyFrame,
-    only_guesses,
-    take_counts,
-)
+from vpem.files.readers.frames import GUESSED, MOST_NUMBERS, LazyFrame, only_guesses, take_counts
 from vpem.files.table_settings import TableSettings
 
 ID_NAMES = ("id", "ids")

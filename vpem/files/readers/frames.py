@@ -295,7 +295,6 @@ def choose(names: Sequence[str], options: ReadOptions, source: str) -> ColumnRol
 def _of_a_model(
     columns: Sequence[str] | frozenset[str], names: list[str], source: str
 ) -> list[int]:
-    """Return the columns of a model's features."""
     if not isinstance(columns, frozenset):
         found = (resolve_column("column", name, names, source) for name in columns)
         return [place for place in found if place is not None]

@@ -7,6 +7,7 @@ names and text as pickles, and are refused.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,7 @@ from vpem.files.hdf5 import (
 )
 from vpem.files.readers.frames import ReadOptions, check_fields
 from vpem.files.readers.matrices import Parts, StoredMatrix, dataset_of_matrix, dense_of
-from vpem.network.partition import Partition, Workers, from_agent_of_feature, from_worker_of_row
+from vpem.network.partition import from_agent_of_feature, from_worker_of_row
 
 if TYPE_CHECKING:
     import h5py
@@ -61,8 +62,12 @@ def read_hdf5(path: Path, source: str, options: ReadOptions) -> Dataset:
         item = find(file, name)
         if item is None or (is_group(item) and sparse_kind(item) is None):
             there = list_datasets(file)
-            if kind is None:
-                _refuse_pandas(file, there, source)
+            for parent in {path.rpartition("/")[0] for path in there if kind is None} - {""}:
+                if (read_attribute(find(file, parent), "pandas_type") or "").startswith("frame"):
+                    raise InputError(
+                        f"{source} holds a table as pandas keeps it in HDF5 (PyTables), which is "
+                        "not read; write it with df.to_parquet('table.parquet'), or as CSV"
+                    )
             if options.dataset is None:
                 # The only records of a file that has no matrix need no name.
                 records = [path for path, one in there.items() if one.dtype.names is not None]
@@ -78,16 +83,6 @@ def read_hdf5(path: Path, source: str, options: ReadOptions) -> Dataset:
         check_fields(item.dtype, f"{source}: {name}")
         frame = frame_of_records(read_array(file, name, ndim=1, kinds="V"), source)
         return dataset_of(frame, options)
-
-
-def _refuse_pandas(file: h5py.File, there: dict[str, h5py.Dataset], source: str) -> None:
-    """Raise InputError where a group, the parent of some dataset, is a table of pandas."""
-    for parent in {path.rpartition("/")[0] for path in there} - {""}:
-        if (read_attribute(find(file, parent), "pandas_type") or "").startswith("frame"):
-            raise InputError(
-                f"{source} holds a table as pandas keeps it in HDF5 (PyTables), which is not read; "
-                "write it with df.to_parquet('table.parquet'), or as CSV"
-            )
 
 
 def read_anndata(file: h5py.File, source: str, options: ReadOptions) -> Dataset:
@@ -118,7 +113,6 @@ def read_anndata(file: h5py.File, source: str, options: ReadOptions) -> Dataset:
 
 
 def _noted(file: h5py.File, name: object) -> bool:
-    """Whether ``obs`` has a column of this name."""
     if not isinstance(name, str) or not name or "/" in name:
         return False
     return find(file, f"obs/{name}") is not None
@@ -141,7 +135,6 @@ def _check_named(file: h5py.File, options: ReadOptions, genes: tuple[str, ...]) 
 
 
 def _column(file: h5py.File, name: str, n_rows: int) -> Labels:
-    """Return a column of ``obs``: numbers, text, or categories."""
     where = f"obs/{name}"
     item = find(file, where)
     if not is_group(item):
@@ -168,7 +161,6 @@ def _column(file: h5py.File, name: str, n_rows: int) -> Labels:
 
 
 def _of_codes(codes: Labels, categories: Labels, where: str, file: h5py.File) -> Labels:
-    """Return the categories that codes stand for."""
     if codes.dtype.kind not in "iu" or (len(codes) and int(codes.max()) >= len(categories)):
         raise FileError(f"{file.filename}: {where} has codes of no category")
     places = codes.astype(np.intp)
@@ -177,7 +169,6 @@ def _of_codes(codes: Labels, categories: Labels, where: str, file: h5py.File) ->
 
 
 def _refuse_missing(missing: Any, where: str, file: h5py.File) -> None:
-    """Raise InputError where a row has no value."""
     if missing.any():
         raise InputError(
             f"{file.filename}: row {int(np.argmax(missing))} (counted from 0) has no value in "
@@ -186,7 +177,6 @@ def _refuse_missing(missing: Any, where: str, file: h5py.File) -> None:
 
 
 def _stored(file: h5py.File, name: str, item: Any, source: str, options: ReadOptions) -> Dataset:
-    """Read a matrix, and what a dataset of vpem has beside it."""
     kind = sparse_kind(item)
     X: Any
     if kind is not None:
@@ -211,13 +201,19 @@ def _stored(file: h5py.File, name: str, item: Any, source: str, options: ReadOpt
     names = default_names(X.shape[1])
     more: dict[str, Any] = {}
     if is_whole:
+        if find(file, "agent_names") is not None and find(file, "partition") is None:
+            raise FileError(f"{file.filename} has agent_names but no partition of the features")
         if find(file, "feature_names") is not None:
             names = read_strings(file, "feature_names")
         more = {
             "ids": None if find(file, "ids") is None else read_column(file, "ids"),
             "labels": None if find(file, "labels") is None else read_column(file, "labels"),
-            "partition": _read_partition(file, X.shape[1]),
-            "workers": _read_workers(file, X.shape[0]),
+            "partition": _read_holders(
+                file, "partition", "agent_names", X.shape[1], from_agent_of_feature
+            ),
+            "workers": _read_holders(
+                file, "workers", "worker_names", X.shape[0], from_worker_of_row
+            ),
             "kinds": read_kinds(file, X.shape[1]),
             "edges": None if find(file, "graph/edges") is None else read_array(file, "graph/edges"),
         }
@@ -226,29 +222,16 @@ def _stored(file: h5py.File, name: str, item: Any, source: str, options: ReadOpt
     return dataset_of_matrix(StoredMatrix(whole, note, strict=True), unread)
 
 
-def _read_partition(file: h5py.File, n_features: int) -> Partition | None:
-    """Return the stored partition, or None."""
-    named = find(file, "agent_names") is not None
-    if find(file, "partition") is None:
-        if named:
-            raise FileError(f"{file.filename} has agent_names but no partition of the features")
+def _read_holders(
+    file: h5py.File, name: str, names: str, count: int, make: Callable[..., Any]
+) -> Any:
+    """Return who holds which features (rows), as ``make`` takes it; None: none is stored."""
+    if find(file, name) is None:
         return None
-    agent_of = read_array(file, "partition", kinds="iu", shape=(n_features,))
-    names = read_strings(file, "agent_names") if named else None
+    holder_of = read_array(file, name, kinds="iu", shape=(count,))
+    called = None if find(file, names) is None else read_strings(file, names)
     try:
-        return from_agent_of_feature(agent_of, names)
-    except InputError as error:
-        raise InputError(f"{file.filename}: {error}") from None
-
-
-def _read_workers(file: h5py.File, n_samples: int) -> Workers | None:
-    """Return who holds which rows, or None."""
-    if find(file, "workers") is None:
-        return None
-    worker_of = read_array(file, "workers", kinds="iu", shape=(n_samples,))
-    names = None if find(file, "worker_names") is None else read_strings(file, "worker_names")
-    try:
-        return from_worker_of_row(worker_of, names)
+        return make(holder_of, called)
     except InputError as error:
         raise InputError(f"{file.filename}: {error}") from None
 

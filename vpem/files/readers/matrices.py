@@ -160,7 +160,6 @@ def dataset_of_matrix(matrix: StoredMatrix, options: ReadOptions) -> Dataset:
 
 
 def _known(matrix: StoredMatrix, table: TableSettings) -> SomeLabels | None:
-    """Return labels for the fit that a file has beside its matrix."""
     name = table.labels_for_fit
     values = matrix.note(name) if isinstance(name, str) else None
     if values is None:
@@ -180,7 +179,6 @@ def _with(
     found: Dataset, X: Any, features: list[int], noted: dict[str, Labels],
     left_out: dict[str, str], options: ReadOptions,
 ) -> Dataset:  # fmt: skip
-    """Return the dataset of the columns chosen, with what is noted of the rows."""
     held = found.partition
     whole = features == list(range(found.n_features))
     workers = found.workers
@@ -215,20 +213,17 @@ def _of_features(held: Partition, features: list[int], found: Dataset) -> Partit
 
 
 def _of(X: Any, columns: list[int]) -> Any:
-    """Return some columns of a matrix, in this order."""
     if columns == list(range(X.shape[1])):
         return X
     return X.select(columns) if isinstance(X, FileMatrix) else np.ascontiguousarray(X[:, columns])
 
 
 def _column(X: Any, place: int) -> NDArray[np.floating]:
-    """Return a column of a matrix."""
     if not isinstance(X, FileMatrix):
         return np.asarray(X[:, place])
     return np.concatenate([part[:, 0].copy() for _, part in X.select([place]).runs()])
 
 
 def _whole(values: NDArray[np.floating]) -> Labels:
-    """Return numbers as integers where they are."""
     finite = np.isfinite(values).all() and (np.abs(values) < 2**53).all()
     return values.astype(np.int64) if finite and (values == np.floor(values)).all() else values

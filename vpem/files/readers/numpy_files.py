@@ -57,7 +57,7 @@ def _as_arrow(values: NDArray[Any]) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(np.ascontiguousarray(native))])
 
 
-NOTED = {"ids": "ids", "labels": "labels", "sample_weight": "sample_weight"}
+NOTED = ("ids", "labels", "sample_weight")
 SPARSE = {"data", "indices", "indptr", "format", "shape"}
 """Members of what scipy.sparse.save_npz writes."""
 
@@ -81,10 +81,12 @@ def read_npz(file: Path, source: str, options: ReadOptions) -> Dataset:
         check_unpacked(sum(info.file_size for info in members.values()), file, source)
         sparse = set(members) >= SPARSE
         name = "" if sparse else _matrix_in(list(members), options.dataset, source)
+        table = options.table
+        named = (table.label_column, table.id_column, table.worker_column, options.weights)
+        read = {name, "feature_names", *NOTED, *(str(one) for one in named if one is not None)}
+        read |= SPARSE if sparse else set()
         for each, info in members.items():
-            if each in (name, "feature_names", *NOTED, *(SPARSE if sparse else ())) or (
-                each in _named(options)
-            ):
+            if each in read:
                 with archive.open(info) as stream:
                     found[each] = _read(stream, info.file_size, source, options)
     if not sparse:
@@ -112,15 +114,7 @@ def list_npz(file: Path) -> dict[str, str]:
     return found
 
 
-def _named(options: ReadOptions) -> set[str]:
-    """Return what the user calls annotations of the rows."""
-    table = options.table
-    named = (table.label_column, table.id_column, table.worker_column, options.weights)
-    return {str(name) for name in named if name is not None}
-
-
 def _matrix_in(members: list[str], dataset: str | None, source: str) -> str:
-    """Return the name of the matrix in an archive."""
     listed = shorten(members, 10)
     if dataset is not None:
         if dataset not in members:
@@ -144,7 +138,6 @@ def _matrix_in(members: list[str], dataset: str | None, source: str) -> str:
 def _dataset_of(
     array: NDArray[Any], beside: dict[str, NDArray[Any]], source: str, options: ReadOptions
 ) -> Dataset:
-    """Return the dataset of an array and of what lies beside it."""
     if array.dtype.names is not None:
         if array.ndim != 1:
             raise InputError(f"{source}: records must have one dimension, got {array.ndim}")
@@ -161,7 +154,9 @@ def _dataset_of(
 
     def note(name: str) -> Labels | None:
         values = beside.get(name)
-        return None if values is None else _plain(values)
+        if values is not None and values.dtype.kind == "S":
+            return np.char.decode(values, "utf-8", "replace")
+        return values
 
     noted: dict[str, Any] = {name: note(name) for name in NOTED}
     whole = Dataset(X, called, source=source, **noted)
@@ -169,13 +164,7 @@ def _dataset_of(
 
 
 def _text(value: str | bytes) -> str:
-    """Return text that may be bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-
-
-def _plain(values: NDArray[Any]) -> Labels:
-    """Return labels or ids as text where they are bytes."""
-    return np.char.decode(values, "utf-8", "replace") if values.dtype.kind == "S" else values
 
 
 def _read(stream: Any, size: int, source: str, options: ReadOptions) -> NDArray[Any]:
@@ -202,7 +191,6 @@ def _read(stream: Any, size: int, source: str, options: ReadOptions) -> NDArray[
 
 
 def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return what an array says of itself."""
     version = npy.read_magic(stream)
     if version == (1, 0):
         found = npy.read_array_header_1_0(stream)

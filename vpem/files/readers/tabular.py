@@ -140,7 +140,6 @@ def _of_others(column: pa.ChunkedArray) -> tuple[Any, ...]:
 
 
 def _kind(kind: pa.DataType) -> str:
-    """Return what a column of a type holds."""
     plain = plain_kind(kind)
     return next((word for test, word in KINDS if test(plain)), "lists")
 
@@ -263,7 +262,6 @@ def _numbers(frame: LazyFrame, columns: Columns, table: TableSettings) -> Column
 def _known(
     frame: LazyFrame, choice: ColumnRoles, found: Columns, table: TableSettings
 ) -> SomeLabels | None:
-    """Return labels for the fit, where columns have them."""
     if not choice.known:
         return None
     for place in choice.known:
@@ -378,7 +376,6 @@ def _with_range(frame: LazyFrame, schema: pa.Schema, n_rows: int) -> LazyFrame:
 
 
 def _index(schema: pa.Schema) -> frozenset[int]:
-    """Return the columns that pandas calls an index of the rows."""
     stored = (schema.pandas_metadata or {}).get("index_columns", [])
     index = {name for name in stored if isinstance(name, str)}
     return frozenset(n for n, name in enumerate(schema.names) if name in index)
@@ -386,7 +383,6 @@ def _index(schema: pa.Schema) -> frozenset[int]:
 
 @contextmanager
 def _said(source: str, kind: str) -> Iterator[None]:
-    """Turn what pyarrow raises into a sentence."""
     try:
         yield
     except VpemError:

@@ -63,8 +63,11 @@ class TextTable:
             for _ in range(self.skipped + (self.first is not None)):
                 stream.readline(LONGEST_LINE)
             if self.runs:
-                stream = _changed(stream, _Runs())
-            return stream if self.first is None else _changed(stream, _After(self.first))
+                stream = _changed(stream, _single_blanks())
+            if self.first is None:
+                return stream
+            before = iter([self.first])
+            return _changed(stream, lambda part: next(before, b"") + part)
         except BaseException:
             stream.close()
             raise
@@ -101,29 +104,19 @@ def _changed(stream: BinaryIO, change: Callable[[bytes], bytes]) -> BinaryIO:
     return BufferedReader(_Changed(stream, change), START)
 
 
-class _After:
-    """Puts a line before the first part."""
+def _single_blanks() -> Callable[[bytes], bytes]:
+    """Return what makes one blank of several, and none of those at the ends of a line."""
+    rest = b""
 
-    def __init__(self, line: bytes) -> None:
-        self._line = line
-
-    def __call__(self, part: bytes) -> bytes:
-        found, self._line = self._line + part, b""
-        return found
-
-
-class _Runs:
-    """Makes one blank of several, and none of those at the ends of a line."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def __call__(self, part: bytes) -> bytes:
-        lines = (self._rest + part).split(b"\n")
-        self._rest = b"" if not part else lines.pop()
-        if len(self._rest) > LONGEST_LINE:
+    def change(part: bytes) -> bytes:
+        nonlocal rest
+        lines = (rest + part).split(b"\n")
+        rest = lines.pop() if part else b""
+        if len(rest) > LONGEST_LINE:
             raise ValueError("straddling object straddles two block boundaries")
         return b"".join(b" ".join(line.split()) + b"\n" for line in lines)
+
+    return change
 
 
 def look_at(file: Path, source: str, table: TableSettings, candidates: str) -> TextTable:
@@ -150,7 +143,13 @@ def look_at(file: Path, source: str, table: TableSettings, candidates: str) -> T
         skipped += 1
     while skipped < len(lines) and (line := lines[skipped]).startswith(("#", "%")):
         header, skipped = line.lstrip("#% ").strip(), skipped + 1
-    content_lines = _whole_names([line for line in lines[skipped:] if line.strip()])
+    content_lines = [line for line in lines[skipped:] if line.strip()]
+    for count in range(1, min(len(content_lines), LONGEST_NAMES) + 1):
+        # Names go on to where their quotation marks are closed.
+        names_line = "\n".join(content_lines[:count])
+        if names_line.count('"') % 2 == 0:
+            content_lines = [names_line, *content_lines[count:]]
+            break
     below = content_lines[:LOOKED_AT]
     delimiter = delimiter or _found(below, candidates)
     runs = delimiter == " " and not any('"' in line for line in below)
@@ -187,7 +186,6 @@ def _of_digits(lines: list[str], delimiter: str, marks: set[str]) -> frozenset[i
 
 
 def _lines(start: bytes, encoding: str | None, source: str) -> list[str]:
-    """Return the first lines of a text."""
     if encoding is None and start.startswith(codecs.BOM_UTF8):
         start = start[3:]
     decoder = codecs.getincrementaldecoder(encoding or "utf-8")("strict" if encoding else "replace")
@@ -198,15 +196,6 @@ def _lines(start: bytes, encoding: str | None, source: str) -> list[str]:
     lines = re.split(r"\r\n|\n|\r", text)
     if len(start) > START and len(lines) > 1:
         lines.pop()
-    return lines
-
-
-def _whole_names(lines: list[str]) -> list[str]:
-    """Return lines of which the first goes on to where its quotation marks are closed."""
-    for count in range(1, min(len(lines), LONGEST_NAMES) + 1):
-        names = "\n".join(lines[:count])
-        if names.count('"') % 2 == 0:
-            return [names, *lines[count:]]
     return lines
 
 
@@ -258,7 +247,14 @@ BLOCK_BYTES = 1 << 24  # the longest row of a text, and how much of it is parsed
 def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -> LazyFrame:
     """Open a text table, which may be packed; ``candidates`` may be between its fields."""
     text = look_at(file, source, table, candidates)
-    _check_width(text)
+    with text.open() as stream:
+        n_columns = 1 + stream.readline(BLOCK_BYTES).count(text.delimiter.encode())
+    n_bytes, size = n_columns * OF_A_COLUMN, os.stat(text.file).st_size
+    if n_bytes > max(read_limit(), size * EXPANSION):
+        raise FileError(
+            f"{source} has {n_columns} columns in {size} bytes; if features are rows, "
+            f"transpose it; {advice(n_bytes)}"
+        )
     header = not table.no_header
 
     def handle(row: arrow_csv.InvalidRow) -> str:
@@ -277,8 +273,13 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
     ):
         raw, kinds = list(reader.schema.names), list(reader.schema.types)
     kinds = [pa.string() if n in text.codes else kind for n, kind in enumerate(kinds)]
-    if header and any(_swallowed(name, text.delimiter) for name in raw):
-        raise FileError(f"{source}: a column name has a line break; is a quotation mark left open?")
+    for name in raw if header else ():
+        # Several lines with a delimiter are lines of the table, and no name.
+        n_lines = len(name.strip().splitlines())
+        if n_lines > LINES_OF_A_NAME or (n_lines > 1 and text.delimiter in name):
+            raise FileError(
+                f"{source}: a column name has a line break; is a quotation mark left open?"
+            )
     # In spreadsheets long names are broken into lines.
     joined = (" ".join(map(str.strip, name.strip().splitlines())) for name in raw)
     names = list(joined) if header else [f"column {n}" for n in range(len(raw))]
@@ -311,16 +312,9 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
     )
 
 
-def _swallowed(name: str, delimiter: str) -> bool:
-    """Whether a name has lines of a table in it, rather than being of several lines itself."""
-    lines = name.strip().splitlines()
-    return len(lines) > LINES_OF_A_NAME or (len(lines) > 1 and delimiter in name)
-
-
 def _reading(
     made_up: bool, names: Sequence[str] | None = None, header: bool = False
 ) -> arrow_csv.ReadOptions:
-    """Return how a text is read: with names of its own, made up, or given."""
     # One thread, since only then pyarrow says in which row it found an error.
     return arrow_csv.ReadOptions(
         use_threads=False,
@@ -331,22 +325,8 @@ def _reading(
     )
 
 
-def _check_width(text: TextTable) -> None:
-    """Raise FileError if the columns of a text take far more memory than the file."""
-    with text.open() as stream:
-        line = stream.readline(BLOCK_BYTES)
-    n_columns = 1 + line.count(text.delimiter.encode())
-    n_bytes, size = n_columns * OF_A_COLUMN, os.stat(text.file).st_size
-    if n_bytes > max(read_limit(), size * EXPANSION):
-        raise FileError(
-            f"{text.source} has {n_columns} columns in {size} bytes; if features are rows, "
-            f"transpose it; {advice(n_bytes)}"
-        )
-
-
 @contextmanager
 def _said(text: TextTable, header: bool) -> Iterator[None]:
-    """Turn what pyarrow raises into a sentence."""
     try:
         yield
     except VpemError:
@@ -360,7 +340,6 @@ def _said(text: TextTable, header: bool) -> Iterator[None]:
 
 
 def _explain(message: str, source: str, header: bool, error: BaseException) -> NoReturn:
-    """Raise FileError with a sentence for what pyarrow says of a CSV file."""
     ragged = re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", message)
     if ragged:
         number, expected, found = ragged.groups()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -81,10 +80,23 @@ def check_writing(columns: dict[str, pa.ChunkedArray], table: TableSettings, sou
             if text.null_count < len(text)
             and pc.all(pc.match_substring_regex(text, pattern)).as_py()
         ]
-        if same:
-            raise InputError(
-                *_other_writing(same, texts, (decimal, thousands), table.point, source)
-            )
+        if not same:
+            continue
+        shown = printable(_first(texts[same[0]], _pattern(".", None)))
+        listed = shorten(map(repr, same))
+        they_hold = f"column {listed} holds" if len(same) == 1 else f"columns {listed} hold"
+        said = [f"{source}: {they_hold} numbers written as {shown!r}; pass "]
+        others: list[str | Setting] = []
+        if decimal != table.point:
+            others.append(Setting("decimal", decimal))
+        if thousands is not None:
+            others += [" and "] * (decimal != table.point) + [Setting("thousands", thousands)]
+        elif decimal == "," and all(
+            pc.all(pc.match_substring_regex(texts[name], _pattern(".", ","))).as_py()
+            for name in same
+        ):
+            others += [", or ", Setting("thousands", ","), " if the comma stands between thousands"]
+        raise InputError(*said, *others)
     for name, text in texts.items():
         if text.null_count < len(text) and pc.all(pc.match_substring_regex(text, SIGNED)).as_py():
             raise InputError(
@@ -94,30 +106,6 @@ def check_writing(columns: dict[str, pa.ChunkedArray], table: TableSettings, sou
                 Setting("drop", name),
             )
         _check_marks(name, text, table, source)
-
-
-def _other_writing(
-    names: list[str],
-    texts: dict[str, Any],
-    writing: tuple[str, str | None],
-    point: str,
-    source: str,
-) -> list[str | Setting]:
-    """Return the sentence about columns that read as numbers when these are written otherwise."""
-    decimal, thousands = writing
-    shown = printable(_first(texts[names[0]], _pattern(".", None)))
-    columns = f"column {names[0]!r}" if len(names) == 1 else f"columns {shorten(map(repr, names))}"
-    holds = "holds" if len(names) == 1 else "hold"
-    said: list[str | Setting] = [f"{source}: {columns} {holds} numbers written as {shown!r}; pass "]
-    if decimal != point:
-        said.append(Setting("decimal", decimal))
-    if thousands is not None:
-        said += [" and "] * (decimal != point) + [Setting("thousands", thousands)]
-    elif decimal == "," and all(
-        pc.all(pc.match_substring_regex(texts[name], _pattern(".", ","))).as_py() for name in names
-    ):
-        said += [", or ", Setting("thousands", ","), " if the comma stands between thousands"]
-    return said
 
 
 def _check_marks(name: str, text: pa.ChunkedArray, table: TableSettings, source: str) -> None:
@@ -168,7 +156,6 @@ def is_blank(column: pa.ChunkedArray) -> bool:
 
 
 def _is_short(column: pa.ChunkedArray) -> bool:
-    """Whether a column holds text, no longer than numbers are."""
     return not is_bytes(plain_kind(column.type)) and longest_text(column) <= LONGEST_NUMBER
 
 
@@ -180,7 +167,6 @@ def without_marks(column: pa.ChunkedArray, table: TableSettings) -> pa.ChunkedAr
 
 
 def _pattern(decimal: str, thousands: str | None) -> str:
-    """Return a regular expression of numbers with these marks."""
     point = re.escape(decimal)
     whole = r"\d+" if thousands is None else rf"(?:\d+|\d{{1,3}}(?:{re.escape(thousands)}\d{{3}})+)"
     return rf"^[+-]?(?:{whole}(?:{point}\d*)?|{point}\d+)(?:[eE][+-]?\d+)?$"
@@ -220,12 +206,17 @@ def take_categories(
             continue
         if options.lenient and name not in choice.named:  # no feature of the model
             continue
-        declared = pa.types.is_dictionary(frame.kinds[place])
-        if not choice.may_be_category(name, frame.names) or not _is_category(
-            column, declared, options
-        ):
+        if not choice.may_be_category(name, frame.names):
             continue
-        if not (said or declared) and is_text(plain_kind(column.type)):
+        declared, kind = pa.types.is_dictionary(frame.kinds[place]), plain_kind(column.type)
+        if is_text(kind):
+            # Numbers written as text are categories only if their file says so.
+            may_be = not is_bytes(kind) and (declared or numbers_of(column, options.table) is None)
+        else:
+            may_be = declared and is_numeric(kind)
+        if not may_be:
+            continue
+        if not (said or declared) and is_text(kind):
             try:
                 check_writing({name: column}, options.table, frame.source)
             except InputError as error:
@@ -243,14 +234,6 @@ def take_categories(
         elif one.names:
             found[place] = one
     return found, left_out
-
-
-def _is_category(column: pa.ChunkedArray, declared: bool, options: ReadOptions) -> bool:
-    """Whether a column holds text that is no numbers, or is declared a category by its file."""
-    kind = plain_kind(column.type)
-    if is_text(kind):
-        return not is_bytes(kind) and (declared or numbers_of(column, options.table) is None)
-    return declared and is_numeric(kind)
 
 
 def _category(

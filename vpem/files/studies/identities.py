@@ -267,7 +267,6 @@ def write_new(file: Path, content: bytes, mode: int) -> None:
 
 
 def _fill(file: Path, content: bytes) -> None:
-    """Write content into an empty file, and make it safe on disk."""
     with open(file, "wb") as out:
         out.write(content)
         out.flush()
@@ -292,7 +291,6 @@ def _whole(identity: Identity) -> bool:
 
 
 def _need_private_files() -> None:
-    """Raise InputError where no mode of a file keeps a key from others."""
     if not PRIVATE_FILES:
         raise InputError(
             "keys of studies are kept where a file can be its owner's alone: run this on Linux or "
@@ -323,7 +321,6 @@ def write_study(study: Study, identity: Identity, *, force: bool = True) -> None
 
 
 def _study_body(study: Study) -> str:
-    """Return the text of a study, above its signature."""
     parts = [
         f"# A study of vpem. Look at it: vpem study show {study.path.name}\n"
         "# It is signed: any change makes it void.\n",
@@ -581,7 +578,6 @@ def changed(study: Study, **fields: Any) -> Study:
 
 
 def _next(study: Study, members: Sequence[Member], revoked: dict[str, str]) -> Study:
-    """Return the next edition, with these members."""
     roster = replace(
         study.roster, edition=study.edition + 1, members=tuple(members), revoked=revoked
     )

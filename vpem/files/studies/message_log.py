@@ -101,7 +101,6 @@ class MessageLog:
         self._check()
 
     def _check(self) -> None:
-        """Raise FileError where a message could not be noted."""
         if self._failure is not None:
             raise FileError(
                 f"messages can no longer be noted in {self.path}: {self._failure}; make room, or "
@@ -120,7 +119,6 @@ class MessageLog:
                 self._file = -1
 
     def _open(self) -> None:
-        """Open the file, or say in a sentence why it cannot be."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | AS_IT_IS
         try:
             self._file = os.open(self.path, flags, 0o600)
@@ -150,7 +148,6 @@ class MessageLog:
         return True
 
     def _begin(self) -> None:
-        """Write what the run is."""
         self._write(_line({"time": _utc(datetime.now(UTC).timestamp()), "run": self._about}))
 
     def _write(self, line: bytes) -> None:
@@ -167,7 +164,6 @@ class MessageLog:
             self._failure = error.strerror or str(error)
 
     def _set_aside(self) -> None:
-        """Give the file another name, and begin the next."""
         if self._failure is not None or self._file < 0:
             return
         number = 1

@@ -221,7 +221,6 @@ class Policy:
     def _private(
         self, command: str, most: float, epsilons: Mapping[str, float | None] | None
     ) -> Iterator[PolicyError]:
-        """Yield why a run is not private enough."""
         who = ADVERSARIES[self.epsilon_against]
         rule = f"requires differential privacy with epsilon {most:g} or less against {who}"
         if epsilons is None:
@@ -382,8 +381,6 @@ def _digests(where: str, value: object) -> tuple[str, ...]:
 
 
 def _some(choices: Sequence[str]) -> Callable[[str, object], tuple[str, ...]]:
-    """Return what reads a list of some choices."""
-
     def read(where: str, value: object) -> tuple[str, ...]:
         if not isinstance(value, list) or not value:
             raise InputError(

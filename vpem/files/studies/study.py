@@ -225,7 +225,6 @@ def _study(
     features: dict[str, tuple[str, ...]],
     listens: dict[str, tuple[str, int]],
 ) -> Study:
-    """Make a study of a text whose signature is right."""
     version = head.text("vpem")
     if head.count("format") != FORMAT:
         raise InputError(f"{path} was made by vpem {version}, whose studies are of another format")
@@ -290,7 +289,6 @@ def check_member(fields: Fields) -> Member:
 
 
 def _relay(text: Signed, path: Path) -> Member | None:
-    """Return the member that passes messages on, if there is one."""
     table = text.content.pop("relay", None)
     if table is None:
         return None
@@ -314,7 +312,6 @@ def _revoked(table: Any, path: Path) -> dict[str, str]:
 
 
 def _options(content: Report, path: Path) -> dict[str, dict[str, Any]]:
-    """Return the tables of commands, which are all that is left."""
     found: dict[str, dict[str, Any]] = {}
     for command, table in content.items():
         if not COMMAND.fullmatch(command) or not isinstance(table, dict):
