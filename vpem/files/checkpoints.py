@@ -402,7 +402,13 @@ class FileSaver:
                 if self._gone_on and found["facts"].get("processes") != self.size:
                     self.former[found["generation"]] = found["run"]
                     continue
-                self._check_size(found["facts"].get("processes"))
+                then = found["facts"].get("processes")
+                if then != self.size:
+                    raise InputError(
+                        f"the checkpoint {self.name!r} belongs to a run in {then} process"
+                        f"{'' if then == 1 else 'es'}, not in {self.size}; use as many, or ",
+                        *RESTART,
+                    )
                 states[found["generation"]] = (file, found)
         if damaged and not states:
             raise damaged[0]
@@ -435,14 +441,6 @@ class FileSaver:
             # What others do not have is given up: it must not push out what all have.
             os.replace(self.before, self.path)
 
-    def _check_size(self, then: object) -> None:
-        if then != self.size:
-            raise InputError(
-                f"the checkpoint {self.name!r} belongs to a run in {then} process"
-                f"{'' if then == 1 else 'es'}, not in {self.size}; use as many, or ",
-                *RESTART,
-            )
-
     def begin(self, facts: State) -> None:
         """Raise InputError if the state found belongs to a run with other facts than these."""
         facts = {"vpem": vpem.__version__, **facts, "processes": self.size}
@@ -455,7 +453,7 @@ class FileSaver:
             if name in MAY_DIFFER or one == other:
                 continue
             change = f" was {one!r}, now it is {other!r}"
-            if _is_sum(one) and _is_sum(other):
+            if all(isinstance(fact, str) and fact.startswith("sum ") for fact in (one, other)):
                 change = " is not the same"
             raise InputError(
                 f"the checkpoint {self.name!r} belongs to another run: ",
@@ -485,10 +483,6 @@ class FileSaver:
         if self._gone_on and self.before is not None:
             self.before.unlink(missing_ok=True)
         self._gone_on = False
-
-
-def _is_sum(value: object) -> bool:
-    return isinstance(value, str) and value.startswith("sum ")
 
 
 def describe_run(recipe: str, X: Any, row_weights: Any, network: Any, **options: Any) -> State:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem.errors import FileError, InputError, shorten
 from vpem.files.hdf5 import (
@@ -162,23 +161,16 @@ def _element(group: h5py.Group, name: str, field: Field, place: Place, sizes: Si
             place.refuse(f"{count} strings or numbers", f"{len(values)}")
         return values
     assert isinstance(field, Array)
-    return _array(group, name, field, place, sizes)
-
-
-def _array(
-    group: h5py.Group, name: str, field: Array, place: Place, sizes: Sizes
-) -> NDArray[np.generic]:
-    """Read an array whose type and shape are right, in the type that all of its kind have."""
     shape = [sizes.get(one) if isinstance(one, str) else one for one in field.shape]
     known = [one if isinstance(one, int) else None for one in shape]
     whole = field.kind == "i"
-    values = read_array(group, name, shape=known, kinds="iu" if whole else field.kind)
-    if whole:
-        values = np.minimum(values, np.uint64(LARGEST)) if values.dtype.kind == "u" else values
+    array = read_array(group, name, shape=known, kinds="iu" if whole else field.kind)
+    if whole and array.dtype.kind == "u":
+        array = np.minimum(array, np.uint64(LARGEST))
     with np.errstate(over="ignore"):
-        values = values.astype(np.int64 if whole else np.float64, copy=False)
-    check(field, values, place, sizes)
-    return values
+        array = array.astype(np.int64 if whole else np.float64, copy=False)
+    check(field, array, place, sizes)
+    return array
 
 
 COUNTED = {"messages": COUNT, "bytes": COUNT, "rounds": COUNT}

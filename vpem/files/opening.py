@@ -69,17 +69,6 @@ def check_readable(path: PathLike) -> Path:
 
 
 @contextmanager
-def open_regular(path: PathLike) -> Iterator[BufferedReader]:
-    """Open a regular file to read its bytes; links to one are followed.
-
-    What is opened is looked at, not what the name stood for before.
-    """
-    file = open_plain(path)
-    with file:
-        yield file
-
-
-@contextmanager
 def open_text(path: PathLike) -> Iterator[TextIO]:
     """Open a regular UTF-8 file that is not empty, to read its lines as they are."""
     check_readable(path)
@@ -87,8 +76,11 @@ def open_text(path: PathLike) -> Iterator[TextIO]:
         yield text
 
 
-def open_plain(path: PathLike) -> BufferedReader:
-    """Open a regular file to read its bytes; the caller closes it. See `open_regular`."""
+def open_regular(path: PathLike) -> BufferedReader:
+    """Open a regular file to read its bytes; links to one are followed.
+
+    What is opened is looked at, not what the name stood for before.
+    """
     name = os.fspath(path)
     if not name:
         raise FileError("'' does not exist")
@@ -97,10 +89,14 @@ def open_plain(path: PathLike) -> BufferedReader:
     except (OSError, ValueError) as error:
         raise FileError(_why(name, error)) from error
     mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(descriptor)
-        raise FileError(f"{name} is {_kind(mode)}")
-    return os.fdopen(descriptor, "rb")
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise FileError(f"{name} is a folder, not a file")
+    kinds = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
+    what = next((word for test, word in kinds if test(mode)), "something else")
+    raise FileError(f"{name} is not an ordinary file but {what}; save its content to a file first")
 
 
 def _why(name: str, error: Exception) -> str:
@@ -112,14 +108,6 @@ def _why(name: str, error: Exception) -> str:
     if number == errno.ENXIO:  # sockets, and devices that are not there
         return f"{name} is not an ordinary file"
     return f"{name} cannot be read: {getattr(error, 'strerror', None) or error}"
-
-
-def _kind(mode: int) -> str:
-    if stat.S_ISDIR(mode):
-        return "a folder, not a file"
-    kinds = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
-    what = next((word for test, word in kinds if test(mode)), "something else")
-    return f"not an ordinary file but {what}; save its content to a file first"
 
 
 def read_bytes(path: PathLike, times: int = 1) -> bytes:
@@ -223,7 +211,7 @@ def open_unpacked(path: PathLike) -> BinaryIO:
     `read_limit`).
     """
     with ExitStack() as stack:
-        file = stack.enter_context(open_plain(path))
+        file = stack.enter_context(open_regular(path))
         packing = packing_of(file.read(6))
         file.seek(0)
         if packing is None:

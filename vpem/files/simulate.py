@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +11,8 @@ from vpem.checks import check_int, check_memory
 from vpem.errors import InputError, Setting
 from vpem.files.datasets import Dataset, default_names
 from vpem.network.partition import contiguous
+
+Doubles = NDArray[np.float64]
 
 BLOCK_ROWS = 1 << 15
 PROBES = 20_000  # points at which the overlap of a candidate mixture is estimated
@@ -30,7 +31,7 @@ def simulate(
     n_agents: int | None = None,  # of contiguous features
     weights: ArrayLike | None = None,  # (K,); equal by default
     seed: int = 0,
-) -> tuple[Dataset, dict[str, NDArray[np.float64]]]:
+) -> tuple[Dataset, dict[str, Doubles]]:
     """Draw a dataset from a random mixture with a chosen overlap; the truth is returned beside it.
 
     The overlap is the Bayes error of the mixture: the probability that the most probable component
@@ -50,7 +51,15 @@ def simulate(
     check_memory(16 * n_components * n_features**2, "the covariances of the mixture")
     pi = _weights(weights, n_components)
     if n_components > 1:
-        _check_overlap(overlap, 1.0 - float(pi.max()))
+        # To the accuracy of the estimate.
+        most = 1.0 - float(pi.max())
+        number = isinstance(overlap, int | float | np.number) and not isinstance(overlap, bool)
+        if not number or not 0.0 < overlap < most * (1.0 - 1e-6):
+            raise InputError(
+                Setting("overlap"),
+                f" must lie above 0 and below {most:.4g} (one minus the largest weight), got "
+                f"{overlap!r}",
+            )
     partition = None if n_agents is None else contiguous(n_features, n_agents)
     check_memory(8 * n_samples * n_features, f"a dataset of {n_samples} x {n_features}")
     shape_seed, probe_seed, draw_seed = np.random.SeedSequence(int(seed)).spawn(3)
@@ -66,7 +75,15 @@ def simulate(
 
         def error_at(scale: float) -> float:
             means, roots, _ = family(scale)
-            return _expected_error(_place(probes, probe_noise, means, roots), pi, means, roots)
+            X = _place(probes, probe_noise, means, roots)
+            logs = np.empty((PROBES, pi.size))
+            for k in range(pi.size):
+                _, log_root = np.linalg.slogdet(roots[k])
+                white = (X - means[k]) @ np.linalg.inv(roots[k])
+                logs[:, k] = np.log(pi[k]) - log_root - 0.5 * np.einsum("ij,ij->i", white, white)
+            odds = np.exp(logs - logs.max(axis=1, keepdims=True))
+            total = odds.sum(axis=1)
+            return float(np.mean((total - 1.0) / total))  # of 1 - max_k P(k | x)
 
         scale = _bisect(error_at, overlap)
         error = error_at(scale)
@@ -79,12 +96,9 @@ def simulate(
         rows = slice(start, min(start + BLOCK_ROWS, n_samples))
         noise = rng.standard_normal((rows.stop - rows.start, n_features))
         X[rows] = _place(labels[rows], noise, means, roots)
+    source = f"simulated with seed {seed}"
     dataset = Dataset(
-        X,
-        default_names(n_features),
-        labels=labels,
-        partition=partition,
-        source=f"simulated with seed {seed}",
+        X, default_names(n_features), labels=labels, partition=partition, source=source
     )
     covariances = np.swapaxes(roots, 1, 2) @ roots
     truth = {
@@ -98,7 +112,7 @@ def simulate(
 
 def _family(
     n_components: int, n_features: int, rng: np.random.Generator
-) -> Callable[[float], tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]]:
+) -> Callable[[float], tuple[Doubles, Doubles, Doubles]]:
     """Draw a family of mixtures and return the map from its scale to a member.
 
     The map gives the means (K, d) and the roots ``R`` (K, d, d) of the covariances ``R^T R``
@@ -113,9 +127,7 @@ def _family(
     bends = BEND * (bends + np.swapaxes(bends, 1, 2)) / (2.0 * n_features)
     logs, frames = np.linalg.eigh(bends)
 
-    def member(
-        scale: float,
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    def member(scale: float) -> tuple[Doubles, Doubles, Doubles]:
         halves = np.exp(min(scale, 1.0) * logs)
         roots = (frames * halves[:, None, :]) @ np.swapaxes(frames, 1, 2)
         return scale * directions, roots, common
@@ -123,35 +135,13 @@ def _family(
     return member
 
 
-def _place(
-    labels: NDArray[np.intp],
-    noise: NDArray[np.float64],
-    means: NDArray[np.float64],
-    roots: NDArray[np.float64],
-) -> NDArray[np.float64]:
+def _place(labels: NDArray[np.intp], noise: Doubles, means: Doubles, roots: Doubles) -> Doubles:
     """Turn standard normal rows into draws from the components that the labels name."""
     X = np.empty_like(noise)
     for k in range(means.shape[0]):
         rows = labels == k
         X[rows] = noise[rows] @ roots[k] + means[k]
     return X
-
-
-def _expected_error(
-    X: NDArray[np.float64],
-    pi: NDArray[np.float64],
-    means: NDArray[np.float64],
-    roots: NDArray[np.float64],
-) -> float:
-    """Return the mean of ``1 - max_k P(k | x)`` over the rows of ``X``."""
-    logs = np.empty((X.shape[0], pi.size))
-    for k in range(pi.size):
-        _, log_root = np.linalg.slogdet(roots[k])
-        white = (X - means[k]) @ np.linalg.inv(roots[k])
-        logs[:, k] = np.log(pi[k]) - log_root - 0.5 * np.einsum("ij,ij->i", white, white)
-    odds = np.exp(logs - logs.max(axis=1, keepdims=True))
-    total = odds.sum(axis=1)
-    return float(np.mean((total - 1.0) / total))
 
 
 def _bisect(error_at: Callable[[float], float], overlap: float) -> float:
@@ -172,7 +162,7 @@ def _bisect(error_at: Callable[[float], float], overlap: float) -> float:
     return 0.5 * (low + high)
 
 
-def _weights(weights: ArrayLike | None, n_components: int) -> NDArray[np.float64]:
+def _weights(weights: ArrayLike | None, n_components: int) -> Doubles:
     if weights is None:
         return np.full(n_components, 1.0 / n_components)
     pi = np.asarray(weights, dtype=np.float64)
@@ -182,14 +172,3 @@ def _weights(weights: ArrayLike | None, n_components: int) -> NDArray[np.float64
             f"weights must be {n_components} positive numbers that sum to 1, got {weights!r}"
         )
     return np.asarray(pi / pi.sum())
-
-
-def _check_overlap(overlap: Any, most: float) -> None:
-    """Raise InputError unless the overlap can be reached (to the accuracy of the estimate)."""
-    number = isinstance(overlap, int | float | np.number) and not isinstance(overlap, bool)
-    if not number or not 0.0 < overlap < most * (1.0 - 1e-6):
-        raise InputError(
-            Setting("overlap"),
-            f" must lie above 0 and below {most:.4g} (one minus the largest weight), got "
-            f"{overlap!r}",
-        )

@@ -36,13 +36,10 @@ from vpem.settings import ALIGNMENTS
 Tokens = NDArray[np.bytes_]
 """Ids, or hashes of them, as bytes of fixed width."""
 
-
 SHORTEST_KEY = 32  # bytes
-
 
 STRETCHED: dict[str, int] = {"n": 1 << 15, "r": 8, "p": 1, "maxmem": 1 << 26, "dklen": 32}
 """By scrypt (RFC 7914): each guess at a typed key takes 0.1 s and 32 MB."""
-
 
 LEAST_SHARE = 0.1  # of the smallest party; fewer rows in common are warned about
 
@@ -268,9 +265,7 @@ def match(tokens: Sequence[Tokens]) -> tuple[list[Any], int | None]:
     return [place[kept] for place in where], alone
 
 
-FALSE_POSITIVES = (
-    1e-12  # a parameter of the set intersection, which has none here: it sends raw sets
-)
+FALSE_POSITIVES = 1e-12  # a parameter of the library, without effect: it sends raw sets here
 POINT_BYTES = 35  # of an encrypted id in a message: a point of P-256, and what says that it is one
 
 

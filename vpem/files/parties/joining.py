@@ -370,10 +370,10 @@ def join_parties(
         common: Report = {"partition": partition, "sample_weight": weights, "source": source}
         common |= {"kinds": kinds, **labels_of_fit}
         return Share(X, names, ids, homes=homes, **common), found
-    labelled = [party for party, holding in held.items() if holding.labels is not None]
+    labelled = [(party, one.labels) for party, one in held.items() if one.labels is not None]
     labels = None
-    if len(labelled) == 1 and (found.rows[labelled[0]] >= 0).all():
-        labels = _column(held[labelled[0]].labels)[found.rows[labelled[0]]]
+    if len(labelled) == 1 and (found.rows[labelled[0][0]] >= 0).all():
+        labels = labelled[0][1][found.rows[labelled[0][0]]]
     dataset = Dataset(
         X,
         names,
@@ -406,19 +406,13 @@ def _empty(
     return np.empty(shape, dtype=dtype)
 
 
-def _column(values: Labels | None) -> Labels:
-    assert values is not None
-    return values
-
-
 def _joined_ids(held: Mapping[int, Holding], found: Alignment) -> Labels | None:
     """Return what the joined rows are called: as the first party that has them calls them."""
-    having = [party for party, holding in held.items() if holding.ids is not None]
-    if not having:
+    columns = {party: one.ids for party, one in held.items() if one.ids is not None}
+    if not columns:
         return None
-    columns = [_column(held[party].ids) for party in having]
-    ids = np.empty(found.n_samples, dtype=np.result_type(*columns))
-    for party, column in reversed(list(zip(having, columns, strict=True))):
+    ids = np.empty(found.n_samples, dtype=np.result_type(*columns.values()))
+    for party, column in reversed(columns.items()):
         there = found.rows[party] >= 0
         ids[there] = column[found.rows[party][there]]
     return ids

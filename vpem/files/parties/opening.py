@@ -273,7 +273,15 @@ def open_party(
             if tell is not None:
                 tell(dataset, party.table, party.kept)
             datasets.append(dataset)
-        gaps = None if keep_empty else _gaps_of(party, datasets, on_disk)
+        gaps = None
+        for dataset in datasets:
+            looked_at = on_disk or not isinstance(dataset.X, FileMatrix)
+            if gaps is None and looked_at and not keep_empty:
+                try:
+                    check_finite(dataset.X, dataset.feature_names, MARGINALIZED)
+                except InputError as error:
+                    place = f"party {party.name!r}: {dataset.source}: "
+                    gaps = InputError(place, *error.parts)
         names = datasets[0].feature_names
         arranged = [_arranged(dataset, names, datasets[0].source) for dataset in datasets]
         parts, kinds = settle_party(party, datasets, arranged, names)
@@ -328,17 +336,6 @@ def _known(party: Party, datasets: Sequence[Dataset], ids: Labels | None) -> Som
             raise InputError("its files differ in what their labels for the fit are")
         together = SomeLabels(np.concatenate(columns), there[0].names)
     return settle_labels(together, datasets, ids, party.table, party.folder)
-
-
-def _gaps_of(party: Party, datasets: Sequence[Dataset], on_disk: bool) -> InputError | None:
-    """Return what is to be said of the first file with a missing value."""
-    for dataset in datasets:
-        if on_disk or not isinstance(dataset.X, FileMatrix):
-            try:
-                check_finite(dataset.X, dataset.feature_names, MARGINALIZED)
-            except InputError as error:
-                return InputError(f"party {party.name!r}: {dataset.source}: ", *error.parts)
-    return None
 
 
 def _arranged(dataset: Dataset, names: Sequence[str], first: str) -> Any:

@@ -315,12 +315,6 @@ def write_study(study: Study, identity: Identity, *, force: bool = True) -> None
     """Sign a study and write it to its path, completely or not at all; only the organiser may."""
     if certificate_of(identity) != study.member(study.organiser).certificate:
         raise InputError(f"{study.name} is signed by {study.organiser}, not by {identity.name}")
-    text = signed_text("study", _study_body(study), {"ed25519": key_of(identity)})
-    with atomic_write(study.path, force) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
-
-
-def _study_body(study: Study) -> str:
     parts = [
         f"# A study of vpem. Look at it: vpem study show {study.path.name}\n"
         "# It is signed: any change makes it void.\n",
@@ -349,7 +343,9 @@ def _study_body(study: Study) -> str:
         table_of("[[former]]", {"certificate": pem_of(one.certificate), "ed25519": one.signature})
         for one in study.former
     ]
-    return "\n".join(parts)
+    text = signed_text("study", "\n".join(parts), {"ed25519": key_of(identity)})
+    with atomic_write(study.path, force) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def member_table(
@@ -504,12 +500,7 @@ def check_request(study: Study, request: MembershipRequest) -> str:
             f"the certificate of {member.name} is valid from {moment(begins)} until {moment(ends)},"
             f" and it is {moment(datetime.now(UTC))}"
         )
-    return _kind(study, request)
-
-
-def _kind(study: Study, request: MembershipRequest) -> str:
-    """Return what a request would do, or raise InputError if its name is another member's."""
-    name = request.member.name
+    name = member.name
     same = [one for one in study.roster.members if one.name.lower() == name.lower()]
     if not same:
         if len(study.roster.members) >= MOST_MEMBERS:
@@ -538,7 +529,14 @@ def approved(study: Study, request: MembershipRequest) -> Study:
         if kind == "renew":
             revoked[fingerprint(members[rank].certificate)] = moment(datetime.now(UTC))
             if member.name == study.organiser:
-                former = (*former, _former(study, member.certificate))
+                if len(former) >= MOST_FORMER:
+                    raise InputError(
+                        f"the organiser of {study.name} was renewed {MOST_FORMER} times already"
+                    )
+                identity = known_identity(study, study.organiser)
+                text = succession(study.id, member.certificate)
+                signature = sign(key_of(identity), "successor", text)
+                former = (*former, Former(certificate_of(identity), signature))
         members[rank] = member
     features = {**study.features, member.name: request.features}
     listens = {name: door for name, door in study.listens.items() if name != member.name}
@@ -546,15 +544,6 @@ def approved(study: Study, request: MembershipRequest) -> Study:
         listens[member.name] = request.listen
     made = _next(study, members, revoked)
     return replace(made, features=features, listens=listens, former=former)
-
-
-def _former(study: Study, following: bytes) -> Former:
-    """Return the organiser's present certificate as a former one, which names its successor."""
-    if len(study.former) >= MOST_FORMER:
-        raise InputError(f"the organiser of {study.name} was renewed {MOST_FORMER} times already")
-    identity = known_identity(study, study.organiser)
-    signature = sign(key_of(identity), "successor", succession(study.id, following))
-    return Former(certificate_of(identity), signature)
 
 
 def revoked(study: Study, name: str) -> Study:

@@ -60,26 +60,17 @@ def address_of(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     number = read_int(port) or 0
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not (
-        colon and 0 < number < 1 << 16 and (_is_host(host) or (_is_six(bare) and bare != host))
-    ):
+    labels = host.removesuffix(".").split(".")
+    is_host = len(host) <= LONGEST_HOST and all(LABEL.fullmatch(label) for label in labels)
+    if bare != host:
+        with suppress(ValueError):
+            is_host = ipaddress.ip_address(bare).version == 6
+    if not (colon and 0 < number < 1 << 16 and is_host):
         raise InputError(
             f"an address must be a host and a port from 1 to 65535, such as hub.org:443, got "
             f"{brief(text)}"
         )
     return bare, number
-
-
-def _is_host(text: str) -> bool:
-    labels = text.removesuffix(".").split(".")
-    return len(text) <= LONGEST_HOST and all(LABEL.fullmatch(label) for label in labels)
-
-
-def _is_six(text: str) -> bool:
-    try:
-        return ipaddress.ip_address(text).version == 6
-    except ValueError:
-        return False
 
 
 def moment(time: datetime) -> str:
@@ -295,7 +286,14 @@ def parse_certificate(text: str, name: str | None = None) -> bytes:
             found = x509.load_pem_x509_certificate(text.encode())
             found.not_valid_before_utc, found.not_valid_after_utc, found.extensions  # noqa: B018
             _key_in(found).verify(found.signature, found.tbs_certificate_bytes)
-            _check_signs_no_others(found)
+            # TLS would accept every certificate that an authority has signed.
+            values = [one.value for one in found.extensions]
+            limits = [one for one in values if isinstance(one, x509.BasicConstraints)]
+            if not limits or limits[0].ca:
+                raise InputError(
+                    "the certificate may sign others (it does not say CA:FALSE), and those of "
+                    "members do not; make one by 'vpem party init'"
+                )
             called = _name_in(found)
             made = found.public_bytes(Encoding.DER)
     except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
@@ -320,21 +318,6 @@ def _key_in(certificate: Certificate) -> Ed25519PublicKey:
             "the certificate has a key of another kind than Ed25519; make one by 'vpem party init'"
         )
     return key
-
-
-def _check_signs_no_others(certificate: Certificate) -> None:
-    """Refuse an authority: TLS would accept every certificate that it has signed."""
-    from cryptography import x509
-
-    try:
-        found = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
-    except x509.ExtensionNotFound:
-        found = None
-    if found is None or found.ca:
-        raise InputError(
-            "the certificate may sign others (it does not say CA:FALSE), and those of members do "
-            "not; make one by 'vpem party init'"
-        )
 
 
 def public_key_of(certificate: bytes) -> Ed25519PublicKey:

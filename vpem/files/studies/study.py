@@ -209,29 +209,20 @@ def read_study(path: PathLike) -> Study:
             "get it again from there (changes are made by 'vpem study')"
         )
     text.signature.end()
-    study = _study(text, path, head, members, organiser, features, listens)
-    if path.name != f"{study.name}.toml":
-        raise FileError(f"{path} is the study {study.name}; call its file {study.name}.toml")
-    check_known(study, text)
-    return study
-
-
-def _study(
-    text: Signed,
-    path: Path,
-    head: Fields,
-    members: tuple[Member, ...],
-    organiser: str,
-    features: dict[str, tuple[str, ...]],
-    listens: dict[str, tuple[str, int]],
-) -> Study:
     version = head.text("vpem")
     if head.count("format") != FORMAT:
         raise InputError(f"{path} was made by vpem {version}, whose studies are of another format")
     name, edition = head.read("name", check_name), head.count("edition")
     number = head.hexadecimal("id", 32)
     former = former_of(text, path)
-    revoked = _revoked(text.content.pop("revoked", {}), path)
+    table = text.content.pop("revoked", {})
+    if not isinstance(table, dict) or len(table) > MOST_MEMBERS:
+        raise InputError(f"{path}: [revoked] must be a table of at most {MOST_MEMBERS} entries")
+    fields = Fields(table, f"{path}: [revoked]")
+    for mark in table:
+        if not re.fullmatch("[0-9a-f]{64}", mark):
+            raise InputError(f"{path}: [revoked] must have fingerprints, got {mark[:80]!r}")
+    revoked = {mark: fields.time(mark) for mark in table}
     relay = _relay(text, path)
     roster = Roster(number, name, edition, members, relay, revoked, text=digest_of(text))
     study = Study(
@@ -245,6 +236,9 @@ def _study(
     for member in members:
         if fingerprint(member.certificate) in revoked:
             raise InputError(f"{path}: the certificate of {member.name} is revoked")
+    if path.name != f"{name}.toml":
+        raise FileError(f"{path} is the study {name}; call its file {name}.toml")
+    check_known(study, text)
     return study
 
 
@@ -298,17 +292,6 @@ def _relay(text: Signed, path: Path) -> Member | None:
     if relay.address is None:
         raise InputError(f"{path}: [relay] has no address")
     return Member(relay.name, relay.certificate, relay.address, holds=False)
-
-
-def _revoked(table: Any, path: Path) -> dict[str, str]:
-    """Return the fingerprints of certificates that hold no more, and since when."""
-    if not isinstance(table, dict) or len(table) > MOST_MEMBERS:
-        raise InputError(f"{path}: [revoked] must be a table of at most {MOST_MEMBERS} entries")
-    fields = Fields(table, f"{path}: [revoked]")
-    for name in table:
-        if not re.fullmatch("[0-9a-f]{64}", name):
-            raise InputError(f"{path}: [revoked] must have fingerprints, got {name[:80]!r}")
-    return {name: fields.time(name) for name in table}
 
 
 def _options(content: Report, path: Path) -> dict[str, dict[str, Any]]:
