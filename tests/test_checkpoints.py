@@ -339,7 +339,7 @@ def test_another_run_is_refused(tmp_path):
         resumed(data=checksum(np.arange(4)))
     with pytest.raises(InputError, match="extra was None, now it is 1"):
         resumed(extra=1)
-    with pytest.raises(InputError, match="of a run in 1 process, not in 2; take as many"):
+    with pytest.raises(InputError, match="to a run in 1 process, not in 2; use as many"):
         FileSaver(file, resume=True, engine=Turn(0, 2, ()))
 
 

@@ -88,10 +88,7 @@ class MpiEngine:
         self.crowded = False
         self._said: list[Any] = []
 
-    # ---- values --------------------------------------------------------------------------------
-
     def send(self, value: Any, to: int) -> None:
-        """Send a value to another rank."""
         message = np.frombuffer(encode(value), dtype=np.uint8)
         size = np.array([len(message)], dtype=np.int64)
         requests = [self._comm.Isend(size, dest=to), self._comm.Isend(message, dest=to)]
@@ -99,7 +96,6 @@ class MpiEngine:
             self._wait(request)
 
     def recv(self, source: int) -> Any:
-        """Return the value that another rank has sent."""
         size = np.empty(1, dtype=np.int64)
         self._wait(self._comm.Irecv(size, source=source))
         buffer = np.empty(int(size[0]), dtype=np.uint8)
@@ -107,15 +103,12 @@ class MpiEngine:
         return decode(buffer.data)
 
     def send_array(self, values: NDArray[Any], to: int) -> None:
-        """Send an array, without a word of what it is, to another rank."""
         self._wait(self._comm.Isend(values, dest=to))
 
     def recv_array(self, values: NDArray[Any], source: int) -> None:
-        """Receive an array that another rank has sent, of this shape and kind, in its place."""
         self._wait(self._comm.Irecv(values, source=source))
 
     def bcast(self, value: Any, root: int = 0) -> Any:
-        """Return, on every rank, the root's value."""
         own = self.rank == root
         buffer = np.array(bytearray(encode(value) if own else b""), dtype=np.uint8)
         size = np.array([len(buffer)], dtype=np.int64)
@@ -126,11 +119,9 @@ class MpiEngine:
         return value if own else decode(buffer.data)
 
     def bcast_array(self, values: NDArray[Any], root: int = 0) -> None:
-        """Put the root's array, which comes without a word of what it is, in this one's place."""
         self._wait(self._comm.Ibcast(values, root=root))
 
     def allgather(self, value: Any) -> list[Any]:
-        """Return every rank's value on every rank."""
         values = self.gather(value, None)
         assert values is not None
         return values
@@ -153,28 +144,20 @@ class MpiEngine:
         ends = np.cumsum([0, *sizes.tolist()])
         return [decode(buffer[begin:end].data) for begin, end in pairwise(ends)]
 
-    # ---- arrays --------------------------------------------------------------------------------
-
     def allreduce(self, values: NDArray[Any], op: str = "sum") -> NDArray[Any]:
-        """Return the "sum" or the "max" of all ranks' arrays."""
         total = np.array(values, order="C")
         self._wait(self._comm.Iallreduce(MPI.IN_PLACE, total, op=OPERATIONS[op]))
         return total
 
     def iallreduce(self, values: NDArray[Any]) -> _Pending:
-        """Begin to add all ranks' arrays, in place."""
         return _Pending(self, self._comm.Iallreduce(MPI.IN_PLACE, values, op=MPI.SUM))
 
     def neighbours(self, ranks: Sequence[int]) -> _Neighbours:
-        """Join this rank with those that it exchanges with, who name it too."""
         self.barrier()  # what follows cannot be waited for with a deadline
         return _Neighbours(self, self._comm.Create_dist_graph_adjacent(list(ranks), list(ranks)))
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
         self._wait(self._comm.Ibarrier())
-
-    # ---- waiting -------------------------------------------------------------------------------
 
     def _wait(self, request: Any) -> None:
         polls = 0
@@ -234,8 +217,6 @@ class MpiEngine:
             "): it is stopped, or still computing; look at its machine, or allow more time",
         )
 
-    # ---- the end -------------------------------------------------------------------------------
-
     def part(self, reason: str, patient: bool = True, code: int = 2) -> bool:
         """Report to the first rank why this one ends; there, return whether all end for that."""
         number = zlib.crc32(reason.encode())
@@ -252,7 +233,6 @@ class MpiEngine:
         return heard == [number] * (self.size - 1)
 
     def abort(self, code: int) -> None:
-        """End all ranks with this code."""
         self._given.Abort(code)
         os._exit(code)
 
@@ -265,7 +245,6 @@ class _Pending:
         self._request = request
 
     def wait(self) -> None:
-        """Wait until it is done; raises StalledError if a rank does not answer."""
         self._engine._wait(self._request)
 
 
@@ -279,6 +258,5 @@ class _Neighbours:
     def ialltoallv(
         self, sent: Floats, n_sent: Sequence[int], received: Floats, n_received: Sequence[int]
     ) -> _Pending:
-        """Begin to send each neighbour its run of the values in ``sent``, and to receive others."""
         request = self._comm.Ineighbor_alltoallv([sent, n_sent], [received, n_received])
         return _Pending(self._engine, request)

@@ -242,21 +242,21 @@ class Placement:
             parts = engine.gather(values, int(self.nodes[to]))
         if parts is None:
             return None
+
+        def is_at(agent: object, node: int) -> bool:
+            if not isinstance(agent, int | np.integer) or not 0 <= int(agent) < len(self.nodes):
+                return False
+            return int(self.nodes[int(agent)]) == node
+
         gathered = {}
         for node, part in enumerate(parts):
-            if not isinstance(part, dict) or not all(self._is_at(agent, node) for agent in part):
+            if not isinstance(part, dict) or not all(is_at(agent, node) for agent in part):
                 raise InputError(
                     f"{engine.names[node]} has sent something else than what it has; are all of "
                     "the same version of vpem?"
                 )
             gathered.update(part)
         return dict(sorted(gathered.items()))
-
-    def _is_at(self, agent: object, node: int) -> bool:
-        """Whether this is an agent, and lives in a process."""
-        if not isinstance(agent, int | np.integer) or not 0 <= int(agent) < len(self.nodes):
-            return False
-        return int(self.nodes[int(agent)]) == node
 
     def allgather(self, values: dict[int, T]) -> dict[int, T]:
         """Bring together, in every process, what agents have."""

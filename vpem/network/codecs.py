@@ -246,9 +246,6 @@ def _checked(keys: Keys, rows: Values) -> Keys:
     return keys
 
 
-# ---- dithering ----------------------------------------------------------------------------------
-
-
 class _Dithered(_Packed):
     """A norm for every bucket, and of each value its sign and a level, rounded at random."""
 
@@ -345,9 +342,6 @@ class BlockTernary(_Dithered):
         return ratio * (1 + ROUNDING) - 1
 
 
-# ---- natural compression ------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Natural(_Packed):
     """Short floating point numbers, rounded at random (natural compression): unbiased.
@@ -398,9 +392,6 @@ class Natural(_Packed):
 
     def _transmit(self, rows: Values, keys: Keys, out: Values, bad: Flags, n_threads: int) -> None:
         natural_transmit(rows, keys, self._mantissa, out, bad, n_threads)
-
-
-# ---- some of the values -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -471,9 +462,6 @@ class RandK(_Sparse):
         return n / self.n_kept(n) * (1 + ROUNDING**2 / 4) - 1 if n else 0.0
 
 
-# ---- casts --------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Cast(_Packed):
     """Floating point numbers, rounded to nearest."""
@@ -513,9 +501,6 @@ class Cast(_Packed):
 
     def _transmit(self, rows: Values, keys: Keys, out: Values, bad: Flags, n_threads: int) -> None:
         cast_transmit(rows, self.itemsize, out, bad, n_threads)
-
-
-# ---- by name ------------------------------------------------------------------------------------
 
 
 def _count(what: str, word: str, text: str, most: int = MOST, least: int = 1) -> int:

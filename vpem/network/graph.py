@@ -321,24 +321,6 @@ def make_graph(
     check_memory(BYTES_OF_AGENT * n, f"a graph of {n} agents")
     rng = check_seed(seed)
     agents = agent_labels(names)
-    _check_options(topology, n, radius, mean_degree)
-    if topology == "star":
-        spokes = np.column_stack([np.arange(n), np.full(n, n)])
-        return Graph(n, spokes, topology, agents, has_server=True)
-    for _ in range(DRAWS):
-        pairs, positions = _draw(topology, n, rng, radius, mean_degree)
-        graph = Graph(n, sorted_edges(pairs, n), topology, agents, positions)
-        if len(components(graph)) == 1:
-            return graph
-    option = "mean_degree" if radius is None else "radius"
-    raise InputError(
-        f"none of {DRAWS} {topology} graphs of {n} agents was connected: raise ",
-        Setting(option),
-        f" (the last one had {graph.mean_degree:.3g} neighbours an agent)",
-    )
-
-
-def _check_options(topology: str, n: int, radius: float | None, mean_degree: float | None) -> None:
     for option, value, users, most in (
         ("radius", radius, ("geometric",), None),
         ("mean_degree", mean_degree, SPARSE, n - 1),
@@ -364,8 +346,22 @@ def _check_options(topology: str, n: int, radius: float | None, mean_degree: flo
             f"a scale-free graph of {n} agents has a mean degree of {most_connected:.4g} at most,"
             f" which is used in place of {mean_degree}",
             VpemWarning,
-            stacklevel=3,
+            stacklevel=2,
         )
+    if topology == "star":
+        spokes = np.column_stack([np.arange(n), np.full(n, n)])
+        return Graph(n, spokes, topology, agents, has_server=True)
+    for _ in range(DRAWS):
+        pairs, positions = _draw(topology, n, rng, radius, mean_degree)
+        graph = Graph(n, sorted_edges(pairs, n), topology, agents, positions)
+        if len(components(graph)) == 1:
+            return graph
+    option = "mean_degree" if radius is None else "radius"
+    raise InputError(
+        f"none of {DRAWS} {topology} graphs of {n} agents was connected: raise ",
+        Setting(option),
+        f" (the last one had {graph.mean_degree:.3g} neighbours an agent)",
+    )
 
 
 def _draw(
@@ -378,7 +374,21 @@ def _draw(
     if topology == "grid":
         return _grid(n)
     if topology == "geometric":
-        return _geometric(rng.random((n, 2)), degree, radius)
+        from scipy.spatial import cKDTree
+
+        points = rng.random((n, 2))
+        tree = cKDTree(points)
+        if radius is not None:
+            return tree.query_pairs(float(radius), output_type="ndarray"), points
+        # The nearest pairs that make the mean degree.
+        n_pairs = round(n * degree / 2)
+        reach = np.sqrt((degree + 1) / (np.pi * n))
+        nearest = tree.query_pairs(reach, output_type="ndarray")
+        while len(nearest) < n_pairs:
+            reach *= 1.1
+            nearest = tree.query_pairs(reach, output_type="ndarray")
+        length = np.linalg.norm(points[nearest[:, 0]] - points[nearest[:, 1]], axis=1)
+        return nearest[np.argsort(length, kind="stable")[:n_pairs]], points
     if topology == "path" or n <= 2:
         return line, None
     if topology == "cycle":
@@ -393,8 +403,8 @@ def _draw(
     if topology == "erdos-renyi":
         graph = nx.fast_gnp_random_graph(n, degree / (n - 1), seed=seed)
     elif topology == "small-world":
-        nearest = min(max(2 * int(degree / 2 + 0.5), 2), 2 * ((n - 1) // 2))
-        graph = nx.watts_strogatz_graph(n, nearest, 0.1, seed=seed)
+        each = min(max(2 * int(degree / 2 + 0.5), 2), 2 * ((n - 1) // 2))
+        graph = nx.watts_strogatz_graph(n, each, 0.1, seed=seed)
     else:
         new = one[1:]
         m = int(new[np.argmin(np.abs(2 * new * (n - new) / n - degree))])
@@ -411,22 +421,3 @@ def _grid(n: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
     down = one[: max(n - columns, 0)]
     edges = np.concatenate([[right, right + 1], [down, down + columns]], axis=1).T
     return edges, np.column_stack([one % columns, one // columns]).astype(np.float64)
-
-
-def _geometric(
-    points: NDArray[np.float64], degree: float, radius: float | None
-) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Join the points nearer than ``radius``, or the nearest pairs that make the mean degree."""
-    from scipy.spatial import cKDTree
-
-    tree = cKDTree(points)
-    if radius is not None:
-        return tree.query_pairs(float(radius), output_type="ndarray"), points
-    n_pairs = round(len(points) * degree / 2)
-    reach = np.sqrt((degree + 1) / (np.pi * len(points)))
-    pairs = tree.query_pairs(reach, output_type="ndarray")
-    while len(pairs) < n_pairs:
-        reach *= 1.1
-        pairs = tree.query_pairs(reach, output_type="ndarray")
-    length = np.linalg.norm(points[pairs[:, 0]] - points[pairs[:, 1]], axis=1)
-    return pairs[np.argsort(length, kind="stable")[:n_pairs]], points

@@ -99,39 +99,16 @@ def find_hubs(
     n = graph.n_agents
     if hops == 0:
         return [Hub(agent, (agent,)) for agent in range(n)]
-    hubs = [Hub(n, tuple(range(n)))] if graph.has_server else _extract(graph, hops, rng)
-    if warn:
-        warn_of_one(graph, hubs, hops)
-    return hubs
-
-
-def warn_of_one(graph: Graph, hubs: Sequence[Hub], hops: int) -> None:
-    """Warn where one node receives the features of all agents."""
-    if len(hubs) == 1 and graph.n_nodes > 1:
-        root = hubs[0].root
-        known = root == graph.n_agents or graph.names
-        who = graph.name(root) if known else f"agent {root}"
-        warnings.warn(
-            f"hops={hops} centralizes the data: {who} receives the raw features of every agent;"
-            " take fewer hops to keep them apart",
-            VpemWarning,
-            stacklevel=3,
-        )
-
-
-def _extract(graph: Graph, hops: int, rng: np.random.Generator) -> list[Hub]:
-    """Return the hubs of a graph without a server, for at least one hop."""
-    n = graph.n_agents
+    hubs = [Hub(n, tuple(range(n)))] if graph.has_server else []
     indptr, indices = graph.adjacency
     reach = min(hops, n)
     removed = np.iinfo(np.int32).max
     stamp = np.zeros(n, np.int32)
     queue = np.empty(n, np.int32)
     mark = 0
-    left = n
-    hubs = []
-    rank = rng.permutation(n).tolist()
-    heap = [(-n, rank[node], node) for node in range(n)]
+    left = 0 if graph.has_server else n
+    rank = rng.permutation(n).tolist() if left else []
+    heap = [(-n, rank[node], node) for node in range(left)]
     heapq.heapify(heap)
     while left:
         bound, order, node = heapq.heappop(heap)
@@ -149,7 +126,23 @@ def _extract(graph: Graph, hops: int, rng: np.random.Generator) -> list[Hub]:
         stamp[members] = removed
         left -= size
         hubs.append(Hub(node, tuple(members.tolist())))
+    if warn:
+        warn_of_one(graph, hubs, hops)
     return hubs
+
+
+def warn_of_one(graph: Graph, hubs: Sequence[Hub], hops: int) -> None:
+    """Warn where one node receives the features of all agents."""
+    if len(hubs) == 1 and graph.n_nodes > 1:
+        root = hubs[0].root
+        known = root == graph.n_agents or graph.names
+        who = graph.name(root) if known else f"agent {root}"
+        warnings.warn(
+            f"hops={hops} centralizes the data: {who} receives the raw features of every agent;"
+            " take fewer hops to keep them apart",
+            VpemWarning,
+            stacklevel=3,
+        )
 
 
 def eccentricities(graph: Graph) -> NDArray[np.intp]:

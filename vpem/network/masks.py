@@ -143,7 +143,18 @@ class PairKeys(OfOneProcess):
         self.here = sorted(own.public)
         self.names = list(names)
         self._own, self._public = own, list(public)
-        self._check_public()
+        first: dict[bytes, int] = {}
+        for party, key in enumerate(public):
+            if party in own.public and key != own.public[party]:
+                raise InputError(
+                    f"the key of {names[party]} for masked sums came back changed; the process "
+                    "that passes keys on does not follow the protocol"
+                )
+            if first.setdefault(key, party) != party:
+                raise InputError(
+                    f"{names[party]} has sent the key of {names[first[key]]} for masked sums as "
+                    "its own; every party makes one itself"
+                )
         # The hash of what all parties agree on: facts of study and sum, and public keys.
         count = len(facts).to_bytes(8, "big")
         fields = map(_field, [PROTOCOL, count, *(fact.encode() for fact in facts), *public])
@@ -155,20 +166,6 @@ class PairKeys(OfOneProcess):
         for party in self.here:
             for other in sorted(elsewhere):
                 self._extracted(party, other)
-
-    def _check_public(self) -> None:
-        first: dict[bytes, int] = {}
-        for party, key in enumerate(self._public):
-            if party in self._own.public and key != self._own.public[party]:
-                raise InputError(
-                    f"the key of {self.names[party]} for masked sums came back changed; the "
-                    "process that passes keys on does not follow the protocol"
-                )
-            if first.setdefault(key, party) != party:
-                raise InputError(
-                    f"{self.names[party]} has sent the key of {self.names[first[key]]} for masked "
-                    "sums as its own; every party makes one itself"
-                )
 
     def _extracted(self, party: int, other: int) -> bytes:
         """Return the secret of a pair, of which its keys are derived (HKDF, extraction)."""
@@ -565,8 +562,6 @@ class Masks(OfOneProcess):
             ring, behind = np.split(ring, [len(ring) - TAG_WORDS * tag[1]])
             tag[0].hear(ring, behind)
         return self.fixed.values(ring, exponents, self._n_threads)
-
-    # ---- parts ----------------------------------------------------------------------------------
 
     def _hear(self, ring: Ring) -> None:
         """Make all further keys depend on a total: who received another one shares none."""

@@ -174,8 +174,12 @@ async def examine(
         if fault.kind == "absent":
             yield Finding(peer, "answer", "note", "not there at present")
             return
-        for finding in _until(fault, peer, relay is None):
-            yield finding
+        kind = {"cut": "tls"}.get(fault.kind, fault.kind)
+        good = {"port": "open", "tls": "1.3", "certificate": "as in the study"}
+        for step in STEPS[: STEPS.index(kind)] if kind in STEPS else ():
+            if relay is None and step in good and kind != "proxy":
+                yield Finding(peer, step, "ok", good[step])
+        yield Finding(peer, kind, "fails", "", str(fault))
         return
     try:
         seen = _seen(opened, member, peer)
@@ -221,20 +225,6 @@ async def _way(met: Met) -> AsyncIterator[Finding]:
     shown = met.host if met.host in places else f"{met.host} is {', '.join(places[:3])}"
     yield Finding(name, "name", "ok", shown)
     yield Finding(name, "proxy", "ok", "none")
-
-
-def _until(fault: Fault, peer: str, direct: bool) -> list[Finding]:
-    """Return the steps up to one that failed."""
-    kind = {"cut": "tls"}.get(fault.kind, fault.kind)
-    good = {"port": "open", "tls": "1.3", "certificate": "as in the study"}
-    made = []
-    for step in STEPS:
-        if step == kind:
-            made.append(Finding(peer, step, "fails", "", str(fault)))
-            break
-        if direct and step in good and kind != "proxy":
-            made.append(Finding(peer, step, "ok", good[step]))
-    return made or [Finding(peer, kind, "fails", "", str(fault))]
 
 
 async def _open(examined: Examined, member: Member, relay: Member | None) -> Called:

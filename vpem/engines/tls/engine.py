@@ -73,22 +73,16 @@ class TlsEngine:
     def timeout(self, seconds: float | None) -> None:
         self._post.timeout = seconds
 
-    # ---- values --------------------------------------------------------------------------------
-
     def send(self, value: Any, to: int) -> None:
-        """Send a value to another member."""
         self._post.put(to, self._pair(self.rank, to), encode(value), self.topic)
 
     def recv(self, source: int) -> Any:
-        """Return the value that another member has sent."""
         return self._read(source, self._pair(source, self.rank))
 
     def send_array(self, values: NDArray[Any], to: int) -> None:
-        """Send an array, without a word of what it is, to another member."""
         self._post.put(to, self._pair(self.rank, to), values.tobytes(), self.topic)
 
     def recv_array(self, values: NDArray[Any], source: int) -> None:
-        """Receive an array that another member has sent, of this shape and kind, in its place."""
         values[...] = self._array(source, self._pair(source, self.rank), values)
 
     def bcast(self, value: Any, root: int = 0) -> Any:
@@ -99,7 +93,6 @@ class TlsEngine:
         return value
 
     def bcast_array(self, values: NDArray[Any], root: int = 0) -> None:
-        """Put the root's array, which comes without a word of what it is, in this one's place."""
         if self.rank != root:
             values[...] = self._hear(
                 root, lambda message, source: self._as(values, message, source)
@@ -117,7 +110,6 @@ class TlsEngine:
         return [value if r == root else self._read(r, tag) for r in range(self.size)]
 
     def allgather(self, value: Any) -> list[Any]:
-        """Return every process's value in every process."""
         if self.outlast is not None and self.outlast.error is not None:
             raise self.outlast.error  # of who is lost there is none
         tag, message = self._together(), encode(value)
@@ -136,8 +128,6 @@ class TlsEngine:
             value if r == self.rank else self._decode(self._opened(r, tag, part), r)
             for r, part in enumerate(parts)
         ]
-
-    # ---- arrays --------------------------------------------------------------------------------
 
     def allreduce(self, values: NDArray[Any], op: str = "sum") -> NDArray[Any]:
         """Return the "sum" or the "max" of all processes' arrays, added in the order of members."""
@@ -190,8 +180,6 @@ class TlsEngine:
             self._post.put(0, tag, part.tobytes(), topic)
         return _Pending(wait)
 
-    # ---- one who is lost -----------------------------------------------------------------------
-
     @property
     def _gone(self) -> set[int]:
         return set() if self.outlast is None else self.outlast.gone
@@ -229,14 +217,10 @@ class TlsEngine:
         raise FewerError
 
     def neighbours(self, ranks: Sequence[int]) -> _Neighbours:
-        """Join this process with those that it exchanges with, who name it too."""
         return _Neighbours(self, ranks)
 
     def barrier(self) -> None:
-        """Wait for all processes."""
         self.allgather(None)
-
-    # ---- the end -------------------------------------------------------------------------------
 
     def part(self, reason: str, patient: bool = True, code: int = 2) -> bool:
         """Send others why this process ends; each says so itself."""
@@ -247,8 +231,6 @@ class TlsEngine:
         """End this process, once what it has sent has arrived; others hear of it by `part`."""
         self._post.close()
         raise SystemExit(code)
-
-    # ---- messages ------------------------------------------------------------------------------
 
     def _together(self) -> int:
         """Number of what all do together next."""

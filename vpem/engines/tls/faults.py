@@ -80,9 +80,6 @@ class Met:
         return f"{self.member.name} ({written_address((self.host, self.port))})"
 
 
-# ---- clocks --------------------------------------------------------------------------------------
-
-
 def others_clock(headers: Any) -> datetime | None:
     """Return the time that an answer (headers of HTTP) was made, by its sender's clock."""
     try:
@@ -139,9 +136,6 @@ def closed(member: Member, opened: Called) -> Fault:
     return Refused(f"{member.name} refuses: {reason}{renew}", kind)
 
 
-# ---- what exceptions mean ------------------------------------------------------------------------
-
-
 def explain(error: BaseException, met: Met, members: Sequence[Member] = ()) -> Fault:
     """Return what an exception of `asyncio`, `ssl` or `websockets` means.
 
@@ -167,10 +161,6 @@ def explain(error: BaseException, met: Met, members: Sequence[Member] = ()) -> F
             "lets no TLS 1.3 pass; try again, then ask who keeps the network",
             "cut",
         )
-    return _unreached(error, met)
-
-
-def _unreached(error: BaseException, met: Met) -> Trouble:
     where, name = met.where, met.member.name
     if isinstance(error, socket.gaierror):
         why = (error.strerror or str(error)).lower()
@@ -246,7 +236,17 @@ def _another(met: Met, members: Sequence[Member]) -> Refused:
             f"{other} listens at the port of {name}"
         )
         return Refused(sentence, "certificate")
-    subject, issuer = ("", "") if met.shown is None else _names(met.shown)
+    subject = issuer = ""
+    if met.shown is not None:
+        from cryptography import x509
+
+        try:
+            read = x509.load_der_x509_certificate(met.shown)
+            subject, issuer = read.subject.rfc4514_string(), read.issuer.rfc4514_string()
+            subject = printable(subject)[:80] or "an empty name"
+            issuer = printable(issuer)[:80] or "an empty name"
+        except ValueError:
+            subject, issuer = "an unreadable name", "an unreadable issuer"
     if subject != issuer:
         sentence = (
             f"something on the way to {where} opens TLS: the certificate shown is issued by "
@@ -260,18 +260,6 @@ def _another(met: Met, members: Sequence[Member]) -> Refused:
         "have the fingerprint read to you",
         "certificate",
     )
-
-
-def _names(certificate: bytes) -> tuple[str, str]:
-    from cryptography import x509
-
-    try:
-        read = x509.load_der_x509_certificate(certificate)
-        names = [read.subject.rfc4514_string(), read.issuer.rfc4514_string()]
-    except ValueError:
-        return "an unreadable name", "an unreadable issuer"
-    subject, issuer = (printable(name)[:80] or "an empty name" for name in names)
-    return subject, issuer
 
 
 def _by_tls(error: ssl.SSLError, met: Met) -> Fault:

@@ -158,7 +158,11 @@ class Link:
         try:
             async with asyncio.timeout(self.here.times.opening):
                 await self._greet(connection)
-            self._up(connection)
+            self.silent = self._since_progress = 0.0
+            self._heard, self.trouble = connection.heard, ""
+            self.left = self.vacant = False
+            self._wake.set()
+            self.here.changed()
             writer = asyncio.create_task(self._write(connection))
             await self._read(connection)
         except (ConnectionClosed, TimeoutError, OSError) as error:
@@ -223,7 +227,15 @@ class Link:
         sentence = self._differs(theirs)
         if sentence:
             await self._refuse(connection, sentence)
-        self._compare(theirs)
+        # The first member says who is left out; else wait until both ends know it.
+        known, reported = set(here.roster.missing), set(theirs.without)
+        if self.rank == 0 and reported > known:
+            here.failed(GoneOn(self.member.name, theirs.without))
+        elif self.rank == 0 and reported != known:
+            self.returned = True
+            here.changed()
+        if reported != known:
+            raise Trouble(f"{self.member.name} has still to hear who is left out")
         if self.session not in ("", theirs.session):
             self.returned = True
             self.here.changed()
@@ -232,17 +244,6 @@ class Link:
             raise Trouble(f"{self.member.name} has not begun again yet")
         self.session = theirs.session
         self.out.rewind(theirs.got)
-
-    def _compare(self, theirs: Hello) -> None:
-        """Hear from the first member who is left out, or wait until both ends know it."""
-        known, reported = set(self.here.roster.missing), set(theirs.without)
-        if self.rank == 0 and reported > known:
-            self.here.failed(GoneOn(self.member.name, theirs.without))
-        elif self.rank == 0 and reported != known:
-            self.returned = True
-            self.here.changed()
-        if reported != known:
-            raise Trouble(f"{self.member.name} has still to hear who is left out")
 
     def _was_refused(self, refusal: Refusal) -> None:
         own, name = self.here.identity.name, self.member.name
@@ -281,14 +282,6 @@ class Link:
         if theirs.text != here.roster.text:
             return here.roster.texts_differ(own, name, theirs.text)
         return ""
-
-    def _up(self, connection: Line) -> None:
-        self.silent = self._since_progress = 0.0
-        self._heard = connection.heard
-        self.trouble = ""
-        self.left = self.vacant = False
-        self._wake.set()
-        self.here.changed()
 
     # ---- the rest of them ------------------------------------------------------------------------
 

@@ -99,19 +99,8 @@ class Switchboard:
         self._lobby = Lobby(roster, identity, self._relay)
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._here = Here(
-            roster,
-            identity,
-            rank,
-            __version__,
-            secrets.token_hex(16),
-            times,
-            arrived,
-            changed,
-            failed,
-            say,
-            clock,
-        )
+        heard = arrived, changed, failed, say, clock
+        self._here = Here(roster, identity, rank, __version__, secrets.token_hex(16), times, *heard)
         self.links = {
             other: Link(self._here, other, self._opener(other))
             for other in range(len(roster.members))
@@ -163,15 +152,15 @@ class Switchboard:
         )
         if listener is not None:
             self._start(door.serve(listener))
-        if self._passer is not None and self._called():
-            self._start(
-                calls(
-                    self._passer,
-                    self._here.identity,
-                    self._roster,
-                    lambda stream: door.admit(stream, "the relay"),
-                )
-            )
+        members = self._roster.members
+        hidden = any(member.address is None for member in members[self._here.rank + 1 :])
+        if self._passer is not None and members[self._here.rank].address is None and hidden:
+            # Some members can only call this one by a relay.
+
+            def admit(stream: socket.socket) -> None:
+                door.admit(stream, "the relay")
+
+            self._start(calls(self._passer, self._here.identity, self._roster, admit))
         self._start(self._tick())
         self._loop.run_forever()
 
@@ -204,22 +193,10 @@ class Switchboard:
             stream = None
             if passer is not None:
                 stream = await through(passer, member, self._here.identity, self._roster)
-            return await dial(
-                own.name,
-                member,
-                self._client,
-                stream,
-                self._here.times.opening,
-                members=self._roster.members,
-            )
+            seconds = self._here.times.opening
+            return await dial(own.name, member, self._client, stream, seconds, members=members)
 
         return open
-
-    def _called(self) -> bool:
-        """Whether there are members who can only call this one by a relay."""
-        members = self._roster.members
-        hidden = any(member.address is None for member in members[self._here.rank + 1 :])
-        return self._passer is not None and members[self._here.rank].address is None and hidden
 
     async def _welcome(self, connection: Answered, path: str) -> None:
         if path != PATH:
@@ -296,19 +273,17 @@ class Switchboard:
         if over or not link.out.kept:
             return 0.0
         if all(message.tag < 0 for message in link.out.kept):
-            # Who has no link, and none that this member can open, hears it from others.
-            near = link.session or link.opens
-            return LINGER[0] if near and not self._gone(link) else 0.0
+            # Who has no link, and none that this member can open, hears it from others; so has a
+            # member that was there and is no longer.
+            if link.session:
+                gone = link.connection is None and (link.left or link.vacant)
+            else:
+                first = self.links.get(0)
+                # The first member answers no one before it has heard from all.
+                met = first is not None and first.incoming.messages > (first.parted is not None)
+                gone = met and link.vacant
+            return LINGER[0] if (link.session or link.opens) and not gone else 0.0
         return LINGER[bool(link.session and not self._here.farewell)]
-
-    def _gone(self, link: Link) -> bool:
-        """Whether a member that was there is no longer, and so has heard why from others."""
-        if link.session:
-            return link.connection is None and (link.left or link.vacant)
-        first = self.links.get(0)
-        # The first member answers no one before it has heard from all.
-        met = first is not None and first.incoming.messages > (first.parted is not None)
-        return met and link.vacant
 
 
 class Post:

@@ -113,7 +113,7 @@ def listening(host: str, port: int, who: str = "this member") -> socket.socket:
 
 @dataclass(eq=False)
 class Guest:
-    """Somebody who has not shown a certificate yet."""
+    """A connection that has not shown a certificate yet."""
 
     task: asyncio.Task[None]
     address: str
@@ -189,7 +189,8 @@ class Door:
         """Wait for a stranger's first byte, then for TLS."""
         try:
             async with asyncio.timeout(self._seconds):
-                if not await _begins_tls(accepted):
+                await _readable(accepted)
+                if accepted.recv(1, socket.MSG_PEEK) != b"\x16":  # as TLS begins
                     return
                 self._make_place(begun=True, most=STRANGERS)
                 task = asyncio.current_task()
@@ -258,9 +259,3 @@ async def _readable(line: socket.socket) -> None:
         await ready.wait()
     finally:
         loop.remove_reader(number)
-
-
-async def _begins_tls(accepted: socket.socket) -> bool:
-    """Wait until something can be read, and look whether it begins as TLS does."""
-    await _readable(accepted)
-    return accepted.recv(1, socket.MSG_PEEK) == b"\x16"

@@ -173,7 +173,18 @@ def parse(frame: bytes | str) -> Hello | Refusal | Ack | Data:
         if kind == KIND_ACK and len(frame) == ACK.size:
             return _parse_ack(frame)
         if kind == KIND_HELLO:
-            return _parse_hello(json.loads(frame[1:]))
+            shown = json.loads(frame[1:])
+            if not isinstance(shown["without"], list) or len(shown["without"]) > MOST:
+                raise Damaged
+            words = ("study", "text", "version", "session", "yours")
+            messages, part = shown["got"]
+            return Hello(
+                **{key: _text(shown[key], 64) for key in words},
+                edition=_number(shown["edition"]),
+                name=_text(shown["name"], 256),
+                got=Got(_number(messages), _number(part)),
+                without=tuple(_text(name, 256) for name in shown["without"]),
+            )
         if kind == KIND_REFUSAL:
             shown = json.loads(frame[1:])
             code = _number(shown["exit_code"], 255)
@@ -203,20 +214,6 @@ def _parse_data(frame: bytes) -> Data:
     if (not len(piece) and size) or length > TOPIC or (tag < 0 and size > FRAME):
         raise Damaged
     return Data(_parse_ack(frame), number, begin, size, tag, topic, piece)
-
-
-def _parse_hello(shown: Any) -> Hello:
-    messages, part = shown["got"]
-    without = shown["without"]
-    if not isinstance(without, list) or len(without) > MOST:
-        raise ValueError
-    return Hello(
-        **{key: _text(shown[key], 64) for key in ("study", "text", "version", "session", "yours")},
-        edition=_number(shown["edition"]),
-        name=_text(shown["name"], 256),
-        got=Got(_number(messages), _number(part)),
-        without=tuple(_text(name, 256) for name in without),
-    )
 
 
 def _text(value: Any, most: int) -> str:

@@ -100,28 +100,26 @@ def warn_of_guesses(
     use = {OF_ROWS: "id_column", COUNTED: "id_column", DIFFERENT: "id_column"}
     use[CLASSED] = "label_column"
     is_, them = ("is", "it is a measurement") if len(why) == 1 else ("are", "they are measurements")
-    warnings.warn(
-        OwnDataWarning(
-            f"{source}: {listed} {is_} left out of the features; to confirm that, pass ",
-            Setting(use.get(why[first], "drop"), first),
-            f"; if {them}, name all features: ",
-            with_features([name for name in names if name in why or name in features]),
-        ),
-        stacklevel=4,
+    _warn(
+        f"{source}: {listed} {is_} left out of the features; to confirm that, pass ",
+        Setting(use.get(why[first], "drop"), first),
+        f"; if {them}, name all features: ",
+        with_features([name for name in names if name in why or name in features]),
     )
+
+
+def _warn(*parts: str | Setting) -> None:
+    warnings.warn(OwnDataWarning(*parts), stacklevel=5)
 
 
 def ask_of_ids(source: str, names: Sequence[str], X: Floats) -> None:
     """Warn of features of a dataset that are called as ids are."""
     ids = [name for n, name in enumerate(names) if no_measurement(name, X[:, n]) == BY_NAME]
     if ids:
-        warnings.warn(
-            OwnDataWarning(
-                f"{source}: {shorten(map(repr, ids))} is among the features, but called as ids "
-                "are; if it names the rows, leave it out with ",
-                Setting("drop", ids[0]),
-            ),
-            stacklevel=4,
+        _warn(
+            f"{source}: {shorten(map(repr, ids))} is among the features, but called as ids are; "
+            "if it names the rows, leave it out with ",
+            Setting("drop", ids[0]),
         )
 
 
@@ -143,13 +141,10 @@ def take_counts(source: str, left_out: dict[str, str]) -> dict[str, str]:
         if len(names) > 1:
             is_, whose, them = ("are taken for measurements", "their", "them")
         if names:
-            warnings.warn(
-                OwnDataWarning(
-                    f"{source}: {shorten(map(repr, names))} {is_}; if {whose} whole numbers, "
-                    f"{what}, leave {them} out with ",
-                    Setting("drop", names[0] if len(names) == 1 else None),
-                ),
-                stacklevel=4,
+            _warn(
+                f"{source}: {shorten(map(repr, names))} {is_}; if {whose} whole numbers, {what}, "
+                f"leave {them} out with ",
+                Setting("drop", names[0] if len(names) == 1 else None),
             )
     return {name: why for name, why in left_out.items() if name not in (*taken, *coded)}
 
@@ -160,13 +155,10 @@ def warn_of_marks(source: str, X: Floats, names: Sequence[str]) -> None:
     if found:
         listed = shorten((f"{', '.join(marks)} in {name!r}" for name, marks in found.items()), 5)
         every = dict.fromkeys(mark for marks in found.values() for mark in marks)
-        warnings.warn(
-            OwnDataWarning(
-                f"{source}: {listed}: apart from all other values there; if this stands for "
-                "missing values, pass ",
-                Setting("na", ",".join(every)),
-            ),
-            stacklevel=4,
+        _warn(
+            f"{source}: {listed}: apart from all other values there; if this stands for missing "
+            "values, pass ",
+            Setting("na", ",".join(every)),
         )
 
 
@@ -281,8 +273,16 @@ def choose(names: Sequence[str], options: ReadOptions, source: str) -> ColumnRol
             raise InputError(f"{source}: the {what} column {known[place]!r} is also dropped")
     free = [n for n in range(len(known)) if n not in dropped]
     chosen = columns is not None or table.features is not None
-    if columns is not None:
-        features = _of_a_model(columns, known, source)
+    if isinstance(columns, frozenset):
+        features = [n for n, name in enumerate(known) if name in columns]
+        if not features:
+            raise InputError(
+                f"{source} has none of the features {shorten(map(repr, sorted(columns)))}; its "
+                f"columns are {shorten(known, 10)}"
+            )
+    elif columns is not None:
+        places = (resolve_column("column", name, known, source) for name in columns)
+        features = [place for place in places if place is not None]
     elif table.features is not None:
         features = columns_in("features", table.features, known, source)
     else:
@@ -290,21 +290,6 @@ def choose(names: Sequence[str], options: ReadOptions, source: str) -> ColumnRol
     holders = {place: what for what, place in noted.items()} | dict.fromkeys(fitted, "label")
     _check(features, holders, dropped, known, source)
     return ColumnRoles(noted, features, chosen, free, fitted)
-
-
-def _of_a_model(
-    columns: Sequence[str] | frozenset[str], names: list[str], source: str
-) -> list[int]:
-    if not isinstance(columns, frozenset):
-        found = (resolve_column("column", name, names, source) for name in columns)
-        return [place for place in found if place is not None]
-    there = [n for n, name in enumerate(names) if name in columns]
-    if not there:
-        raise InputError(
-            f"{source} has none of the features {shorten(map(repr, sorted(columns)))}; its "
-            f"columns are {shorten(names, 10)}"
-        )
-    return there
 
 
 def columns_in(setting: str, value: object, names: list[str], source: str) -> list[int]:
