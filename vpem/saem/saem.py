@@ -40,7 +40,7 @@ from vpem.network.schema import (
     Schema,
     State,
     check,
-)  # fmt: skip  # fmt: skip
+)
 from vpem.saem.individuals import Streams
 from vpem.saem.models.model import Counts, SaemModel, Vector, begin_model, check_model
 from vpem.saem.samplers import Chains, Sampler
@@ -271,10 +271,6 @@ class Devices:
                     means[place] = weights @ self._each[rows] / weights.sum()
         return means
 
-    def smooth(self, drawn: Vector, active: NDArray[np.intp], step: float) -> None:
-        """Take a step of the stochastic approximation to what was drawn (a, P)."""
-        self.smoothed[active] += step * (drawn - self.smoothed[active])
-
     def maximize(
         self, theta: Vector, active: NDArray[np.intp], weights: Vector
     ) -> tuple[Vector, Vector]:
@@ -466,7 +462,14 @@ class _Loop:
             server.join(self.local.smoothed.copy(), *common)
             self._restore(saver)
         if server.damping > server.safe:
-            _warn_of_long(server)
+            warnings.warn(
+                VpemWarning(
+                    f"steps of up to {server.damping:.3g} are longer than noise of omega "
+                    f"{server.omega:.3g} and memories' steps of {server.alpha:.3g} allow: "
+                    f"{server.safe:.3g} is safe; take ", Setting("longest_step", "auto"),
+                ),
+                stacklevel=4,
+            )  # fmt: skip
         while run.n_iter < n_iter and not run.converged:
             r = run.n_iter + 1
             step = step_size(r, self.burn_in, self.given.decay)
@@ -491,7 +494,8 @@ class _Loop:
         model = self.model.about(run.theta)
         drawn = local.simulate(self.thetas, active, r, max(0, r - self.burn_in))
         # A device that is seldom active takes larger steps, so that all forget alike.
-        local.smooth(drawn, active, min(server.damping, step / self.given.participation))
+        rate = min(server.damping, step / self.given.participation)
+        local.smoothed[active] += rate * (drawn - local.smoothed[active])
         if isinstance(server, SaemServer) and self.given.average == "models":
             theta = server.average_models(*local.maximize(run.theta, active, self.weights))
         else:
@@ -534,17 +538,6 @@ class _Loop:
             part.restore(state[name])
         self._tell(self.run.theta)
         check_length(self.run.n_iter, self.given.n_iter, "n_iter")
-
-
-def _warn_of_long(server: SaemServer | SaemNeighbours) -> None:
-    warnings.warn(
-        VpemWarning(
-            f"steps of up to {server.damping:.3g} are longer than noise of omega "
-            f"{server.omega:.3g} and memories' steps of {server.alpha:.3g} allow: "
-            f"{server.safe:.3g} is safe; take ", Setting("longest_step", "auto"),
-        ),
-        stacklevel=5,
-    )  # fmt: skip
 
 
 def _check(

@@ -326,8 +326,8 @@ def propose(
         with np.errstate(all="ignore"):
             if kind == WALK and j == q:
                 second = number // (q + 1) % 2 == 1
-                jump = _Jump(roots, centres, wide if second else None)
-                proposed, there, odds = jump.make(here, law, one, other)
+                law_of_jump = wide if second else None
+                proposed, there, odds = _jump(here, law, centres, law_of_jump, one, other)
             elif kind == WALK:
                 far = Stream(one).normals(n_chains, 1)[..., 0] * scales[:, j]
                 proposed = z + far[..., None] * roots[:, :, j]
@@ -370,37 +370,28 @@ class _Place:
         self.slopes = np.where(taken[..., None], there.slopes, self.slopes)
 
 
-@dataclass(frozen=True)
-class _Jump:
+def _jump(
+    here: _Place, law: LatentDensity, centres: Vector, wide: tuple[Vector, Vector, Vector] | None,
+    one: Keys, other: Keys,
+) -> tuple[Vector, _Place, Vector]:  # fmt: skip
     """Proposals about the centre, or of the population if ``wide``, wherever chains are."""
+    n_chains, _, q = here.z.shape
 
-    roots: Vector
-    centres: Vector
-    wide: tuple[Vector, Vector, Vector] | None
+    def density(z: Vector) -> Vector:  # its logarithm, up to a constant
+        if wide is not None:
+            return np.asarray(-0.5 * quadratic(z - wide[0], wide[1]), np.float64)
+        u: Vector = np.asarray(np.linalg.solve(here.roots, (z - centres)[..., None]))[..., 0]
+        return np.asarray(-0.5 * (TAIL + q) * np.log1p(squares(u) / TAIL), np.float64)
 
-    def make(
-        self, here: _Place, law: LatentDensity, one: Keys, other: Keys
-    ) -> tuple[Vector, _Place, Vector]:
-        n_chains, _, q = here.z.shape
-        u = Stream(one).normals(n_chains, q)
-        if self.wide is None:
-            words = Stream(other).uniforms(1, 4 * n_chains)[0, :, n_chains:]
-            spread = -2 * np.log(words.reshape(-1, n_chains, 3).prod(axis=-1).T)
-            proposed = self.centres + turn(self.roots, u * np.sqrt(TAIL / spread)[..., None])
-        else:
-            mean, _, root = self.wide
-            proposed = mean + turn(np.broadcast_to(root, self.roots.shape), u)
-        there = _Place(law, here.roots, proposed)
-        odds = there.values - here.values + self._density(here.z) - self._density(proposed)
-        return proposed, there, odds
-
-    def _density(self, z: Vector) -> Vector:
-        """Logarithm of the proposals' density, up to a constant."""
-        if self.wide is not None:
-            mean, precision, _ = self.wide
-            return np.asarray(-0.5 * quadratic(z - mean, precision), np.float64)
-        u: Vector = np.asarray(np.linalg.solve(self.roots, (z - self.centres)[..., None]))[..., 0]
-        return np.asarray(-0.5 * (TAIL + z.shape[-1]) * np.log1p(squares(u) / TAIL), np.float64)
+    u = Stream(one).normals(n_chains, q)
+    if wide is None:
+        words = Stream(other).uniforms(1, 4 * n_chains)[0, :, n_chains:]
+        spread = -2 * np.log(words.reshape(-1, n_chains, 3).prod(axis=-1).T)
+        proposed = centres + turn(here.roots, u * np.sqrt(TAIL / spread)[..., None])
+    else:
+        proposed = wide[0] + turn(np.broadcast_to(wide[2], here.roots.shape), u)
+    there = _Place(law, here.roots, proposed)
+    return proposed, there, there.values - here.values + density(here.z) - density(proposed)
 
 
 def _drift(
@@ -486,52 +477,33 @@ class Langevin:
         if self.precondition:
             learn(model, theta, chains, now, late)
         h = float(self.step * (1.0 + late) ** -self.decay)
-        if self._move_by_kernel(model, theta, chains, streams, now, h):
+        n_chains, n, q = chains.z.shape
+        codec, law = self.codec, model.kernels(theta)
+        if law is not None and (codec is None or (isinstance(codec, Dither) and codec.bucket >= q)):
+            keys = streams.keys_at(now, 2 * self.n_steps)
+            noise, dithers = np.ascontiguousarray(keys[::2]), np.ascontiguousarray(keys[1::2])
+            z, faults = chains.z.copy(), np.zeros((n_chains, n), dtype=np.uint8)
+            langevin(
+                law, np.ascontiguousarray(chains.roots), noise, dithers, h,
+                0 if codec is None else codec.levels, z, faults, thread_count(self.n_threads),
+            )  # fmt: skip
+            if faults.any():
+                raise self._refusal(model, faults > 0)
+            chains.z = z
             return
-        n_chains, _, q = chains.z.shape
         for step in range(self.n_steps):
             slope = turn_back(chains.roots, model.gradient(chains.z, theta))
             if not np.isfinite(slope).all():
                 wrong = np.max(~np.isfinite(slope), axis=-1)
                 raise self._refusal(model, wrong)
             if self.codec is not None:
-                keys = streams.at(now, 2 * step + 1).words(n_chains, 1)[..., 0]
+                words = streams.at(now, 2 * step + 1).words(n_chains, 1)[..., 0]
                 sent = np.ascontiguousarray(slope.reshape(-1, q))
-                flat = np.ascontiguousarray(keys.reshape(-1))
+                flat = np.ascontiguousarray(words.reshape(-1))
                 received = self.codec.transmit(sent, flat, self.n_threads)[0]
                 slope = received.astype(np.float64, copy=False).reshape(slope.shape)
-            noise = streams.at(now, 2 * step).normals(n_chains, q)
-            chains.z = chains.z + turn(chains.roots, 0.5 * h * slope + np.sqrt(h) * noise)
-
-    def _move_by_kernel(
-        self,
-        model: SaemModel,
-        theta: Vector,
-        chains: Chains,
-        streams: Streams,
-        now: int,
-        h: float,
-    ) -> bool:
-        """Take all steps by the model's kernel, if it has one for this codec."""
-        levels = 0
-        if self.codec is not None:
-            if not isinstance(self.codec, Dither) or self.codec.bucket < chains.z.shape[2]:
-                return False
-            levels = self.codec.levels
-        law = model.kernels(theta)
-        if law is None:
-            return False
-        keys = streams.keys_at(now, 2 * self.n_steps)
-        z, faults = chains.z.copy(), np.zeros(chains.z.shape[:2], dtype=np.uint8)
-        noise, dithers = np.ascontiguousarray(keys[::2]), np.ascontiguousarray(keys[1::2])
-        langevin(
-            law, np.ascontiguousarray(chains.roots), noise, dithers, h, levels, z, faults,
-            thread_count(self.n_threads),
-        )  # fmt: skip
-        if faults.any():
-            raise self._refusal(model, faults > 0)
-        chains.z = z
-        return True
+            normals = streams.at(now, 2 * step).normals(n_chains, q)
+            chains.z = chains.z + turn(chains.roots, 0.5 * h * slope + np.sqrt(h) * normals)
 
     def _refusal(self, model: SaemModel, wrong: NDArray[np.bool_]) -> NumericalError:
         who = model.individuals.names[int(wrong.any(axis=0).argmax())]

@@ -202,9 +202,13 @@ class Watch:
         times = self._times[: len(self.model.latents)]
         slow = int(np.argmax(times))
         run.converged = run.change < self.tol and held and since >= ENOUGH * (times[slow] - 1)
+        complete, hidden = self._complete[worst, worst], self._hidden[worst, worst]
+        unit = "its standard error"
+        if complete > 0 and complete - hidden < self._least * complete:
+            unit = "the error that draws would tell from none (it may be at a boundary)"
         run.grounds = (
             f"{self.model.parameters[worst]} is farthest from where it settles, about "
-            f"{run.change:.2g} of {self._unit(worst)}, "
+            f"{run.change:.2g} of {unit}, "
             f"{'less' if run.change < self.tol else 'more'} than tol {self.tol:g}"
         )
         if run.change < self.tol and not held:
@@ -220,13 +224,6 @@ class Watch:
                 "hmc, or exact where the model has it, or centre times"
             )
         return run.converged
-
-    def _unit(self, one: int) -> str:
-        """What a parameter's way is measured in: at a boundary it has no standard error."""
-        complete, hidden = self._complete[one, one], self._hidden[one, one]
-        if complete > 0 and complete - hidden < self._least * complete:
-            return "the error that draws would tell from none (it may be at a boundary)"
-        return "its standard error"
 
     def _inform(self, run: SaemRun, since: int) -> None:
         """Draw latents at the parameters, with chains of their own, for the information there."""

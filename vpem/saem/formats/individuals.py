@@ -78,7 +78,7 @@ class LongTable:
         texts: Sequence[str] = (),
     ) -> None:
         self.source, self.three, self.missing = os.fspath(path), three, missing
-        self.named, self.words, self.texts = doses, words, texts
+        self.words, self.texts = words, texts
         self.odd: dict[str, tuple[str, str]] = {}
         self.others: list[str] = []
         self.events: dict[str, str] = {}
@@ -88,7 +88,14 @@ class LongTable:
 
         def places(header: list[str]) -> list[int]:
             names = [field.strip() for field in header]
-            self._choose(names, covariates, also)
+            chosen = covariates
+            if covariates is not None:
+                chosen = [*covariates, *(name for name in also if name in names)]
+            if doses is not None:
+                taken = {*three, *(chosen or ())}
+                self.events = event_columns(names, doses, taken, self.source)
+            others = _columns(names, three, chosen, self.source)
+            self.others = [name for name in others if name not in self.events.values()]
             return [names.index(name) for name in self.columns]
 
         for where, cells in read_cells(path, places):
@@ -100,18 +107,6 @@ class LongTable:
     def columns(self) -> tuple[str, ...]:
         """All that are read."""
         return (*self.three, *self.others, *self.events.values())
-
-    def _choose(
-        self, names: list[str], covariates: Sequence[str] | None, also: Sequence[str]
-    ) -> None:
-        chosen = covariates
-        if covariates is not None:
-            chosen = [*covariates, *(name for name in also if name in names)]
-        if self.named is not None:
-            taken = {*self.three, *(chosen or ())}
-            self.events = event_columns(names, self.named, taken, self.source)
-        others = _columns(names, self.three, chosen, self.source)
-        self.others = [name for name in others if name not in self.events.values()]
 
     def _take(self, where: str, cells: list[str]) -> None:
         if not 0 < len(cells[0]) <= LONGEST_NAME or "\0" in cells[0]:

@@ -279,24 +279,20 @@ class MixedModel(Framed):
         spread = data.mean((z - middle[population.random]) ** 2)
         omega = np.diag(np.maximum(np.maximum(wide, spread), 1e-8))
         theta = np.concatenate([population.pack(population.shift, omega), self.outcomes.start()])
-        self._check_start(theta, z)
+        none = ~np.isfinite(self.log_complete(z[None], theta)[0])
+        if none.any():
+            who = shorten([repr(data.names[one]) for one in np.flatnonzero(none)])
+            raise InputError(
+                f"{data.source}: rows of {who} have no density where the model begins: the curve "
+                "has no value there, or is 0 and its error proportional; leave out such rows, "
+                "take another error, or give other means to begin with (first)"
+            )
         k = self.outcomes.n_sds
         for _ in range(3 if k else 0):
             here = self.about(theta)
             found = here.maximize(data.total(here.statistics(z[None])), self.counts)
             theta = np.concatenate([theta[:-k], found[-k:]])
         return theta, z
-
-    def _check_start(self, theta: Vector, z: Vector) -> None:
-        """Refuse rows that have no density, whatever the latents are."""
-        none = ~np.isfinite(self.log_complete(z[None], theta)[0])
-        if none.any():
-            who = shorten([repr(self.individuals.names[one]) for one in np.flatnonzero(none)])
-            raise InputError(
-                f"{self.individuals.source}: rows of {who} have no density where the model begins: "
-                "the curve has no value there, or is 0 and its error proportional; leave out such "
-                "rows, take another error, or give other means to begin with (first)"
-            )
 
     # ---- parameters ------------------------------------------------------------------------------
 
