@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vpem.errors import InputError, Setting
+from vpem.errors import InputError, Setting, not_converged
 from vpem.files.checkpoints import checksum, network_facts, start_facts
 from vpem.idle import refusal
 from vpem.network.codecs import Codec, parse_codec
@@ -42,7 +43,6 @@ from vpem.saem.results import (
     network_report,
     spread_of,
     warn_of_few,
-    warn_unless_settled,
 )
 from vpem.saem.saem import SaemProgress, SaemRun, burn_in_of, chains_of, exact_at, run_saem
 from vpem.saem.samplers import AUTO, Sampler, options_of, sampler_of, usual_sampler
@@ -153,7 +153,14 @@ def fit_saem(
         fitted, held, chosen, server, settings, start=start, callback=callback,
         saver=saving.inner(None),
     )  # fmt: skip
-    warn_unless_settled(run, settings.tol)
+    if settings.tol > 0 and not run.converged:
+        warnings.warn(
+            not_converged(
+                f"SAEM has not converged in {run.n_iter} iterations: {run.grounds}"
+                f"{'' if run.change < settings.tol else '; take more iterations or chains'}"
+            ),
+            stacklevel=2,
+        )
     tried = individuals.largest(np.array([run.chains.tried.any()], dtype=np.uint8))[0]
     acceptance = run.chains.accepted / np.maximum(run.chains.tried, 1) if tried else None
     theta, trace = run.canonical(fitted)

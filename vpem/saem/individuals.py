@@ -346,17 +346,6 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
             )
         return each
 
-    def need_rows(self, least: int) -> None:
-        """Raise InputError if an individual has fewer rows than a model needs."""
-        few = np.flatnonzero(self.counts < least)
-        if len(few):
-            who = shorten([repr(self.names[one]) for one in few])
-            raise InputError(
-                f"{self.source}: the model needs at least {least} observations an individual, but "
-                f"{who} {'has' if len(few) == 1 else 'have'} fewer (the first "
-                f"{self.counts[few[0]]}); leave such individuals out"
-            )
-
     def items(self) -> Vector:
         """All times (T,) of which any individual has a measurement."""
         times = np.unique(self.times)

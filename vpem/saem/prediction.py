@@ -187,7 +187,13 @@ class FittedModel:
             options = dict(saved.model_options)
             curve = options.get("curve")
             if isinstance(curve, str) and is_own(curve):
-                options["curve"] = self._named_again(curve)
+                if not is_own(self.saved.own_curve):
+                    raise InputError(
+                        f"the fit has a user-defined curve, {curve[:200]}, and loading a fit runs "
+                        "no code: name the curve again, --curve FILE.py:NAME (in Python, "
+                        "dataclasses.replace(fit, own_curve='FILE.py:NAME'))"
+                    )
+                options["curve"] = self.saved.own_curve
             if self._has_curves:  # from rows it would be found by their fit
                 options["shift"] = 0.0
             try:
@@ -209,16 +215,6 @@ class FittedModel:
             )
         check_law(model, saved.theta)
         return model.about(saved.theta)
-
-    def _named_again(self, curve: str) -> str:
-        """The user's own curve that the user names now: no file of a fit has one run."""
-        if not is_own(self.saved.own_curve):
-            raise InputError(
-                f"the fit has a user-defined curve, {curve[:200]}, and loading a fit runs no "
-                "code: name the curve again, --curve FILE.py:NAME (in Python, "
-                "dataclasses.replace(fit, own_curve='FILE.py:NAME'))"
-            )
-        return self.saved.own_curve
 
     @cached_property
     def form(self) -> SaemModel:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from vpem.checks import check_int
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
-from vpem.errors import InputError, VpemWarning, did_you_mean, not_converged
+from vpem.errors import InputError, VpemWarning, did_you_mean
 from vpem.files.models import current_versions
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Workers
@@ -259,18 +259,6 @@ class SaemFit(Shown, facts="{theta.size:parameter}, {converged:converged|not con
     def errors(self) -> dict[str, float]:
         """Standard errors by the names of the parameters."""
         return dict(zip(self.model.parameters, self.standard_errors.tolist(), strict=True))
-
-
-def warn_unless_settled(run: SaemRun, tol: float) -> None:
-    """Warn where parameters had not settled."""
-    if tol > 0 and not run.converged:
-        warnings.warn(
-            not_converged(
-                f"SAEM has not converged in {run.n_iter} iterations: {run.grounds}"
-                f"{'' if run.change < tol else '; take more iterations or chains'}"
-            ),
-            stacklevel=3,
-        )
 
 
 def warn_of_few(likelihood: LogLikelihood, names: Sequence[str], n_draws: int) -> None:

@@ -82,11 +82,6 @@ class Visits:
         """Number of this pass, from 1."""
         return len(self.run.history) + 1
 
-    def begin_pass(self) -> None:
-        """No root has heard a batch, nothing has been re-initialised."""
-        self.heard[:] = 0
-        self.reinitialised = False
-
     def begin(self, number: int, n_samples: int, kind: str = "estep") -> bool:
         """Begin a sum over a batch; False if the network is disconnected, which is noted."""
         self.n_sums += 1
@@ -606,7 +601,8 @@ class _Passes:
     def advance(self) -> bool:
         """Visit all batches; whether the pass got to its end."""
         visits, fitting = self.visits, self.fitting
-        visits.begin_pass()
+        visits.heard[:] = 0
+        visits.reinitialised = False
         if visits.run.history and not fitting.restarts:
             self.order = self.rng.permutation(self.n_batches)
         if self.full_pass:

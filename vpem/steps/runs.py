@@ -131,14 +131,36 @@ class Reinitialiser:
             if give_up:
                 # The model shows its mean, which therefore must be no row's.
                 centre = self.terms.middle(mixtures[0])
-                self._give_up(component, centre, mixtures[0].n_components, iteration)
+                self.given_up[component] = centre
+                if len(self.given_up) == mixtures[0].n_components:
+                    raise NumericalError(
+                        f"every component has collapsed by iteration {iteration}; try fewer "
+                        "components or a larger ",
+                        Setting("reg_covar"),
+                    )
             weight = 0.0 if give_up else 1.0 / mixtures[0].n_components
             mixtures = _placed(roots, mixtures, component, centre, weight)
             self.recoveries.append(
                 Recovery(iteration, component, hub, reason, None if give_up else max(row, DRAWN))
             )
         factors = [own.prepare(mixture) for own, mixture in zip(roots, mixtures, strict=True)]
-        self._check_regular(factors)
+        # Components that were just re-initialised and are singular all the same.
+        still: list[tuple[int, int | None]] = [
+            (int(copy), self.hubs[hub])
+            for made in factors
+            for copy, hub in np.argwhere(made.failed)
+        ]
+        if self.total.holders.masks is None:
+            still = sorted(self.total.holders.pool(still))
+        elif self.total.holders.any([bool(still)])[0]:
+            still = [(0, None)]
+        if still:
+            raise NumericalError(
+                f"the sample covariance of {_named(still[0][1])} is not positive definite: its "
+                "features are constant or linearly dependent; try a larger ",
+                Setting("reg_covar"),
+                ", or scaled features",
+            )
         return mixtures, factors, True
 
     def emptied(self, counts: Sequence[NDArray[np.float64]]) -> bool:
@@ -165,7 +187,12 @@ class Reinitialiser:
     ) -> dict[int, tuple[int | None, str]]:
         """Components that collapsed, each with the first hub that found it, and the reason."""
         if self.total.holders.masks is not None:
-            return self._collapsed_somewhere(factors, counts)
+            failed = np.any([made.failed.any(axis=1) for made in factors], axis=0)
+            few = np.any([self._few(count).any(axis=0) for count in counts], axis=0)
+            flags = np.concatenate([np.broadcast_to(failed, few.shape), few])
+            failed, few = np.split(self.total.holders.any(flags), 2)
+            reasons = np.where(failed, "covariance", "weight")
+            return {int(k): (None, str(reasons[k])) for k in np.flatnonzero(failed | few)}
         events: list[tuple[int, str, int]] = []
         for made, count in zip(factors, counts, strict=True):
             for copy, hub in _true_in(made.failed):
@@ -178,47 +205,6 @@ class Reinitialiser:
         for component, reason, hub in sorted(self.total.holders.pool(events)):
             found.setdefault(component, (hub, reason))
         return found
-
-    def _collapsed_somewhere(
-        self, factors: Sequence[Factors], counts: Sequence[NDArray[np.float64]]
-    ) -> dict[int, tuple[int | None, str]]:
-        """Components that collapsed, and why, where no agent may learn in which hub."""
-        failed = np.any([made.failed.any(axis=1) for made in factors], axis=0)
-        few = np.any([self._few(count).any(axis=0) for count in counts], axis=0)
-        flags = np.concatenate([np.broadcast_to(failed, few.shape), few])
-        failed, few = np.split(self.total.holders.any(flags), 2)
-        reasons = np.where(failed, "covariance", "weight")
-        return {int(k): (None, str(reasons[k])) for k in np.flatnonzero(failed | few)}
-
-    def _give_up(
-        self, component: int, centre: NDArray[np.float64], n_components: int, iteration: int
-    ) -> None:
-        self.given_up[component] = centre
-        if len(self.given_up) == n_components:
-            raise NumericalError(
-                f"every component has collapsed by iteration {iteration}; try fewer components or "
-                "a larger ",
-                Setting("reg_covar"),
-            )
-
-    def _check_regular(self, factors: Sequence[Factors]) -> None:
-        """Raise NumericalError where a component just re-initialised is singular."""
-        still: list[tuple[int, int | None]] = [
-            (int(copy), self.hubs[hub])
-            for made in factors
-            for copy, hub in np.argwhere(made.failed)
-        ]
-        if self.total.holders.masks is None:
-            still = sorted(self.total.holders.pool(still))
-        elif self.total.holders.any([bool(still)])[0]:
-            still = [(0, None)]
-        if still:
-            raise NumericalError(
-                f"the sample covariance of {_named(still[0][1])} is not positive definite: its "
-                "features are constant or linearly dependent; try a larger ",
-                Setting("reg_covar"),
-                ", or scaled features",
-            )
 
     def state(self) -> State:
         """Return how often components collapsed, and which were given up."""

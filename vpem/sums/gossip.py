@@ -303,8 +303,24 @@ class GossipSum(GoesOn, _OverHubs):
         near = self._near
         if self.codec is not None:
             n_rows = terms.shape[1]
-            states = self._run_compressed(flattened(terms, scalars), scalars, n_rows)
-            found = unflattened(states[near.roots], terms, scalars)
+            # Rounds go on from where the sum before ended.
+            flat = flattened(terms, scalars)
+            assert self._coder is not None
+            drawn = self._drawn if self.faults is not None else None
+            n_exact = 0 if scalars is None else scalars.own.shape[1]
+            awake = self._all if drawn is None else drawn.awake
+            inputs = self._spread([flat], self._informed & self._is_root)[0][: len(near.own)]
+            memory = Copies.begun(self._memories.last, inputs, awake, near)
+            rng = np.random.default_rng([self.seed, self._number, 1])
+            opened = self._links_up()
+            if self.until_agreed:
+                self._agree_on(memory, self._coder, n_exact, n_rows, opened, rng)
+            else:
+                rounds = self._rounds(memory, self._coder, n_exact, opened, rng)
+                _advance(rounds, self.n_rounds)
+            ended = self._kind == "check" and not self._memories.lasting
+            self._memories.last = None if ended else memory
+            found = unflattened(memory.states[near.roots], terms, scalars)
         else:
             values = beside(terms, scalars)
             if self._layout.n_hubs > 1:
@@ -360,27 +376,6 @@ class GossipSum(GoesOn, _OverHubs):
         for each in states:
             own = weights[values].astype(each.dtype, copy=False)
             consensus_rounds(indptr, indices, own, each, ONE_ROUND, self.n_threads)
-
-    def _run_compressed(
-        self, flat: NDArray[np.float64], scalars: Scalars | None, n_rows: int
-    ) -> NDArray[np.float64]:
-        """Run the rounds of a compressed sum from where the one before ended."""
-        assert self._coder is not None
-        drawn = self._drawn if self.faults is not None else None
-        n_exact = 0 if scalars is None else scalars.own.shape[1]
-        awake = self._all if drawn is None else drawn.awake
-        inputs = self._spread([flat], self._informed & self._is_root)[0][: len(self._near.own)]
-        memory = Copies.begun(self._memories.last, inputs, awake, self._near)
-        rng = np.random.default_rng([self.seed, self._number, 1])
-        opened = self._links_up()
-        if self.until_agreed:
-            self._agree_on(memory, self._coder, n_exact, n_rows, opened, rng)
-        else:
-            rounds = self._rounds(memory, self._coder, n_exact, opened, rng)
-            _advance(rounds, self.n_rounds)
-        ended = self._kind == "check" and not self._memories.lasting
-        self._memories.last = None if ended else memory
-        return memory.states
 
     def _links_up(self) -> Iterator[NDArray[np.bool_] | None]:
         """Yield which links are up in each round: those drawn before the sum, and then further."""

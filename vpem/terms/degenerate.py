@@ -88,7 +88,18 @@ def degenerate_in_hubs(mixture: Any, floors: Values, rows: float) -> Flags:
         if mixture.is_diagonal:
             varying = np.minimum(varying, 1 + mixture.n_factors)
         found |= _have_few(rows * weights, varying, mixture.is_tied)
-        found |= _at_floor(spreads, total).any(axis=0)
+        # At a floor of 1 in directions where all rows are not.
+        low = np.zeros(spreads.shape[:2], dtype=np.bool_)
+        try:
+            np.linalg.cholesky(spreads - AT_FLOOR * np.eye(spreads.shape[-1]))
+        except np.linalg.LinAlgError:
+            low = np.linalg.eigvalsh(spreads)[..., 0] <= AT_FLOOR
+            for hub in np.flatnonzero(low.any(axis=1)):
+                values, vectors = np.linalg.eigh(total[hub])
+                varied = vectors[:, values > AT_FLOOR]
+                inside = varied.T @ spreads[hub] @ varied
+                low[hub] = np.linalg.eigvalsh(inside).min(axis=1, initial=np.inf) <= AT_FLOOR
+        found |= low.any(axis=0)
     # Those that were given up are no part of the mixture.
     found &= (mixture.weights > 0).any(axis=0)
     return found
@@ -106,21 +117,6 @@ def _have_few(rows: Values, varying: NDArray[np.intp], tied: bool) -> Flags:
         needed, rows = varying + used, np.broadcast_to(rows.sum(axis=1)[:, None], rows.shape)
     few = (rows < needed[:, None] - 0.5) & (varying > 0)[:, None]
     return np.asarray(few.any(axis=0))
-
-
-def _at_floor(spreads: Values, total: Values) -> Flags:
-    low = np.zeros(spreads.shape[:2], dtype=np.bool_)
-    eye = np.eye(spreads.shape[-1])
-    try:
-        np.linalg.cholesky(spreads - AT_FLOOR * eye)
-    except np.linalg.LinAlgError:
-        low = np.linalg.eigvalsh(spreads)[..., 0] <= AT_FLOOR
-        for hub in np.flatnonzero(low.any(axis=1)):
-            values, vectors = np.linalg.eigh(total[hub])
-            varied = vectors[:, values > AT_FLOOR]
-            inside = varied.T @ spreads[hub] @ varied
-            low[hub] = np.linalg.eigvalsh(inside).min(axis=1, initial=np.inf) <= AT_FLOOR
-    return low
 
 
 def coinciding(mixture: Any) -> Flags:

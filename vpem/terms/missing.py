@@ -244,7 +244,12 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         if reach is None:
             self._look(data, add)
         else:
-            self._know(reach)
+            # Features are one block, of which every row has some.
+            order = self.blocks.order
+            assert reach.there is not None
+            self._there = (reach.mass * reach.there)[order]
+            self.share = reach.there[order] if self._is_diagonal else np.ones(1)
+            self.centre, self.spread = reach.points.centre[order], reach.points.variances[order]
         np.copyto(data, self.centre.astype(data.dtype), where=self.observed == 0)
         self.rows = MemoryRows.of(data)
         self.log_constant = float(self.constants().sum())
@@ -270,14 +275,6 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
             away = np.square(data[rows] - self.centre) * self.observed[rows]
             self.spread += weights[rows] @ away
         self.spread = add(self.spread) / safe
-
-    def _know(self, reach: Reach) -> None:
-        """Take these from ``reach``; features are one block, of which every row has some."""
-        order = self.blocks.order
-        assert reach.there is not None
-        self._there = (reach.mass * reach.there)[order]
-        self.share = reach.there[order] if self._is_diagonal else np.ones(1)
-        self.centre, self.spread = reach.points.centre[order], reach.points.variances[order]
 
     def _share_of(
         self, there: NDArray[np.float64], weights: NDArray[np.float64]

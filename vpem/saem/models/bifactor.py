@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import as_array
-from vpem.errors import InputError, NumericalError
+from vpem.errors import InputError, NumericalError, shorten
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import (
     LEAST,
@@ -48,7 +48,14 @@ class BifactorModel(SaemModel):
         items: Sequence[float] | None = None,  # some may lack these; None: what all have
     ) -> None:
         if items is None:
-            individuals.need_rows(2)
+            few = np.flatnonzero(individuals.counts < 2)
+            if len(few):
+                who = shorten([repr(individuals.names[one]) for one in few])
+                raise InputError(
+                    f"{individuals.source}: the model needs at least 2 observations an individual, "
+                    f"but {who} {'has' if len(few) == 1 else 'have'} fewer (the first "
+                    f"{individuals.counts[few[0]]}); leave such individuals out"
+                )
         self.individuals = individuals
         self._y, known = table_of(individuals, items)
         numbers = as_array("groups", groups)
@@ -114,16 +121,17 @@ class BifactorModel(SaemModel):
 
     def start(self) -> tuple[Vector, Vector]:
         """Factors by means of standardised items: of all, and of what they leave of each group."""
-        data = self.individuals
+        data, seen = self.individuals, ~np.isnan(self._y)
         means, spread = self._scale()
-        rest = (self._y - means) / spread
+        rest = np.where(seen, (self._y - means) / spread, 0.0)
         z = np.empty((self.n, 1 + self.n_groups))
-        z[:, 0] = rest.mean(axis=1)
+        z[:, 0] = rest.sum(axis=1) / np.maximum(seen.sum(axis=1), 1)
         size = max(float(np.sqrt(data.variance(z[:, 0]))), 1e-12)
         z[:, 0] /= size
-        rest = rest - size * z[:, :1]
+        rest = np.where(seen, rest - size * z[:, :1], 0.0)
         for g in range(self.n_groups):
-            z[:, 1 + g] = rest[:, self.groups == g].mean(axis=1)
+            mine = self.groups == g
+            z[:, 1 + g] = rest[:, mine].sum(axis=1) / np.maximum(seen[:, mine].sum(axis=1), 1)
             z[:, 1 + g] /= max(float(np.sqrt(data.variance(z[:, 1 + g]))), 1e-12)
         return self.maximize(data.total(self.statistics(z[None])), self.counts), z
 
@@ -268,23 +276,6 @@ class IncompleteBifactorModel(BifactorModel):
 
     def _lengths(self, q: int, d: int) -> list[int]:
         return [q, *([d] * 10)]
-
-    def start(self) -> tuple[Vector, Vector]:
-        """Factors by means of the standardised items that are there, as `BifactorModel.start`."""
-        data = self.individuals
-        means, spread = self._scale()
-        seen = ~np.isnan(self._y)
-        rest = np.where(seen, (self._y - means) / spread, 0.0)
-        z = np.empty((self.n, 1 + self.n_groups))
-        z[:, 0] = rest.sum(axis=1) / np.maximum(seen.sum(axis=1), 1)
-        size = max(float(np.sqrt(data.variance(z[:, 0]))), 1e-12)
-        z[:, 0] /= size
-        rest = np.where(seen, rest - size * z[:, :1], 0.0)
-        for g in range(self.n_groups):
-            mine = self.groups == g
-            z[:, 1 + g] = rest[:, mine].sum(axis=1) / np.maximum(seen[:, mine].sum(axis=1), 1)
-            z[:, 1 + g] /= max(float(np.sqrt(data.variance(z[:, 1 + g]))), 1e-12)
-        return self.maximize(data.total(self.statistics(z[None])), self.counts), z
 
     def _residuals(self, z: Vector, theta: Vector) -> Vector:
         """Residuals (chains, n, d); zero where an item is missing."""

@@ -288,14 +288,6 @@ class _Lines:
             to[P:-1, P + at] = [whole[one] for one in self.entries]
         return theta, to, to @ moves
 
-    def at_bound(self, now: _Point) -> NDArray[np.bool_]:
-        """Which parameters (p,) are at a bound: variances of zero, or a singular covariance."""
-        least = np.abs(np.diag(now.L))
-        if self.mixed:
-            least = np.full(len(self.T), np.linalg.svd(now.L)[1].min())
-        none = least < NOTHING * np.sqrt(now.s)
-        return np.array([False] * len(now.g) + [none[i] for i, _ in self.entries] + [False])
-
     def tests(self, now: _Point, sums: _Sums) -> tuple[Vector, Vector]:
         """Standard errors (P,) of coefficients, and degrees of freedom of their t laws.
 
@@ -327,7 +319,12 @@ def integrated(model: LinearModel, theta: Vector, best: bool = True) -> Integrat
         if best:
             now, sums, far = lines.maximum(now, restricted=False)
             theta, to, moves = lines.outside(now)
-            bound = lines.at_bound(now)
+            # At a bound: variances of zero, or a singular covariance.
+            least = np.abs(np.diag(now.L))
+            if lines.mixed:
+                least = np.full(len(lines.T), np.linalg.svd(now.L)[1].min())
+            none = least < NOTHING * np.sqrt(now.s)
+            bound = np.array([False] * len(now.g) + [none[i] for i, _ in lines.entries] + [False])
         else:
             now = lines.inside(theta)
             sums, far, (_, to, moves) = lines.at(now), float("nan"), lines.outside(now)
@@ -449,19 +446,8 @@ class LinearModel(Varying):
         self.least = LEAST * self._size  # of variances, in the values' units
         widths = individuals.mean_of_rows(design**2)[self.law.random]
         self._floors: Vector = self.least / np.where(widths > 0, widths, 1.0)
-        self._prepare(design, shift)
-
-    @classmethod
-    def reads(cls, options: Mapping[str, object]) -> tuple[str, ...]:
-        """Covariates of slopes and effects."""
-        slopes, effects = (words_of(options.get(name)) for name in ("slopes", "effects"))
-        parts = [part.partition("=")[0] for name in slopes for part in name.split(":")]
-        columns = [part for part in parts if part != "time"]
-        return tuple(dict.fromkeys([*columns, *columns_of(effects)]))
-
-    def _prepare(self, design: Vector, shift: Vector | float | None) -> None:
-        """Take squares about a first b and each individual's least squares: nothing cancels."""
-        data, law = self.individuals, self.law
+        # Squares are about a first b and each individual's least squares: nothing cancels.
+        data, law = individuals, self.law
         Z, X = design[:, law.random], design[:, law.fixed]
         law.shift[:] = 0.0 if shift is None else shift
         if shift is None and X.shape[1]:
@@ -484,6 +470,14 @@ class LinearModel(Varying):
         self._along = crossed(data, X, rest[:, None])[..., 0]
         if shift is None:
             law.shift[law.random, 0] = data.mean(self._own)
+
+    @classmethod
+    def reads(cls, options: Mapping[str, object]) -> tuple[str, ...]:
+        """Covariates of slopes and effects."""
+        slopes, effects = (words_of(options.get(name)) for name in ("slopes", "effects"))
+        parts = [part.partition("=")[0] for name in slopes for part in name.split(":")]
+        columns = [part for part in parts if part != "time"]
+        return tuple(dict.fromkeys([*columns, *columns_of(effects)]))
 
     def columns(self, at: Individuals) -> Vector:
         """Columns (N, m) of the design: the intercept, the slopes."""

@@ -163,12 +163,6 @@ LEAST_VARIANCE = 0.25
 """Of logarithms, to begin with."""
 
 
-def latents_of(structure: Structure) -> tuple[str, ...]:
-    """Names of a structure's parameters on their scales: ``log ka``."""
-    pairs = zip(structure.names, structure.scales, strict=True)
-    return tuple(name if scale == "identity" else f"{scale} {name}" for name, scale in pairs)
-
-
 class MixedModel(Framed):
     """Mixed model of a structure; see this module's first lines.
 
@@ -196,7 +190,8 @@ class MixedModel(Framed):
     ) -> None:
         self.individuals, self.structure = individuals, structure
         structure.check(individuals)
-        names = latents_of(structure)
+        pairs = zip(structure.names, structure.scales, strict=True)
+        names = tuple(name if scale == "identity" else f"{scale} {name}" for name, scale in pairs)
         random = structure.names if random is None else random
         self.law = PopulationModel(individuals, names, random, effects, covariance)
         self.latents = self.law.latents

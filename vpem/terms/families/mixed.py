@@ -31,25 +31,6 @@ NEAR_NORMAL: dict[str, Callable[[Floats], Floats]] = {
 scale, and positive ones by the cube root of Wilson and Hilferty, which 0 has too."""
 
 
-def embedding(terms: MixedTerms) -> FeatureTerms:
-    """Return terms of the same rows as numbers, hub by hub, between which distances are taken.
-
-    A category is as many numbers as it has levels, each 1 where that is the level; others are one
-    number (`NEAR_NORMAL`). Every feature has variance 1, of a category all its numbers together.
-    """
-    matrix = _Embedded(terms)
-    means, deviations = observed_moments(matrix, terms.row_weights)
-    together = np.sqrt(np.bincount(matrix.feature_of, np.square(deviations), len(matrix.widths)))
-    scaling = Scaling.by(means, together[matrix.feature_of])
-    made = terms_of(
-        matrix, matrix.blocks, "diag", missing=terms.misses, scaling=scaling,
-        row_weights=terms.row_weights, n_threads=terms.n_threads, dtype=terms.dtype,
-    )  # fmt: skip
-    made.n_features = int(terms.add_up(matrix.blocks.widths.astype(np.float64)))
-    made.widest, made.add_up = terms.widest, terms.add_up
-    return made
-
-
 class _Embedded(Shaped):
     """Mixed data as a matrix of numbers (M, e), which arranges its own rows.
 
@@ -415,9 +396,26 @@ class MixedTerms(RowTerms):
 
     @property
     def measured(self) -> FeatureTerms:
-        """The same rows where distances mean something: numbers in units of their spread."""
+        """The same rows as numbers, hub by hub, between which distances are taken.
+
+        A category is as many numbers as it has levels, each 1 where that is the level; others are
+        one number (`NEAR_NORMAL`). Every feature has variance 1, of a category all its numbers
+        together.
+        """
         if self._measured is None:
-            self._measured = embedding(self)
+            matrix = _Embedded(self)
+            means, deviations = observed_moments(matrix, self.row_weights)
+            together = np.sqrt(
+                np.bincount(matrix.feature_of, np.square(deviations), len(matrix.widths))
+            )
+            scaling = Scaling.by(means, together[matrix.feature_of])
+            made = terms_of(
+                matrix, matrix.blocks, "diag", missing=self.misses, scaling=scaling,
+                row_weights=self.row_weights, n_threads=self.n_threads, dtype=self.dtype,
+            )  # fmt: skip
+            made.n_features = int(self.add_up(matrix.blocks.widths.astype(np.float64)))
+            made.widest, made.add_up = self.widest, self.add_up
+            self._measured = made
         return self._measured
 
     def of_clusters(self, centres: NDArray[np.float64], n_roots: int) -> MixedStatistics:

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats
-from vpem.network.partition import Blocks
 from vpem.terms.families.counts import shape_of
 from vpem.terms.families.family import Features, Table, Tables
 from vpem.terms.families.located import GaussianLaw, LocatedTerms, core_of
@@ -161,9 +160,9 @@ class StudentLaw(GaussianLaw):
         at_centre = np.broadcast_to(core.scaling.shift, values.shape)
         log_dets = super().terms_of(centred, at_centre, there)
         apart = np.maximum(gaussian - log_dets, 0.0).astype(np.float64)
-        return student_terms(
-            apart, log_dets.astype(np.float64), dof_of(part), widths_of(there, blocks)
-        )
+        own = [there[:, columns].sum(axis=1, dtype=np.intp) for columns in blocks.features]
+        widths = np.stack(own) if own else np.zeros((0, len(there)), dtype=np.intp)
+        return student_terms(apart, log_dets.astype(np.float64), dof_of(part), widths)
 
     def means(self, part: Part) -> Table:
         """Locations (K, n), which are the expected values where these exist (nu > 1)."""
@@ -201,12 +200,6 @@ def dof_of(part: Part) -> Table:
     found = np.full((len(own), len(filled)), START_DOF)
     found[:, filled] = own
     return found
-
-
-def widths_of(there: NDArray[np.generic], blocks: Blocks) -> NDArray[np.intp]:
-    """Features that rows have of each hub, (B, m); ``there`` is (m, n) in the user's order."""
-    own = [there[:, columns].sum(axis=1, dtype=np.intp) for columns in blocks.features]
-    return np.stack(own) if own else np.zeros((0, len(there)), dtype=np.intp)
 
 
 class StudentTerms(LocatedTerms):
