@@ -137,12 +137,40 @@ def sample_conditional(
     )
 
 
-def _check_finite(moments: Vector, sampler: Sampler) -> None:
-    if not np.isfinite(moments).all():
-        raise NumericalError(
-            "latents ran away at the estimates; take smaller steps, or another sampler than "
-            f"{sampler.name}"
-        )
+def _sample_blocks(
+    model: SaemModel,
+    theta: Vector,
+    sampler: Sampler,
+    chains: Chains,
+    streams: Streams,
+    after: int,
+    late: int,
+    n_iter: int,
+    level: float,
+) -> Conditional:
+    """Draw latents of a wide model, of some individuals at a time, and no statistics."""
+    n_chains, n, q = chains.z.shape
+    means, variances, lower, upper = np.zeros((4, n, q))
+    size = max(1, MOST_NUMBERS // (n_iter * n_chains * q))
+    for begin in range(0, n, size):
+        block = np.arange(begin, min(n, begin + size))
+        part, own, keys = model.take(block), chains.take(block), streams.take(block)
+        draws = np.empty((n_iter * n_chains, len(block), q))
+        for k in range(n_iter):
+            sampler.move(part, theta, own, keys, after + k + 1, max(1, late + k))
+            draws[k * n_chains : (k + 1) * n_chains] = part.shown(own.z)
+        chains.put(block, own)
+        means[block], variances[block] = draws.mean(axis=0), draws.var(axis=0)
+        lower[block], upper[block] = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    _check_finite(means, sampler)
+    among = model.individuals
+    within, between = among.mean(variances), among.variance(means)
+    none = np.empty((0, 0))
+    return Conditional(
+        means, np.empty((n, 0, 0)), lower, upper, level, none[0:0].ravel(), none,
+        np.divide(within, within + between, out=np.zeros(q), where=within + between > 0),
+        n_iter * n_chains, np.full(q, np.nan),
+    )  # fmt: skip
 
 
 def exact_conditional(model: SaemModel, theta: Vector, level: float) -> Conditional:
@@ -188,120 +216,12 @@ def _times(draws: Vector, means: Vector, n_chains: int, among: Individuals) -> V
     return np.where(alike > STRONG, np.inf, times)
 
 
-def _sample_blocks(
-    model: SaemModel,
-    theta: Vector,
-    sampler: Sampler,
-    chains: Chains,
-    streams: Streams,
-    after: int,
-    late: int,
-    n_iter: int,
-    level: float,
-) -> Conditional:
-    """Draw latents of a wide model, of some individuals at a time, and no statistics."""
-    n_chains, n, q = chains.z.shape
-    means, variances, lower, upper = np.zeros((4, n, q))
-    size = max(1, MOST_NUMBERS // (n_iter * n_chains * q))
-    for begin in range(0, n, size):
-        block = np.arange(begin, min(n, begin + size))
-        part, own, keys = model.take(block), chains.take(block), streams.take(block)
-        draws = np.empty((n_iter * n_chains, len(block), q))
-        for k in range(n_iter):
-            sampler.move(part, theta, own, keys, after + k + 1, max(1, late + k))
-            draws[k * n_chains : (k + 1) * n_chains] = part.shown(own.z)
-        chains.put(block, own)
-        means[block], variances[block] = draws.mean(axis=0), draws.var(axis=0)
-        lower[block], upper[block] = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    _check_finite(means, sampler)
-    among = model.individuals
-    within, between = among.mean(variances), among.variance(means)
-    none = np.empty((0, 0))
-    return Conditional(
-        means, np.empty((n, 0, 0)), lower, upper, level, none[0:0].ravel(), none,
-        np.divide(within, within + between, out=np.zeros(q), where=within + between > 0),
-        n_iter * n_chains, np.full(q, np.nan),
-    )  # fmt: skip
-
-
-def observed_information(model: SaemModel, theta: Vector, given: Conditional) -> Vector:
-    """Return the observed information (p, p), ``-d^2 log g(y; theta)``, at a maximum.
-
-    Louis 1982: the mean of ``-d^2 log f`` over the latents less the variance of ``d log f``. Both
-    follow from the statistics' conditional means and covariances, which devices can add up, and
-    from derivatives of ``phi`` and ``psi``, by central differences. NaN for a parameter of which
-    rows say so little (a variance that is zero, say) that draws cannot tell it from nothing.
-    Latents with such a variance are taken to move with their means, of which rows say something.
-    """
-
-    def information_of(at: SaemModel) -> Vector:
-        complete, hidden = complete_and_hidden(at, theta, given)
-        information: Vector = complete - hidden
-        lost = np.diag(information) <= least * np.maximum(np.diag(complete), 0.0)
-        information[lost] = information[:, lost] = np.nan
-        return information
-
-    least = least_share(model, given)
-    information = information_of(model)
-    own = zip(model.parameters, np.diag(information), strict=True)
-    lost = {name for name, value in own if np.isnan(value)}
-    flat = np.array([f"var({latent})" in lost for latent in model.latents], dtype=np.bool_)
-    return information_of(model.about(theta).carrying(flat)) if flat.any() else information
-
-
-def least_share(model: SaemModel, given: Conditional) -> float:
-    """Least share of a parameter's complete information that draws can tell from none."""
-    return min(0.5, DISTINCT / float(np.sqrt(given.n_draws * max(model.counts.individuals, 1))))
-
-
-def complete_and_hidden(
-    model: SaemModel, theta: Vector, given: Conditional
-) -> tuple[Vector, Vector]:
-    """Complete information (p, p), and what latents hide of it: the rest is observed."""
-    p, size = len(theta), model.size
-
-    def density(at: Vector) -> float:
-        return model.log_density(given.statistics, model.counts, at)
-
-    middle = density(theta)
-    steps = np.diag([_nudge(density, theta, middle, i) for i in range(p)])
-    sizes = np.diag(steps)
-    hessian = np.empty((p, p))
-    for i in range(p):
-        ends = density(theta + steps[i]) + density(theta - steps[i])
-        hessian[i, i] = (ends - 2 * middle) / sizes[i] ** 2
-        for j in range(i):
-            same = density(theta + steps[i] + steps[j]) + density(theta - steps[i] - steps[j])
-            cross = density(theta + steps[i] - steps[j]) + density(theta - steps[i] + steps[j])
-            hessian[i, j] = hessian[j, i] = (same - cross) / (4 * sizes[i] * sizes[j])
-    none = Counts(0, 0)
-    slopes = np.empty((p, size))  # of phi
-    for i in range(p):
-        for k, unit in enumerate(np.eye(size)):
-            up, down = (model.log_density(unit, none, theta + s * steps[i]) for s in (1, -1))
-            slopes[i, k] = (up - down) / (2 * sizes[i])
-    hidden = slopes @ given.spread @ slopes.T
-    return -hessian, (hidden + hidden.T) / 2
-
-
-def _nudge(density: Callable[[Vector], float], theta: Vector, middle: float, i: int) -> float:
-    """Step of one parameter, up and down, that changes a log-density by about `DROP`."""
-    noise = 1e4 * np.finfo(np.float64).eps * max(abs(middle), 1.0)
-    size = 1e-5 * abs(float(theta[i])) or 1e-12
-    for _ in range(60):
-        nudge = np.zeros(len(theta))
-        nudge[i] = size
-        with np.errstate(all="ignore"):
-            change = abs(density(theta + nudge) + density(theta - nudge) - 2 * middle) / 2
-        if DROP / 2 <= change <= 2 * DROP:
-            break
-        if not np.isfinite(change):
-            size /= 4
-        elif change <= noise:
-            size *= 8
-        else:
-            size *= float(np.clip(np.sqrt(DROP / change), 1 / 8, 8))
-    return size
+def _check_finite(moments: Vector, sampler: Sampler) -> None:
+    if not np.isfinite(moments).all():
+        raise NumericalError(
+            "latents ran away at the estimates; take smaller steps, or another sampler than "
+            f"{sampler.name}"
+        )
 
 
 @dataclass(frozen=True)
@@ -387,50 +307,84 @@ def covariance_of(information: Vector, constraints: Vector | None = None) -> Vec
     return covariance
 
 
-def linearized_log_likelihood(model: SaemModel, theta: Vector, means: Vector) -> float:
-    """Log-likelihood where each curve is its tangent at the individual's latents, (n, q).
+def observed_information(model: SaemModel, theta: Vector, given: Conditional) -> Vector:
+    """Return the observed information (p, p), ``-d^2 log g(y; theta)``, at a maximum.
 
-    Measurements of an individual are then normal, with mean ``f(z) + J (m - z)`` and covariance
-    ``J Omega J^T + Sigma(z)``: J the slopes of the curve, m and Omega the latents' mean and
-    covariance before rows, Sigma the residual variances. Exact where curves are lines. NaN where
-    measurements given the latents are not normal, or limits, or certain.
+    Louis 1982: the mean of ``-d^2 log f`` over the latents less the variance of ``d log f``. Both
+    follow from the statistics' conditional means and covariances, which devices can add up, and
+    from derivatives of ``phi`` and ``psi``, by central differences. NaN for a parameter of which
+    rows say so little (a variance that is zero, say) that draws cannot tell it from nothing.
+    Latents with such a variance are taken to move with their means, of which rows say something.
     """
-    if not model.normal_rows:
-        return float("nan")
-    mine = model.individuals
-    with np.errstate(all="ignore"):
-        each = _tangent_log_likelihoods(model.about(theta), theta, means)
-    censored = mine.covariates.get("censored")
-    if censored is not None:
-        each = np.where(mine.sums(np.abs(censored)) > 0, np.nan, each)
-    return float(mine.total(each))
+
+    def information_of(at: SaemModel) -> Vector:
+        complete, hidden = complete_and_hidden(at, theta, given)
+        information: Vector = complete - hidden
+        lost = np.diag(information) <= least * np.maximum(np.diag(complete), 0.0)
+        information[lost] = information[:, lost] = np.nan
+        return information
+
+    least = least_share(model, given)
+    information = information_of(model)
+    own = zip(model.parameters, np.diag(information), strict=True)
+    lost = {name for name, value in own if np.isnan(value)}
+    flat = np.array([f"var({latent})" in lost for latent in model.latents], dtype=np.bool_)
+    return information_of(model.about(theta).carrying(flat)) if flat.any() else information
 
 
-def _tangent_log_likelihoods(model: SaemModel, theta: Vector, means: Vector) -> Vector:
-    mine, q = model.individuals, means.shape[1]
-    prior, omega = model.prior(theta, mine)
-    values, vectors = np.linalg.eigh(omega)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))  # omega may have no inverse
-    steps = NUDGE * np.where(np.diag(omega) > 0, np.sqrt(np.diag(omega)), 1.0)
-    nudges = np.concatenate([np.zeros((1, q)), np.diag(steps), -np.diag(steps)])
-    curves = model.curve(means + nudges[:, None, :], mine)
-    slopes = ((curves[1 : q + 1] - curves[q + 1 :]) / (2 * steps[:, None])).T  # (N, q)
-    sds = model.row_sds(means[None], theta, mine)[0]
-    of_rows = (means - prior)[mine.individual_of]
-    rest = (mine.values - curves[0] + (slopes * of_rows).sum(axis=1)) / sds
-    slopes = slopes @ root / sds[:, None]
-    inner = np.empty((len(means), q, q))
-    right = np.empty((len(means), q))
-    for i in range(q):
-        right[:, i] = mine.sums(slopes[:, i] * rest)
-        for j in range(q):
-            inner[:, i, j] = mine.sums(slopes[:, i] * slopes[:, j])
-    inner[:, range(q), range(q)] += 1.0
-    inner[~np.isfinite(inner).all(axis=(1, 2))] = np.nan * np.eye(q)
-    known = np.linalg.solve(np.where(np.isnan(inner), np.eye(q), inner), right[..., None])[..., 0]
-    squares = mine.sums(rest**2) - (right * known).sum(axis=1)
-    sizes = mine.sums(2 * np.log(sds)) + np.linalg.slogdet(inner)[1]
-    return np.asarray(-0.5 * (mine.counts * LOG_2_PI + squares + sizes), np.float64)
+def least_share(model: SaemModel, given: Conditional) -> float:
+    """Least share of a parameter's complete information that draws can tell from none."""
+    return min(0.5, DISTINCT / float(np.sqrt(given.n_draws * max(model.counts.individuals, 1))))
+
+
+def complete_and_hidden(
+    model: SaemModel, theta: Vector, given: Conditional
+) -> tuple[Vector, Vector]:
+    """Complete information (p, p), and what latents hide of it: the rest is observed."""
+    p, size = len(theta), model.size
+
+    def density(at: Vector) -> float:
+        return model.log_density(given.statistics, model.counts, at)
+
+    middle = density(theta)
+    steps = np.diag([_nudge(density, theta, middle, i) for i in range(p)])
+    sizes = np.diag(steps)
+    hessian = np.empty((p, p))
+    for i in range(p):
+        ends = density(theta + steps[i]) + density(theta - steps[i])
+        hessian[i, i] = (ends - 2 * middle) / sizes[i] ** 2
+        for j in range(i):
+            same = density(theta + steps[i] + steps[j]) + density(theta - steps[i] - steps[j])
+            cross = density(theta + steps[i] - steps[j]) + density(theta - steps[i] + steps[j])
+            hessian[i, j] = hessian[j, i] = (same - cross) / (4 * sizes[i] * sizes[j])
+    none = Counts(0, 0)
+    slopes = np.empty((p, size))  # of phi
+    for i in range(p):
+        for k, unit in enumerate(np.eye(size)):
+            up, down = (model.log_density(unit, none, theta + s * steps[i]) for s in (1, -1))
+            slopes[i, k] = (up - down) / (2 * sizes[i])
+    hidden = slopes @ given.spread @ slopes.T
+    return -hessian, (hidden + hidden.T) / 2
+
+
+def _nudge(density: Callable[[Vector], float], theta: Vector, middle: float, i: int) -> float:
+    """Step of one parameter, up and down, that changes a log-density by about `DROP`."""
+    noise = 1e4 * np.finfo(np.float64).eps * max(abs(middle), 1.0)
+    size = 1e-5 * abs(float(theta[i])) or 1e-12
+    for _ in range(60):
+        nudge = np.zeros(len(theta))
+        nudge[i] = size
+        with np.errstate(all="ignore"):
+            change = abs(density(theta + nudge) + density(theta - nudge) - 2 * middle) / 2
+        if DROP / 2 <= change <= 2 * DROP:
+            break
+        if not np.isfinite(change):
+            size /= 4
+        elif change <= noise:
+            size *= 8
+        else:
+            size *= float(np.clip(np.sqrt(DROP / change), 1 / 8, 8))
+    return size
 
 
 @dataclass(frozen=True)
@@ -529,3 +483,49 @@ def _roots(given: Conditional) -> Vector:
     values = np.maximum(values, 1e-12)
     roots: Vector = np.linalg.cholesky(np.einsum("nij,nj,nkj->nik", vectors, values, vectors))
     return sd[:, :, None] * roots
+
+
+def linearized_log_likelihood(model: SaemModel, theta: Vector, means: Vector) -> float:
+    """Log-likelihood where each curve is its tangent at the individual's latents, (n, q).
+
+    Measurements of an individual are then normal, with mean ``f(z) + J (m - z)`` and covariance
+    ``J Omega J^T + Sigma(z)``: J the slopes of the curve, m and Omega the latents' mean and
+    covariance before rows, Sigma the residual variances. Exact where curves are lines. NaN where
+    measurements given the latents are not normal, or limits, or certain.
+    """
+    if not model.normal_rows:
+        return float("nan")
+    mine = model.individuals
+    with np.errstate(all="ignore"):
+        each = _tangent_log_likelihoods(model.about(theta), theta, means)
+    censored = mine.covariates.get("censored")
+    if censored is not None:
+        each = np.where(mine.sums(np.abs(censored)) > 0, np.nan, each)
+    return float(mine.total(each))
+
+
+def _tangent_log_likelihoods(model: SaemModel, theta: Vector, means: Vector) -> Vector:
+    mine, q = model.individuals, means.shape[1]
+    prior, omega = model.prior(theta, mine)
+    values, vectors = np.linalg.eigh(omega)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))  # omega may have no inverse
+    steps = NUDGE * np.where(np.diag(omega) > 0, np.sqrt(np.diag(omega)), 1.0)
+    nudges = np.concatenate([np.zeros((1, q)), np.diag(steps), -np.diag(steps)])
+    curves = model.curve(means + nudges[:, None, :], mine)
+    slopes = ((curves[1 : q + 1] - curves[q + 1 :]) / (2 * steps[:, None])).T  # (N, q)
+    sds = model.row_sds(means[None], theta, mine)[0]
+    of_rows = (means - prior)[mine.individual_of]
+    rest = (mine.values - curves[0] + (slopes * of_rows).sum(axis=1)) / sds
+    slopes = slopes @ root / sds[:, None]
+    inner = np.empty((len(means), q, q))
+    right = np.empty((len(means), q))
+    for i in range(q):
+        right[:, i] = mine.sums(slopes[:, i] * rest)
+        for j in range(q):
+            inner[:, i, j] = mine.sums(slopes[:, i] * slopes[:, j])
+    inner[:, range(q), range(q)] += 1.0
+    inner[~np.isfinite(inner).all(axis=(1, 2))] = np.nan * np.eye(q)
+    known = np.linalg.solve(np.where(np.isnan(inner), np.eye(q), inner), right[..., None])[..., 0]
+    squares = mine.sums(rest**2) - (right * known).sum(axis=1)
+    sizes = mine.sums(2 * np.log(sds)) + np.linalg.slogdet(inner)[1]
+    return np.asarray(-0.5 * (mine.counts * LOG_2_PI + squares + sizes), np.float64)

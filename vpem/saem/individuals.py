@@ -36,100 +36,6 @@ TOP = np.uint64(1 << 63)
 ONE = np.uint64(1)
 
 
-class AllIndividuals:
-    """Individuals of all processes: only sums over them, and counts, leave a process.
-
-    ``numbers`` (n_here,) say which of all those of this process are, ``sizes`` (m, 4) are
-    individuals and rows of each part, and as they count, by weights; as an attribute those of all
-    processes. ``parts`` are individuals of each device of this process, where sums are masked;
-    None: one part of all.
-    """
-
-    def __init__(
-        self,
-        place: Placement,
-        numbers: NDArray[np.intp],
-        sizes: Vector,
-        parts: list[NDArray[np.intp]] | None = None,
-    ) -> None:
-        self.place, self.engine = place, place.engine
-        self.numbers, self.parts = numbers, parts
-        self.sizes: tuple[float, ...] = tuple(self.add(sizes).tolist())
-
-    def add(self, values: Vector) -> Any:
-        """Sum over all parts, (m, ...), of all processes."""
-        if self.parts is None:
-            return self.place.allreduce(np.asarray(values[0]))
-        flat = values.astype(np.float64).reshape(len(values), int(np.prod(values.shape[1:])))
-        return self.place.add_up(flat).reshape(values.shape[1:])
-
-    def of(self, values: Vector, which: NDArray[np.intp]) -> Vector:
-        """Values (m, ...) of some of all individuals, each known to its own process."""
-        local = np.zeros((len(which), *values.shape[1:]))
-        place = {number: row for row, number in enumerate(self.numbers.tolist())}
-        for one, number in enumerate(which.tolist()):
-            if number in place:
-                local[one] = values[place[number]]
-        shared: Vector = self.place.allreduce(local)
-        return shared
-
-    def largest(self, values: Any) -> Any:
-        """Largest of all processes' values; where sums are masked, not whose it is."""
-        if self.parts is None:
-            return self.engine.allreduce(values, "max")
-        local = np.asarray(values)
-        flat = local.ravel()
-        if local.dtype.kind in "bu":
-            return self.place.any(flat > 0).astype(local.dtype).reshape(local.shape)
-        bits = flat.astype(np.float64).view(np.int64)
-        keys = bits ^ ((bits >> 63) & LAST)  # ordered as the numbers are
-        most = self.place.largest(np.tile(keys, (len(self.parts), 1)), -LAST - 1, LAST)
-        back = most ^ ((most >> 63) & LAST)
-        return np.asarray(back, dtype=np.int64).view(np.float64).reshape(local.shape)
-
-    def same(self, times: Vector | None) -> Vector | None:
-        """Times (T,) of all processes that have any; None if they differ."""
-        if self.parts is None:
-            first, *others = [one for one in self.engine.allgather(times) if one is not None]
-            return first if all(np.array_equal(first, one) for one in others) else None
-        width = int(self.largest(np.array([0.0 if times is None else len(times)]))[0])
-        odd = times is not None and len(times) != width
-        local = np.full((2, width), -np.inf)
-        if times is not None and not odd:
-            local = np.stack([times, -times])
-        ends = self.largest(local)
-        differ = self.place.any([odd])[0] or not np.array_equal(ends[0], -ends[1])
-        return None if differ else np.asarray(ends[0])
-
-    def median(self, values: Vector) -> Vector:
-        """Median of each column (n_here, q), NaN left out.
-
-        By bisection of the bits of a number: what leaves a process are counts of values below some.
-        """
-        bits = np.ascontiguousarray(values).view(np.int64)
-        keys = np.where(bits < 0, ~bits.view(np.uint64), bits.view(np.uint64) | TOP)
-        known = ~np.isnan(values)
-        n = self._count(known[None])[0]
-        ranks = np.stack([(n - 1) // 2, n // 2])
-        low, high = np.zeros(ranks.shape, np.uint64), np.full(ranks.shape, ~np.uint64(0))
-        for _ in range(64):
-            middle = low + (high - low) // np.uint64(2)
-            below = self._count((keys <= middle[:, None]) & known)
-            enough = below > ranks
-            high, low = np.where(enough, middle, high), np.where(enough, low, middle + ONE)
-        ends = np.where(high & TOP, high ^ TOP, ~high).view(np.float64)
-        return np.asarray(ends.sum(axis=0) / 2, np.float64)
-
-    def _count(self, flags: NDArray[np.bool_]) -> NDArray[np.intp]:
-        """Flags (r, n_here, q) counted over all individuals: (r, q)."""
-        if self.parts is None:
-            return self.place.allreduce(flags.sum(axis=1))
-        each = np.array([flags[:, part].sum(axis=1).ravel() for part in self.parts], np.float64)
-        flat = each.reshape(len(self.parts), flags.shape[0] * flags.shape[2])
-        counts: NDArray[np.intp] = np.rint(self.place.add(flat)).astype(np.intp)
-        return counts.reshape(flags.shape[0], flags.shape[2])
-
-
 @dataclass(frozen=True, eq=False)
 class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {source}"):
     """Measurements in long form: the rows of an individual are a run, of one row at least.
@@ -401,6 +307,100 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
         return np.asarray(shared)
 
 
+class AllIndividuals:
+    """Individuals of all processes: only sums over them, and counts, leave a process.
+
+    ``numbers`` (n_here,) say which of all those of this process are, ``sizes`` (m, 4) are
+    individuals and rows of each part, and as they count, by weights; as an attribute those of all
+    processes. ``parts`` are individuals of each device of this process, where sums are masked;
+    None: one part of all.
+    """
+
+    def __init__(
+        self,
+        place: Placement,
+        numbers: NDArray[np.intp],
+        sizes: Vector,
+        parts: list[NDArray[np.intp]] | None = None,
+    ) -> None:
+        self.place, self.engine = place, place.engine
+        self.numbers, self.parts = numbers, parts
+        self.sizes: tuple[float, ...] = tuple(self.add(sizes).tolist())
+
+    def add(self, values: Vector) -> Any:
+        """Sum over all parts, (m, ...), of all processes."""
+        if self.parts is None:
+            return self.place.allreduce(np.asarray(values[0]))
+        flat = values.astype(np.float64).reshape(len(values), int(np.prod(values.shape[1:])))
+        return self.place.add_up(flat).reshape(values.shape[1:])
+
+    def of(self, values: Vector, which: NDArray[np.intp]) -> Vector:
+        """Values (m, ...) of some of all individuals, each known to its own process."""
+        local = np.zeros((len(which), *values.shape[1:]))
+        place = {number: row for row, number in enumerate(self.numbers.tolist())}
+        for one, number in enumerate(which.tolist()):
+            if number in place:
+                local[one] = values[place[number]]
+        shared: Vector = self.place.allreduce(local)
+        return shared
+
+    def largest(self, values: Any) -> Any:
+        """Largest of all processes' values; where sums are masked, not whose it is."""
+        if self.parts is None:
+            return self.engine.allreduce(values, "max")
+        local = np.asarray(values)
+        flat = local.ravel()
+        if local.dtype.kind in "bu":
+            return self.place.any(flat > 0).astype(local.dtype).reshape(local.shape)
+        bits = flat.astype(np.float64).view(np.int64)
+        keys = bits ^ ((bits >> 63) & LAST)  # ordered as the numbers are
+        most = self.place.largest(np.tile(keys, (len(self.parts), 1)), -LAST - 1, LAST)
+        back = most ^ ((most >> 63) & LAST)
+        return np.asarray(back, dtype=np.int64).view(np.float64).reshape(local.shape)
+
+    def same(self, times: Vector | None) -> Vector | None:
+        """Times (T,) of all processes that have any; None if they differ."""
+        if self.parts is None:
+            first, *others = [one for one in self.engine.allgather(times) if one is not None]
+            return first if all(np.array_equal(first, one) for one in others) else None
+        width = int(self.largest(np.array([0.0 if times is None else len(times)]))[0])
+        odd = times is not None and len(times) != width
+        local = np.full((2, width), -np.inf)
+        if times is not None and not odd:
+            local = np.stack([times, -times])
+        ends = self.largest(local)
+        differ = self.place.any([odd])[0] or not np.array_equal(ends[0], -ends[1])
+        return None if differ else np.asarray(ends[0])
+
+    def median(self, values: Vector) -> Vector:
+        """Median of each column (n_here, q), NaN left out.
+
+        By bisection of the bits of a number: what leaves a process are counts of values below some.
+        """
+        bits = np.ascontiguousarray(values).view(np.int64)
+        keys = np.where(bits < 0, ~bits.view(np.uint64), bits.view(np.uint64) | TOP)
+        known = ~np.isnan(values)
+        n = self._count(known[None])[0]
+        ranks = np.stack([(n - 1) // 2, n // 2])
+        low, high = np.zeros(ranks.shape, np.uint64), np.full(ranks.shape, ~np.uint64(0))
+        for _ in range(64):
+            middle = low + (high - low) // np.uint64(2)
+            below = self._count((keys <= middle[:, None]) & known)
+            enough = below > ranks
+            high, low = np.where(enough, middle, high), np.where(enough, low, middle + ONE)
+        ends = np.where(high & TOP, high ^ TOP, ~high).view(np.float64)
+        return np.asarray(ends.sum(axis=0) / 2, np.float64)
+
+    def _count(self, flags: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """Flags (r, n_here, q) counted over all individuals: (r, q)."""
+        if self.parts is None:
+            return self.place.allreduce(flags.sum(axis=1))
+        each = np.array([flags[:, part].sum(axis=1).ravel() for part in self.parts], np.float64)
+        flat = each.reshape(len(self.parts), flags.shape[0] * flags.shape[2])
+        counts: NDArray[np.intp] = np.rint(self.place.add(flat)).astype(np.intp)
+        return counts.reshape(flags.shape[0], flags.shape[2])
+
+
 def from_long(
     ids: Any,
     times: Any,
@@ -455,20 +455,6 @@ def from_long(
     )
 
 
-def _measured(
-    labels: NDArray[Any], columns: dict[str, Vector], source: str
-) -> tuple[NDArray[Any], dict[str, Vector]]:
-    """Leave out rows of what was not measured; an individual has a measurement at least."""
-    there = ~np.isnan(columns["values"])
-    lacking = sorted(set(map(str, labels[~there])) - set(map(str, labels[there])))
-    if lacking:
-        raise InputError(
-            f"{source}: no value of {shorten([repr(name) for name in lacking])} was measured, "
-            "which says nothing of any parameter; leave such individuals out"
-        )
-    return labels[there], {name: values[there] for name, values in columns.items()}
-
-
 def from_matrix(X: Any, names: Any = None, source: str = "the data") -> Individuals:
     """Make individuals of the rows of a table (n, T); times are the numbers of the columns."""
     table = as_array(source, X)
@@ -513,14 +499,6 @@ def from_counts(
     return gather(entries.row, entries.col, values, documents, vocabulary, source)
 
 
-def _names_of(names: Sequence[str] | None, n: int, what: str, source: str) -> tuple[str, ...]:
-    """N names, which differ, or numbers for none."""
-    named = tuple(map(str, range(n) if names is None else names))
-    if len(named) != n or len(set(named)) < n:
-        raise InputError(f"{source}: {n} {what}s need as many different names, got {len(named)}")
-    return named
-
-
 def gather(
     documents: NDArray[Any],
     places: NDArray[Any],
@@ -556,6 +534,28 @@ def gather(
     first = np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp)
     times = (cells % width).astype(np.float64)
     return Individuals(tuple(names), first, times, values, source=source, words=tuple(words))
+
+
+def _measured(
+    labels: NDArray[Any], columns: dict[str, Vector], source: str
+) -> tuple[NDArray[Any], dict[str, Vector]]:
+    """Leave out rows of what was not measured; an individual has a measurement at least."""
+    there = ~np.isnan(columns["values"])
+    lacking = sorted(set(map(str, labels[~there])) - set(map(str, labels[there])))
+    if lacking:
+        raise InputError(
+            f"{source}: no value of {shorten([repr(name) for name in lacking])} was measured, "
+            "which says nothing of any parameter; leave such individuals out"
+        )
+    return labels[there], {name: values[there] for name, values in columns.items()}
+
+
+def _names_of(names: Sequence[str] | None, n: int, what: str, source: str) -> tuple[str, ...]:
+    """N names, which differ, or numbers for none."""
+    named = tuple(map(str, range(n) if names is None else names))
+    if len(named) != n or len(set(named)) < n:
+        raise InputError(f"{source}: {n} {what}s need as many different names, got {len(named)}")
+    return named
 
 
 def join_words(vocabularies: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -617,17 +617,35 @@ def document_counts(found: Individuals) -> NDArray[np.intp]:
     return np.bincount(found.times.astype(np.intp), minlength=size)
 
 
-def _stir(words: Keys) -> Keys:
-    """Finaliser of SplitMix64."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
+@dataclass(frozen=True)
+class Streams:
+    """The streams of some individuals, by keys (n,) of uint64."""
 
+    keys: Keys
 
-def _between(words: Keys) -> NDArray[np.float64]:
-    """Uniform numbers inside (0, 1) of random bits."""
-    found: NDArray[np.float64] = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    return found
+    @staticmethod
+    def of(names: Sequence[str], seed: int) -> Streams:
+        """Make the streams of individuals of these names; the seed is below 2^64."""
+        salt = int(seed).to_bytes(8, "little")
+        found = [
+            int.from_bytes(blake2b(name.encode(), digest_size=8, key=salt).digest(), "little")
+            for name in names
+        ]
+        return Streams(np.array(found, dtype=np.uint64))
+
+    def take(self, which: NDArray[np.intp]) -> Streams:
+        """Return those of some individuals."""
+        return Streams(self.keys[which])
+
+    def at(self, iteration: int, use: int) -> Stream:
+        """Return numbers for the use (0 to 2^20 - 1) of them in an iteration (below 2^43)."""
+        place = np.uint64((iteration << 20) + use)
+        return Stream(_stir(self.keys ^ _stir(np.array([place + np.uint64(1)]) * GOLDEN)))
+
+    def keys_at(self, iteration: int, uses: int) -> Keys:
+        """Return the keys of the first so many uses in an iteration, (uses, n)."""
+        places = np.uint64(iteration << 20) + np.arange(1, uses + 1, dtype=np.uint64)
+        return _stir(self.keys ^ _stir(places * GOLDEN)[:, None])
 
 
 @dataclass(frozen=True)
@@ -670,32 +688,14 @@ class Stream:
         return _between(_stir(np.repeat(_stir(self.keys), counts) + index * GOLDEN))
 
 
-@dataclass(frozen=True)
-class Streams:
-    """The streams of some individuals, by keys (n,) of uint64."""
+def _stir(words: Keys) -> Keys:
+    """Finaliser of SplitMix64."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
 
-    keys: Keys
 
-    @staticmethod
-    def of(names: Sequence[str], seed: int) -> Streams:
-        """Make the streams of individuals of these names; the seed is below 2^64."""
-        salt = int(seed).to_bytes(8, "little")
-        found = [
-            int.from_bytes(blake2b(name.encode(), digest_size=8, key=salt).digest(), "little")
-            for name in names
-        ]
-        return Streams(np.array(found, dtype=np.uint64))
-
-    def take(self, which: NDArray[np.intp]) -> Streams:
-        """Return those of some individuals."""
-        return Streams(self.keys[which])
-
-    def at(self, iteration: int, use: int) -> Stream:
-        """Return numbers for the use (0 to 2^20 - 1) of them in an iteration (below 2^43)."""
-        place = np.uint64((iteration << 20) + use)
-        return Stream(_stir(self.keys ^ _stir(np.array([place + np.uint64(1)]) * GOLDEN)))
-
-    def keys_at(self, iteration: int, uses: int) -> Keys:
-        """Return the keys of the first so many uses in an iteration, (uses, n)."""
-        places = np.uint64(iteration << 20) + np.arange(1, uses + 1, dtype=np.uint64)
-        return _stir(self.keys ^ _stir(places * GOLDEN)[:, None])
+def _between(words: Keys) -> NDArray[np.float64]:
+    """Uniform numbers inside (0, 1) of random bits."""
+    found: NDArray[np.float64] = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return found

@@ -43,6 +43,41 @@ FLAT = 1e-10
 EVERY = 10
 """Iterations of the burn-in between looks at the curvature, after as many with one each."""
 
+WALK, DRIFT, LEAP = 0, 1, 2
+
+TAME = 5.0
+"""Largest gradient in units of the root."""
+
+TAIL = 6
+"""Degrees of freedom of independent proposals."""
+
+WIDTH = 2.4
+"""First walks, in standard deviations: the best for a normal law."""
+
+LEAPS = 3
+"""Leapfrog steps of a Hamiltonian move."""
+
+AUTO = "auto"
+"""Stands for what `usual_sampler` chooses."""
+
+
+class Sampler(Protocol):
+    """Moves chains under a model, so that their law is, or tends to, that of the latents."""
+
+    name: str
+
+    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
+        """Start all chains at z (n, q)."""
+
+    def move(
+        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
+    ) -> None:
+        """Move the chains once, in place.
+
+        No two calls have the same ``now``, the iteration from 1, for one individual; ``late`` are
+        iterations since the burn-in, 0 in it, when moves are adapted.
+        """
+
 
 @dataclass
 class Chains:
@@ -107,22 +142,251 @@ class Chains:
             setattr(self, name, value)
 
 
-class Sampler(Protocol):
-    """Moves chains under a model, so that their law is, or tends to, that of the latents."""
+@dataclass(frozen=True)
+class Exact:
+    """Independent draws from the posterior, where a model knows it."""
 
-    name: str
+    name = "exact"
 
     def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
         """Start all chains at z (n, q)."""
+        return begin_chains(model, theta, z, n_chains, curved=False)
 
     def move(
         self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
     ) -> None:
-        """Move the chains once, in place.
+        """Draw again."""
+        chains.z = model.draw(theta, streams.at(now, 0), len(chains.z))
 
-        No two calls have the same ``now``, the iteration from 1, for one individual; ``late`` are
-        iterations since the burn-in, 0 in it, when moves are adapted.
-        """
+
+@dataclass(frozen=True)
+class Gibbs:
+    """Latents drawn given what else is drawn with them, and that given latents."""
+
+    n_steps: int = 1  # sweeps a move
+    n_threads: int = 1
+    name = "gibbs"
+
+    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
+        """Start all chains at z (n, q), in no units: nothing is proposed."""
+        n = len(z)
+        none = np.empty((n, 0))
+        return Chains(spread(z, n_chains), none[:, :, None], none, none, np.ones(n))
+
+    def move(
+        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
+    ) -> None:
+        """Sweep ``n_steps`` times."""
+        keys = np.ascontiguousarray(streams.keys_at(now, 2 * self.n_steps))
+        z = np.ascontiguousarray(chains.z)
+        model.sweep(theta, z, keys, thread_count(self.n_threads))
+        chains.z = z
+
+
+@dataclass(frozen=True)
+class Metropolis:
+    """Random walk along one axis of each individual's law after the other, and jumps.
+
+    A sweep ends with a proposal that does not depend on where the chain is, from two laws in turn:
+    a t law about where chains were in the burn-in, with the covariance that the curvature says
+    (Karimi, Lavielle and Moulines 2020), and the population, which knows of modes far apart.
+    """
+
+    n_steps: int = 2  # sweeps a move
+    target: float = 0.44  # acceptance of each walk, adapted in the burn-in
+    n_threads: int = 1
+    name = "metropolis"
+
+    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
+        """Start all chains at z (n, q), in units of the curvature there."""
+        chains = begin_chains(model, theta, z, n_chains, curved=True)
+        chains.scales *= WIDTH
+        return chains
+
+    def move(
+        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
+    ) -> None:
+        """Sweep ``n_steps`` times."""
+        learn(model, theta, chains, now, late)
+        moves = Moves(WALK, self.n_steps * (chains.z.shape[2] + 1), self.target)
+        moves.make(model, theta, chains, streams, now, late, self.n_threads)
+
+
+@dataclass(frozen=True)
+class Mala:
+    """Langevin steps that are accepted or not, so that their law is the posterior's.
+
+    The drift of a step is bounded (Roberts and Tweedie 1996). Each individual's h is adapted to the
+    acceptance rate ``target`` in the burn-in.
+    """
+
+    n_steps: int = 5  # a move
+    step: float = 1.0  # first h, in units of the curvature's covariances
+    target: float = 0.574
+    precondition: bool = True  # units are the curvature's
+    n_threads: int = 1
+    name = "mala"
+
+    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
+        """Start all chains at z (n, q)."""
+        curved, step = self.precondition, self.step
+        return begin_chains(model, theta, z, n_chains, curved=curved, step=step)
+
+    def move(
+        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
+    ) -> None:
+        """Propose and accept ``n_steps`` times."""
+        if self.precondition:
+            learn(model, theta, chains, now, late)
+        moves = Moves(DRIFT, self.n_steps, self.target)
+        moves.make(model, theta, chains, streams, now, late, self.n_threads)
+
+
+@dataclass(frozen=True)
+class Hmc:
+    """Hamiltonian moves: a few leapfrog steps, of a size that is adapted and never the same.
+
+    Together they are at most a quarter of the period of a normal law in units of its curvature,
+    after which a chain has forgotten where it was.
+    """
+
+    n_steps: int = 2  # moves of `LEAPS` steps each
+    target: float = 0.8  # acceptance of each step, adapted in the burn-in
+    n_threads: int = 1
+    name = "hmc"
+
+    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
+        """Start all chains at z (n, q), in units of the curvature there."""
+        return begin_chains(model, theta, z, n_chains, curved=True, step=np.pi / 2 / LEAPS)
+
+    def move(
+        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
+    ) -> None:
+        """Propose and accept ``n_steps`` times."""
+        learn(model, theta, chains, now, late)
+        moves = Moves(LEAP, self.n_steps, self.target, LEAPS)
+        moves.make(model, theta, chains, streams, now, late, self.n_threads)
+
+
+@dataclass(frozen=True)
+class Langevin:
+    """Unadjusted Langevin dynamics: ``z <- z + (h/2) L L^T g + sqrt(h) L N(0, I)``.
+
+    ``L L^T`` is the curvature's covariance of each individual's latents, looked at in the burn-in
+    (without ``precondition``: 1). Their law is biased by the step h; for a normal posterior of
+    covariance M = ``L L^T`` it has the covariance ``M / (1 - h / 4)``. A ``codec`` sends ``L^T g``
+    of each individual and chain, as a device with little arithmetic would: a dithered gradient.
+    """
+
+    n_steps: int = 10  # a move
+    step: float = 0.5  # h, in units of M
+    decay: float = 1 / 3  # after the burn-in h falls as (1 + late)^-decay
+    codec: Codec | None = None
+    precondition: bool = True  # units are the curvature's
+    n_threads: int = 1
+    name = "langevin"
+
+    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
+        """Start all chains at z (n, q)."""
+        return begin_chains(model, theta, z, n_chains, curved=self.precondition)
+
+    def move(
+        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
+    ) -> None:
+        """Take ``n_steps`` steps; NumericalError if they run away."""
+        if self.precondition:
+            learn(model, theta, chains, now, late)
+        h = float(self.step * (1.0 + late) ** -self.decay)
+        n_chains, n, q = chains.z.shape
+        codec, law = self.codec, model.kernels(theta)
+        if law is not None and (codec is None or (isinstance(codec, Dither) and codec.bucket >= q)):
+            keys = streams.keys_at(now, 2 * self.n_steps)
+            noise, dithers = np.ascontiguousarray(keys[::2]), np.ascontiguousarray(keys[1::2])
+            z, faults = chains.z.copy(), np.zeros((n_chains, n), dtype=np.uint8)
+            langevin(
+                law, np.ascontiguousarray(chains.roots), noise, dithers, h,
+                0 if codec is None else codec.levels, z, faults, thread_count(self.n_threads),
+            )  # fmt: skip
+            if faults.any():
+                raise self._refusal(model, faults > 0)
+            chains.z = z
+            return
+        for step in range(self.n_steps):
+            slope = turn_back(chains.roots, model.gradient(chains.z, theta))
+            if not np.isfinite(slope).all():
+                wrong = np.max(~np.isfinite(slope), axis=-1)
+                raise self._refusal(model, wrong)
+            if self.codec is not None:
+                words = streams.at(now, 2 * step + 1).words(n_chains, 1)[..., 0]
+                sent = np.ascontiguousarray(slope.reshape(-1, q))
+                flat = np.ascontiguousarray(words.reshape(-1))
+                received = self.codec.transmit(sent, flat, self.n_threads)[0]
+                slope = received.astype(np.float64, copy=False).reshape(slope.shape)
+            normals = streams.at(now, 2 * step).normals(n_chains, q)
+            chains.z = chains.z + turn(chains.roots, 0.5 * h * slope + np.sqrt(h) * normals)
+
+    def _refusal(self, model: SaemModel, wrong: NDArray[np.bool_]) -> NumericalError:
+        who = model.individuals.names[int(wrong.any(axis=0).argmax())]
+        return NumericalError(
+            f"Langevin steps of individual {who!r} ran away; take a smaller step than "
+            f"{self.step:g}, or the sampler mala"
+        )
+
+
+SAMPLERS: Report = {
+    "exact": Exact,
+    "metropolis": Metropolis,
+    "langevin": Langevin,
+    "mala": Mala,
+    "hmc": Hmc,
+    "gibbs": Gibbs,
+}
+"""Samplers by name."""
+
+
+def usual_sampler(model: type[SaemModel], options: Iterable[str]) -> str:
+    """Name the sampler that is taken by default.
+
+    ``exact`` where the model's latents can be drawn so, unless an option was given that
+    ``metropolis`` has and it has not; ``gibbs`` likewise; else ``metropolis``. Threads make no
+    difference.
+    """
+    named = {one for one in options if one != "n_threads"}
+    known = set(Metropolis.__dataclass_fields__)
+    if model.is_drawn_exactly() and (model.discrete or not named & known):
+        return Exact.name
+    if model.sweep is not SaemModel.sweep and named <= set(Gibbs.__dataclass_fields__):
+        return Gibbs.name
+    return Metropolis.name
+
+
+def sampler_of(name: str | Sampler, **options: Any) -> Sampler:
+    """Make a sampler of its name and options, or return one that is made."""
+    if not isinstance(name, str):
+        return name
+    kind = SAMPLERS[check_choice("sampler", name, SAMPLERS)]
+    for option, value in options.items():
+        if option not in kind.__dataclass_fields__:
+            raise InputError(f"the sampler {name} takes no {option}")
+        if option == "n_steps":
+            check_int("n_steps", value, least=1, most=10_000)
+        elif option == "n_threads":
+            thread_count(value)
+        elif option == "target":
+            check_number(option, value, least=0.05, most=0.95)
+        elif option in ("step", "decay"):
+            check_number(option, value, least=1e-12 if option == "step" else 0, most=1e6)
+    sampler: Sampler = kind(**options)
+    return sampler
+
+
+def options_of(sampler: Sampler) -> Report:
+    """Options of a sampler of vpem that results depend on, a codec by its name."""
+    if not is_dataclass(sampler):
+        return {}
+    names = [one.name for one in fields(sampler) if one.name != "n_threads"]
+    values = {name: getattr(sampler, name) for name in names}
+    return {name: getattr(value, "name", value) for name, value in values.items()}
 
 
 def spread(z: Vector, n_chains: int) -> Vector:
@@ -196,39 +460,6 @@ def _roots(precision: Vector) -> Vector:
     scaled = np.linalg.inv(precision / (sizes[:, :, None] * sizes[:, None]))
     roots = np.linalg.cholesky((scaled + scaled.transpose(0, 2, 1)) / 2)
     return np.asarray(roots / sizes[:, :, None], np.float64)
-
-
-@dataclass(frozen=True)
-class Gibbs:
-    """Latents drawn given what else is drawn with them, and that given latents."""
-
-    n_steps: int = 1  # sweeps a move
-    n_threads: int = 1
-    name = "gibbs"
-
-    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
-        """Start all chains at z (n, q), in no units: nothing is proposed."""
-        n = len(z)
-        none = np.empty((n, 0))
-        return Chains(spread(z, n_chains), none[:, :, None], none, none, np.ones(n))
-
-    def move(
-        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
-    ) -> None:
-        """Sweep ``n_steps`` times."""
-        keys = np.ascontiguousarray(streams.keys_at(now, 2 * self.n_steps))
-        z = np.ascontiguousarray(chains.z)
-        model.sweep(theta, z, keys, thread_count(self.n_threads))
-        chains.z = z
-
-
-WALK, DRIFT, LEAP = 0, 1, 2
-
-TAME = 5.0
-"""Largest gradient in units of the root."""
-
-TAIL = 6
-"""Degrees of freedom of independent proposals."""
 
 
 class LatentDensity(Protocol):
@@ -446,236 +677,3 @@ def squares(d: Vector) -> Vector:
     for j in range(d.shape[-1]):
         total += d[..., j] ** 2
     return total
-
-
-@dataclass(frozen=True)
-class Langevin:
-    """Unadjusted Langevin dynamics: ``z <- z + (h/2) L L^T g + sqrt(h) L N(0, I)``.
-
-    ``L L^T`` is the curvature's covariance of each individual's latents, looked at in the burn-in
-    (without ``precondition``: 1). Their law is biased by the step h; for a normal posterior of
-    covariance M = ``L L^T`` it has the covariance ``M / (1 - h / 4)``. A ``codec`` sends ``L^T g``
-    of each individual and chain, as a device with little arithmetic would: a dithered gradient.
-    """
-
-    n_steps: int = 10  # a move
-    step: float = 0.5  # h, in units of M
-    decay: float = 1 / 3  # after the burn-in h falls as (1 + late)^-decay
-    codec: Codec | None = None
-    precondition: bool = True  # units are the curvature's
-    n_threads: int = 1
-    name = "langevin"
-
-    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
-        """Start all chains at z (n, q)."""
-        return begin_chains(model, theta, z, n_chains, curved=self.precondition)
-
-    def move(
-        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
-    ) -> None:
-        """Take ``n_steps`` steps; NumericalError if they run away."""
-        if self.precondition:
-            learn(model, theta, chains, now, late)
-        h = float(self.step * (1.0 + late) ** -self.decay)
-        n_chains, n, q = chains.z.shape
-        codec, law = self.codec, model.kernels(theta)
-        if law is not None and (codec is None or (isinstance(codec, Dither) and codec.bucket >= q)):
-            keys = streams.keys_at(now, 2 * self.n_steps)
-            noise, dithers = np.ascontiguousarray(keys[::2]), np.ascontiguousarray(keys[1::2])
-            z, faults = chains.z.copy(), np.zeros((n_chains, n), dtype=np.uint8)
-            langevin(
-                law, np.ascontiguousarray(chains.roots), noise, dithers, h,
-                0 if codec is None else codec.levels, z, faults, thread_count(self.n_threads),
-            )  # fmt: skip
-            if faults.any():
-                raise self._refusal(model, faults > 0)
-            chains.z = z
-            return
-        for step in range(self.n_steps):
-            slope = turn_back(chains.roots, model.gradient(chains.z, theta))
-            if not np.isfinite(slope).all():
-                wrong = np.max(~np.isfinite(slope), axis=-1)
-                raise self._refusal(model, wrong)
-            if self.codec is not None:
-                words = streams.at(now, 2 * step + 1).words(n_chains, 1)[..., 0]
-                sent = np.ascontiguousarray(slope.reshape(-1, q))
-                flat = np.ascontiguousarray(words.reshape(-1))
-                received = self.codec.transmit(sent, flat, self.n_threads)[0]
-                slope = received.astype(np.float64, copy=False).reshape(slope.shape)
-            normals = streams.at(now, 2 * step).normals(n_chains, q)
-            chains.z = chains.z + turn(chains.roots, 0.5 * h * slope + np.sqrt(h) * normals)
-
-    def _refusal(self, model: SaemModel, wrong: NDArray[np.bool_]) -> NumericalError:
-        who = model.individuals.names[int(wrong.any(axis=0).argmax())]
-        return NumericalError(
-            f"Langevin steps of individual {who!r} ran away; take a smaller step than "
-            f"{self.step:g}, or the sampler mala"
-        )
-
-
-WIDTH = 2.4
-"""First walks, in standard deviations: the best for a normal law."""
-
-LEAPS = 3
-"""Leapfrog steps of a Hamiltonian move."""
-
-
-@dataclass(frozen=True)
-class Exact:
-    """Independent draws from the posterior, where a model knows it."""
-
-    name = "exact"
-
-    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
-        """Start all chains at z (n, q)."""
-        return begin_chains(model, theta, z, n_chains, curved=False)
-
-    def move(
-        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
-    ) -> None:
-        """Draw again."""
-        chains.z = model.draw(theta, streams.at(now, 0), len(chains.z))
-
-
-@dataclass(frozen=True)
-class Metropolis:
-    """Random walk along one axis of each individual's law after the other, and jumps.
-
-    A sweep ends with a proposal that does not depend on where the chain is, from two laws in turn:
-    a t law about where chains were in the burn-in, with the covariance that the curvature says
-    (Karimi, Lavielle and Moulines 2020), and the population, which knows of modes far apart.
-    """
-
-    n_steps: int = 2  # sweeps a move
-    target: float = 0.44  # acceptance of each walk, adapted in the burn-in
-    n_threads: int = 1
-    name = "metropolis"
-
-    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
-        """Start all chains at z (n, q), in units of the curvature there."""
-        chains = begin_chains(model, theta, z, n_chains, curved=True)
-        chains.scales *= WIDTH
-        return chains
-
-    def move(
-        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
-    ) -> None:
-        """Sweep ``n_steps`` times."""
-        learn(model, theta, chains, now, late)
-        moves = Moves(WALK, self.n_steps * (chains.z.shape[2] + 1), self.target)
-        moves.make(model, theta, chains, streams, now, late, self.n_threads)
-
-
-@dataclass(frozen=True)
-class Mala:
-    """Langevin steps that are accepted or not, so that their law is the posterior's.
-
-    The drift of a step is bounded (Roberts and Tweedie 1996). Each individual's h is adapted to the
-    acceptance rate ``target`` in the burn-in.
-    """
-
-    n_steps: int = 5  # a move
-    step: float = 1.0  # first h, in units of the curvature's covariances
-    target: float = 0.574
-    precondition: bool = True  # units are the curvature's
-    n_threads: int = 1
-    name = "mala"
-
-    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
-        """Start all chains at z (n, q)."""
-        curved, step = self.precondition, self.step
-        return begin_chains(model, theta, z, n_chains, curved=curved, step=step)
-
-    def move(
-        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
-    ) -> None:
-        """Propose and accept ``n_steps`` times."""
-        if self.precondition:
-            learn(model, theta, chains, now, late)
-        moves = Moves(DRIFT, self.n_steps, self.target)
-        moves.make(model, theta, chains, streams, now, late, self.n_threads)
-
-
-@dataclass(frozen=True)
-class Hmc:
-    """Hamiltonian moves: a few leapfrog steps, of a size that is adapted and never the same.
-
-    Together they are at most a quarter of the period of a normal law in units of its curvature,
-    after which a chain has forgotten where it was.
-    """
-
-    n_steps: int = 2  # moves of `LEAPS` steps each
-    target: float = 0.8  # acceptance of each step, adapted in the burn-in
-    n_threads: int = 1
-    name = "hmc"
-
-    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
-        """Start all chains at z (n, q), in units of the curvature there."""
-        return begin_chains(model, theta, z, n_chains, curved=True, step=np.pi / 2 / LEAPS)
-
-    def move(
-        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
-    ) -> None:
-        """Propose and accept ``n_steps`` times."""
-        learn(model, theta, chains, now, late)
-        moves = Moves(LEAP, self.n_steps, self.target, LEAPS)
-        moves.make(model, theta, chains, streams, now, late, self.n_threads)
-
-
-SAMPLERS: Report = {
-    "exact": Exact,
-    "metropolis": Metropolis,
-    "langevin": Langevin,
-    "mala": Mala,
-    "hmc": Hmc,
-    "gibbs": Gibbs,
-}
-"""Samplers by name."""
-
-AUTO = "auto"
-"""Stands for what `usual_sampler` chooses."""
-
-
-def usual_sampler(model: type[SaemModel], options: Iterable[str]) -> str:
-    """Name the sampler that is taken by default.
-
-    ``exact`` where the model's latents can be drawn so, unless an option was given that
-    ``metropolis`` has and it has not; ``gibbs`` likewise; else ``metropolis``. Threads make no
-    difference.
-    """
-    named = {one for one in options if one != "n_threads"}
-    known = set(Metropolis.__dataclass_fields__)
-    if model.is_drawn_exactly() and (model.discrete or not named & known):
-        return Exact.name
-    if model.sweep is not SaemModel.sweep and named <= set(Gibbs.__dataclass_fields__):
-        return Gibbs.name
-    return Metropolis.name
-
-
-def sampler_of(name: str | Sampler, **options: Any) -> Sampler:
-    """Make a sampler of its name and options, or return one that is made."""
-    if not isinstance(name, str):
-        return name
-    kind = SAMPLERS[check_choice("sampler", name, SAMPLERS)]
-    for option, value in options.items():
-        if option not in kind.__dataclass_fields__:
-            raise InputError(f"the sampler {name} takes no {option}")
-        if option == "n_steps":
-            check_int("n_steps", value, least=1, most=10_000)
-        elif option == "n_threads":
-            thread_count(value)
-        elif option == "target":
-            check_number(option, value, least=0.05, most=0.95)
-        elif option in ("step", "decay"):
-            check_number(option, value, least=1e-12 if option == "step" else 0, most=1e6)
-    sampler: Sampler = kind(**options)
-    return sampler
-
-
-def options_of(sampler: Sampler) -> Report:
-    """Options of a sampler of vpem that results depend on, a codec by its name."""
-    if not is_dataclass(sampler):
-        return {}
-    names = [one.name for one in fields(sampler) if one.name != "n_threads"]
-    values = {name: getattr(sampler, name) for name in names}
-    return {name: getattr(value, "name", value) for name, value in values.items()}

@@ -28,53 +28,6 @@ from vpem.terms.families.mixture import coordinates_of
 from vpem.terms.features import Terms
 from vpem.terms.mixture import Factors, Mixture
 
-
-class LocalSteps:
-    """EM steps of the roots of this process on their own blocks, between one sum and the next.
-
-    ``least`` are effective samples of a component below which a root takes no step. ``rest`` (B, M,
-    K - 1) is what the others add at every row, less what they add for the first component; the
-    E-step of the sum (`vpem.steps.em.log_likelihood`) writes it.
-    """
-
-    def __init__(self, terms: Terms, n_hubs: int, n_components: int, least: float) -> None:
-        self.terms, self.n_hubs, self.least = terms, n_hubs, least
-        dtype = np.float32 if terms.itemsize == 4 else np.float64
-        self.rest: Floats = np.zeros((n_hubs, terms.n_samples, n_components - 1), dtype=dtype)
-
-    def take(self, mixture: Mixture, factors: Factors, n_steps: int) -> tuple[Mixture, Factors]:
-        """Take some steps from an M-step; returns parameters and their factors."""
-        for _ in range(n_steps):
-            mixture, factors = self._one(mixture, factors)
-        return mixture, factors
-
-    def _one(self, mixture: Mixture, factors: Factors) -> tuple[Mixture, Factors]:
-        terms = self.terms
-        statistics = terms.empty(mixture.means, self.n_hubs)
-        for rows in terms.chunks(2 * self.n_hubs * mixture.n_components):
-            sums = self.rest[:, rows] + self._own(factors, rows)
-            responsibilities, _ = terms.responsibilities(mixture, sums, rows)
-            terms.summarize(statistics, responsibilities, rows)
-        updated = terms.update(statistics).weighing(mixture)
-        made = terms.prepare(updated)
-        # A component that would collapse in one hub alone is the next sum's to judge.
-        few = (statistics.counts < self.least).any(axis=1)
-        stays = np.logical_or(few, made.failed.any(axis=0))
-        if stays.any():
-            updated = terms.keep(updated, mixture, stays).weighing(mixture)
-            made = terms.prepare(updated)
-        return updated, made
-
-    def _own(self, factors: Factors, rows: slice) -> Floats:
-        """How each hub's own terms differ from those of the first component."""
-        numbers = np.ascontiguousarray(self.terms.local(factors, rows))
-        out = np.empty((*numbers.shape[:2], numbers.shape[2] - 1), dtype=numbers.dtype)
-        nothing: NDArray[np.float64] = np.empty(0)
-        limit = FARTHEST[numbers.itemsize]
-        differences(numbers, nothing, out, np.zeros(len(numbers)), limit, self.terms.n_threads)
-        return out
-
-
 MOST_LOCAL = 1000
 """Limit of the setting local:N."""
 
@@ -138,6 +91,52 @@ def parse_acceleration(name: str | None) -> Acceleration | None:
         f" must be squarem, local:N with N from 1 to {MOST_LOCAL} such as local:8, or both as in "
         f"local:8,squarem; got {brief(name)}",
     )
+
+
+class LocalSteps:
+    """EM steps of the roots of this process on their own blocks, between one sum and the next.
+
+    ``least`` are effective samples of a component below which a root takes no step. ``rest`` (B, M,
+    K - 1) is what the others add at every row, less what they add for the first component; the
+    E-step of the sum (`vpem.steps.em.log_likelihood`) writes it.
+    """
+
+    def __init__(self, terms: Terms, n_hubs: int, n_components: int, least: float) -> None:
+        self.terms, self.n_hubs, self.least = terms, n_hubs, least
+        dtype = np.float32 if terms.itemsize == 4 else np.float64
+        self.rest: Floats = np.zeros((n_hubs, terms.n_samples, n_components - 1), dtype=dtype)
+
+    def take(self, mixture: Mixture, factors: Factors, n_steps: int) -> tuple[Mixture, Factors]:
+        """Take some steps from an M-step; returns parameters and their factors."""
+        for _ in range(n_steps):
+            mixture, factors = self._one(mixture, factors)
+        return mixture, factors
+
+    def _one(self, mixture: Mixture, factors: Factors) -> tuple[Mixture, Factors]:
+        terms = self.terms
+        statistics = terms.empty(mixture.means, self.n_hubs)
+        for rows in terms.chunks(2 * self.n_hubs * mixture.n_components):
+            sums = self.rest[:, rows] + self._own(factors, rows)
+            responsibilities, _ = terms.responsibilities(mixture, sums, rows)
+            terms.summarize(statistics, responsibilities, rows)
+        updated = terms.update(statistics).weighing(mixture)
+        made = terms.prepare(updated)
+        # A component that would collapse in one hub alone is the next sum's to judge.
+        few = (statistics.counts < self.least).any(axis=1)
+        stays = np.logical_or(few, made.failed.any(axis=0))
+        if stays.any():
+            updated = terms.keep(updated, mixture, stays).weighing(mixture)
+            made = terms.prepare(updated)
+        return updated, made
+
+    def _own(self, factors: Factors, rows: slice) -> Floats:
+        """How each hub's own terms differ from those of the first component."""
+        numbers = np.ascontiguousarray(self.terms.local(factors, rows))
+        out = np.empty((*numbers.shape[:2], numbers.shape[2] - 1), dtype=numbers.dtype)
+        nothing: NDArray[np.float64] = np.empty(0)
+        limit = FARTHEST[numbers.itemsize]
+        differences(numbers, nothing, out, np.zeros(len(numbers)), limit, self.terms.n_threads)
+        return out
 
 
 class PlainSteps:

@@ -36,6 +36,94 @@ from vpem.terms.features import BatchTerms, Terms
 from vpem.terms.mixture import Factors, Mixture
 from vpem.terms.statistics import Statistics, arrays_of, having_arrays, schema_of_arrays
 
+RECORD_BYTES = 1 << 10
+"""Memory of the objects around one batch's statistics."""
+
+KEEPS = ("auto", "statistics", "responsibilities")
+"""What incremental EM remembers of a batch."""
+
+STEP_SIZE = 0.6
+"""Exponent of the steps where none is given, as Cappe and Moulines advise."""
+
+
+def fit_batches(
+    terms: BatchTerms,
+    total: Sum,
+    start: Mixture,
+    *,
+    batch_size: int,
+    step_size: float | None = None,
+    tol: float,
+    max_iter: int,
+    draw_row: Callable[[], int],
+    rng: np.random.Generator,
+    keep: str = "auto",
+    callback: Callable[[Progress], None] | None = None,
+    saver: Saver | None = None,
+) -> Run:
+    """Fit a mixture by EM in batches, from ``start`` or, from the same, on from a saved state.
+
+    Every iteration runs the E-step on one batch (``batch_size`` neighbouring rows) and an M-step.
+    With a batch of all rows it is `em.fit`, iteration by iteration. A pass takes all batches, in an
+    order that the agents draw alike (``rng``) and keep, so that what is replaced is always what is
+    oldest.
+
+    Without a ``step_size`` EM is incremental: the batch's new statistics replace its old ones, and
+    with exact sums the free energy never falls. With a number in (0.5, 1] it is stochastic and
+    keeps nothing: statistics a unit weight move by ``S += rho (S_batch - S)``, ``rho_t =
+    t^-step_size`` at the t-th batch. In the first pass the M-steps of incremental EM are stochastic
+    ones: what was found under the first, poor parameters is soon forgotten. All agents take part in
+    that pass; in it a hub takes no M-step from fewer rows than `BatchTerms.enough` asks for: as
+    many as would vary as much, were all batches worth the same. A hub that never had enough takes
+    one at the end, from all rows.
+
+    ``keep`` says what a root of incremental EM remembers of a batch, to take out when it comes
+    again: its "statistics", or its "responsibilities", from which the statistics are formed again,
+    at the cost of a second look at the rows; the same numbers up to rounding. "auto" takes what is
+    smaller: ``K sum d_b^2`` numbers a batch, or ``R K`` numbers a row. Statistics allow the fused
+    sweep, which never writes responsibilities down; and where missing values were expected by what
+    others of the block were, they are kept in any case.
+
+    Statistics stand about the means of their own E-step and are moved to a common shift (the means
+    at the start of the pass) only where they are added, so that they lose no digits. As every batch
+    is visited once a pass, the sum of what was new in the pass replaces the running total at its
+    end: rounding does not add up over passes.
+
+    Each root watches its log-likelihood over a pass, the sum of the batches' as it found them when
+    it was last there; the network stops when it changed by less than ``tol`` (nats per sample) at
+    all roots, each of which heard most of the batches, or after ``max_iter`` passes. ``draw_row``
+    is the next row of the stream shared by all agents, for re-initialising collapsed components.
+    After that the next pass of incremental EM is one E-step over all rows; stochastic EM goes on
+    from the statistics that its parameters stand for. Raises NumericalError if a log-likelihood is
+    not finite, or no component is left.
+    """
+    size = min(batch_size, terms.n_samples)
+    check_choice("keep", keep, KEEPS)
+    edges = [*range(0, terms.n_samples, size), terms.n_samples]
+    batches = [slice(begin, end) for begin, end in pairwise(edges)]
+    visits = Visits(terms, total, batches, Run([start]), draw_row)
+    fitting: Incremental | Stochastic
+    if step_size is None:
+        fitting = Incremental(visits, start, keep, STEP_SIZE)
+    else:
+        fitting = Stochastic(visits, step_size)
+    saver = saver or NoSaver()
+    passes = _Passes(visits, fitting, rng)
+    passes.begin(start, saver, max_iter)
+    run = visits.run
+    while len(run.history) < max_iter and not run.converged:
+        if not passes.advance():
+            saver.offer(passes.state)
+            continue
+        found = total.roots.join(visits.log_likelihoods.sum(axis=0) + terms.log_constant)
+        check_finite(found, len(run.history) + 1)
+        small = run.note(terms, total, found, tol, callback)
+        heard = bool((2 * total.roots.join(visits.heard) > len(batches)).all())
+        run.converged = small and heard and not visits.reinitialised
+        saver.offer(passes.state, last=run.converged or len(run.history) == max_iter)
+    run.end([terms], total, visits.check())
+    return run
+
 
 class Visits:
     """Visits of batches: the sums they take, what these find, and the record of it."""
@@ -209,10 +297,6 @@ def towards(
     moved.scale(1 - rate)
     moved.add(fresh, rate * weight / batch_weight)
     return moved
-
-
-RECORD_BYTES = 1 << 10
-"""Memory of the objects around one batch's statistics."""
 
 
 class Incremental:
@@ -462,92 +546,6 @@ def _averaged(
     moved = towards(terms, before, fresh, rate, weight, batch_weight)
     silent = total.silent
     return moved if silent is None else terms.with_hubs_of(moved, before, silent)
-
-
-KEEPS = ("auto", "statistics", "responsibilities")
-"""What incremental EM remembers of a batch."""
-
-STEP_SIZE = 0.6
-"""Exponent of the steps where none is given, as Cappe and Moulines advise."""
-
-
-def fit_batches(
-    terms: BatchTerms,
-    total: Sum,
-    start: Mixture,
-    *,
-    batch_size: int,
-    step_size: float | None = None,
-    tol: float,
-    max_iter: int,
-    draw_row: Callable[[], int],
-    rng: np.random.Generator,
-    keep: str = "auto",
-    callback: Callable[[Progress], None] | None = None,
-    saver: Saver | None = None,
-) -> Run:
-    """Fit a mixture by EM in batches, from ``start`` or, from the same, on from a saved state.
-
-    Every iteration runs the E-step on one batch (``batch_size`` neighbouring rows) and an M-step.
-    With a batch of all rows it is `em.fit`, iteration by iteration. A pass takes all batches, in an
-    order that the agents draw alike (``rng``) and keep, so that what is replaced is always what is
-    oldest.
-
-    Without a ``step_size`` EM is incremental: the batch's new statistics replace its old ones, and
-    with exact sums the free energy never falls. With a number in (0.5, 1] it is stochastic and
-    keeps nothing: statistics a unit weight move by ``S += rho (S_batch - S)``, ``rho_t =
-    t^-step_size`` at the t-th batch. In the first pass the M-steps of incremental EM are stochastic
-    ones: what was found under the first, poor parameters is soon forgotten. All agents take part in
-    that pass; in it a hub takes no M-step from fewer rows than `BatchTerms.enough` asks for: as
-    many as would vary as much, were all batches worth the same. A hub that never had enough takes
-    one at the end, from all rows.
-
-    ``keep`` says what a root of incremental EM remembers of a batch, to take out when it comes
-    again: its "statistics", or its "responsibilities", from which the statistics are formed again,
-    at the cost of a second look at the rows; the same numbers up to rounding. "auto" takes what is
-    smaller: ``K sum d_b^2`` numbers a batch, or ``R K`` numbers a row. Statistics allow the fused
-    sweep, which never writes responsibilities down; and where missing values were expected by what
-    others of the block were, they are kept in any case.
-
-    Statistics stand about the means of their own E-step and are moved to a common shift (the means
-    at the start of the pass) only where they are added, so that they lose no digits. As every batch
-    is visited once a pass, the sum of what was new in the pass replaces the running total at its
-    end: rounding does not add up over passes.
-
-    Each root watches its log-likelihood over a pass, the sum of the batches' as it found them when
-    it was last there; the network stops when it changed by less than ``tol`` (nats per sample) at
-    all roots, each of which heard most of the batches, or after ``max_iter`` passes. ``draw_row``
-    is the next row of the stream shared by all agents, for re-initialising collapsed components.
-    After that the next pass of incremental EM is one E-step over all rows; stochastic EM goes on
-    from the statistics that its parameters stand for. Raises NumericalError if a log-likelihood is
-    not finite, or no component is left.
-    """
-    size = min(batch_size, terms.n_samples)
-    check_choice("keep", keep, KEEPS)
-    edges = [*range(0, terms.n_samples, size), terms.n_samples]
-    batches = [slice(begin, end) for begin, end in pairwise(edges)]
-    visits = Visits(terms, total, batches, Run([start]), draw_row)
-    fitting: Incremental | Stochastic
-    if step_size is None:
-        fitting = Incremental(visits, start, keep, STEP_SIZE)
-    else:
-        fitting = Stochastic(visits, step_size)
-    saver = saver or NoSaver()
-    passes = _Passes(visits, fitting, rng)
-    passes.begin(start, saver, max_iter)
-    run = visits.run
-    while len(run.history) < max_iter and not run.converged:
-        if not passes.advance():
-            saver.offer(passes.state)
-            continue
-        found = total.roots.join(visits.log_likelihoods.sum(axis=0) + terms.log_constant)
-        check_finite(found, len(run.history) + 1)
-        small = run.note(terms, total, found, tol, callback)
-        heard = bool((2 * total.roots.join(visits.heard) > len(batches)).all())
-        run.converged = small and heard and not visits.reinitialised
-        saver.offer(passes.state, last=run.converged or len(run.history) == max_iter)
-    run.end([terms], total, visits.check())
-    return run
 
 
 class _Passes:

@@ -48,65 +48,6 @@ from vpem.terms.row_statistics import Message, WorkerTerms
 from vpem.terms.statistics import Statistics
 
 
-def expect(
-    terms: Terms,
-    total: Sum,
-    mixture: Mixture,
-    factors: Factors,
-    statistics: Statistics | None = None,
-    kind: str = "estep",
-    rest: Floats | None = None,
-) -> NDArray[np.float64]:
-    """Run one E-step over all rows: total log-likelihood (R,) as each root finds it.
-
-    A sum that is a fixed matrix is taken inside one compiled sweep; any other is applied chunk by
-    chunk between the two halves of the same arithmetic. Into ``rest`` (B, M, K - 1) goes what
-    others add to the sum (`vpem.steps.accelerate.LocalSteps`).
-    """
-    begin_differences(total, kind, terms.n_samples, mixture.n_components, terms.itemsize)
-    found = log_likelihood(terms, total, mixture, factors, statistics, rest=rest)
-    return total.roots.join(found + terms.log_constant)
-
-
-def log_likelihood(
-    terms: Terms,
-    total: Sum,
-    mixture: Mixture,
-    factors: Factors,
-    statistics: Statistics | None = None,
-    kept: Floats | None = None,
-    rest: Floats | None = None,
-) -> NDArray[np.float64]:
-    """Run the E-step in a sum that has begun: log-likelihood (R,) without the constant.
-
-    Where the sum is no fixed matrix hubs send how their terms differ from those of the first
-    component, ``t_k - t_1``, and the sum of ``t_1`` over the rows: responsibilities are the softmax
-    of ``log pi_k - (s_k - s_1) / 2``, and the log-likelihood is that of their normalisers minus
-    half the sum of ``s_1``.
-
-    With ``kept`` (R, m, K) the responsibilities are written there; those of inactive roots stay.
-    With ``rest`` (B, m, K - 1) what others add to each hub's terms is.
-    """
-    if kept is None and rest is None and total.mix is not None:
-        return terms.sweep(mixture, factors, total.mix, statistics)
-    found = np.zeros(total.n_roots)
-    silent = total.silent
-    local = partial(terms.local, factors)
-    limit = farthest(total.holders, FARTHEST[terms.itemsize])
-    constants = -2.0 * terms.constants() if terms.constant_in_sums else 0.0
-    differ = Differences(terms, total, mixture.n_components, local, limit, rest, constants)
-    for rows, sums in differ:
-        responsibilities, log_likelihoods = terms.responsibilities(mixture, sums, rows)
-        found += log_likelihoods
-        if kept is not None:
-            if silent is not None:
-                responsibilities[silent] = kept[silent, rows]
-            kept[:, rows] = responsibilities
-        if statistics is not None:
-            terms.summarize(statistics, responsibilities, rows)
-    return found - 0.5 * differ.firsts
-
-
 class EStep(Protocol):
     """How all roots find log-likelihoods and statistics of their parameters."""
 
@@ -131,30 +72,6 @@ class EStep(Protocol):
         """Log-likelihoods (R,), and statistics of each of ``roots``, but none for a "check"."""
 
 
-@dataclass
-class _OverFeatures:
-    """The E-step of hubs that hold features and share one mixture (`EStep`)."""
-
-    whole: Terms
-    total: Sum
-    local: LocalSteps | None = None
-    reinitialised_bytes = REINITIALISED_BYTES
-    over_rows = False
-
-    def __post_init__(self) -> None:
-        self.roots: Sequence[Terms] = [self.whole]
-
-    def expect(
-        self, mixtures: Sequence[Mixture], factors: Sequence[Factors], kind: str
-    ) -> tuple[NDArray[np.float64], list[Statistics]]:
-        terms, total, mixture = self.whole, self.total, mixtures[0]
-        if kind == "check":
-            return expect(terms, total, mixture, factors[0], kind=kind), []
-        statistics = terms.empty(mixture.means, total.n_roots)
-        rest = None if self.local is None else self.local.rest
-        return expect(terms, total, mixture, factors[0], statistics, kind, rest), [statistics]
-
-
 def fit(terms: Terms, total: Sum, start: Mixture, **how: Any) -> Run:
     """Fit a mixture by EM, with settings as for `iterate`."""
     step, pace = _OverFeatures(terms, total), how.get("accelerate")
@@ -162,6 +79,11 @@ def fit(terms: Terms, total: Sum, start: Mixture, **how: Any) -> Run:
         n_hubs, least = len(total.holders.own), least_weight(terms)
         step.local = LocalSteps(terms, n_hubs, start.n_components, least)
     return iterate(step, [start], **how)
+
+
+def fit_with_factors(terms: FactorTerms, total: Sum, start: Mixture, **how: Any) -> Run:
+    """Fit a mixture with factors by EM, as `fit` does one without."""
+    return iterate(_OverFactors(terms, total), [start], **how)
 
 
 def iterate(
@@ -275,6 +197,65 @@ class _Loop:
         run.end(self.step.roots, self.step.total, found)
 
 
+def expect(
+    terms: Terms,
+    total: Sum,
+    mixture: Mixture,
+    factors: Factors,
+    statistics: Statistics | None = None,
+    kind: str = "estep",
+    rest: Floats | None = None,
+) -> NDArray[np.float64]:
+    """Run one E-step over all rows: total log-likelihood (R,) as each root finds it.
+
+    A sum that is a fixed matrix is taken inside one compiled sweep; any other is applied chunk by
+    chunk between the two halves of the same arithmetic. Into ``rest`` (B, M, K - 1) goes what
+    others add to the sum (`vpem.steps.accelerate.LocalSteps`).
+    """
+    begin_differences(total, kind, terms.n_samples, mixture.n_components, terms.itemsize)
+    found = log_likelihood(terms, total, mixture, factors, statistics, rest=rest)
+    return total.roots.join(found + terms.log_constant)
+
+
+def log_likelihood(
+    terms: Terms,
+    total: Sum,
+    mixture: Mixture,
+    factors: Factors,
+    statistics: Statistics | None = None,
+    kept: Floats | None = None,
+    rest: Floats | None = None,
+) -> NDArray[np.float64]:
+    """Run the E-step in a sum that has begun: log-likelihood (R,) without the constant.
+
+    Where the sum is no fixed matrix hubs send how their terms differ from those of the first
+    component, ``t_k - t_1``, and the sum of ``t_1`` over the rows: responsibilities are the softmax
+    of ``log pi_k - (s_k - s_1) / 2``, and the log-likelihood is that of their normalisers minus
+    half the sum of ``s_1``.
+
+    With ``kept`` (R, m, K) the responsibilities are written there; those of inactive roots stay.
+    With ``rest`` (B, m, K - 1) what others add to each hub's terms is.
+    """
+    if kept is None and rest is None and total.mix is not None:
+        return terms.sweep(mixture, factors, total.mix, statistics)
+    found = np.zeros(total.n_roots)
+    silent = total.silent
+    local = partial(terms.local, factors)
+    limit = farthest(total.holders, FARTHEST[terms.itemsize])
+    constants = -2.0 * terms.constants() if terms.constant_in_sums else 0.0
+    differ = Differences(terms, total, mixture.n_components, local, limit, rest, constants)
+    for rows, sums in differ:
+        responsibilities, log_likelihoods = terms.responsibilities(mixture, sums, rows)
+        found += log_likelihoods
+        if kept is not None:
+            if silent is not None:
+                responsibilities[silent] = kept[silent, rows]
+            kept[:, rows] = responsibilities
+        if statistics is not None:
+            terms.summarize(statistics, responsibilities, rows)
+    return found - 0.5 * differ.firsts
+
+
 def maximize(
     roots: Sequence[Terms],
     before: Sequence[Mixture],
@@ -334,6 +315,55 @@ def sample_roots(terms: WorkerTerms, total: Sum, about: NDArray[np.float64]) -> 
     ]
 
 
+def numbers_of_a_row(n_components: int, n_factors: int) -> int:
+    """Numbers of a row in a message: u of each component, and how c differ from the first."""
+    return n_components * (n_factors + 1) - 1
+
+
+def numbers_of_a_component(n_factors: int) -> int:
+    """Numbers of a component in a message: the lower half of G."""
+    return n_factors * (n_factors + 1) // 2
+
+
+def posterior_of(total: Sum, factors: LoadedFactors, kind: str) -> Posterior:
+    """Sum what hubs know of the factors: what all of them know, as each root finds it.
+
+    ``kind`` is as in `vpem.sums.sum.Sum.begin`.
+    """
+    n_hubs, k, q, _ = factors.grams.shape
+    lower = np.tril_indices(q)
+    own = factors.grams[:, :, *lower].reshape(n_hubs, k * numbers_of_a_component(q))
+    sums = add_numbers(total, own, kind)
+    grams = np.zeros((len(sums), k, q, q))
+    grams[:, :, *lower] = sums.reshape(len(sums), k, numbers_of_a_component(q))
+    grams[:, :, lower[1], lower[0]] = grams[:, :, *lower]
+    return Posterior.of(grams)
+
+
+@dataclass
+class _OverFeatures:
+    """The E-step of hubs that hold features and share one mixture (`EStep`)."""
+
+    whole: Terms
+    total: Sum
+    local: LocalSteps | None = None
+    reinitialised_bytes = REINITIALISED_BYTES
+    over_rows = False
+
+    def __post_init__(self) -> None:
+        self.roots: Sequence[Terms] = [self.whole]
+
+    def expect(
+        self, mixtures: Sequence[Mixture], factors: Sequence[Factors], kind: str
+    ) -> tuple[NDArray[np.float64], list[Statistics]]:
+        terms, total, mixture = self.whole, self.total, mixtures[0]
+        if kind == "check":
+            return expect(terms, total, mixture, factors[0], kind=kind), []
+        statistics = terms.empty(mixture.means, total.n_roots)
+        rest = None if self.local is None else self.local.rest
+        return expect(terms, total, mixture, factors[0], statistics, kind, rest), [statistics]
+
+
 class OverRows:
     """The E-step of workers that hold rows (`EStep`).
 
@@ -379,36 +409,6 @@ class OverRows:
         sums = add_messages(self.terms, self.total, layout, values, kind)
         found = self.total.roots.join(sums[:, -1].copy()) + self.whole.log_constant
         return found, [] if kind == "check" else [layout.unpacked(one)[0] for one in sums]
-
-
-def numbers_of_a_row(n_components: int, n_factors: int) -> int:
-    """Numbers of a row in a message: u of each component, and how c differ from the first."""
-    return n_components * (n_factors + 1) - 1
-
-
-def numbers_of_a_component(n_factors: int) -> int:
-    """Numbers of a component in a message: the lower half of G."""
-    return n_factors * (n_factors + 1) // 2
-
-
-def fit_with_factors(terms: FactorTerms, total: Sum, start: Mixture, **how: Any) -> Run:
-    """Fit a mixture with factors by EM, as `fit` does one without."""
-    return iterate(_OverFactors(terms, total), [start], **how)
-
-
-def posterior_of(total: Sum, factors: LoadedFactors, kind: str) -> Posterior:
-    """Sum what hubs know of the factors: what all of them know, as each root finds it.
-
-    ``kind`` is as in `vpem.sums.sum.Sum.begin`.
-    """
-    n_hubs, k, q, _ = factors.grams.shape
-    lower = np.tril_indices(q)
-    own = factors.grams[:, :, *lower].reshape(n_hubs, k * numbers_of_a_component(q))
-    sums = add_numbers(total, own, kind)
-    grams = np.zeros((len(sums), k, q, q))
-    grams[:, :, *lower] = sums.reshape(len(sums), k, numbers_of_a_component(q))
-    grams[:, :, lower[1], lower[0]] = grams[:, :, *lower]
-    return Posterior.of(grams)
 
 
 @dataclass

@@ -29,18 +29,35 @@ from vpem.sums.quantizer import Basis, Quantizer
 
 LOOKS = 10
 """Small corrections in a row that a noisy run ends with."""
+
 FIRST = 10
 """Fewest iterations of a quarter of the first window over which drift is looked for."""
+
 WINDOW_STEPS = 5.0
 """Fewest whole steps of EM, of length 1, that it is worth: shorter steps forget more slowly."""
+
 GROWTH = 1.5
 """How much longer than the last a window is."""
+
 EPOCHS = 4.0
 """Fewest epochs of a window that says anything: chance must have shown most rows."""
+
 CHANCE = 2.0
 """How many times its variance by chance the squared norm of a drift is that counts for none."""
+
 CONSTANT = 0.9
 """Steps that fall below this part in a window still make noise smaller."""
+
+FIELDS = ("length", "quarter", "count", "epochs", "step", "sums")
+
+WHOLE_STEPS = 1000
+"""Whole steps of EM, of length 1, that the default of ``max_iter`` is worth."""
+
+MOST_ITERATIONS = 20_000
+"""The largest default of ``max_iter``, however short the steps."""
+
+LEAST = 1e-4
+"""The shortest safe step."""
 
 
 def looks_needed(noisy: bool, participation: float, inner: int) -> int:
@@ -133,9 +150,6 @@ class Rest:
             return bool((squares <= self.tol * (sizes**2).sum(axis=1)).all())
 
 
-FIELDS = ("length", "quarter", "count", "epochs", "step", "sums")
-
-
 class Drift:
     """Tests, window by window, whether a statistic that noise keeps moving still drifts.
 
@@ -203,14 +217,81 @@ class Drift:
             return bool((square(c + d - a - b) <= CHANCE * chance).all())
 
 
-WHOLE_STEPS = 1000
-"""Whole steps of EM, of length 1, that the default of ``max_iter`` is worth."""
+@dataclass(frozen=True)
+class SafeSteps:
+    """Which steps noise allows a run, and which it takes."""
 
-MOST_ITERATIONS = 20_000
-"""The largest default of ``max_iter``, however short the steps."""
+    ceiling: float  # the longest step that noise does not outgrow
+    safe: float  # the default
+    theorem: float  # of `theorem_step`
+    taken: str | float | StepSize  # for `vpem.steps.fedem_sums.parse_step_size`
+    batch_size: int | None
+    inner: int | None
+    max_iter: int
 
-LEAST = 1e-4
-"""The shortest safe step."""
+    @classmethod
+    def of(
+        cls,
+        how: FedSettings,
+        alpha: float,
+        quantizer: Quantizer,
+        rows: NDArray[np.intp],
+        least: int,
+        stays: bool,
+    ) -> SafeSteps:
+        """Choose what settings leave open, and warn of long steps.
+
+        Workers have so many ``rows`` (n,), a batch so many at least (`batches_of`); ``stays`` says
+        whether noise remains however long the run goes on.
+        """
+        held = float(rows.mean())
+        omega, p = noise_of(quantizer), how.participation
+        memory_step = None if quantizer.biased else alpha
+        batch_size, inner = how.batch_size, how.inner
+        if how.variance_reduction:
+            batch_size, inner = batches_of(held, omega, p, batch_size, inner, least)
+        drawn = 1.0 if batch_size is None else min(1.0, batch_size / held)
+        reduced = how.variance_reduction and drawn < 1
+        chance = p if how.variance_reduction else p * drawn
+        ceiling = step_ceiling(omega, p, memory_step)
+        safe = safe_step(omega, chance, memory_step, reduced)
+        theorem = theorem_step(omega, p, len(rows), reduced)
+        auto = isinstance(how.step_size, str) and how.step_size == "auto"
+        taken = f"constant:{safe:g}" if auto else how.step_size
+        enough = enough_iterations(taken, stays) if how.max_iter is None else how.max_iter
+        made = cls(ceiling, safe, theorem, taken, batch_size, inner, enough)
+        made._warn(omega, p, alpha)
+        return made
+
+    def _warn(self, omega: float, participation: float, alpha: float) -> None:
+        step = float(parse_step_size(self.taken)(max(1, self.max_iter // 2)))
+        if step <= self.ceiling or step <= self.safe:
+            return
+        warnings.warn(
+            VpemWarning(
+                f"steps of {step:g} are above {self.ceiling:.3g}, the longest that noise of omega "
+                f"{omega:.3g}, participation {participation:g} and memories' steps of {alpha:.3g} "
+                f"cannot outgrow: {self.safe:.3g} is safe; take ", Setting("step_size", "auto"),
+            ),
+            stacklevel=4,
+        )  # fmt: skip
+
+
+def enough_iterations(step_size: str | float | StepSize, noise_stays: bool = False) -> int:
+    """Choose how many iterations a fit may take: as many steps as are worth `WHOLE_STEPS`.
+
+    It is at most `MOST_ITERATIONS`, and `WHOLE_STEPS` where steps are a function. Where noise stays
+    however long the fit goes on (of batches without variance reduction), it ends where noise alone
+    moves it, which needs no more iterations where steps are short.
+    """
+    if noise_stays or callable(step_size):
+        return WHOLE_STEPS
+    steps = parse_step_size(step_size)
+    gone, iteration = 0.0, 0
+    while gone < WHOLE_STEPS * (1 - 1e-9) and iteration < MOST_ITERATIONS:
+        iteration += 1
+        gone += float(steps(iteration))
+    return max(iteration, WHOLE_STEPS)
 
 
 def noise_of(quantizer: Quantizer) -> float:
@@ -320,80 +401,3 @@ def batches_of(
     if inner is None:
         inner = max(2, ceil(held / (2 * batch_size * participation)))
     return batch_size, inner
-
-
-@dataclass(frozen=True)
-class SafeSteps:
-    """Which steps noise allows a run, and which it takes."""
-
-    ceiling: float  # the longest step that noise does not outgrow
-    safe: float  # the default
-    theorem: float  # of `theorem_step`
-    taken: str | float | StepSize  # for `vpem.steps.fedem_sums.parse_step_size`
-    batch_size: int | None
-    inner: int | None
-    max_iter: int
-
-    @classmethod
-    def of(
-        cls,
-        how: FedSettings,
-        alpha: float,
-        quantizer: Quantizer,
-        rows: NDArray[np.intp],
-        least: int,
-        stays: bool,
-    ) -> SafeSteps:
-        """Choose what settings leave open, and warn of long steps.
-
-        Workers have so many ``rows`` (n,), a batch so many at least (`batches_of`); ``stays`` says
-        whether noise remains however long the run goes on.
-        """
-        held = float(rows.mean())
-        omega, p = noise_of(quantizer), how.participation
-        memory_step = None if quantizer.biased else alpha
-        batch_size, inner = how.batch_size, how.inner
-        if how.variance_reduction:
-            batch_size, inner = batches_of(held, omega, p, batch_size, inner, least)
-        drawn = 1.0 if batch_size is None else min(1.0, batch_size / held)
-        reduced = how.variance_reduction and drawn < 1
-        chance = p if how.variance_reduction else p * drawn
-        ceiling = step_ceiling(omega, p, memory_step)
-        safe = safe_step(omega, chance, memory_step, reduced)
-        theorem = theorem_step(omega, p, len(rows), reduced)
-        auto = isinstance(how.step_size, str) and how.step_size == "auto"
-        taken = f"constant:{safe:g}" if auto else how.step_size
-        enough = enough_iterations(taken, stays) if how.max_iter is None else how.max_iter
-        made = cls(ceiling, safe, theorem, taken, batch_size, inner, enough)
-        made._warn(omega, p, alpha)
-        return made
-
-    def _warn(self, omega: float, participation: float, alpha: float) -> None:
-        step = float(parse_step_size(self.taken)(max(1, self.max_iter // 2)))
-        if step <= self.ceiling or step <= self.safe:
-            return
-        warnings.warn(
-            VpemWarning(
-                f"steps of {step:g} are above {self.ceiling:.3g}, the longest that noise of omega "
-                f"{omega:.3g}, participation {participation:g} and memories' steps of {alpha:.3g} "
-                f"cannot outgrow: {self.safe:.3g} is safe; take ", Setting("step_size", "auto"),
-            ),
-            stacklevel=4,
-        )  # fmt: skip
-
-
-def enough_iterations(step_size: str | float | StepSize, noise_stays: bool = False) -> int:
-    """Choose how many iterations a fit may take: as many steps as are worth `WHOLE_STEPS`.
-
-    It is at most `MOST_ITERATIONS`, and `WHOLE_STEPS` where steps are a function. Where noise stays
-    however long the fit goes on (of batches without variance reduction), it ends where noise alone
-    moves it, which needs no more iterations where steps are short.
-    """
-    if noise_stays or callable(step_size):
-        return WHOLE_STEPS
-    steps = parse_step_size(step_size)
-    gone, iteration = 0.0, 0
-    while gone < WHOLE_STEPS * (1 - 1e-9) and iteration < MOST_ITERATIONS:
-        iteration += 1
-        gone += float(steps(iteration))
-    return max(iteration, WHOLE_STEPS)

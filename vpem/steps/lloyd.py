@@ -50,79 +50,289 @@ from vpem.sums.counted import AtServer
 from vpem.sums.partial import Wrapper
 from vpem.sums.sum import Sum
 
+Labels = NDArray[np.int32]
+
 FEW_ROWS = 12
 """Rows a worker and centre below which distances of all rows cost less than moments of centres."""
 
 SURE = 1e-12
 """Least share of the squares about the start of an inertia that is computed by moments."""
 
+MOST_LLOYD = 300
+"""Most iterations."""
 
-class FollowedRows:
-    """Rows of the workers of this process, in clusters that start at ``centres`` (K, d)."""
-
-    def __init__(self, held: HeldRows, centres: NDArray[np.float64], n_threads: int) -> None:
-        self.held = held
-        self.n_threads = n_threads
-        self._about = np.ascontiguousarray(centres.mean(axis=0), dtype=np.float64)
-        self._before: NDArray[np.float64] | None = None
-        self._upper = np.full(held.n_here, np.nan, dtype=np.float32)
-        self._lower = np.zeros(held.n_here, dtype=np.float32)
-        self._totals = np.zeros((len(held.runs), 2, centres.size + len(centres) + 1))
-        self._few = held.n_here < FEW_ROWS * len(centres) * len(held.runs)
-
-    def assign(self, centres: NDArray[np.float64], labels: NDArray[np.int32]) -> NDArray[np.intp]:
-        """Assign all rows to the nearest centres; return how many of each worker (n,) changed.
-
-        Centres (R, K, d) are one set for all workers, or one for each of this process; ``labels``
-        (m,) are changed in place.
-        """
-        held, changes = self.held, np.zeros(len(self.held.runs), dtype=np.intp)
-        centres = np.ascontiguousarray(centres)
-        before = centres if self._before is None else self._before
-        if before.shape != centres.shape:
-            before = np.ascontiguousarray(np.broadcast_to(before, centres.shape))
-        for rows in held.runs_of_rows() if held.runs else ():
-            follow_rows(
-                held.read(rows), held.weights[rows], held.within(rows), centres, before,
-                self._about, labels[rows], self._upper[rows], self._lower[rows], self._totals,
-                changes, self.n_threads,
-            )  # fmt: skip
-        self._before = centres.copy()
-        return changes
-
-    def totals(self, out: NDArray[np.float64]) -> None:
-        """Counts (K) and sums (K d) of each worker's clusters, side by side, into (n, K + K d)."""
-        np.add(self._totals[:, 0, :-1], self._totals[:, 1, :-1], out=out)
-
-    def inertias(
-        self, centres: NDArray[np.float64], labels: NDArray[np.int32]
-    ) -> NDArray[np.float64]:
-        """Inertia of each worker's rows (n,) about centres (R, K, d) that they are assigned to."""
-        if self._few:
-            return self.measure(centres, labels)[1]
-        inertias = np.zeros(len(self._totals))
-        inertias_of(self._totals, self._about, np.ascontiguousarray(centres), inertias)
-        unsure = inertias < SURE * self._totals[:, 0, -1]
-        if not unsure.any():
-            return inertias
-        return np.where(unsure, self.measure(centres, labels)[1], inertias)
-
-    def measure(
-        self, centres: NDArray[np.float64], labels: NDArray[np.int32]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Squared distances of rows (m,) to their centres, and sums over each worker's (n,)."""
-        held, distances = self.held, np.empty(self.held.n_here)
-        inertias = np.zeros(len(held.runs))
-        for rows in held.runs_of_rows() if held.runs else ():
-            measure_rows(
-                held.read(rows), held.weights[rows], held.within(rows),
-                np.ascontiguousarray(centres), labels[rows], distances[rows], inertias,
-                self.n_threads,
-            )  # fmt: skip
-        return distances, inertias
+ARRAYS = ("centres", "labels", "counts", "inertia", "distances", "waiting")
+LISTS = ("history", "bytes_sent", "reseeded", "partitions")
 
 
-Labels = NDArray[np.int32]
+@dataclass(frozen=True)
+class Pace:
+    """Batches of Lloyd's iterations, and when they stop.
+
+    ``patience`` is how often more all agents must be heard without a change before they stop, where
+    sums err or some agents are absent; see `Lloyd.calm`. 0: the sum of an iteration is that of the
+    last one if no row has changed. Of batches, after which centres follow, an iteration is a pass
+    over all. Within ``tolerances`` (n,), squared shifts, centres are at rest: of each hub's part of
+    them or, over rows, of each root of this process; None: they are once no row changes.
+    """
+
+    patience: int = 0
+    batch_size: int | None = None
+    tolerances: NDArray[np.float64] | None = None
+
+
+PLAIN = Pace()
+"""All rows in every iteration, until none has changed."""
+
+
+class Clusters(Protocol):
+    """Rows that are assigned to the nearest centres, and centres that move to their means."""
+
+    n_samples: int
+    """Rows of all processes, M."""
+    agreement: str
+    """What the message is for by which all agree to go on; see `Sum.agree`."""
+    settles: bool
+    """Whether rows are assigned once more if the iterations run out."""
+    pace: Pace
+    kind: str
+    """What its sums are for; see `Sum.begin`."""
+
+    def assign(self, run: Lloyd) -> int:
+        """Assign all rows, and note counts and inertia: how many rows changed."""
+
+    def move(self, run: Lloyd) -> NDArray[np.intp]:
+        """Move the centres: which clusters are empty."""
+
+    def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
+        """Put the centres of these clusters at rows."""
+
+    def shifts(self, run: Lloyd, before: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Squared shifts of the centres since ``before``, as `Pace.tolerances` are."""
+
+
+@dataclass
+class Lloyd:
+    """What Lloyd's iterations end with.
+
+    Over rows there are centres (R, K, d) as each root knows them, R = 1 where all share one sum,
+    and labels (m,) of the rows of this process, worker by worker, by their worker's centres. Over
+    features there are centres (K, d) in block order, each hub's part as its own root has it, and
+    labels (R, M) as each root finds them. ``reseeded`` has iteration, cluster and row of clusters
+    that were empty and re-initialised. ``partitions`` are iterations in which the network was
+    disconnected and nothing changed, and why. ``calm`` is how often in a row all agents have been
+    heard since a row changed or the network was disconnected; ``waiting`` (N,) marks agents not
+    heard since that was counted last (None: none but those that take part).
+    """
+
+    centres: NDArray[np.float64]
+    labels: NDArray[np.int32]
+    counts: NDArray[np.float64]  # (R, K) weights
+    inertia: NDArray[np.float64]  # (R,), weighted
+    distances: NDArray[np.float64] | None = None  # (m,) squared, over rows, once over
+    history: list[float] = field(default_factory=list)  # inertia, by the first root
+    bytes_sent: list[int] = field(default_factory=list)  # when each was known
+    converged: bool = False
+    reseeded: list[tuple[int, int, int]] = field(default_factory=list)
+    partitions: list[tuple[int, str]] = field(default_factory=list)
+    calm: int = 0
+    waiting: NDArray[np.bool_] | None = None
+
+    def state(self, total: Sum | None = None, iteration: int = 0) -> State:
+        """Return the state of a loop after an iteration; without a sum, of a run that is over."""
+        return {
+            "iteration": iteration,
+            **{name: getattr(self, name) for name in ARRAYS},
+            **{name: list(getattr(self, name)) for name in LISTS},
+            "converged": bool(self.converged),
+            "calm": self.calm,
+            "sum": None if total is None else total.state(),
+        }
+
+    def recall(self, state: State) -> None:
+        """Take on a saved state, which has been checked."""
+        for name in (*ARRAYS, *LISTS, "converged", "calm"):
+            setattr(self, name, state[name])
+
+    def resume(self, saver: Saver, total: Sum, max_iter: int, n_samples: int) -> int:
+        """Restore a run and its sum; returns the number of iterations done."""
+        state = saver.saved
+        assert state is not None
+        n_here = len(self.labels) if self.labels.ndim == 1 else None
+        check(_schema(self.centres.shape[-2:], n_samples, total, n_here), state, saver.place)
+        self.recall(state)
+        done, counted = state["iteration"], len(self.history) + len(self.partitions)
+        if done != counted or (self.converged and not self.history):
+            expected = f"{counted}, as many as there are in the record"
+            saver.place.inside("iteration").refuse(expected, str(done))
+        total.restore(state["sum"])
+        return check_length(done, max_iter)
+
+
+def iterate_lloyd(
+    clusters: Clusters,
+    run: Lloyd,
+    total: Sum,
+    stream: RowStream,
+    *,
+    max_iter: int = MOST_LLOYD,
+    callback: Callable[[int, float, int], None] | None = None,
+    saver: Saver | None = None,
+) -> Lloyd:
+    """Run Lloyd's iterations from the centres of ``run``, and return it.
+
+    It stops when no row changes, where sums err or some are absent as often in a row as it takes,
+    or when all centres have moved by no more than a tolerance. A row as near to one centre as to
+    another goes to the first. A cluster that is empty is re-initialised at a random row, the same
+    for all. The callback gets the iteration, its inertia as the first root finds it, and the rows
+    that changed.
+    """
+    saver, done = saver or NoSaver(), 0
+    if saver.saved is not None:
+        done = run.resume(saver, total, max_iter, clusters.n_samples)
+        if run.converged:
+            return run
+    for iteration in range(done + 1, max_iter + 1):
+        state = partial(run.state, total, iteration)
+        try:
+            changed = clusters.assign(run)
+        except PartitionedError as error:
+            note_partition(run.partitions, iteration, error)
+            run.calm, run.waiting = 0, None
+            saver.offer(state, last=iteration == max_iter)
+            continue
+        run.history.append(float(run.inertia[0]))
+        run.bytes_sent.append(total.bytes_sent)
+        total.agree(clusters.agreement)
+        if callback is not None:
+            callback(iteration, run.history[-1], changed)
+        if _is_at_rest(run, total, changed, clusters.pace.patience):
+            run.converged = True
+            saver.offer(state, last=True)
+            return run
+        before = run.centres
+        empty = [int(cluster) for cluster in clusters.move(run)]
+        if empty:
+            rows = [stream.draw() for _ in empty]
+            clusters.place(run, empty, rows)
+            named = [max(row, DRAWN) for row in rows]
+            run.reseeded += [(iteration, *one) for one in zip(empty, named, strict=True)]
+        elif clusters.pace.tolerances is not None:
+            far = (clusters.shifts(run, before) > clusters.pace.tolerances).any()
+            if not total.holders.any(np.array([far]))[0]:
+                run.converged = True
+                saver.offer(state, last=True)
+                return run
+        saver.offer(state, last=iteration == max_iter)
+    if clusters.settles:
+        clusters.kind = "check"
+        clusters.assign(run)
+    return run
+
+
+def _is_at_rest(run: Lloyd, total: Sum, changed: int, patience: int) -> bool:
+    """Count a calm iteration, or note a change (``changed`` rows); whether it is the last."""
+    absent = _absent(total)
+    if changed:
+        run.calm, run.waiting = 0, absent
+        return False
+    if run.waiting is not None and absent is not None:
+        absent = run.waiting & absent
+    run.waiting = None
+    if absent is not None and absent.any():
+        run.waiting = absent
+        return False
+    run.calm += 1
+    return run.calm > patience
+
+
+def _absent(total: Sum) -> NDArray[np.bool_] | None:
+    if isinstance(total, AtServer | Wrapper):
+        if total.active is None:
+            return None
+        absent = np.ones(total.holders.n_agents, dtype=np.bool_)
+        absent[total.active] = False
+        return absent
+    return None if total.silent is None else total.roots.join(total.silent)
+
+
+class LloydRuns:
+    """What a checkpoint keeps of the restarts of k-means (`vpem.steps.restarts.Kept`).
+
+    Over rows ``n_here`` are those of this process; None: over features, which all roots assign rows
+    by. ``undo`` puts centres (K, d) into units of the data and the user's order of features; if
+    ``drawn``, restarts begin at centres that no numbers of rows stand for.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        n_samples: int,
+        total: Sum,
+        n_here: int | None = None,
+        *,
+        undo: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+        drawn: bool = False,
+    ) -> None:
+        self._undo, self._shape = undo, shape
+        run = _schema(shape, n_samples, total, n_here, over=True)
+        self.rows: Schema = Maybe(Array("i", shape[:1], 0, n_samples - 1))
+        self.best: dict[str, Schema] = {"run": run}
+        self.loop: dict[str, Schema] = {"centres": run["centres"]}
+        self.more: dict[str, Schema] = {"start": Array("f8", shape)} if drawn else {}
+
+    def state(self, run: Lloyd) -> State:
+        """Return what is saved of a finished run."""
+        return {"run": run.state()}
+
+    def restore(self, state: State) -> Lloyd:
+        """Return the run that was saved."""
+        nothing: Any = np.empty(0)
+        run = Lloyd(nothing, nothing, nothing, nothing)
+        run.recall(state["run"])
+        return run
+
+    def rank(self, run: Lloyd) -> tuple[float, ...]:
+        """Less inertia, by the first root (`Kept`)."""
+        return (-float(run.inertia[0]),)
+
+    def start_of(self, state: State) -> State:
+        """Return the centres, the first root's if there are several (`Kept`)."""
+        centres = state.get("run", state)["centres"]
+        return {"centres": self._undo(centres[0] if centres.ndim == 3 else centres)}
+
+    def begun_at(self, start: State) -> NDArray[np.float64]:
+        """Return the centres that `start_of` found, once they have been checked."""
+        check({"centres": Array("f8", self._shape)}, start, KEPT)
+        centres: NDArray[np.float64] = start["centres"]
+        return centres
+
+
+def _schema(
+    shape: tuple[int, ...], n_samples: int, total: Sum, n_here: int | None, *, over: bool = False
+) -> dict[str, Schema]:
+    """Schema of a saved run; arguments as for `LloydRuns`."""
+    k, n_roots = shape[0], total.n_roots
+    over_rows, of_rows = n_here is not None, (n_here or 0,)
+    # Where the first sum can fail no row may be in a cluster yet.
+    sure = over or total.mix is not None or isinstance(total, AtServer | Wrapper)
+    least, distances = 0 if sure else -1, Array("f8", of_rows)
+    return {
+        "iteration": Choice((0,)) if over else Integer(1),
+        "centres": Array("f8", (n_roots, *shape) if over_rows else shape),
+        "counts": Array("f8", (n_roots, k)),
+        "inertia": Array("f8", (total.roots.n_agents,)),
+        "history": ListOf(NUMBER, "L", least=int(sure)),
+        "bytes_sent": ListOf(COUNT, "L"),
+        "reseeded": ListOf((COUNT, Integer(most=k - 1), Integer(DRAWN, n_samples - 1))),
+        "converged": FLAG,
+        "partitions": ListOf((COUNT, TEXT)),
+        "calm": COUNT,
+        "waiting": Maybe(Array("b1", (total.holders.n_agents,))),
+        "labels": Array("i4", of_rows if over_rows else (n_roots, n_samples), least, k - 1),
+        "distances": (distances if over else Maybe(distances)) if over_rows else NOTHING,
+        "sum": NOTHING if over else total.schema(),
+    }
 
 
 class ClusterSums:
@@ -255,202 +465,69 @@ def with_sums(found: NDArray[np.float64], sums: NDArray[np.float64]) -> NDArray[
     return np.concatenate([flat, found[:, flat.shape[1] :]], axis=1)
 
 
-MOST_LLOYD = 300
-"""Most iterations."""
+class FollowedRows:
+    """Rows of the workers of this process, in clusters that start at ``centres`` (K, d)."""
 
-ARRAYS = ("centres", "labels", "counts", "inertia", "distances", "waiting")
-LISTS = ("history", "bytes_sent", "reseeded", "partitions")
+    def __init__(self, held: HeldRows, centres: NDArray[np.float64], n_threads: int) -> None:
+        self.held = held
+        self.n_threads = n_threads
+        self._about = np.ascontiguousarray(centres.mean(axis=0), dtype=np.float64)
+        self._before: NDArray[np.float64] | None = None
+        self._upper = np.full(held.n_here, np.nan, dtype=np.float32)
+        self._lower = np.zeros(held.n_here, dtype=np.float32)
+        self._totals = np.zeros((len(held.runs), 2, centres.size + len(centres) + 1))
+        self._few = held.n_here < FEW_ROWS * len(centres) * len(held.runs)
 
+    def assign(self, centres: NDArray[np.float64], labels: NDArray[np.int32]) -> NDArray[np.intp]:
+        """Assign all rows to the nearest centres; return how many of each worker (n,) changed.
 
-@dataclass(frozen=True)
-class Pace:
-    """Batches of Lloyd's iterations, and when they stop.
+        Centres (R, K, d) are one set for all workers, or one for each of this process; ``labels``
+        (m,) are changed in place.
+        """
+        held, changes = self.held, np.zeros(len(self.held.runs), dtype=np.intp)
+        centres = np.ascontiguousarray(centres)
+        before = centres if self._before is None else self._before
+        if before.shape != centres.shape:
+            before = np.ascontiguousarray(np.broadcast_to(before, centres.shape))
+        for rows in held.runs_of_rows() if held.runs else ():
+            follow_rows(
+                held.read(rows), held.weights[rows], held.within(rows), centres, before,
+                self._about, labels[rows], self._upper[rows], self._lower[rows], self._totals,
+                changes, self.n_threads,
+            )  # fmt: skip
+        self._before = centres.copy()
+        return changes
 
-    ``patience`` is how often more all agents must be heard without a change before they stop, where
-    sums err or some agents are absent; see `Lloyd.calm`. 0: the sum of an iteration is that of the
-    last one if no row has changed. Of batches, after which centres follow, an iteration is a pass
-    over all. Within ``tolerances`` (n,), squared shifts, centres are at rest: of each hub's part of
-    them or, over rows, of each root of this process; None: they are once no row changes.
-    """
+    def totals(self, out: NDArray[np.float64]) -> None:
+        """Counts (K) and sums (K d) of each worker's clusters, side by side, into (n, K + K d)."""
+        np.add(self._totals[:, 0, :-1], self._totals[:, 1, :-1], out=out)
 
-    patience: int = 0
-    batch_size: int | None = None
-    tolerances: NDArray[np.float64] | None = None
+    def inertias(
+        self, centres: NDArray[np.float64], labels: NDArray[np.int32]
+    ) -> NDArray[np.float64]:
+        """Inertia of each worker's rows (n,) about centres (R, K, d) that they are assigned to."""
+        if self._few:
+            return self.measure(centres, labels)[1]
+        inertias = np.zeros(len(self._totals))
+        inertias_of(self._totals, self._about, np.ascontiguousarray(centres), inertias)
+        unsure = inertias < SURE * self._totals[:, 0, -1]
+        if not unsure.any():
+            return inertias
+        return np.where(unsure, self.measure(centres, labels)[1], inertias)
 
-
-PLAIN = Pace()
-"""All rows in every iteration, until none has changed."""
-
-
-@dataclass
-class Lloyd:
-    """What Lloyd's iterations end with.
-
-    Over rows there are centres (R, K, d) as each root knows them, R = 1 where all share one sum,
-    and labels (m,) of the rows of this process, worker by worker, by their worker's centres. Over
-    features there are centres (K, d) in block order, each hub's part as its own root has it, and
-    labels (R, M) as each root finds them. ``reseeded`` has iteration, cluster and row of clusters
-    that were empty and re-initialised. ``partitions`` are iterations in which the network was
-    disconnected and nothing changed, and why. ``calm`` is how often in a row all agents have been
-    heard since a row changed or the network was disconnected; ``waiting`` (N,) marks agents not
-    heard since that was counted last (None: none but those that take part).
-    """
-
-    centres: NDArray[np.float64]
-    labels: NDArray[np.int32]
-    counts: NDArray[np.float64]  # (R, K) weights
-    inertia: NDArray[np.float64]  # (R,), weighted
-    distances: NDArray[np.float64] | None = None  # (m,) squared, over rows, once over
-    history: list[float] = field(default_factory=list)  # inertia, by the first root
-    bytes_sent: list[int] = field(default_factory=list)  # when each was known
-    converged: bool = False
-    reseeded: list[tuple[int, int, int]] = field(default_factory=list)
-    partitions: list[tuple[int, str]] = field(default_factory=list)
-    calm: int = 0
-    waiting: NDArray[np.bool_] | None = None
-
-    def state(self, total: Sum | None = None, iteration: int = 0) -> State:
-        """Return the state of a loop after an iteration; without a sum, of a run that is over."""
-        return {
-            "iteration": iteration,
-            **{name: getattr(self, name) for name in ARRAYS},
-            **{name: list(getattr(self, name)) for name in LISTS},
-            "converged": bool(self.converged),
-            "calm": self.calm,
-            "sum": None if total is None else total.state(),
-        }
-
-    def recall(self, state: State) -> None:
-        """Take on a saved state, which has been checked."""
-        for name in (*ARRAYS, *LISTS, "converged", "calm"):
-            setattr(self, name, state[name])
-
-    def resume(self, saver: Saver, total: Sum, max_iter: int, n_samples: int) -> int:
-        """Restore a run and its sum; returns the number of iterations done."""
-        state = saver.saved
-        assert state is not None
-        n_here = len(self.labels) if self.labels.ndim == 1 else None
-        check(_schema(self.centres.shape[-2:], n_samples, total, n_here), state, saver.place)
-        self.recall(state)
-        done, counted = state["iteration"], len(self.history) + len(self.partitions)
-        if done != counted or (self.converged and not self.history):
-            expected = f"{counted}, as many as there are in the record"
-            saver.place.inside("iteration").refuse(expected, str(done))
-        total.restore(state["sum"])
-        return check_length(done, max_iter)
-
-
-class Clusters(Protocol):
-    """Rows that are assigned to the nearest centres, and centres that move to their means."""
-
-    n_samples: int
-    """Rows of all processes, M."""
-    agreement: str
-    """What the message is for by which all agree to go on; see `Sum.agree`."""
-    settles: bool
-    """Whether rows are assigned once more if the iterations run out."""
-    pace: Pace
-    kind: str
-    """What its sums are for; see `Sum.begin`."""
-
-    def assign(self, run: Lloyd) -> int:
-        """Assign all rows, and note counts and inertia: how many rows changed."""
-
-    def move(self, run: Lloyd) -> NDArray[np.intp]:
-        """Move the centres: which clusters are empty."""
-
-    def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
-        """Put the centres of these clusters at rows."""
-
-    def shifts(self, run: Lloyd, before: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Squared shifts of the centres since ``before``, as `Pace.tolerances` are."""
-
-
-def iterate_lloyd(
-    clusters: Clusters,
-    run: Lloyd,
-    total: Sum,
-    stream: RowStream,
-    *,
-    max_iter: int = MOST_LLOYD,
-    callback: Callable[[int, float, int], None] | None = None,
-    saver: Saver | None = None,
-) -> Lloyd:
-    """Run Lloyd's iterations from the centres of ``run``, and return it.
-
-    It stops when no row changes, where sums err or some are absent as often in a row as it takes,
-    or when all centres have moved by no more than a tolerance. A row as near to one centre as to
-    another goes to the first. A cluster that is empty is re-initialised at a random row, the same
-    for all. The callback gets the iteration, its inertia as the first root finds it, and the rows
-    that changed.
-    """
-    saver, done = saver or NoSaver(), 0
-    if saver.saved is not None:
-        done = run.resume(saver, total, max_iter, clusters.n_samples)
-        if run.converged:
-            return run
-    for iteration in range(done + 1, max_iter + 1):
-        state = partial(run.state, total, iteration)
-        try:
-            changed = clusters.assign(run)
-        except PartitionedError as error:
-            note_partition(run.partitions, iteration, error)
-            run.calm, run.waiting = 0, None
-            saver.offer(state, last=iteration == max_iter)
-            continue
-        run.history.append(float(run.inertia[0]))
-        run.bytes_sent.append(total.bytes_sent)
-        total.agree(clusters.agreement)
-        if callback is not None:
-            callback(iteration, run.history[-1], changed)
-        if _is_at_rest(run, total, changed, clusters.pace.patience):
-            run.converged = True
-            saver.offer(state, last=True)
-            return run
-        before = run.centres
-        empty = [int(cluster) for cluster in clusters.move(run)]
-        if empty:
-            rows = [stream.draw() for _ in empty]
-            clusters.place(run, empty, rows)
-            named = [max(row, DRAWN) for row in rows]
-            run.reseeded += [(iteration, *one) for one in zip(empty, named, strict=True)]
-        elif clusters.pace.tolerances is not None:
-            far = (clusters.shifts(run, before) > clusters.pace.tolerances).any()
-            if not total.holders.any(np.array([far]))[0]:
-                run.converged = True
-                saver.offer(state, last=True)
-                return run
-        saver.offer(state, last=iteration == max_iter)
-    if clusters.settles:
-        clusters.kind = "check"
-        clusters.assign(run)
-    return run
-
-
-def _is_at_rest(run: Lloyd, total: Sum, changed: int, patience: int) -> bool:
-    """Count a calm iteration, or note a change (``changed`` rows); whether it is the last."""
-    absent = _absent(total)
-    if changed:
-        run.calm, run.waiting = 0, absent
-        return False
-    if run.waiting is not None and absent is not None:
-        absent = run.waiting & absent
-    run.waiting = None
-    if absent is not None and absent.any():
-        run.waiting = absent
-        return False
-    run.calm += 1
-    return run.calm > patience
-
-
-def _absent(total: Sum) -> NDArray[np.bool_] | None:
-    if isinstance(total, AtServer | Wrapper):
-        if total.active is None:
-            return None
-        absent = np.ones(total.holders.n_agents, dtype=np.bool_)
-        absent[total.active] = False
-        return absent
-    return None if total.silent is None else total.roots.join(total.silent)
+    def measure(
+        self, centres: NDArray[np.float64], labels: NDArray[np.int32]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Squared distances of rows (m,) to their centres, and sums over each worker's (n,)."""
+        held, distances = self.held, np.empty(self.held.n_here)
+        inertias = np.zeros(len(held.runs))
+        for rows in held.runs_of_rows() if held.runs else ():
+            measure_rows(
+                held.read(rows), held.weights[rows], held.within(rows),
+                np.ascontiguousarray(centres), labels[rows], distances[rows], inertias,
+                self.n_threads,
+            )  # fmt: skip
+        return distances, inertias
 
 
 def inertia_of_roots(total: Sum, found: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -458,82 +535,3 @@ def inertia_of_roots(total: Sum, found: NDArray[np.float64]) -> NDArray[np.float
     every = total.roots.join(found)
     absent = None if isinstance(total, AtServer | Wrapper) else _absent(total)
     return every if absent is None else np.where(absent, every[~absent][0], every)
-
-
-class LloydRuns:
-    """What a checkpoint keeps of the restarts of k-means (`vpem.steps.restarts.Kept`).
-
-    Over rows ``n_here`` are those of this process; None: over features, which all roots assign rows
-    by. ``undo`` puts centres (K, d) into units of the data and the user's order of features; if
-    ``drawn``, restarts begin at centres that no numbers of rows stand for.
-    """
-
-    def __init__(
-        self,
-        shape: tuple[int, int],
-        n_samples: int,
-        total: Sum,
-        n_here: int | None = None,
-        *,
-        undo: Callable[[NDArray[np.float64]], NDArray[np.float64]],
-        drawn: bool = False,
-    ) -> None:
-        self._undo, self._shape = undo, shape
-        run = _schema(shape, n_samples, total, n_here, over=True)
-        self.rows: Schema = Maybe(Array("i", shape[:1], 0, n_samples - 1))
-        self.best: dict[str, Schema] = {"run": run}
-        self.loop: dict[str, Schema] = {"centres": run["centres"]}
-        self.more: dict[str, Schema] = {"start": Array("f8", shape)} if drawn else {}
-
-    def state(self, run: Lloyd) -> State:
-        """Return what is saved of a finished run."""
-        return {"run": run.state()}
-
-    def restore(self, state: State) -> Lloyd:
-        """Return the run that was saved."""
-        nothing: Any = np.empty(0)
-        run = Lloyd(nothing, nothing, nothing, nothing)
-        run.recall(state["run"])
-        return run
-
-    def rank(self, run: Lloyd) -> tuple[float, ...]:
-        """Less inertia, by the first root (`Kept`)."""
-        return (-float(run.inertia[0]),)
-
-    def start_of(self, state: State) -> State:
-        """Return the centres, the first root's if there are several (`Kept`)."""
-        centres = state.get("run", state)["centres"]
-        return {"centres": self._undo(centres[0] if centres.ndim == 3 else centres)}
-
-    def begun_at(self, start: State) -> NDArray[np.float64]:
-        """Return the centres that `start_of` found, once they have been checked."""
-        check({"centres": Array("f8", self._shape)}, start, KEPT)
-        centres: NDArray[np.float64] = start["centres"]
-        return centres
-
-
-def _schema(
-    shape: tuple[int, ...], n_samples: int, total: Sum, n_here: int | None, *, over: bool = False
-) -> dict[str, Schema]:
-    """Schema of a saved run; arguments as for `LloydRuns`."""
-    k, n_roots = shape[0], total.n_roots
-    over_rows, of_rows = n_here is not None, (n_here or 0,)
-    # Where the first sum can fail no row may be in a cluster yet.
-    sure = over or total.mix is not None or isinstance(total, AtServer | Wrapper)
-    least, distances = 0 if sure else -1, Array("f8", of_rows)
-    return {
-        "iteration": Choice((0,)) if over else Integer(1),
-        "centres": Array("f8", (n_roots, *shape) if over_rows else shape),
-        "counts": Array("f8", (n_roots, k)),
-        "inertia": Array("f8", (total.roots.n_agents,)),
-        "history": ListOf(NUMBER, "L", least=int(sure)),
-        "bytes_sent": ListOf(COUNT, "L"),
-        "reseeded": ListOf((COUNT, Integer(most=k - 1), Integer(DRAWN, n_samples - 1))),
-        "converged": FLAG,
-        "partitions": ListOf((COUNT, TEXT)),
-        "calm": COUNT,
-        "waiting": Maybe(Array("b1", (total.holders.n_agents,))),
-        "labels": Array("i4", of_rows if over_rows else (n_roots, n_samples), least, k - 1),
-        "distances": (distances if over else Maybe(distances)) if over_rows else NOTHING,
-        "sum": NOTHING if over else total.schema(),
-    }

@@ -40,6 +40,154 @@ from vpem.terms.row_statistics import BoundedRows, Grid, Parts, Residuals, Resid
 
 Vector = NDArray[np.float64]
 
+N_BINS = 32
+"""Of the histogram of a feature."""
+
+REACH = 3.0
+"""Standard deviations that a sketch goes from its centre."""
+
+MOST_BINS = 64
+"""Of a direction of the sketch."""
+
+SEARCHES, STEPS = 20, 50
+"""Starts in the sketch, and steps of each."""
+
+CLEARLY = 800
+"""Rows a standard deviation of a cell's noise, from which on a sketch has three directions."""
+
+CLEAR = 2.0
+"""Standard deviations of the noise above which a cell counts."""
+
+LEAST_WEIGHT = 0.3
+"""The same of the start, where it is too early to give up a component."""
+
+LEAST_SPREAD, MOST_SPREAD = 1e-4, 1.0
+"""Standard deviations of components, in half the width of the bounds."""
+
+SHARES = {"histograms": 0.1, "moments": 0.1, "sketch": 0.2}
+"""What the three releases of the start have of the budget; iterations share the rest."""
+
+FEWEST = 0.02
+"""Share of the rows of a component of average size that every component has at least."""
+
+LONGEST_STEP = 3.0
+"""Standard deviations that a mean goes in one step at most."""
+
+SHRINKS, GROWS = 0.1, 10.0
+"""By which a variance changes in one step at most."""
+
+Integers = NDArray[np.int64]
+
+AVERAGED = 4
+"""Of so many iterations the last one takes part in a mean: steps are a half, a third and so on."""
+
+
+def shares_of(n_iter: int, n_components: int) -> list[float]:
+    """Return what each release has of the budget: those of the start, then each iteration."""
+    names = ("histograms", "moments") if n_components == 1 else tuple(SHARES)
+    start = [SHARES[name] for name in names]
+    return [*start, *[(1 - sum(start)) / n_iter] * n_iter]
+
+
+def run_private(
+    releases: Releases,  # as many multipliers as `shares_of` has shares
+    layout: Residuals,
+    n_samples: int,  # M of all workers, public
+    n_iter: int,
+    *,
+    hard: bool = False,  # k-means, where there is one spread
+    seed: Sequence[int] = (0,),  # of the search in the sketch
+    shared: Callable[[Parts], Parts] = lambda parts: parts,  # returns the first process's start
+    callback: Callable[[int], None] | None = None,  # given each iteration
+) -> Parts:
+    """Fit a mixture by so many noisy sums; the result is in bounded units.
+
+    In the first half of the iterations steps are whole; in the second they are a half, a third and
+    so on of the way, so that what is found is a mean over these iterations, and so is their noise:
+    a fit of more iterations is hardly noisier than one of few.
+    """
+    parts = shared(find_start(releases, layout, n_samples, np.random.default_rng(list(seed))))
+    parts = replace(parts, hard=hard)
+    for iteration in range(1, n_iter + 1):
+        message, _ = releases.take(
+            layout.deviations(),
+            lambda worker, now=parts: releases.rows.residuals(worker, now, layout),  # type: ignore[misc]
+            "estep",
+        )
+        parts = step(parts, layout, message, n_samples, length_of(iteration, n_iter))
+        if callback is not None:
+            callback(iteration)
+    return parts
+
+
+def step(parts: Parts, layout: Residuals, message: Vector, n_samples: int, length: float) -> Parts:
+    """Take an M-step of noisy statistics (P,), repaired where no rows could have them.
+
+    It goes the part ``length`` of the way from ``parts``, which the statistics are about.
+    """
+    if not np.isfinite(message).all():
+        raise NumericalError("a noisy sum is not finite")
+    counts, firsts, seconds = layout.unpacked(message)
+    k = layout.n_components
+    counts = np.maximum(counts, FEWEST * n_samples / k)
+    weights = (1 - length) * parts.weights + length * counts / counts.sum()
+    counts = counts / counts.sum() * n_samples
+    steps = length * firsts / counts[:, None]
+    norms = np.linalg.norm(steps, axis=1, keepdims=True)
+    steps *= LONGEST_STEP / np.maximum(norms, LONGEST_STEP)
+    moved = [  # a step in bounded units
+        spread * one if spread.ndim == 1 else spread @ one
+        for spread, one in zip(parts.spreads, steps, strict=True)
+    ]
+    means = np.clip(parts.means + np.stack(moved), -1, 1)
+    if layout.copies == 1:
+        squares = _squares(steps, layout, counts / n_samples).sum(axis=0, keepdims=True)
+        changes = length * seconds / n_samples - squares
+        one = _changed(parts.spreads[0], changes[0], parts.is_spherical)
+        spreads = np.repeat(one[None], k, axis=0)
+        return replace(parts, weights=weights, means=means, spreads=spreads)
+    changes = length * seconds / counts.reshape(-1, *[1] * (seconds.ndim - 1))
+    changes = changes - _squares(steps, layout, np.ones(k))
+    every = [
+        _changed(spread, change, parts.is_spherical)
+        for spread, change in zip(parts.spreads, changes, strict=True)
+    ]
+    return replace(parts, weights=weights, means=means, spreads=np.stack(every))
+
+
+def length_of(iteration: int, n_iter: int) -> float:
+    """Length of the step of an iteration, from 1: see `run_private`."""
+    return 1 / max(1, iteration - n_iter // 2 + 1)
+
+
+def _squares(steps: Vector, layout: Residuals, weights: Vector) -> Vector:
+    """What moves of means (K, d) take from second moments, times weights (K,)."""
+    if layout.shape == "full":
+        products: Vector = np.einsum("k,ki,kj->kij", weights, steps, steps)
+        return products
+    squares: Vector = weights[:, None] * np.square(steps)
+    if layout.shape == "spherical":
+        squares = np.repeat(squares.mean(axis=1, keepdims=True), squares.shape[1], axis=1)
+    return squares
+
+
+def _changed(spread: Vector, change: Vector, is_spherical: bool) -> Vector:
+    """Spread of a covariance ``L (I + change) L'``, its eigenvalues within bounds."""
+    if spread.ndim == 1:
+        variances = np.square(spread) * np.clip(1 + change, SHRINKS, GROWS)
+        found: Vector = np.clip(np.sqrt(variances), LEAST_SPREAD, MOST_SPREAD)
+        return np.full_like(found, found.mean()) if is_spherical else found
+    values, vectors = np.linalg.eigh(np.eye(len(spread)) + change)
+    inner = (vectors * np.clip(values, SHRINKS, GROWS)) @ vectors.T
+    return spread_of(spread @ inner @ spread.T)
+
+
+def spread_of(covariance: Vector) -> Vector:
+    """Return the Cholesky factor of a covariance whose eigenvalues are moved within bounds."""
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    inside = (vectors * np.clip(values, LEAST_SPREAD**2, MOST_SPREAD**2)) @ vectors.T
+    return np.asarray(np.linalg.cholesky(inside))
+
 
 @dataclass
 class Releases:
@@ -82,31 +230,6 @@ def scales_of(
         more = sqrt(float(np.square(1 / scales).sum()))
         scales = np.ceil(scales * (1 + multiplier * more))
     return scales.astype(np.int64)
-
-
-N_BINS = 32
-"""Of the histogram of a feature."""
-
-REACH = 3.0
-"""Standard deviations that a sketch goes from its centre."""
-
-MOST_BINS = 64
-"""Of a direction of the sketch."""
-
-SEARCHES, STEPS = 20, 50
-"""Starts in the sketch, and steps of each."""
-
-CLEARLY = 800
-"""Rows a standard deviation of a cell's noise, from which on a sketch has three directions."""
-
-CLEAR = 2.0
-"""Standard deviations of the noise above which a cell counts."""
-
-LEAST_WEIGHT = 0.3
-"""The same of the start, where it is too early to give up a component."""
-
-LEAST_SPREAD, MOST_SPREAD = 1e-4, 1.0
-"""Standard deviations of components, in half the width of the bounds."""
 
 
 def find_start(
@@ -247,143 +370,6 @@ def _searched(
         apart = cells[None] - centres[:, None]
         spreads = np.einsum("kc,kci,kcj->kij", own, apart, apart) / counts[:, None, None] + floor
     return found, weights, centres, spreads
-
-
-def spread_of(covariance: Vector) -> Vector:
-    """Return the Cholesky factor of a covariance whose eigenvalues are moved within bounds."""
-    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
-    inside = (vectors * np.clip(values, LEAST_SPREAD**2, MOST_SPREAD**2)) @ vectors.T
-    return np.asarray(np.linalg.cholesky(inside))
-
-
-SHARES = {"histograms": 0.1, "moments": 0.1, "sketch": 0.2}
-"""What the three releases of the start have of the budget; iterations share the rest."""
-
-FEWEST = 0.02
-"""Share of the rows of a component of average size that every component has at least."""
-
-LONGEST_STEP = 3.0
-"""Standard deviations that a mean goes in one step at most."""
-
-SHRINKS, GROWS = 0.1, 10.0
-"""By which a variance changes in one step at most."""
-
-
-def shares_of(n_iter: int, n_components: int) -> list[float]:
-    """Return what each release has of the budget: those of the start, then each iteration."""
-    names = ("histograms", "moments") if n_components == 1 else tuple(SHARES)
-    start = [SHARES[name] for name in names]
-    return [*start, *[(1 - sum(start)) / n_iter] * n_iter]
-
-
-def length_of(iteration: int, n_iter: int) -> float:
-    """Length of the step of an iteration, from 1: see `run_private`."""
-    return 1 / max(1, iteration - n_iter // 2 + 1)
-
-
-def run_private(
-    releases: Releases,  # as many multipliers as `shares_of` has shares
-    layout: Residuals,
-    n_samples: int,  # M of all workers, public
-    n_iter: int,
-    *,
-    hard: bool = False,  # k-means, where there is one spread
-    seed: Sequence[int] = (0,),  # of the search in the sketch
-    shared: Callable[[Parts], Parts] = lambda parts: parts,  # returns the first process's start
-    callback: Callable[[int], None] | None = None,  # given each iteration
-) -> Parts:
-    """Fit a mixture by so many noisy sums; the result is in bounded units.
-
-    In the first half of the iterations steps are whole; in the second they are a half, a third and
-    so on of the way, so that what is found is a mean over these iterations, and so is their noise:
-    a fit of more iterations is hardly noisier than one of few.
-    """
-    parts = shared(find_start(releases, layout, n_samples, np.random.default_rng(list(seed))))
-    parts = replace(parts, hard=hard)
-    for iteration in range(1, n_iter + 1):
-        message, _ = releases.take(
-            layout.deviations(),
-            lambda worker, now=parts: releases.rows.residuals(worker, now, layout),  # type: ignore[misc]
-            "estep",
-        )
-        parts = step(parts, layout, message, n_samples, length_of(iteration, n_iter))
-        if callback is not None:
-            callback(iteration)
-    return parts
-
-
-# ---- M-step --------------------------------------------------------------------------------------
-
-
-def step(parts: Parts, layout: Residuals, message: Vector, n_samples: int, length: float) -> Parts:
-    """Take an M-step of noisy statistics (P,), repaired where no rows could have them.
-
-    It goes the part ``length`` of the way from ``parts``, which the statistics are about.
-    """
-    if not np.isfinite(message).all():
-        raise NumericalError("a noisy sum is not finite")
-    counts, firsts, seconds = layout.unpacked(message)
-    k = layout.n_components
-    counts = np.maximum(counts, FEWEST * n_samples / k)
-    weights = (1 - length) * parts.weights + length * counts / counts.sum()
-    counts = counts / counts.sum() * n_samples
-    steps = length * firsts / counts[:, None]
-    norms = np.linalg.norm(steps, axis=1, keepdims=True)
-    steps *= LONGEST_STEP / np.maximum(norms, LONGEST_STEP)
-    moved = [  # a step in bounded units
-        spread * one if spread.ndim == 1 else spread @ one
-        for spread, one in zip(parts.spreads, steps, strict=True)
-    ]
-    means = np.clip(parts.means + np.stack(moved), -1, 1)
-    if layout.copies == 1:
-        squares = _squares(steps, layout, counts / n_samples).sum(axis=0, keepdims=True)
-        changes = length * seconds / n_samples - squares
-        one = _changed(parts.spreads[0], changes[0], parts.is_spherical)
-        spreads = np.repeat(one[None], k, axis=0)
-        return replace(parts, weights=weights, means=means, spreads=spreads)
-    changes = length * seconds / counts.reshape(-1, *[1] * (seconds.ndim - 1))
-    changes = changes - _squares(steps, layout, np.ones(k))
-    every = [
-        _changed(spread, change, parts.is_spherical)
-        for spread, change in zip(parts.spreads, changes, strict=True)
-    ]
-    return replace(parts, weights=weights, means=means, spreads=np.stack(every))
-
-
-def _squares(steps: Vector, layout: Residuals, weights: Vector) -> Vector:
-    """What moves of means (K, d) take from second moments, times weights (K,)."""
-    if layout.shape == "full":
-        products: Vector = np.einsum("k,ki,kj->kij", weights, steps, steps)
-        return products
-    squares: Vector = weights[:, None] * np.square(steps)
-    if layout.shape == "spherical":
-        squares = np.repeat(squares.mean(axis=1, keepdims=True), squares.shape[1], axis=1)
-    return squares
-
-
-def _changed(spread: Vector, change: Vector, is_spherical: bool) -> Vector:
-    """Spread of a covariance ``L (I + change) L'``, its eigenvalues within bounds."""
-    if spread.ndim == 1:
-        variances = np.square(spread) * np.clip(1 + change, SHRINKS, GROWS)
-        found: Vector = np.clip(np.sqrt(variances), LEAST_SPREAD, MOST_SPREAD)
-        return np.full_like(found, found.mean()) if is_spherical else found
-    values, vectors = np.linalg.eigh(np.eye(len(spread)) + change)
-    inner = (vectors * np.clip(values, SHRINKS, GROWS)) @ vectors.T
-    return spread_of(spread @ inner @ spread.T)
-
-
-Integers = NDArray[np.int64]
-
-
-AVERAGED = 4
-"""Of so many iterations the last one takes part in a mean: steps are a half, a third and so on."""
-
-
-def scales_of_hubs(widths: NDArray[np.intp], kind: str, n_components: int) -> dict[int, Vector]:
-    """Return what `balanced` does for the hubs, of which these have features, by their numbers."""
-    numbers = np.flatnonzero(widths).tolist()
-    layouts = [Residuals(kind, n_components, int(widths[hub])) for hub in numbers]
-    return dict(zip(numbers, balanced(layouts), strict=True))
 
 
 @dataclass
@@ -573,6 +559,13 @@ class NoisyEM:
         if count:
             self.n_clipped += int(np.count_nonzero(np.abs(data) > 1))
         return np.clip(data, -1.0, 1.0)
+
+
+def scales_of_hubs(widths: NDArray[np.intp], kind: str, n_components: int) -> dict[int, Vector]:
+    """Return what `balanced` does for the hubs, of which these have features, by their numbers."""
+    numbers = np.flatnonzero(widths).tolist()
+    layouts = [Residuals(kind, n_components, int(widths[hub])) for hub in numbers]
+    return dict(zip(numbers, balanced(layouts), strict=True))
 
 
 def _middle(kind: str, columns: slice) -> Parts:

@@ -50,218 +50,6 @@ DRAWN = -1
 REINITIALISED_BYTES = 12
 """Of the message that says which component was re-initialised, and at which row."""
 
-
-@dataclass(frozen=True)
-class Recovery:
-    """A component that collapsed and was re-initialised, or given up (without a row)."""
-
-    iteration: int  # counted from 1; 0 is the start
-    component: int
-    hub: int | None  # whose root found it; None under masks, so that no agent learns which
-    reason: str  # "weight" or "covariance"
-    row: int | None  # where its mean was placed; `DRAWN`: at a point that is no row
-
-
-class Reinitialiser:
-    """Finds components that collapsed and puts their means at rows that all agents draw alike.
-
-    By ``total`` agents agree on what they found; ``draw_row`` is the next row of the stream shared
-    by all. ``over_rows``: every root has a mixture of its own, of one hub.
-    """
-
-    def __init__(
-        self,
-        terms: Terms,
-        total: Sum,
-        draw_row: Callable[[], int],
-        recoveries: list[Recovery],
-        over_rows: bool = False,
-    ) -> None:
-        self.terms = terms
-        self.total = total
-        self.draw_row = draw_row
-        self.recoveries = recoveries
-        # Numbers in the network of the hubs, and of the roots, that are here.
-        self.hubs: list[int] = [0] if over_rows else total.holders.own.tolist()
-        self.roots: list[int] = [0] if over_rows else total.roots.own.tolist()
-        self.least = least_weight(terms)
-        self.counts: dict[int, int] = {}
-        self.given_up: dict[int, NDArray[np.float64]] = {}
-
-    def start(
-        self, roots: Sequence[Terms], mixtures: Sequence[Mixture]
-    ) -> tuple[list[Mixture], list[Factors], bool]:
-        """Return starting parameters with singular components re-initialised; see `check`."""
-        enough = [np.full((1, mixtures[0].n_components), np.inf)] * len(mixtures)
-        return self.check(roots, mixtures, enough, 0)
-
-    def check(
-        self,
-        roots: Sequence[Terms],
-        mixtures: Sequence[Mixture],
-        counts: Sequence[NDArray[np.float64]],
-        iteration: int,
-    ) -> tuple[list[Mixture], list[Factors], bool]:
-        """Re-initialise collapsed components, of several mixtures alike: what one finds, all do.
-
-        ``counts`` (R, K) are effective samples of the components of each mixture after an M-step;
-        iteration 0 is the start. Returned are mixtures, ``prepare`` of each, and whether any was
-        re-initialised.
-        """
-        mixtures = list(mixtures)
-        for component, centre in self.given_up.items():
-            mixtures = _placed(roots, mixtures, component, centre, 0.0)
-        factors = [own.prepare(mixture) for own, mixture in zip(roots, mixtures, strict=True)]
-        collapsed = self._collapsed(factors, counts)
-        if not collapsed:
-            return mixtures, factors, False
-        for component, (hub, reason) in collapsed.items():
-            if mixtures[0].is_tied and reason == "covariance":
-                raise NumericalError(
-                    f"the tied covariance of {_named(hub)} is not positive definite at iteration "
-                    f"{iteration}; try a larger ",
-                    Setting("reg_covar"),
-                    ", or fewer components",
-                )
-            self.counts[component] = self.counts.get(component, 0) + 1
-            row = self.draw_row()
-            centre = self.terms.at_rows(np.array([row], dtype=np.intp))[0]
-            give_up = self.counts[component] > MOST_RECOVERIES
-            give_up |= reason == "weight" and self.terms.least_rows >= 1
-            if give_up:
-                # The model shows its mean, which therefore must be no row's.
-                centre = self.terms.middle(mixtures[0])
-                self.given_up[component] = centre
-                if len(self.given_up) == mixtures[0].n_components:
-                    raise NumericalError(
-                        f"every component has collapsed by iteration {iteration}; try fewer "
-                        "components or a larger ",
-                        Setting("reg_covar"),
-                    )
-            weight = 0.0 if give_up else 1.0 / mixtures[0].n_components
-            mixtures = _placed(roots, mixtures, component, centre, weight)
-            self.recoveries.append(
-                Recovery(iteration, component, hub, reason, None if give_up else max(row, DRAWN))
-            )
-        factors = [own.prepare(mixture) for own, mixture in zip(roots, mixtures, strict=True)]
-        # Components that were just re-initialised and are singular all the same.
-        still: list[tuple[int, int | None]] = [
-            (int(copy), self.hubs[hub])
-            for made in factors
-            for copy, hub in np.argwhere(made.failed)
-        ]
-        if self.total.holders.masks is None:
-            still = sorted(self.total.holders.pool(still))
-        elif self.total.holders.any([bool(still)])[0]:
-            still = [(0, None)]
-        if still:
-            raise NumericalError(
-                f"the sample covariance of {_named(still[0][1])} is not positive definite: its "
-                "features are constant or linearly dependent; try a larger ",
-                Setting("reg_covar"),
-                ", or scaled features",
-            )
-        return mixtures, factors, True
-
-    def emptied(self, counts: Sequence[NDArray[np.float64]]) -> bool:
-        """Whether any root finds too few effective samples (R, K) of a component in use."""
-        few = any(self._few(count).any() for count in counts)
-        return bool(self.total.holders.any([few])[0])
-
-    def _few(self, count: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Which components in use have too few effective samples (R, K).
-
-        Of more than a row each it is the smallest alone: once that has gone others have its rows.
-        """
-        few: NDArray[np.bool_] = count < self.least
-        few[:, list(self.given_up)] = False
-        if self.terms.least_rows >= 1 and count.shape[1] - len(self.given_up) == 1:
-            few[:] = False  # the last one stays
-        elif self.terms.least_rows >= 1:
-            smallest = np.where(few, count, np.inf).argmin(axis=1)
-            few &= np.arange(count.shape[1]) == smallest[:, None]
-        return few
-
-    def _collapsed(
-        self, factors: Sequence[Factors], counts: Sequence[NDArray[np.float64]]
-    ) -> dict[int, tuple[int | None, str]]:
-        """Components that collapsed, each with the first hub that found it, and the reason."""
-        if self.total.holders.masks is not None:
-            failed = np.any([made.failed.any(axis=1) for made in factors], axis=0)
-            few = np.any([self._few(count).any(axis=0) for count in counts], axis=0)
-            flags = np.concatenate([np.broadcast_to(failed, few.shape), few])
-            failed, few = np.split(self.total.holders.any(flags), 2)
-            reasons = np.where(failed, "covariance", "weight")
-            return {int(k): (None, str(reasons[k])) for k in np.flatnonzero(failed | few)}
-        events: list[tuple[int, str, int]] = []
-        for made, count in zip(factors, counts, strict=True):
-            for copy, hub in _true_in(made.failed):
-                events.append((int(copy), "covariance", self.hubs[hub]))
-            for root, component in _true_in(self._few(count)):
-                # An estimate that all share is looked at in one process.
-                if root < len(self.roots):
-                    events.append((int(component), "weight", self.roots[root]))
-        found: dict[int, tuple[int | None, str]] = {}
-        for component, reason, hub in sorted(self.total.holders.pool(events)):
-            found.setdefault(component, (hub, reason))
-        return found
-
-    def state(self) -> State:
-        """Return how often components collapsed, and which were given up."""
-        return {
-            "collapsed": [list(self.counts), list(self.counts.values())],
-            "given_up": [list(self.given_up), list(self.given_up.values())],
-        }
-
-    @staticmethod
-    def schema(mixture: Mixture) -> dict[str, Schema]:
-        """Return its schema."""
-        component = Integer(most=mixture.n_components - 1)
-        return {
-            "collapsed": [ListOf(component, "C"), ListOf(Integer(1), "C")],
-            "given_up": [ListOf(component, "G"), ListOf(Array("f8", (mixture.n_features,)), "G")],
-        }
-
-    def restore(self, state: State) -> None:
-        """Resume from a checked state."""
-        self.counts.update(zip(*state["collapsed"], strict=True))
-        self.given_up.update(zip(*state["given_up"], strict=True))
-
-
-def _named(hub: int | None) -> str:
-    """Name a hub in a sentence, unless it must not be said which."""
-    return "a hub" if hub is None else f"hub {hub}"
-
-
-def _true_in(flags: NDArray[Any]) -> Iterable[tuple[int, int]]:
-    return zip(*flags.nonzero(), strict=True) if flags.any() else ()
-
-
-def least_weight(terms: Terms) -> float:
-    """Effective samples below which a component has collapsed.
-
-    A bound of less than a row shrinks where rows weigh less than 1 on average; one of more counts
-    the heaviest rows, so that no row is more of a component than it may be.
-    """
-    weights = terms.row_weights
-    if terms.least_rows >= 1 and weights is not None and len(weights):
-        return terms.least_rows * float(weights.max())
-    return terms.least_rows * min(1.0, terms.total_weight / terms.n_samples)
-
-
-def _placed(
-    roots: Sequence[Terms],
-    mixtures: Sequence[Mixture],
-    component: int,
-    centre: NDArray[np.float64],
-    weight: float,
-) -> list[Mixture]:
-    return [
-        own.reseeded(mixture, component, centre, weight)
-        for own, mixture in zip(roots, mixtures, strict=True)
-    ]
-
-
 MOST_PARTITIONED = 20
 """Iterations in a row in which the network is disconnected before the run is given up."""
 
@@ -273,6 +61,17 @@ class Progress:
     iteration: int
     log_likelihood: float
     change: float | None
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """A component that collapsed and was re-initialised, or given up (without a row)."""
+
+    iteration: int  # counted from 1; 0 is the start
+    component: int
+    hub: int | None  # whose root found it; None under masks, so that no agent learns which
+    reason: str  # "weight" or "covariance"
+    row: int | None  # where its mean was placed; `DRAWN`: at a point that is no row
 
 
 @dataclass
@@ -472,39 +271,6 @@ class Run:
         return check_length(done, max_iter)
 
 
-def note_partition(
-    partitions: list[tuple[int, str]],
-    iteration: int,
-    error: PartitionedError,
-    unreliable: str = "links and agents",
-) -> None:
-    """Note that the network was disconnected; raise NumericalError if that goes on."""
-    partitions.append((iteration, str(error)))
-    recent = [number for number, _ in partitions[-MOST_PARTITIONED:]]
-    if recent == list(range(iteration - MOST_PARTITIONED + 1, iteration + 1)):
-        raise NumericalError(
-            f"the network was disconnected in {MOST_PARTITIONED} iterations in a row, last in "
-            f"iteration {iteration}: {error}; try more rounds, or {unreliable} that fail less often"
-        ) from error
-
-
-def mean_over_roots(values: NDArray[np.float64]) -> float:
-    """Mean over the roots that took part; nan where none did."""
-    heard = values[~np.isnan(values)]
-    return float(heard.mean()) if len(heard) else float("nan")
-
-
-def check_finite(found: NDArray[np.float64], iteration: int) -> None:
-    """Raise NumericalError unless all roots found finite log-likelihoods."""
-    if not np.isfinite(found).all():
-        root = int(np.flatnonzero(~np.isfinite(found))[0])
-        raise NumericalError(
-            f"the log-likelihood of root {root} is {found[root]} at iteration {iteration}: some "
-            "rows lie too far from every component; try scaled features or a larger ",
-            Setting("reg_covar"),
-        )
-
-
 class MixtureRuns:
     """What a checkpoint keeps of the restarts of a mixture's recipe (`vpem.steps.restarts.Kept`).
 
@@ -560,6 +326,39 @@ class MixtureRuns:
         return mixture_of_start(start, self.like)
 
 
+def note_partition(
+    partitions: list[tuple[int, str]],
+    iteration: int,
+    error: PartitionedError,
+    unreliable: str = "links and agents",
+) -> None:
+    """Note that the network was disconnected; raise NumericalError if that goes on."""
+    partitions.append((iteration, str(error)))
+    recent = [number for number, _ in partitions[-MOST_PARTITIONED:]]
+    if recent == list(range(iteration - MOST_PARTITIONED + 1, iteration + 1)):
+        raise NumericalError(
+            f"the network was disconnected in {MOST_PARTITIONED} iterations in a row, last in "
+            f"iteration {iteration}: {error}; try more rounds, or {unreliable} that fail less often"
+        ) from error
+
+
+def mean_over_roots(values: NDArray[np.float64]) -> float:
+    """Mean over the roots that took part; nan where none did."""
+    heard = values[~np.isnan(values)]
+    return float(heard.mean()) if len(heard) else float("nan")
+
+
+def check_finite(found: NDArray[np.float64], iteration: int) -> None:
+    """Raise NumericalError unless all roots found finite log-likelihoods."""
+    if not np.isfinite(found).all():
+        root = int(np.flatnonzero(~np.isfinite(found))[0])
+        raise NumericalError(
+            f"the log-likelihood of root {root} is {found[root]} at iteration {iteration}: some "
+            "rows lie too far from every component; try scaled features or a larger ",
+            Setting("reg_covar"),
+        )
+
+
 def _parameters(like: Density, n_roots: int, over_rows: bool) -> dict[str, Schema]:
     if over_rows:
         return {"mixtures": ListOf(like.schema(), n_roots)}
@@ -589,3 +388,203 @@ def _record(n_components: int, n_samples: int, n_roots: int, *, over: bool) -> S
         "n_passes": Number(0),
         "degenerate": ListOf(Integer(most=n_components - 1)),
     }
+
+
+class Reinitialiser:
+    """Finds components that collapsed and puts their means at rows that all agents draw alike.
+
+    By ``total`` agents agree on what they found; ``draw_row`` is the next row of the stream shared
+    by all. ``over_rows``: every root has a mixture of its own, of one hub.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        total: Sum,
+        draw_row: Callable[[], int],
+        recoveries: list[Recovery],
+        over_rows: bool = False,
+    ) -> None:
+        self.terms = terms
+        self.total = total
+        self.draw_row = draw_row
+        self.recoveries = recoveries
+        # Numbers in the network of the hubs, and of the roots, that are here.
+        self.hubs: list[int] = [0] if over_rows else total.holders.own.tolist()
+        self.roots: list[int] = [0] if over_rows else total.roots.own.tolist()
+        self.least = least_weight(terms)
+        self.counts: dict[int, int] = {}
+        self.given_up: dict[int, NDArray[np.float64]] = {}
+
+    def start(
+        self, roots: Sequence[Terms], mixtures: Sequence[Mixture]
+    ) -> tuple[list[Mixture], list[Factors], bool]:
+        """Return starting parameters with singular components re-initialised; see `check`."""
+        enough = [np.full((1, mixtures[0].n_components), np.inf)] * len(mixtures)
+        return self.check(roots, mixtures, enough, 0)
+
+    def check(
+        self,
+        roots: Sequence[Terms],
+        mixtures: Sequence[Mixture],
+        counts: Sequence[NDArray[np.float64]],
+        iteration: int,
+    ) -> tuple[list[Mixture], list[Factors], bool]:
+        """Re-initialise collapsed components, of several mixtures alike: what one finds, all do.
+
+        ``counts`` (R, K) are effective samples of the components of each mixture after an M-step;
+        iteration 0 is the start. Returned are mixtures, ``prepare`` of each, and whether any was
+        re-initialised.
+        """
+        mixtures = list(mixtures)
+        for component, centre in self.given_up.items():
+            mixtures = _placed(roots, mixtures, component, centre, 0.0)
+        factors = [own.prepare(mixture) for own, mixture in zip(roots, mixtures, strict=True)]
+        collapsed = self._collapsed(factors, counts)
+        if not collapsed:
+            return mixtures, factors, False
+        for component, (hub, reason) in collapsed.items():
+            if mixtures[0].is_tied and reason == "covariance":
+                raise NumericalError(
+                    f"the tied covariance of {_named(hub)} is not positive definite at iteration "
+                    f"{iteration}; try a larger ",
+                    Setting("reg_covar"),
+                    ", or fewer components",
+                )
+            self.counts[component] = self.counts.get(component, 0) + 1
+            row = self.draw_row()
+            centre = self.terms.at_rows(np.array([row], dtype=np.intp))[0]
+            give_up = self.counts[component] > MOST_RECOVERIES
+            give_up |= reason == "weight" and self.terms.least_rows >= 1
+            if give_up:
+                # The model shows its mean, which therefore must be no row's.
+                centre = self.terms.middle(mixtures[0])
+                self.given_up[component] = centre
+                if len(self.given_up) == mixtures[0].n_components:
+                    raise NumericalError(
+                        f"every component has collapsed by iteration {iteration}; try fewer "
+                        "components or a larger ",
+                        Setting("reg_covar"),
+                    )
+            weight = 0.0 if give_up else 1.0 / mixtures[0].n_components
+            mixtures = _placed(roots, mixtures, component, centre, weight)
+            self.recoveries.append(
+                Recovery(iteration, component, hub, reason, None if give_up else max(row, DRAWN))
+            )
+        factors = [own.prepare(mixture) for own, mixture in zip(roots, mixtures, strict=True)]
+        # Components that were just re-initialised and are singular all the same.
+        still: list[tuple[int, int | None]] = [
+            (int(copy), self.hubs[hub])
+            for made in factors
+            for copy, hub in np.argwhere(made.failed)
+        ]
+        if self.total.holders.masks is None:
+            still = sorted(self.total.holders.pool(still))
+        elif self.total.holders.any([bool(still)])[0]:
+            still = [(0, None)]
+        if still:
+            raise NumericalError(
+                f"the sample covariance of {_named(still[0][1])} is not positive definite: its "
+                "features are constant or linearly dependent; try a larger ",
+                Setting("reg_covar"),
+                ", or scaled features",
+            )
+        return mixtures, factors, True
+
+    def emptied(self, counts: Sequence[NDArray[np.float64]]) -> bool:
+        """Whether any root finds too few effective samples (R, K) of a component in use."""
+        few = any(self._few(count).any() for count in counts)
+        return bool(self.total.holders.any([few])[0])
+
+    def _few(self, count: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which components in use have too few effective samples (R, K).
+
+        Of more than a row each it is the smallest alone: once that has gone others have its rows.
+        """
+        few: NDArray[np.bool_] = count < self.least
+        few[:, list(self.given_up)] = False
+        if self.terms.least_rows >= 1 and count.shape[1] - len(self.given_up) == 1:
+            few[:] = False  # the last one stays
+        elif self.terms.least_rows >= 1:
+            smallest = np.where(few, count, np.inf).argmin(axis=1)
+            few &= np.arange(count.shape[1]) == smallest[:, None]
+        return few
+
+    def _collapsed(
+        self, factors: Sequence[Factors], counts: Sequence[NDArray[np.float64]]
+    ) -> dict[int, tuple[int | None, str]]:
+        """Components that collapsed, each with the first hub that found it, and the reason."""
+        if self.total.holders.masks is not None:
+            failed = np.any([made.failed.any(axis=1) for made in factors], axis=0)
+            few = np.any([self._few(count).any(axis=0) for count in counts], axis=0)
+            flags = np.concatenate([np.broadcast_to(failed, few.shape), few])
+            failed, few = np.split(self.total.holders.any(flags), 2)
+            reasons = np.where(failed, "covariance", "weight")
+            return {int(k): (None, str(reasons[k])) for k in np.flatnonzero(failed | few)}
+        events: list[tuple[int, str, int]] = []
+        for made, count in zip(factors, counts, strict=True):
+            for copy, hub in _true_in(made.failed):
+                events.append((int(copy), "covariance", self.hubs[hub]))
+            for root, component in _true_in(self._few(count)):
+                # An estimate that all share is looked at in one process.
+                if root < len(self.roots):
+                    events.append((int(component), "weight", self.roots[root]))
+        found: dict[int, tuple[int | None, str]] = {}
+        for component, reason, hub in sorted(self.total.holders.pool(events)):
+            found.setdefault(component, (hub, reason))
+        return found
+
+    def state(self) -> State:
+        """Return how often components collapsed, and which were given up."""
+        return {
+            "collapsed": [list(self.counts), list(self.counts.values())],
+            "given_up": [list(self.given_up), list(self.given_up.values())],
+        }
+
+    @staticmethod
+    def schema(mixture: Mixture) -> dict[str, Schema]:
+        """Return its schema."""
+        component = Integer(most=mixture.n_components - 1)
+        return {
+            "collapsed": [ListOf(component, "C"), ListOf(Integer(1), "C")],
+            "given_up": [ListOf(component, "G"), ListOf(Array("f8", (mixture.n_features,)), "G")],
+        }
+
+    def restore(self, state: State) -> None:
+        """Resume from a checked state."""
+        self.counts.update(zip(*state["collapsed"], strict=True))
+        self.given_up.update(zip(*state["given_up"], strict=True))
+
+
+def least_weight(terms: Terms) -> float:
+    """Effective samples below which a component has collapsed.
+
+    A bound of less than a row shrinks where rows weigh less than 1 on average; one of more counts
+    the heaviest rows, so that no row is more of a component than it may be.
+    """
+    weights = terms.row_weights
+    if terms.least_rows >= 1 and weights is not None and len(weights):
+        return terms.least_rows * float(weights.max())
+    return terms.least_rows * min(1.0, terms.total_weight / terms.n_samples)
+
+
+def _named(hub: int | None) -> str:
+    """Name a hub in a sentence, unless it must not be said which."""
+    return "a hub" if hub is None else f"hub {hub}"
+
+
+def _true_in(flags: NDArray[Any]) -> Iterable[tuple[int, int]]:
+    return zip(*flags.nonzero(), strict=True) if flags.any() else ()
+
+
+def _placed(
+    roots: Sequence[Terms],
+    mixtures: Sequence[Mixture],
+    component: int,
+    centre: NDArray[np.float64],
+    weight: float,
+) -> list[Mixture]:
+    return [
+        own.reseeded(mixture, component, centre, weight)
+        for own, mixture in zip(roots, mixtures, strict=True)
+    ]

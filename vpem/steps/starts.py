@@ -35,240 +35,6 @@ from vpem.terms.units import Scaling
 MANY_WORKERS = 16
 """Workers from which on their sums are taken in one call, row by row and not in pairs."""
 
-
-def _seed(
-    potential: _OverFeatures | _OverRows,
-    total: Sum,
-    n_components: int,
-    stream: RowStream,
-    n_trials: int | None,
-    tell: Callable[[str], None] | None,
-    begun: bool = False,
-) -> NDArray[np.intp]:
-    """Choose rows (K,); the first at random, unless something is ``begun`` with.
-
-    Of rows that all agents know ``look`` measures which leaves the least potential, and ``keep``
-    takes one of these for chosen.
-    """
-    if n_trials is None:
-        n_trials = 2 + int(np.log(n_components))
-    chosen: list[int] = []
-    if not begun:
-        latest = [stream.draw()]
-        chosen.append(latest[potential.look(latest)])
-        potential.keep(0, chosen)
-    while len(chosen) < n_components:
-        if not potential.left():
-            # Fewer different rows than components: the rest are drawn among those not taken.
-            rest = stream.draw_distinct(n_components)
-            fresh = [int(row) for row in rest if row not in chosen]
-            chosen += fresh[: n_components - len(chosen)]
-            break
-        # One that is drawn twice is looked at once.
-        latest = list(dict.fromkeys(potential.draw(n_trials)))
-        best = potential.look(latest)
-        chosen.append(latest[best])
-        total.agree("flooding", ROW_BYTES)
-        potential.keep(best, chosen)
-        if tell is not None:
-            tell(f"k-means++, row {len(chosen)} of {n_components}")
-    return np.array(chosen, dtype=np.intp)
-
-
-# ---- features ------------------------------------------------------------------------------------
-
-
-def summed_distances(
-    terms: StartTerms,
-    total: Sum,
-    centres: NDArray[np.float64],
-) -> Iterator[tuple[slice, Floats]]:
-    """Squared distances to centres (L, d) summed over hubs, (R, m, L), a chunk of rows a time."""
-    total.begin("setup", terms.n_samples, len(centres), terms.itemsize)
-    local = partial(terms.distances, centres)
-    for rows, sums in summed(terms, total, len(centres), local):
-        yield rows, np.maximum(sums, 0)
-
-
-def seed_features(
-    terms: StartTerms,
-    total: Sum,
-    n_components: int,
-    stream: RowStream,
-    tell: Callable[[str], None] | None = None,
-    near: NDArray[np.float64] | None = None,
-) -> NDArray[np.intp]:
-    """Choose rows (K,) by the first root's sums of squared distances over hubs.
-
-    ``tell`` gets a message for every row that is chosen. With centres ``near`` (L, d), in block
-    order, only K - L rows are chosen, far from these, too.
-    """
-    total = in_units_of_squares(terms, total)
-    potential = _OverFeatures(terms, total, stream)
-    if near is not None:
-        potential.begin(near)
-        n_components -= len(near)
-    begun = near is not None
-    return _seed(potential, total, n_components, stream, None, tell, begun)
-
-
-class _OverFeatures:
-    """The potential as the first root finds it."""
-
-    def __init__(self, terms: StartTerms, total: Sum, stream: RowStream) -> None:
-        self.terms = terms
-        self.total = total
-        self.stream = stream
-        self.nearest: NDArray[Any] | None = None
-        self.trials: list[Floats] = []
-
-    def begin(self, centres: NDArray[np.float64]) -> None:
-        for some, distances in summed_distances(self.terms, self.total, centres):
-            if self.total.roots.mine(0):
-                if self.nearest is None:
-                    self.nearest = np.empty(self.terms.n_samples, distances.dtype)
-                self.nearest[some] = distances[0].min(axis=1)
-
-    def look(self, rows: Sequence[int]) -> int:
-        terms, total, nearest = self.terms, self.total, self.nearest
-        self.trials = []
-        centres = terms.at_rows(np.array(rows))
-        for some, distances in summed_distances(terms, total, centres):
-            if not total.roots.mine(0):
-                continue
-            if not self.trials:
-                self.trials = [np.empty(terms.n_samples, distances.dtype) for _ in rows]
-            for trial, column in zip(self.trials, distances[0].T, strict=True):
-                trial[some] = column if nearest is None else np.minimum(column, nearest[some])
-        left = [float(self.stream.weigh(trial).sum(dtype=np.float64)) for trial in self.trials]
-        return int(total.roots.bcast(int(np.argmin(left)) if total.roots.mine(0) else None))
-
-    def keep(self, trial: int, chosen: Sequence[int]) -> None:
-        if self.total.roots.mine(0):
-            self.nearest = self.trials[trial]
-            self.nearest[chosen] = 0.0
-
-    def left(self) -> bool:
-        nearest = self.nearest
-        left = nearest is None or bool(self.stream.weigh(nearest).any())
-        return bool(self.total.roots.bcast(left))
-
-    def draw(self, count: int) -> list[int]:
-        # In other processes too, so that the shared stream goes on alike.
-        drawn: list[int] = self.total.roots.bcast(
-            [self.stream.draw(self.nearest) for _ in range(count)]
-        )
-        self.total.agree("flooding", ROW_BYTES * count)
-        return drawn
-
-
-# ---- rows ----------------------------------------------------------------------------------------
-
-
-def seed_rows(
-    parts: Sequence[Floats] | StoredParts,
-    total: Sum,  # of workers, each a root, or a server's
-    n_components: int,
-    stream: RowStream,  # weights are worker by worker
-    *,
-    n_trials: int | None = None,  # drawn a step; 1: as published; None: 2 + log K
-    n_threads: int = 1,
-    observed: NDArray[np.uint8] | None = None,
-    tell: Callable[[str], None] | None = None,  # gets a message for every row that is chosen
-) -> NDArray[np.intp]:
-    """Choose rows of those (m_i, d) that each of the workers holds; return their numbers (K,).
-
-    Each worker sends the potential of its rows, added up, in a place of its own of one vector, so
-    that all know from which worker a shared random number draws; that worker draws among its own
-    rows and sends the row to all. The first worker's sum decides. It is the draw of the same
-    algorithm over all rows at one place, in the order of the workers. Distances are by what is
-    ``observed`` (M, d), times the share of features it is.
-    """
-    held = HeldRows(parts, total, stream.row_weights, observed)
-    potential = _OverRows(held, total, stream, n_threads)
-    return _seed(potential, total, n_components, stream, n_trials, tell)
-
-
-class _OverRows:
-    """The potential of every worker's rows."""
-
-    def __init__(self, held: HeldRows, total: Sum, stream: RowStream, n_threads: int) -> None:
-        self.held = held
-        self.total = total
-        self.stream = stream
-        self.n_threads = n_threads
-        self.trials = self.sums = self.remaining = np.empty(0)
-        self.nearest: NDArray[Any] | None = None
-
-    def look(self, rows: Sequence[int]) -> int:
-        held = self.held
-        points = held.share(rows)
-        self.trials = np.empty((len(points), held.n_here))
-        held.distances(points, self.trials, self.n_threads)
-        if self.nearest is not None:
-            np.minimum(self.trials, self.nearest, out=self.trials)
-        # (L, N): what every worker has left after each trial, as the first worker knows it.
-        self.sums = self._by_worker(self._potentials())
-        return int(np.argmin(self.sums.sum(axis=1)))
-
-    def _potentials(self) -> NDArray[np.float64]:
-        """Weighted sums over each worker's rows after each trial, shape (N, L)."""
-        held, trials = self.held, self.trials
-        if len(held.weights):
-            trials = trials * held.weights
-        filled = np.flatnonzero(np.diff(held.bounds))
-        found = np.zeros((len(held.runs), len(trials)))
-        if len(filled) < MANY_WORKERS:
-            for worker in filled:
-                found[worker] = trials[:, held.runs[worker]].sum(axis=1)
-        else:
-            found[filled] = np.add.reduceat(trials, held.bounds[filled], axis=1).T
-        return found
-
-    def _by_worker(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Send potentials (n, L), each worker's in a place of its own: (L, N)."""
-        total, n_trials, n_workers = self.total, sums.shape[1], self.held.n_workers
-        if total.mix is not None and len(total.mix) == 1 and (total.mix == 1).all():
-            # An exact sum of vectors that have one entry each that is not zero.
-            total.begin("setup", 1, sums.size, sums.itemsize)
-            return np.ascontiguousarray(sums.T)
-        values = np.zeros((len(sums), n_workers, n_trials))
-        values[np.arange(len(sums)), self.held.own] = sums
-        summed = add_vectors(total, values.reshape(len(sums), n_workers * n_trials), "setup")
-        left: NDArray[np.float64] = np.asarray(total.roots.bcast(summed[0]))
-        return left.reshape(n_workers, n_trials).T
-
-    def keep(self, trial: int, chosen: Sequence[int]) -> None:
-        held = self.held
-        self.nearest = self.trials[trial].copy()
-        self.nearest[np.array(chosen)[held.here(chosen)] - held.first] = 0.0
-        self.remaining = self.sums[trial]
-
-    def left(self) -> bool:
-        return bool(self.remaining.any())
-
-    def draw(self, count: int) -> list[int]:
-        remaining = np.maximum(self.remaining, 0.0)
-        return [self._draw(remaining) for _ in range(count)]
-
-    def _draw(self, remaining: NDArray[np.float64]) -> int:
-        """Draw a row in proportion to weight times potential: first the worker, then its row."""
-        held, nearest = self.held, self.nearest
-        assert nearest is not None
-        ends = np.cumsum(remaining)
-        place = min(self.stream.rng.random() * ends[-1], np.nextafter(ends[-1], 0))
-        worker = int(np.searchsorted(ends, place, side="right"))
-        place -= ends[worker] - remaining[worker]
-        row = None
-        if held.holders.mine(worker):
-            run = held.runs[worker - held.own[0]]
-            values = nearest[run] * held.weights[run] if len(held.weights) else nearest[run]
-            own = np.cumsum(values)
-            inside = min(place, np.nextafter(own[-1], 0))
-            row = held.first + run.start + int(np.searchsorted(own, inside, side="right"))
-        return int(held.holders.bcast(row, worker))
-
-
 LLOYD_TOLERANCE = 1e-4
 """Squared shift of all centres, in mean variances of a feature, at which a start's are at rest."""
 
@@ -283,177 +49,6 @@ ROWS_A_FEATURE = 20
 are to be those of all rows, but for a fifth of their deviations."""
 
 Tell = Callable[[str], None]
-
-
-def teller(callback: Any) -> Tell | None:
-    """Return a callback's method ``starting``, which gets messages of a start, if it has one."""
-    found: Tell | None = getattr(callback, "starting", None)
-    return found
-
-
-def sample_size(n_components: int, widest: int) -> int:
-    """Rows that a start looks at if there are more."""
-    return max(SAMPLE_ROWS, ROWS_A_FEATURE * n_components * widest)
-
-
-def step_of_lloyd(tell: Tell | None) -> Callable[[int, float, int], None] | None:
-    """Return a callback of Lloyd's iterations that reports how far a start is."""
-    if tell is None:
-        return None
-    return lambda iteration, *_: tell(
-        f"k-means, iteration {iteration} of at most {MOST_LLOYD_OF_START}"
-    )
-
-
-def draw_start(
-    init: str,
-    terms: FeatureTerms,
-    total: Sum,
-    n_components: int,
-    stream: RowStream,
-    tell: Tell | None = None,
-) -> tuple[Mixture, NDArray[np.intp]]:
-    """Return starting parameters without pooling a feature, and the rows (K,) of the means.
-
-    "random": means at rows that all agents draw from a shared seed. "k-means++": rows drawn far
-    from each other, by squared distances summed over hubs as the terms of the E-step are; the root
-    of the first hub draws by its own estimate and sends the row's number. "kmeans": from there
-    Lloyd's iterations, each root assigning rows by its own estimate of the distances, and one
-    M-step from the last hard assignment. They end once the centres have moved by no more than
-    `LLOYD_TOLERANCE`, or after `MOST_LLOYD_OF_START`; the rows returned are those before them.
-
-    Of more rows than `sample_size` says "k-means++" and "kmeans" look at as many, drawn from the
-    shared stream: what they take and send does not grow with the rows beyond that.
-    """
-    if init == "random":
-        rows = stream.draw_distinct(n_components)
-        return terms.start(terms.at_rows(rows)), rows
-    some, view, own, numbers = terms, terms.measured, stream, np.arange(terms.n_samples)
-    count = sample_size(n_components, terms.widest)
-    if count < terms.n_samples:
-        numbers, own = stream.sample(count)
-        some, view = (one.some(numbers, own.row_weights) for one in (some, view))
-    places = seed_features(view, total, n_components, own, tell)
-    rows = numbers[places]
-    if init == "k-means++":
-        return terms.start(some.at_rows(places)), rows
-    # Each hub's part (B,) of the squared shift that the centres may still make.
-    of_hubs = np.bincount(view.blocks.block_of, _variances(view), view.blocks.n_blocks)
-    tolerances = (LLOYD_TOLERANCE / view.n_features * of_hubs).astype(np.float64)
-    pace = Pace(tolerances=tolerances)
-    run = lloyd_features(
-        view, total, view.at_rows(places), own, max_iter=MOST_LLOYD_OF_START, pace=pace,
-        kind="setup", fill=not is_diagonal(terms.covariance_type),
-        callback=step_of_lloyd(tell),
-    )  # fmt: skip
-    return _from_clusters(some, total, run), rows
-
-
-def _variances(terms: FeatureTerms) -> NDArray[np.float64]:
-    if isinstance(terms, MissingTerms):
-        return terms.spread
-    about = terms.at_rows(np.zeros(1, dtype=np.intp))[0]
-    sums = np.zeros((2, len(about)))
-    for rows in terms.chunks(len(about)):
-        off, weights = terms.rows.read(rows) - about, np.ones(rows.stop - rows.start)
-        if terms.row_weights is not None:
-            weights = terms.row_weights[rows]
-        sums += [weights @ off, weights @ off**2]
-    first, second = sums / terms.total_weight
-    found: NDArray[np.float64] = np.maximum(second - first**2, 0.0)
-    return found
-
-
-def _from_clusters(terms: FeatureTerms, total: Sum, run: Lloyd) -> Mixture:
-    statistics = terms.of_clusters(run.centres, total.n_roots)
-    for rows in terms.chunks(run.counts.size):
-        labels = run.labels[:, rows, None]
-        hard = (labels == np.arange(len(run.centres))).astype(f"f{terms.itemsize}")
-        if terms.doubt:
-            hard = (hard * (1 - terms.doubt) + terms.doubt / len(run.centres)).astype(hard.dtype)
-        if terms.row_weights is not None:
-            hard *= terms.row_weights[rows][:, None].astype(hard.dtype)
-        terms.summarize(statistics, hard, rows)
-    return terms.update(statistics)
-
-
-def start_at_labels(
-    init: str,
-    terms: Any,
-    total: Sum,
-    n_components: int,
-    labelled: NDArray[np.bool_],
-    stream: RowStream,
-    tell: Tell | None = None,
-) -> Any:
-    """Return starting parameters: equal weights, means of labelled rows, and sample covariances.
-
-    What is known of rows goes once through the sum, by itself, as it does in every E-step beside
-    the terms of features: each root then takes means of its own features. A row counts by how much
-    is known of it, ``1 - H(p) / log K``. Components that are not ``labelled`` (K,) start, by
-    ``init``, at rows drawn at random, or far from those means and from each other ("kmeans" is as
-    "k-means++" here).
-    """
-    view = terms.measured
-    own = [terms] if view is terms else [terms, view]
-    found = _means(own, total, n_components)
-    free = np.flatnonzero(~labelled)
-    if len(free) == 0:
-        return terms.start(found[0])
-    if init == "random":
-        found[0][free] = terms.at_rows(stream.draw_distinct(n_components)[free])
-        return terms.start(found[0])
-    numbers, draws, some = np.arange(terms.n_samples), stream, view
-    count = sample_size(n_components, terms.widest)
-    if count < terms.n_samples:
-        numbers, draws = stream.sample(count)
-        some = view.some(numbers, draws.row_weights)
-    near = found[-1][labelled]
-    places = seed_features(some, total, n_components, draws, tell, near=near)
-    found[0][free] = terms.at_rows(numbers[places])
-    return terms.start(found[0])
-
-
-def _means(own: list[Any], total: Sum, n_components: int) -> list[NDArray[np.float64]]:
-    """Means (K, d) of labelled rows, as each of these terms has features."""
-    terms = own[0]
-    shape = (len(total.holders.own), n_components)
-    dtype = f"f{terms.itemsize}"
-
-    def local(rows: slice) -> Floats:
-        out = np.zeros((shape[0], rows.stop - rows.start, n_components), dtype=dtype)
-        if terms.known is not None:
-            terms.known.add(out, rows)
-        return out
-
-    first = np.zeros(1, dtype=np.intp)
-    statistics = [
-        one.of_clusters(np.repeat(one.at_rows(first), n_components, axis=0), total.n_roots)
-        for one in own
-    ]
-    begin_differences(total, "setup", terms.n_samples, n_components, terms.itemsize)
-    limit = farthest(total.holders, FARTHEST[terms.itemsize])
-    for rows, sums in Differences(terms, total, n_components, local, limit):
-        shares = _shares(sums)
-        if terms.row_weights is not None:
-            shares *= terms.row_weights[rows][:, None]
-        for one, into in zip(own, statistics, strict=True):
-            one.summarize(into, np.ascontiguousarray(shares, dtype=dtype), rows)
-    return [np.array(one.update(into).means) for one, into in zip(own, statistics, strict=True)]
-
-
-def _shares(sums: Floats) -> NDArray[np.float64]:
-    """Probabilities (R, m, K) of costs less the first, times how much is known, 0 to 1."""
-    costs = np.concatenate([np.zeros((*sums.shape[:2], 1)), sums.astype(np.float64)], axis=2)
-    costs -= costs.min(axis=2, keepdims=True)
-    shares = np.exp(-0.5 * costs)
-    shares /= shares.sum(axis=2, keepdims=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        unknown = -np.where(shares > 0, shares * np.log(shares), 0.0).sum(axis=2, keepdims=True)
-    known = 1 - unknown / np.log(sums.shape[2] + 1)
-    found: NDArray[np.float64] = shares * np.where(known > 1e-9, known, 0.0)
-    return found
-
 
 Vector = NDArray[np.float64]
 
@@ -573,3 +168,400 @@ def _covariances(values: ArrayLike, covariance_type: str, k: int, d: int) -> Vec
         raise InputError(Setting(name), " must be symmetric and positive definite")
     inverse = np.linalg.inv(stack)
     return ((inverse + inverse.transpose(0, 2, 1)) / 2).ravel()
+
+
+def draw_start(
+    init: str,
+    terms: FeatureTerms,
+    total: Sum,
+    n_components: int,
+    stream: RowStream,
+    tell: Tell | None = None,
+) -> tuple[Mixture, NDArray[np.intp]]:
+    """Return starting parameters without pooling a feature, and the rows (K,) of the means.
+
+    "random": means at rows that all agents draw from a shared seed. "k-means++": rows drawn far
+    from each other, by squared distances summed over hubs as the terms of the E-step are; the root
+    of the first hub draws by its own estimate and sends the row's number. "kmeans": from there
+    Lloyd's iterations, each root assigning rows by its own estimate of the distances, and one
+    M-step from the last hard assignment. They end once the centres have moved by no more than
+    `LLOYD_TOLERANCE`, or after `MOST_LLOYD_OF_START`; the rows returned are those before them.
+
+    Of more rows than `sample_size` says "k-means++" and "kmeans" look at as many, drawn from the
+    shared stream: what they take and send does not grow with the rows beyond that.
+    """
+    if init == "random":
+        rows = stream.draw_distinct(n_components)
+        return terms.start(terms.at_rows(rows)), rows
+    some, view, own, numbers = terms, terms.measured, stream, np.arange(terms.n_samples)
+    count = sample_size(n_components, terms.widest)
+    if count < terms.n_samples:
+        numbers, own = stream.sample(count)
+        some, view = (one.some(numbers, own.row_weights) for one in (some, view))
+    places = seed_features(view, total, n_components, own, tell)
+    rows = numbers[places]
+    if init == "k-means++":
+        return terms.start(some.at_rows(places)), rows
+    # Each hub's part (B,) of the squared shift that the centres may still make.
+    of_hubs = np.bincount(view.blocks.block_of, _variances(view), view.blocks.n_blocks)
+    tolerances = (LLOYD_TOLERANCE / view.n_features * of_hubs).astype(np.float64)
+    pace = Pace(tolerances=tolerances)
+    run = lloyd_features(
+        view, total, view.at_rows(places), own, max_iter=MOST_LLOYD_OF_START, pace=pace,
+        kind="setup", fill=not is_diagonal(terms.covariance_type),
+        callback=step_of_lloyd(tell),
+    )  # fmt: skip
+    return _from_clusters(some, total, run), rows
+
+
+def start_at_labels(
+    init: str,
+    terms: Any,
+    total: Sum,
+    n_components: int,
+    labelled: NDArray[np.bool_],
+    stream: RowStream,
+    tell: Tell | None = None,
+) -> Any:
+    """Return starting parameters: equal weights, means of labelled rows, and sample covariances.
+
+    What is known of rows goes once through the sum, by itself, as it does in every E-step beside
+    the terms of features: each root then takes means of its own features. A row counts by how much
+    is known of it, ``1 - H(p) / log K``. Components that are not ``labelled`` (K,) start, by
+    ``init``, at rows drawn at random, or far from those means and from each other ("kmeans" is as
+    "k-means++" here).
+    """
+    view = terms.measured
+    own = [terms] if view is terms else [terms, view]
+    found = _means(own, total, n_components)
+    free = np.flatnonzero(~labelled)
+    if len(free) == 0:
+        return terms.start(found[0])
+    if init == "random":
+        found[0][free] = terms.at_rows(stream.draw_distinct(n_components)[free])
+        return terms.start(found[0])
+    numbers, draws, some = np.arange(terms.n_samples), stream, view
+    count = sample_size(n_components, terms.widest)
+    if count < terms.n_samples:
+        numbers, draws = stream.sample(count)
+        some = view.some(numbers, draws.row_weights)
+    near = found[-1][labelled]
+    places = seed_features(some, total, n_components, draws, tell, near=near)
+    found[0][free] = terms.at_rows(numbers[places])
+    return terms.start(found[0])
+
+
+def _variances(terms: FeatureTerms) -> NDArray[np.float64]:
+    if isinstance(terms, MissingTerms):
+        return terms.spread
+    about = terms.at_rows(np.zeros(1, dtype=np.intp))[0]
+    sums = np.zeros((2, len(about)))
+    for rows in terms.chunks(len(about)):
+        off, weights = terms.rows.read(rows) - about, np.ones(rows.stop - rows.start)
+        if terms.row_weights is not None:
+            weights = terms.row_weights[rows]
+        sums += [weights @ off, weights @ off**2]
+    first, second = sums / terms.total_weight
+    found: NDArray[np.float64] = np.maximum(second - first**2, 0.0)
+    return found
+
+
+def _from_clusters(terms: FeatureTerms, total: Sum, run: Lloyd) -> Mixture:
+    statistics = terms.of_clusters(run.centres, total.n_roots)
+    for rows in terms.chunks(run.counts.size):
+        labels = run.labels[:, rows, None]
+        hard = (labels == np.arange(len(run.centres))).astype(f"f{terms.itemsize}")
+        if terms.doubt:
+            hard = (hard * (1 - terms.doubt) + terms.doubt / len(run.centres)).astype(hard.dtype)
+        if terms.row_weights is not None:
+            hard *= terms.row_weights[rows][:, None].astype(hard.dtype)
+        terms.summarize(statistics, hard, rows)
+    return terms.update(statistics)
+
+
+def _means(own: list[Any], total: Sum, n_components: int) -> list[NDArray[np.float64]]:
+    """Means (K, d) of labelled rows, as each of these terms has features."""
+    terms = own[0]
+    shape = (len(total.holders.own), n_components)
+    dtype = f"f{terms.itemsize}"
+
+    def local(rows: slice) -> Floats:
+        out = np.zeros((shape[0], rows.stop - rows.start, n_components), dtype=dtype)
+        if terms.known is not None:
+            terms.known.add(out, rows)
+        return out
+
+    first = np.zeros(1, dtype=np.intp)
+    statistics = [
+        one.of_clusters(np.repeat(one.at_rows(first), n_components, axis=0), total.n_roots)
+        for one in own
+    ]
+    begin_differences(total, "setup", terms.n_samples, n_components, terms.itemsize)
+    limit = farthest(total.holders, FARTHEST[terms.itemsize])
+    for rows, sums in Differences(terms, total, n_components, local, limit):
+        shares = _shares(sums)
+        if terms.row_weights is not None:
+            shares *= terms.row_weights[rows][:, None]
+        for one, into in zip(own, statistics, strict=True):
+            one.summarize(into, np.ascontiguousarray(shares, dtype=dtype), rows)
+    return [np.array(one.update(into).means) for one, into in zip(own, statistics, strict=True)]
+
+
+def _shares(sums: Floats) -> NDArray[np.float64]:
+    """Probabilities (R, m, K) of costs less the first, times how much is known, 0 to 1."""
+    costs = np.concatenate([np.zeros((*sums.shape[:2], 1)), sums.astype(np.float64)], axis=2)
+    costs -= costs.min(axis=2, keepdims=True)
+    shares = np.exp(-0.5 * costs)
+    shares /= shares.sum(axis=2, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        unknown = -np.where(shares > 0, shares * np.log(shares), 0.0).sum(axis=2, keepdims=True)
+    known = 1 - unknown / np.log(sums.shape[2] + 1)
+    found: NDArray[np.float64] = shares * np.where(known > 1e-9, known, 0.0)
+    return found
+
+
+def teller(callback: Any) -> Tell | None:
+    """Return a callback's method ``starting``, which gets messages of a start, if it has one."""
+    found: Tell | None = getattr(callback, "starting", None)
+    return found
+
+
+def sample_size(n_components: int, widest: int) -> int:
+    """Rows that a start looks at if there are more."""
+    return max(SAMPLE_ROWS, ROWS_A_FEATURE * n_components * widest)
+
+
+def step_of_lloyd(tell: Tell | None) -> Callable[[int, float, int], None] | None:
+    """Return a callback of Lloyd's iterations that reports how far a start is."""
+    if tell is None:
+        return None
+    return lambda iteration, *_: tell(
+        f"k-means, iteration {iteration} of at most {MOST_LLOYD_OF_START}"
+    )
+
+
+def seed_features(
+    terms: StartTerms,
+    total: Sum,
+    n_components: int,
+    stream: RowStream,
+    tell: Callable[[str], None] | None = None,
+    near: NDArray[np.float64] | None = None,
+) -> NDArray[np.intp]:
+    """Choose rows (K,) by the first root's sums of squared distances over hubs.
+
+    ``tell`` gets a message for every row that is chosen. With centres ``near`` (L, d), in block
+    order, only K - L rows are chosen, far from these, too.
+    """
+    total = in_units_of_squares(terms, total)
+    potential = _OverFeatures(terms, total, stream)
+    if near is not None:
+        potential.begin(near)
+        n_components -= len(near)
+    begun = near is not None
+    return _seed(potential, total, n_components, stream, None, tell, begun)
+
+
+def seed_rows(
+    parts: Sequence[Floats] | StoredParts,
+    total: Sum,  # of workers, each a root, or a server's
+    n_components: int,
+    stream: RowStream,  # weights are worker by worker
+    *,
+    n_trials: int | None = None,  # drawn a step; 1: as published; None: 2 + log K
+    n_threads: int = 1,
+    observed: NDArray[np.uint8] | None = None,
+    tell: Callable[[str], None] | None = None,  # gets a message for every row that is chosen
+) -> NDArray[np.intp]:
+    """Choose rows of those (m_i, d) that each of the workers holds; return their numbers (K,).
+
+    Each worker sends the potential of its rows, added up, in a place of its own of one vector, so
+    that all know from which worker a shared random number draws; that worker draws among its own
+    rows and sends the row to all. The first worker's sum decides. It is the draw of the same
+    algorithm over all rows at one place, in the order of the workers. Distances are by what is
+    ``observed`` (M, d), times the share of features it is.
+    """
+    held = HeldRows(parts, total, stream.row_weights, observed)
+    potential = _OverRows(held, total, stream, n_threads)
+    return _seed(potential, total, n_components, stream, n_trials, tell)
+
+
+def summed_distances(
+    terms: StartTerms,
+    total: Sum,
+    centres: NDArray[np.float64],
+) -> Iterator[tuple[slice, Floats]]:
+    """Squared distances to centres (L, d) summed over hubs, (R, m, L), a chunk of rows a time."""
+    total.begin("setup", terms.n_samples, len(centres), terms.itemsize)
+    local = partial(terms.distances, centres)
+    for rows, sums in summed(terms, total, len(centres), local):
+        yield rows, np.maximum(sums, 0)
+
+
+def _seed(
+    potential: _OverFeatures | _OverRows,
+    total: Sum,
+    n_components: int,
+    stream: RowStream,
+    n_trials: int | None,
+    tell: Callable[[str], None] | None,
+    begun: bool = False,
+) -> NDArray[np.intp]:
+    """Choose rows (K,); the first at random, unless something is ``begun`` with.
+
+    Of rows that all agents know ``look`` measures which leaves the least potential, and ``keep``
+    takes one of these for chosen.
+    """
+    if n_trials is None:
+        n_trials = 2 + int(np.log(n_components))
+    chosen: list[int] = []
+    if not begun:
+        latest = [stream.draw()]
+        chosen.append(latest[potential.look(latest)])
+        potential.keep(0, chosen)
+    while len(chosen) < n_components:
+        if not potential.left():
+            # Fewer different rows than components: the rest are drawn among those not taken.
+            rest = stream.draw_distinct(n_components)
+            fresh = [int(row) for row in rest if row not in chosen]
+            chosen += fresh[: n_components - len(chosen)]
+            break
+        # One that is drawn twice is looked at once.
+        latest = list(dict.fromkeys(potential.draw(n_trials)))
+        best = potential.look(latest)
+        chosen.append(latest[best])
+        total.agree("flooding", ROW_BYTES)
+        potential.keep(best, chosen)
+        if tell is not None:
+            tell(f"k-means++, row {len(chosen)} of {n_components}")
+    return np.array(chosen, dtype=np.intp)
+
+
+class _OverFeatures:
+    """The potential as the first root finds it."""
+
+    def __init__(self, terms: StartTerms, total: Sum, stream: RowStream) -> None:
+        self.terms = terms
+        self.total = total
+        self.stream = stream
+        self.nearest: NDArray[Any] | None = None
+        self.trials: list[Floats] = []
+
+    def begin(self, centres: NDArray[np.float64]) -> None:
+        for some, distances in summed_distances(self.terms, self.total, centres):
+            if self.total.roots.mine(0):
+                if self.nearest is None:
+                    self.nearest = np.empty(self.terms.n_samples, distances.dtype)
+                self.nearest[some] = distances[0].min(axis=1)
+
+    def look(self, rows: Sequence[int]) -> int:
+        terms, total, nearest = self.terms, self.total, self.nearest
+        self.trials = []
+        centres = terms.at_rows(np.array(rows))
+        for some, distances in summed_distances(terms, total, centres):
+            if not total.roots.mine(0):
+                continue
+            if not self.trials:
+                self.trials = [np.empty(terms.n_samples, distances.dtype) for _ in rows]
+            for trial, column in zip(self.trials, distances[0].T, strict=True):
+                trial[some] = column if nearest is None else np.minimum(column, nearest[some])
+        left = [float(self.stream.weigh(trial).sum(dtype=np.float64)) for trial in self.trials]
+        return int(total.roots.bcast(int(np.argmin(left)) if total.roots.mine(0) else None))
+
+    def keep(self, trial: int, chosen: Sequence[int]) -> None:
+        if self.total.roots.mine(0):
+            self.nearest = self.trials[trial]
+            self.nearest[chosen] = 0.0
+
+    def left(self) -> bool:
+        nearest = self.nearest
+        left = nearest is None or bool(self.stream.weigh(nearest).any())
+        return bool(self.total.roots.bcast(left))
+
+    def draw(self, count: int) -> list[int]:
+        # In other processes too, so that the shared stream goes on alike.
+        drawn: list[int] = self.total.roots.bcast(
+            [self.stream.draw(self.nearest) for _ in range(count)]
+        )
+        self.total.agree("flooding", ROW_BYTES * count)
+        return drawn
+
+
+class _OverRows:
+    """The potential of every worker's rows."""
+
+    def __init__(self, held: HeldRows, total: Sum, stream: RowStream, n_threads: int) -> None:
+        self.held = held
+        self.total = total
+        self.stream = stream
+        self.n_threads = n_threads
+        self.trials = self.sums = self.remaining = np.empty(0)
+        self.nearest: NDArray[Any] | None = None
+
+    def look(self, rows: Sequence[int]) -> int:
+        held = self.held
+        points = held.share(rows)
+        self.trials = np.empty((len(points), held.n_here))
+        held.distances(points, self.trials, self.n_threads)
+        if self.nearest is not None:
+            np.minimum(self.trials, self.nearest, out=self.trials)
+        # (L, N): what every worker has left after each trial, as the first worker knows it.
+        self.sums = self._by_worker(self._potentials())
+        return int(np.argmin(self.sums.sum(axis=1)))
+
+    def _potentials(self) -> NDArray[np.float64]:
+        """Weighted sums over each worker's rows after each trial, shape (N, L)."""
+        held, trials = self.held, self.trials
+        if len(held.weights):
+            trials = trials * held.weights
+        filled = np.flatnonzero(np.diff(held.bounds))
+        found = np.zeros((len(held.runs), len(trials)))
+        if len(filled) < MANY_WORKERS:
+            for worker in filled:
+                found[worker] = trials[:, held.runs[worker]].sum(axis=1)
+        else:
+            found[filled] = np.add.reduceat(trials, held.bounds[filled], axis=1).T
+        return found
+
+    def _by_worker(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Send potentials (n, L), each worker's in a place of its own: (L, N)."""
+        total, n_trials, n_workers = self.total, sums.shape[1], self.held.n_workers
+        if total.mix is not None and len(total.mix) == 1 and (total.mix == 1).all():
+            # An exact sum of vectors that have one entry each that is not zero.
+            total.begin("setup", 1, sums.size, sums.itemsize)
+            return np.ascontiguousarray(sums.T)
+        values = np.zeros((len(sums), n_workers, n_trials))
+        values[np.arange(len(sums)), self.held.own] = sums
+        summed = add_vectors(total, values.reshape(len(sums), n_workers * n_trials), "setup")
+        left: NDArray[np.float64] = np.asarray(total.roots.bcast(summed[0]))
+        return left.reshape(n_workers, n_trials).T
+
+    def keep(self, trial: int, chosen: Sequence[int]) -> None:
+        held = self.held
+        self.nearest = self.trials[trial].copy()
+        self.nearest[np.array(chosen)[held.here(chosen)] - held.first] = 0.0
+        self.remaining = self.sums[trial]
+
+    def left(self) -> bool:
+        return bool(self.remaining.any())
+
+    def draw(self, count: int) -> list[int]:
+        remaining = np.maximum(self.remaining, 0.0)
+        return [self._draw(remaining) for _ in range(count)]
+
+    def _draw(self, remaining: NDArray[np.float64]) -> int:
+        """Draw a row in proportion to weight times potential: first the worker, then its row."""
+        held, nearest = self.held, self.nearest
+        assert nearest is not None
+        ends = np.cumsum(remaining)
+        place = min(self.stream.rng.random() * ends[-1], np.nextafter(ends[-1], 0))
+        worker = int(np.searchsorted(ends, place, side="right"))
+        place -= ends[worker] - remaining[worker]
+        row = None
+        if held.holders.mine(worker):
+            run = held.runs[worker - held.own[0]]
+            values = nearest[run] * held.weights[run] if len(held.weights) else nearest[run]
+            own = np.cumsum(values)
+            inside = min(place, np.nextafter(own[-1], 0))
+            row = held.first + run.start + int(np.searchsorted(own, inside, side="right"))
+        return int(held.holders.bcast(row, worker))

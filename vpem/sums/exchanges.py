@@ -178,20 +178,11 @@ class Neighbourhood:
     one agent. Where it is ``following``, a process without roots has the first root's estimates, so
     that it runs the same loop with some agent's parameters.
 
-    Attributes
-    ----------
-    own, heard, agents_of_rows : ndarray of int
-        Agents of this process, those elsewhere that they hear, and both.
-    place : ndarray of shape (N,)
-        Row of each agent, or -1.
-    roots : ndarray of int
-        Rows of the roots that live here.
-    from_here : ndarray of bool
-        Which directed links, in the order of a ledger, begin at an agent of this process.
-    estimates : ndarray of int
-        Roots whose estimates this process has.
-    most : int
-        Rows in the process that has most.
+    ``own`` are agents of this process, ``heard`` those elsewhere that they hear, and
+    ``agents_of_rows`` both; ``place`` (N,) is the row of each agent, or -1, ``roots`` are rows of
+    the roots here, and ``most`` the rows of the process that has most. ``from_here`` says which
+    directed links, in the order of a ledger, begin here; ``estimates`` are the roots whose
+    estimates this process has.
     """
 
     def __init__(
@@ -234,7 +225,18 @@ class Neighbourhood:
             self._near = np.union1d(readers[from_here], homes[self.heard]).astype(np.intp)
             self._joined = engine.neighbours(self._near.tolist())
             self.exchange = self._exchange(speakers, readers, speakers)
-        self._levels = [] if routes is None else self._find_levels(routes)
+        # Roots send their terms to those one hop away first, which pass them on.
+        self._levels: list[_Level] = []
+        for depth in range(1, 1 + (0 if routes is None else routes.hops)):
+            assert routes is not None
+            leaves = np.flatnonzero(routes.depth[:n] == depth)
+            parents = routes.parent[leaves]
+            apart = homes[parents] != homes[leaves]
+            exchange = None
+            if apart.any():
+                exchange = self._exchange(parents[apart], homes[leaves][apart], leaves[apart])
+            local = (homes[parents] == engine.rank) & ~apart
+            self._levels.append(_Level(exchange, parents[local], leaves[local]))
 
     def _exchange(self, speakers: Agents, readers: Agents, targets: Agents) -> Ways:
         """What agent ``speakers[i]`` has goes to process ``readers[i]``, for ``targets[i]``."""
@@ -243,22 +245,6 @@ class Neighbourhood:
         received = [np.flatnonzero((homes == near) & (readers == rank)) for near in self._near]
         joined = self.agents.engine, self._joined
         return Ways(joined, (speakers, targets), self.place, sent, received)
-
-    def _find_levels(self, routes: Routes) -> list[_Level]:
-        """How roots send their terms: first to those one hop away, which pass them on."""
-        levels = []
-        homes = self.agents.ranks
-        for depth in range(1, 1 + routes.hops):
-            leaves = np.flatnonzero(routes.depth[: len(homes)] == depth)
-            parents = routes.parent[leaves]
-            here, there = homes[parents], homes[leaves]
-            apart = here != there
-            exchange = None
-            if apart.any():
-                exchange = self._exchange(parents[apart], there[apart], leaves[apart])
-            local = (here == self.agents.engine.rank) & ~apart
-            levels.append(_Level(exchange, parents[local], leaves[local]))
-        return levels
 
     @property
     def n_rows(self) -> int:

@@ -20,16 +20,16 @@ from vpem.network.noise import Noise
 from vpem.sums.counted import MASKED_BYTES, AtServer, add_vectors
 from vpem.sums.sum import Sum
 
+Vector = NDArray[np.float64]
+
 LOOKS = 2 * (DIGIT - 1)
+"""Powers of two of which holders say whether they have a larger one, until the largest is known."""
 
 MOST_ROUNDING = 1e-2
 """Of usual squared distances, beyond which rounding decides for one row in 100 or more."""
 
 MUCH_ROUNDING = 1e-5
 """Of them, beyond which one row in 100,000 may be near enough to two centres to change clusters."""
-
-Vector = NDArray[np.float64]
-"""Powers of two of which holders say whether they have a larger one, until the largest is known."""
 
 
 def powers_above(total: Sum, sizes: NDArray[np.float64]) -> NDArray[np.float64]:

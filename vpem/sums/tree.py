@@ -191,22 +191,10 @@ class TreeWays:
     """Who sends what to whom along a tree whose agents live in several processes, or in one.
 
     An array of states has a row for each agent of this process that is on the way of one which has
-    something to add, one for each of their children elsewhere, and one for the total.
-
-    Attributes
-    ----------
-    n_states : int
-        Rows of an array.
-    own : ndarray of int
-        Rows of those here that have something to add.
-    home, root : int
-        Process of the root, and its row there; -1 elsewhere.
-    upward, downward : list
-        What each depth sends, from the deepest on; how the total comes to each process.
-    n_children : int
-        Agents whose parents are here.
-    most : int
-        Rows of the process that has most, at most.
+    something to add (``own``: those that have it themselves), one for each of their children
+    elsewhere, and one for the total; ``most`` is a bound of its rows in all processes. ``home`` is
+    the root's process, ``root`` its row there (-1 elsewhere). ``upward`` says what each depth
+    sends, from the deepest on, ``downward`` how the total comes to each process.
     """
 
     def __init__(self, agents: Placement, holders: Placement, total: AlongTree) -> None:

@@ -369,17 +369,9 @@ class FactorStatistics(Statistics):
 
 
 class FactorTerms(FeatureTerms):
-    """Terms of hubs whose features have factors in common; the parameters are of `FeatureTerms`.
+    """Terms of hubs whose features have q factors in common; parameters are of `FeatureTerms`."""
 
-    Attributes
-    ----------
-    n_factors : int
-        Number of factors, q.
-    directions : ndarray of shape (K, d, q)
-        Random numbers of which loadings of a start are made, in block order.
-    """
-
-    directions: Vector
+    directions: Vector  # (K, d, q) random, of which loadings of a start are made, in block order
 
     def __init__(self, *arguments: Any, n_factors: int, **options: Any) -> None:
         super().__init__(*arguments, **options)

@@ -227,7 +227,7 @@ class ConjugateTerms(FeatureTerms):
         )
         return PriorFactors(means, inverse, dets, plain.failed, plain)
 
-    def _told(self, of_hubs: Vector) -> Vector:
+    def _for_features(self, of_hubs: Vector) -> Vector:
         """Repeat what hubs have, (B, n), for each of their features, (n, d)."""
         return np.asarray(of_hubs[self.blocks.block_of].T)
 
@@ -332,7 +332,7 @@ class MapTerms(ConjugateTerms):
             # One variance: its density is that of each feature to this power, d times.
             factors, made._power = factors / widths, (self.freedom + 2) / widths
         made._scales = covariances.copy()
-        self._scale_hubs(made._scales, self._told(factors[:, None]))
+        self._scale_hubs(made._scales, self._for_features(factors[:, None]))
         made._log_dets = self._log_dets_of_prior(np.zeros(blocks.n_features), made._scales)
         return made
 

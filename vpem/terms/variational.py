@@ -399,19 +399,19 @@ class VariationalTerms(ConjugateTerms):
         plain, seen = self._maximised(statistics), self._seen(statistics)
         prior, k = self.prior, len(statistics.first)
         beta = prior.mean_precision + seen
-        share = self._told(seen / beta)
+        share = self._for_features(seen / beta)
         means = prior.means + share * (plain.means - prior.means)
         found = self._posterior(replace(plain, means=means), statistics.counts, seen)
         copies = found.n_copies
         inverse = plain.covariances.copy()
         per_copy = seen.mean(axis=1, keepdims=True) if self._is_tied else seen
         times = prior.mean_precision * seen / beta / (k // copies)
-        self._scale_hubs(inverse, self._told(per_copy))
-        self._add_squares(inverse, plain.means - prior.means, self._told(times))
+        self._scale_hubs(inverse, self._for_features(per_copy))
+        self._add_squares(inverse, plain.means - prior.means, self._for_features(times))
         inverse += self._repeated(prior.covariances, copies)
         if self.covariance_type.endswith("spherical"):
             inverse = self._averaged(inverse)
-        self._scale_hubs(inverse, self._told(1 / found.degrees_of_freedom))
+        self._scale_hubs(inverse, self._for_features(1 / found.degrees_of_freedom))
         return replace(found, covariances=inverse)
 
     def _seen(self, statistics: Statistics) -> Vector:
@@ -445,7 +445,7 @@ class VariationalTerms(ConjugateTerms):
         copies = mixture.n_copies
         many = mixture.n_components // copies
         made.second += mixture.covariances
-        self._scale_hubs(made.second, self._told(mixture.degrees_of_freedom))
+        self._scale_hubs(made.second, self._for_features(mixture.degrees_of_freedom))
         made.second -= self._repeated(prior.covariances, copies)
         made.second *= many
         self._add_squares(made.second, away, -prior.mean_precision)
