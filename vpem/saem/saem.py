@@ -143,7 +143,6 @@ class SaemRun:
         }
 
     def schema(self) -> dict[str, Schema]:
-        """Schema of `state`."""
         t = len(self.trace[0])
         return {
             "n_iter": Integer(1, size="iterations"),
@@ -163,7 +162,6 @@ class SaemRun:
         }
 
     def restore(self, state: State) -> None:
-        """Resume from `state`."""
         saved = dict(state)
         self.trace = [saved.pop("start"), *saved.pop("trace")]
         change = saved.pop("change")
@@ -520,7 +518,6 @@ class Devices:
         }
 
     def schema(self) -> Schema:
-        """Schema of `state`."""
         return {
             "chains": self.chains.schema(),
             "each": Array("f8", (self._kept, self._each.shape[1])),
@@ -530,7 +527,6 @@ class Devices:
         }
 
     def restore(self, state: State) -> None:
-        """Resume from `state`."""
         self.chains.restore(state["chains"])
         self._each[: self._kept] = state["each"]
         self.smoothed, self._models, self._known = (

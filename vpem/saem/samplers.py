@@ -124,7 +124,6 @@ class Chains:
         return {name: getattr(self, name) for name in self.schema()}
 
     def schema(self) -> dict[str, Schema]:
-        """Schema of `state`."""
         each = (self.z.shape[1],)
         return {
             "z": Array("f8", self.z.shape),
@@ -137,7 +136,6 @@ class Chains:
         }
 
     def restore(self, state: State) -> None:
-        """Resume from `state`."""
         for name, value in state.items():
             setattr(self, name, value)
 

@@ -240,7 +240,6 @@ class SaemServer:
         }
 
     def schema(self) -> Schema:
-        """Schema of `state`."""
         each = Array("f8", self.left_out.shape)
         return {
             "statistic": Array("f8", self.statistic.shape),
@@ -250,7 +249,6 @@ class SaemServer:
         }
 
     def restore(self, state: State) -> None:
-        """Resume from `state`."""
         self.statistic, self.left_out = state["statistic"], state["left_out"]
         self._tell(state["memories"])
         self.remembered.values = state["memories"]
@@ -372,7 +370,6 @@ class SaemNeighbours:
         }
 
     def schema(self) -> Schema:
-        """Return what that must be."""
         return {
             "estimates": Array("f8", self.estimates.shape),
             "told": Array("f8", self.reported.shape),
@@ -380,7 +377,6 @@ class SaemNeighbours:
         }
 
     def restore(self, state: State) -> None:
-        """Go on from what was kept."""
         self.estimates, self.reported = state["estimates"], state["told"]
         self.total.restore(state["sum"])
 

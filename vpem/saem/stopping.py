@@ -114,7 +114,6 @@ class Watch:
         }  # fmt: skip
 
     def schema(self) -> Schema:
-        """Return what that must be."""
         p = len(self.model.parameters)
         table = Array("f8", ((0, p), (0, p)), nan=True, inf=True)
         q = len(self.model.latents) + self.model.n_imputed
@@ -125,7 +124,6 @@ class Watch:
         }  # fmt: skip
 
     def restore(self, state: State) -> None:
-        """Go on from what was kept."""
         self._since, self._complete, self._hidden, self._least, self._times = (
             state[name] for name in ("since", "complete", "hidden", "least", "times")
         )
@@ -233,11 +231,9 @@ class PerplexityWatch:
         return {"at": self._at, "last": None if math.isnan(self._last) else self._last}
 
     def schema(self) -> Schema:
-        """Return what that must be."""
         return {"at": COUNT, "last": Maybe(Number(0))}
 
     def restore(self, state: State) -> None:
-        """Go on from what was kept."""
         last = state["last"]
         self._at, self._last = state["at"], math.nan if last is None else last
 

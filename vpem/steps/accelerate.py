@@ -367,14 +367,12 @@ class Accelerated(PlainSteps):
     # ---- checkpoints ----------------------------------------------------------------------------
 
     def state(self) -> State:
-        """Return what is saved from one sum to the next."""
         own = {name: getattr(self, name) for name in KEPT}
         for name in KEPT_MIXTURES:
             own[name] = [one.arrays() for one in getattr(self, name)] or None
         return {"acceleration": own}
 
     def schema(self, like: Mixture) -> dict[str, Schema]:
-        """Return its schema, for mixtures like this one."""
         n_roots = 1 if self.over_rows else self.total.n_roots
         mixtures = Maybe(ListOf(like.schema(n_roots), len(self.roots)))
         return {
@@ -394,7 +392,6 @@ class Accelerated(PlainSteps):
         }
 
     def restore(self, state: State, like: Mixture) -> None:
-        """Resume from a checked state."""
         own = state["acceleration"]
         for name in KEPT_MIXTURES:
             setattr(self, name, [like.having(one) for one in own[name] or ()])

@@ -157,11 +157,9 @@ class Visits:
         return {"log_likelihoods": self.log_likelihoods, "n_sums": self.n_sums}
 
     def schema(self) -> Schema:
-        """Return its schema."""
         return {"log_likelihoods": Array("f8", self.log_likelihoods.shape), "n_sums": COUNT}
 
     def restore(self, state: State) -> None:
-        """Resume from a checked state."""
         self.log_likelihoods[...] = state["log_likelihoods"]
         self.n_sums = state["n_sums"]
 
@@ -361,7 +359,6 @@ class Incremental:
         }
 
     def restore(self, state: State) -> None:
-        """Resume from a checked state."""
         visits = self.visits
         blank = visits.terms.empty(visits.run.mixture.means, visits.total.n_roots)
         self.statistics = {
@@ -474,11 +471,9 @@ class Stochastic:
         return {"time": self.time}
 
     def schema(self, full_pass: bool) -> Schema:
-        """Return its schema."""
         return {"time": COUNT}
 
     def restore(self, state: State) -> None:
-        """Resume from a checked state."""
         self.time = state["time"]
 
     def first(self, order: NDArray[np.intp], step_size: float | None) -> bool:

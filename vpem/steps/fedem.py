@@ -127,7 +127,6 @@ class Estimates:
         }
 
     def restore(self, state: State) -> None:
-        """Resume from a checked state."""
         self.n_expectations = state["n_expectations"]
         self._last[...] = state["last"]
         packed = state["parameters"]

@@ -128,11 +128,9 @@ class Rest:
         return {"count": self.count, "drift": None if self.drift is None else self.drift.state()}
 
     def schema(self) -> Schema:
-        """Return its schema."""
         return {"count": COUNT, "drift": NOTHING if self.drift is None else self.drift.schema()}
 
     def restore(self, state: State) -> None:
-        """Resume from a checked state."""
         self.count = state["count"]
         if self.drift is not None:
             self.drift.restore(state["drift"])
@@ -173,7 +171,6 @@ class Drift:
         return {name: getattr(self, name) for name in FIELDS}
 
     def schema(self) -> Schema:
-        """Return its schema."""
         return {
             "length": Integer(1, size="Q"),
             "quarter": Integer(most=3),
@@ -184,7 +181,6 @@ class Drift:
         }
 
     def restore(self, state: State) -> None:
-        """Resume from a checked state."""
         for name, value in state.items():
             setattr(self, name, value)
 

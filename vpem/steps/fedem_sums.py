@@ -312,7 +312,6 @@ class Central(_Keeping):
             self.total.exponents = exponents_of(ROOM * bounds, self.holders.n_agents)
 
     def add(self, values: Vector) -> Vector:
-        """Average a vector a worker (n, P), zero of others', exactly: what all find (P,)."""
         if self.holders.masks is None:
             return super().add(values)
         self.holders.begin("check", 1)
@@ -444,7 +443,6 @@ class Local(_Keeping):
         self.total.agree("stopping")
 
     def every(self, values: Vector) -> Vector:
-        """Values of all roots, given this process's."""
         if not self._apart:
             return values
         with about(self.holders.engine, "check"):

@@ -282,11 +282,9 @@ class LloydRuns:
         self.more: dict[str, Schema] = {"start": Array("f8", shape)} if drawn else {}
 
     def state(self, run: Lloyd) -> State:
-        """Return what is saved of a finished run."""
         return {"run": run.state()}
 
     def restore(self, state: State) -> Lloyd:
-        """Return the run that was saved."""
         nothing: Any = np.empty(0)
         run = Lloyd(nothing, nothing, nothing, nothing)
         run.recall(state["run"])

@@ -304,11 +304,9 @@ class MixtureRuns:
         return [self.like.having(one) for one in saved]
 
     def state(self, run: Run) -> State:
-        """Return what is saved of a finished run."""
         return run.parameters() | {"record": run.record()}
 
     def restore(self, state: State) -> Run:
-        """Return the run that was saved."""
         run = Run(self.mixtures(state), self.over_rows)
         run.recall(state["record"])
         return run
@@ -543,7 +541,6 @@ class Reinitialiser:
 
     @staticmethod
     def schema(mixture: Mixture) -> dict[str, Schema]:
-        """Return its schema."""
         component = Integer(most=mixture.n_components - 1)
         return {
             "collapsed": [ListOf(component, "C"), ListOf(Integer(1), "C")],
@@ -551,7 +548,6 @@ class Reinitialiser:
         }
 
     def restore(self, state: State) -> None:
-        """Resume from a checked state."""
         self.counts.update(zip(*state["collapsed"], strict=True))
         self.given_up.update(zip(*state["given_up"], strict=True))
 

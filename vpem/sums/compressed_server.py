@@ -123,7 +123,6 @@ class CompressedServerSum(GoesOn, AtServer):
             self.codec, self.least = exact, 1
 
     def on(self, ledger: Ledger) -> Self:
-        """Return the same sum from its beginning, whose messages are counted there."""
         counted = super().on(ledger)
         counted._number, counted._memories = 0, Memories()
         return counted
@@ -154,8 +153,6 @@ class CompressedServerSum(GoesOn, AtServer):
         return {"number": self._number, "kind": self._kind, **kept, **went}
 
     def schema(self) -> Schema:
-        """Return what that must be."""
-
         def one(values: str) -> Schema:
             return {"up": Array("f8", (self._n_rows, values)), "down": Array("f8", (1, values))}
 
@@ -167,7 +164,6 @@ class CompressedServerSum(GoesOn, AtServer):
         return {"number": COUNT, "kind": SUM_KIND, **kept, **went}
 
     def restore(self, state: State) -> None:
-        """Go on from what was kept."""
         self._number, self._kind = state["number"], state["kind"]
         if "up" in state:
             up, down = state["up"], state["down"]

@@ -42,7 +42,6 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
         self._near = TreeWays(Placement.here(len(tree.parent)), Placement.here(len(agents)), self)
 
     def over(self, agents: Placement, holders: Placement) -> Self:
-        """Return the same sum of agents that live in several processes."""
         spread = super().over(agents, holders)
         spread._near = TreeWays(agents, holders, self)
         return spread

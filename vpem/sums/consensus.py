@@ -82,7 +82,6 @@ class _OverHubs(AmongNeighbours):
         self._down: NDArray[np.intp] = np.empty(0, dtype=np.intp)
 
     def on(self, ledger: Ledger) -> Self:
-        """Return the same sum from its beginning, whose messages are counted there."""
         counted = super().on(ledger)
         if self.routes is not None:
             counted._down = self.routes.links_down(ledger)

@@ -148,7 +148,6 @@ class Counted(ByChunks):
 
     @property
     def exact(self) -> bool:
-        """Whether all roots share one estimate, which has no error."""
         return self.mix is not None and bool((self.mix == 1).all())
 
     @cached_property
@@ -162,7 +161,6 @@ class Counted(ByChunks):
         return Placement.here(self.n_roots)
 
     def on(self, ledger: Ledger) -> Self:
-        """Return the same sum from its beginning, whose messages are counted there."""
         counted = copy(self)
         counted.ledger = ledger
         return counted
@@ -179,7 +177,6 @@ class Counted(ByChunks):
         return {}
 
     def schema(self) -> Schema:
-        """Return what that must be."""
         return {}
 
     def restore(self, state: State) -> None:
@@ -234,7 +231,6 @@ class AtServer(Counted):
         self._down = self._up
 
     def on(self, ledger: Ledger) -> Self:
-        """Return the same sum from its beginning, whose messages are counted there."""
         counted = super().on(ledger)
         counted._up, counted._down = self._links(ledger)
         return counted

@@ -149,11 +149,9 @@ class Traffic:
 
     @staticmethod
     def schema() -> dict[str, Schema]:
-        """Return what that must be."""
         return {"delivered": TableOf(COUNT), "on_wire": TableOf(COUNT)}
 
     def restore(self, state: State) -> None:
-        """Go on from what went."""
         self.clear()
         for name, counted in vars(self).items():
             counted.update(state[name])

@@ -190,7 +190,6 @@ class GossipSum(GoesOn, _OverHubs):
         self._fixed, self._failing = near.rows_of(self._layout), near.rows_of(self._links)
 
     def on(self, ledger: Ledger) -> Self:
-        """Return the same sum from its beginning, whose messages are counted there."""
         counted = super().on(ledger)
         counted._number, counted._memories, counted._drawn = 0, Memories(), None
         return counted
@@ -202,13 +201,11 @@ class GossipSum(GoesOn, _OverHubs):
         return {"number": self._number, "kind": self._kind, **memory, **went}
 
     def schema(self) -> Schema:
-        """Return what that must be."""
         went = self.traffic.schema() if self.holders.apart else {}
         memory = self._memories.schema("memory", partial(Copies.schema, self._near))
         return {"number": COUNT, "kind": SUM_KIND, **memory, **went}
 
     def restore(self, state: State) -> None:
-        """Go on from what was kept."""
         self._number, self._kind = state["number"], state["kind"]
         self._memories.restore("memory", state, lambda kept: Copies(**kept))
         if self.holders.apart:

@@ -113,12 +113,10 @@ class Wrapper(ByChunks):
 
     @property
     def roots(self) -> Placement:
-        """Who finds the sum."""
         return self.server.roots
 
     @property
     def bytes_sent(self) -> int:
-        """Payload bytes that have been sent up to now."""
         return self.server.bytes_sent
 
     def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
@@ -138,11 +136,9 @@ class Wrapper(ByChunks):
         return self.server.state()
 
     def schema(self) -> Schema:
-        """Return what that must be."""
         return self.server.schema()
 
     def restore(self, state: State) -> None:
-        """Go on from what was kept."""
         self.server.restore(state)
 
 
@@ -166,7 +162,6 @@ class Compressed(Wrapper):
 
     @property
     def biased(self) -> bool:
-        """Whether the mean of what is received is something else than what was sent."""
         return self.quantizer.biased or self.inner.biased
 
     def send(self, values: Vector, senders: Senders | None = None) -> Vector:
@@ -187,7 +182,6 @@ class Compressed(Wrapper):
         return received
 
     def aggregate(self, received: Vector, senders: Senders | None = None) -> Vector:
-        """Add up what the server has of some senders (a, P), or of all: shape (1, P)."""
         if self.server.carries:
             return self.server.announce(received, senders)
         return super().aggregate(received, senders)
@@ -297,11 +291,9 @@ class Partial(Wrapper):
 
     @property
     def probability(self) -> float:
-        """Probability with which a sender is active."""
         return self.inner.probability * self._probability
 
     def draw(self) -> None:
-        """Draw who takes part in the next sum."""
         super().draw()
         self._active = self.among
         if self._probability < 1:
@@ -389,7 +381,6 @@ class Memories(Generic[M]):
         return {"batches": each} if self.lasting else {name: each[0]}
 
     def restore(self, name: str, state: State, made: Callable[[State], M]) -> None:
-        """Go on from what was kept."""
         each = state["batches"] if self.lasting else [state[name]]
         self._every = [None if one is None else made(one) for one in each]
 

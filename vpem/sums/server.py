@@ -170,7 +170,6 @@ class ServerOverEngine(_OverEngine, AtServer):
     def aggregate(
         self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None
     ) -> NDArray[np.float64]:
-        """Add up what the server has of some senders (a, P), or of all: shape (1, P)."""
         with about(self.holders.engine, self.charge):
             total = super().aggregate(received, senders)
         if self.holders.engine.size > 1:
@@ -203,7 +202,6 @@ class ServerOverEngine(_OverEngine, AtServer):
     def announce(
         self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None
     ) -> NDArray[np.float64]:
-        """Add up what the server alone has of some senders (a, P), or of all, and send it back."""
         engine, total = self.holders.engine, np.empty((1, received.shape[1]))
         if engine.rank == 0:
             total[0] = self.added(received, senders)
@@ -305,7 +303,6 @@ class ConsensusOverEngine(_OverEngine, _OverHubs):
     def reduce(
         self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
     ) -> NDArray[Any]:
-        """Sum terms (B, m, K) of this process's hubs: (R, m, K)."""
         estimates = self._near.follow(super().reduce(terms, rows, scalars))
         if scalars is not None:
             scalars.found = self._near.follow(scalars.found)

@@ -70,11 +70,9 @@ class HeardAtServer(Wrapper):
 
     @property
     def active(self) -> NDArray[np.intp] | None:
-        """Senders (a,) of the sum begun last; None: all."""
         return self._active
 
     def on(self, ledger: Ledger) -> Self:
-        """Return the same sum from its beginning, whose messages are counted there."""
         counted = copy(self)
         counted.inner = counted.server = self.server.on(ledger)
         counted.ledger = ledger
@@ -98,7 +96,6 @@ class HeardAtServer(Wrapper):
     def reduce(
         self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
     ) -> NDArray[Any]:
-        """Sum terms (B, m, K), all rows at once: shape (1, m, K)."""
         flat = self.holders.padded(flattened(terms, scalars))
         if self._kind == "setup":
             return unflattened(self.server.aggregate(self.server.send(flat)), terms, scalars)
@@ -124,12 +121,10 @@ class HeardAtServer(Wrapper):
         return {**own, "inner": self.server.state()}
 
     def schema(self) -> Schema:
-        """Return what that must be."""
         values = Maybe(Array("f8", (self.server.n_senders, "own")))
         return {"number": COUNT, "values": values, "inner": self.server.schema()}
 
     def restore(self, state: State) -> None:
-        """Go on from what was kept."""
         self._number, self._values = state["number"], state["values"]
         self._kind = "estep"
         self.server.restore(state["inner"])
@@ -162,26 +157,21 @@ class HeardByNeighbours(ByChunks):
 
     @property
     def silent(self) -> NDArray[np.bool_] | None:
-        """Roots (R,) that take no part in the sum begun last; None where all do."""
         return self.inner.silent
 
     @property
     def bytes_sent(self) -> int:
-        """Payload bytes that have been sent up to now."""
         return self.inner.bytes_sent
 
     @property
     def holders(self) -> Placement:
-        """Who has something to add, and in which process."""
         return self.inner.holders
 
     @property
     def roots(self) -> Placement:
-        """Who finds the sum."""
         return self.inner.roots
 
     def on(self, ledger: Ledger) -> HeardByNeighbours:
-        """Return the same sum from its beginning, whose messages are counted there."""
         return HeardByNeighbours(self.inner.on(ledger))
 
     def begin(
@@ -225,7 +215,6 @@ class HeardByNeighbours(ByChunks):
         self.inner.turn_to(batch, n_batches)
 
     def kept_bytes(self, n_values: int) -> int:
-        """Bytes that a sum leaves behind for the next one, of so many values of a holder."""
         return self.inner.kept_bytes(n_values) + 16 * len(self.holders.own) * n_values
 
     def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
@@ -237,12 +226,10 @@ class HeardByNeighbours(ByChunks):
         return {"terms": self._terms, "sums": self._sums, "inner": self.inner.state()}
 
     def schema(self) -> Schema:
-        """Return what that must be."""
         values = Maybe(Array("f8", (len(self.holders.own), "own")))
         return {"terms": values, "sums": values, "inner": self.inner.schema()}
 
     def restore(self, state: State) -> None:
-        """Go on from what was kept."""
         self._terms, self._sums = state["terms"], state["sums"]
         self.inner.restore(state["inner"])
 

@@ -184,7 +184,6 @@ class ByChunks:
     def reduce(
         self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
     ) -> NDArray[Any]:
-        """Sum terms (B, m, K) of some rows over the hubs, and their scalars."""
         raise NotImplementedError
 
     def flow(
@@ -193,6 +192,5 @@ class ByChunks:
         local: Callable[[slice], Floats],
         scalars: Scalars | None = None,
     ) -> Iterator[tuple[slice, Floats]]:
-        """`reduce` what is local in one chunk after the other; scalars go with the last."""
         for rows, own in with_scalars(chunks, scalars):
             yield rows, self.reduce(local(rows), rows, own)

@@ -139,11 +139,9 @@ class AlongTree(AtServer):
     def broadcast(
         self, size: int | NDArray[np.int64], receivers: NDArray[np.intp] | None = None
     ) -> None:
-        """Count a message of the root to some of the senders, or to all."""
         self._over(int(np.max(size, initial=0)), receivers, upward=False)
 
     def count_tag(self, senders: NDArray[np.intp] | None = None, tag: int = TAG_BYTES) -> None:
-        """Count what stands behind messages under masks, on its way and back."""
         if self.ledger is not None and len(self._up):
             for who, links in ((senders, self._up), (None, self._down)):
                 on = self.every_way if who is None else self._ways(self.agents[who])
@@ -358,7 +356,6 @@ class TreeOverEngine(_OverEngine, TreeSum):
     def hear(
         self, messages: NDArray[np.uint8], senders: NDArray[np.intp] | None = None
     ) -> NDArray[np.uint8]:
-        """Bring messages (a, size) of the senders here to the root, which has those of all."""
         here, near = self.here(senders), self._near
         if here is None or self._alone:
             return messages
@@ -372,7 +369,6 @@ class TreeOverEngine(_OverEngine, TreeSum):
     def announce(
         self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None
     ) -> NDArray[np.float64]:
-        """Add up what the root alone has of some senders (a, P), or of all, and send it back."""
         near = self._near
         total = np.zeros((near.n_states, received.shape[1]))
         if near.root >= 0:

@@ -178,7 +178,6 @@ class FactorMixture(Mixture, facts=FACTS):
         means: NDArray[np.float64],
         covariances: NDArray[np.float64],
     ) -> Mixture:
-        """Return the mixture at another point; means as `located`."""
         k, shape = self.n_components, (self.n_components, self.n_factors, self.n_features)
         loadings = np.ascontiguousarray(means[k:].reshape(shape).swapaxes(1, 2))
         return replace(
@@ -186,11 +185,9 @@ class FactorMixture(Mixture, facts=FACTS):
         )
 
     def arrays(self) -> State:
-        """Parameters as arrays."""
         return super().arrays() | {"loadings": self.loadings}
 
     def schema(self, n_roots: int = 1) -> Schema:
-        """Say what `arrays` must be."""
         plain: Any = super().schema(n_roots)
         return {**plain, "loadings": Array("f8", self.loadings.shape)}
 
@@ -226,11 +223,9 @@ class FactorMixture(Mixture, facts=FACTS):
         return self.loadings[:, self.blocks.offsets[b] : self.blocks.offsets[b + 1]]
 
     def permuted(self, order: NDArray[np.intp]) -> Mixture:
-        """Return the same mixture with its components in another order."""
         return replace(super().permuted(order), loadings=self.loadings[order])  # type: ignore[call-arg]
 
     def marginal(self, features: Sequence[int]) -> Mixture:
-        """Return the mixture of some of the features: all others are integrated out."""
         chosen = np.asarray(features, dtype=np.intp)
         loadings = self.loadings[:, self.blocks.position[chosen]]
         plain = Mixture.marginal(self.noise, features)
@@ -316,7 +311,6 @@ class FactorMixture(Mixture, facts=FACTS):
         return LoadedFactors.of(self, np.float64)
 
     def drawn(self, labels: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.float64]:
-        """Draw rows of these components (m,), (m, d) in the user's order and units."""
         rows = super().drawn(labels, rng)
         factors = rng.standard_normal((len(labels), self.n_factors))
         for k, loadings in enumerate(self.assembled_loadings):
@@ -354,7 +348,6 @@ class FactorStatistics(Statistics):
         return super().nbytes + sum(part.nbytes for part in own)
 
     def add(self, other: Statistics, times: float = 1.0) -> None:
-        """Add so many times the statistics of other rows about the same shift."""
         assert isinstance(other, FactorStatistics)
         super().add(other, times)
         self.scores += times * other.scores
@@ -362,7 +355,6 @@ class FactorStatistics(Statistics):
         self.products += times * other.products
 
     def scale(self, factor: float) -> None:
-        """Multiply all of it."""
         super().scale(factor)
         for part in (self.scores, self.squares, self.products):
             part *= factor
@@ -378,7 +370,6 @@ class FactorTerms(FeatureTerms):
         self.n_factors = n_factors
 
     def blank(self, n_components: int) -> FactorMixture:
-        """Return a mixture of so many components with everything but parameters."""
         plain = super().blank(n_components)
         loadings = np.broadcast_to(0.0, (*plain.means.shape, self.n_factors))
         return FactorMixture(**vars(plain), loadings=loadings)
@@ -567,7 +558,6 @@ class FactorTerms(FeatureTerms):
         return found
 
     def keep(self, mixture: Mixture, before: Mixture, hubs: NDArray[np.bool_]) -> Mixture:
-        """Return the mixture with the parameters that these hubs (B,) had before."""
         assert isinstance(mixture, FactorMixture)
         assert isinstance(before, FactorMixture)
         columns = hubs[self.blocks.block_of][:, None]

@@ -68,7 +68,6 @@ class MissingBlockStatistics(BlockStatistics):
         return self._is_diagonal
 
     def empty(self, centres: Floats, n_roots: int) -> MissingStatistics:
-        """Statistics of no rows about centres (K, d)."""
         made = super().empty(centres, n_roots)
         n_components, d = made.shifts.shape
         shape = (n_components, d) if self._is_diagonal else (self.blocks.n_blocks, n_components)
@@ -77,7 +76,6 @@ class MissingBlockStatistics(BlockStatistics):
         )
 
     def recentred(self, statistics: Statistics, centres: Floats) -> MissingStatistics:
-        """Return the same statistics about other centres (K, d)."""
         assert isinstance(statistics, MissingStatistics)
         moved = super().recentred(statistics, centres)
         assert isinstance(moved, MissingStatistics)
@@ -92,7 +90,6 @@ class MissingBlockStatistics(BlockStatistics):
     def with_hubs_of(
         self, statistics: Statistics, other: Statistics, hubs: NDArray[np.bool_]
     ) -> MissingStatistics:
-        """Return the statistics with those hubs' (B,) part taken from other ones."""
         assert isinstance(statistics, MissingStatistics)
         assert isinstance(other, MissingStatistics)
         taken = super().with_hubs_of(statistics, other, hubs)
@@ -290,7 +287,6 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         return there / max(total, np.finfo(np.float64).tiny)
 
     def constants(self) -> NDArray[np.float64]:
-        """What each hub here has of `log_constant`, (B,)."""
         return self._constants(self._weights(slice(0, self.n_samples)) @ self.observed)
 
     def _constants(self, there: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -303,7 +299,6 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
     def among(
         self, rows: Rows, n_samples: int, total: float | None = None, lightest: float = 1.0
     ) -> MissingTerms:
-        """Return the terms of these rows, as some of so many that others hold the rest of."""
         chosen = super().among(rows, n_samples, total, lightest)
         assert isinstance(chosen, MissingTerms)
         if self._there is None:
@@ -314,7 +309,6 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         return chosen
 
     def part(self, rows: slice, following: slice | None = None) -> MissingTerms:
-        """Return the terms of a run of rows, which are counted from 0 in it."""
         chosen = super().part(rows, following)
         assert isinstance(chosen, MissingTerms)
         chosen.observed = self.observed[rows]
@@ -424,7 +418,6 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
     def some(
         self, rows: NDArray[np.intp], row_weights: NDArray[np.float64] | None = None
     ) -> MissingTerms:
-        """Return the terms of some rows, for sweeps."""
         chosen = super().some(rows, row_weights)
         assert isinstance(chosen, MissingTerms)
         chosen.observed = self.observed[rows]
@@ -464,7 +457,6 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         )  # fmt: skip
 
     def _expecting(self, centres: Floats) -> MissingFactors:
-        """Return what values are expected by, of as many components as there are centres (K, d)."""
         latest = self._latest
         if latest is None or len(latest.means) != len(centres):
             return self._by_spread(centres)
@@ -502,7 +494,6 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         return own.update(statistics)
 
     def chunks(self, n_values: int) -> Iterator[slice]:
-        """Yield runs of rows for which ``n_values`` numbers a row fit in the working memory."""
         return super().chunks(max(n_values, self.n_features))
 
 

@@ -252,15 +252,12 @@ class MixtureStatistics:
         return self.to_mixture.start(means)
 
     def pack(self, parameters: Mixture) -> State:
-        """Parameters as arrays."""
         return parameters.arrays()
 
     def packed(self) -> Schema:
-        """Return what these must be."""
         return Mixture.blank(self.blocks, self.covariance_type, self.n_components).schema()
 
     def unpack(self, state: State) -> Mixture:
-        """Parameters of these arrays."""
         return Mixture(self.blocks, self.covariance_type, **state, scaling=self.scaling)
 
     def state(self) -> State:
@@ -268,7 +265,6 @@ class MixtureStatistics:
         return {}
 
     def schema(self) -> Schema:
-        """Return what that must be."""
         return {}
 
     def restore(self, state: State) -> None:

@@ -232,7 +232,6 @@ class ConjugateTerms(FeatureTerms):
         return np.asarray(of_hubs[self.blocks.block_of].T)
 
     def _lower_precisions(self, factors: Factors) -> Vector:
-        """Inverse covariances for the trace with a symmetric matrix of which the lower half is."""
         return super()._lower_precisions(getattr(factors, "plain", factors))
 
     def _scale_hubs(self, covariances: Vector, factors: Vector) -> None:

@@ -57,17 +57,14 @@ class MissingStatistics(Statistics):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays."""
         return super().nbytes + self.seen.nbytes
 
     def add(self, other: Statistics, times: float = 1.0) -> None:
-        """Add so many times the statistics of other rows about the same shift."""
         assert isinstance(other, MissingStatistics)
         super().add(other, times)
         self.seen += times * other.seen
 
     def scale(self, factor: float) -> None:
-        """Multiply all of it."""
         super().scale(factor)
         self.seen *= factor
 

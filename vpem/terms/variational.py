@@ -113,7 +113,6 @@ class VariationalMixture(
         return Mixture.arrays(self) | own | known
 
     def schema(self, n_roots: int = 1) -> Schema:
-        """Say what `arrays` must be."""
         k, one = self.n_components, covariance_shape(self.blocks, self.covariance_type, 1)
         plain = Mixture.schema(self, n_roots)
         assert isinstance(plain, dict)
@@ -193,7 +192,6 @@ class VariationalMixture(
         return self.prior.weights(self.counts.mean(axis=0, keepdims=True)).ravel()
 
     def weighing(self, other: Mixture) -> VariationalMixture:
-        """Return the same posterior with another one's mixing weights."""
         assert isinstance(other, VariationalMixture)
         return replace(self, weights=other.weights, counts=other.counts)
 
@@ -302,7 +300,6 @@ class VariationalTerms(ConjugateTerms):
         return self._posterior(start, counts, np.broadcast_to(counts, self._shape(start)).copy())
 
     def blank(self, n_components: int) -> VariationalMixture:
-        """Return a posterior of so many components with everything but parameters."""
         plain = FeatureTerms.blank(self, n_components)
         one = covariance_shape(self.blocks, self.covariance_type, 1)
         nothing = np.zeros(self.blocks.n_features), np.zeros(one)
@@ -478,7 +475,6 @@ class VariationalMissingTerms(VariationalTerms, ConjugateMissingTerms):
 
     @property
     def _weights_of_hubs(self) -> Vector:
-        """Weight of the rows of which each hub has something."""
         return np.maximum(self.share * self.total_weight, np.finfo(np.float64).tiny)
 
     def local(self, factors: Factors, rows: slice) -> Floats:
@@ -513,7 +509,6 @@ class VariationalMissingTerms(VariationalTerms, ConjugateMissingTerms):
         MissingTerms.summarize_by(self, statistics, responsibilities, rows, plain, varying)
 
     def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> MissingStatistics:
-        """Statistics for which `update` gives a posterior, about its means."""
         assert isinstance(mixture, VariationalMixture)
         made = VariationalTerms._about_means(self, mixture, weight, n_roots)
         assert isinstance(made, MissingStatistics)

@@ -106,7 +106,6 @@ class BifactorModel(SaemModel):
         return [q, q * (q + 1) // 2, d, d, d, d]
 
     def take(self, which: NDArray[np.intp]) -> BifactorModel:
-        """The same model of some of the individuals."""
         part = copy(self)
         part.individuals, part._y = self.individuals.take(which), self._y[which]
         return part
@@ -144,14 +143,12 @@ class BifactorModel(SaemModel):
         return self._y - fitted
 
     def log_complete(self, z: Vector, theta: Vector) -> Vector:
-        """Logarithm of the complete density of each individual, (chains, n)."""
         variances = theta.reshape(4, -1)[3]
         each = self._residuals(z, theta) ** 2 / variances + np.log(variances) + LOG_2_PI
         latent = (z**2 + LOG_2_PI).sum(axis=-1)
         return np.asarray(-0.5 * (each.sum(axis=-1) + latent), np.float64)
 
     def gradient(self, z: Vector, theta: Vector) -> Vector:
-        """Gradient of `log_complete` in the latents, (chains, n, q)."""
         _, loadings, variances = self.unpack(theta)
         rest = self._residuals(z, theta) / variances
         out = -z
@@ -162,7 +159,6 @@ class BifactorModel(SaemModel):
         return out
 
     def statistics(self, z: Vector) -> Vector:
-        """Statistic of each individual, the mean over chains, (n, P)."""
         mean = z.mean(axis=0)
         products = lower_half(z[..., :, None] * z[..., None, :]).mean(axis=0)
         group = mean[:, 1 + self.groups]
@@ -290,7 +286,6 @@ class IncompleteBifactorModel(BifactorModel):
         return np.asarray(-0.5 * ((each + constants).sum(axis=-1) + latent), np.float64)
 
     def statistics(self, z: Vector) -> Vector:
-        """Statistic of each individual, the mean over chains, (n, P)."""
         seen = (~np.isnan(self._y)).astype(np.float64)
         y = np.where(seen > 0, self._y - self.shift, 0.0)
         mean, squares = z.mean(axis=0), (z**2).mean(axis=0)
@@ -328,7 +323,6 @@ class IncompleteBifactorModel(BifactorModel):
         return bool((left > self._floors).all() and (seen > 0).all() and (spread > 0).all())
 
     def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
-        """Complete log-likelihood of a total of statistics."""
         means, loadings, variances = self.unpack(theta)
         means = means - self.shift
         general, group = loadings[:, 0], theta.reshape(4, -1)[2]

@@ -79,7 +79,6 @@ class GmmModel(SaemModel):
         return found
 
     def take(self, which: NDArray[np.intp]) -> Self:
-        """Return the same model of some of the individuals."""
         part = copy(self)
         part.individuals = self.individuals.take(which)
         part._y, part._x = self._y[which], self._x[which]
@@ -147,7 +146,6 @@ class GmmModel(SaemModel):
         return found
 
     def log_complete(self, z: Vector, theta: Vector) -> Vector:
-        """Logarithm of the complete density of each individual, (chains, n)."""
         joint = self._log_joint(theta)
         return joint[np.arange(self.n), z[..., 0].astype(np.intp)]
 
@@ -156,7 +154,6 @@ class GmmModel(SaemModel):
         raise InputError("the components of a mixture have no gradient; take the sampler exact")
 
     def statistics(self, z: Vector) -> Vector:
-        """Statistic of each individual, the mean over chains, (n, P)."""
         return self.expected((z == np.arange(self.n_components)).mean(axis=0))
 
     def expected(self, shares: Vector) -> Vector:
@@ -306,7 +303,6 @@ class IncompleteGmmModel(GmmModel):
         return found
 
     def statistics(self, z: Vector) -> Vector:
-        """Statistic of each individual, the mean over chains, (n, P)."""
         found = np.zeros((self.n, self.size))
         for one in z:
             shares = (one[:, :1] == np.arange(self.n_components)).astype(np.float64)

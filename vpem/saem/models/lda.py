@@ -145,7 +145,6 @@ class LdaModel(SaemModel):
         return n_words
 
     def take(self, which: NDArray[np.intp]) -> LdaModel:
-        """Return the same model of some of the documents."""
         some = copy(self)
         some.__dict__.pop("_by_word", None)
         some.individuals = self.individuals.take(which)
@@ -209,7 +208,6 @@ class LdaModel(SaemModel):
         return self._topics
 
     def means(self, z: Vector, groups: Sequence[NDArray[np.intp]]) -> Vector:
-        """Mean statistic of groups of documents, by weights and over chains, (m, P)."""
         found = self._totals(z, groups, self._expected())
         weights = self.individuals.weights
         for total, rows in zip(found, groups, strict=True):
@@ -267,7 +265,6 @@ class LdaModel(SaemModel):
         return self._density(z, theta)[0]
 
     def gradient(self, z: Vector, theta: Vector) -> Vector:
-        """Gradient of `log_complete` in the latents, (chains, n, K)."""
         return self._density(z, theta)[1]
 
     def steepest(self) -> Vector:

@@ -484,7 +484,6 @@ class LinearModel(Varying):
         return np.stack([np.ones(at.n_rows), *map(at.product, self.slopes)], axis=-1)
 
     def take(self, which: NDArray[np.intp]) -> LinearModel:
-        """The same model of some of the individuals."""
         part = copy(self)
         part.individuals, part.law = self.individuals.take(which), self.law.take(which)
         for name in ("_cross", "_both", "_among", "_own", "_turn", "_left", "_along"):
@@ -517,7 +516,6 @@ class LinearModel(Varying):
         return np.asarray(self._along - np.einsum("nqr,cnq->cnr", self._both, z), np.float64)
 
     def log_complete(self, z: Vector, theta: Vector) -> Vector:
-        """Logarithm of the complete density of each individual, (chains, n)."""
         B, omega, variance = self.unpack(theta)
         constant = self.individuals.counts * (LOG_2_PI + np.log(variance))
         rows: Vector = constant + self._squares(z, self._apart(B)) / variance
@@ -529,14 +527,12 @@ class LinearModel(Varying):
         return self._own - self._turn @ away if len(away) else self._own
 
     def gradient(self, z: Vector, theta: Vector) -> Vector:
-        """Gradient of `log_complete` in the latents, (chains, n, q)."""
         B, omega, variance = self.unpack(theta)
         mean = self.law.means(B)[:, self.law.random]
         own = times(self._cross, z - self._fitted(B)) / variance
         return gradient_normal(z, mean, omega) - own
 
     def statistics(self, z: Vector) -> Vector:
-        """Statistic of each individual, the mean over chains, (n, P)."""
         return np.asarray(self.statistics_by_chain(z).mean(axis=0), np.float64)
 
     def statistics_by_chain(self, z: Vector) -> Vector:

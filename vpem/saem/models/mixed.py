@@ -292,7 +292,6 @@ class MixedModel(Framed):
     # ---- parameters ------------------------------------------------------------------------------
 
     def take(self, which: NDArray[np.intp]) -> Self:
-        """The same model of some of the individuals."""
         return self._of(self.individuals.take(which), self.law.take(which))
 
     def _of(self, individuals: Individuals, population: PopulationModel) -> Self:
@@ -303,7 +302,6 @@ class MixedModel(Framed):
         return part
 
     def carrying(self, which: NDArray[np.bool_]) -> Self:
-        """The model where some of the latents (q,) move with their means."""
         part = copy(self)
         part.carried = which
         return part
@@ -333,7 +331,6 @@ class MixedModel(Framed):
         return np.where(np.isfinite(found), found, -np.inf)
 
     def gradient(self, z: Vector, theta: Vector) -> Vector:
-        """Gradient of `log_complete` in the latents, (chains, n, q)."""
         B, omega, sds = self.unpack(theta)
         f, slopes = self.structure.slopes(self.whole(z, B), self.individuals)
         of_f = self.outcomes.slope(f, sds)
@@ -361,7 +358,6 @@ class MixedModel(Framed):
     # ---- statistics ------------------------------------------------------------------------------
 
     def statistics(self, z: Vector) -> Vector:
-        """Statistic of each individual, the mean over chains, (n, P)."""
         return np.asarray(self.statistics_by_chain(z).mean(axis=0), np.float64)
 
     def statistics_by_chain(self, z: Vector) -> Vector:

@@ -187,7 +187,6 @@ class Normal(RowLaw):
         )
 
     def noise(self, sds: Vector) -> tuple[float, float]:
-        """Standard deviations a and b."""
         steady = 0.0 if self.kind == "proportional" else float(sds[0])
         return steady, 0.0 if self.is_steady else float(sds[-1])
 
@@ -206,7 +205,6 @@ class Normal(RowLaw):
             return np.asarray((y - self._own(f)) / self.deviation(f, sds), np.float64)
 
     def draw(self, f: Vector, sds: Vector, chances: Vector) -> Vector:
-        """Draw measurements."""
         apart = ndtri(chances) * self.deviation(f, sds)
         return np.asarray(f * np.exp(apart) if self.logs else f + apart, np.float64)
 
@@ -217,7 +215,6 @@ class Normal(RowLaw):
         return np.array(parts.get(self.kind, [0.3]))
 
     def floor(self, size: float) -> float:
-        """Least variance."""
         return 1e-10 * (size if self.kind in ("constant", "combined") else 1.0)
 
 
@@ -235,7 +232,6 @@ class BernoulliRows(RowLaw):
         return np.asarray(log_expit((2 * rows.values - 1) * f), np.float64)
 
     def bends(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Bends:
-        """Derivatives and information."""
         p = expit(f)
         return _only(rows.values - p, p * (1 - p))
 
@@ -268,7 +264,6 @@ class PoissonRows(RowLaw):
             return np.asarray(rows.values * f - np.exp(f) - gammaln(rows.values + 1), np.float64)
 
     def bends(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Bends:
-        """Derivatives and information."""
         with np.errstate(over="ignore"):
             mean = np.exp(f)
         return _only(rows.values - mean, mean)

@@ -84,12 +84,10 @@ class Categorical(Levels):
 
     @staticmethod
     def firsts(features: Features) -> NDArray[np.intp]:
-        """First level of each feature among those of all, and the end."""
         return features.level_offsets
 
     @staticmethod
     def probabilities(parameters: Tables) -> Table:
-        """Probability of each level."""
         return parameters["probabilities"]
 
     def a_feature(self, features: Features) -> dict[str, NDArray[np.intp]]:
@@ -151,7 +149,6 @@ class Categorical(Levels):
         return modes.reshape(features.n_features, len(found)).T
 
     def variances(self, parameters: Tables, features: Features) -> Table:
-        """``1 - sum_l p_l^2``."""
         squares = np.square(parameters["probabilities"])
         found: Table = 1 - np.add.reduceat(squares, features.level_offsets[:-1], axis=1)
         return found

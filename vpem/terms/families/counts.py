@@ -57,7 +57,6 @@ class Products(Family):
         product_terms(data, features.blocks.offsets, self.kind, ready["table"], out, n_threads)
 
     def empty(self, features: Features, n_components: int) -> Tables:
-        """Sums of no rows."""
         return {name: np.zeros((n_components, features.n_features)) for name in self.sums}
 
     def add_moments(

@@ -52,7 +52,6 @@ class GaussianLaw(Law):
         return ~np.isfinite(values)
 
     def terms_of(self, part: Part, values: NDArray[np.float64], there: NDArray[np.bool_]) -> Floats:
-        """``-2 log f`` (B, m, K) of each hub, of what is there of rows."""
         core = core_of(part)
         terms, _ = core.terms_of(values, there)
         inside = core.blocks.arrange(there, np.bool_)
@@ -60,25 +59,20 @@ class GaussianLaw(Law):
         return terms
 
     def locations(self, part: Part) -> Table:
-        """Where components lie, (K, n) in block order and units of fitting."""
         return core_of(part).means
 
     def means(self, part: Part) -> Table:
-        """Expected values (K, n)."""
         return core_of(part).assembled_means
 
     def variances(self, part: Part) -> Table:
-        """Variances within components (K, n)."""
         core = core_of(part)
         found: Table = variances_of(core) * np.square(core.scaling.scale)
         return found
 
     def draw(self, part: Part, labels: NDArray[np.intp], rng: np.random.Generator) -> Table:
-        """Draw rows of these components, (m, n)."""
         return core_of(part).drawn(labels, rng)
 
     def terms(self, columns: Columns, features: Features, how: How) -> LocatedTerms:
-        """Return the terms of data."""
         return LocatedTerms(self, columns, features, how)
 
 
@@ -99,12 +93,10 @@ class LocatedTerms(PartTerms):
 
     @property
     def scaling(self) -> Scaling:
-        """Units of fitting, in the order of ``features.columns``."""
         return self.inner.scaling
 
     @property
     def reg_covar(self) -> NDArray[np.float64]:
-        """Added to variances (n,), in block order and units of fitting."""
         return self.inner.reg_covar
 
     def prepare(self, part: Part) -> Made:
@@ -113,12 +105,10 @@ class LocatedTerms(PartTerms):
         return Made(factors, factors.failed)
 
     def forget(self) -> None:
-        """Remember no parameters: a start follows."""
         if isinstance(self.inner, MissingTerms):
             self.inner.forget()
 
     def add_terms(self, made: Made, rows: slice, out: Floats) -> None:
-        """Add ``-2 log f`` of each hub to ``out`` (B, m, K)."""
         out += self.inner.local(made.ready, rows)
         out += self.constants(rows)[:, :, None]
 
@@ -131,42 +121,33 @@ class LocatedTerms(PartTerms):
         return _constants(there, inner.blocks, inner.scaling)
 
     def empty(self, centres: Floats, n_roots: int) -> Any:
-        """Statistics of no rows about centres (K, n)."""
         return self.inner.empty(centres, n_roots)
 
     def summarize(self, statistics: Any, responsibilities: Floats, rows: slice) -> None:
-        """Add these rows to the statistics."""
         self.inner.summarize(statistics, responsibilities, rows)
 
     def update(self, statistics: Any, weights: NDArray[np.float64]) -> Part:
-        """M-step."""
         return self._part(replace(self.inner.update(statistics), weights=weights))
 
     def update_early(self, statistics: Any, row: float, weights: NDArray[np.float64]) -> Part:
-        """M-step from few rows, each of which counts this much."""
         return self._part(replace(self.inner.update_early(statistics, row), weights=weights))
 
     def recentred(self, statistics: Any, centres: Floats) -> Any:
-        """Return the same statistics about other centres (K, n)."""
         return self.inner.recentred(statistics, centres)
 
     def with_hubs_of(self, statistics: Any, other: Any, hubs: NDArray[np.bool_]) -> Any:
-        """Return the statistics with those hubs' (B,) part taken from other ones."""
         return self.inner.with_hubs_of(statistics, other, hubs)
 
     def _part(self, core: Mixture) -> Part:
         return Part(self.law.name, self.features, core=core)
 
     def keep(self, part: Part, before: Part, hubs: NDArray[np.bool_]) -> Part:
-        """Return the part with the parameters that these hubs (B,) had before."""
         return replace(part, core=self.inner.keep(core_of(part), core_of(before), hubs))
 
     def blank(self, n_components: int) -> Part:
-        """Return a part of so many components with everything but parameters."""
         return self._part(self.inner.blank(n_components))
 
     def at_rows(self, indices: NDArray[np.intp]) -> Table:
-        """Rows of the data as centres (L, n)."""
         return self.inner.at_rows(indices)
 
     def start(self, centres: Table, weights: NDArray[np.float64]) -> Part:
@@ -174,7 +155,6 @@ class LocatedTerms(PartTerms):
         return self._part(replace(self.inner.start(centres), weights=weights))
 
     def reseeded(self, part: Part, component: int, centre: Table) -> Part:
-        """Reinitialise one component at a centre (n,)."""
         return replace(part, core=self.inner.reseeded(core_of(part), component, centre, 0.0))
 
     def middle(self, part: Part, weights: NDArray[np.float64]) -> Table:
@@ -190,11 +170,9 @@ class LocatedTerms(PartTerms):
         return data
 
     def part(self, rows: slice, following: slice | None = None) -> Self:
-        """Return the terms of a run of rows, which are counted from 0 in it."""
         return self._over(self.inner.part(rows, following))
 
     def some(self, rows: NDArray[np.intp], row_weights: NDArray[np.float64] | None) -> Self:
-        """Return the terms of some rows."""
         return self._over(self.inner.some(rows, row_weights))
 
     def _over(self, inner: FeatureTerms) -> Self:
@@ -245,7 +223,6 @@ class LogNormalLaw(GaussianLaw):
         return ~(np.isfinite(values) & (values > 0))
 
     def terms_of(self, part: Part, values: NDArray[np.float64], there: NDArray[np.bool_]) -> Floats:
-        """``-2 log f`` (B, m, K) of each hub, of what is there of rows."""
         logs = np.where(there, _logs(values), 0.0)
         terms = super().terms_of(part, logs, there)
         for own, columns in zip(terms, part.features.blocks.features, strict=True):
@@ -263,12 +240,10 @@ class LogNormalLaw(GaussianLaw):
         return found
 
     def draw(self, part: Part, labels: NDArray[np.intp], rng: np.random.Generator) -> Table:
-        """Draw rows of these components, (m, n)."""
         drawn: Table = np.exp(super().draw(part, labels, rng))
         return drawn
 
     def terms(self, columns: Columns, features: Features, how: How) -> LogNormalTerms:
-        """Return the terms of data."""
         return LogNormalTerms(self, columns, features, how)
 
 
@@ -276,7 +251,6 @@ class LogNormalTerms(LocatedTerms):
     """Rows of log-normal features: the terms of their logarithms, and how dense these lie."""
 
     def constants(self, rows: slice) -> NDArray[np.float64]:
-        """What ``-2 log f`` has whatever the parameters are, (B, m)."""
         inner = self.inner
         scale, shift = inner.scaling.scale[inner.blocks.order], inner.scaling.shift
         logs = inner.rows.read(rows) * scale + shift[inner.blocks.order]

@@ -241,7 +241,6 @@ class MixedTerms(RowTerms):
         return chosen
 
     def chunks(self, n_values: int) -> Any:
-        """Yield runs of rows for which ``n_values`` numbers a row fit in the working memory."""
         return super().chunks(max(n_values, self.n_features))
 
     @property

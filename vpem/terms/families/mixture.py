@@ -163,7 +163,6 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         }
 
     def having(self, arrays: State) -> MixedMixture:
-        """Return a mixture like this one with other parameters."""
         parts = tuple(part.having(arrays["parts"][part.family]) for part in self.parts)
         return replace(self, weights=arrays["weights"], parts=parts)
 
@@ -172,12 +171,10 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         return replace(self, weights=other.weights)
 
     def permuted(self, order: NDArray[np.intp]) -> MixedMixture:
-        """Return the same mixture with its components in another order."""
         parts = tuple(part.permuted(order) for part in self.parts)
         return replace(self, weights=self.weights[:, order], parts=parts)
 
     def drawn(self, labels: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.float64]:
-        """Draw rows of these components (m,), (m, d) in the user's order and units."""
         drawn = np.empty((len(labels), self.n_features))
         for law, part in zip(self.laws, self.parts, strict=True):
             drawn[:, part.features.columns] = law.draw(part, labels, rng)
@@ -233,7 +230,6 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         return replace(self, blocks=blocks, kinds=kinds, parts=tuple(parts))
 
     def renumbered(self, columns: Sequence[int]) -> MixedMixture:
-        """Return the same mixture of data whose columns stand in another order."""
         place = np.asarray(columns, dtype=np.intp)
         blocks = replace(self.blocks, features=tuple(place[f] for f in self.blocks.features))
         order = np.argsort(place)

@@ -390,11 +390,9 @@ class IndependentLaw(Law):
 
     @property
     def domains(self) -> dict[str, str]:
-        """Tables, and what each may hold."""
         return self.family.domains
 
     def hubs_of_cells(self, features: Features) -> dict[str, NDArray[np.intp]]:
-        """Hub (C,) that has each cell of each table."""
         hubs = features.blocks.block_of
         return {name: hubs[own] for name, own in self.features_of_cells(features).items()}
 
@@ -408,20 +406,16 @@ class IndependentLaw(Law):
         return found
 
     def features_of_cells(self, features: Features) -> dict[str, NDArray[np.intp]]:
-        """Feature (C,), in block order, of each cell of each table."""
         counts = self.family.a_feature(features)
         return {name: features.cells(count) for name, count in counts.items()}
 
     def n_parameters(self, part: Part, n_components: int) -> int:
-        """Free parameters of all components."""
         return n_components * self.family.n_free(part.features)
 
     def wrong(self, values: Floats) -> NDArray[np.bool_]:
-        """Which values (m,) a feature of this family cannot have."""
         return self.family.wrong(values)
 
     def terms_of(self, part: Part, values: NDArray[np.float64], there: NDArray[np.bool_]) -> Floats:
-        """``-2 log f`` (B, m, K) of each hub, of what is there of rows."""
         features = part.features
         data = features.blocks.arrange(np.where(there, values, np.nan), np.float64)
         k = len(next(iter(part.tables.values())))
@@ -431,7 +425,6 @@ class IndependentLaw(Law):
         return out
 
     def locations(self, part: Part) -> Table:
-        """Where components lie, (K, n) in block order."""
         return self.family.means(part.tables, part.features)
 
     def means(self, part: Part) -> Table:
@@ -447,13 +440,11 @@ class IndependentLaw(Law):
         return ordered
 
     def draw(self, part: Part, labels: NDArray[np.intp], rng: np.random.Generator) -> Table:
-        """Draw rows of these components, (m, n)."""
         drawn = self.family.draw(part.tables, part.features, labels, rng)
         ordered: Table = drawn[:, part.features.blocks.position]
         return ordered
 
     def terms(self, columns: Columns, features: Features, how: How) -> IndependentTerms:
-        """Return the terms of data."""
         return IndependentTerms(self, columns, features, how)
 
 
@@ -482,16 +473,13 @@ class IndependentTerms(PartTerms):
         return self.law.family.update(statistics, self.features, None)
 
     def prepare(self, part: Part) -> Made:
-        """Make what the E-step needs, and remember it for expected values of the M-step."""
         self._ready = self.law.family.ready(part.tables, self.features, self.rows.dtype)
         return Made(self._ready)
 
     def forget(self) -> None:
-        """Remember no parameters: a start follows."""
         self._ready = None
 
     def add_terms(self, made: Made, rows: slice, out: Floats) -> None:
-        """Add ``-2 log f`` of each hub to ``out`` (B, m, K)."""
         data = self.rows.read(rows)
         self.law.family.add_terms(made.ready, self.features, data, out, self.n_threads)
 
@@ -500,14 +488,12 @@ class IndependentTerms(PartTerms):
         return Cells(self.law.family.empty(self.features, len(centres)))
 
     def summarize(self, statistics: Cells, responsibilities: Floats, rows: slice) -> None:
-        """Add these rows to the statistics."""
         self.law.family.add_moments(
             statistics.tables, self._ready, self.features, self.rows.read(rows), responsibilities,
             self.n_threads,
         )  # fmt: skip
 
     def update(self, statistics: Cells, weights: NDArray[np.float64]) -> Part:
-        """M-step."""
         tables = self.law.family.update(statistics.tables, self.features, self.pooled)
         # Where statistics of a batch were taken away sums may be below 0 by rounding.
         for name, table in tables.items():
@@ -519,7 +505,6 @@ class IndependentTerms(PartTerms):
         return Cells({name: table.copy() for name, table in statistics.tables.items()})
 
     def with_hubs_of(self, statistics: Cells, other: Cells, hubs: NDArray[np.bool_]) -> Cells:
-        """Return the statistics with those hubs' (B,) part taken from other ones."""
         features, n = self.features, max(self.features.n_features, 1)
         tables = {}
         for name, table in statistics.tables.items():
@@ -530,7 +515,6 @@ class IndependentTerms(PartTerms):
         return Cells(tables)
 
     def keep(self, part: Part, before: Part, hubs: NDArray[np.bool_]) -> Part:
-        """Return the part with the parameters that these hubs (B,) had before."""
         cells = self.law.hubs_of_cells(self.features)
         tables = {
             name: np.where(hubs[cells[name]], before.tables[name], table)
@@ -539,24 +523,20 @@ class IndependentTerms(PartTerms):
         return replace(part, tables=tables)
 
     def blank(self, n_components: int) -> Part:
-        """Return a part of so many components with everything but parameters."""
         cells = self.law.features_of_cells(self.features)
         tables = {name: np.zeros((n_components, len(own))) for name, own in cells.items()}
         return Part(self.family, self.features, tables)
 
     def at_rows(self, indices: NDArray[np.intp]) -> Table:
-        """Rows of the data as centres (L, n)."""
         rows = self.rows.take(indices).astype(np.float64)
         usual = self.law.family.means(self.pooled, self.features)
         return np.where(np.isnan(rows), usual, rows)
 
     def start(self, centres: Table, weights: NDArray[np.float64]) -> Part:
-        """Parameters to start from at centres (K, n)."""
         tables = self.law.family.at(centres, self.features, self.pooled)
         return Part(self.law.name, self.features, tables)
 
     def reseeded(self, part: Part, component: int, centre: Table) -> Part:
-        """Reinitialise one component at a centre (n,)."""
         fresh = self.law.family.at(centre[None], self.features, self.pooled)
         tables = {name: table.copy() for name, table in part.tables.items()}
         for name, table in tables.items():
@@ -573,11 +553,9 @@ class IndependentTerms(PartTerms):
         return self.rows.read(rows)
 
     def part(self, rows: slice, following: slice | None = None) -> Self:
-        """Return the terms of a run of rows, which are counted from 0 in it."""
         return self._over(self.rows.part(rows, following))
 
     def some(self, rows: NDArray[np.intp], row_weights: NDArray[np.float64] | None) -> Self:
-        """Return the terms of some rows."""
         return self._over(self.rows.some(rows))
 
     def _over(self, rows: Any) -> Self:

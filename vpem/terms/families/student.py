@@ -152,7 +152,6 @@ class StudentLaw(GaussianLaw):
         return super().n_parameters(part, n_components) + n_components * int(hubs)
 
     def terms_of(self, part: Part, values: NDArray[np.float64], there: NDArray[np.bool_]) -> Floats:
-        """``-2 log f`` (B, m, K) of each hub, of what is there of rows."""
         core, blocks = core_of(part), part.features.blocks
         gaussian = super().terms_of(part, values, there)
         # Of rows at the locations the same without the distance.
@@ -190,7 +189,6 @@ class StudentLaw(GaussianLaw):
         return drawn
 
     def terms(self, columns: Columns, features: Features, how: How) -> StudentTerms:
-        """Return the terms of data."""
         return StudentTerms(self, columns, features, how)
 
 
@@ -211,18 +209,15 @@ class StudentTerms(LocatedTerms):
     # ---- E-step --------------------------------------------------------------------------------
 
     def prepare(self, part: Part) -> Made:
-        """Factor every block, and remember them for expected values of the M-step."""
         gaussian = self.inner.prepare(core_of(part))
         self._latest = StudentFactors(gaussian, dof_of(part))
         return Made(self._latest, gaussian.failed)
 
     def forget(self) -> None:
-        """Remember no parameters: a start follows."""
         super().forget()
         self._latest = self._distances = None
 
     def add_terms(self, made: Made, rows: slice, out: Floats) -> None:
-        """Add ``-2 log f`` of each hub to ``out`` (B, m, K)."""
         factors: StudentFactors = made.ready
         apart, log_dets = self._apart(factors, rows)
         found = student_terms(apart, log_dets, factors.dof, self._widths(rows))
@@ -267,7 +262,6 @@ class StudentTerms(LocatedTerms):
     # ---- M-step --------------------------------------------------------------------------------
 
     def empty(self, centres: Floats, n_roots: int) -> StudentStatistics:
-        """Statistics of no rows about centres (K, d)."""
         n_blocks, n_components = self.inner.blocks.n_blocks, len(centres)
         there, gaps = np.zeros((2, n_blocks, n_components))
         moments = self.inner.empty(centres, n_blocks)
@@ -330,7 +324,6 @@ class StudentTerms(LocatedTerms):
         return self._part(replace(core, weights=weights), self._dof(statistics, least))
 
     def update_early(self, statistics: StudentStatistics, row: float, weights: Table) -> Part:
-        """M-step from few rows, each of which counts this much."""
         core = self.inner.update_early(self._as_gaussian(statistics), row)
         least = row * enough_rows(self.inner.blocks.widths[:, None])
         return self._part(replace(core, weights=weights), self._dof(statistics, least))
@@ -344,7 +337,6 @@ class StudentTerms(LocatedTerms):
         return np.where(kept.T, self._latest.dof, found.T)
 
     def recentred(self, statistics: StudentStatistics, centres: Floats) -> StudentStatistics:
-        """Return the same statistics about other centres (K, n)."""
         moments = self.inner.recentred(statistics.moments, centres)
         counts, there, gaps, seen = (table.copy() for table in statistics.tables)
         return StudentStatistics(counts, moments, there, gaps, seen)
@@ -352,7 +344,6 @@ class StudentTerms(LocatedTerms):
     def with_hubs_of(
         self, statistics: StudentStatistics, other: StudentStatistics, hubs: NDArray[np.bool_]
     ) -> StudentStatistics:
-        """Return the statistics with those hubs' (B,) part taken from other ones."""
         moments = self.inner.with_hubs_of(statistics.moments, other.moments, hubs)
         both = zip(statistics.tables[:3], other.tables[:3], strict=True)
         counts, there, gaps = (np.where(hubs[:, None], two, one) for one, two in both)
@@ -393,12 +384,10 @@ class StudentTerms(LocatedTerms):
     # ---- starts and repairs ---------------------------------------------------------------------
 
     def keep(self, part: Part, before: Part, hubs: NDArray[np.bool_]) -> Part:
-        """Return the part with the parameters that these hubs (B,) had before."""
         dof = np.where(hubs, dof_of(before), dof_of(part))
         return replace(super().keep(part, before, hubs), tables=self._tables(dof))
 
     def reseeded(self, part: Part, component: int, centre: Table) -> Part:
-        """Reinitialise one component at a centre (n,)."""
         dof = dof_of(part)
         dof[component] = START_DOF
         return replace(super().reseeded(part, component, centre), tables=self._tables(dof))

@@ -358,16 +358,13 @@ class ImputationModel:
         return point, int(outside.sum())
 
     def pack(self, parameters: LowRank) -> State:
-        """Parameters as arrays."""
         return {"U": parameters.U, "V": parameters.V}
 
     def packed(self) -> Schema:
-        """Return what these must be."""
         rows, columns = self.shape
         return {"U": Array("f8", (rows, self.rank)), "V": Array("f8", (columns, self.rank))}
 
     def unpack(self, state: State) -> LowRank:
-        """Parameters of these arrays."""
         return LowRank(state["U"], state["V"])
 
     def state(self) -> State:
@@ -378,12 +375,10 @@ class ImputationModel:
         }
 
     def schema(self) -> Schema:
-        """Return what that must be."""
         n, (rows, columns) = len(self._points), self.shape
         return {"U": Array("f8", (n, rows, self.rank)), "V": Array("f8", (n, columns, self.rank))}
 
     def restore(self, state: State) -> None:
-        """Go on from there."""
         self._points = [LowRank(U, V) for U, V in zip(state["U"], state["V"], strict=True)]
 
     def log_likelihood(self, parameters: LowRank) -> float:
