@@ -271,7 +271,6 @@ class Certainty:
 
     @staticmethod
     def by(found: Integrated) -> Certainty:
-        """By formulas."""
         errors = np.sqrt(np.diag(found.covariance))
         tested = np.where(np.isfinite(found.errors), found.errors, errors)
         return Certainty(found.information, found.covariance, errors, found.freedom, tested)

@@ -109,7 +109,6 @@ class Chains:
         return part
 
     def put(self, which: NDArray[np.intp], part: Chains) -> None:
-        """Put them back."""
         self.z[:, which] = part.z
         for name in ("roots", "centres", "scales", "steps", "accepted", "tried"):
             getattr(self, name)[which] = getattr(part, name)

@@ -193,7 +193,6 @@ class PlainSteps:
         return {}
 
     def schema(self, like: Mixture) -> dict[str, Schema]:
-        """Return its schema, for mixtures like this one."""
         return {}
 
     def restore(self, state: State, like: Mixture) -> None:

@@ -85,7 +85,6 @@ class PartSaver(NoSaver):
         self.place = outer.place.inside(*names)
 
     def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
-        """Offer the state of the whole."""
         self.outer.offer(lambda: self.wrap(state()), last=last)
 
 

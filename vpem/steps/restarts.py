@@ -137,7 +137,6 @@ class Restart:
 
     @property
     def loop(self) -> State:
-        """What the loop saved."""
         assert self.saved is not None
         loop: State = self.saved["loop"]
         return loop

@@ -194,7 +194,6 @@ class Run:
         return {"mixtures": states} if self.over_rows else {"mixture": states[0]}
 
     def record(self) -> State:
-        """Return the rest."""
         return {
             "history": list(self.history),
             "log_likelihood": self.log_likelihood,

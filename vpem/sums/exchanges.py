@@ -134,7 +134,6 @@ class Traffic:
     on_wire: dict[str, int] = field(default_factory=dict)
 
     def add(self, kind: str, delivered: int, on_wire: int) -> None:
-        """Count."""
         self.delivered[kind] = self.delivered.get(kind, 0) + delivered
         self.on_wire[kind] = self.on_wire.get(kind, 0) + on_wire
 

@@ -325,7 +325,6 @@ class Channel(AtServer):
         self._heard = count
 
     def count(self, sizes: Any, senders: Senders | None = None) -> None:
-        """Count messages of these sizes, of some senders or of all."""
         self._heard(sizes, senders)
 
 

@@ -356,5 +356,4 @@ class _States:
 
     @property
     def sent(self) -> Floats:
-        """What neighbours are sent of them."""
         return self.now[:, : self.n_values]

@@ -284,7 +284,6 @@ class Copies:
         return before
 
     def state(self) -> State:
-        """Return what is kept."""
         return dict(vars(self))
 
     @staticmethod

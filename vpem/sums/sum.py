@@ -36,7 +36,6 @@ class Scalars:
 
     @classmethod
     def empty(cls, n_holders: int, n_roots: int, n_scalars: int = 1) -> Scalars:
-        """Return so many zeros."""
         return cls(np.zeros((n_holders, n_scalars)), np.zeros((n_roots, n_scalars)))
 
 

@@ -35,7 +35,6 @@ class MissingFactors(Factors):
     mixture: Mixture
 
     def in_precision(self, dtype: DTypeLike) -> Factors:
-        """Return the factors in the precision of the data."""
         means, inverse, log_dets = (
             np.ascontiguousarray(part, dtype=dtype)
             for part in (self.means, self.inverse, self.log_dets)

@@ -533,7 +533,6 @@ class WorkerTerms:
 
     @property
     def n_workers(self) -> int:
-        """Number of workers, N."""
         return len(self.counts)
 
     def exponents(self, layout: Message) -> NDArray[np.int64] | None:

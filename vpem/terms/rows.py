@@ -114,7 +114,6 @@ class MemoryRows:
         return self._rows[indices]
 
     def some(self, indices: NDArray[np.intp]) -> MemoryRows:
-        """Some rows as rows of their own."""
         chosen = copy(self)
         chosen._rows = self._rows[indices]
         chosen.n_samples = len(chosen._rows)

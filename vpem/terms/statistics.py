@@ -42,7 +42,6 @@ class Statistics:
         self.second += times * other.second
 
     def scale(self, factor: float) -> None:
-        """Multiply all of it."""
         for part in (self.counts, self.first, self.second):
             part *= factor
 
@@ -183,7 +182,6 @@ class BlockStatistics:
         return np.asarray(counts.min(axis=1) >= enough_rows(widest))
 
     def update(self, statistics: Statistics) -> Mixture:
-        """Parameters from the statistics."""
         raise NotImplementedError
 
     def update_early(self, statistics: Statistics, row: float) -> Mixture:

@@ -129,7 +129,6 @@ class LongTable:
         return True
 
     def individuals(self) -> Individuals:
-        """Make individuals of the lines."""
         numbered: dict[str, list[str]] = {}
         columns = {}
         for name, cells in zip(self.columns[1:], zip(*self.cells, strict=True), strict=True):

@@ -191,7 +191,6 @@ class Normal(RowLaw):
         return steady, 0.0 if self.is_steady else float(sds[-1])
 
     def mean(self, f: Vector) -> Vector:
-        """The curve."""
         return f
 
     def deviation(self, f: Vector, sds: Vector) -> Vector:
@@ -269,7 +268,6 @@ class PoissonRows(RowLaw):
         return _only(rows.values - mean, mean)
 
     def mean(self, f: Vector) -> Vector:
-        """Mean count."""
         with np.errstate(over="ignore"):
             return np.asarray(np.exp(f), dtype=np.float64)
 
@@ -278,7 +276,6 @@ class PoissonRows(RowLaw):
         return np.asarray(np.sqrt(self.mean(f)), dtype=np.float64)
 
     def draw(self, f: Vector, sds: Vector, chances: Vector) -> Vector:
-        """Draw counts."""
         counts = np.ceil(np.maximum(pdtrik(chances, np.maximum(self.mean(f), 1e-300)), 0.0))
         return np.asarray(counts, np.float64)
 
@@ -388,7 +385,6 @@ class Outcomes:
         return np.array([one.law.noise(sds[one.sds]) for one in self._each])
 
     def of(self, individuals: Individuals) -> Self:
-        """Those of other individuals."""
         part = type(self).__new__(type(self))
         part.__dict__.update(self.__dict__)
         part.individuals = individuals

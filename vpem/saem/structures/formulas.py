@@ -157,7 +157,6 @@ class Formula(Structure):
         self._kind = kind
 
     def predict(self, phi: Vector, at: Individuals) -> Vector:
-        """What the formula says."""
         with np.errstate(all="ignore"):
             rows = np.moveaxis(self.natural(phi)[:, at.individual_of], -1, 0)
             return np.asarray(self._kind.of(at.times, *rows), dtype=np.float64)
@@ -216,7 +215,6 @@ class LinearPredictor(Structure):
         return np.stack(([np.ones(at.n_rows)] if self.intercept else []) + columns, axis=-1)
 
     def predict(self, phi: Vector, at: Individuals) -> Vector:
-        """The sums."""
         return self.slopes(phi, at)[0]
 
     def slopes(self, phi: Vector, at: Individuals) -> tuple[Vector, Vector]:

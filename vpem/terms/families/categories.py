@@ -190,11 +190,9 @@ class Bernoulli(Levels):
         return np.stack([1 - ones, ones], axis=2).reshape(len(ones), -1)
 
     def a_feature(self, features: Features) -> dict[str, NDArray[np.intp]]:
-        """One probability."""
         return {"probabilities": np.ones(features.n_features, dtype=np.intp)}
 
     def n_free(self, features: Features) -> int:
-        """One a feature."""
         return features.n_features
 
     def wrong(self, values: Floats) -> NDArray[np.bool_]:
@@ -215,7 +213,6 @@ class Bernoulli(Levels):
         responsibilities: Floats,
         n_threads: int,
     ) -> None:
-        """Add responsibilities to the counts."""
         counts = self.counts(features, data, responsibilities, n_threads)
         statistics["ones"] += counts[:, 1::2]
         statistics["seen"] += counts[:, 0::2] + counts[:, 1::2]
@@ -231,13 +228,7 @@ class Bernoulli(Levels):
         ones = parameters["probabilities"]
         return ones * (1 - ones)
 
-    def draw(
-        self,
-        parameters: Tables,
-        features: Features,
-        labels: NDArray[np.intp],
-        rng: np.random.Generator,
-    ) -> Table:
+    def sample(self, own: Tables, rng: np.random.Generator) -> Table:
         """Draw zeros and ones."""
-        chances = parameters["probabilities"][labels]
+        chances = own["probabilities"]
         return (rng.random(chances.shape) < chances).astype(np.float64)

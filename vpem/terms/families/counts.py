@@ -115,15 +115,8 @@ class Poisson(Products):
         """Rates."""
         return parameters["rates"]
 
-    def draw(
-        self,
-        parameters: Tables,
-        features: Features,
-        labels: NDArray[np.intp],
-        rng: np.random.Generator,
-    ) -> Table:
-        """Draw counts."""
-        return rng.poisson(parameters["rates"][labels]).astype(np.float64)
+    def sample(self, own: Tables, rng: np.random.Generator) -> Table:
+        return rng.poisson(own["rates"]).astype(np.float64)
 
 
 LEAST_SIZE, LARGEST_SIZE = 1e-6, 1e8
@@ -272,16 +265,10 @@ class NegativeBinomial(Family):
         means = parameters["means"]
         return means + np.square(means) / parameters["sizes"]
 
-    def draw(
-        self,
-        parameters: Tables,
-        features: Features,
-        labels: NDArray[np.intp],
-        rng: np.random.Generator,
-    ) -> Table:
+    def sample(self, own: Tables, rng: np.random.Generator) -> Table:
         """Draw counts: of Poissons, whose rates are drawn from a gamma."""
-        means, sizes = parameters["means"][labels], parameters["sizes"][labels]
-        return rng.poisson(rng.gamma(sizes, means / sizes)).astype(np.float64)
+        sizes = own["sizes"]
+        return rng.poisson(rng.gamma(sizes, own["means"] / sizes)).astype(np.float64)
 
 
 def size_from(statistics: Tables, means: Table) -> Table:
@@ -413,15 +400,8 @@ class Exponential(Products):
         """Squares of the means."""
         return np.square(parameters["means"])
 
-    def draw(
-        self,
-        parameters: Tables,
-        features: Features,
-        labels: NDArray[np.intp],
-        rng: np.random.Generator,
-    ) -> Table:
-        """Draw numbers."""
-        return rng.exponential(parameters["means"][labels])
+    def sample(self, own: Tables, rng: np.random.Generator) -> Table:
+        return rng.exponential(own["means"])
 
 
 class Gamma(Products):
@@ -461,16 +441,9 @@ class Gamma(Products):
         """``mean^2 / a``."""
         return np.square(parameters["means"]) / parameters["shapes"]
 
-    def draw(
-        self,
-        parameters: Tables,
-        features: Features,
-        labels: NDArray[np.intp],
-        rng: np.random.Generator,
-    ) -> Table:
+    def sample(self, own: Tables, rng: np.random.Generator) -> Table:
         """Draw numbers; those that are too small for a double are the least there is."""
-        means, shapes = parameters["means"][labels], parameters["shapes"][labels]
-        drawn = rng.gamma(shapes, means / shapes)
+        drawn = rng.gamma(own["shapes"], own["means"] / own["shapes"])
         return np.maximum(drawn, np.finfo(np.float64).tiny)
 
 

@@ -159,7 +159,6 @@ class Family(ABC):
         That is ``1 - sum_l p_l^2``, the variances of zeros and ones that say which level it is.
         """
 
-    @abstractmethod
     def draw(
         self,
         parameters: Tables,
@@ -168,3 +167,8 @@ class Family(ABC):
         rng: np.random.Generator,
     ) -> Table:
         """Draw rows of these components (m,), shape (m, n)."""
+        return self.sample({name: table[labels] for name, table in parameters.items()}, rng)
+
+    def sample(self, own: Tables, rng: np.random.Generator) -> Table:
+        """Draw rows, each by parameters of its own (m, n), of families with one cell a feature."""
+        raise NotImplementedError

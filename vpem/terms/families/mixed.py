@@ -142,7 +142,6 @@ class MixedStatistics:
             own.add(one, times)
 
     def scale(self, factor: float) -> None:
-        """Multiply all of it."""
         self.counts *= factor
         for own in self.parts:
             own.scale(factor)
@@ -296,7 +295,6 @@ class MixedTerms(RowTerms):
             own.summarize(one, responsibilities, rows)
 
     def update(self, statistics: MixedStatistics) -> MixedMixture:
-        """Parameters from the statistics."""
         counts = statistics.counts
         weights = counts / counts.sum(axis=1, keepdims=True)
         parts = [

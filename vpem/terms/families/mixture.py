@@ -296,7 +296,6 @@ class MixedCoordinates:
 
     @classmethod
     def of(cls, mixture: MixedMixture, floor: Vector) -> MixedCoordinates:
-        """Return the coordinates of a mixture."""
         weights = np.log(np.where(mixture.weights > 0, mixture.weights, 1.0))
         points = []
         for law, part in zip(mixture.laws, mixture.parts, strict=True):
@@ -366,7 +365,6 @@ def _places(mixture: MixedMixture, part: Part) -> NDArray[np.intp]:
 
 
 def _part(law: Law, like: Part, point: _Point, floor: Vector) -> Part:
-    """Return the part at a point."""
     tables = {}
     for name, own in point.tables.items():
         found = _bound(law.domains[name], own, law.features_of_cells(like.features)[name])

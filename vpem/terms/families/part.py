@@ -104,7 +104,6 @@ class PartRows:
         return np.ascontiguousarray(values, dtype=self.dtype)
 
     def some(self, indices: NDArray[np.intp]) -> PartRows:
-        """Some rows as rows of their own."""
         return replace(self, whole=self.whole.some(indices))
 
     def part(self, rows: slice, following: slice | None = None) -> PartRows:
@@ -376,7 +375,6 @@ class Cells:
             table += times * other.tables[name]
 
     def scale(self, factor: float) -> None:
-        """Multiply all of it."""
         for table in self.tables.values():
             table *= factor
 

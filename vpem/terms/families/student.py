@@ -99,7 +99,6 @@ class StudentStatistics:
             own += times * table
 
     def scale(self, factor: float) -> None:
-        """Multiply all of it."""
         self.moments.scale(factor)
         for own in self.tables:
             own *= factor

@@ -72,7 +72,6 @@ class LowRank:
 
     @classmethod
     def zeros(cls, n_rows: int, n_columns: int, rank: int) -> LowRank:
-        """Return the matrix of zeros."""
         return cls(np.zeros((n_rows, rank)), np.zeros((n_columns, rank)))
 
     @classmethod

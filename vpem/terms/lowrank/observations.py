@@ -89,11 +89,9 @@ class Gaussian(_Entry):
         return 0.5 * theta * theta
 
     def mean(self, theta: Values) -> Values:
-        """Return theta itself."""
         return theta
 
     def slopes(self, theta: Values) -> tuple[Values, Values]:
-        """Return theta and ones."""
         return theta, np.ones_like(theta)
 
     def base(self, values: Values) -> Values:
@@ -174,7 +172,6 @@ class BernoulliEntry(_Entry):
         return found
 
     def mean(self, theta: Values) -> Values:
-        """Return the probability of a one."""
         from scipy.special import expit
 
         found: Values = expit(theta)
@@ -186,11 +183,9 @@ class BernoulliEntry(_Entry):
         return chance, chance * (1.0 - chance)
 
     def base(self, values: Values) -> Values:
-        """Return zeros."""
         return np.zeros_like(values)
 
     def domain(self) -> tuple[float, float]:
-        """Probabilities."""
         return 0.0, 1.0
 
     def fault(self, values: Values) -> tuple[NDArray[np.bool_], str]:
