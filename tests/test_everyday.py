@@ -198,8 +198,8 @@ def test_agents_by_names_need_names(frame, X):
     ("workers", "match"),
     [
         ({"a": range(60), "b": range(59, 120)}, "row 59 is given twice"),
-        ({"a": range(60)}, "row 60 is given to no worker"),
-        ({"a": range(121)}, "beyond the 120"),
+        ({"a": range(60)}, "row 60 has no worker"),
+        ({"a": range(121)}, "beyond those of the data"),
         ({"a": [0.5]}, "row numbers"),
         ({"a": np.ones(100, bool)}, "of 120 truth values, got bool"),
     ],

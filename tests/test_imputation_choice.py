@@ -227,8 +227,8 @@ def test_the_shell_tells_the_choice(table, capsys):
 @each("case", [
     ("--rank some", "rank must be an integer of at least 1, or auto"),
     ("--ridge -1", "ridge must be"),
-    ("-k 2", "is of --method mixture"),
-    ("--draws 3", "is of --method mixture"),
+    ("-k 2", "belongs to --method mixture"),
+    ("--draws 3", "belongs to --method mixture"),
 ])  # fmt: skip
 def test_what_cannot_be_asked_for(table, capsys, case):
     words, sentence = case

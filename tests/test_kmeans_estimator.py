@@ -64,9 +64,9 @@ def test_the_estimators_methods(digits):
     [
         ({"split": "columns"}, "split must be one of features, rows"),
         ({"method": "grid"}, "needs split='features'"),
-        ({"agents": 3}, "with split='rows' give workers"),
-        ({"hops": 1}, "with split='rows' give workers"),
-        ({"split": "features", "workers": 3}, "with split='features' give agents"),
+        ({"agents": 3}, "with 'rows' give workers"),
+        ({"hops": 1}, "with 'rows' give workers"),
+        ({"split": "features", "workers": 3}, "with 'features' give agents"),
         ({"workers": 1000}, "1000 workers cannot share 600 rows"),
         ({"workers": "all"}, "workers must be a number"),
         ({"split": "features", "agents": 2.5}, "agents must be None"),

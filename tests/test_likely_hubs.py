@@ -207,7 +207,7 @@ REFUSED = [
     ({"graph": "star", "sum": None}, "on a star"),
     ({"hops": 0}, "without hops none do"),
     ({"covariance_type": "diag"}, "independent"),
-    ({"missing": "marginalize"}, "each pair"),
+    ({"missing": "marginalize"}, "those of pairs"),
     ({"release_epsilon": 1.0, "delta": 1e-5, "bounds": "-9,9"}, "without noise"),
 ]
 

@@ -260,7 +260,7 @@ def test_weights_of_rows():
     assert in_deviations(X, one.imputed[copies], other.imputed) < 1e-6
     uneven = np.ones(X.shape)
     uneven[3] = np.arange(1, 5)
-    with pytest.raises(InputError, match="a mixture weighs rows, but entries of row 'row 3'"):
+    with pytest.raises(InputError, match="a mixture weights rows, but entries of row 'row 3'"):
         fit_imputation(from_matrices(X, weights=uneven), method="mixture")
 
 
@@ -277,7 +277,7 @@ def test_a_table_without_gaps_and_columns_that_are_constant():
 
 
 @each(("how", "sentence"), [
-    ({"method": "lowrank", "draws": 5}, "draws is of method='mixture'"),
+    ({"method": "lowrank", "draws": 5}, "draws belongs to method='mixture'"),
     ({"n_components": 3}, "n_components is of method='mixture'"),
     ({"method": "mixture", "rank": 3}, "rank is of method='lowrank'"),
     ({"method": "mixture", "law": "poisson"}, "law is of method='lowrank'"),
@@ -297,7 +297,7 @@ def test_what_cannot_be_asked_for(how, sentence):
 
 def test_observers_of_single_entries_have_no_rows_to_tell_of():
     given = split(from_matrices(holed()), 3, "random", np.random.default_rng(0))
-    with pytest.raises(InputError, match="each observer has whole columns or whole rows"):
+    with pytest.raises(InputError, match="observers that have whole columns or whole rows"):
         fit_imputation(given, method="mixture")
 
 
@@ -415,7 +415,7 @@ def test_parties_hold_columns_or_rows(capsys, folder):
 
 
 @each(("words", "sentence"), [
-    ("--draws 3", "--draws is of --method mixture"),
+    ("--draws 3", "--draws belongs to --method mixture"),
     ("--method mixture --rank 3", "--rank is of --method lowrank"),
     ("--method mixture --workers 3 --split random", "whole columns or whole rows"),
     ("--method mixture --workers 2 --agents 2", "give --workers or --agents, not both"),

@@ -19,11 +19,10 @@ from vpem.files.checkpoints import checksum, describe_run, describe_steps, start
 from vpem.files.matrix import FileMatrix
 from vpem.fits.fedem_setup import FedSetup, HeldByWorkers, codec_of_first
 from vpem.fits.local_rows import MANY, LocalRows, codec_of_moments
-from vpem.fits.prepare import Prepared, check_distinct, prepare
+from vpem.fits.prepare import Prepared, check_distinct, network_of_all, prepare
 from vpem.fits.results import MixtureResult, warn_of_copies, warn_of_degenerate, warn_of_few_values
 from vpem.fits.rows import n_columns
 from vpem.network.codecs import Codec, parse_codec
-from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Workers
 from vpem.network.schema import Integer, Maybe, Report, State
@@ -34,7 +33,7 @@ from vpem.steps.recovery import Saver
 from vpem.steps.restarts import OneRun
 from vpem.steps.runs import Progress
 from vpem.steps.starts import Tell, teller
-from vpem.sums.connect import Network, connect_workers
+from vpem.sums.connect import Network
 from vpem.sums.quantizer import ITEM
 from vpem.terms.degenerate import copies_in_noise, degenerate_in_hubs
 from vpem.terms.mixture import Mixture, is_tied, mixture_of_start, start_of_mixture
@@ -346,7 +345,7 @@ def fit_fedem(
         raise InputError("a known covariance is in the user's units, got scale 'standard'")
     given = _prepared(X, workers, network, how, sample_weight, feature_names)
     codec = None if how.compress is None else parse_codec(how.compress)
-    network = _network_of(network, workers)
+    network = network_of_all(network, workers.n_workers, "workers", workers.names)
     alone = not network.total.holders.apart and workers.counts.max() == workers.n_samples
     check_distinct(given.X, how, alone)
     check_masked(network, codec, how.participation)
@@ -427,18 +426,6 @@ def _start(
     like = Mixture.blank(model.blocks, model.covariance_type, model.n_components)
     init = how.init if begun is None else mixture_of_start(begun, like)
     return setup.start(model, init, given.rows, how.seed, tell)
-
-
-def _network_of(network: Network | None, workers: Workers) -> Network:
-    """Return the network, a server by default, or raise InputError if it joins others."""
-    if network is None:
-        return connect_workers(make_graph("star", workers.n_workers, names=workers.names))
-    if not isinstance(network, Network) or network.graph.n_agents != workers.n_workers:
-        raise InputError(
-            f"there are {workers.n_workers} workers: the network must come from "
-            "vpem.connect_workers, with a graph of as many agents"
-        )
-    return network
 
 
 def _floor(how: FedMixtureSettings, codec: Codec | None, network: Network) -> float:

@@ -44,7 +44,7 @@ from vpem.terms.missing import MissingTerms, terms_of
 from vpem.terms.mixture import Mixture
 from vpem.terms.mixture_statistics import MixtureStatistics, StatisticMap, in_order
 from vpem.terms.rows import arrange_rows
-from vpem.terms.units import Reach, Scaling, floors_of, sharing
+from vpem.terms.units import Scaling, floors_of, sharing
 
 Vector = NDArray[np.float64]
 
@@ -212,7 +212,9 @@ class FedSetup:
             weights = np.full(len(weights), 1.0 / len(weights))
         n_roots, d = self.network.whole.total.n_roots, held.n_features
         agreement = MomentSums(self.total, n_roots, held.masses, d, self.codec, self.rng)
-        reach = self._agree_on_reach()
+        reach = None
+        if self.holders.masks is not None:
+            reach = agree_on_rows(held.parts(), self.total, held.n_rows, d)
         agreement.reach = reach
         blocks = Blocks((np.arange(d, dtype=np.intp),), (0,), (tuple(range(len(weights))),))
         hubs = sharing(blocks, how.covariance_type, how.scale)
@@ -239,13 +241,6 @@ class FedSetup:
         )
         to_mixture.radius = self.largest(to_mixture.radius)
         return model
-
-    def _agree_on_reach(self) -> Reach | None:
-        """Find out where rows lie, if sums are masked."""
-        if self.holders.masks is None:
-            return None
-        held = self.held
-        return agree_on_rows(held.parts(), self.total, held.n_rows, held.n_features)
 
     def _add_up(self, values: Vector) -> float:
         """Add up a number of each worker (n,), of which those of this process are here."""
@@ -301,8 +296,14 @@ class FedSetup:
         parts = held.to_seed(model.terms)
         rng = np.random.default_rng([seed, 0])
         if self.reach is not None:
+            # Among means of cells, since no row may be shown.
             tell_of_cells(tell)
-            return self._among_cells(model, init, parts, PointStream(rng, self.reach)), None
+            k, threads = model.n_components, {"n_threads": model.terms.n_threads}
+            points = PointStream(rng, self.reach)
+            means = find_cells(parts, self.total, k, points, **threads).draw(k, points.rng)
+            if init == "kmeans":
+                return self._clusters(model, parts, means, points, threads), None
+            return first_statistics(model, model.start(means)), None
         if given is not None or init == "random":
             stream = RowStream(rng, held.weights_by_number(), held.n_rows)
             rows = stream.draw_distinct(model.n_components) if given is None else given
@@ -320,16 +321,6 @@ class FedSetup:
             common["callback"] = step_of_lloyd(tell)
             return self._clusters(model, parts, means, stream, common), held.numbers(places)
         return first_statistics(model, model.start(means)), held.numbers(places)
-
-    def _among_cells(
-        self, model: MixtureStatistics, init: str, parts: Any, stream: PointStream
-    ) -> Vector:
-        """Statistics (n, P) at centres among means of cells, since no row may be shown."""
-        k, common = model.n_components, {"n_threads": model.terms.n_threads}
-        means = find_cells(parts, self.total, k, stream, **common).draw(k, stream.rng)
-        if init == "kmeans":
-            return self._clusters(model, parts, means, stream, common)
-        return first_statistics(model, model.start(means))
 
     def _clusters(
         self, model: MixtureStatistics, parts: Any, means: Vector, stream: RowStream, common: Report

@@ -32,9 +32,9 @@ from vpem.errors import InputError, Setting, VpemError, VpemWarning, not_converg
 from vpem.files.checkpoints import checksum, describe_steps, network_facts
 from vpem.fits.mixture_imputation import MixtureImputation, impute_by_mixture
 from vpem.fits.observers import Imputation, Observers, check_laws
+from vpem.fits.prepare import network_of_all
 from vpem.fits.settings import OF_LOWRANK, ImputeSettings
 from vpem.network.codecs import Codec, parse_codec
-from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
 from vpem.network.schema import NOTHING, Report, State
 from vpem.settings import FedSettings
@@ -43,7 +43,7 @@ from vpem.steps.fedem_steps import batches_of, enough_iterations, noise_of, safe
 from vpem.steps.fedem_sums import FedProgress, FedRun, check_masked
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import OneRun
-from vpem.sums.connect import Network, connect_workers
+from vpem.sums.connect import Network
 from vpem.sums.quantizer import Quantizer
 from vpem.terms.lowrank.entries import check_covered
 from vpem.terms.lowrank.model import ImputationModel
@@ -152,7 +152,20 @@ def choose(
         fits = _Fits(observations, how, steps, law, network, ledger, codec, n_folds)
         fits.tell = tell or (lambda _: None)
         fits.compare_ranks(choice)
-        choice.mixture = _reason_without_mixture(observations, how)
+        changed = [n for n in OF_LOWRANK if getattr(how, n) != how.settings_by_name[n].default]
+        n_rows, n_columns = observations.shape
+        if how.method == "lowrank":
+            choice.mixture = "the method was given"
+        elif observations.n_observers > 1:
+            choice.mixture = (
+                "with several observers it sends sums of another kind, and must be requested"
+            )
+        elif how.law != "gaussian":
+            choice.mixture = f"entries are of the {how.law} law"
+        elif changed:
+            choice.mixture = f"an option of matrices of low rank was given: {changed[0]}"
+        elif n_rows * n_columns**3 > MOST_WORK:
+            choice.mixture = f"it would take long with {n_columns} columns"
         if choice.mixture == "tried":
             fits.compare_mixtures(choice)
     _, lost, means = choice.errors
@@ -166,23 +179,6 @@ def choose(
         rank = 1 if how.rank in (None, "auto") else how.rank
         choice.how = how.changed(method="lowrank", rank=rank, ridge=fits.rounded(2 * fits.norm))
     return choice
-
-
-def _reason_without_mixture(observations: Observations, how: ImputeSettings) -> str:
-    """Say why mixtures are not compared, or that they are."""
-    changed = [n for n in OF_LOWRANK if getattr(how, n) != how.settings_by_name[n].default]
-    rows, columns = observations.shape
-    if how.method == "lowrank":
-        return "the method was given"
-    if observations.n_observers > 1:
-        return "with several observers it sends sums of another kind, and must be requested"
-    if how.law != "gaussian":
-        return f"entries are of the {how.law} law"
-    if changed:
-        return f"an option of matrices of low rank was given: {changed[0]}"
-    if rows * columns**3 > MOST_WORK:
-        return f"it would take long with {columns} columns"
-    return "tried"
 
 
 @dataclass
@@ -390,7 +386,7 @@ def fit_imputation(
     """
     began = time.perf_counter()
     how, choice = ImputeSettings.of(settings, **changes).in_units(), None
-    network = _network_of(network, observations)
+    network = network_of_all(network, observations.n_observers, "observers")
     if how.method == "mixture":
         return impute_by_mixture(observations, how, network, callback, saver)
     law = make_law(how.law, how.variance)
@@ -463,19 +459,6 @@ def fit_imputation(
     return imputation
 
 
-def _network_of(network: Network | None, observations: Observations) -> Network:
-    """Return the network, a server by default, or raise InputError if it joins others."""
-    n = observations.n_observers
-    if network is None:
-        return connect_workers(make_graph("star", n))
-    if not isinstance(network, Network) or network.graph.n_agents != n:
-        raise InputError(
-            f"there are {n} observers: the network must come from vpem.connect_workers, with a "
-            "graph of as many agents"
-        )
-    return network
-
-
 def _model(
     observations: Observations, law: EntryLaw, how: ImputeSettings, network: Network, ledger: Ledger
 ) -> tuple[ImputationModel, Observers]:
@@ -501,12 +484,9 @@ def _model(
 
 
 def _check(
-    observations: Observations,
-    law: EntryLaw,
-    how: ImputeSettings,
-    network: Network,
+    observations: Observations, law: EntryLaw, how: ImputeSettings, network: Network,
     noise_stays: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Raise InputError where the observations are not for these settings."""
     small = min(observations.shape)
     shape = " x ".join(map(str, observations.shape))
@@ -607,7 +587,7 @@ def _warn(imputation: Imputation, tol: float, noise_stays: bool) -> None:
     zero = not imputation.factors.singular_values.any()
     if imputation.choice is not None and imputation.choice["column_means_win"]:
         advice_of_means = "these means are imputed" if zero else "these means would be better"
-        text = "no fit finds held-out entries better than the means of their columns do: "
+        text = "no fit predicts held-out entries better than the means of their columns do: "
         warnings.warn(VpemWarning(text + advice_of_means), stacklevel=3)
     elif zero:
         warnings.warn(

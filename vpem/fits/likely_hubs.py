@@ -53,55 +53,99 @@ def connect_by_likelihood(
     over: Callable[[Network], Network] | None = None,
     private: bool = False,
     kinds: Kinds | None = None,
-    **more: Any,
+    sample_weight: Floats | None = None,
+    feature_names: Sequence[str] | None = None,
+    callback: Callable[[Progress], None] | None = None,
 ) -> Network:
-    """Group agents in the hubs by whose joint features a fit gains most, and set up their sum.
+    """Group agents in the hubs whose joint features promise the largest rise of the log-likelihood.
 
-    ``settings`` are of the fit that is to follow; ``private``: it is to have noise, which this
+    A fit without hops gives each row's responsibilities. Moments of features of every two agents
+    that could share a hub are taken with them, at agents within ``hops`` of both. Hubs gain their
+    features' total correlation in each component, less BIC's penalty for the entries that they add
+    (`Gains`). The seed decides between equals. The choice, `Network.chosen`, is the same in all
+    processes.
+
+    ``settings`` are those of the fit that follows, ``private`` whether it has noise, which this
     choice has not. Where agents are spread over processes ``over`` returns what this one has of a
-    network (`vpem.sums.connect.spread`), and X is as `vpem.fits.spread.fit_spread` wants it.
-    ``more`` is as for `choose_hubs`, whose choice is `Network.chosen`.
+    network (`vpem.sums.connect.spread`). Data and the rest are as for
+    `vpem.fits.spread.fit_spread`.
     """
-    how, over = FitSettings.of(settings), over or _alone
+    how, over = FitSettings.of(settings), over or (lambda network: network)
     if private:
         raise InputError(
             Setting("hubs", "likelihood"), " looks at features without noise; take ",
             Setting("hubs", "size"),
         )  # fmt: skip
     check_choice_of_hubs(graph, how, kinds)
-    first = over(connect(graph, partition, sums.changed(hubs="size", hops=0)))
-    chosen = choose_hubs(X, first, sums.hops, how, seed=sums.seed, **more)
-    return over(connect(graph, partition, sums, chosen=chosen))
+    network = over(connect(graph, partition, sums.changed(hubs="size", hops=0)))
+    agents, meetings = network.agents, find_meetings(network.graph, sums.hops)
+    own = [one.root for one in meetings if agents.mine(one.root)]
+    with warnings.catch_warnings():
+        # The fit that follows warns of data and convergence.
+        warnings.simplefilter("ignore", VpemWarning)
+        fit = fit_spread(
+            X, network, how, sample_weight=sample_weight, feature_names=feature_names,
+            callback=callback, shards=True, labels=own,
+        )  # fmt: skip
+    assert fit.ledger is not None
+    copies = how.n_components if how.covariance_type == "full" else 1
+    check_memory(8 * (copies + 1) * sum(network.widths) ** 2, "correlations of all features")
+    met = _Met(network, sums.hops, meetings, fit.n_samples, how.n_components)
+    with one_blas_thread():
+        counts, covariances = met.moments(X, sample_weight, fit.responsibilities)
+    if copies == 1:
+        covariances = np.tensordot(counts, covariances, 1)[None] / counts.sum()
+    weights = counts / counts.sum() if copies > 1 else np.ones(1)
+    penalty = copies * np.log(max(fit.total_weight, 2.0)) / (2 * fit.total_weight)
+    # Correlations in each component of standardized features, (K, d, d).
+    place = np.arange(covariances.shape[1])
+    covariances[:, place, place] += RIDGE
+    scale = np.sqrt(covariances[:, place, place])
+    covariances /= scale[:, :, None] * scale[:, None, :]
+    gain = Gains(covariances, weights, met.columns, float(penalty))
+    hubs, total = search_hubs(network.graph, sums.hops, gain, network.widths, sums.seed)
+    # Where machines round differently, the first one's hubs hold.
+    listed, total = agents.engine.bcast(([(hub.root, hub.agents) for hub in hubs], total))
+    sent = Ledger(network.graph)
+    sent.charge("setup", fit.ledger)
+    charge_meetings(
+        sent, network.graph, sums.hops, meetings, network.widths, (fit.n_samples, copies)
+    )
+    first: Report = {"log_likelihood": fit.log_likelihood, "n_iter": fit.n_iter}
+    chosen = [Hub(root, tuple(members)) for root, members in listed]
+    likely = LikelyHubs(chosen, float(total), meetings, sent, first)
+    return over(connect(graph, partition, sums, chosen=likely))
 
 
 def check_choice_of_hubs(
     graph: Graph, how: FitSettings | None = None, kinds: Kinds | None = None
 ) -> None:
-    """Raise InputError where likelihood has no choice between hubs, or cannot be had."""
+    """Raise InputError where likelihood cannot choose between hubs."""
     by_likelihood, by_size = Setting("hubs", "likelihood"), Setting("hubs", "size")
     if graph.has_server:
         raise InputError(
-            by_likelihood, " chooses who shares a hub, but on a star all send their features to "
-            "the server; take a graph of agents, such as the topology cycle, or ", by_size,
+            by_likelihood, " chooses the agents that share a hub, but on a star all send their "
+            "features to the server; take a graph of agents, such as the topology cycle, or ",
+            by_size,
         )  # fmt: skip
     if how is None:
         return
     if how.covariance_type not in JOINT:
         raise InputError(
-            by_likelihood, " goes by what features gain when they are joint, but with ",
-            Setting("covariance_type", how.covariance_type), " those of a hub are as independent "
-            "as apart; take full or tied, or ", by_size,
+            by_likelihood, " compares features jointly and apart, but with ",
+            Setting("covariance_type", how.covariance_type), " those of a hub are independent "
+            "either way; take full or tied, or ", by_size,
         )  # fmt: skip
     if kinds is not None and not kinds.is_gaussian:
         raise InputError(
-            by_likelihood, " goes by what Gaussian features gain when they are joint, but those of "
-            "other families are independent within a component, as they are apart; take ", by_size,
+            by_likelihood, " compares Gaussian features jointly and apart, but those of other "
+            "families are independent within a component either way; take ", by_size,
         )  # fmt: skip
     if how.missing != "refuse":
         raise InputError(
-            by_likelihood, " needs second moments of all features in the same rows: those of each "
-            "pair in the rows that have both need not be moments of any rows; leave ",
-            Setting("missing", how.missing), " out, or take ", by_size,
+            by_likelihood, " needs second moments of all features in the same rows: those of "
+            "pairs, each over the rows that have both, need not be moments of any rows; leave out ",
+            Setting("missing", how.missing), ", or take ", by_size,
         )  # fmt: skip
 
 
@@ -256,8 +300,8 @@ class _Met:
             shapes = [(k, len(columns)), (k, len(columns), len(columns)), (k,)]
             if part is None or [np.shape(one) for one in part] != shapes:
                 raise InputError(
-                    f"the moments of agent {meeting.root} are missing, or of other features; are "
-                    "all processes of the same version of vpem?"
+                    f"the moments of agent {meeting.root} are missing or belong to other features; "
+                    "do all processes run the same version of vpem?"
                 )
             first, second, counts = part
             safe = np.maximum(counts, np.finfo(float).tiny)

@@ -209,7 +209,7 @@ class _Work:
             return self.holders.bcast(value)
 
     def fit(self, weights: NDArray[np.float64] | None = None, **changes: Any) -> Fit:
-        """Fit the mixture to rows that weigh so much, by default as they were given.
+        """Fit the mixture to rows with these weights, by default the given ones.
 
         All processes have all parameters of it.
         """
@@ -280,7 +280,7 @@ class _Work:
             return engine.allreduce(np.nan_to_num(values))
 
     def draws(self, fit: Fit, count: int, gaps: NDArray[np.intp]) -> tuple[Matrix, Report]:
-        """Draw so many imputations: what each has at the gaps, and what it took."""
+        """Draw imputations: the values of each at the gaps, and their costs."""
         check_memory(8 * count * len(gaps), f"{count} draws of {len(gaps)} entries")
         values, unfinished = np.empty((count, len(gaps))), 0
         costs: Report = {"n_draws": count, "n_iter": 0, "bytes": 0} if count else {}
@@ -321,18 +321,18 @@ def _holdings_of(seen: Observations, holders: Placement) -> Partition | Workers:
             every[0] = np.sort(np.concatenate([every[0], np.flatnonzero(owners == 0)]))
             return kind(tuple(every), seen.names)
     raise InputError(
-        f"{seen.source}: a mixture is fitted where each observer has whole columns or whole rows, "
-        f"but several have row {seen.row_names[int(owners.argmax())]!r} and columns in common; "
-        "deal out rows or columns, or take ", Setting("method", "lowrank"),
+        f"{seen.source}: a mixture needs observers that have whole columns or whole rows, but "
+        f"several have row {seen.row_names[int(owners.argmax())]!r} and columns in common; split "
+        "rows or columns, or take ", Setting("method", "lowrank"),
     )  # fmt: skip
 
 
 def _row_weights(
     given: Observations, held: Partition | Workers, holders: Placement
 ) -> NDArray[np.float64] | None:
-    """Return what rows weigh, (I,), or raise InputError where entries of one row differ.
+    """Return weights of rows, (I,), or raise InputError where entries of one row differ.
 
-    An observer of whole rows keeps to itself what these weigh.
+    An observer of whole rows keeps their weights to itself.
     """
     if given.weights is None:
         return None
@@ -344,20 +344,24 @@ def _row_weights(
     unlike = rows[weights != found[rows]]
     if len(unlike):
         raise InputError(
-            f"{given.source}: a mixture weighs rows, but entries of row "
-            f"{given.row_names[unlike[0]]!r} weigh unlike each other; give all of a row one "
-            "weight, or take ", Setting("method", "lowrank"),
+            f"{given.source}: a mixture weights rows, but entries of row "
+            f"{given.row_names[unlike[0]]!r} have different weights; give all entries of a row "
+            "one weight, or take ", Setting("method", "lowrank"),
         )  # fmt: skip
     return np.where(found > 0, found, 1.0)
 
 
 def imputed_of(found: Completed, hidden: Hidden | None = None) -> Imputed:
-    """Return the completed matrix of an imputation, with what was hidden from it as it was seen.
+    """Return the completed matrix of an imputation, with hidden entries as they were observed.
 
-    Of a mixture over others' processes: as much of it as this one holds.
+    Where processes belong to different parties: this process's part of it.
     """
     given, values, times = found.observations, found.imputed, found.seen.times
-    drawn = _draws(found)
+    drawn = None
+    if isinstance(found, MixtureImputation) and len(found.draws):
+        count = len(found.draws)
+        check_memory(16 * count * found.fitted.size, f"tables of {count} draws")
+        drawn = np.stack([found.completed(draw) for draw in range(count)])
     if hidden is not None:
         again = np.bincount(hidden.places, minlength=values.size).reshape(values.shape)
         total = np.bincount(hidden.places, hidden.values, values.size).reshape(values.shape)
@@ -375,14 +379,6 @@ def _here(values: NDArray[np.float64]) -> tuple[NDArray[np.intp], ...]:
     """Return which rows and columns of a completed matrix (I, J) this process has."""
     own = np.isfinite(values)
     return np.ix_(np.flatnonzero(own.any(axis=1)), np.flatnonzero(own.any(axis=0)))
-
-
-def _draws(found: Completed) -> NDArray[np.float64] | None:
-    """Return the completed matrices of all draws, (M, I, J), if there are any."""
-    if not isinstance(found, MixtureImputation) or not len(found.draws):
-        return None
-    check_memory(16 * len(found.draws) * found.fitted.size, f"tables of {len(found.draws)} draws")
-    return np.stack([found.completed(draw) for draw in range(len(found.draws))])
 
 
 def write_imputation(

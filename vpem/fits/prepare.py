@@ -28,6 +28,7 @@ from vpem.checks import (
 )
 from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorten
 from vpem.files.matrix import FileMatrix
+from vpem.network.graph import make_graph
 from vpem.network.masks import FEWEST
 from vpem.network.partition import Blocks
 from vpem.network.schema import Report
@@ -40,7 +41,7 @@ from vpem.settings import (
 )
 from vpem.steps.accelerate import Acceleration, parse_acceleration
 from vpem.steps.starts import GivenStart
-from vpem.sums.connect import Network
+from vpem.sums.connect import Network, connect_workers
 from vpem.terms.density import Density
 from vpem.terms.factors import FactorTerms
 from vpem.terms.families.kinds import LOCATED, Kinds
@@ -327,6 +328,23 @@ def prepare(
     return Prepared(
         X, n_samples, used.weights, used.kept, given, precision, misses, used.n_rows, kinds
     )
+
+
+def network_of_all(
+    network: Network | None, n: int, noun: str, names: Sequence[str] | None = None
+) -> Network:
+    """Return the network of n workers, a server by default, or raise InputError if it joins others.
+
+    ``noun`` is what they are called.
+    """
+    if network is None:
+        return connect_workers(make_graph("star", n, names=names))
+    if not isinstance(network, Network) or network.graph.n_agents != n:
+        raise InputError(
+            f"there are {n} {noun}: the network must come from vpem.connect_workers, with a graph "
+            "of as many agents"
+        )
+    return network
 
 
 def started(how: FitSettings) -> tuple[GivenStart, FitSettings]:

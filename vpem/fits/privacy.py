@@ -14,7 +14,7 @@ another moves a sum by at most twice as much: `Budget.epsilon_of_change` is the 
 
 **Discrete noise.** Noise is drawn on integers (`vpem.network.noise`). `Budget` keeps
 a little of epsilon and of delta for the difference, and `Budget.check_grid` holds the grid to it.
-At the end, what is left of a private fit of rows beside the noise, by what is public.
+At the end, the accuracy of a private fit of rows, foretold from public facts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NEIGHBOURS = "a row takes part, or adds nothing"
 """What differs between neighbouring data; see the module."""
 
 REPEATABLE = "its noise can be repeated by anyone who knows the seed: this gives no privacy"
-"""What every output says of noise that has a seed."""
+"""A warning of every output with seeded noise."""
 
 OF_EPSILON, OF_DELTA = 1e-4, 1.5e-3
 """Shares of epsilon and delta that are kept for noise on integers not being Gaussian."""
@@ -60,8 +60,8 @@ def iterations_of(how: FitSettings | KmeansSettings, default: int, usual: int) -
     """Return how many iterations a private fit pays for: ``usual``, where it is not set."""
     if how.max_iter == 0:
         raise InputError(
-            Setting("max_iter", 0), " is the start alone, for which a private fit does not pay by "
-            "itself; give at least 1",
+            Setting("max_iter", 0), " is the start alone, which a private fit cannot have; give at "
+            "least 1",
         )  # fmt: skip
     return usual if how.max_iter == default else how.max_iter
 
@@ -72,8 +72,8 @@ def accountant() -> ModuleType:
         return import_module("dp_accounting")
     except ImportError:
         raise InputError(
-            "differential privacy is accounted for by dp-accounting, which is not installed: "
-            "pip install 'vpem[dp]'"
+            "differential privacy needs dp-accounting, which is not installed: pip install "
+            "'vpem[dp]'"
         ) from None
 
 
@@ -139,7 +139,7 @@ def bounds_of(given: Any, n_features: int) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be learned of a row.
+    """A privacy budget.
 
     For neighbours S, S' and every set of results:
     ``P(result of S in it) <= exp(epsilon) P(result of S' in it) + delta``.
@@ -163,7 +163,7 @@ class Budget:
         if delta is None:
             raise InputError(
                 Setting(name), " needs ", Setting("delta"), ", the probability with which the "
-                f"promise may fail, far below one in {n_samples} rows"
+                f"guarantee may fail, far below one in {n_samples} rows"
             )  # fmt: skip
         delta = check_number("delta", delta, least=0.0, above=True)
         if delta * n_samples >= 1:
@@ -175,7 +175,7 @@ class Budget:
         return cls(epsilon, delta)
 
     def warn_of_little(self, n_samples: int, name: str = "epsilon") -> None:
-        """Warn of an epsilon or delta that promises little to one of so many rows."""
+        """Warn of an epsilon or delta that guarantees little to one of so many rows."""
         parts: list[str | Setting] = []
         if self.epsilon > MUCH_EPSILON:
             parts += [Setting(name, self.epsilon), " promises little: above "
@@ -205,7 +205,7 @@ class Budget:
         return [whole / sqrt(share) for share in shares]
 
     def epsilon_of_change(self, noise: float = 1.0) -> float:
-        """Return the epsilon for data sets that differ in what one row is, at the same delta.
+        """Return the epsilon for data sets that differ in the values of one row, at the same delta.
 
         ``noise`` is its amount: see `epsilon_with`.
         """
@@ -243,7 +243,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What a result promises, and how that was done: of reports and models."""
+    """The privacy guarantee of a result, for reports and models."""
 
     budget: Budget
     multipliers: tuple[float, ...]  # of each release
@@ -253,7 +253,7 @@ class Guarantee:
     colluding: int = 0  # workers whose noise may be known, where workers add it
 
     def against(self) -> Report:
-        """Return by who looks, who may know some of the noise, the epsilons that hold."""
+        """Return the epsilons by observer, who may know some of the noise."""
         if self.noise_by == "hubs":
             return {"outsider": self._epsilons(1.0)}
         if self.noise_by != "workers":
@@ -266,13 +266,13 @@ class Guarantee:
         return {who: self._epsilons(sqrt(some / (n - t))) for who, some in left.items() if some}
 
     def _epsilons(self, noise: float) -> Report:
-        """Return the epsilon of a row that takes part or not, and of one that is changed."""
+        """Return the epsilon for a row that is added or removed, and for one that is changed."""
         budget = self.budget
         add = budget.epsilon if noise == 1.0 else budget.epsilon_with(noise)
         return {"add_or_remove": add, "change": budget.epsilon_of_change(noise)}
 
     def describe(self) -> Report:
-        """Return what stands in reports and models."""
+        """Describe the guarantee in reports and models."""
         from importlib.metadata import version
 
         described: Report = {
@@ -294,7 +294,7 @@ class Guarantee:
         return described
 
     def in_report(self, judged: str = "log_likelihood") -> Report:
-        """Return what a report says; how good a fit is and its time would tell of rows."""
+        """Describe it in a report without the fit's quality and time, which would reveal rows."""
         unknown = dict.fromkeys((judged, f"root_{judged}", "seconds"))
         if judged == "log_likelihood":
             unknown |= dict.fromkeys(("bic", "aic"))
@@ -305,7 +305,7 @@ USUAL_ITERATIONS = 10
 """Of a private fit that does not say how many."""
 
 FEW_ITERATIONS = 5
-"""Whole fits can be had in so many, if they start well."""
+"""Enough for a whole fit that starts well."""
 
 MOST_LOST = 5.0
 """Nats a row that noise may cost in one iteration: beyond, nothing was left in simulations."""
@@ -316,7 +316,7 @@ MOST_OF_SPREAD = 1.0
 
 
 def colluding_of(privacy: PrivacySettings, network: Network) -> int:
-    """Return of how many workers the noise may be known, of those that share it out."""
+    """Return the number of workers whose noise may be known, of those that share it."""
     colluding, n_workers = privacy.colluding, network.agents.n_agents
     if network.agents.masks is None:
         if colluding is not None:
@@ -335,7 +335,7 @@ def colluding_of(privacy: PrivacySettings, network: Network) -> int:
 
 
 class Foretold:
-    """What is left of a fit beside the noise, by what is public.
+    """The accuracy of a private fit, foretold from public facts.
 
     All noise is ``louder`` than the budget takes by this factor, as workers may know some of it.
 
@@ -431,7 +431,7 @@ def foretell(
     n_features: int,
     network: Network | None = None,
 ) -> Foretold:
-    """Return what is left of a fit beside the noise, by what is public."""
+    """Foretell the accuracy of a private fit from public facts."""
     louder = 1.0
     if network is not None and network.agents.masks is not None:
         n_workers = network.agents.n_agents

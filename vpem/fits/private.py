@@ -1,4 +1,4 @@
-"""Fits with noise, by which what anybody learns of one row is bounded.
+"""Differentially private fits.
 
 EM over rows adds noise to workers' sums; a model of features that parties hold has noise in every
 M-step, and may be published: it is private against outsiders.
@@ -80,9 +80,9 @@ def check_private(
     weighted: bool = False,
     saved: bool = False,
 ) -> None:
-    """Raise InputError where something is set that a private fit cannot have.
+    """Raise InputError where a setting is given that a private fit cannot have.
 
-    ``leave_out`` are settings that cannot be had, and why; ``given`` says of one, by its name,
+    ``leave_out`` are these settings and the reasons; ``given`` says of a setting, by its name,
     whether it was given even if it is the default.
     """
     epsilon, usual = Setting("epsilon"), type(how)()
@@ -123,15 +123,15 @@ def fit_private_rows(
     """Fit a mixture to rows that workers hold, by noisy sums (`vpem.steps.private`).
 
     Parameters are those of `vpem.fit_em`, but `USUAL_ITERATIONS` are run by default, and neither
-    callback nor result has log-likelihoods, which have not been paid for. If ``hard``, rows belong
-    to one component each, by distances in the data's units; see `vpem.fits.row_kmeans`.
+    callback nor result has log-likelihoods, which the budget does not cover. If ``hard``, rows
+    belong to one component each, by distances in the data's units; see `vpem.fits.row_kmeans`.
     """
     began = time.perf_counter()
     check_private(how, weighted=sample_weight is not None, saved=saver is not None)
     if network.compress is not None or not network.total.exact:
         raise InputError(
-            Setting("epsilon"), " needs an exact sum, with noise before anybody hears it: in "
-            "consensus rounds neighbours see what workers have; take the topology star, or ",
+            Setting("epsilon"), " needs an exact sum that gets its noise before it is sent: in "
+            "consensus rounds neighbours see the terms of workers; take the topology star, or ",
             Setting("sum", "tree"),
         )  # fmt: skip
     X, _ = by_worker(X, None, workers, network.total.holders)
@@ -191,10 +191,7 @@ def fit_private_rows(
 
 
 def _rows(
-    X: Any,
-    workers: Workers,
-    network: Network,
-    feature_names: Sequence[str] | None,
+    X: Any, workers: Workers, network: Network, feature_names: Sequence[str] | None
 ) -> list[Rows]:
     """Return the rows of each of this process's workers, which must be finite."""
     here, n_features = LocalRows.of(network.total.holders, workers, X), X.shape[1]
@@ -214,7 +211,7 @@ def _rows(
 
 
 def check_grid(foretold: Foretold, grid: Grid) -> None:
-    """Raise InputError where noise on the grid is not as good as Gaussian noise."""
+    """Raise InputError where the grid is too coarse for Gaussian noise."""
     layout, unit = foretold.layout, grid.unit
     least = min(1.0, float(layout.deviations().min())) * min(foretold.multipliers)
     n_values = n_values_of_start(foretold.n_samples, foretold.multipliers, layout)
@@ -258,7 +255,7 @@ def _block(n_features: int, n_workers: int) -> Blocks:
 
 
 USUAL_ITERATIONS = 16
-"""Of a fit that does not say how many; each has its share of the budget."""
+"""By default; each has its share of the budget."""
 
 FOR_START = 0.1
 """Share of the budget for the moments that it starts from."""
@@ -276,8 +273,7 @@ UNUSED = {
     "n_init": "every restart, and the choice of the best, would spend some of the privacy budget; "
     "raise ",
 }
-"""Settings of a fit that noise cannot go with, and why; what each sentence ends with is max_iter.
-"""
+"""Settings that a release cannot have, and why; each sentence ends with max_iter."""
 
 
 def release_vpem(
@@ -312,7 +308,20 @@ def release_vpem(
     bounds = bounds_of(privacy.bounds, whole.n_features)
     n_iter = iterations_of(how, FitSettings().max_iter, USUAL_ITERATIONS)
     multipliers = budget.multipliers([FOR_START, *[(1 - FOR_START) / n_iter] * n_iter])
-    _check_noise(multipliers[-1], given.n_samples, whole.widths, how, budget, n_iter)
+    # By how much noise displaces a mean in one iteration, in standard deviations, of a component
+    # with its equal share of the rows, in the hub where that is most: the root of the mean square
+    # of the noise, ``z s_b sqrt(d_b) K / M``.
+    scales = scales_of_hubs(whole.widths, how.covariance_type, how.n_components)
+    largest = max(scale[1] * sqrt(whole.widths[hub]) for hub, scale in scales.items())
+    noise = float(multipliers[-1] * largest * how.n_components / given.n_samples)
+    if noise > MOST_NOISE:
+        raise InputError(
+            f"{given.n_samples} rows, {whole.n_features} features, {how.n_components} components "
+            f"and {n_iter} iterations leave nothing at ", Setting("release_epsilon"),
+            f" = {budget.epsilon:g}: noise would displace means by {noise:.2g} standard deviations "
+            f"in every iteration; try some {noise / MOST_NOISE * given.n_samples:.0f} rows, a "
+            "larger ", Setting("release_epsilon"), " or a smaller ", Setting("max_iter"),
+        )  # fmt: skip
     budget.warn_of_little(given.n_samples, "release_epsilon")
     if privacy.repeatable_noise is not None:
         warnings.warn(VpemWarning(REPEATABLE), stacklevel=3)
@@ -359,7 +368,7 @@ def release_vpem(
 
 
 def _check(network: Network, how: FitSettings, sample_weight: Any, saver: Any) -> None:
-    """Raise InputError where something is set that noise cannot go with, saying why."""
+    """Raise InputError where a setting is given that a release cannot have."""
     release = Setting("release_epsilon")
     usual = FitSettings()
     for name, why in UNUSED.items():
@@ -399,31 +408,4 @@ def _check(network: Network, how: FitSettings, sample_weight: Any, saver: Any) -
             "rounds every root would spend some of the privacy budget, and with a codec a row's "
             "terms depend on other rows; take ", Setting("sum", "tree"), " or a star, without ",
             Setting("compress"),
-        )  # fmt: skip
-
-
-def _check_noise(
-    multiplier: float,
-    n_samples: int,
-    widths: NDArray[np.intp],
-    how: FitSettings,
-    budget: Budget,
-    n_iter: int,
-) -> None:
-    """Raise InputError where nothing would be left but noise.
-
-    By how far it displaces a mean in one iteration, in standard deviations, of a component with its
-    equal share of the rows, in the hub where that is most: the root of the mean square of the
-    noise, ``z s_b sqrt(d_b) K / M``.
-    """
-    scales = scales_of_hubs(widths, how.covariance_type, how.n_components)
-    each = [scale[1] * sqrt(widths[hub]) for hub, scale in scales.items()]
-    noise = float(multiplier * max(each) * how.n_components / n_samples)
-    if noise > MOST_NOISE:
-        raise InputError(
-            f"{n_samples} rows, {int(widths.sum())} features, {how.n_components} components and "
-            f"{n_iter} iterations leave nothing at ", Setting("release_epsilon"),
-            f" = {budget.epsilon:g}: noise would displace means by {noise:.2g} standard deviations "
-            f"in every iteration; try some {noise / MOST_NOISE * n_samples:.0f} rows, a larger ",
-            Setting("release_epsilon"), " or a smaller ", Setting("max_iter"),
         )  # fmt: skip

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +28,6 @@ from vpem.steps.runs import Progress
 from vpem.sums.connect import Network
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.rows import check_missing
-
-T = TypeVar("T")
 
 
 def fit_spread(
@@ -120,7 +119,8 @@ def bring(
     agents, widths = network.agents, network.widths
     n_own = sum(widths[agent] for agent in agents.own)
     if n_own:
-        finite = check_missing if missing == "marginalize" else _refuse_missing
+        refuse = partial(check_finite, advice=MARGINALIZE)
+        finite: Any = check_missing if missing == "marginalize" else refuse
         X = check_data(X, n_own, feature_names, finite=finite)
     n_samples = _count_rows(network, None if X is None else len(X))
     held = np.empty((n_samples, 0)) if X is None else X
@@ -164,18 +164,6 @@ def _ways(network: Network) -> list[tuple[int, int, int]]:
     return ways
 
 
-def _carry(
-    ways: Sequence[tuple[int, int, int]],
-    have: dict[int, T],
-    send: Callable[[T | None, int, int, int], T | None],
-) -> None:
-    """Move what agents have to the processes of their roots; ``send`` takes it one hop further."""
-    for agent, node, parent in ways:
-        part = send(have.pop(agent, None), agent, node, parent)
-        if part is not None:
-            have[agent] = part
-
-
 def _members(network: Network) -> list[int]:
     """Agents with features in this process's hubs, in the order in which these have them."""
     hubs = [network.hubs[b] for b in network.total.holders.own]
@@ -184,12 +172,10 @@ def _members(network: Network) -> list[int]:
 
 def _carry_names(have: dict[int, list[Any]], network: Network) -> None:
     """Move what agents say of each of their features to the processes of their roots."""
-
-    def send(said: list[Any] | None, _: int, one: int, other: int) -> list[Any] | None:
-        arrived: list[Any] | None = network.agents.send(said, one, other)
-        return arrived
-
-    _carry(_ways(network), have, send)
+    for agent, node, parent in _ways(network):
+        arrived = network.agents.send(have.pop(agent, None), node, parent)
+        if arrived is not None:
+            have[agent] = arrived
 
 
 def _arrivals(
@@ -207,14 +193,12 @@ def _arrivals(
         rows = held[start : start + step]
         count = len(rows)
         have = {agent: rows[:, run] for agent, run in own.items()}
-
-        def send(
-            part: Floats | None, agent: int, one: int, other: int, count: int = count
-        ) -> Floats | None:
+        for agent, node, parent in ways:
+            shape = (count, widths[agent])
             with about(agents.engine, "setup"):
-                return agents.send_rows(part, (count, widths[agent]), dtype, one, other)
-
-        _carry(ways, have, send)
+                part = agents.send_rows(have.pop(agent, None), shape, dtype, node, parent)
+            if part is not None:
+                have[agent] = part
         parts = [np.empty((count, 0), dtype), *(have[agent] for agent in members)]
         yield np.ascontiguousarray(np.concatenate(parts, axis=1, dtype=dtype))
 
@@ -245,7 +229,3 @@ def _count_rows(network: Network, n_samples: int | None) -> int:
                 "every agent the same rows, or align them by id"
             )
     return holders[0][1] if holders else -1
-
-
-def _refuse_missing(X: Any, feature_names: Sequence[str] | None) -> None:
-    check_finite(X, feature_names, MARGINALIZE)

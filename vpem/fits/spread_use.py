@@ -39,7 +39,7 @@ Local = Callable[[slice], Floats]
 
 
 class SpreadRows:
-    """Rows of which parties have a model's features; every process calls all of it alike.
+    """Rows of which parties have a model's features; every process calls all methods alike.
 
     X (M, n) has the columns of this process's parties, party by party. The partition says which
     columns, of those of all parties together, each party has, and ``columns`` which of these each
@@ -93,8 +93,9 @@ class SpreadRows:
         if n_holding < FEWEST:
             raise InputError(
                 Setting("secure_sum"),
-                f" needs at least {FEWEST} parties with features of the model, got {n_holding}: of "
-                "two each subtracts its own term from the sum and has the other's; leave it out",
+                f" needs at least {FEWEST} parties with features of the model, got {n_holding}: "
+                "with two each could subtract its own term from the sum and have the other's; "
+                "leave it out",
             )
         parties.masks = agree(parties, self.names)
 
@@ -157,7 +158,7 @@ class SpreadRows:
             party, root, _ = self.moves(blocks)[0]
             raise InputError(
                 Setting("secure_sum"),
-                f" hides what is added up, but {self.names[party]!r} would show "
+                f" hides the terms of sums, but {self.names[party]!r} would show "
                 f"{self.names[root]!r} features of one block of the model; leave it out, or use a "
                 "model of which each party has whole blocks",
             )
@@ -174,8 +175,13 @@ class SpreadRows:
         part, data, _ = hubs
         k = mixture.n_components
         width = k * (1 + mixture.n_factors)
-        if mixture.n_factors:
-            self._check_whole()
+        incomplete = (bool(np.isnan(part).any()) for part in self._held.values())
+        if mixture.n_factors and self.parties.any(np.array([any(incomplete)]))[0]:
+            raise InputError(
+                "values are missing, and for such a row a party would have to send how well it "
+                "knows the factors of the model, q x q numbers per component besides the q that it "
+                "sends; fill values in first, or use the model on one file"
+            )
 
         def local(rows: slice) -> Floats:
             if part is None:
@@ -195,16 +201,6 @@ class SpreadRows:
             take(rows, sums)
 
         self._sum(self.roots(mixture.blocks), width, local, joined)
-
-    def _check_whole(self) -> None:
-        """Raise InputError where a value is missing, of rows for a model with factors."""
-        here = [any(bool(np.isnan(part).any()) for part in self._held.values())]
-        if self.parties.any(np.array(here))[0]:
-            raise InputError(
-                "values are missing, and of such a row a party would have to send how well it "
-                "knows the factors of the model, q x q numbers a component, beside the q that it "
-                "sends; fill values in first, or use the model on one file"
-            )
 
     def _gathered(self, blocks: Blocks, roots: Sequence[int]) -> dict[int, Floats]:
         """Bring the features of each block to its root: (M, d_b) of those that live here."""
@@ -260,50 +256,39 @@ class SpreadRows:
         return labels, distances
 
     def _sum(
-        self,
-        roots: Sequence[int],
-        width: int,
-        local: Local,
-        take: Callable[[slice, Floats], None],
+        self, roots: Sequence[int], width: int, local: Local, take: Callable[[slice, Floats], None]
     ) -> None:
         """Sum what these parties have of each row, (R_own, m, width), at a server."""
         size = max(64, CHUNK_VALUES // (max(len(roots), 1) * width))
         runs = [slice(at, min(at + size, len(self))) for at in range(0, len(self), size)]
         holders = Placement(self.parties.engine, self.parties.ranks[list(roots)])
-        if self.parties.masks is not None:
-            holders, local = self.parties, self._by_party(roots, local)
-        ledger = Ledger(make_graph("star", holders.n_agents))
-        total: AtServer = ServerOverEngine(holders).on(ledger)
-        with one_blas_thread():
-            if holders.masks is not None:
-                total = in_common_units(total, self._largest(runs, local))
-            total.begin("estep", len(self), width, 8)
-            for rows, sums in total.flow(iter(runs), local):
-                take(rows, sums)
-        sent = ledger.summary()
-        self.communication["sums"] = {name: sent[name] for name in ("messages", "bytes", "rounds")}
-
-    def _by_party(self, roots: Sequence[int], local: Local) -> Local:
-        """Return what parties have together of the blocks that are theirs: masks are of parties."""
         own = self.parties.own.tolist()
         places = [own.index(root) for root in roots if root in own]
 
-        def joined(rows: slice) -> Floats:
+        def by_party(rows: slice) -> Floats:
+            """What parties have together of their blocks: masks are those of parties."""
             parts = local(rows)
             sums = np.zeros((len(own), *parts.shape[1:]))
             for place, part in zip(places, parts, strict=True):
                 sums[place] += part
             return sums
 
-        return joined
-
-    def _largest(self, runs: Sequence[slice], local: Local) -> NDArray[np.float64]:
-        """Return the largest number of each party of this process in any row, (n, 1)."""
-        most = np.zeros((len(self.parties.own), 1))
-        for rows in runs:
-            each = np.abs(local(rows)).max(axis=(1, 2), initial=0.0)
-            np.maximum(most, each[:, None], out=most)
-        return most
+        masked = self.parties.masks is not None
+        holders, terms = (self.parties, by_party) if masked else (holders, local)
+        ledger = Ledger(make_graph("star", holders.n_agents))
+        total: AtServer = ServerOverEngine(holders).on(ledger)
+        with one_blas_thread():
+            if masked:
+                most = np.zeros((len(own), 1))  # the largest number of each party in any row
+                for rows in runs:
+                    each = np.abs(by_party(rows)).max(axis=(1, 2), initial=0.0)
+                    np.maximum(most, each[:, None], out=most)
+                total = in_common_units(total, most)
+            total.begin("estep", len(self), width, 8)
+            for rows, sums in total.flow(iter(runs), terms):
+                take(rows, sums)
+        sent = ledger.summary()
+        self.communication["sums"] = {name: sent[name] for name in ("messages", "bytes", "rounds")}
 
 
 FIGURES = 6

@@ -200,7 +200,7 @@ def connect(
     settings : SumSettings, optional
         How they sum; None: the defaults.
     chosen : LikelyHubs, optional
-        Hubs by likelihood (`vpem.fits.likely_hubs.choose_hubs`), which take the data to be found.
+        Hubs by likelihood, found from the data (`vpem.fits.likely_hubs.connect_by_likelihood`).
     **changes
         Settings that differ from these, such as ``hops=1``: see `vpem.SumSettings`.
 

@@ -1,8 +1,8 @@
-"""What every estimator does beside its fit, and how data frames become rows of numbers.
+"""Common methods of estimators, and how data frames become rows of numbers.
 
-Estimators save, sum up and show themselves, report how far a fit is, and take data, seed and graph
-by their parameters. Data frames of pandas, polars or pyarrow are read as files of tables are: text
-becomes codes, and what they are is kept.
+Estimators save, sum up and show themselves, report progress, and take data, seed and graph by their
+parameters. Data frames of pandas, polars or pyarrow are read as files of tables are: text becomes
+codes, and their meaning is kept.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ class StoredEstimator(BaseEstimator):
     verbose: int
     verbose_interval: int
     _without: ClassVar[dict[str, str]] = {}
-    """Parameters of scikit-learn's that there are not, and why."""
+    """Parameters of scikit-learn that do not exist here, and why."""
 
     def __new__(cls, *args: Any, **given: Any) -> Self:
-        """Refuse parameters that there are not, with the name of the one that is meant."""
+        """Refuse unknown parameters, with the name of the one that is meant."""
         parameters = inspect.signature(cls.__init__).parameters
         known = [name for name in parameters if name != "self"]
         takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
@@ -205,7 +205,7 @@ class StoredEstimator(BaseEstimator):
         """Whether `fit` was called."""
 
     def _lines(self) -> ProgressPrinter | None:
-        """Return what prints how far a fit is, if there is anything to print."""
+        """Return a printer of progress, if there is anything to print."""
         flag = isinstance(self.verbose, bool | np.bool_)
         verbose = check_int("verbose", int(self.verbose) if flag else self.verbose, least=0)
         every = check_int("verbose_interval", self.verbose_interval, least=1)
@@ -229,7 +229,7 @@ def describe_end(report: dict[str, Any], unit: str = "sample") -> str:
 
 
 class ProgressPrinter:
-    """Prints how far a fit is: a line ``every`` so many iterations.
+    """Prints the progress of a fit, a line ``every`` so many iterations.
 
     With ``verbose`` of 2 or more it prints every iteration, with the seconds.
     """
@@ -374,33 +374,29 @@ def _plain(value: Any) -> Any:
 
 
 def validated(estimator: Any, X: Any, **how: Any) -> Floats:
-    """Return rows by scikit-learn's ``validate_data``; its error names the column that is none."""
+    """Return rows by scikit-learn's ``validate_data``; errors name a column without numbers."""
     X = columns_apart(X)
     try:
         data: Floats = validate_data(estimator, X, **how)
     except (TypeError, ValueError) as error:
-        raise _no_number_in(X, how.get("reset", True), error) from None
+        of_fit = how.get("reset", True)
+        for name, column, out in _columns(X):
+            dated = column.dtype.kind in "mM"
+            words = (one for one in column.tolist() if isinstance(one, str))
+            word = None if dated else next((one for one in words if read_float(one) is None), None)
+            if dated or word is not None:
+                held = "dates or times, which are" if dated else f"{word!r}, which is"
+                way = f"; leave it out: {out}" * of_fit
+                some_alike = len({*map(str, column.tolist())}) < len(column)
+                if of_fit and not dated and some_alike and names_of(X) is not None:
+                    way += ", or take text as categories, VPEM(family='auto')"
+                raise InputError(f"column {name!r} of X holds {held} no number{way}") from None
+        raise error from None
     return data
 
 
-def _no_number_in(X: Any, of_fit: bool, error: Exception) -> Exception:
-    """Return the error of rows in which a column is no numbers, or the one there was."""
-    for name, column, out in _columns(X):
-        dated = column.dtype.kind in "mM"
-        words = (one for one in column.tolist() if isinstance(one, str))
-        word = None if dated else next((one for one in words if read_float(one) is None), None)
-        if dated or word is not None:
-            held = "dates or times, which are" if dated else f"{word!r}, which is"
-            way = f"; leave it out: {out}" * of_fit
-            some_alike = len({*map(str, column.tolist())}) < len(column)
-            if of_fit and not dated and some_alike and names_of(X) is not None:
-                way += ", or take text as categories, VPEM(family='auto')"
-            return InputError(f"column {name!r} of X holds {held} no number{way}")
-    return error
-
-
 def _columns(X: Any) -> Iterator[tuple[Any, NDArray[Any], str]]:
-    """Yield the columns of rows, with their names and what leaves each out."""
+    """Yield the columns of rows, with their names and the expression that leaves each out."""
     names = names_of(X)
     if names is not None:
         for place, name in enumerate(names):
@@ -415,7 +411,7 @@ def _columns(X: Any) -> Iterator[tuple[Any, NDArray[Any], str]]:
 
 
 def warn_of_columns(data: Floats, names: Sequence[str] | None) -> None:
-    """Warn of columns that are hardly measurements, and of marks of missing values in them."""
+    """Warn of columns that are hardly measurements, and of codes for missing values in them."""
     called = names or [f"column {place}" for place in range(data.shape[1])]
     why = {name: no_measurement(name, data[:, place]) for place, name in enumerate(called)}
     counts = [name for name, one in why.items() if one in (DIFFERENT, NEARLY)]
@@ -423,9 +419,9 @@ def warn_of_columns(data: Floats, names: Sequence[str] | None) -> None:
     odd = {name: repr(name) if names else name for name, one in why.items() if one}
     if odd:
         listed = shorten(f"{shown} ({why[name]})" for name, shown in odd.items())
-        advice = "is fitted, but may be no measurement; if it is none, leave it out"
+        advice = "is fitted, but may not be a measurement; if so, leave it out"
         if len(odd) > 1:
-            advice = "are fitted, but may be no measurements; leave out those that are none"
+            advice = "are fitted, but may not be measurements; leave out those that are not"
         columns = ", ".join([*odd.values()][:5]) + ", ..." * (len(odd) > 5)
         way = f": X.drop(columns=[{columns}])" * (names is not None)
         warnings.warn(VpemWarning(f"{listed} {advice}{way}"), stacklevel=4)
@@ -433,8 +429,8 @@ def warn_of_columns(data: Floats, names: Sequence[str] | None) -> None:
         name = repr(names[place]) if names else f"column {place}"
         warnings.warn(
             VpemWarning(
-                f"{', '.join(marks)} in {name}: apart from all other values there; if this stands "
-                "for missing values, make it NaN and fit with ",
+                f"{', '.join(marks)} in {name}: far from all other values; if this stands for "
+                "missing values, make it NaN and fit with ",
                 Setting("missing", "marginalize"),
             ),
             stacklevel=4,
@@ -458,29 +454,29 @@ class OnGraph(StoredEstimator):
             "dtype": [np.float64, np.float32], "ensure_all_finite": False, "ensure_min_samples": 1,
         }  # fmt: skip
         if isinstance(X, Dataset):
-            data = self._of_dataset(X, reset, common)
+            rows: Floats = X.X[:]
+            if reset:
+                data: Floats = validate_data(self, rows, reset=True, **common)
+                if X.feature_names != default_names(X.n_features):
+                    self.feature_names_in_ = np.array(X.feature_names, dtype=object)
+            else:
+                known: Any = SimpleNamespace(feature_names=self._names(self.n_features_in_))
+                columns = match_features(known, X.feature_names)
+                data = rows if columns is None else np.ascontiguousarray(rows[:, columns])
         else:
             data = validated(self, X, reset=reset, **common)
             if reset:
                 warn_of_columns(data, list(getattr(self, "feature_names_in_", ())) or None)
-        names = getattr(self, "feature_names_in_", None)
         finite: Any = partial(check_finite, advice=MARGINALIZE)
         if getattr(self, "missing", "refuse") == "marginalize":
             finite = check_missing
-        names = None if names is None else list(names)
-        return check_data(data, data.shape[1], names, finite=finite)
+        return check_data(data, data.shape[1], self._given_names, finite=finite)
 
-    def _of_dataset(self, given: Dataset, reset: bool, common: dict[str, Any]) -> Floats:
-        """Return the rows of a dataset, whose columns are found by their names."""
-        rows: Floats = given.X[:]
-        if reset:
-            data: Floats = validate_data(self, rows, reset=True, **common)
-            if given.feature_names != default_names(given.n_features):
-                self.feature_names_in_ = np.array(given.feature_names, dtype=object)
-            return data
-        known: Any = SimpleNamespace(feature_names=self._names(self.n_features_in_))
-        columns = match_features(known, given.feature_names)
-        return rows if columns is None else np.ascontiguousarray(rows[:, columns])
+    @property
+    def _given_names(self) -> list[str] | None:
+        """Names of the features of `fit`, if they had some."""
+        names = getattr(self, "feature_names_in_", None)
+        return None if names is None else list(names)
 
     @staticmethod
     def _weights_of(X: Any, sample_weight: Any) -> Floats | None:
@@ -545,8 +541,7 @@ class OnGraph(StoredEstimator):
         parts = list(agents.values()) if isinstance(agents, Mapping) else agents
         parts = parts.tolist() if isinstance(parts, np.ndarray) else parts
         if isinstance(parts, Sequence) and not isinstance(parts, str):
-            known = getattr(self, "feature_names_in_", None)
-            known = None if known is None else list(known)
+            known = self._given_names
             return from_lists(numbered(parts, known), n_features, called, known)
         raise InputError(
             "agents must be None, a number of agents, the features of each agent by its name, "

@@ -40,7 +40,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     n_clusters : int, default=2
         Number of clusters, K.
     split : {"rows", "features"}, default="rows"
-        What is spread: rows over workers, or features over agents.
+        What is distributed: rows over workers, or features over agents.
     workers : int, sequence, dict or vpem.Workers, default=1
         With ``split="rows"``: that many contiguous nearly equal parts, the worker of each row
         (number or name), the rows of each by its name, or the workers themselves.
@@ -48,7 +48,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         With ``split="features"``: one feature each, that many contiguous nearly equal parts, or the
         features of each, by name or number; see `vpem.VPEM`.
     graph : str, networkx.Graph or vpem.Graph, default="star"
-        Who talks to whom. "star" sums exactly at a server; every other graph by consensus.
+        The communication graph. "star" sums exactly at a server; every other graph by consensus.
     method : {"lloyd", "grid"}, default="lloyd"
         "grid" needs ``split="features"`` and a star.
     init : {"k-means++", "random"}, row indices (K,) or centres (K, d), default="k-means++"
@@ -56,15 +56,15 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     n_init : int or "auto", default=1
         Restarts; the one of least inertia is kept. "auto": 1 with k-means++, 10 with "random".
     max_iter : int, default=300
-        Most iterations; it stops when no row changes its cluster.
+        Maximum number of iterations; it stops when no row changes its cluster.
     batch_size : int, optional
-        Rows of a batch, after which the centres follow (incremental Lloyd); an iteration is then a
+        Rows of a batch, after which centres are updated (incremental Lloyd); an iteration is then a
         pass over all rows.
     scale : {"none", "standard"}, default="none"
-        "standard" clusters standardized features: `cluster_centers_` are in the data's units, all
-        distances and `inertia_` are of standardized features.
+        "standard" clusters standardized features: `cluster_centers_` keep the data's units,
+        distances and `inertia_` are those of standardized features.
     missing : {"refuse", "marginalize"}, default="refuse"
-        With "marginalize" values may be missing (NaN): distances and means are of what is there.
+        With "marginalize" values may be missing (NaN): distances and means of observed values.
     hops : int, default=0
         With ``split="features"``: agents at most this many hops from a root send it their
         features, once.
@@ -89,15 +89,15 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         Over rows: differential privacy of one row, by noisy sums (`vpem.PrivacySettings`). There is
         no inertia then, and the noise comes from the system, not from ``random_state``.
     colluding : int, optional
-        With ``epsilon`` and ``secure_sum``: workers who may put together what they know of the
-        noise; the others' must do without theirs. Default: 1.
+        With ``epsilon`` and ``secure_sum``: number of workers that may collude, without whose noise
+        that of the others must do. Default: 1.
     participation : float, default=1.0
-        At a server: probability that a worker, or agent, takes part in an iteration. Who does not
-        counts with what it sent last.
+        At a server: probability that a worker or agent takes part in an iteration. The last message
+        of an absent one still counts.
     random_state : int, Generator, RandomState or None, default=0
-        Seeds the graph, the start, codecs and what fails; None: another one in every fit.
+        Seed of graph, start, codecs and faults; None: another one in every fit.
     verbose, verbose_interval : int, default=0 and 10
-        1: print how far the fit is, a line every so many iterations; 2: of every iteration.
+        1: print progress, a line every so many iterations; 2: a line every iteration.
     n_threads : int or None, default=None
         Threads of the kernels; results do not depend on it.
 
@@ -112,7 +112,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     n_iter_ : int
         Iterations of the best restart.
     clustering_ : Clustering
-        Everything there is to report, messages included.
+        The full result, messages included.
 
     Examples
     --------
@@ -201,7 +201,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         Parameters
         ----------
         X : array of shape (M, d), data frame or Dataset
-            One row a sample; of a dataset the names of features and the weights of rows are taken.
+            One row per sample; a dataset brings names of features and weights of rows.
         y : ignored
             Present by scikit-learn's convention.
         sample_weight : array of shape (M,), optional
@@ -219,9 +219,11 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         """
         data = self._validate(X, reset=True)
         over_rows = check_choice("split", self.split, SPLITS) == "rows"
-        self._refuse_the_other_split(over_rows)
+        if over_rows and (self.agents is not None or self.hops != 0):
+            raise InputError("agents and hops are for split='features'; with 'rows' give workers")
+        if not over_rows and not (isinstance(self.workers, int) and self.workers == 1):
+            raise InputError("workers are for split='rows'; with 'features' give agents")
         seed = self._seed()
-        names = getattr(self, "feature_names_in_", None)
         sums = self._settings(SumSettings, seed=seed)
         privacy = self._settings(PrivacySettings)
         dtype = np.dtype(np.float64) if privacy.is_asked else data.dtype
@@ -233,7 +235,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         given: Report = {
             "callback": lines,
             "sample_weight": self._weights_of(X, sample_weight),
-            "feature_names": None if names is None else list(names),
+            "feature_names": self._given_names,
         }
         if over_rows:
             held = workers_of(self.workers, len(data))
@@ -257,21 +259,10 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         self.n_iter_ = clustering.n_iter
         return self
 
-    def _refuse_the_other_split(self, over_rows: bool) -> None:
-        """Raise InputError where a parameter belongs to the other split."""
-        if over_rows and (self.agents is not None or self.hops != 0):
-            raise InputError(
-                "agents and hops are about who holds which features; with split='rows' give workers"
-            )
-        if not over_rows and not (isinstance(self.workers, int) and self.workers == 1):
-            raise InputError(
-                "workers are about who holds which rows; with split='features' give agents"
-            )
-
     def _place(
         self, centres: NDArray[np.float64], scaling: Scaling | None, dtype: np.dtype[np.floating]
     ) -> None:
-        """Take centres, and the units of distances, for those of the estimator."""
+        """Set the centres, and the units of distances."""
         self._centres, self._scaling = centres, scaling
         self.cluster_centers_ = centres.astype(dtype)
         self._n_features_out = len(centres)
@@ -339,7 +330,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         return distances
 
     def score(self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
-        """Less the weighted sum of squared distances to the nearest centres: more is better."""
+        """Minus the weighted sum of squared distances to the nearest centres."""
         distances = self._assign(X)[1]
         if sample_weight is not None:
             distances = distances * check_weights(np.asarray(sample_weight), len(distances))

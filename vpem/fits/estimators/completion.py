@@ -25,7 +25,7 @@ from vpem.sums.connect import connect_workers
 from vpem.sums.exchanges import way_of
 from vpem.terms.lowrank.entries import from_matrices, split
 from vpem.terms.lowrank.model import fit_rows
-from vpem.terms.lowrank.observations import EntryLaw, Gaussian, Observations, check_law
+from vpem.terms.lowrank.observations import Gaussian, Observations, check_law
 from vpem.terms.mixture import fill_gaps
 
 Matrix = NDArray[np.float64]
@@ -55,20 +55,20 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
     variance : float, default=1.0
         Of the Gaussian law.
     method : {"auto", "lowrank", "mixture"}, default="auto"
-        What fills the gaps: of several observers, of another law, or where an option of it is
-        given, a matrix of low rank; else that or a mixture, whichever finds held-out entries best.
+        What fills the gaps. "auto": a matrix of low rank with several observers, another law, or
+        an option of it; else that or a mixture, whichever predicts held-out entries best.
     n_components, covariance_type, reg_covar, n_init
         Of a mixture; see `vpem.ImputeSettings`.
     draws : int, optional
-        Of a mixture, so many imputations drawn at random, for Rubin's rules
+        With a mixture: number of multiple imputations, for Rubin's rules
         (``imputation_.completed``).
     n_workers : int, default=1
-        Observers that one matrix's entries are dealt out to.
+        Number of observers that share the entries of one matrix.
     split : {"random", "rows", "features"}, optional
-        How they are: entries at random, or whole rows or columns. Default: at random, of a mixture
-        by rows.
+        How they share them: entries at random, or whole rows or columns. Default: at random, with
+        a mixture by rows.
     copies : {"auto", "observers", "fewest"}, default="auto"
-        Of how many copies of the matrix observers saw parts; see
+        Number of copies of the matrix that observers saw parts of; see
         `vpem.fits.imputation.fit_imputation`.
     scale : {"auto", "none", "standard"}, default="auto"
         Whether columns are standardized before, and results scaled back; Gaussian law only, where
@@ -76,13 +76,13 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
     graph : str, networkx.Graph or vpem.Graph, default="star"
         "star": a server. On any other graph every observer keeps a statistic of its own.
     compress : str, optional
-        Codec of what observers send, such as "qsgd:8bits"; on a graph of the rounds.
+        Codec of what observers send, such as "qsgd:8bits"; on a graph that of the rounds.
     participation : float, default=1.0
         Probability that an observer takes part in an iteration.
     step_size : str, float or callable, default="auto"
         Steps of the statistic.
     batch_size : int, optional
-        Entries that an observer draws of its own in an iteration. Default: all.
+        Entries of its own that an observer draws in an iteration. Default: all.
     variance_reduction : bool, default=False
         VR-FedEM.
     sum : {"server", "tree", "consensus"}, optional
@@ -93,14 +93,14 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
     secure_sum : bool, default=False
         Whether sums are masked: only totals are seen, no party's own terms (`vpem.SumSettings`).
     max_iter : int, optional
-        Most iterations. Default: 1000 where steps are whole, as many more as they are shorter.
+        Maximum number of iterations. Default: 1000 with steps of 1, and more with shorter steps.
     tol : float, optional
-        Stop when the statistic moves by less than this part of its norm, of a mixture the
-        log-likelihood per sample by less. Default: 1e-5, of a mixture 1e-7.
+        Stop when the statistic moves by less than this part of its norm, with a mixture when the
+        log-likelihood per sample changes by less. Default: 1e-5, with a mixture 1e-7.
     verbose, verbose_interval : int, default=0 and 10
-        1: print how far the fit is, a line every so many iterations; 2: of every iteration.
+        1: print progress, a line every so many iterations; 2: a line every iteration.
     random_state : int, Generator, RandomState or None, default=0
-        Deals out entries, draws observers, batches and noise; None: another seed in every fit.
+        Seed of the split, observers, batches and noise; None: another seed in every fit.
 
     Attributes
     ----------
@@ -115,16 +115,16 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
     singular_values_ : ndarray of shape (rank,)
         Of `theta_`.
     log_likelihood_ : float
-        An entry seen, in nats.
+        Per entry seen, in nats.
     n_iter_ : int
         Iterations.
     converged_ : bool
         Whether the statistic came to rest.
     history_ : ndarray
-        Penalized log-likelihood an entry, of the start and after every iteration.
+        Penalized log-likelihood per entry, of the start and after every iteration.
     imputation_ : Imputation or MixtureImputation
-        Everything the fit has to report. Of a mixture there are no factors, `theta_` and singular
-        values; `log_likelihood_` and `history_` are per row.
+        The full result. A mixture has no factors, `theta_` and singular values; `log_likelihood_`
+        and `history_` are per row.
 
     Examples
     --------
@@ -235,7 +235,18 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
             A ValueError, if the data or a parameter cannot be used.
         """
         seed = self._seed()
-        observations = self._observations(X)
+        several = isinstance(X, list | tuple) and len(X) > 0 and np.ndim(X[0]) == 2
+        # Some sparse matrices are mappings, and are for validation to refuse.
+        several |= isinstance(X, Mapping) and not hasattr(X, "shape")
+        if not several and not isinstance(X, Observations):
+            rows = self._validate(X, reset=True)
+            self._dtype = rows.dtype
+            observations = from_matrices(rows.astype(np.float64, copy=False))
+        else:
+            self._dtype = np.dtype(np.float64)
+            if hasattr(self, "feature_names_in_"):
+                del self.feature_names_in_
+            observations = X if isinstance(X, Observations) else from_matrices(X)
         n = observations.n_observers
         if n == 1 and self.n_workers != 1:
             by = self.split or ("rows" if self.method == "mixture" else "random")
@@ -352,34 +363,17 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         check_law(replace(one, source="the rows"), law)
         units = self.imputation_.scaling
         scaled = (rows - units.shift) / units.scale
-        theta = self._row_factors(scaled, seen, law) @ self.imputation_.factors.V.T
-        filled = np.where(seen, rows, law.mean(theta) * units.scale + units.shift)
-        return filled.astype(given.dtype, copy=False)
-
-    def _row_factors(self, rows: Matrix, seen: NDArray[np.bool_], law: EntryLaw) -> Matrix:
-        """Factors of rows, the columns' held: each row a small convex problem."""
-        fit = self.imputation_
-        assert isinstance(fit, Imputation)
-        V = fit.factors.V
-        start = np.zeros((len(rows), fit.rank))
+        # Factors of rows, with those of columns fixed: each row is a small convex problem.
+        fit, V = self.imputation_, self.imputation_.factors.V
         # The columns' factors may be zero in some direction, where the ridge alone decides.
         ridge = max(fit.ridge * fit.n_copies * law.dispersion, 1e-12 * float((V**2).sum()), 1e-300)
         steps = 1 if isinstance(law, Gaussian) else NEWTON_STEPS
-        filled = np.where(seen, rows, 0.0)
-        return fit_rows(law, start, V, filled, ridge, seen.astype(np.float64), steps)
-
-    def _observations(self, X: Any) -> Observations:
-        several = isinstance(X, list | tuple) and len(X) > 0 and np.ndim(X[0]) == 2
-        # Some sparse matrices are mappings, and are for validation to refuse.
-        several |= isinstance(X, Mapping) and not hasattr(X, "shape")
-        if not several and not isinstance(X, Observations):
-            rows = self._validate(X, reset=True)
-            self._dtype = rows.dtype
-            return from_matrices(rows.astype(np.float64, copy=False))
-        self._dtype = np.dtype(np.float64)
-        if hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
-        return X if isinstance(X, Observations) else from_matrices(X)
+        U = fit_rows(
+            law, np.zeros((len(rows), fit.rank)), V, np.where(seen, scaled, 0.0), ridge,
+            seen.astype(np.float64), steps,
+        )  # fmt: skip
+        filled = np.where(seen, rows, law.mean(U @ V.T) * units.scale + units.shift)
+        return filled.astype(given.dtype, copy=False)
 
     def _validate(self, X: Rows, *, reset: bool) -> Floats:
         given = X.X[:] if isinstance(X, Dataset) else X

@@ -1,4 +1,4 @@
-"""What every fitted mixture can do, by scikit-learn's conventions, and where EM starts."""
+"""Methods of fitted mixtures, by scikit-learn's conventions, and starts of EM."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class FittedMixture(DensityMixin, OnGraph):
         return hasattr(self, "mixture_")
 
     def _in_their_precision(self, mixture: Mixture, dtype: np.dtype[np.floating]) -> None:
-        """Take the parameters of a mixture for those of the estimator."""
+        """Set the mixture, and the precision of its parameters."""
         self._dtype = dtype
         self.mixture_ = mixture
 
@@ -108,7 +108,7 @@ class FittedMixture(DensityMixin, OnGraph):
     def _mixture_for(self, name: str) -> Mixture:
         """Return the mixture for an attribute of this name."""
         if not hasattr(self, "mixture_"):
-            raise AttributeError(f"{name} is there after fit")
+            raise AttributeError(f"{name} exists after fit only")
         return self.mixture_
 
     @property
@@ -183,7 +183,7 @@ class FittedMixture(DensityMixin, OnGraph):
         ----------
         X : array of shape (M, d)
         y : array of shape (M,), optional
-            What the rows are known to be.
+            Known labels of the rows.
         sample_weight : array of shape (M,), optional
 
         Returns
@@ -237,7 +237,7 @@ class FittedByEM(FittedMixture):
         if self.init_params is not None:
             if not isinstance(init, str) or init != FitSettings().init:
                 raise InputError(
-                    Setting("init_params"), " is what scikit-learn calls ", Setting("init"),
+                    Setting("init_params"), " is scikit-learn's name of ", Setting("init"),
                     "; give one of them",
                 )  # fmt: skip
             init = STARTS[check_choice("init_params", self.init_params, STARTS)]
@@ -250,7 +250,7 @@ class FittedByEM(FittedMixture):
         return {"init": start} if isinstance(start.init, str) else {"init": start, "n_init": 1}
 
     def _last(self) -> NDArray[np.float64] | None:
-        """Return the last values of the roots, of the fit that is resumed, a row of data."""
+        """Return the last log-likelihoods per sample of the roots of the fit that is resumed."""
         fit = getattr(self, "fit_", None)
         if fit is None:
             return np.array([self.lower_bound_]) if np.isfinite(self.lower_bound_) else None
@@ -258,7 +258,7 @@ class FittedByEM(FittedMixture):
         return last if len(last) else None
 
     def _take(self, fit: Fit, dtype: np.dtype[np.floating]) -> None:
-        """Take what was fitted for the attributes."""
+        """Set the attributes of a fit."""
         self.fit_ = fit
         self._in_their_precision(fit.mixture, dtype)
         self.converged_ = fit.converged
@@ -271,5 +271,5 @@ class FittedByEM(FittedMixture):
     def lower_bounds_(self) -> list[float]:
         """Log-likelihood per sample in the E-step of each iteration, mean over roots."""
         if not hasattr(self, "fit_"):
-            raise AttributeError("lower_bounds_ is there after fit")
+            raise AttributeError("lower_bounds_ exists after fit only")
         return [mean_over_roots(values) / self.fit_.total_weight for values in self.history_]

@@ -34,7 +34,7 @@ from vpem.terms.rows import check_columns
 
 
 class Streamed(FittedByEM):
-    """What an estimator has that goes on from each batch to the next."""
+    """Estimator that goes on from each batch to the next."""
 
     n_iter_: int
     n_batches_seen_: int
@@ -64,10 +64,10 @@ class Streamed(FittedByEM):
     def partial_fit(self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the mixture to the next batch of a stream, by stochastic EM.
 
-        The first batch starts the mixture (`init` and one iteration of EM on it) and settles the
-        graph, the hubs and the units; it should hold many rows a component. The t-th after it moves
-        the statistics by ``(t + 1)^-step_size`` towards its own (Cappe and Moulines 2009). Nothing
-        of a batch is kept but the parameters. After `fit` batches go on from its mixture.
+        The first batch starts the mixture (`init` and one iteration of EM on it) and fixes the
+        graph, the hubs and the units; it should hold many rows per component. The t-th after it
+        moves the statistics by ``(t + 1)^-step_size`` towards its own (Cappe and Moulines 2009).
+        Only the parameters are kept. After `fit` batches go on from its mixture.
 
         Parameters
         ----------
@@ -97,26 +97,26 @@ class Streamed(FittedByEM):
         """
         if self.family is not None:
             raise InputError(
-                "partial_fit takes Gaussian numbers alone: a batch need not have all levels, nor "
-                "show what values are; call fit, or leave family out"
+                "partial_fit takes Gaussian features only: a batch need not have all levels of a "
+                "category; call fit, or leave out family"
             )
         if self.weight_concentration_prior_type is not None:
             raise InputError(
-                "partial_fit does not know how many rows there will be, and against those a prior "
-                "is weighed; call fit, or leave weight_concentration_prior_type out"
+                "partial_fit does not know how many rows there will be, against which a prior is "
+                "weighed; call fit, or leave out weight_concentration_prior_type"
             )
         if self.release_epsilon is not None:
             raise InputError(
-                "partial_fit would pay for every batch, and noise is foretold for all rows "
-                "together; call fit, or leave release_epsilon out"
+                "partial_fit would spend some of the privacy budget for every batch; call fit, or "
+                "leave out release_epsilon"
             )
         size = STEP_SIZE if self.step_size is None else self.step_size
         size = check_number("step_size", size, least=0.5, most=1.0, above=True)
         first = not hasattr(self, "mixture_")
         if not first and not hasattr(self, "fit_"):
             raise InputError(
-                "a stream goes on from a fit of this program, of which a file keeps the model "
-                "alone; call fit with warm_start=True to start from it"
+                "partial_fit goes on from a fit in this process, but a file keeps the model only; "
+                "call fit with warm_start=True to start from it"
             )
         data = self._validate(X, reset=first)
         sample_weight = self._weights_of(X, sample_weight)
@@ -137,8 +137,8 @@ class Streamed(FittedByEM):
             weights = weights[used]
         if not used.all():
             data = data[used]
-        names = getattr(self, "feature_names_in_", None)
-        check_columns(data, names, "give batches in which every feature has a value")
+        advice = "give batches in which every feature has a value"
+        check_columns(data, getattr(self, "feature_names_in_", None), advice)
         n_iter, t = self.n_iter_ + 1, self.n_batches_seen_ + 1
         fit = fit_next(
             replace(self.fit_, mixture=self.mixture_), data, weights, batch=t, exponent=size,
@@ -167,13 +167,13 @@ class VPEM(Streamed):
         of each, ``{"lab": ["ast", "alt"], ...}``: names of the columns of a data frame, or numbers.
         None: one agent holds all, or each holds one where `graph` or `hops` ask for a network.
     graph : None, str, networkx.Graph or vpem.Graph, default=None
-        Who talks to whom. "star", which is also what None is, sums exactly at a server; every other
+        The communication graph. "star", also the default, sums exactly at a server; every other
         graph by consensus.
     hops : int, default=0
         Agents at most this many hops from a root send it their features, once; 0: none do.
     hubs : {"size", "likelihood"}, default="size"
-        Which agents within `hops` share a hub: most of them, or those whose features gain most by
-        being joint, which takes a fit without hops first (`vpem.SumSettings`).
+        Which agents within `hops` share a hub: as many as possible, or those whose features gain
+        most from a joint covariance, which takes a fit without hops first (`vpem.SumSettings`).
     sum : {"server", "tree", "consensus"}, optional
         How they sum. Default: at a server on a star, else by consensus; "tree" is exact on any
         graph.
@@ -186,7 +186,7 @@ class VPEM(Streamed):
     consensus_tol : float, default=1e-6
         Consensus error to reach, where the number of rounds is "auto".
     eigenvalue : {"computed", "estimated"}, default="computed"
-        How the mixing rate becomes known that acceleration needs.
+        How the mixing rate, which acceleration needs, is found.
     compress : str or Codec, optional
         Codec of the messages, such as "natural:12bits" (`vpem.network.codecs.parse_codec`), or one
         of your own (`vpem.Codec`).
@@ -210,7 +210,7 @@ class VPEM(Streamed):
         "negative-binomial", "exponential" and "gamma". Text and categories of a data frame become
         codes; `predict` and the like find levels by name. None: all are Gaussian.
     n_factors : int, default=0
-        Factors that hubs share: features of different hubs may correlate within a component.
+        Factors that hubs share, by which features of different hubs correlate within a component.
     weight_concentration_prior_type : str, optional
         "dirichlet_process" or "dirichlet_distribution": variational Bayes, as
         `sklearn.mixture.BayesianGaussianMixture`; components that the rows do not need end empty,
@@ -218,54 +218,54 @@ class VPEM(Streamed):
         and covariances, as mclust's `priorControl`, and `lower_bound_` is the penalised
         log-likelihood. Default: EM.
     weight_concentration_prior, mean_precision_prior, degrees_of_freedom_prior : float, optional
-        Of that prior; `vpem.FitSettings` says what they are by default.
+        Of that prior; see `vpem.FitSettings` for the defaults.
     prior_covariance : float, optional
-        Prior scale matrix of a hub, in sample covariances of all its rows.
+        Prior scale matrix of a hub, as a multiple of the sample covariance of all rows.
     init : {"random", "k-means++", "kmeans"} or row indices, default="kmeans"
         Where EM starts; see `vpem.fit_vpem`.
     init_params : str, optional
-        What scikit-learn calls `init`: "kmeans", "k-means++", "random" or "random_from_data".
+        scikit-learn's name of `init`: "kmeans", "k-means++", "random" or "random_from_data".
     weights_init, means_init, precisions_init : array-like, optional
         Mixing weights (K,), means (K, d) and inverse covariances to start at, these shaped as
         `precisions_`; `init` finds what is not given.
     n_init : int, default=1
         Restarts; the best is kept.
     floor_fits : {"last", "keep"}, default="last"
-        Whether a restart with components that are singular but for the floor under variances is
-        kept only where all have some, or judged as others are, without a warning.
+        Whether a restart with components that only the floor under variances keeps from being
+        singular is kept only if all have some, or judged like others, without a warning.
     least_rows : float, default=0.5
-        Rows, sums of responsibilities, that every component must have. Below one, a component with
-        fewer is reinitialised, and left out the fourth time; else the smallest is left out, one an
-        iteration.
+        Least number of rows (sum of responsibilities) of every component. If below one, a smaller
+        component is reinitialised, and left out the fourth time; else the smallest is left out, one
+        per iteration.
     tol : float, default=1e-7
         Change of the log-likelihood per sample below which a root proposes to stop.
     max_iter : int, default=1000
-        Most iterations; with `batch_size` most passes over the data. 0: the start alone.
+        Maximum number of iterations, with `batch_size` of passes over the data. 0: the start alone.
     batch_size : int or None, default=None
         Rows of a batch: incremental EM, an M-step after each batch's E-step; see
         `vpem.steps.batches.fit_batches`. None: ordinary EM over all rows.
     step_size : float or None, default=None
-        Exponent in (0.5, 1] of the steps of stochastic EM: with `batch_size` that is run instead of
-        incremental EM. `partial_fit` takes 0.6 for None.
+        Exponent in (0.5, 1] of the steps of stochastic EM, which with `batch_size` takes the place
+        of incremental EM. `partial_fit` takes 0.6 for None.
     accelerate : str or None, default=None
-        Fewer sums to the same end: "squarem" (M-steps extrapolated), "local:8" (up to 8 steps of
+        Fewer sums to the same end: "squarem" (extrapolated M-steps), "local:8" (up to 8 steps of
         each hub between sums), or both with a comma; see `vpem.steps.accelerate`. None: EM.
     reg_covar : float or "auto", default="auto"
-        Added to every variance: "auto" a millionth of each feature's own, a number in the data's
-        units as in scikit-learn.
+        Added to every variance: a millionth of each feature's variance ("auto"), or a number in the
+        data's units, as in scikit-learn.
     scale : {"none", "standard"}, default="none"
         Whether each agent standardizes its features; results stay in the user's units.
     consensus : {"auto", "operator", "rounds"}, default="auto"
         How rounds are computed: the same numbers either way.
     missing : {"refuse", "marginalize"}, default="refuse"
-        What is done where values are missing (NaN): "marginalize" integrates them out, in `fit` and
-        in all later methods.
+        What to do about missing values (NaN): "marginalize" integrates them out, in `fit` and in
+        all later methods.
     warm_start : bool, default=False
         Start from the last fit instead of `init`, and judge convergence by its last iteration.
     random_state : int, Generator, RandomState or None, default=0
-        Seeds the graph, the ties between hubs, and the start; None: another one in every fit.
+        Seed of graph, ties between hubs, and start; None: another one in every fit.
     verbose, verbose_interval : int, default=0 and 10
-        1: print how far the fit is, a line every so many iterations; 2: of every iteration.
+        1: print progress, a line every so many iterations; 2: a line every iteration.
     n_threads : int or None, default=None
         Threads of the kernels.
 
@@ -279,9 +279,9 @@ class VPEM(Streamed):
         Covariances, (K, d, d) and block-diagonal over hubs when full; see
         `vpem.Mixture.assembled_covariances` for the other types. (K, d, d) with factors.
     loadings_ : ndarray of shape (K, d, q)
-        Loadings of the factors, of which there may be none.
+        Loadings of the factors, if there are some.
     precisions_, precisions_cholesky_ : ndarray
-        Inverse covariances and their factors, shaped alike.
+        Inverse covariances and their factors, of the same shape.
     converged_ : bool
         Whether all roots proposed to stop.
     n_iter_ : int
@@ -291,8 +291,8 @@ class VPEM(Streamed):
     lower_bounds_ : list of float
         The same of every iteration.
     history_ : ndarray of shape (iterations, B)
-        Total log-likelihood a iteration and root; the first row belongs to the start. Of a released
-        model there is none, and the bound is nan.
+        Total log-likelihood per iteration and root; the first row belongs to the start. A released
+        model has none, and its bound is nan.
     hubs_ : list of Hub
         Root and agents of each hub.
     graph_ : Graph
@@ -304,8 +304,7 @@ class VPEM(Streamed):
     mixture_ : Mixture
         Parameters hub by hub.
     fit_ : Fit
-        Everything the fit has to report; after `partial_fit` history and messages are those of the
-        last batch.
+        The full result; after `partial_fit` history and messages are those of the last batch.
     n_batches_seen_ : int
         Batches that `partial_fit` has seen; a whole fit before them counts as one.
 
@@ -437,8 +436,8 @@ class VPEM(Streamed):
         Parameters
         ----------
         X : array of shape (M, d), data frame or Dataset
-            One row a sample; of a dataset the names of features and the weights of rows are taken,
-            and agents and graph where the parameters name none.
+            One row per sample; a dataset brings names of features and weights of rows, and agents
+            and graph where the parameters name none.
         y : ignored
             Present by scikit-learn's convention.
         sample_weight : array of shape (M,), optional
@@ -505,21 +504,13 @@ class VPEM(Streamed):
         else:
             graph = self._graph(partition.n_agents, seed)
         settings = self._settings(FitSettings, seed=seed, dtype=data.dtype, **options)
-        names = getattr(self, "feature_names_in_", None)
         privacy = self._settings(PrivacySettings)
         known: dict[str, Any] = {
-            "sample_weight": sample_weight, "feature_names": None if names is None else list(names)
+            "sample_weight": sample_weight, "feature_names": self._given_names, "kinds": kinds
         }  # fmt: skip
         if how.hubs == "likelihood":
             network = connect_by_likelihood(
-                data,
-                graph,
-                partition,
-                how,
-                settings,
-                private=privacy.is_asked,
-                kinds=kinds,
-                **known,
+                data, graph, partition, how, settings, private=privacy.is_asked, **known
             )
         else:
             network = connect(graph, partition, how)
@@ -530,7 +521,6 @@ class VPEM(Streamed):
             settings,
             **known,
             callback=lines,
-            kinds=kinds,
             privacy=privacy,
             labels_for_fit=labels_for_fit,
         )

@@ -54,8 +54,8 @@ def _holders(rows_of: Mapping[Any, Any], n_samples: int) -> NDArray[np.intp]:
         rows = rows.astype(np.intp)
         if rows.size and not 0 <= rows.min() <= rows.max() < n_samples:
             raise InputError(
-                f"worker {name!r} has rows beyond the {n_samples} that there are, which are "
-                f"numbered 0 to {n_samples - 1}"
+                f"worker {name!r} has rows beyond those of the data, which are numbered 0 to "
+                f"{n_samples - 1}"
             )
         taken = rows[holders[rows] >= 0]
         if len(taken) or len(np.unique(rows)) < len(rows):
@@ -63,9 +63,7 @@ def _holders(rows_of: Mapping[Any, Any], n_samples: int) -> NDArray[np.intp]:
             raise InputError(f"row {first} is given twice, last to worker {name!r}")
         holders[rows] = number
     if (holders < 0).any():
-        raise InputError(
-            f"row {int(np.argmin(holders))} is given to no worker; every row must be held by one"
-        )
+        raise InputError(f"row {int(np.argmin(holders))} has no worker; every row needs one")
     return holders
 
 
@@ -83,7 +81,7 @@ class DistributedGaussianMixture(FittedByEM):
         Who holds which rows: that many contiguous nearly equal parts, the worker of each row
         (number or name), the rows of each worker by its name, or the workers themselves.
     graph : str, networkx.Graph or vpem.Graph, default="star"
-        Who talks to whom. "star" sums exactly at a server; every other graph by consensus.
+        The communication graph. "star" sums exactly at a server; every other graph by consensus.
     sum : {"server", "tree", "consensus"}, optional
         How they sum. Default: at a server on a star, else by consensus; "tree" is exact on any
         graph.
@@ -92,7 +90,7 @@ class DistributedGaussianMixture(FittedByEM):
     weights, acceleration, consensus_tol, eigenvalue, consensus
         Of the rounds; see `vpem.VPEM`.
     link_failure, agent_dropout, stragglers : float, default=0.0
-        What fails on a graph; who is silent counts with what was heard of it last.
+        Faults on a graph; the last statistics of silent agents count.
     secure_sum : bool, default=False
         Whether sums are masked: only totals are seen, no party's own terms (`vpem.SumSettings`).
     epsilon, delta, bounds : float, float, str or pair of arrays, optional
@@ -100,8 +98,8 @@ class DistributedGaussianMixture(FittedByEM):
         (`vpem.PrivacySettings`). There is no log-likelihood then, ``max_iter`` iterations are
         taken, by default 10, and the noise comes from the system, not from ``random_state``.
     colluding : int, optional
-        With ``epsilon`` and ``secure_sum``: workers who may put together what they know of the
-        noise; the others' must do without theirs. Default: 1.
+        With ``epsilon`` and ``secure_sum``: number of workers that may collude, without whose noise
+        that of the others must do. Default: 1.
     covariance_type : str, default="full"
         "full", "diag", "spherical", "tied", "tied-diag" or "tied-spherical".
     weight_concentration_prior_type : str, optional
@@ -111,9 +109,9 @@ class DistributedGaussianMixture(FittedByEM):
         and covariances, as mclust's `priorControl`, and `lower_bound_` is the penalised
         log-likelihood. Default: EM.
     weight_concentration_prior, mean_precision_prior, degrees_of_freedom_prior : float, optional
-        Of that prior; `vpem.FitSettings` says what they are by default.
+        Of that prior; see `vpem.FitSettings` for the defaults.
     prior_covariance : float, optional
-        Prior scale matrix of a hub, in sample covariances of all its rows.
+        Prior scale matrix of a hub, as a multiple of the sample covariance of all rows.
     init : {"random", "k-means++", "kmeans"} or row indices, default="kmeans"
         Where EM starts.
     batch_size, step_size, accelerate
@@ -253,7 +251,7 @@ class DistributedGaussianMixture(FittedByEM):
         Parameters
         ----------
         X : array of shape (M, d), data frame or Dataset
-            One row a sample; of a dataset the names of features and the weights of rows are taken.
+            One row per sample; a dataset brings names of features and weights of rows.
         y : ignored
             Present by scikit-learn's convention.
         sample_weight : array of shape (M,), optional
@@ -274,25 +272,18 @@ class DistributedGaussianMixture(FittedByEM):
         data = self._validate(X, reset=True)
         seed = self._seed()
         workers = workers_of(self.workers, len(data))
-        network = connect_workers(
-            self._graph(workers.n_workers, seed),
-            self._settings(SumSettings, seed=seed),
-        )
-        names = getattr(self, "feature_names_in_", None)
+        graph = self._graph(workers.n_workers, seed)
+        network = connect_workers(graph, self._settings(SumSettings, seed=seed))
         privacy = self._settings(PrivacySettings)
+        dtype = np.float64 if privacy.is_asked else data.dtype
         lines = self._lines()
         fit = fit_em(
             data,
             workers,
             network,
-            self._settings(
-                FitSettings,
-                seed=seed,
-                dtype=np.float64 if privacy.is_asked else data.dtype,
-                **self._start(data),
-            ),
+            self._settings(FitSettings, seed=seed, dtype=dtype, **self._start(data)),
             sample_weight=self._weights_of(X, sample_weight),
-            feature_names=None if names is None else list(names),
+            feature_names=self._given_names,
             callback=lines,
             privacy=privacy,
         )
@@ -329,7 +320,7 @@ class FedEM(FittedMixture):
     init : {"random", "k-means++", "kmeans"} or row indices, default="kmeans"
         Where FedEM starts.
     step_size : str, float or callable, default="auto"
-        "auto": 1 where nothing is noisy, else what noise allows; "constant:g", "decreasing:g,a"
+        "auto": 1 without noise, else what noise allows; "constant:g", "decreasing:g,a"
         (``g k^-a``), a number, or a function of the iteration.
     participation : float, default=1.0
         Probability that a worker is active in an iteration.
@@ -341,28 +332,28 @@ class FedEM(FittedMixture):
     inner : int or None, default=None
         Iterations of its outer loops.
     memory : {"first", "zero", "none"}, default="first"
-        What the workers' memories start from.
+        Start of the workers' memories.
     alpha : float or None, default=None
         Step of the memories; None: ``1 / (1 + omega)`` of the codec.
     weighting : {"rows", "workers"}, default="rows"
-        What a mean over workers counts alike.
+        Whether rows or workers have equal weights in a mean over workers.
     covariance_type : str, default="full"
         "full", "diag", "spherical", "tied", "tied-diag" or "tied-spherical".
     known_covariance : array or None, default=None
         Covariances that are not estimated, (d, d) with "tied" or (K, d, d) with "full".
     max_iter : int or None, default=None
-        Most iterations; None: 1000 where steps are whole, as many more as they are shorter.
+        Maximum number of iterations; None: 1000 with steps of 1, and more with shorter steps.
     n_epochs : float or None, default=None
-        Most epochs.
+        Maximum number of epochs.
     tol : float, default=1e-10
         Squared norm of the mean correction, relative to the statistic's, at which to stop. Where
-        noise stays (of batches, or without memories) a run of constant steps ends besides when
-        noise is all that moves the statistic. 0: never.
+        noise stays (of batches, or without memories) a run of constant steps also stops when only
+        noise moves the statistic. 0: never.
     reg_covar, floor, scale
         As for `vpem.fits.fedem.fit_fedem`.
     missing : {"refuse", "marginalize"}, default="refuse"
-        What is done where values are missing (NaN): "marginalize" integrates them out, in `fit` and
-        in everything else.
+        What to do about missing values (NaN): "marginalize" integrates them out, in `fit` and in
+        all later methods.
     sum : {"server", "tree", "consensus"}, optional
         How they sum. Default: at a server on a star, else by consensus; "tree" is exact on any
         graph.
@@ -373,9 +364,9 @@ class FedEM(FittedMixture):
     record_every : int, default=1
         Iterations from one record of the history to the next.
     random_state : int, Generator, RandomState or None, default=0
-        Seeds everything that is drawn; None: another one in every fit.
+        Seed of everything that is drawn; None: another one in every fit.
     verbose, verbose_interval : int, default=0 and 10
-        1: print how far the fit is, a line every so many iterations; 2: of every iteration.
+        1: print progress, a line every so many iterations; 2: a line every iteration.
     n_threads : int or None, default=None
         Threads of the kernels.
 
@@ -400,7 +391,7 @@ class FedEM(FittedMixture):
     lower_bound_ : float
         Log-likelihood per sample of the mixture.
     workers_, graph_, fit_
-        Who held which rows, who talked to whom, and all there is to report.
+        Who held which rows, the communication graph, and the full result.
 
     Examples
     --------
@@ -494,7 +485,7 @@ class FedEM(FittedMixture):
         Parameters
         ----------
         X : array of shape (M, d), data frame or Dataset
-            One row a sample; of a dataset the names of features and the weights of rows are taken.
+            One row per sample; a dataset brings names of features and weights of rows.
         y : ignored
             Present by scikit-learn's convention.
         sample_weight : array of shape (M,), optional
@@ -519,21 +510,16 @@ class FedEM(FittedMixture):
         graph = self._graph(workers.n_workers, seed)
         # Rounds among neighbours are compressed themselves; elsewhere FedEM's corrections are.
         central = way_of(graph, self._settings(SumSettings, compress=None)) != "consensus"
-        of_rounds = None if central else self.compress
-        names = getattr(self, "feature_names_in_", None)
+        of_rounds, own = (None, self.compress) if central else (self.compress, None)
         lines = self._lines()
         fit = fit_fedem(
             data,
             workers,
             connect_workers(graph, self._settings(SumSettings, seed=seed, compress=of_rounds)),
-            self._settings(
-                FedMixtureSettings,
-                seed=seed,
-                compress=self.compress if central else None,
-            ),
+            self._settings(FedMixtureSettings, seed=seed, compress=own),
             sample_weight=self._weights_of(X, sample_weight),
             known_covariance=self.known_covariance,
-            feature_names=None if names is None else list(names),
+            feature_names=self._given_names,
             callback=lines,
         )
         if lines is not None:
@@ -552,8 +538,6 @@ class FedEM(FittedMixture):
         self.lower_bound_ = fit.log_likelihood
         return self
 
-    def fit_predict(  # type: ignore[override]
-        self, X: Rows, y: Any = None
-    ) -> NDArray[np.intp]:
+    def fit_predict(self, X: Rows, y: Any = None) -> NDArray[np.intp]:  # type: ignore[override]
         """Fit the mixture and return the most responsible component of each row, shape (M,)."""
         return self.fit(X, y).predict(X)
