@@ -180,19 +180,13 @@ def _digest(text: NDArray[np.uint8], pools: dict[str, Labels]) -> str:
 
 
 def part_of(path: PathLike) -> Path:
-    """Return what a state is written to before it takes the place of the one before.
-
-    Always the same name: what a killed process has left is used by the next.
-    """
+    """Return where a state is written first: one name, so that leftovers of a killed process go."""
     target = Path(os.path.realpath(path))
     return target.parent / f".{target.name}.part"
 
 
 def write_state(path: PathLike, state: State, keep: PathLike | None = None) -> None:
-    """Write a state in place of the one before, which goes to ``keep``, all or nothing.
-
-    See the head of this module for what a state holds; TypeError for anything else.
-    """
+    """Write a state (see the module) in place of the one before, which goes to ``keep``; atomic."""
     writer = _Writer()
     structure = json.dumps(writer.plain(state), allow_nan=False, separators=(",", ":"))
     text = np.frombuffer(structure.encode("utf-8"), dtype=np.uint8)
@@ -288,8 +282,7 @@ def hold(path: Path, owner: object) -> Callable[[], object]:
     """Keep other processes from a file while ``owner`` lives, or until what is returned is called.
 
     FileError where another has it. The lock is the system's, on a file beside, and ends with the
-    process however that ends. Nobody is kept away where there are no such locks: on Windows, and on
-    some network file systems.
+    process. Where there are no such locks (Windows, some network file systems) all get in.
     """
     target = check_writable(path, force=True)
     beside = target.with_name(f".{target.name}.lock")
@@ -486,11 +479,7 @@ class FileSaver:
 
 
 def describe_run(recipe: str, X: Any, row_weights: Any, network: Any, **options: Any) -> State:
-    """Describe a run by what must be the same when it goes on.
-
-    That is the algorithm, the data, the weights (M,), the network, and all other ``options``, of
-    which ``init`` may be rows, a mixture or centres.
-    """
+    """Describe by algorithm, data, weights (M,), network and options what must stay on resuming."""
     options["init"] = start_facts(options.get("init"))
     if "reg_covar" in options:
         # States of older runs are in the data's units.

@@ -60,9 +60,8 @@ def read_data(
 
     Values are not checked for being finite (`vpem.checks.check_finite`). ``left_out`` of the result
     has the columns of a plain table that are no features, with the reason. Where families are given
-    text is codes, whose families `vpem.files.families.settle` decides. Where two copies of the
-    values would exceed ``memory_limit``, those of HDF5 stay on disk, as a `FileMatrix`, and tables
-    are refused.
+    text is codes (see `vpem.files.families.settle`). Where two copies of the values exceed
+    ``memory_limit``, HDF5 stays on disk, as a `FileMatrix`, and tables are refused.
     """
     precision = check_dtype(dtype)
     table = given = TableSettings.of(table)
@@ -264,9 +263,9 @@ def settle_labels(
 ) -> SomeLabels | None:
     """Return labels that were read with the data, or read them from a file of their own.
 
-    Rows of the files of ``data`` follow one another and are called ``ids`` (M,). A file of labels,
-    one for each row or with an id each, is looked for from ``folder``; InputError if there is
-    neither such a column nor a file that goes with the rows.
+    Rows of the files of ``data`` follow one another and are called ``ids`` (M,). A file of labels
+    (one a row, or with ids) is looked for from ``folder``; InputError if there is neither a column
+    nor a file that goes with the rows.
     """
     setting = table.labels_for_fit
     if setting is None or of_data is not None:

@@ -93,10 +93,9 @@ def as_weights(values: ArrayLike, n_samples: int, source: str) -> NDArray[np.flo
 def read_weights(
     file: h5py.File, name: str | None, n_samples: int, stored: bool = True, needed: bool = True
 ) -> NDArray[np.float64] | None:
-    """Return weights (n_samples,) from a one-dimensional dataset of a file.
+    """Return the weights (n_samples,) ``name`` of a file; None: by default none, if not ``needed``.
 
-    Where no name is given, those that datasets call ``sample_weight`` are taken if ``stored``. None
-    where there are none, unless a name is given and ``needed``.
+    Without a name, `STORED` is taken if ``stored``.
     """
     if name is None:
         if not stored or find(file, STORED) is None:
@@ -217,8 +216,7 @@ class Home:
     def columns(self, found: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         """Return a table of all its rows: what they are called, and what was found of them.
 
-        Of each array (M,), by rows as they were joined, columns (m,) are masked where a row took no
-        part.
+        Columns (m,) of arrays (M,), by joined rows, are masked where a row took no part.
         """
         numbers = np.arange(len(self.places)) if self.counted is None else self.counted
         called = ("row", numbers) if self.ids is None else ("id", self.ids)

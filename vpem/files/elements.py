@@ -86,9 +86,8 @@ class Json(Field):
 def read_elements(group: h5py.Group, schema: Elements, **sizes: int) -> State:
     """Read all that a schema has, and check each element before it is used.
 
-    ``sizes`` are those known by name. The result has the names of the schema, those of attributes
-    without the ``@``: arrays as float64 or int64, strings as tuples, None for what may be absent
-    and is.
+    ``sizes`` are those known by name. The result has the names of the schema, without ``@``: arrays
+    as float64 or int64, strings as tuples, None for what is absent and may be.
     """
     found: State = {}
     for name, field in schema.items():
@@ -107,10 +106,7 @@ def read_elements(group: h5py.Group, schema: Elements, **sizes: int) -> State:
 
 
 def check_written(path: str | os.PathLike[str], schema: Elements, **values: object) -> None:
-    """Check objects that a file will hold as JSON text against the schema it will be read by.
-
-    Raises InputError that names the first key with a wrong value, what it must be, and what it is.
-    """
+    """Check objects against the schema they will be read by; InputError names the first fault."""
     for name, value in values.items():
         # As it will be read: JSON has one kind of list, and names that are text.
         read = json.loads(json.dumps(value, allow_nan=False))

@@ -92,10 +92,7 @@ def example_path(name: str) -> Path:
 
 
 def copy_example(name: str, target: PathLike, force: bool = False) -> None:
-    """Copy a dataset of `EXAMPLES`, all or nothing.
-
-    Mixtures are written as a table where ``target`` ends with .csv: the features, then the labels.
-    """
+    """Copy a dataset of `EXAMPLES`, all or nothing; to a .csv file as features, then labels."""
     source = example_path(name)
     if ending_of(source) == ".csv":
         if ending_of(target) not in (".csv", ""):
@@ -114,10 +111,7 @@ def copy_example(name: str, target: PathLike, force: bool = False) -> None:
 
 
 def copy_all(folder: PathLike, force: bool = False) -> None:
-    """Copy all datasets, with their sources and licences, into a folder, which is made if missing.
-
-    Nothing is written if any file exists and ``force`` is False.
-    """
+    """Copy all datasets and licences into a folder; nothing if a file exists, unless ``force``."""
     home = Path(folder)
     names = [*(example.file for example in EXAMPLES.values()), "README.md"]
     with new_folder(home):

@@ -39,10 +39,7 @@ class FamilyChoice:
 
     @classmethod
     def of(cls, value: Any, names: Sequence[str] | None = None) -> FamilyChoice | None:
-        """Read what is said: "poisson", "auto", "lab=t,sex=categorical", a mapping, or a list.
-
-        A list has a family for each of ``names`` (d,). None says nothing.
-        """
+        """Read "auto", "lab=t,sex=categorical", a mapping, or a list (one of ``names`` each)."""
         if value is None or isinstance(value, FamilyChoice):
             return value
         if isinstance(value, Mapping):
@@ -211,7 +208,7 @@ class AsRead:
     def settled(
         self, words: Sequence[str], lenient: bool = False
     ) -> tuple[list[Any], Kinds | None]:
-        """Return the values and the families that ``words`` say; None: all are Gaussian.
+        """Return the values and the families that ``words`` say; None: all Gaussian.
 
         If ``lenient`` a category may have as many levels as rows, as in a few rows for a model.
         """

@@ -59,10 +59,7 @@ OPEN: dict[str, OpenData] = {
 
 
 def digest(content: bytes) -> str:
-    r"""Return the SHA-256 of a text whose lines end with ``\n``, the last one without.
-
-    Copies of one CSV file differ by what ends their lines.
-    """
+    """Return the SHA-256 of a CSV file, whatever ends its lines."""
     return hashlib.sha256(_lines(content)).hexdigest()
 
 

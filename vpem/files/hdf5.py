@@ -141,8 +141,7 @@ def write_column(group: h5py.Group, name: str, values: Labels) -> None:
 def check_writable(path: PathLike, force: bool = False, kind: str | None = None) -> Path:
     """Return the file that `atomic_write` would replace or create, before results are computed.
 
-    Links are followed. ``kind`` is one of `vpem.files.temporaries.ENDINGS`, and no other may have
-    the ending.
+    Links are followed. The ending must be one of a ``kind`` of `vpem.files.temporaries.ENDINGS`.
     """
     if not os.fspath(path):
         raise FileError("the name of the output file is empty")
@@ -262,10 +261,7 @@ def open_file(path: PathLike) -> h5py.File:
 
 @contextmanager
 def open_read(path: PathLike) -> Iterator[h5py.File]:
-    """Open an HDF5 file for reading through the functions of this module.
-
-    Where h5py fails on a part of the file that no check foresaw, that is a FileError too.
-    """
+    """Open an HDF5 file to read; FileError too where h5py fails on what no check foresaw."""
     try:
         with open_file(path) as file:
             number = _number(file)
@@ -313,8 +309,7 @@ def spend(dataset: h5py.Dataset, n_bytes: int, where: str) -> None:
 def find(group: h5py.Group, name: str) -> Any:
     """Return the member of ``group`` called ``name`` (a path), or None if there is none.
 
-    Only hard links are followed: others lead out of the file, in circles, or through more names
-    than anybody could have written.
+    Only hard links are followed: others lead out of the file, in circles, or through endless names.
     """
     import h5py
 
@@ -369,10 +364,7 @@ def _names(group: h5py.Group, most: int) -> list[str]:
 
 
 def list_datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
-    """Return the datasets that a file holds itself, by path; each object once, by one path.
-
-    Only the first `MOST_LISTED` links are looked at.
-    """
+    """Return a file's own datasets, by path, each once; of the first `MOST_LISTED` links."""
     import h5py
 
     found: dict[str, h5py.Dataset] = {}
@@ -441,8 +433,7 @@ def read_array(
 ) -> NDArray[Any]:
     """Read a numeric dataset after checking its NumPy kinds, dimensions and size.
 
-    In ``shape`` None stands for any length. The result is C-contiguous, in native byte order, and
-    no wider than a double.
+    In ``shape`` None is any length. The result is C-contiguous, native, and no wider than a double.
     """
     where = place_of(group, name)
     dataset = _dataset(group, name)
@@ -577,10 +568,7 @@ def read_shape(item: h5py.Group | h5py.Dataset, name: str) -> tuple[int, int] | 
 
 
 def check_encoding(file: h5py.File, expected: str, version: str) -> str | None:
-    """Return the ``encoding-type`` of a file, or None if it has none.
-
-    FileError unless it is ``expected``, of this or an earlier major ``version``.
-    """
+    """Return the ``encoding-type`` or None; FileError if not ``expected``, or of a newer major."""
     found = read_attribute(file, "encoding-type")
     if found is not None and found.startswith("vpem-") and found != expected:
         raise FileError(f"{file.filename} is a {found} file, not a {expected} file")

@@ -34,10 +34,7 @@ VERSION = "0.1.0"
 
 
 def parse_json(text: str, deepest: int = DEEPEST) -> Any:
-    """Return what JSON text stands for.
-
-    ValueError for numbers that are not finite, keys that an object has twice, and deeper nesting.
-    """
+    """Return what JSON text is; ValueError for NaN or infinity, repeated keys, deep nesting."""
     too_deep = ValueError(f"lists and objects are nested more than {deepest} deep")
     try:
         found = json.loads(
@@ -143,10 +140,7 @@ def read_toml(path: PathLike) -> Report:
 
 
 def parse_toml(text: str, path: PathLike) -> Report:
-    """Return what TOML text stands for, brackets and keys nested at most `DEEPEST` deep.
-
-    Lines end with newlines; messages name ``path``.
-    """
+    """Return what TOML text, with lines ended by newlines, is: nested `DEEPEST` deep at most."""
     depth = dots = 0
     for part in PARTS.finditer(text):
         mark = part["mark"]

@@ -36,10 +36,7 @@ class Recoding:
 
     @classmethod
     def names(cls, have: Sequence[str], among: Sequence[str]) -> Recoding:
-        """Return that by which codes of some names become those of the same names among others.
-
-        Names that read as numbers are the same where the numbers are.
-        """
+        """Return how codes of names become those of the same names, or numbers, among others."""
         place = {_number_or(name): code for code, name in enumerate(among)}
         place |= {name: code for code, name in enumerate(among)}
         found = [place.get(name, place.get(_number_or(name), np.nan)) for name in have]
@@ -68,9 +65,8 @@ def in_levels(
 ) -> tuple[Any, dict[int, tuple[int, list[str]]]]:
     """Return a matrix whose codes stand for a model's levels, found by name; NaN for other levels.
 
-    ``have`` names what codes stand for, column by column; the numbers of other columns are called
-    as they are written. Also returned, by column: how many values have no level, and some of their
-    names.
+    ``have`` names the levels of coded columns; numbers of other columns are called as they are
+    written. Also returned, by column: how many values have no level, and some of their names.
     """
     changes = {}
     for j, names in levels.items():
@@ -123,10 +119,7 @@ def distinct(
     source: str,
     lenient: bool = False,
 ) -> dict[int, Values]:
-    """Return the different values of some columns, increasing, without what is missing.
-
-    The data (m, d) may lie in several files. If ``lenient``, there may be as many values as rows.
-    """
+    """Return values of some columns of (m, d) parts, increasing; ``lenient``: any number."""
     found: dict[int, Values] = {j: np.empty(0) for j in columns}
     there = dict.fromkeys(columns, 0)
     for start, part in (block for X in parts for block in row_blocks(X)):

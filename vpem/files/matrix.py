@@ -119,10 +119,7 @@ class FileRows:
         return buffer
 
     def read(self, rows: slice) -> Floats:
-        """Rows of one run, shape (m, d), C-contiguous; the run after it is read meanwhile.
-
-        They are there until rows of another run are read.
-        """
+        """Rows of one run (m, d), valid until another is read; the next is read meanwhile."""
         whole = slice(0, self.n_samples)
         run = _piece_of(whole, self.step, rows)
         # After the last run the first comes again, for the next sweep.
@@ -511,10 +508,7 @@ class FileMatrix(Shaped):
 def check_kept_beside(
     X: Floats | FileMatrix, needed: int, what: str, *instead: str | Setting
 ) -> None:
-    """Raise InputError where a fit keeps more bytes beside its data than their memory limit allows.
-
-    ``instead`` says what else can be done, of data with a limit.
-    """
+    """Raise InputError where a fit keeps more beside data than the limit; ``instead``: remedies."""
     check_memory(needed, what)
     if isinstance(X, FileMatrix):
         limit = available_memory() if X.memory_limit is None else X.memory_limit

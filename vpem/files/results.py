@@ -160,7 +160,7 @@ class StoredClustering(Shown, facts="{centres.shape[0]:cluster}, {centres.shape[
     ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """Return the nearest centre (M,) of each row, the first of several, and its distance (M,).
 
-        Columns of ``X`` (M, d) are in the order of ``feature_names``, distances in the units of
+        Columns of ``X`` (M, d) are those of ``feature_names``; distances are in units of
         ``scaling``.
         """
         scaling = self.scaling or Scaling.none(self.centres.shape[1])

@@ -35,14 +35,13 @@ def simulate(
     """Draw a dataset from a random mixture with a chosen overlap; the truth is returned beside it.
 
     The overlap is the Bayes error of the mixture: the probability that the most probable component
-    of an example, under the true parameters, is not the one it was drawn from,
-    ``E[1 - max_k P(k | x)]``. Means lie in random directions, and covariances are full: a random
-    common shape, bent a little differently for each component. One scale moves the means apart
-    (and, up to 1, makes the covariances different); bisection finds the scale with this
-    error, estimated at the same seeded points for every candidate.
+    of an example, under the true parameters, is not the one it was drawn from, ``E[1 - max_k P(k |
+    x)]``. Means lie in random directions, and covariances are full: a random common shape, bent a
+    little differently for each component. One scale moves the means apart (and, up to 1, makes the
+    covariances different); bisection finds the scale with this error, estimated at the same seeded
+    points for every candidate.
 
-    Truth: ``weights`` (K,), ``means`` (K, d), ``covariances`` (K, d, d), ``overlap`` () as
-    estimated.
+    Truth: ``weights`` (K,), ``means`` (K, d), ``covariances`` (K, d, d), estimated ``overlap`` ().
     """
     n_samples = check_int("n_samples", n_samples, least=1)
     n_features = check_int("n_features", n_features, least=1)

@@ -249,10 +249,7 @@ def _chunks(dataset: h5py.Dataset, where: str) -> list[h5py.h5d.StoreInfo]:
 
 
 def lengths_of_strings(dataset: h5py.Dataset, where: str) -> Lengths | None:
-    """Yield runs of the lengths in bytes of variable-length strings, which stand at the references.
-
-    None instead where these are packed so that lengths cannot be read.
-    """
+    """Yield runs of lengths (bytes) of strings, found at their references; None if packed."""
     width = _width(dataset)
     if dataset.chunks is not None:
         if set(codes_of(dataset)) - {DEFLATE, SHUFFLE, FLETCHER32}:

@@ -89,11 +89,7 @@ class TableSettings(Settings, heading="Data"):
         return tuple(str(word) for word in words_in("na", self.na))
 
     def with_defaults_of(self, other: TableSettings) -> TableSettings:
-        """Return the record with values of another in place of all that are defaults here.
-
-        A mark that has another meaning here is not taken over, as a point between thousands where
-        the point is the decimal mark now.
-        """
+        """Return the record with another's values in place of defaults, but for clashing marks."""
         if other.labels_for_fit is not None and not isinstance(self, LabelledTable):
             return self.into(LabelledTable).with_defaults_of(other)
         changes = {
@@ -126,10 +122,7 @@ COLUMNS = (*LISTS, "id_column", "label_column", "worker_column")
 def settings_in(
     content: Mapping[str, Any], where: str, keys: Mapping[str, str] | None = None
 ) -> TableSettings:
-    """Return the settings that a file has, whatever it holds.
-
-    ``where`` is the file, for messages; ``keys`` are its own names of settings, where they differ.
-    """
+    """Return the settings of a file ``where``, whose own names for them are ``keys``."""
     for name, value in content.items():
         _check_type(name, value, f"{where}: {(keys or {}).get(name, name)}")
     try:

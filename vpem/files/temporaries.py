@@ -61,8 +61,8 @@ def _has_ended(process: int, begun: str) -> bool:
 def temporary_beside(target: Path, mode: int = 0o666) -> Iterator[Path]:
     """Make an empty file in the folder of ``target``, with its ending; remove it at the end.
 
-    ``mode`` says who may read and write it, less the umask. Nothing is removed if it was moved
-    meanwhile. Temporary files there of processes of this machine that have ended are removed.
+    ``mode`` (less the umask) says who may read and write it. It stays if it was moved meanwhile.
+    Temporary files there of ended processes of this machine are removed.
     """
     machine, begun = _machine(), _begun(os.getpid())
     with suppress(OSError):
@@ -122,8 +122,7 @@ MARGIN = 1 << 26
 def spooled() -> Iterator[Path]:
     """Write standard input to a temporary file, which is there inside the block.
 
-    It may be as large as half of the machine's memory, into which it will be read, and as the
-    folder for temporary files has room for.
+    It may be as large as half of the memory, and as the folder for temporary files has room for.
     """
     if sys.stdin is None or sys.stdin.isatty():
         raise InputError("'-' stands for standard input, but nothing is piped in; name a file")

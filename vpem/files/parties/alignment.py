@@ -59,11 +59,7 @@ class Alignment:
     by_position: bool = False  # nothing but their places says which rows belong together
 
     def describe(self) -> Report:
-        """Return what became of whose rows, as plain values.
-
-        Complete are rows that every party has; of each party's file, lost are rows that are not
-        used, and absent those of the M that it lacks.
-        """
+        """Return whose rows are complete, lost (not used) and absent (of the M), for JSON."""
         return {
             "level": self.level,
             "join": "outer" if self.keep_missing else "inner",
@@ -156,10 +152,7 @@ def align(
 
 
 def read_key(path: str | os.PathLike[str]) -> bytes:
-    """Read the key that all parties share, without white space at its ends.
-
-    InputError if it is short or monotonous; ``openssl rand -hex 32`` makes a good one.
-    """
+    """Read the key that all parties share, stripped; InputError if it is short or monotonous."""
     with open_regular(check_readable(path)) as file:
         key = file.read(1 << 20).strip()
     if len(key) < SHORTEST_KEY:
@@ -178,9 +171,8 @@ def read_key(path: str | os.PathLike[str]) -> bytes:
 def read_ids(ids: Labels | int, name: str, level: str | None) -> tuple[Tokens | None, Report]:
     """Return a party's ids (m,) as bytes, stripped and composed (NFC), and what others may know.
 
-    These facts are the number of rows, the kind of ids, how many were respelled so, and the row of
-    the first that was. InputError names rows, never ids; they must differ where a ``level`` matches
-    them.
+    That is the number of rows, the kind of ids, how many were respelled, and the first such row.
+    InputError names rows, never ids; they must differ where a ``level`` matches them.
     """
     if isinstance(ids, int):
         return None, {"rows": ids, "kind": "none", "respelled": 0, "first": 0}
@@ -243,10 +235,7 @@ def checksum(tokens: Tokens, salt: bytes) -> str:
 
 
 def match(tokens: Sequence[Tokens]) -> tuple[list[Any], int | None]:
-    """Match the rows that all have: places (M,) in what each party sent, in the first's order.
-
-    Also returned: a party that has nothing in common with those before it, or None.
-    """
+    """Match the rows that all have: places (M,) in what each sent; and a party alone in its ids."""
     own = tokens[0]
     order = np.argsort(own)
     ordered = own[order]

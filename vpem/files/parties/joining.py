@@ -132,10 +132,7 @@ def cut(
 
 
 def file_stems(names: tuple[str, ...]) -> list[str]:
-    """Return names of files, without their ends, for names of agents; they must stay different.
-
-    What is no letter, digit or one of ``.+-_`` becomes ``_``.
-    """
+    """Return different names of files for agents: all but letters, digits and ``.+-_`` is ``_``."""
     stems = [re.sub(r"[^\w.+-]+", "_", name).strip("._") or "_" for name in names]
     folded = [stem.casefold() for stem in stems]
     for place, stem in enumerate(folded):
@@ -149,10 +146,7 @@ def file_stems(names: tuple[str, ...]) -> list[str]:
 
 
 def check_own_ids(holdings: Sequence[Holding], level: str | None, apart: bool) -> None:
-    """Raise InputError where ids of parties that are all here keep rows from being aligned.
-
-    ``apart`` says whether other organisations hold others of these.
-    """
+    """Raise InputError where ids here cannot be aligned; ``apart``: organisations differ."""
     for holding in holdings:
         _check_left_out(holding, level)
     names = [holding.party.name for holding in holdings]
@@ -196,10 +190,7 @@ def align_parties(
     keep_missing: bool = False,
     holders: Placement | None = None,
 ) -> Alignment:
-    """Agree on the rows that belong together; see `vpem.files.parties.alignment.align`.
-
-    Every holder reads the ``key`` for level hmac from this file.
-    """
+    """Align rows (`vpem.files.parties.alignment.align`); every holder reads the ``key`` of hmac."""
     holders = holders or Placement.here(len(parties))
     if level != "hmac" and key is not None:
         raise InputError("a key is for align hmac only; leave it out")
@@ -260,10 +251,7 @@ def refuse_shared(
     columns: Sequence[Sequence[str]],
     able: Callable[[str], bool] = lambda _: False,
 ) -> None:
-    """Raise InputError where rows go together by their places, and parties share a column.
-
-    ``parties`` are their names, and ``able`` says whether a column tells all rows apart.
-    """
+    """Raise InputError where parties share a column; ``able``: whether it tells all rows apart."""
     known = [set(own) - set(default_names(len(own))) for own in columns]
     times = Counter(name for own in known for name in own)
     shared = [name for own in columns for name in own if times[name] > 1]

@@ -254,10 +254,7 @@ def read_observed(party: Party, weight: str | None, tell: Tell | None) -> Observ
 
 
 def _naming(holding: Holding, values: NDArray[np.float64]) -> dict[str, NDArray[np.float64] | None]:
-    """Return the columns of a matrix that say which row is which, with values if they have some.
-
-    They are features without a gap that hardly are measurements, and what was left out as such.
-    """
+    """Return columns that name rows: features without gaps, with values, or left out, without."""
     of_rows = {*GUESSED, NEARLY, "ids that repeat"} - {CLASSED}
     numbered = default_names(len(holding.feature_names))
     found: dict[str, NDArray[np.float64] | None] = {

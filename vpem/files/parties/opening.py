@@ -107,10 +107,7 @@ class Holding:
         return np.result_type(*(part.dtype for part in self.parts))
 
     def fill(self, out: Floats, rows: NDArray[np.intp] | None = None) -> None:
-        """Copy rows into ``out`` (M, d_n), reading each file once from its beginning to its end.
-
-        ``rows`` (M,) are their numbers, of which -1 becomes a row of NaN; by default all in order.
-        """
+        """Copy rows (M,), by default all, into ``out`` (M, d_n) in one pass; -1 becomes NaN."""
         chosen = np.arange(self.n_samples) if rows is None else rows
         places = np.argsort(chosen, kind="stable")
         ordered = chosen[places]
@@ -229,11 +226,7 @@ def open_parties(
     weights: str | None = None,  # column, or dataset of HDF5; None: no weights are read
     tell: Tell | None = None,
 ) -> dict[int, Holding]:
-    """Open the files of the parties held here, by number; those of others are not touched.
-
-    A file that cannot be read raises the same VpemError in every process. ``tell`` is given what
-    was read of each file.
-    """
+    """Open the files of the parties held here; all processes raise the same VpemError."""
     how: dict[str, Any] = {"keep_constant": keep_constant, "weights": weights, "tell": tell}
     return for_each(
         holders or Placement.here(len(parties)),
@@ -251,10 +244,7 @@ def open_party(
     tell: Tell | None = None,
     on_disk: bool = False,
 ) -> Holding:
-    """Open one party's files, here; see `open_parties`.
-
-    Values of HDF5 files are looked at by the fit, unless their `gaps`, ``on_disk``, are needed.
-    """
+    """Open one party's files (`open_parties`); with ``on_disk`` gaps of HDF5 are looked for too."""
     try:
         files = party.find()
         if not files:
@@ -446,11 +436,7 @@ def check_spoken_of(
 def joined_kinds(
     parties: Sequence[Party], held: Mapping[int, Holding], holders: Placement
 ) -> Kinds | None:
-    """Return the families of all parties' features, side by side; None: all are Gaussian.
-
-    Every process learns the names of families and how many levels categories have; names of levels
-    stay where they are.
-    """
+    """Return the families of all features; None: Gaussian. Names of levels stay where they are."""
     facts: Any = holders.allgather(
         {
             party: [
@@ -483,8 +469,7 @@ def stacked_kinds(
 ) -> tuple[dict[int, dict[int, Recoding]], Kinds | None]:
     """Return the families of features whose rows parties hold, by which all go alike.
 
-    All learn the names of the levels that anybody has. Also returned, by party held here and
-    feature: what becomes of its codes.
+    All learn all names of levels. Also returned, by party here and feature: how its codes change.
     """
     facts: Any = holders.allgather(
         {

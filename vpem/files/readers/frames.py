@@ -1,8 +1,4 @@
-"""Frames: the named columns of a table of any format before they are read, and how to read them.
-
-Here it is said which columns are features, labels, ids, workers and weights, and what stands for a
-missing value.
-"""
+"""Frames: the named columns of a table before they are read, their roles, and marks of gaps."""
 
 from __future__ import annotations
 
@@ -126,9 +122,8 @@ def ask_of_ids(source: str, names: Sequence[str], X: Floats) -> None:
 def take_counts(source: str, left_out: dict[str, str]) -> dict[str, str]:
     """Return what is left out, without whole numbers that may well be measurements.
 
-    Those are numbers that nearly all differ, or repeat as codes do, and where many columns are such
-    as all differ, as counts do, all of them: hardly any numbers the rows. There is a warning unless
-    that is plain.
+    Those nearly all differ, or repeat as codes do; or, where many columns differ as counts do, are
+    all of these: hardly any numbers the rows. There is a warning unless that is plain.
     """
     doubtful = {name: why for name, why in left_out.items() if why in (DIFFERENT, NEARLY)}
     are_counts = len(doubtful) > MOST_NUMBERS
@@ -400,10 +395,7 @@ def columns_of_labels(setting: Any, names: Sequence[str]) -> list[int]:
 def labels_of_columns(
     columns: Sequence[Iterable[Any]], names: Sequence[str], marks: Sequence[str], source: str
 ) -> SomeLabels:
-    """Return the labels (M,) of one column, or the probabilities (M, K) of several.
-
-    ``marks`` are what else stands for a missing value.
-    """
+    """Return the labels (M,) of one column, or the probabilities (M, K) of several."""
     unknown = UNKNOWN | {mark.casefold() for mark in marks}
     words = [[known_label(one, unknown) for one in column] for column in columns]
     if len(words) == 1:

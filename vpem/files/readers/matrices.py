@@ -47,11 +47,10 @@ def dense_of(
     source: str,
     memory_limit: int | None,
 ) -> Floats:
-    """Return a sparse matrix ("csr", "csc") as a dense one (M, d).
+    """Return a sparse matrix ("csr", "csc") of `Parts` as a dense one (M, d).
 
-    ``parts`` are the values, their columns (rows), and where each row (column) begins. The result
-    is float32 where values are real numbers of at most 32 bits, else float64; FileError if it takes
-    far more than the file, InputError if it exceeds ``memory_limit`` (bytes).
+    It is float32 where values are real numbers of at most 32 bits, else float64; FileError if it
+    takes far more than the file, InputError if it exceeds ``memory_limit`` (bytes).
     """
     import scipy.sparse
 

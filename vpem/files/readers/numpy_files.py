@@ -26,10 +26,7 @@ from vpem.files.readers.matrices import StoredMatrix, dataset_of_matrix, dense_o
 
 
 def frame_of_records(records: NDArray[np.void], source: str) -> LazyFrame:
-    """Return a frame of an array of records, shape (M,), after `check_fields`.
-
-    Fields of several numbers become as many columns.
-    """
+    """Return a frame of records (M,), after `check_fields`; wide fields are several columns."""
     assert records.dtype.names is not None
     columns: dict[str, pa.ChunkedArray] = {}
     for name in records.dtype.names:

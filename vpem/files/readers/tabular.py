@@ -93,10 +93,9 @@ def profile_of(
     features: Mapping[int, pa.ChunkedArray],
     noted: Mapping[str, int],
 ) -> list[ColumnProfile]:
-    """Return what the columns of a table hold, in its order.
+    """Return what the columns of a table hold.
 
-    ``read`` and ``features``, as numbers, are by number of the column; ``noted`` are columns of
-    labels, ids, workers and weights.
+    ``read`` and ``features``, as numbers, are by number; ``noted`` are ids, labels and the like.
     """
     uses = {place: f"{what}s" for what, place in noted.items()}
     uses |= dict.fromkeys(features, "feature")

@@ -120,10 +120,7 @@ def _single_blanks() -> Callable[[bytes], bytes]:
 
 
 def look_at(file: Path, source: str, table: TableSettings, candidates: str) -> TextTable:
-    """Find out how a text table, which may be packed, is written.
-
-    ``candidates`` are characters that may be between its fields.
-    """
+    """Find out how a text table is written; ``candidates`` may be between its fields."""
     with open_unpacked(file) as stream:
         start = stream.read(START + 1)
     found = next((name for mark, name in MARKS if start.startswith(mark)), None)

@@ -48,10 +48,7 @@ MOSTLY = 0.8  # share of numbers from which a column of text is meant to be one 
 
 
 def numbers_of(column: pa.ChunkedArray, table: TableSettings) -> pa.ChunkedArray | None:
-    """Return a column of text as numbers (nulls where values are missing); None if it has others.
-
-    A column without any value is none of numbers.
-    """
+    """Return text as numbers (nulls: missing); None if it has anything else, or no value at all."""
     if not _is_short(column):
         return None
     text = without_marks(column, table)

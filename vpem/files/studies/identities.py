@@ -83,10 +83,7 @@ def make_identity(folder: Path, name: str, days: int = 365) -> Identity:
 
 
 def renew_identity(folder: Path, name: str, days: int = 365) -> Identity:
-    """Make a new key and certificate; the present ones become NAME.old.key and NAME.old.crt.
-
-    They serve until the studies have the new ones; FileError while older ones still hold.
-    """
+    """Make a new key and certificate; the old, NAME.old.*, serve until studies have the new."""
     now, old = read_identity(folder, name), _files(folder, f"{name}.old")
     if old.certificate.exists() or old.key.exists():
         until = validity(read_certificate(old.certificate, name))[1] if _whole(old) else None
@@ -149,10 +146,7 @@ def certificate_of(identity: Identity) -> bytes:
 
 
 def key_of(identity: Identity) -> Ed25519PrivateKey:
-    """Return the private key of a member.
-
-    FileError if others than its owner can read it, or it is not that of the certificate.
-    """
+    """Return a member's private key; FileError if others can read it, or it is another's."""
     _need_private_files()
     mode = stat.S_IMODE(os.stat(identity.key).st_mode) if identity.key.exists() else 0
     content = _content(identity.key)
@@ -388,10 +382,7 @@ def write_request(
     holds: bool = True,  # it brings data
     before: Identity | None = None,
 ) -> MembershipRequest:
-    """Write NAME.request beside a study; one that is there is replaced.
-
-    Of a renewal, ``before`` is the key and certificate that the study knows.
-    """
+    """Write NAME.request beside a study; of a renewal, ``before`` is the pair it knows."""
     if len(features) > MOST_FEATURES:
         raise InputError(
             f"a request names at most {MOST_FEATURES} features, got {len(features)}; it may name "
@@ -470,10 +461,9 @@ def read_request(path: PathLike) -> MembershipRequest:
 
 
 def check_request(study: Study, request: MembershipRequest) -> str:
-    """Return what a request would do to a study: "join", "renew" or "change".
+    """Return what a request would do: "join", "renew" or "change".
 
-    InputError if it is for another study or organiser, its certificate is revoked or not valid now,
-    or its name is that of another member.
+    InputError if it is for another study or organiser, or its certificate or name cannot be used.
     """
     path, member = request.path, request.member
     if request.id != study.id:

@@ -78,7 +78,7 @@ class MessageLog:
     def note(self, message: Sent) -> None:
         """Note a message; any thread may.
 
-        If it could not be noted, what is in the file is whole.
+        If it could not be noted, what is in the file is whole. The run is to end then; others may
         hear why, and nothing more is noted.
         """
         line = _line(

@@ -104,10 +104,7 @@ fewest-rows-per-component = 10
 
 
 class PolicyError(InputError):
-    """What a party's policy does not allow: a rule ("allows at most 0 hops"), and what was found.
-
-    ``file`` is the policy, as this party's own sentence names it.
-    """
+    """What a policy (``file``) does not allow: a rule ("allows at most 0 hops"), and the case."""
 
     def __init__(self, rule: str, *found: str | Setting, file: PathLike = FILE) -> None:
         super().__init__(f"{file} {rule}, ", *found)

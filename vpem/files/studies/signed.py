@@ -43,10 +43,7 @@ LONGEST = 200
 
 
 def check_name(name: str, what: str = "a name") -> str:
-    """Return a name that may be that of a file and of a certificate, or raise InputError.
-
-    It has at most 40 characters: letters, digits, - and _. ``what`` is for the sentence.
-    """
+    """Return a name for a file and certificate: 1 to 40 letters, digits, - or _; or InputError."""
     if not NAME.fullmatch(name):
         raise InputError(
             f"{what} must be 1 to 40 letters, digits, - or _, with a letter or digit at both "
@@ -79,10 +76,7 @@ def moment(time: datetime) -> str:
 
 
 class Fields:
-    """A table whose fields are taken one by one; what is left in the end is refused.
-
-    ``where`` is file and table, with which sentences begin.
-    """
+    """A table read field by field; what is left is refused. Messages begin with ``where``."""
 
     def __init__(self, table: Any, where: str) -> None:
         if not isinstance(table, dict):
@@ -368,10 +362,7 @@ BYTES = 64
 
 
 class Signed:
-    """A text that was read, and what is said to be its signature.
-
-    ``body`` was signed, ``content`` is what it stands for, and ``signature`` the table below it.
-    """
+    """A text: its signed ``body``, its ``content``, and the table ``signature`` below it."""
 
     def __init__(self, text: str, path: PathLike, kind: str) -> None:
         above, mark, below = text.rpartition(MARK)
@@ -439,10 +430,7 @@ def signed_text(kind: str, body: str, keys: Mapping[str, Ed25519PrivateKey]) -> 
 
 
 def table_of(head: str, fields: Report) -> str:
-    """Write a table of TOML headed ``[study]`` or ``[[member]]``; what is None is left out.
-
-    Values are as `as_toml` writes them; a text of several lines becomes one, too.
-    """
+    """Write a table of TOML headed ``[study]`` or ``[[member]]``; what is None is left out."""
     return f"{head}\n" + "".join(_lines(fields.items()))
 
 

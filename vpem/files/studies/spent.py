@@ -40,9 +40,8 @@ PROTECTS = ("all", "outsiders")
 class Ran:
     """A run that could read data here: keyed digests of files by their paths.
 
-    ``noise`` has ``epsilon``, ``delta`` and ``multiplier``, of all releases together; None: there
-    is none. ``sums`` in which data travelled are None where the run's end was not noted: then it
-    counts as any other.
+    ``noise`` has ``epsilon``, ``delta`` and ``multiplier`` of all releases together; None: none.
+    ``sums`` in which data travelled are None where no end was noted: it counts as any other.
     """
 
     run: str

@@ -190,9 +190,8 @@ class Study:
 def read_study(path: PathLike) -> Study:
     """Read a study that may come from anybody, and check all of it.
 
-    FileError if it is larger than 1 MB, not signed by its organiser, or changed since, and if this
-    folder (NAME.known) knows another organiser or a newer edition; InputError if something is not
-    as it must be.
+    FileError if it is larger than 1 MB, not signed by its organiser, or changed since, or if
+    NAME.known has another organiser or a newer edition; InputError if anything else is wrong.
     """
     need_tls()
     path = Path(path)
