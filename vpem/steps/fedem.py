@@ -431,7 +431,12 @@ class _Loop:
             if last or iteration % self.how.record_every == 0:
                 self._record()
             if callback is not None:
-                callback(self._progress(n_active, step))
+                shown = run.history.iteration[-1] == run.n_iter
+                callback(FedProgress(
+                    run.n_iter, self.estimates.epochs, step, n_active,
+                    run.history.objective[-1] if shown else None,
+                    run.history.mean_field[-1] if shown else None, run.memories, run.memory,
+                ))  # fmt: skip
             if last:
                 break
         run.epochs = self.estimates.epochs
@@ -549,17 +554,3 @@ class _Loop:
                 "the statistic is too large; try scaled data, a smaller step size or a finer codec"
             )
         history.disagreement.append(far)
-
-    def _progress(self, n_active: int, step: float) -> FedProgress:
-        run, history = self.run, self.run.history
-        shown = history.iteration[-1] == run.n_iter
-        return FedProgress(
-            run.n_iter,
-            self.estimates.epochs,
-            step,
-            n_active,
-            history.objective[-1] if shown else None,
-            history.mean_field[-1] if shown else None,
-            run.memories,
-            run.memory,
-        )

@@ -109,7 +109,14 @@ class Rest:
 
         And where noise stays, whether the statistic may still drift.
         """
-        moving = [not self._is_small(statistics, moved, step)]
+        moving = [True]
+        if self.tol != 0:
+            with np.errstate(over="ignore", invalid="ignore"):
+                corrections, sizes = (moved - statistics) / step, moved
+                if self.basis is not None:
+                    corrections, sizes = self.basis.into(corrections), self.basis.into(sizes)
+                squares = (corrections**2).sum(axis=1)
+                moving = [not bool((squares <= self.tol * (sizes**2).sum(axis=1)).all())]
         if self.drift is not None:
             moving.append(not self.drift.is_over(moved, step, epochs))
         return moving
@@ -134,18 +141,6 @@ class Rest:
         self.count = state["count"]
         if self.drift is not None:
             self.drift.restore(state["drift"])
-
-    def _is_small(
-        self, statistics: NDArray[np.float64], moved: NDArray[np.float64], step: float
-    ) -> bool:
-        if self.tol == 0:
-            return False
-        with np.errstate(over="ignore", invalid="ignore"):
-            corrections, sizes = (moved - statistics) / step, moved
-            if self.basis is not None:
-                corrections, sizes = self.basis.into(corrections), self.basis.into(sizes)
-            squares = (corrections**2).sum(axis=1)
-            return bool((squares <= self.tol * (sizes**2).sum(axis=1)).all())
 
 
 class Drift:

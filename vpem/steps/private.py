@@ -425,7 +425,14 @@ class NoisyEM:
                 own.add([part.residuals(data[:, columns], 0)], np.ones((len(data), 1)))
         counts = np.array([float(self.n_rows)])
         scales = scales_of_hubs(self.blocks.widths, self.kind, 1)
-        directions = _directions(self.n_components, self.blocks.n_features, rng)
+        # Of length sqrt(d), at right angles before their mean is taken off.
+        k, d = self.n_components, self.blocks.n_features
+        drawn = rng.standard_normal((d, k))
+        if k <= d:
+            drawn = np.linalg.qr(drawn)[0]
+        directions = drawn.T - (drawn.mean(axis=1) if k > 1 else 0.0)
+        lengths = np.linalg.norm(directions, axis=1, keepdims=True)
+        directions = directions * (sqrt(d) / np.maximum(lengths, 1e-300))
         found = []
         for hub, part, own in zip(self.numbers, box, sums, strict=True):
             whole = self._moved(hub, part, own, counts, scales, multiplier, 1.0)
@@ -590,14 +597,3 @@ def _apart(whole: Parts, directions: Vector) -> Parts:
     means = np.clip(whole.means + steps, -1.0, 1.0)
     spreads = np.repeat(whole.spreads, k, axis=0)
     return replace(whole, weights=np.full(k, 1 / k), means=means, spreads=spreads)
-
-
-def _directions(n_components: int, n_features: int, rng: np.random.Generator) -> Vector:
-    """Draw directions (K, d) of length sqrt(d), at right angles before their mean is taken off."""
-    drawn = rng.standard_normal((n_features, n_components))
-    if n_components <= n_features:
-        drawn = np.linalg.qr(drawn)[0]
-    found = drawn.T - (drawn.mean(axis=1) if n_components > 1 else 0.0)
-    length = np.linalg.norm(found, axis=1, keepdims=True)
-    made: Vector = found * (sqrt(n_features) / np.maximum(length, 1e-300))
-    return made

@@ -16,7 +16,6 @@ from vpem.steps.recovery import STREAM, NoSaver, Saver, set_stream, stream_state
 from vpem.steps.runs import Progress, Reinitialiser, Run, check_finite, note_partition
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture
-from vpem.terms.row_statistics import Message
 from vpem.terms.statistics import Statistics
 
 
@@ -102,21 +101,17 @@ class _Worker:
             self.log_likelihoods[number] = found
             self.entropies[number] = found - part.expected(fresh, mixture, factors)
         if rate is None:
-            self._swap(number, fresh)
+            before, self.statistics[number] = self.statistics[number], fresh
+            if len(self.batches) == 1:
+                self.total = fresh
+            elif self.total is not None and before is not None:
+                self.total = part.recentred(self.total, fresh.shifts)
+                self.total.add(fresh)
+                self.total.add(part.recentred(before, fresh.shifts), -1.0)
         elif part.total_weight:
             assert self.total is not None
             weights = self.weight, part.total_weight
             self.total = towards(part, self.total, fresh, rate, *weights)
-
-    def _swap(self, number: int, fresh: Statistics) -> None:
-        part, before = self.batches[number], self.statistics[number]
-        self.statistics[number] = fresh
-        if len(self.batches) == 1:
-            self.total = fresh
-        elif self.total is not None and before is not None:
-            self.total = part.recentred(self.total, fresh.shifts)
-            self.total.add(fresh)
-            self.total.add(part.recentred(before, fresh.shifts), -1.0)
 
     def add_up(self, shifts: NDArray[np.float64]) -> None:
         """Sum all batches again, so that what swaps lose to rounding does not add up."""
@@ -231,7 +226,18 @@ class _Passes:
     def advance(self) -> NDArray[np.float64] | None:
         """Visit all batches: log-likelihoods (R,) as roots find them; None: nothing was summed."""
         if self.full_pass:
-            return self._all_at_once()
+            for at, worker in enumerate(self.workers):
+                for batch in range(len(worker.batches)):
+                    self._look(at, batch, None)
+            self.run.n_passes += 1.0
+            self._add_up()
+            if self.step_size is not None:
+                for worker in self.workers:
+                    worker.statistics = [None] * len(worker.batches)
+            self.time, self.full_pass = self.n_steps, False
+            found = self._sums()
+            self.full_pass = self.full_pass or found is None
+            return found
         if self.step_size is not None:
             self.order = self.rng.permutation(self.n_steps)
         found = None
@@ -251,20 +257,6 @@ class _Passes:
                 break
         return found
 
-    def _all_at_once(self) -> NDArray[np.float64] | None:
-        for at, worker in enumerate(self.workers):
-            for number in range(len(worker.batches)):
-                self._look(at, number, None)
-        self.run.n_passes += 1.0
-        self._add_up()
-        if self.step_size is not None:
-            for worker in self.workers:
-                worker.statistics = [None] * len(worker.batches)
-        self.time, self.full_pass = self.n_steps, False
-        found = self._sums()
-        self.full_pass = self.full_pass or found is None
-        return found
-
     def _mixture_of(self, at: int) -> int:
         return 0 if len(self.run.mixtures) == 1 else at
 
@@ -280,7 +272,11 @@ class _Passes:
         """Sum what all workers have, and take the M-steps; None if the network is disconnected."""
         step, run, total = self.step, self.run, self.step.total
         layout = step.layout(run.mixtures[0])
-        values = [self._message(worker, layout) for worker in self.workers]
+        values = []  # statistics and log-likelihoods, and the entropies of rows
+        for worker in self.workers:
+            assert worker.total is not None
+            own = layout.packed(worker.total, float(worker.log_likelihoods.sum()))
+            values.append(np.append(own, worker.entropies.sum()) if self.exact else own)
         self.n_sums += 1
         try:
             sums = add_messages(step.terms, total, layout, values, "estep", int(self.exact))
@@ -301,9 +297,3 @@ class _Passes:
             run.free_energy.append(float(expected + sums[0, -1] + step.whole.log_constant))
         found = total.roots.join(sums[:, layout.size - 1].copy())
         return found + step.whole.log_constant
-
-    def _message(self, worker: _Worker, layout: Message) -> NDArray[np.float64]:
-        """What a worker sends: statistics and log-likelihood, and the entropy of its rows."""
-        assert worker.total is not None
-        own = layout.packed(worker.total, float(worker.log_likelihoods.sum()))
-        return np.append(own, worker.entropies.sum()) if self.exact else own

@@ -139,8 +139,18 @@ class ConsensusSum(_OverHubs):
         n_hubs = self._layout.n_hubs
         n_agents = self._layout.n_agents
         formed = n_agents * n_hubs <= MOST_OPERATOR_VALUES
-        self.operator = self._form_operator() if formed or path == "operator" else None
+        self.operator: NDArray[np.float64] | None = None
         """The B x B matrix C, or None where it is too large to form."""
+        if formed or path == "operator":
+            states = self._layout.spread(np.eye(n_hubs))
+            if rate is not None:
+                self._run(states)
+            left = self.n_rounds if rate is None else 0
+            while left > 0 and np.ptp(states, axis=0).max() > AGREED:
+                step = min(left, ROUNDS_AT_ONCE)
+                self._layout.run_plain(states, step, n_threads)
+                left -= step
+            self.operator = states[self._layout.roots]
         if path == "auto":
             per_round = self.n_rounds * mixing.nnz
             path = "operator" if formed and n_hubs**2 <= per_round else "rounds"
@@ -159,18 +169,6 @@ class ConsensusSum(_OverHubs):
             self._layout.run_plain(states, self.n_rounds, self.n_threads)
             return
         self._layout.run(states, chebyshev_steps(self.rate, self.n_rounds), self.n_threads)
-
-    def _form_operator(self) -> NDArray[np.float64]:
-        states = self._layout.spread(np.eye(self._layout.n_hubs))
-        if self.rate is not None:
-            self._run(states)
-        left = self.n_rounds if self.rate is None else 0
-        while left > 0 and np.ptp(states, axis=0).max() > AGREED:
-            step = min(left, ROUNDS_AT_ONCE)
-            self._layout.run_plain(states, step, self.n_threads)
-            left -= step
-        operator: NDArray[np.float64] = states[self._layout.roots]
-        return operator
 
     def begin(
         self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0

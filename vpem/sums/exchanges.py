@@ -267,13 +267,6 @@ class Neighbourhood:
         indptr = np.append(indptr, np.repeat(indptr[-1:], len(self.heard)))
         return indptr - indptr[0], indices, values
 
-    def open_ways(self, links: Mask) -> Mask:
-        """Return which neighbours are heard by other processes, where some links are up."""
-        n_ways = 0 if self.exchange is None else len(self.exchange.speakers)
-        counts = np.bincount(self._pair_of_link, links[self._apart], minlength=n_ways)
-        opened: Mask = counts > 0
-        return opened
-
     def send_terms(
         self, states: Sequence[NDArray[Any]], kind: str, informed: Mask | None = None
     ) -> Generator[None]:
@@ -302,7 +295,11 @@ class Neighbourhood:
         n_sent = 0
         n_links = int((self.from_here if links is None else self.from_here & links).sum())
         if self.exchange is not None:
-            exchange = self.exchange.among(None if links is None else self.open_ways(links))
+            opened: Mask | None = None
+            if links is not None:
+                n_ways = len(self.exchange.speakers)
+                opened = np.bincount(self._pair_of_link, links[self._apart], n_ways) > 0
+            exchange = self.exchange.among(opened)
             finished(exchange.run(states, kind))
             n_sent = exchange.n_sent
         self.traffic.add(kind, n_links * row_bytes(states), n_sent * row_bytes(states))

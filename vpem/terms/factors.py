@@ -274,7 +274,16 @@ class FactorMixture(Mixture, facts=FACTS):
         marginal of what is observed.
         """
         if not there.all():
-            return self._terms_of_patterns(values, there)
+            patterns, which = np.unique(there, axis=0, return_inverse=True)
+            found = np.zeros((1, len(values), self.n_components))
+            constants = np.zeros(len(values))
+            for number, pattern in enumerate(patterns):
+                some = which.reshape(-1) == number
+                if pattern.any():
+                    kept = self.marginal(np.flatnonzero(pattern).tolist())
+                    seen = values[some][:, pattern]
+                    found[:, some], constants[some] = kept.terms_of(seen, np.ones(seen.shape, bool))
+            return found, constants
         own, constant = super().terms_of(values, there)
         rows = self.blocks.arrange(self.scaling.apply(values), np.float64)
         sums = own.sum(axis=0, keepdims=True), self.loaded.projected_together(rows)
@@ -290,20 +299,6 @@ class FactorMixture(Mixture, facts=FACTS):
         """Return the term of all hubs together, (1, m, K), of C (1, m, K) and U (1, m, K q)."""
         posterior = Posterior.of(self.loaded.grams.sum(axis=0)[None])
         return np.ascontiguousarray(total - posterior.explain(onto)[1])
-
-    def _terms_of_patterns(
-        self, values: NDArray[np.float64], there: NDArray[np.bool_]
-    ) -> tuple[Floats, NDArray[np.float64]]:
-        patterns, which = np.unique(there, axis=0, return_inverse=True)
-        found = np.zeros((1, len(values), self.n_components))
-        constants = np.zeros(len(values))
-        for number, pattern in enumerate(patterns):
-            rows = which.reshape(-1) == number
-            if pattern.any():
-                kept = self.marginal(np.flatnonzero(pattern).tolist())
-                own = values[rows][:, pattern]
-                found[:, rows], constants[rows] = kept.terms_of(own, np.ones(own.shape, dtype=bool))
-        return found, constants
 
     @cached_property
     def loaded(self) -> LoadedFactors:

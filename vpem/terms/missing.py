@@ -260,7 +260,14 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         """
         blocks, weights = self.blocks, self._weights(slice(0, self.n_samples))
         there = add(weights @ self.observed)
-        self.share = self._share_of(there, weights)
+        seen = there
+        if not self._is_diagonal:  # something of each block
+            seen = add(np.array([
+                weights @ self.observed[:, begin:end].any(axis=1)
+                for begin, end in pairwise(blocks.offsets)
+            ]))  # fmt: skip
+        total = float(add(np.array([self.total_weight]))[0])
+        self.share = seen / max(total, np.finfo(np.float64).tiny)
         safe = np.where(there > 0, there, 1.0)
         self.centre = np.zeros(blocks.n_features)
         self.spread = np.zeros(blocks.n_features)
@@ -271,19 +278,6 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
             away = np.square(data[rows] - self.centre) * self.observed[rows]
             self.spread += weights[rows] @ away
         self.spread = add(self.spread) / safe
-
-    def _share_of(
-        self, there: NDArray[np.float64], weights: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Part of the rows' weight that has each feature, or something of each block."""
-        if not self._is_diagonal:
-            offsets = self.blocks.offsets
-            there = self._add(np.array([
-                weights @ self.observed[:, begin:end].any(axis=1)
-                for begin, end in pairwise(offsets)
-            ]))  # fmt: skip
-        total = float(self._add(np.array([self.total_weight]))[0])
-        return there / max(total, np.finfo(np.float64).tiny)
 
     def constants(self) -> NDArray[np.float64]:
         return self._constants(self._weights(slice(0, self.n_samples)) @ self.observed)

@@ -332,7 +332,21 @@ class StatisticMap:
         matrix = self.second + np.diag(reg_covar)
         self._white = white_units(matrix)
         self._metric = np.linalg.pinv(matrix, hermitian=True)
-        self._known = None if known is None else self._take_known(known)
+        self._known: Vector | None = None
+        if known is not None:
+            given = np.asarray(known, dtype=np.float64)
+            k = n_components
+            expected = {"tied": (d, d), "full": (k, d, d)}.get(covariance_type)
+            if given.shape != expected:
+                raise InputError(
+                    f"known covariances are of shape ({d}, {d}) with covariance type tied or "
+                    f"({k}, {d}, {d}) with full, got shape {given.shape} with {covariance_type}"
+                )
+            given = given / np.outer(self.scaling.scale, self.scaling.scale)
+            good = np.isfinite(given).all() and np.allclose(given, given.swapaxes(-1, -2))
+            if not good or np.linalg.eigvalsh(given).min() <= 0:
+                raise InputError("known covariances must be symmetric and positive definite")
+            self._known = given.ravel()
         self._lower = np.tril_indices(d)
         self._lay_out()
         there = moments.there  # each feature counts its own values
@@ -572,22 +586,6 @@ class StatisticMap:
             (matrices,), (into, _) = mixture.covariance_blocks, self._white
             smallest = np.linalg.eigvalsh(into @ matrices @ into.T)[:, 0]
         return np.broadcast_to(smallest <= most, self.n_components)
-
-    def _take_known(self, known: ArrayLike) -> Vector:
-        """Covariances that the user knows, in the units of fitting."""
-        given = np.asarray(known, dtype=np.float64)
-        k, d = self.n_components, self.n_features
-        expected = {"tied": (d, d), "full": (k, d, d)}.get(self.covariance_type)
-        if given.shape != expected:
-            raise InputError(
-                f"known covariances are of shape ({d}, {d}) with covariance type tied or "
-                f"({k}, {d}, {d}) with full, got shape {given.shape} with {self.covariance_type}"
-            )
-        given = given / np.outer(self.scaling.scale, self.scaling.scale)
-        good = np.isfinite(given).all() and np.allclose(given, given.swapaxes(-1, -2))
-        if not good or np.linalg.eigvalsh(given).min() <= 0:
-            raise InputError("known covariances must be symmetric and positive definite")
-        return given.ravel()
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,18 @@ def solve(
     h = np.where(span > 0, 1e-3 * span, 1.0)
     live = np.arange(len(who))
     for _ in range(MOST_STEPS):
-        live = _stop(live, t, y, place, last, inflow, stops, found, chain, into)
+        while True:  # rows are read, and doses taken, of the courses that are there
+            live = live[place[live] < last[live]]
+            here = live[stops.times[place[live]] <= t[live]]
+            if not len(here):
+                break
+            now = place[here]
+            rows = stops.rows[now]
+            read = rows >= 0
+            found[:, chain[here[read]], rows[read]] = y[:, here[read]]
+            y[into, here] += stops.jumps[now]
+            inflow[here] = inflow[here] + stops.rates[now]
+            place[here] += 1
         if not len(live):
             break
         np.maximum.at(largest, live, np.abs(y[:, live]).max(axis=0))
@@ -174,33 +185,6 @@ def solve(
         h[live] = np.where(whole & (factor >= 1), np.maximum(h[live], step * factor), step * factor)
         live = live[h[live] > 1e-14 * np.maximum(np.abs(t[live]), span[live])]
     return found.reshape(len(amounts), -1)
-
-
-def _stop(
-    live: NDArray[np.intp],
-    t: Vector,
-    y: Vector,
-    place: NDArray[np.intp],
-    last: NDArray[np.intp],
-    inflow: Vector,
-    stops: Stops,
-    found: Vector,
-    chain: NDArray[np.intp],
-    into: int,
-) -> NDArray[np.intp]:
-    """Read rows and take doses of the courses that are there; those that continue."""
-    while True:
-        live = live[place[live] < last[live]]
-        here = live[stops.times[place[live]] <= t[live]]
-        if not len(here):
-            return live
-        now = place[here]
-        rows = stops.rows[now]
-        read = rows >= 0
-        found[:, chain[here[read]], rows[read]] = y[:, here[read]]
-        y[into, here] += stops.jumps[now]
-        inflow[here] = inflow[here] + stops.rates[now]
-        place[here] += 1
 
 
 def _step(

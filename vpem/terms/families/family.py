@@ -61,12 +61,6 @@ def row_shares(n_components: int) -> Table:
     return 0.45 + 0.1 * (np.arange(n_components)[:, None] + 0.5) / n_components
 
 
-def halfway(centres: Table, pooled: Table) -> Table:
-    """Return values between those of rows (K, n) and the pooled (1, n), which missing ones have."""
-    share = row_shares(len(centres))
-    return np.where(np.isnan(centres), pooled, share * centres + (1 - share) * pooled)
-
-
 class Family(ABC):
     """Densities of features that are independent of each other within a component.
 
@@ -146,7 +140,9 @@ class Family(ABC):
         """
         first, *others = self.domains
         found = {name: np.repeat(pooled[name], len(centres), axis=0) for name in others}
-        return {first: halfway(centres, pooled[first]), **found}
+        share, usual = row_shares(len(centres)), pooled[first]
+        between = share * centres + (1 - share) * usual
+        return {first: np.where(np.isnan(centres), usual, between), **found}
 
     def means(self, parameters: Tables, features: Features) -> Table:
         """Expected value of each feature in each component (K, n); of a category its mode."""
