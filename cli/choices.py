@@ -72,13 +72,9 @@ def graph_of(n_agents: int, names: Sequence[str] | None, graph: GraphSettings) -
 
         return read_graph(graph.graph, n_agents, names)
     return make_graph(
-        graph.topology or "star",
-        n_agents,
-        seed=graph.graph_seed or 0,
-        radius=graph.radius,
-        mean_degree=graph.mean_degree,
-        names=names,
-    )
+        graph.topology or "star", n_agents, seed=graph.graph_seed or 0, radius=graph.radius,
+        mean_degree=graph.mean_degree, names=names,
+    )  # fmt: skip
 
 
 F = TypeVar("F", bound=MixtureSettings)
@@ -142,42 +138,6 @@ def rows_of(text: str) -> list[int]:
     return rows
 
 
-def start_model(file: Path, source: Dataset) -> Density:
-    """Read a model to start from, its features matched with the data's by name."""
-    from vpem.files.models import match_features, read_model
-
-    model = read_model(file)
-    mixture: Density = model.mixture
-    columns = match_features(model, source.feature_names)
-    if (kinds := getattr(model.mixture, "kinds", None)) is not None:
-        _take_levels(source, kinds, columns)
-    if columns is None:
-        return mixture
-    if len(columns) != source.n_features:
-        raise InputError(
-            f"the starting model has {len(columns)} features, the data have {source.n_features}"
-        )
-    return mixture.renumbered(columns)
-
-
-def _take_levels(source: Dataset, kinds: Kinds, columns: Sequence[int] | None) -> None:
-    """Code data by the levels of a model to start from, whose families they must have."""
-    from vpem.files.families import in_levels_of
-
-    have = ("gaussian",) * source.n_features if source.kinds is None else source.kinds.families
-    for j, column in enumerate(range(kinds.n_features) if columns is None else columns):
-        if have[column] != kinds.families[j]:
-            name = source.feature_names[column]
-            raise InputError(
-                f"the starting model takes {name!r} as {kinds.families[j]}, the data have it as "
-                f"{have[column]}; say ", Setting("family", f"{name}={kinds.families[j]}"),
-            )  # fmt: skip
-    settled, unseen = in_levels_of(source, kinds, columns)
-    for sentence in unseen:
-        raise InputError(f"{source.source}: {sentence}, so that a fit cannot start from it")
-    source.X, source.kinds = settled.X, settled.kinds
-
-
 def with_families_of(files: S, begin: StartSettings) -> S:
     """Return settings of files with the families of features of a model to start from, if any."""
     if begin.init_model is None or files.family is not None:
@@ -193,14 +153,45 @@ def with_families_of(files: S, begin: StartSettings) -> S:
 
 
 def started(how: F, begin: StartSettings, source: Dataset, given: Given) -> F:
-    """Return the settings of a fit with the start that the user chose, if any."""
+    """Return the settings of a fit with the start that the user chose, if any.
+
+    Features of a model to start from are matched with the data's by name, and their levels too.
+    """
     if begin.init_rows is not None:
         return how.changed(init=rows_of(begin.init_rows))
     if begin.init_model is None:
         return how
-    model = start_model(begin.init_model, source)
-    count = how.n_components if given.has("n_components") else model.n_components
-    return how.changed(init=model, n_components=count)
+    from vpem.files.families import in_levels_of
+    from vpem.files.models import match_features, read_model
+
+    model = read_model(begin.init_model)
+    mixture: Density = model.mixture
+    columns = match_features(model, source.feature_names)
+    if (kinds := getattr(mixture, "kinds", None)) is not None:
+        _check_families(source, kinds, columns)
+        settled, unseen = in_levels_of(source, kinds, columns)
+        for sentence in unseen:
+            raise InputError(f"{source.source}: {sentence}, so that a fit cannot start from it")
+        source.X, source.kinds = settled.X, settled.kinds
+    if columns is not None and len(columns) != source.n_features:
+        raise InputError(
+            f"the starting model has {len(columns)} features, the data have {source.n_features}"
+        )
+    mixture = mixture if columns is None else mixture.renumbered(columns)
+    count = how.n_components if given.has("n_components") else mixture.n_components
+    return how.changed(init=mixture, n_components=count)
+
+
+def _check_families(source: Dataset, kinds: Kinds, columns: Sequence[int] | None) -> None:
+    """Raise InputError unless features have the families of a model to start from."""
+    have = ("gaussian",) * source.n_features if source.kinds is None else source.kinds.families
+    for j, column in enumerate(range(kinds.n_features) if columns is None else columns):
+        if have[column] != kinds.families[j]:
+            name = source.feature_names[column]
+            raise InputError(
+                f"the starting model takes {name!r} as {kinds.families[j]}, the data have it as "
+                f"{have[column]}; say ", Setting("family", f"{name}={kinds.families[j]}"),
+            )  # fmt: skip
 
 
 def partition_of(source: Dataset, held: HoldingSettings, networked: bool) -> Partition:

@@ -96,37 +96,28 @@ class TableFile(DatasetFile):
             raise error from None
 
 
-def _summary(data: Path, table: TableSettings, dataset: str | None = None) -> Report:
-    from vpem.files.datasets import read_about
-    from vpem.files.families import FamilyChoice, settle
-    from vpem.files.opening import format_of
-
-    columns: list[ColumnProfile] = []
-    found = read_one(data, table, Where(), None, dataset=dataset, profiles=columns)
-    found = settle(found, FamilyChoice.of(table.family), found.partition)
-    summary = _describe(found)
-    stored = str(data) != STDIN and format_of(data, str(data)) == "hdf5"
-    summary["about"] = read_about(data) if stored else {}
-    summary["columns"] = [vars(column) for column in columns]
-    if found.kinds is not None:
-        families = dict(zip(found.feature_names, found.kinds.families, strict=True))
-        for one in summary["columns"]:
-            if one["use"] == "feature":
-                one["use"] = families[one["name"]]
-    return summary
-
-
-def _describe(dataset: Dataset) -> Report:
+def _summary(data: Path, table: TableSettings, path: str | None = None) -> Report:
     import numpy as np
 
-    from vpem.files.families import summarize_features
+    from vpem.files.datasets import read_about
+    from vpem.files.families import FamilyChoice, settle, summarize_features
+    from vpem.files.opening import format_of
 
+    profiles: list[ColumnProfile] = []
+    dataset = read_one(data, table, Where(), None, dataset=path, profiles=profiles)
+    dataset = settle(dataset, FamilyChoice.of(table.family), dataset.partition)
+    stored = str(data) != STDIN and format_of(data, str(data)) == "hdf5"
+    columns = [vars(column) for column in profiles]
     partition = dataset.partition
     of = None if partition is None else partition.agent_of
     statistics = summarize_features(dataset.X)
     families = ["gaussian"] * dataset.n_features
     if dataset.kinds is not None:
         families = list(dataset.kinds.families)
+        of_feature = dict(zip(dataset.feature_names, families, strict=True))
+        for one in columns:
+            if one["use"] == "feature":
+                one["use"] = of_feature[one["name"]]
     counts = None
     if dataset.labels is not None:
         values, times = np.unique(dataset.labels, return_counts=True)
@@ -171,11 +162,17 @@ def _describe(dataset: Dataset) -> Report:
         "n_constant": int(statistics.constant.sum()),
         "features": features,
         "left_out": dataset.left_out,
+        "about": read_about(data) if stored else {},
+        "columns": columns,
     }
 
 
 def _tables(summary: Report) -> list[PrintedTable]:
     edges, labels, agents = summary["edges"], summary["labels"], summary["agents"]
+    missing = str(summary["n_missing"])
+    if summary["n_missing"]:
+        share = summary["n_missing"] / (summary["n_samples"] * summary["n_features"])
+        missing += f" ({100 * share:.2g} %)"
     facts = [
         ("file", summary["path"]),
         *summary["about"].items(),
@@ -187,7 +184,7 @@ def _tables(summary: Report) -> list[PrintedTable]:
         ("agents", "not assigned" if agents is None else summary["n_agents"]),
         ("graph", "none" if edges is None else plural(len(edges), "edge")),
         ("constant features", summary["n_constant"]),
-        ("values missing (NaN)", _share(summary)),
+        ("values missing (NaN)", missing),
         ("values infinite", summary["n_non_finite"] - summary["n_missing"]),
     ]
     tables = [_filled(facts, "dataset", "")]
@@ -198,33 +195,21 @@ def _tables(summary: Report) -> list[PrintedTable]:
         counts = [(item["label"], item["count"]) for item in labels]
         tables.append(_filled(counts, "label", "rows", right=("rows",)))
     if summary["columns"]:
-        return [*tables, _columns(summary["columns"])]
+        rows = []
+        for one in summary["columns"]:
+            few = one["kind"] == "text" and one["different"] is not None
+            kind = f"text, {one['different']} different" if few else one["kind"]
+            ends = (one["least"] or "-", one["most"] or "-")
+            lacking = "-" if one["missing"] is None else one["missing"]
+            rows.append((one["name"], kind, lacking, *ends, one["use"]))
+        names = ("column", "holds", "missing", "least", "most", "use")
+        return [*tables, _filled(rows, *names, right=names[2:5])]
     heads = ("mean", "sd", "min", "max")
     features = [
         (f["name"], *(number(f[head]) for head in heads), _notes(f)) for f in summary["features"]
     ]
     tables.append(_filled(features, "feature", *heads, "note", right=heads))
     return tables
-
-
-def _columns(columns: Sequence[Report]) -> PrintedTable:
-    rows = []
-    for one in columns:
-        few = one["kind"] == "text" and one["different"] is not None
-        kind = f"text, {one['different']} different" if few else one["kind"]
-        ends = (one["least"] or "-", one["most"] or "-")
-        missing = "-" if one["missing"] is None else one["missing"]
-        rows.append((one["name"], kind, missing, *ends, one["use"]))
-    heads = ("column", "holds", "missing", "least", "most", "use")
-    return _filled(rows, *heads, right=("missing", "least", "most"))
-
-
-def _share(summary: Report) -> str:
-    count = summary["n_missing"]
-    if not count:
-        return "0"
-    share = count / (summary["n_samples"] * summary["n_features"])
-    return f"{count} ({100 * share:.2g} %)"
 
 
 def _notes(feature: Report) -> str:
@@ -321,18 +306,12 @@ def split(
             )
     if printing.json:
         listed = [
-            {
-                "name": file.stem,
-                "file": str(file),
-                "rows": part.n_samples,
-                "features": list(part.feature_names),
-            }
+            {"name": file.stem, "file": str(file), "rows": part.n_samples,
+             "features": list(part.feature_names)}
             for file, part in zip(files, parts, strict=True)
-        ]
-        print_json({
-            "source": str(source), "seed": seed, "shuffled": shuffle, "drop_ids": drop_ids,
-            "parties": listed,
-        })  # fmt: skip
+        ]  # fmt: skip
+        settings = {"seed": seed, "shuffled": shuffle, "drop_ids": drop_ids}
+        print_json({"source": str(source), **settings, "parties": listed})
 
 
 def _write(folder: Path, files: Sequence[Path], parts: Sequence[Dataset], force: bool) -> None:
@@ -354,15 +333,11 @@ def _write(folder: Path, files: Sequence[Path], parts: Sequence[Dataset], force:
             raise
 
 
-def _target(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
-    return [value or Path(f"{options['name']}.h5")]
-
-
 def fetch(
     name: Annotated[str, typer.Argument(help="Which dataset: htru2 (pulsar candidates, UCI).")],
     output: Annotated[
         Path | None,
-        Role(writes=True, files=_target),
+        Role(writes=True, files=lambda path, options: [path or Path(f"{options['name']}.h5")]),
         typer.Option("-o", "--output", help="Write here (HDF5). Default: NAME.h5."),
     ] = None,
     given: Annotated[
@@ -401,7 +376,7 @@ def fetch(
             )
         if given is None:
             reads("--cache", kept_in(OPEN[name], cache))
-        (target,) = _target(output, {"name": name})
+        target = output or Path(f"{name}.h5")
         check_writable(target, force, "datasets")
         dataset, about = fetch(name, given, cache)
         write_dataset(target, dataset, force, about=about)
@@ -426,9 +401,7 @@ def _targets(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
     return [value / file if value.is_dir() else value] if value else [Path(file)]
 
 
-def list_(
-    json: Json = False,
-) -> None:
+def list_(json: Json = False) -> None:
     """List the datasets that come with vpem.
 
     Example: vpem data list
@@ -548,37 +521,30 @@ def import_(
     Example: vpem data import pulsars.csv --no-header --label-column -1 --agents 8 -o pulsars.h5
     """
     with Screen(quiet) as screen:
+        from vpem.checks import check_finite
         from vpem.files.datasets import write_dataset
         from vpem.files.families import FamilyChoice, settle
         from vpem.files.hdf5 import check_writable
+        from vpem.terms.rows import check_missing
 
         check_writable(output, force, "datasets")
         reading = table.into(TableSettings)
         tell = teller(screen.say, families=True)
         dataset = read_one(source, reading, Where(), tell, sample_weight=table.sample_weight)
-        _check_values(dataset, table.missing == "keep")
+        try:
+            if table.missing == "keep":
+                check_missing(dataset.X, dataset.feature_names)
+            else:
+                hint = ("keep them as missing with ", Setting("missing", "keep"))
+                check_finite(dataset.X, dataset.feature_names, hint)
+        except InputError as error:
+            raise InputError(f"{dataset.source}: ", *error.parts) from None
         if held.agents is not None or held.partition is not None:
             dataset = replace(dataset, partition=partition_of(dataset, held, True))
         dataset = settle(dataset, FamilyChoice.of(reading.family), dataset.partition)
         tell_families(dataset, reading, screen.say)
         write_dataset(output, dataset, force)
         screen.say(f"wrote {output}: {_size(dataset, table.missing == 'keep')}")
-
-
-def _check_values(dataset: Dataset, keep: bool) -> None:
-    """Raise InputError where values are infinite or, unless these are kept, missing."""
-    from vpem.checks import check_finite
-    from vpem.terms.rows import check_missing
-
-    try:
-        if keep:
-            check_missing(dataset.X, dataset.feature_names)
-        else:
-            kept = Setting("missing", "keep")
-            hint = ("keep them as missing with ", kept)
-            check_finite(dataset.X, dataset.feature_names, hint)
-    except InputError as error:
-        raise InputError(f"{dataset.source}: ", *error.parts) from None
 
 
 @app.command()
@@ -630,8 +596,7 @@ def repack(
     source: Annotated[Path, READ, typer.Argument(help="Dataset (HDF5).")],
     output: Output,
     dataset: Annotated[
-        str | None,
-        typer.Option(help="Path of a 2-D dataset inside the HDF5 file, instead of X."),
+        str | None, typer.Option(help="Path of a 2-D dataset inside the HDF5 file, instead of X.")
     ] = None,
     force: Force = False,
     quiet: Quiet = False,

@@ -163,15 +163,10 @@ def _fit(
         network = run.over(connect_workers(joined, sums), workers=True)
         X = own_rows(source, workers, network, limit)
         found = fit_fedem(
-            X,
-            workers,
-            network,
-            how,
+            X, workers, network, how, feature_names=source.feature_names, callback=progress,
             sample_weight=own_weights(source, workers, network) if weighted else None,
-            feature_names=source.feature_names,
-            callback=progress,
             saver=run.saver,
-        )
+        )  # fmt: skip
     ran = describe_engine(network)
     labels, agents = run.labels, network.agents
     assert labels is not None
@@ -193,21 +188,9 @@ def _name(report: Report) -> str:
     return ", ".join(parts)
 
 
-def _steps(report: Report) -> str:
-    """Describe the steps that noise allows."""
-    noise = f"codec omega {number(report['omega'], 3)}, participation {report['participation']:g}"
-    most = number(min(report["step_ceiling"], 1.0), 3)
-    found = f"at most {most}, safe {number(report['safe_step'], 3)} ({noise}"
-    found += f", alpha {number(report['alpha'], 3)})"
-    return found if report["inner"] is None else f"{found}, outer loops of {report['inner']}"
-
-
 def _show(report: Report) -> None:
-    network = [
-        plural(report["n_workers"], "worker"),
-        report["topology"],
-        each(report["worker_rows"], "row"),
-    ]
+    network = [plural(report["n_workers"], "worker"), report["topology"]]
+    network.append(each(report["worker_rows"], "row"))
     if report["sum"] == "tree":
         network.append("corrections added along a tree")
     elif report["server"] is None:
@@ -220,14 +203,17 @@ def _show(report: Report) -> None:
         f"{report['covariance_type']} covariance",
         plural(report["n_parameters"], "parameter"),
     ]
-    iterations = [
-        str(report["n_iter"]),
-        f"{report['n_epochs']:.4g} epochs",
-        f"{number(report['seconds'], 3)} s",
-    ]
+    seconds = number(report["seconds"], 3)
+    iterations = [str(report["n_iter"]), f"{report['n_epochs']:.4g} epochs", f"{seconds} s"]
     if report["tol"] > 0:
         rest = "converged to within noise" if report["in_noise"] else "converged"
         iterations.insert(1, rest if report["converged"] else "not converged")
+    noise = f"codec omega {number(report['omega'], 3)}, participation {report['participation']:g}"
+    most = number(min(report["step_ceiling"], 1.0), 3)
+    steps = f"at most {most}, safe {number(report['safe_step'], 3)} ({noise}"
+    steps += f", alpha {number(report['alpha'], 3)})"  # the steps that this noise allows
+    if report["inner"] is not None:
+        steps += f", outer loops of {report['inner']}"
     rows, features = plural(report["n_samples"], "row"), plural(report["n_features"], "feature")
     field = f"{number(report['mean_field'][0], 3)} at first, {number(report['mean_field'][-1], 3)}"
     facts = [
@@ -236,7 +222,7 @@ def _show(report: Report) -> None:
         ("log-likelihood", f"{report['log_likelihood']:.6f} per sample"),
         ("BIC, AIC", f"{report['bic']:.2f}, {report['aic']:.2f}"),
         ("algorithm", _name(report)),
-        ("steps", _steps(report)),
+        ("steps", steps),
         ("iterations", ", ".join(iterations)),
         ("squared mean field", f"{field} at last"),
         ("projections", plural(report["projections"], "weight or covariance")

@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
 
     from .labels import Found
-    from .output import PrintedTable
 
 
 def known_to(
@@ -68,6 +67,8 @@ def known_to(
     Components of a model to ``start`` from are matched with labels by name; ``counts`` are the
     numbers of components to fit, and ``how`` has that of the start.
     """
+    import numpy as np
+
     from vpem.files.models import read_model
     from vpem.fits.answer import labels_of
     from vpem.fits.labels import KnownLabels
@@ -90,40 +91,19 @@ def known_to(
             f"{start} was fitted without labels, so that its components have no names; leave out ",
             Setting("labels_for_fit"), " or the start",
         )  # fmt: skip
-    return KnownLabels(_by_name(known.values, names, how.n_components, start), agent, names)
-
-
-def _by_name(values: Any, names: Sequence[str], n_components: int, start: Path) -> Any:
-    """Return labels as probabilities of the components that have these names."""
-    import numpy as np
-
-    from vpem.fits.labels import KnownLabels
-
-    codes, own = KnownLabels(values).parsed(len(values), max(len(values), 1))
+    n = len(known.values)
+    codes, own = KnownLabels(known.values).parsed(n, max(n, 1))
     strange = [name for name in own if name not in names]
     if strange:
         raise InputError(
             Setting("labels_for_fit"), f" have {shorten(map(repr, strange), 3)}, but no component "
             f"of {start} has such a name: they are {shorten(names, 10)}",
         )  # fmt: skip
-    shares = np.zeros((len(values), n_components))
+    shares = np.zeros((n, how.n_components))  # labels as probabilities of components
     for place, name in enumerate(own):
         shares[:, list(names).index(name)] = codes[:, place]
     shares[np.isnan(codes).any(axis=1)] = np.nan
-    return shares
-
-
-def _say_labels(found: Fit, screen: Screen) -> None:
-    known = found.labels_for_fit
-    if known is None:
-        return
-    counts = [count if count % 1 else int(count) for count in known["rows"]]
-    each = [
-        f"{k} is {name} ({plural(count, 'row') if count == int(count) else f'{count:.1f} rows'})"
-        for k, (name, count) in enumerate(zip(known["names"], counts, strict=False))
-    ]
-    if each:
-        screen.say(f"component {', '.join(each)}; all roots learn it for labelled rows")
+    return KnownLabels(shares, agent, names)
 
 
 class FitChoices(ComponentSettings, PrivacySettings):
@@ -216,13 +196,9 @@ def fit(
 
         mixture = found.mixture
         tell_of_parameters(
-            screen,
-            how,
-            mixture.covariance_type,
-            mixture.n_components,
-            mixture.n_parameters,
+            screen, how, mixture.covariance_type, mixture.n_components, mixture.n_parameters,
             found.n_samples,
-        )
+        )  # fmt: skip
         run.finish(FitOutcome(
             found.converged, tell, write, lambda report: _show(report, task.names),
             own=lambda _: {"labels_files": labels.written, **shards}, apart=run.shards, found=found,
@@ -272,7 +248,13 @@ def _fit(
         labels = of_workers(run.labels, data[0], task.parts, found.mixtures, agents, how.missing)
     elif run.labels:
         labels = {agent: columns_of(shares) for agent, shares in found.responsibilities.items()}
-    _say_labels(found, run.screen)
+    if (known := found.labels_for_fit) is not None:
+        named = []
+        for k, (name, count) in enumerate(zip(known["names"], known["rows"], strict=False)):
+            rows = f"{count:.1f} rows" if count % 1 else plural(int(count), "row")
+            named.append(f"{k} is {name} ({rows})")
+        if named:
+            run.screen.say(f"component {', '.join(named)}; all roots learn it for labelled rows")
     return found if run.shards else task.whole(found), ran, labels
 
 
@@ -349,38 +331,25 @@ def _show(report: Report, names: Sequence[str]) -> None:
         ("mixture", ", ".join(mixture)),
         *_judged(report),
         ("iterations", ", ".join(iterations)),
-        *(
-            [("network", "1 agent, so nothing was sent")]
-            if alone
-            else [
-                ("network", ", ".join(network)),
-                ("sum", how_summed(report)),
-                ("communication", communication(report["communication"], names)),
-            ]
-        ),
-        ("model", report["model"] or "not kept (give --output)"),
+        ("network", "1 agent, so nothing was sent" if alone else ", ".join(network)),
     ]
+    if not alone:
+        sent = communication(report["communication"], names)
+        facts += [("sum", how_summed(report)), ("communication", sent)]
+    facts.append(("model", report["model"] or "not kept (give --output)"))
     if report["sample_weight"] is not None:
         total = f"{report['sample_weight']}, {number(report['total_weight'])} in all"
         facts.insert(1, ("sample weights", total))
     tables = [answer(report), table(facts, "", "")]
     if hubs <= 20 and not (over_rows or alone or each_alone):
-        tables.append(_hubs(report, names))
+        listing = []
+        for place, hub in enumerate(report["hubs"]):
+            root = "server" if hub["root"] == report["server"] else names[hub["root"]]
+            agents = ", ".join(names[agent] for agent in hub["agents"])
+            listing.append((place, root, agents, len(hub["features"])))
+        heads = ("hub", "root", "agents", "features")
+        tables.append(table(listing, *heads, title="Hubs", right=("hub", "features")))
     show(*tables)
-
-
-def _hubs(report: Report, names: Sequence[str]) -> PrintedTable:
-    listing = [
-        (
-            place,
-            "server" if hub["root"] == report["server"] else names[hub["root"]],
-            ", ".join(names[agent] for agent in hub["agents"]),
-            len(hub["features"]),
-        )
-        for place, hub in enumerate(report["hubs"])
-    ]
-    heads = ("hub", "root", "agents", "features")
-    return table(listing, *heads, title="Hubs", right=("hub", "features"))
 
 
 def _judged(report: Report) -> list[tuple[str, str]]:
@@ -390,17 +359,12 @@ def _judged(report: Report) -> list[tuple[str, str]]:
 
         return promised(report["privacy"])
     if "lower_bound" in report:
-        used, all_of_them = sum(report["in_use"]), len(report["in_use"])
+        used, k = sum(report["in_use"]), len(report["in_use"])
         return [
             ("lower bound", f"{report['lower_bound']:.6f} per sample"),
-            ("in use", f"{used} of {all_of_them} components, {all_of_them - used} are empty"),
+            ("in use", f"{used} of {k} components, {k - used} are empty"),
         ]
-    return [
-        ("log-likelihood", f"{report['log_likelihood']:.6f} per sample"),
-        *(
-            [("penalised", f"{report['penalised_log_likelihood']:.6f} per sample")]
-            if "prior" in report
-            else []
-        ),
-        ("BIC, AIC", f"{report['bic']:.2f}, {report['aic']:.2f}"),
-    ]
+    facts = [("log-likelihood", f"{report['log_likelihood']:.6f} per sample")]
+    if "prior" in report:
+        facts.append(("penalised", f"{report['penalised_log_likelihood']:.6f} per sample"))
+    return [*facts, ("BIC, AIC", f"{report['bic']:.2f}, {report['aic']:.2f}")]

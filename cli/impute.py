@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,7 +34,7 @@ from .parties import BY_POSITION, NumberFiles, PartySettings, check_parties
 from .results import FitOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from vpem.engines.placement import Placement
     from vpem.fits.observers import Completed
@@ -90,7 +91,7 @@ class Dealing(Settings, heading="Data", kept=False):
     )
     agents: int | None = setting(
         None,
-        "Deal the columns out to so many, in order: as --workers N --split features.",
+        "Deal the columns out to this many, in order: as --workers N --split features.",
         least=1,
     )
     partition: Path | None = changed(HoldingSettings, "partition", idle=None)
@@ -119,11 +120,7 @@ class Dealing(Settings, heading="Data", kept=False):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for one, other in (
-            ("workers", "agents"),
-            ("workers", "partition"),
-            ("agents", "partition"),
-        ):
+        for one, other in combinations(("workers", "agents", "partition"), 2):
             refuse_both(self, one, other)
 
 
@@ -249,9 +246,7 @@ class ImputeOutput(TableOutput, heading="Output", kept=False):
         ".parquet.",
     )
     plot: Path | None = setting(
-        None,
-        "Draw trends and convergence: .png, .svg or .pdf.",
-        file="written",
+        None, "Draw trends and convergence: .png, .svg or .pdf.", file="written"
     )
 
 
@@ -313,8 +308,8 @@ def impute(
                     "every entry was seen, so nothing is imputed; --holdout holds some of them out"
                 )
             free = report["law"] == "gaussian" and how.scale == "none" and not of_mixture
-            note = note_of_one_column(fit) if free and report["share_seen"] < 1 else None
-            if note is not None:
+            unseen = report["share_seen"] < 1
+            if free and unseen and (note := note_of_one_column(fit)) is not None:
                 screen.note(note)
             report |= {"sample_weight": dealing.sample_weight, "holdout": None}
             if hidden is not None and dealing.holdout is not None:
@@ -397,80 +392,75 @@ def _show(report: Report, fit: Completed) -> None:
         iterations.insert(1, "not converged")
     elif report.get("in_noise"):
         iterations.insert(1, "converged to within noise")
-    model = _mixture(report) if of_mixture else _low_rank(report, law)
-    facts = (
-        ("matrix", f"{rows} x {columns}, {seen}"),
-        *model[:3],
-        ("iterations", ", ".join(iterations)),
-        *model[3:],
-        *_chosen(report["choice"]),
+    facts = [("matrix", f"{rows} x {columns}, {seen}")]
+    if of_mixture:
+        alone = report["n_workers"] == 1 or report["split"] == "rows"
+        covariance = "covariance" if alone else "covariance of columns of one observer"
+        parts = [
+            plural(report["n_components"], "component"),
+            f"{report['covariance_type']} {covariance}",
+            plural(report["n_parameters"], "parameter"),
+        ]
+        log_likelihood = f"{report['log_likelihood']:.6f} per sample, BIC {report['bic']:.2f}"
+        facts += [("mixture", ", ".join(parts)), ("log-likelihood", log_likelihood)]
+        if (draws := report["draws"]) is not None:
+            text = (
+                f"{draws['n_draws']}, each of a fit to weighed rows: {draws['n_iter']} iterations"
+            )
+            facts.append(("draws", text))
+    else:
+        singular = ", ".join(number(one, 4) for one in report["singular_values"][:8])
+        facts += [
+            ("model", f"rank {report['rank']}, ridge {number(report['ridge'])}, {law}"),
+            ("log-likelihood", f"{report['log_likelihood']:.6f} an entry seen"),
+            ("singular values", singular),
+        ]
+    facts.append(("iterations", ", ".join(iterations)))
+    if not of_mixture:
+        steps = [f"participation {report['participation']:g}", f"step {report['step_size']}"]
+        if report["compress"] is not None and report["sum"] == "server":
+            steps.append(f"compressed by {report['compress']}")
+        if report["projections"]:
+            steps.append(f"{report['projections']:,} means moved into the law's domain")
+        facts.append(("FedEM", ", ".join(steps)))
+    choice = report["choice"]
+    if choice is not None and choice["error"] is not None:
+        text = f"{number(choice['error'], 4)} on held-out entries, column means"
+        text += f" {number(choice['column_means'], 4)}; {len(choice['candidates'])} fits compared"
+        if choice["mixture"] not in ("tried", "the method was given"):
+            text += f"; no mixture: {choice['mixture']}"
+        facts.append(("chosen by", text))
+    facts += [
         ("network", ", ".join(network)),
         ("communication", communication(report["communication"], report["worker_names"])),
         ("written to", report["model"] or "nothing is kept (give --output)"),
-    )
+    ]
     tables: list[Any] = [] if report["holdout"] is None else _holdout(report["holdout"])
     tables.append(table(facts, "", ""))
-    if report["choice"] is not None:
-        tables.append(_held_out(report["choice"]))
+    if choice is not None:
+        tables.append(_held_out(choice))
     names = fit.observations.column_names
     if len(names) <= LISTED:
-        trend = [
-            (name, number(mean, 5))
-            for name, mean in zip(names, report["column_trend"], strict=True)
-        ]
+        trend = zip(names, (number(mean, 5) for mean in report["column_trend"]), strict=True)
         head = f"mean fitted {fit.law.unit}".replace("fitted mean", "fitted")
         tables.append(table(trend, "column", head, title="Trend over columns", right=(head,)))
     show(*tables)
 
 
-def _low_rank(report: Report, law: str) -> list[tuple[str, str]]:
-    how = [f"participation {report['participation']:g}", f"step {report['step_size']}"]
-    if report["compress"] is not None and report["sum"] == "server":
-        how.append(f"compressed by {report['compress']}")
-    if report["projections"]:
-        how.append(f"{report['projections']:,} means moved into the law's domain")
-    return [
-        ("model", f"rank {report['rank']}, ridge {number(report['ridge'])}, {law}"),
-        ("log-likelihood", f"{report['log_likelihood']:.6f} an entry seen"),
-        ("singular values", ", ".join(number(one, 4) for one in report["singular_values"][:8])),
-        ("FedEM", ", ".join(how)),
-    ]
+def _worst(
+    scores: Sequence[Report], errors: Callable[[Report], tuple[float, float]]
+) -> Sequence[Report]:
+    """Return scores of columns: of many those whose error is largest beside the column mean's."""
 
+    def relative(one: Report) -> float:
+        error, of_means = errors(one)
+        return float(error / of_means) if of_means > 0 else 0.0
 
-def _mixture(report: Report) -> list[tuple[str, str]]:
-    alone = report["n_workers"] == 1 or report["split"] == "rows"
-    parts = [
-        plural(report["n_components"], "component"),
-        f"{report['covariance_type']} covariance{'' if alone else ' of columns of one observer'}",
-        plural(report["n_parameters"], "parameter"),
-    ]
-    facts = [
-        ("mixture", ", ".join(parts)),
-        ("log-likelihood", f"{report['log_likelihood']:.6f} per sample, BIC {report['bic']:.2f}"),
-    ]
-    if (draws := report["draws"]) is not None:
-        text = f"{draws['n_draws']}, each of a fit to weighed rows: {draws['n_iter']} iterations"
-        facts.append(("draws", text))
-    return facts
-
-
-def _chosen(choice: Report | None) -> list[tuple[str, str]]:
-    if choice is None or choice["error"] is None:
-        return []
-    text = f"{number(choice['error'], 4)} on held-out entries, column means"
-    text += f" {number(choice['column_means'], 4)}; {len(choice['candidates'])} fits compared"
-    if choice["mixture"] not in ("tried", "the method was given"):
-        text += f"; no mixture: {choice['mixture']}"
-    return [("chosen by", text)]
+    return scores if len(scores) <= LISTED else sorted(scores, key=relative, reverse=True)[:LISTED]
 
 
 def _held_out(choice: Report) -> PrintedTable:
-    def relative(one: Report) -> float:
-        return float(one["error"] / one["column_means"]) if one["column_means"] > 0 else 0.0
-
-    columns = sorted(choice["by_column"], key=relative, reverse=True)[:LISTED]
-    if len(choice["by_column"]) <= LISTED:
-        columns = choice["by_column"]
+    columns = _worst(choice["by_column"], lambda one: (one["error"], one["column_means"]))
     name = choice["loss"].replace("_", "-")
     lines = [
         (one["column"], number(one["error"], 4), number(one["column_means"], 4),
@@ -501,22 +491,16 @@ def _holdout(scores: Report) -> list[Any]:
 
 
 def _by_column(scores: Sequence[Report]) -> PrintedTable:
-    """Tabulate errors by column: of many columns those where the fit explains least."""
-
-    def remaining(score: Report) -> float:
-        means = score["column_means"]["rmse"]
-        return float(score["model"]["rmse"] / means) if means > 0 else 0.0
 
     title = "Error by column"
     if len(scores) > LISTED:
-        title = (
-            f"Error by column, the largest {LISTED} of {len(scores)} beside those of column means"
-        )
-        scores = sorted(scores, key=remaining, reverse=True)[:LISTED]
+        title += f", the largest {LISTED} of {len(scores)} beside those of column means"
     heads = ("hidden", "rmse", "rmse of column means")
     lines = [
         (one["column"], one["n_entries"], number(one["model"]["rmse"], 4),
          number(one["column_means"]["rmse"], 4))
-        for one in scores
+        for one in _worst(
+            scores, lambda one: (one["model"]["rmse"], one["column_means"]["rmse"])
+        )
     ]  # fmt: skip
     return table(lines, "column", *heads, title=title, right=heads)

@@ -41,13 +41,7 @@ from .output import (
     took,
 )
 from .parties import DataFiles, NumberFiles, gather
-from .results import (
-    FitOutcome,
-    check_asked,
-    kept_of_private,
-    tell_of_clipped,
-    warned_of_private,
-)
+from .results import FitOutcome, check_asked, kept_of_private, tell_of_clipped, warned_of_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -109,7 +103,15 @@ def kmeans(
         run = CommandRun(screen, out, "clusterings", engine, checkpoints)
         labels = run.labels = LabelFile.of(out, run.where, parties.parties)
         graph = graph.seeded(how.seed)
-        _refuse_what_makes_no_sense(how, held, start)
+        if how.method == "grid" and held.split == "rows":
+            raise InputError(
+                "--method grid joins clusterings of different features: it needs --split features"
+            )
+        if how.method == "grid" and start.init_rows is not None:
+            raise InputError(
+                "--method grid starts each agent's own clustering by k-means++: --init-rows are "
+                "for --method lloyd"
+            )
         if parties.missing_parties:
             how = how.changed(missing="marginalize")
         misses = how.missing == "marginalize"
@@ -119,8 +121,7 @@ def kmeans(
             rows = rows_of(start.init_rows)
             if len(rows) != how.n_clusters:
                 raise InputError(
-                    f"--clusters {how.n_clusters} needs as many --init-rows, got {len(rows)} of "
-                    "them"
+                    f"--clusters {how.n_clusters} needs as many --init-rows, got {len(rows)}"
                 )
             how = how.changed(init=rows)
         limit = run.memory(memory_limit)
@@ -128,10 +129,9 @@ def kmeans(
         tell_of_clipped(screen, found, names)
         answered = found.answer(source.feature_names)
         # One feature of large numbers may decide the clusters alone.
-        if how.scale == "none" and found.guarantee is None and run.where.speaks:
-            note = note_of_one_feature(answered)
-            if note is not None:
-                screen.note(note)
+        alone = how.scale == "none" and found.guarantee is None and run.where.speaks
+        if alone and (note := note_of_one_feature(answered)) is not None:
+            screen.note(note)
 
         def tell() -> Report:
             report = found.describe(source.feature_names, names)
@@ -209,41 +209,12 @@ def _cluster(
         return found, parts.names, describe_engine(network)
 
 
-def _refuse_what_makes_no_sense(
-    how: KmeansSettings, held: KmeansHolding, start: StartSettings
-) -> None:
-    """Raise InputError where options exclude each other."""
-    if how.method == "grid" and held.split == "rows":
-        raise InputError(
-            "--method grid joins clusterings of different features: it needs --split features"
-        )
-    if how.method == "grid" and start.init_rows is not None:
-        raise InputError(
-            "--method grid starts each agent's own clustering by k-means++: --init-rows are for "
-            "--method lloyd"
-        )
-
-
 class _Progress(ProgressLine):
     """Inertia and rate of a long run."""
 
     def facts(self, progress: Any) -> Iterator[str]:
         yield f"inertia {progress.inertia:.6g}"
         yield f"{plural(progress.changed, 'row')} changed"
-
-
-def _summed(report: Report) -> str:
-    part, summed = report["participation"], how_summed(report)
-    return summed if part == 1 else f"{summed}, participation {part:g}"
-
-
-def _judged(report: Report, units: str) -> list[tuple[str, str]]:
-    """Return inertia or, where rows are protected, what is guaranteed to them."""
-    if "privacy" in report:
-        from vpem.pictures.contents import promised
-
-        return promised(report["privacy"])
-    return [("inertia", number(report["inertia"], 10) + units)]
 
 
 def _show(report: Report, names: Sequence[str]) -> None:
@@ -259,12 +230,20 @@ def _show(report: Report, names: Sequence[str]) -> None:
     if not report["converged"]:
         iterations.insert(1, "not converged")
     units = " (of standardized features)" if report["scale"] == "standard" else ""
+    judged = [("inertia", number(report["inertia"], 10) + units)]
+    if "privacy" in report:
+        from vpem.pictures.contents import promised
+
+        judged = promised(report["privacy"])
+    summed = how_summed(report)
+    if report["participation"] != 1:
+        summed += f", participation {report['participation']:g}"
     facts = [
         ("data", f"{rows} x {features}"),
-        *_judged(report, units),
+        *judged,
         ("iterations", ", ".join(iterations)),
         ("network", ", ".join(network)),
-        ("sum", _summed(report)),
+        ("sum", summed),
         ("communication", communication(report["communication"], names)),
         ("model", report["model"] or "not kept (give --output)"),
     ]

@@ -64,8 +64,7 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
     """Options about individuals."""
 
     individual: list[str] | None = setting(
-        None,
-        "Fits of SAEM: this individual of DATA only. Several: repeat it.",
+        None, "Fits of SAEM: this individual of DATA only. Several: repeat it."
     )
     times: str | None = setting(
         None,
@@ -89,8 +88,7 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
         None, "Fits of SAEM: column with the measurement. Default: as fitted."
     )
     covariates: str | None = setting(
-        None,
-        "Fits of SAEM: dose=amt reads the column amt as the dose. Default: as fitted.",
+        None, "Fits of SAEM: dose=amt reads the column amt as the dose. Default: as fitted."
     )
     doses: str | None = setting(
         None, "Fits of SAEM: columns of lines that are doses: amt=AMT. Default: as fitted."
@@ -343,11 +341,7 @@ def _columns(
 
 
 def _in_levels(
-    source: Dataset,
-    used: RowFile,
-    columns: Sequence[int] | None,
-    missing: str,
-    screen: Screen,
+    source: Dataset, used: RowFile, columns: Sequence[int] | None, missing: str, screen: Screen
 ) -> Dataset:
     """Return data whose codes stand for the levels of the model, found by their names.
 

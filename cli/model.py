@@ -36,15 +36,15 @@ app = typer.Typer(
 CRITERIA = {"log-likelihood": "log_likelihood", "bic": "bic", "aic": "aic"}
 """What models are judged by, and what their reports call it."""
 
+JUDGED = ("model", "log_likelihood", "bic", "aic", "n_iter", "converged", "degenerate", "seed")
+"""What JSON says of models that are compared."""
+
 ModelFile = Annotated[Path, READ, typer.Argument(help="Model, from 'vpem fit --output'.")]
 AnyFile = Annotated[Path, READ, typer.Argument(help="File that vpem has written.")]
 
 
 @app.command("show")
-def show(
-    file: AnyFile,
-    json: Json = False,
-) -> None:
+def show(file: AnyFile, json: Json = False) -> None:
     """Show a model, or another file that vpem has written.
 
     Of a model: hubs, mixing weights, means, history. Of clusters: centres. Of a fit of SAEM:
@@ -148,7 +148,9 @@ def best(
     Example: vpem model best fits/0.h5 fits/1.h5 -o best.h5
     """
     with Screen(quiet) as screen:
-        from vpem.files.hdf5 import check_writable
+        import shutil
+
+        from vpem.files.hdf5 import atomic_write, check_writable
         from vpem.files.models import read_model
 
         check_choice("--criterion", criterion, CRITERIA)
@@ -162,20 +164,15 @@ def best(
         # The first of equals; none with degenerate components if another has none.
         chosen = max(found, key=lambda one: (not one["last"], sign * one[name]))
         if output is not None:
-            _copy(Path(chosen["model"]), output, force)
+            with atomic_write(output, force, "models") as temporary:
+                shutil.copyfile(chosen["model"], temporary)
         if json:
-            shown = (
-                "model", "log_likelihood", "bic", "aic", "n_iter", "converged", "degenerate", "seed"
-            )  # fmt: skip
-            judged = [{key: one[key] for key in shown} for one in found]
-            print_json(
-                {
-                    "best": chosen["model"],
-                    "criterion": criterion,
-                    "copy": None if output is None else str(output),
-                    "models": judged,
-                }
-            )
+            print_json({
+                "best": chosen["model"],
+                "criterion": criterion,
+                "copy": None if output is None else str(output),
+                "models": [{key: one[key] for key in JUDGED} for one in found],
+            })  # fmt: skip
         else:
             print(chosen["model"])
         least = min(found, key=lambda one: sign * one[name])
@@ -259,11 +256,8 @@ def _judged(file: Path, model: Model) -> Report:
     report = model.report
     judged = {name: report.get(name) for name in ("log_likelihood", "bic", "aic")}
     for name, value in judged.items():
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
+        finite = isinstance(value, int | float) and math.isfinite(value)
+        if isinstance(value, bool) or not finite:
             raise InputError(f"{file} does not say its {name.replace('_', '-')}, got {value!r}")
     data = report.get("data")
     return {
@@ -306,21 +300,10 @@ def _check_comparable(one: Report, other: Report, criterion: str) -> None:
         )
 
 
-def _copy(source: Path, output: Path, force: bool) -> None:
-    import shutil
-
-    from vpem.files.hdf5 import atomic_write
-
-    with atomic_write(output, force, "models") as temporary:
-        shutil.copyfile(source, temporary)
-
-
 START = 4096
 """Bytes at the start of a file that show its kind."""
 
-
 TAKEN = "models and other fits, exports, tables, studies, requests, certificates, policies and logs"
-
 
 MARKS = (
     (b"\x89png", "a picture"), (b"%pdf", "a picture"), (b"<?xml", "a picture"),
@@ -328,9 +311,7 @@ MARKS = (
 )  # fmt: skip
 """Beginnings, in lower case, of files that have no facts to show."""
 
-
 TABLES = (b"PAR1", b"ARROW1", b"\x93NUMPY")
-
 
 NAMED_TABLES = (".csv", ".tsv", ".txt", ".gz", ".bz2", ".xz")
 """Endings of text tables, compressed ones too."""

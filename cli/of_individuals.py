@@ -16,9 +16,11 @@ from .kinds import StoredFile, reported
 from .loading import IndividualSettings, UseRequest, refuse_given
 from .output import as_plain, number, plural, print_json, show, table
 from .saem_choices import individuals_of, needed_covariates, read_if_there, words_in
-from .saem_report import document_columns, topic_facts
+from .saem_report import document_columns, latent_columns, latents_of, topic_facts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from vpem.network.schema import Report
     from vpem.saem.individuals import Individuals
     from vpem.saem.prediction import FittedCurves, Predictor
@@ -88,7 +90,6 @@ class SaemFile(StoredFile):
         options, output = request.individuals, request.output
         times = options.grid()
         curves = has_curves(saved.model, saved.model_options) and not options.latents
-        self._check_residuals(request, curves)
         self._check(request, curves)
         found = self.individuals(request)
         if options.residuals:
@@ -112,7 +113,23 @@ class SaemFile(StoredFile):
         return len(next(iter(columns.values())))
 
     def _check(self, request: UseRequest, curves: bool) -> None:
+        """Refuse options that exclude each other, or that this model or no DATA excludes."""
         saved, data, options = self.stored, request.data, request.individuals
+        if options.residuals:
+            if options.latents or options.population or options.times is not None:
+                raise InputError(
+                    "--residuals belong to the rows of DATA; leave out --latents, --population "
+                    "and --times"
+                )
+            if not curves:
+                raise InputError(
+                    f"the model {saved.model} has no curves over time, and so no residuals; leave "
+                    "out --residuals"
+                )
+            if data is None:
+                raise InputError(
+                    "--residuals belong to measurements, which a fit does not keep; give DATA"
+                )
         names = options.individual
         if names is not None and len(set(names)) < len(names):
             raise InputError("--individual must name different individuals")
@@ -131,26 +148,6 @@ class SaemFile(StoredFile):
         if data is None and options.population and names is not None:
             raise InputError(
                 "--individual without DATA is an individual of the fit; leave out --population"
-            )
-
-    def _check_residuals(self, request: UseRequest, curves: bool) -> None:
-        """Refuse residuals where there are none, and options that do not go with them."""
-        options = request.individuals
-        if not options.residuals:
-            return
-        if options.latents or options.population or options.times is not None:
-            raise InputError(
-                "--residuals belong to the rows of DATA; leave out --latents, --population and "
-                "--times"
-            )
-        if not curves:
-            raise InputError(
-                f"the model {self.stored.model} has no curves over time, and so no residuals; "
-                "leave out --residuals"
-            )
-        if request.data is None:
-            raise InputError(
-                "--residuals belong to measurements, which a fit does not keep; give DATA"
             )
 
     def score(self, request: UseRequest) -> None:
@@ -201,25 +198,33 @@ class SaemFile(StoredFile):
         return saem_as_json(self.stored)
 
     def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
-        import json
-
         import numpy as np
 
-        from vpem.saem.formats.fits import ARRAYS, saem_as_json
+        from vpem.saem.formats.fits import ARRAYS
 
-        check_writable(output, force, "exported models")
         saved = self.stored
-        with atomic_write(output, force, "exported models") as temporary:
-            if ending_of(output) == ".json":
-                with open(temporary, "w", encoding="utf-8") as stream:
-                    json.dump(as_plain(saem_as_json(saved)), stream, allow_nan=False)
-                    stream.write("\n")
-                return
-            arrays: Report = {name: getattr(saved, name) for name in ARRAYS}
-            for name in ("parameters", "latents", "names"):
-                arrays[name] = np.array(getattr(saved, name), dtype=np.str_)
-            with open(temporary, "wb") as binary:
-                np.savez(binary, **arrays)
+        arrays = {name: getattr(saved, name) for name in ARRAYS} | {
+            name: np.array(getattr(saved, name), dtype=np.str_)
+            for name in ("parameters", "latents", "names")
+        }
+        _export(output, force, self.as_json(), arrays)
+
+
+def _export(output: Path, force: bool, content: Report, arrays: Mapping[str, Any]) -> None:
+    """Write contents of a fit as JSON or, by the ending, its arrays as an archive of NumPy."""
+    import json
+
+    import numpy as np
+
+    check_writable(output, force, "exported models")
+    with atomic_write(output, force, "exported models") as temporary:
+        if ending_of(output) == ".json":
+            with open(temporary, "w", encoding="utf-8") as stream:
+                json.dump(as_plain(content), stream, allow_nan=False)
+                stream.write("\n")
+            return
+        with open(temporary, "wb") as binary:
+            np.savez(binary, **arrays)
 
 
 def _curves(
@@ -287,35 +292,14 @@ def _latents(predictor: Predictor, found: Individuals | None, names: list[str] |
     import numpy as np
 
     estimates = predictor.stored_latents(names) if found is None else predictor.latents(found)
-    sds = np.sqrt(np.maximum(np.einsum("nii->ni", estimates.covariances), 0.0))
-    columns: Report = {"id": np.array(estimates.names, dtype=np.str_)}
     latents = predictor.saved.latents
-    for j, name in enumerate(latents):
-        columns[name] = estimates.means[:, j]
-        columns[f"{name} sd"] = sds[:, j]
-        columns[f"{name} lower"] = estimates.lower[:, j]
-        columns[f"{name} upper"] = estimates.upper[:, j]
+    ids = np.array(estimates.names, dtype=np.str_)
     listed = [
-        {
-            "id": name,
-            "latents": {
-                latent: {
-                    "mean": estimates.means[one, j],
-                    "sd": sds[one, j],
-                    "lower": estimates.lower[one, j],
-                    "upper": estimates.upper[one, j],
-                }
-                for j, latent in enumerate(latents)
-            },
-        }
-        for one, name in enumerate(estimates.names)
+        {"id": name, "latents": own}
+        for name, own in zip(estimates.names, latents_of(latents, estimates), strict=True)
     ]
-    report = {
-        "n_individuals": len(estimates.names),
-        "level": estimates.level,
-        "individuals": listed,
-    }
-    return report, columns
+    report = {"n_individuals": len(ids), "level": estimates.level, "individuals": listed}
+    return report, {"id": ids, **latent_columns(latents, estimates)}
 
 
 def _classes(predictor: Predictor, found: Individuals | None, proba: bool) -> Tables:
@@ -429,7 +413,11 @@ class TopicsFile(StoredFile):
                 "output": None if output.output is None else str(output.output),
             }  # fmt: skip
             if output.output is None:
-                report |= {"level": saved.level, "individuals": _listed(names, *ends)}
+                listed = [
+                    {"id": name, "proportions": mean, "lower": low, "upper": high}
+                    for name, mean, low, high in zip(names, *ends, strict=True)
+                ]
+                report |= {"level": saved.level, "individuals": listed}
             print_json(report)
         return len(names)
 
@@ -494,28 +482,9 @@ class TopicsFile(StoredFile):
         }  # fmt: skip
 
     def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
-        import json
-
         import numpy as np
 
-        check_writable(output, force, "exported models")
-        with atomic_write(output, force, "exported models") as temporary:
-            content = self.as_json()
-            if ending_of(output) == ".json":
-                with open(temporary, "w", encoding="utf-8") as stream:
-                    json.dump(as_plain(content), stream, allow_nan=False)
-                    stream.write("\n")
-                return
-            arrays: Report = {name: np.array(content[name]) for name in
-                      ("words", "probabilities", "names", "proportions", "lower", "upper", "trace",
-                       "perplexities", "bytes", "device_names", "device_shares")}  # fmt: skip
-            with open(temporary, "wb") as binary:
-                np.savez(binary, **arrays)
-
-
-def _listed(names: list[str], means: Any, lower: Any, upper: Any) -> list[Report]:
-    parts = zip(names, means, lower, upper, strict=True)
-    return [
-        {"id": name, "proportions": mean, "lower": low, "upper": high}
-        for name, mean, low, high in parts
-    ]
+        content = self.as_json()
+        names = ("words", "probabilities", "names", "proportions", "lower", "upper", "trace",
+                 "perplexities", "bytes", "device_names", "device_shares")  # fmt: skip
+        _export(output, force, content, {name: np.array(content[name]) for name in names})

@@ -89,42 +89,34 @@ def shown(found: Contribution) -> list[PrintedTable | str]:
     ]
     if found.adjusted_rand_index is not None:
         facts.append(("adjusted Rand index with labels", f"{found.adjusted_rand_index:.4f}"))
-    parties: list[PrintedTable | str] = [_of_parties(found), ""] if found.parties else []
-    return [table(facts, "", ""), *parties, _of_features(found)]
-
-
-def _of_parties(found: Contribution) -> PrintedTable:
     heads = ["party", "features", "information", "lost", "shared", "likelihood", "moved"]
     heads += ["agreement"] if found.adjusted_rand_index is None else ["agreement", "labels"]
     rows = []
     for one in found.parties:
-        nats = (
-            one.information, one.information_lost, one.shared_information, one.log_likelihood_lost
-        )  # fmt: skip
+        nats = one.information, one.information_lost, one.shared_information
         cells = [one.name, len(one.features), *(f"{value:.4f}" for value in nats)]
-        cells += [f"{one.rows_moved:.1%}", f"{one.agreement:.4f}"]
+        cells += [f"{one.log_likelihood_lost:.4f}", f"{one.rows_moved:.1%}"]
+        cells.append(f"{one.agreement:.4f}")
         if one.adjusted_rand_index is not None:
             cells.append(f"{one.adjusted_rand_index:.4f}")
         rows.append(cells)
-    return table(
+    parties = table(
         rows, *heads, title="Without each party", right=heads[1:],
-        spare=("likelihood", "features", "agreement", "shared"),
-        caption=CAPTION,
+        spare=("likelihood", "features", "agreement", "shared"), caption=CAPTION,
     )  # fmt: skip
-
-
-def _of_features(found: Contribution) -> PrintedTable:
     listed = found.features[:MOST_FEATURES]
     more = len(found.features) - len(listed)
-    cells = [
+    alone = [
         (place, one.name, one.party or "-", f"{one.information:.4f}", f"{one.share:.1%}")
         for place, one in enumerate(listed, 1)
     ]
-    return table(
-        cells, "rank", "feature", "party", "information", "share",
+    features = table(
+        alone, "rank", "feature", "party", "information", "share",
         title="Each feature alone", right=("rank", "information", "share"), spare=("party", "rank"),
         caption=f"and {plural(more, 'feature')} that tell less: see --json" if more else None,
     )  # fmt: skip
+    tables: list[PrintedTable | str] = [parties, ""] if found.parties else []
+    return [table(facts, "", ""), *tables, features]
 
 
 def columns_of(found: Contribution) -> dict[str, Any]:
@@ -273,17 +265,17 @@ class MixtureFile(RowFile):
         X, labels = found.mixture.sample(count, np.random.default_rng(seed))
         kinds = getattr(found.mixture, "kinds", None)
 
-        def called(j: int) -> Any:
-            levels = {} if kinds is None else kinds.levels
-            return np.array(levels[j])[X[:, j].astype(int)] if j in levels else X[:, j]
-
         if output.output is not None and ending_of(output.output) not in (".csv", ".parquet"):
             drawn = Dataset(
                 X, found.feature_names, labels=labels, source=str(output.output), kinds=kinds
             )
             write_dataset(output.output, drawn, output.force)
             return
-        columns = dict(zip(found.feature_names, map(called, range(X.shape[1])), strict=True))
+        levels = {} if kinds is None else kinds.levels
+        columns = {
+            feature: np.array(levels[j])[X[:, j].astype(int)] if j in levels else X[:, j]
+            for j, feature in enumerate(found.feature_names)
+        }
         name = "component"
         while name in columns:
             name += "_"

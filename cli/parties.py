@@ -39,7 +39,7 @@ DataFiles = Annotated[
     READ,
     typer.Argument(
         help="Table (CSV, Parquet, Feather, .npy), HDF5 or .h5ad, or - for standard input; with "
-        "--parties a file each, or a manifest.",
+        "--parties a file each, or a manifest."
     ),
 ]
 
@@ -63,8 +63,7 @@ class PartySettings(Settings, heading="Data"):
         None, "With --align hmac: file of the key that all parties share.", file="read", local=True
     )
     missing_parties: bool = setting(
-        False,
-        "Keep rows that some parties lack, and integrate out missing values (ids and hmac).",
+        False, "Keep rows that some parties lack, and integrate out missing values (ids and hmac)."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,7 +35,6 @@ from .saem_report import SaemCounter, report_of, show_report, topics_result, wri
 if TYPE_CHECKING:
     from vpem.network.schema import Report
     from vpem.saem.results import SaemFit
-    from vpem.sums.connect import Network
 
 
 class SaemGraph(GraphSettings, heading="Network"):
@@ -102,16 +102,22 @@ def saem(
     Example: vpem saem data/oxford_boys.csv --devices 6 --topology cycle -o growth.h5
     """
     with Screen(out.quiet) as screen:
+        from vpem.files.hdf5 import check_writable
+        from vpem.pictures.figure import check_picture
         from vpem.saem.formats.fits import save_saem
+        from vpem.saem.results import collect, leave_out
 
         check_start(how, out.strict)
-        _check_asked(model.model, out)
+        _check_outputs(model.model, out)
         options = model_options_of(model)
         sampler = sampler_options_of(model.model, options, moves, given)
         run = CommandRun(screen, out, "fits of SAEM", engine, checkpoints)
         run.labels = labels = LabelFile.of(out, run.where, held.parties)
         if run.where.speaks:
-            _check_outputs(out)
+            for file in filter(None, (out.individuals, out.topics)):
+                check_writable(file, out.force, "results")
+            if out.traces is not None:
+                check_picture(out.traces, out.force)
         needed = needed_covariates(model.model, options)
         source = read_source(
             data, held, model.model, needed, how.missing == "marginalize", run, sums.secure_sum
@@ -127,7 +133,11 @@ def saem(
         })  # fmt: skip
         network = ran.pop("network")
         of_individuals(labels, found, source.held, network.agents, screen)
-        shown = _told(found, source, out, network, run)
+        shown = found
+        if network.agents.apart and (out.individuals is None or run.where.own_users):
+            shown = leave_out(found)
+        elif network.agents.apart:
+            shown = collect(found, source.held, network.total.holders)
 
         def facts() -> Report:
             return ran | {"seconds": shown.seconds, **run.facts(data)}
@@ -136,12 +146,10 @@ def saem(
             run.finish(topics_result(shown, source.held, facts, out))
             return
 
-        def write(path: Path, report: Report) -> None:
-            save_saem(path, shown, force=out.force)
-
         mine = found if run.where.own_users else shown
         run.finish(FitOutcome(
-            found.converged, lambda: report_of(shown, source.held, screen) | facts(), write,
+            found.converged, lambda: report_of(shown, source.held, screen) | facts(),
+            lambda path, report: save_saem(path, shown, force=out.force),
             lambda report: show_report(report, shown),
             own=lambda _: {"labels_files": labels.written, **_draw(mine, out)},
         ))  # fmt: skip
@@ -162,9 +170,6 @@ def _fit(
     from vpem.sums.connect import connect_workers
     from vpem.sums.exchanges import way_of
 
-    def progress_of(quiet: bool, unkept: str | None) -> SaemCounter:
-        return SaemCounter(quiet, burn_in_of(how.n_iter, how.burn_in), unkept)
-
     held = source.held
     joined = graph_of(held.n_workers, held.names, graph)
     if way_of(joined, sums) == "consensus":
@@ -174,7 +179,8 @@ def _fit(
                 "compressed, and remember what was sent: leave it out",
             )  # fmt: skip
         sums, how = sums.changed(compress=how.codec), how.changed(codec=None)
-    with run.working(progress_of) as progress:
+    burn_in = burn_in_of(how.n_iter, how.burn_in)
+    with run.working(partial(SaemCounter, burn_in=burn_in)) as progress:
         network = run.over(connect_workers(joined, sums), workers=True)
         found = fit_saem(
             source.of(network), model, how, devices=held, network=network,
@@ -183,42 +189,17 @@ def _fit(
         return found, {"network": network, **describe_engine(network)}
 
 
-def _told(
-    found: SaemFit, source: Source, out: SaemOutput, network: Network, run: CommandRun
-) -> SaemFit:
-    """Return the fit with the individuals that the first process reports: none by default."""
-    from vpem.saem.results import collect, leave_out
-
-    if not network.agents.apart:
-        return found
-    if out.individuals is None or run.where.own_users:
-        return leave_out(found)
-    return collect(found, source.held, network.total.holders)
-
-
-def _check_asked(model: str, out: SaemOutput) -> None:
+def _check_outputs(model: str, out: SaemOutput) -> None:
     """Raise InputError where a file is for results that the model does not have."""
     from vpem.saem.models.model import model_class
 
     if out.topics is not None and model != CORPUS_MODEL:
         raise InputError(f"--topics is for the model {CORPUS_MODEL}; leave it out")
-    if out.labels_file is None or hasattr(model_class(model), "responsibilities"):
-        return
-    raise InputError(
-        f"the model {model} has no classes of individuals for --labels to write; leave it out, or "
-        "take the model gmm"
-    )
-
-
-def _check_outputs(out: SaemOutput) -> None:
-    from vpem.files.hdf5 import check_writable
-    from vpem.pictures.figure import check_picture
-
-    for table in (out.individuals, out.topics):
-        if table is not None:
-            check_writable(table, out.force, "results")
-    if out.traces is not None:
-        check_picture(out.traces, out.force)
+    if out.labels_file is not None and not hasattr(model_class(model), "responsibilities"):
+        raise InputError(
+            f"the model {model} has no classes of individuals for --labels to write; leave it out, "
+            "or take the model gmm"
+        )
 
 
 def _draw(found: SaemFit, out: SaemOutput) -> Report:

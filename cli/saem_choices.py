@@ -392,7 +392,10 @@ def individuals_of(
             f"{', '.join(f'--{name}' for name in flags)} name columns of a CSV table, but {data} "
             "is none"
         )
-    known, known_covariates = _remembered(fitted or {})
+    known, known_covariates = (
+        _names_in(dict(fitted or {})),
+        _names_in((fitted or {}).get("covariates")),
+    )
     three: Report = {name: given.get(name, known.get(name, name)) for name in columns}
     if len(set(three.values())) < len(three):
         raise InputError("--id, --time and --value must be three different columns")
@@ -446,6 +449,12 @@ def words_in(fitted: Mapping[str, Any]) -> dict[str, list[str]]:
     }
 
 
+def _names_in(stored: Any) -> dict[str, str]:
+    """Return the names of columns in `Individuals.columns` of a fit, where nothing is trusted."""
+    named = stored.items() if isinstance(stored, dict) else ()
+    return {name: column for name, column in named if isinstance(column, str) and column}
+
+
 def _events(
     data: Path, doses: str | None, covariates: Mapping[str, str], fitted: Mapping[str, Any]
 ) -> dict[str, str] | None:
@@ -477,16 +486,6 @@ def _advice(left: Collection[str], three: Collection[str], fitted: bool) -> str:
     typed = " ".join([*flags, *([f"--covariates {','.join(others)}"] if others else [])])
     several = "the names of these columns" if len(left) > 1 else "the name of this column"
     return f"{of_fit}; give {several}: {typed}"
-
-
-def _remembered(fitted: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """Columns, and those of covariates, that a fit was made of; a file may hold anything there."""
-
-    def words(held: Any) -> dict[str, str]:
-        held = held if isinstance(held, dict) else {}
-        return {name: column for name, column in held.items() if isinstance(column, str) and column}
-
-    return words(dict(fitted)), words(fitted.get("covariates"))
 
 
 def _typed(option: str, text: str | None, like: str) -> dict[str, str]:

@@ -104,10 +104,19 @@ class CorpusReader:
         """
         import numpy as np
 
-        from vpem.saem.individuals import document_counts, join_words
+        from vpem.saem.individuals import document_counts, in_words, join_words
 
         found = dict(parts)
-        settings, left = self.settings, np.zeros(2)
+        settings, left = self.settings, np.zeros(2)  # words and documents that are left out
+
+        def spelled(words: tuple[str, ...]) -> dict[int, Individuals]:
+            nonlocal left
+            documents = {}
+            for part, one in found.items():
+                documents[part], n_unknown = in_words(one, words)
+                left += n_unknown, one.n_individuals - documents[part].n_individuals
+            return documents
+
         if settings.vocabulary is not None:
             words = _vocabulary(settings.vocabulary)
         else:
@@ -115,51 +124,34 @@ class CorpusReader:
             if engine is not None:  # the vocabularies of all processes, each once
                 own = [tuple(one) for some in engine.allgather(list(set(own))) for one in some]
             words = join_words(sorted(set(own)))
-        found, left = _spelled(found, words, left)
+        found = spelled(words)
         if settings.min_documents is not None or settings.max_share is not None:
             each = [np.append(document_counts(one), one.n_individuals) for one in found.values()]
             total = np.sum([np.zeros(len(words) + 1, dtype=np.intp), *each], axis=0)
-            words = _kept(words, total if engine is None else engine.allreduce(total), settings)
-            found, left = _spelled(found, words, left)
+            counts = (total if engine is None else engine.allreduce(total)).tolist()
+            most = counts[-1] * (1.0 if settings.max_share is None else settings.max_share)
+            least, n_words = settings.min_documents or 0, len(words)
+            words = tuple(
+                word
+                for word, count in zip(words, counts[:-1], strict=True)
+                if least <= count <= most
+            )
+            if not words:
+                raise InputError(
+                    f"none of the {n_words} words is in {least} documents or more, and in {most:g} "
+                    "at most; give another ", Setting("min_documents"), " or ",
+                    Setting("max_share"),
+                )  # fmt: skip
+            found = spelled(words)
         left = left if engine is None or self.hidden else engine.allreduce(left)
-        n_words, n_documents = (int(one) for one in left)
-        if n_words:
-            times = plural(n_words, "time")
+        n_others, n_documents = (int(one) for one in left)
+        if n_others:
+            times = plural(n_others, "time")
             self.screen.note(f"words outside the vocabulary, which occur {times}, are left out")
         if n_documents:
             documents = plural(n_documents, "document")
             self.screen.warn(f"{documents} left out: the vocabulary has none of their words")
         return found, words
-
-
-def _spelled(
-    parts: Mapping[int, Individuals], words: tuple[str, ...], left: Any
-) -> tuple[dict[int, Individuals], Any]:
-    """Return documents in a vocabulary, and add to ``left`` the words and documents left out."""
-    from vpem.saem.individuals import in_words
-
-    found = {}
-    for part, one in parts.items():
-        found[part], n_unknown = in_words(one, words)
-        gone = one.n_individuals - found[part].n_individuals
-        left += n_unknown, gone
-    return found, left
-
-
-def _kept(words: Sequence[str], total: Any, settings: CorpusSettings) -> tuple[str, ...]:
-    most = total[-1] * (1.0 if settings.max_share is None else settings.max_share)
-    least = settings.min_documents or 0
-    kept = tuple(
-        word
-        for word, count in zip(words, total[:-1].tolist(), strict=True)
-        if least <= count <= most
-    )
-    if not kept:
-        raise InputError(
-            f"none of the {len(words)} words is in {least} documents or more, and in {most:g} at "
-            "most; give another ", Setting("min_documents"), " or ", Setting("max_share"),
-        )  # fmt: skip
-    return kept
 
 
 def _vocabulary(path: Path) -> tuple[str, ...]:
@@ -267,9 +259,10 @@ def read_source(
     """
     import numpy as np
 
-    reader = _reader(settings, model, needed, missing, run)
-    if isinstance(reader, CorpusReader):
-        reader = replace(reader, hidden=masked)
+    from vpem.network.partition import evenly
+    from vpem.saem.formats.individuals import read_devices
+
+    reader = _reader(settings, model, needed, missing, masked, run)
     if settings.parties:
         for name in ("devices", "device_individuals"):
             if getattr(settings, name) is not None:
@@ -282,12 +275,28 @@ def read_source(
             f"give one file of individuals, {got}; add --parties if each file is one party's"
         )
     parts, _ = reader.share({0: reader.read(files[0])}, None)
-    found = parts[0]
-    return Source(found, _devices_of(found, settings), np.arange(found.n_individuals), run.engine)
+    found, number = parts[0], settings.devices or 1
+    n = found.n_individuals
+    if settings.devices is not None and settings.device_individuals is not None:
+        raise InputError("give --devices or --device-individuals, not both")
+    if settings.device_individuals is not None:
+        held = read_devices(settings.device_individuals, found.names)
+    elif number > n:
+        raise InputError(
+            f"--devices must be at most the {n} individuals of {found.source}, got {number}"
+        )
+    else:
+        held = evenly(n, number, [f"device {place}" for place in range(number)])
+    return Source(found, held, np.arange(n), run.engine)
 
 
 def _reader(
-    settings: HeldIndividuals, model: str, needed: Sequence[str], missing: bool, run: CommandRun
+    settings: HeldIndividuals,
+    model: str,
+    needed: Sequence[str],
+    missing: bool,
+    masked: bool,
+    run: CommandRun,
 ) -> CorpusReader | RowReader:
     columns = {name: getattr(settings, name) for name in ("id", "time", "value")}
     of_documents = model == CORPUS_MODEL
@@ -297,7 +306,7 @@ def _reader(
             where = f"not for the model {model}" if of_documents else f"for {CORPUS_MODEL} alone"
             raise InputError(Setting(name), f" is {where}; leave it out")
     if of_documents:
-        return CorpusReader(columns, settings, run.screen)
+        return CorpusReader(columns, settings, run.screen, masked)
     also = read_if_there(model)
     weight = settings.sample_weight
     apart = settings.parties and run.engine.size > 1
@@ -364,23 +373,6 @@ def _of_party(party: Party, reader: CorpusReader | RowReader) -> Individuals:
             )
     found = chain([reader.read(file, party.table.id_column) for file in party.find()])
     return replace(found, names=tuple(f"{party.name}/{name}" for name in found.names))
-
-
-def _devices_of(found: Individuals, given: HeldIndividuals) -> Workers:
-    from vpem.network.partition import evenly
-    from vpem.saem.formats.individuals import read_devices
-
-    if given.devices is not None and given.device_individuals is not None:
-        raise InputError("give --devices or --device-individuals, not both")
-    if given.device_individuals is not None:
-        return read_devices(given.device_individuals, found.names)
-    number = given.devices or 1
-    if number > found.n_individuals:
-        raise InputError(
-            f"--devices must be at most the {found.n_individuals} individuals of {found.source}, "
-            f"got {number}"
-        )
-    return evenly(found.n_individuals, number, [f"device {place}" for place in range(number)])
 
 
 def rows_of_names(found: Source, text: str) -> list[int]:

@@ -10,7 +10,7 @@ from .output import ProgressLine, Screen, communication, number, plural, show, t
 from .results import FitOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from vpem.network.partition import Workers
@@ -28,7 +28,7 @@ MOST_ROWS = 60
 class SaemCounter(ProgressLine):
     """Progress of a long run: iterations, and then the draws at the estimates."""
 
-    def __init__(self, quiet: bool, burn_in: int, unkept: str | None = None) -> None:
+    def __init__(self, quiet: bool, unkept: str | None = None, burn_in: int = 0) -> None:
         super().__init__(quiet, unkept)
         self.burn_in = burn_in
 
@@ -41,13 +41,41 @@ class SaemCounter(ProgressLine):
             yield "burn-in"
 
 
-def _individuals(fit: SaemFit, device_of: list[str]) -> list[Report]:
-    """Latents of every individual: mean, sd and interval; or probabilities of components."""
+LATENT = ("mean", "sd", "lower", "upper")
+
+
+def _latent_values(given: Any) -> list[Any]:
+    """Return means, standard deviations and ends of intervals of latents, (n, q) each."""
     import numpy as np
 
-    model, given, people = fit.model, fit.given, fit.people
-    sds = np.sqrt(np.maximum(np.einsum("nii->ni", given.covariances), 0.0))
-    odds = people.probabilities
+    variances = np.einsum("nii->ni", given.covariances)
+    return [given.means, np.sqrt(np.maximum(variances, 0.0)), given.lower, given.upper]
+
+
+def latent_columns(latents: Sequence[str], given: Any) -> Report:
+    """Return the mean, sd and interval of each latent as columns."""
+    named = zip(("", " sd", " lower", " upper"), _latent_values(given), strict=True)
+    parts = list(named)
+    return {f"{name}{end}": part[:, j] for j, name in enumerate(latents) for end, part in parts}
+
+
+def latents_of(latents: Sequence[str], given: Any) -> list[Report]:
+    """Return the mean, sd and interval of each latent of each individual."""
+    parts = _latent_values(given)
+    return [
+        {
+            latent: dict(zip(LATENT, (float(part[one, j]) for part in parts), strict=True))
+            for j, latent in enumerate(latents)
+        }
+        for one in range(len(given.means))
+    ]
+
+
+def _individuals(fit: SaemFit, device_of: list[str]) -> list[Report]:
+    """Return the latents of every individual, or probabilities of components."""
+    model, people, odds = fit.model, fit.people, fit.people.probabilities
+    continuous = odds is None and not model.discrete
+    latents = latents_of(model.latents, fit.given) if continuous else []
     individuals = []
     for one, name in enumerate(people.names):
         facts: Report = {
@@ -60,16 +88,8 @@ def _individuals(fit: SaemFit, device_of: list[str]) -> list[Report]:
         if odds is not None:
             facts["component"] = int(odds[one].argmax())
             facts["probabilities"] = odds[one]
-        elif not model.discrete:
-            facts["latents"] = {
-                latent: {
-                    "mean": float(given.means[one, j]),
-                    "sd": float(sds[one, j]),
-                    "lower": float(given.lower[one, j]),
-                    "upper": float(given.upper[one, j]),
-                }
-                for j, latent in enumerate(model.latents)
-            }
+        elif continuous:
+            facts["latents"] = latents[one]
         individuals.append(facts)
     return individuals
 
@@ -88,25 +108,16 @@ def _advice(fit: SaemFit) -> str:
     )
 
 
-def _known_errors(fit: SaemFit, screen: Screen) -> dict[str, float | None]:
-    """Return standard errors by name, None where there are none, which a warning explains."""
-    from vpem.saem.estimates import few_individuals, lacking_errors
-
-    said = lacking_errors(fit.model.parameters, fit.standard_errors, fit.given.n_draws > 0)
-    if said:
-        screen.warn(f"{said}; {_advice(fit)}")
-    few = few_individuals(fit.people.n_individuals, fit.certain.freedom)
-    if few:
-        screen.warn(few)
-    return {name: value if isfinite(value) else None for name, value in fit.errors.items()}
-
-
 def report_of(fit: SaemFit, held: Workers, screen: Screen) -> Report:
     """Return the report of a fit, and warn of missing standard errors."""
-    from vpem.saem.estimates import criteria_of, summary_of
+    from vpem.saem.estimates import criteria_of, few_individuals, lacking_errors, summary_of
     from vpem.saem.results import as_saved
 
     model, likelihood, people = fit.model, fit.log_likelihood, fit.people
+    if said := lacking_errors(model.parameters, fit.standard_errors, fit.given.n_draws > 0):
+        screen.warn(f"{said}; {_advice(fit)}")
+    if few := few_individuals(people.n_individuals, fit.certain.freedom):
+        screen.warn(few)
     saved = as_saved(fit)
     device_of = [held.names[device] for device in held.worker_of]
     effective = fit.least_effective
@@ -120,7 +131,9 @@ def report_of(fit: SaemFit, held: Workers, screen: Screen) -> Report:
         "latents": list(model.latents),
         "n_parameters": len(model.parameters),
         "estimates": fit.estimates,
-        "standard_errors": _known_errors(fit, screen),
+        "standard_errors": {
+            name: value if isfinite(value) else None for name, value in fit.errors.items()
+        },
         "log_likelihood": {
             "value": likelihood.value,
             "error": likelihood.error,
@@ -166,11 +179,7 @@ def write_individual_table(path: Path, fit: SaemFit, force: bool, quote_formulas
         columns["component"] = odds.argmax(axis=1)
         columns |= {f"proba_{k}": column for k, column in enumerate(odds.T)}
     elif not model.discrete:
-        for j, latent in enumerate(model.latents):
-            columns[latent] = given.means[:, j]
-            columns[f"{latent} sd"] = np.sqrt(np.maximum(given.covariances[:, j, j], 0.0))
-            columns[f"{latent} lower"] = given.lower[:, j]
-            columns[f"{latent} upper"] = given.upper[:, j]
+        columns |= latent_columns(model.latents, given)
     columns["log-likelihood"] = fit.log_likelihood.each
     if fit.acceptance is not None:
         columns["acceptance"] = fit.acceptance
@@ -205,28 +214,6 @@ def algorithm_of(settings: Report) -> str:
     return ", ".join(parts)
 
 
-def iterations_of(report: Report) -> str:
-    """Describe in a line how many iterations there were."""
-    settings = report["settings"]
-    burn_in = min(settings["burn_in"], report["iterations"])
-    seconds = number(report["seconds"], 3)
-    return f"{report['iterations']}, of which {burn_in} burn-in, {seconds} s"
-
-
-def _criteria(found: Report) -> str:
-    named = (("-2LL", "minus_2_log_likelihood"), ("AIC", "aic"), ("BIC", "bic"), ("BICc", "bicc"))
-    return ", ".join(f"{name} {found[key]:.2f}" for name, key in named if found[key] is not None)
-
-
-def _likelihood(found: Report) -> str:
-    value = f"{found['value']:.3f}"
-    if found["error"]:
-        value += f", Monte Carlo error {found['error']:.2g}"
-    linearized = found["linearized"]
-    known = linearized is not None and linearized == linearized  # NaN is None at other members
-    return f"{value}; linearized {linearized:.3f}" if known else value
-
-
 def devices_of(report: Report, what: str = "individual") -> str:
     """Describe in a line who held individuals, and how their sums were taken."""
     settings, sizes = report["settings"], report["device_individuals"]
@@ -243,37 +230,51 @@ def devices_of(report: Report, what: str = "individual") -> str:
     return network + (", sums under masks" if settings.get("secure_sum") else "")
 
 
-def show_report(report: Report, fit: SaemFit) -> None:
-    """Print the tables of a fit."""
-    from vpem.pictures.saem_contents import estimate_tables
-    from vpem.saem.estimates import summary_of
-    from vpem.saem.results import as_saved
-
-    settings = report["settings"]
-    rates = report["acceptance"]
-    facts = [
-        ("data", f"{plural(report['n_individuals'], 'individual')}, "
-                 f"{plural(report['n_samples'], 'row')}"),
-        ("model", f"{settings['model']}, {plural(report['n_parameters'], 'parameter')}"),
-        ("devices", devices_of(report)),
-        ("algorithm", algorithm_of(settings)),
-        ("log-likelihood", _likelihood(report["log_likelihood"])),
-        ("criteria", _criteria(report["criteria"])),
-        ("iterations", iterations_of(report)),
-    ]  # fmt: skip
+def _ran(report: Report, *files: str) -> list[tuple[str, str]]:
+    """Return lines of a table on iterations, messages and files."""
+    burn_in = min(report["settings"]["burn_in"], report["iterations"])
+    seconds = number(report["seconds"], 3)
+    facts = [("iterations", f"{report['iterations']}, of which {burn_in} burn-in, {seconds} s")]
     if report["converged"] is not None:
         whether = "yes" if report["converged"] else "no"
         facts.append(("converged", f"{whether}: {report['grounds']}"))
-    if rates is not None:
+    if (rates := report.get("acceptance")) is not None:
         facts.append(("accepted", f"{rates['mean']:.2f} of the moves, {rates['least']:.2f} to "
                       f"{rates['most']:.2f} of an individual's"))  # fmt: skip
     facts += [
         ("communication", communication(report["communication"], report["device_names"])),
         ("model file", report["model"] or "not kept (give --output)"),
     ]
-    for name, key in (("individuals", "individuals_file"), ("traces", "traces_file")):
-        if report[key] is not None:
-            facts.append((name, report[key]))
+    written = [(name, report[f"{name}_file"]) for name in files]
+    return [*facts, *((name, file) for name, file in written if file is not None)]
+
+
+def show_report(report: Report, fit: SaemFit) -> None:
+    """Print the tables of a fit."""
+    from vpem.pictures.saem_contents import estimate_tables
+    from vpem.saem.estimates import summary_of
+    from vpem.saem.results import as_saved
+
+    found, costs = report["log_likelihood"], report["criteria"]
+    likelihood = f"{found['value']:.3f}"
+    if found["error"]:
+        likelihood += f", Monte Carlo error {found['error']:.2g}"
+    linearized = found["linearized"]
+    if linearized is not None and linearized == linearized:  # NaN is None at other members
+        likelihood += f"; linearized {linearized:.3f}"
+    named = (("-2LL", "minus_2_log_likelihood"), ("AIC", "aic"), ("BIC", "bic"), ("BICc", "bicc"))
+    criteria = [f"{name} {costs[key]:.2f}" for name, key in named if costs[key] is not None]
+    individuals, rows = plural(report["n_individuals"], "individual"), report["n_samples"]
+    parameters = plural(report["n_parameters"], "parameter")
+    facts = [
+        ("data", f"{individuals}, {plural(rows, 'row')}"),
+        ("model", f"{report['settings']['model']}, {parameters}"),
+        ("devices", devices_of(report)),
+        ("algorithm", algorithm_of(report["settings"])),
+        ("log-likelihood", likelihood),
+        ("criteria", ", ".join(criteria)),
+        *_ran(report, "individuals", "traces"),
+    ]
     show(table(facts, "", ""), *map(as_printed, estimate_tables(summary_of(as_saved(fit)))))
     left = len(report["estimates"]) - MOST_ROWS
     if left > 0:
@@ -293,11 +294,9 @@ def topics_result(
 
     found = Topics(fit)
 
-    def write(path: Path, report: Report) -> None:
-        save_saem(path, fit, force=out.force)
-
     return FitOutcome(
-        fit.converged, lambda: _report(found, held, fit) | facts(), write, _show,
+        fit.converged, lambda: _report(found, held, fit) | facts(),
+        lambda path, report: save_saem(path, fit, force=out.force), _show,
         own=lambda _: {"labels_files": None, **_write(found, out)},
     )  # fmt: skip
 
@@ -393,41 +392,20 @@ def _write(found: Topics, out: SaemOutput) -> Report:
     return {name: None if file is None else str(file) for name, file in files.items()}
 
 
-def topic_lines(topics: list[Report], most: int = SHOWN) -> list[tuple[str, ...]]:
-    """Return a line for each topic, the largest first: its share, coherence and first words."""
-    return [
-        (
-            str(one["topic"]),
-            f"{one['share']:.1%}",
-            f"{one['coherence']:.2f}",
-            ", ".join(f"{word} {weight:.3f}" for word, weight in list(one["words"].items())[:most]),
-        )
-        for one in sorted(topics, key=lambda one: -one["share"])
-    ]
-
-
 def _show(report: Report) -> None:
+    documents, words = plural(report["n_individuals"], "document"), int(report["n_tokens"])
     facts = [
-        ("data", f"{plural(report['n_individuals'], 'document')}, "
-                 f"{plural(int(report['n_tokens']), 'word')}, {report['n_words']} different"),
+        ("data", f"{documents}, {plural(words, 'word')}, {report['n_words']} different"),
         ("model", f"lda, {plural(report['n_topics'], 'topic')}"),
         ("devices", devices_of(report, "document")),
         ("algorithm", algorithm_of(report["settings"])),
         ("perplexity", f"{number(report['perplexity'], 5)} of these documents, by a lower bound"),
-        ("iterations", iterations_of(report)),
-    ]  # fmt: skip
-    if report["converged"] is not None:
-        whether = "yes" if report["converged"] else "no"
-        facts.append(("converged", f"{whether}: {report['grounds']}"))
-    facts += [
-        ("communication", communication(report["communication"], report["device_names"])),
-        ("model file", report["model"] or "not kept (give --output)"),
+        *_ran(report, "individuals", "topics", "traces"),
     ]
-    for name, key in (("individuals", "individuals_file"), ("topics", "topics_file"),
-                      ("traces", "traces_file")):  # fmt: skip
-        if report[key] is not None:
-            facts.append((name, report[key]))
+    lines = []
+    for one in sorted(report["topics"], key=lambda one: -one["share"]):
+        first = [f"{word} {weight:.3f}" for word, weight in list(one["words"].items())[:SHOWN]]
+        shares = f"{one['share']:.1%}", f"{one['coherence']:.2f}"
+        lines.append((str(one["topic"]), *shares, ", ".join(first)))
     heads = ("topic", "share", "coherence", "words")
-    tables: list[Any] = [table(facts, "", "")]
-    tables.append(table(topic_lines(report["topics"]), *heads, title="Topics", right=heads[1:3]))
-    show(*tables)
+    show(table(facts, "", ""), table(lines, *heads, title="Topics", right=heads[1:3]))

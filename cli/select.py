@@ -465,9 +465,7 @@ class SelectOutput(Output, heading="Output", kept=False):
     """What a search writes and prints, and its exit code."""
 
     output: Path | None = changed(
-        Output,
-        "output",
-        help="Write the chosen model here (HDF5), the same as from 'vpem fit'.",
+        Output, "output", help="Write the chosen model here (HDF5), the same as from 'vpem fit'."
     )
     force: bool = changed(
         Output,
@@ -507,9 +505,7 @@ class SearchedFit(FitSettings, heading="Model"):
     """Settings of all fits of a search."""
 
     seed: int = changed(
-        FitSettings,
-        "seed",
-        help="Seeds starts, folds, and the graph, unless --graph-seed does.",
+        FitSettings, "seed", help="Seeds starts, folds, and the graph, unless --graph-seed does."
     )
     weight_concentration_prior_type: str | None = changed(
         FitSettings,

@@ -74,18 +74,14 @@ class Each(Problem):
 
     def fit(self, cell: Cell, rows: Any = None, **more: Any) -> Fit:
         """Fit a cell, with a state of its own."""
-        saver = self._saver(cell.n_components)
+        how, run = self.checkpoints, self.command
+        if how.checkpoint is not None:
+            how = how.changed(checkpoint=each_file(how.checkpoint, cell.n_components))
+        saver = saver_of(how, run.out.force, self.engine, run.where.gone_on)
         self.progress.cell = cell
         with catching(saver):
             more |= {"callback": self.progress, "saver": saver, **self.more}
             return super().fit(cell, rows, **more)
-
-    def _saver(self, count: int) -> Any:
-        how = self.checkpoints
-        if how.checkpoint is not None:
-            how = how.changed(checkpoint=each_file(how.checkpoint, count))
-        gone_on = self.command.where.gone_on
-        return saver_of(how, self.command.out.force, self.engine, gone_on)
 
     def keep(self, fit: Fit, found: Outcome, heard: Sequence[VpemWarning]) -> None:
         """Keep the fit if it is the best so far."""

@@ -35,11 +35,6 @@ app = typer.Typer(
     help="Look at networks of agents.\n\nExample: vpem topology describe cycle -n 8 --hops 1",
 )
 
-_PARTS = {
-    "setup": "setup", "batch": "batch", "iteration": "iteration", "last": "last E-step",
-    "labels": "labels",
-}  # fmt: skip
-
 USUAL_FEATURES = 10
 """Features that a plan over workers has by default."""
 
@@ -63,8 +58,7 @@ def describe(
         str | None,
         READ,
         typer.Argument(
-            help="Name of a topology (with -n), or a dataset: the graph and partition stored "
-            "there.",
+            help="Name of a topology (with -n), or a dataset: the graph and partition stored there."
         ),
     ] = None,
     agents: Annotated[
@@ -98,7 +92,7 @@ def describe(
 
     Example: vpem topology describe cycle -n 8 --hops 1
     """
-    plot, force = out.plot, out.force
+    plot = out.plot
     with Screen(out.quiet) as screen:
         from vpem.checks import check_int
         from vpem.fits.plan import plan
@@ -108,7 +102,7 @@ def describe(
         if plot is not None:
             from vpem.pictures.figure import check_picture
 
-            check_picture(plot, force)
+            check_picture(plot, out.force)
         graph = graph.seeded(0)
         data = None
         if source is not None and source not in TOPOLOGIES:
@@ -120,20 +114,16 @@ def describe(
             source, data, held, agents, graph, features, settings, screen
         )
         found = plan(
-            network,
-            parts,
-            settings,
-            split=held.split,
-            n_samples=settings.n_samples or stored,
+            network, parts, settings, split=held.split, n_samples=settings.n_samples or stored,
             seed=graph.graph_seed,
-        )
+        )  # fmt: skip
         if plot is not None:
             from vpem.network.hubs import Hub
             from vpem.pictures.figure import save_picture
             from vpem.pictures.network import draw_hubs
 
             hubs = [Hub(hub["root"], tuple(hub["agents"])) for hub in found["hubs"]]
-            save_picture(plot, draw_hubs(network, hubs, found["agent_names"]), force=force)
+            save_picture(plot, draw_hubs(network, hubs, found["agent_names"]), force=out.force)
             screen.say(f"wrote {plot}")
         found["warnings"] = list(screen.warnings)
         found["plot"] = None if plot is None else str(plot)
@@ -203,12 +193,9 @@ def _named(source: str | None, agents: int | None, graph: GraphSettings) -> Grap
     if agents is None:
         raise InputError(f"how many agents? give -n: vpem topology describe {source} -n 8")
     return make_graph(
-        source,
-        agents,
-        seed=graph.graph_seed or 0,
-        radius=graph.radius,
+        source, agents, seed=graph.graph_seed or 0, radius=graph.radius,
         mean_degree=graph.mean_degree,
-    )
+    )  # fmt: skip
 
 
 def _show(found: Report) -> None:
@@ -241,32 +228,21 @@ def _show(found: Report) -> None:
         facts.append(("or", f"{option}: {cost} an iteration"))
     tables: list[PrintedTable | str] = [table(facts, "", "")]
     if found["split"] == "features":
-        tables += _hubs(hubs, names)
+        listing = [
+            (place, names[hub["root"]],
+             shorten((names[agent] for agent in hub["agents"]), MOST_MEMBERS), hub["n_features"])
+            for place, hub in enumerate(hubs[:MOST_ROWS])
+        ]  # fmt: skip
+        heads = ("hub", "root", "agents", "features")
+        tables.append(table(listing, *heads, title="Hubs", right=("hub", "features")))
+        if len(hubs) > MOST_ROWS:
+            tables.append(f"... and {plural(len(hubs) - MOST_ROWS, 'more hub')} (see --json)\n")
     if found["mixing"]:
         tables += _mixing(found)
     tables += _messages(found, names)
     if "time" in found:
         tables.append(_time(found["time"]))
     show(*tables)
-
-
-def _hubs(hubs: list[Report], names: list[str]) -> list[PrintedTable | str]:
-    listing = [
-        (
-            place,
-            names[hub["root"]],
-            shorten((names[agent] for agent in hub["agents"]), MOST_MEMBERS),
-            hub["n_features"],
-        )
-        for place, hub in enumerate(hubs[:MOST_ROWS])
-    ]
-    heads = ("hub", "root", "agents", "features")
-    tables: list[PrintedTable | str] = [
-        table(listing, *heads, title="Hubs", right=("hub", "features"))
-    ]
-    if len(hubs) > MOST_ROWS:
-        tables.append(f"... and {plural(len(hubs) - MOST_ROWS, 'more hub')} (see --json)\n")
-    return tables
 
 
 def _mixing(found: Report) -> list[PrintedTable | str]:
@@ -280,22 +256,14 @@ def _mixing(found: Report) -> list[PrintedTable | str]:
         conditions += ", uncompressed"
     if found["faults"] is not None:
         conditions += ", without failures"
-    rates = [
-        (
-            f"{row['weights']}{' *' if row['weights'] == chosen else ''}",
-            f"{row['rate']:.6f}",
-            f"{row['spectral_gap']:.3g}",
-        )
-        for row in found["mixing"]
-    ]
-    errors = [
-        (
-            f"{row['rounds']}{' *' if fixed and row['rounds'] == found['rounds'] else ''}",
-            shown(row, "none", ".2g"),
-            shown(row, "chebyshev", ".2g"),
-        )
-        for row in found["consensus_errors"]
-    ]
+    rates = []
+    for row in found["mixing"]:
+        weights = f"{row['weights']}{' *' if row['weights'] == chosen else ''}"
+        rates.append((weights, f"{row['rate']:.6f}", f"{row['spectral_gap']:.3g}"))
+    errors = []
+    for row in found["consensus_errors"]:
+        rounds = f"{row['rounds']}{' *' if fixed and row['rounds'] == found['rounds'] else ''}"
+        errors.append((rounds, shown(row, "none", ".2g"), shown(row, "chebyshev", ".2g")))
     needed = [
         (f"{row['consensus_error']:g}", shown(row, "none", "d"), shown(row, "chebyshev", "d"))
         for row in found["rounds_needed"]
@@ -334,7 +302,8 @@ def _messages(found: Report, names: list[str]) -> list[PrintedTable | str]:
     communication = found["communication"]
     rows: list[tuple[object, ...]] = []
     busiest: list[tuple[object, ...]] = []
-    for part, name in _PARTS.items():
+    for part in ("setup", "batch", "iteration", "last", "labels"):
+        name = "last E-step" if part == "last" else part
         if part not in communication or (part == "labels" and not communication[part]["messages"]):
             continue
         sent = communication[part]
@@ -346,11 +315,8 @@ def _messages(found: Report, names: list[str]) -> list[PrintedTable | str]:
         if link is not None:
             ends = " - ".join(names[end] for end in link["between"])
             busiest.append((name, ends, round(link["messages"]), size(round(link["bytes"]))))
-    facts = [
-        plural(found["n_samples"], "row"),
-        plural(found["n_components"], "component"),
-        found["dtype"],
-    ]
+    n_rows, k = found["n_samples"], found["n_components"]
+    facts = [plural(n_rows, "row"), plural(k, "component"), found["dtype"]]
     if found["batch_size"] is not None:
         facts.insert(1, f"batches of {found['batch_size']}")
     if communication["is_expected"]:

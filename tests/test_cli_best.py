@@ -71,7 +71,7 @@ def test_models_that_cannot_be_compared(capsys, tmp_path, fits):
     plain = make_data(tmp_path / "plain.h5", named=False)
     assert "have different features" in refused("names", "-k", 3, source=plain)
     narrow = make_data(tmp_path / "narrow.h5", named=False, n_features=4)
-    assert "is of 4 features" in refused("narrow_model", "-k", 3, source=narrow)
+    assert "has 4 features" in refused("narrow_model", "-k", 3, source=narrow)
     elsewhere = make_data(tmp_path / "elsewhere.h5", seed=9)
     assert "was fitted to the data elsewhere.h5" in refused("else", "-k", 3, source=elsewhere)
     larger = tmp_path / "larger.h5"

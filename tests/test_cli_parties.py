@@ -113,7 +113,7 @@ def test_five_parties_fit_as_data_joined_by_hand(capsys, five, level, network):
     table = result.err.splitlines()
     if network[0] == "cycle":
         assert "along a spanning tree (--sum tree)" in table.pop()
-    if "parameters of" in table[-1]:
+    if "parameters for" in table[-1]:
         table.pop()
     assert table[0].split() == ["party", "rows", "lost"]
     assert table[1].split() == ["party0", "541", str(541 - n_kept)]

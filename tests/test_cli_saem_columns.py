@@ -94,7 +94,7 @@ def test_all_columns_that_are_not_there_are_told_at_once(capsys, home):
     assert (
         "no columns 'id', 'time' and 'value' in its first line; got 'patient', 'hours'" in refused
     )
-    assert refused.endswith("here: --id COLUMN --time COLUMN --value COLUMN")
+    assert refused.endswith("these columns: --id COLUMN --time COLUMN --value COLUMN")
 
 
 @pytest.mark.parametrize(("name", "mark"), [("d.tsv", "\t"), ("d.txt", ";"), ("d.csv.gz", ",")])

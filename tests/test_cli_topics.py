@@ -93,7 +93,7 @@ def test_a_fit_begins_with_topics_of_another(capsys, fitted, tmp_path):
 def test_new_documents_may_have_other_words(capsys, fitted, tmp_path):
     (tmp_path / "new.csv").write_text("document,word\na,boat\na,tide\na,zebra\nb,lion\n")
     told = done(capsys, "predict", fitted, tmp_path / "new.csv", "--json")
-    assert "come 2 times of 4" in told.err
+    assert "occur 2 times of 4" in told.err
     assert "1 document left out" in told.err
     assert (told.json["n_individuals"], told.json["n_unknown"]) == (1, 2)
     found = Topics(read_saem(fitted))
