@@ -205,9 +205,11 @@ def test_a_state_of_another_search_is_refused(capsys, select, data, tmp_path):
     before = state.read_bytes()
     other = run(capsys, "select", data, *GRID, "--state", state, "--tol", 1e-3)
     assert other.code == 2
-    assert "is of another selection: tol was 0.0001, now it is 0.001" in other.sentence
+    assert "belongs to another selection: tol was 0.0001, now it is 0.001" in other.sentence
     other = run(capsys, "select", data, *GRID, "--state", state, "--topology", "complete")
-    assert "is of another selection: who is joined in the graph is not the same" in other.sentence
+    assert (
+        "belongs to another selection: who is joined in the graph is not the same" in other.sentence
+    )
     other = run(capsys, "select", data, *GRID, "--state", state, "--agents", 2)
     assert other.code == 2
     assert state.read_bytes() == before

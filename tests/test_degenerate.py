@@ -455,7 +455,7 @@ def test_copies_are_told_over_rows(topology):
     network = connect_workers(make_graph(topology, 3))
     two = fit_em(X, evenly(60, 3), network, n_components=2, max_iter=2).mixture
     start = two.permuted(np.array([0, 1, 1]))
-    with pytest.warns(VpemWarning, match="copies of others: 2; they say"):
+    with pytest.warns(VpemWarning, match="copies of others: 2; fewer"):
         fit = fit_em(X, evenly(60, 3), network, n_components=3, init=start, max_iter=4)
     assert fit.copies == [2]
 

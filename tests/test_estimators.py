@@ -456,7 +456,7 @@ def test_a_component_that_the_stream_left_is_placed_anew(overlapping):
             if ours.fit_.recoveries:
                 break
 
-    with pytest.warns(VpemWarning, match="reinitialised [0-9]+ times at batch"):
+    with pytest.warns(VpemWarning, match="reinitialised .* at batch"):
         go_on()
     assert ours.fit_.recoveries[0].iteration == ours.n_batches_seen_
     assert np.abs(ours.means_).max() < 10

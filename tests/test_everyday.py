@@ -367,7 +367,7 @@ def test_starts_that_cannot_be_are_refused(options, match, X):
 
 def test_private_fits_have_no_given_starts(X):
     private = {"release_epsilon": 5.0, "delta": 1e-3, "bounds": "-9,9"}
-    with pytest.raises(InputError, match="leave init out"):
+    with pytest.raises(InputError, match="leave out init"):
         VPEM(2, 1, means_init=X[:2], **private).fit(X)
     with pytest.raises(InputError, match="at least 1"):
         VPEM(2, 1, max_iter=0, **private).fit(X)

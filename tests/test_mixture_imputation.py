@@ -278,11 +278,11 @@ def test_a_table_without_gaps_and_columns_that_are_constant():
 
 @each(("how", "sentence"), [
     ({"method": "lowrank", "draws": 5}, "draws belongs to method='mixture'"),
-    ({"n_components": 3}, "n_components is of method='mixture'"),
-    ({"method": "mixture", "rank": 3}, "rank is of method='lowrank'"),
-    ({"method": "mixture", "law": "poisson"}, "law is of method='lowrank'"),
-    ({"method": "mixture", "compress": "qsgd:8bits"}, "compress is of method='lowrank'"),
-    ({"method": "mixture", "participation": 0.5}, "participation is of method='lowrank'"),
+    ({"n_components": 3}, "n_components belongs to method='mixture'"),
+    ({"method": "mixture", "rank": 3}, "rank belongs to method='lowrank'"),
+    ({"method": "mixture", "law": "poisson"}, "law belongs to method='lowrank'"),
+    ({"method": "mixture", "compress": "qsgd:8bits"}, "compress belongs to method='lowrank'"),
+    ({"method": "mixture", "participation": 0.5}, "participation belongs to method='lowrank'"),
     ({"method": "mixture", "n_components": "3-1"}, "goes down"),
     ({"method": "mixture", "n_components": 0}, "n_components must be"),
     ({"method": "mixture", "n_components": 500}, "500 components need at least as many"),
@@ -416,7 +416,7 @@ def test_parties_hold_columns_or_rows(capsys, folder):
 
 @each(("words", "sentence"), [
     ("--draws 3", "--draws belongs to --method mixture"),
-    ("--method mixture --rank 3", "--rank is of --method lowrank"),
+    ("--method mixture --rank 3", "--rank belongs to --method lowrank"),
     ("--method mixture --workers 3 --split random", "whole columns or whole rows"),
     ("--method mixture --workers 2 --agents 2", "give --workers or --agents, not both"),
     ("--method mixture --agents 2 --split rows", "--split is for --workers"),

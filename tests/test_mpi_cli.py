@@ -98,7 +98,7 @@ def test_shards_hold_one_party_each_and_can_be_joined(data, tmp_path, capsys):
     np.testing.assert_allclose(ours.weights, theirs.weights, rtol=1e-9)
     done(capsys, "model", "show", joined)
     told = run(capsys, "model", "join", *shards[:-1], "-o", tmp_path / "x.h5").sentence
-    assert told == "shards are missing: of registry"
+    assert told == "shards are missing: those of registry"
 
 
 def test_a_rank_keeps_its_own_columns_only(data):

@@ -73,8 +73,8 @@ def test_shards_must_be_all_of_one_fit(tmp_path):
     _, others = cut(tmp_path / "other", seed=1)
     for wrong, told in (
         ([], "no shards"),
-        (paths[:2], "missing: of server room"),
-        ([*paths, paths[0]], "given before"),
+        (paths[:2], "missing: those of server room"),
+        ([*paths, paths[0]], "another shard of the same hub"),
         ([paths[0], *others[1:]], "another fit"),
     ):
         with pytest.raises(InputError, match=told):
@@ -111,7 +111,7 @@ def test_a_file_may_hold_anything_for_a_shard(name, value, told, tmp_path):
         join_shards([tmp_path / "wrong.h5"])
     del report["shard"]
     write_model(tmp_path / "none.h5", dataclasses.replace(model, report=report))
-    with pytest.raises(InputError, match="is no shard of a model"):
+    with pytest.raises(InputError, match="is not a shard of a model"):
         join_shards([tmp_path / "none.h5"])
 
 

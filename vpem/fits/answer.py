@@ -1,10 +1,10 @@
-"""The answer of a fit: how large components or clusters are, and in which features each differs.
+"""Answers of fits: how large components or clusters are, and in which features each differs.
 
 Differences are counted in standard deviations of all rows together, so that features in any units
 can be compared; those of categories lie in the shares of levels, those of t features in their
-tails. They follow from what the result has anyway: the parameters, and of a clustering the standard
-deviations of features, which are measured as the data are checked. At the end, how clusters agree
-with labels that fitting never saw.
+tails. They follow from the parameters, and for clusters from the standard deviations of features,
+which are measured as the data are checked. At the end, how clusters agree with labels that fitting
+never saw.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Difference:
         return f"{self.feature} {self.level} {self.share:.0%} (all {self.share_of_all:.0%})"
 
     def describe(self) -> Report:
-        """Return what JSON has of it."""
+        """Describe it in JSON."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
@@ -116,7 +116,7 @@ NOT_MEASURED = (
     "Standard deviations (sd) were not measured: within clusters one variance is taken for all "
     "features."
 )
-"""What to know of differences that follow from centres and inertia alone."""
+"""A note on differences that follow from centres and inertia alone."""
 
 SEEN = 0.05
 """Standard deviations from which on a difference is shown: less is written as 0.0."""
@@ -144,28 +144,6 @@ def telling_shares(weights: Vector, standardized: Vector) -> Vector:
 def most_telling(weights: Vector, standardized: Vector) -> NDArray[np.intp]:
     """Return the columns (d,) in order of `telling_shares`, the most telling feature first."""
     return np.argsort(-telling_shares(weights, standardized), kind="stable")
-
-
-def _standardize_mixture(mixture: Density) -> Vector:
-    """Return `standardized_means` (K, d) of a mixture, in the user's order.
-
-    The variance of a mixture is that between the means of its components, and that within them.
-    """
-    weights = mixture.assembled_weights
-    if not isinstance(mixture, MixedMixture):
-        assert isinstance(mixture, Mixture)
-        means = mixture.means[:, mixture.blocks.position]
-        spread = _spread(weights, means, variances_of(mixture))
-        return standardized_means(weights, means, spread)
-    away = np.empty((mixture.n_components, mixture.n_features))
-    for law, part in zip(mixture.laws, mixture.parts, strict=True):
-        means, variances = law.means(part), law.variances(part)
-        away[:, part.features.columns] = standardized_means(
-            weights, means, _spread(weights, means, variances)
-        )
-    for j, levels in levels_of(mixture).items():
-        away[:, j] = levels.away(weights)
-    return away
 
 
 def spread_of_clusters(
@@ -224,19 +202,30 @@ class Answer:
         cls, mixture: Density, feature_names: Sequence[str], total_weight: float | None = None
     ) -> Answer:
         """Return that of a mixture fitted to rows of so much weight in all."""
-        weights, freedom = mixture.assembled_weights, None
-        for part in mixture.parts if isinstance(mixture, MixedMixture) else ():
-            if part.family == "t":
-                freedom = np.where(part.features.blocks.widths > 0, dof_of(part), np.nan)
+        # The variance of a mixture is that between the means of its components and that within.
+        weights, freedom, levels = mixture.assembled_weights, None, levels_of(mixture)
+        if isinstance(mixture, MixedMixture):
+            away = np.empty((mixture.n_components, mixture.n_features))
+            for law, part in zip(mixture.laws, mixture.parts, strict=True):
+                means, variances = law.means(part), law.variances(part)
+                away[:, part.features.columns] = standardized_means(
+                    weights, means, _spread(weights, means, variances)
+                )
+                if part.family == "t":
+                    freedom = np.where(part.features.blocks.widths > 0, dof_of(part), np.nan)
+            for j, own in levels.items():
+                away[:, j] = own.away(weights)
+        else:
+            assert isinstance(mixture, Mixture)
+            means = mixture.means[:, mixture.blocks.position]
+            away = standardized_means(
+                weights, means, _spread(weights, means, variances_of(mixture))
+            )
+        sizes = None if total_weight is None else weights * total_weight
         return cls(
-            tuple(feature_names),
-            weights,
-            None if total_weight is None else weights * total_weight,
-            mixture.assembled_means,
-            _standardize_mixture(mixture),
-            levels=levels_of(mixture),
+            tuple(feature_names), weights, sizes, mixture.assembled_means, away, levels=levels,
             degrees_of_freedom=freedom,
-        )
+        )  # fmt: skip
 
     @classmethod
     def of_clusters(
@@ -254,7 +243,7 @@ class Answer:
 
     @property
     def notes(self) -> list[str]:
-        """What to know of the differences."""
+        """Notes on the differences."""
         return [] if self.measured else [NOT_MEASURED]
 
     @property
@@ -295,7 +284,7 @@ class Answer:
         return self.feature_names[first], float(shares[first])
 
     def describe(self, noun: str = "component") -> list[Report]:
-        """Return what JSON has of each component; ``noun`` is what they are called."""
+        """Describe each component in JSON, by the name ``noun``."""
         described: list[Report] = [
             {
                 noun: k,
@@ -410,7 +399,7 @@ class Agreement:
         )
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return the figures as a reader wants them, each with its name."""
+        """Return the figures as text, each with its name."""
         return [
             ("accuracy, best one-to-one mapping", f"{self.accuracy:.4f}"),
             ("adjusted Rand index", f"{self.adjusted_rand_index:.4f}"),

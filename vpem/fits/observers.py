@@ -1,4 +1,4 @@
-"""Observers of a matrix, and the matrix with nothing missing that imputation ends with.
+"""Observers of a matrix, and the completed matrix.
 
 Observers agree on units and copies before the first iteration, and sum up what they saw after the
 last. Entries hidden from a fit show how well it imputes: against column means, and scikit-learn.
@@ -37,10 +37,10 @@ Matrix = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Seen:
-    """What observers saw, all of them together.
+    """What all observers saw together.
 
-    ``times`` (I, J) are how many saw an entry, ``mean`` (I, J) is over them, by the entries'
-    weights, NaN where none saw it; ``column_means`` (J,) are of all entries seen of each column.
+    ``times`` (I, J) counts the observers of an entry, ``mean`` (I, J) is their weighted mean, NaN
+    where none saw it; ``column_means`` (J,) are those of all entries seen of each column.
     """
 
     times: NDArray[np.intp]
@@ -50,18 +50,18 @@ class Seen:
 
 @dataclass(kw_only=True)
 class Completed(Result):
-    """A matrix with nothing missing, whatever filled it.
+    """A completed matrix.
 
     Attributes
     ----------
     observations : Observations
-        What it was found from; of other processes' observers only how many entries.
+        The observed entries; of other processes' observers only their number.
     seen : Seen
         What they saw together.
     law : Law
         Of the entries.
     log_likelihood : float
-        Of what was seen, in nats: of a matrix of low rank an entry, of a mixture a row.
+        Of what was seen, in nats: per entry with a matrix of low rank, per row with a mixture.
     network : Network
         Who took part.
     scaling : Scaling
@@ -139,7 +139,7 @@ class Imputation(
     facts="rank {rank}, {observations.shape[0]:row}, {observations.shape[1]:column}, "
     "{converged:converged|not converged} after {n_iter:iteration}",
 ):
-    """A matrix with nothing missing, and how it was found.
+    """A matrix that was completed with one of low rank.
 
     Attributes
     ----------
@@ -175,7 +175,7 @@ class Imputation(
     def describe(self) -> Report:
         """Summarize the imputation in values that JSON can hold.
 
-        Log-likelihoods are in nats an entry seen; ``history`` is the penalized one, of the start
+        Log-likelihoods are in nats per entry seen; ``history`` is the penalized one, of the start
         and after every iteration, as are ``mean_field``, ``epochs`` and ``bytes_up``.
         """
         run, network, history = self.run, self.network, self.run.history
@@ -214,7 +214,7 @@ def iterative_imputer(seen: Matrix, seed: int) -> Matrix:
     """
     n_rows, n_columns = seen.shape
     if n_columns < 2:
-        raise InputError("it regresses each column on the others, and there is but one column")
+        raise InputError("it regresses each column on the others, but there is only one")
     work = n_rows * n_columns**3
     if work > MOST_WORK:
         raise InputError(
@@ -316,8 +316,20 @@ class Observers:
             observations = observations.part(set(own))
         self.given = self.observations = observations
         self.scaling = Scaling.none(observations.shape[1])
-        if observations.weights is not None:
-            self._relate_weights(observations.weights)
+        if observations.weights is None:
+            return
+        # Weights count relative to the largest of all observers.
+        weights = [observations.weights[one] for one in own]
+        most = np.array([each.max(initial=0.0) for each in weights]).reshape(len(own), 1)
+        # Positive numbers are ordered as their bits are.
+        bits = self.holders.largest(most.view(np.int64), 0, MOST_BITS)
+        largest = float(bits.view(np.float64)[0])
+        if self._server is None:
+            self.total.agree("flooding", ITEM)
+        else:
+            self._server.begin("setup", 0, 0, ITEM, 1)
+        related = tuple(each / largest for each in observations.weights)
+        self.observations = replace(observations, weights=related)
 
     def add_up(self, values: Vector) -> float:
         """Add up a number of each of the `parts` of all processes."""
@@ -340,10 +352,9 @@ class Observers:
         sent: tuple[int, int] | None = None,
         columns: int | None = None,
     ) -> Vector:
-        """Sum so many numbers of every observer, for ``columns`` see `Placement.add_up`.
+        """Sum ``size`` numbers of every observer; for ``columns`` see `Placement.add_up`.
 
-        What a server is sent and answers with are so many numbers, or none that other messages do
-        not have.
+        ``sent`` counts the numbers to and from a server, if they are not these.
         """
         sums = [measure(*self.observations.entries(group)) for group in self._groups]
         if self._server is not None:
@@ -360,20 +371,6 @@ class Observers:
         shared: Vector = np.asarray(self.total.roots.bcast(sums_of_roots[0]))
         return shared
 
-    def _relate_weights(self, weights: tuple[Vector, ...]) -> None:
-        """Divide weights by the largest of all observers."""
-        own = [weights[one] for one in self.holders.own.tolist()]
-        most = np.array([each.max(initial=0.0) for each in own]).reshape(len(own), 1)
-        # Positive numbers are ordered as their bits are.
-        bits = self.holders.largest(most.view(np.int64), 0, MOST_BITS)
-        largest = float(bits.view(np.float64)[0])
-        if self._server is None:
-            self.total.agree("flooding", ITEM)
-        else:
-            self._server.begin("setup", 0, 0, ITEM, 1)
-        related = tuple(each / largest for each in weights)
-        self.observations = replace(self.observations, weights=related)
-
     def most(self) -> float | None:
         """Power of two that all observers' values are below, if sums are masked."""
         if self.holders.masks is None:
@@ -383,10 +380,10 @@ class Observers:
         return float(powers_above(self.total, sizes)[0])
 
     def count_copies(self, copies: str) -> float:
-        """Say of how many copies of the matrix the observers saw parts.
+        """Return the number of copies of the matrix that the observers saw parts of.
 
-        "fewest" are as many as any one entry was seen, by a sum over observers of how often each
-        saw it (its weight, relative to the largest).
+        "fewest": the largest number of times that an entry was seen, by a sum over observers of how
+        often each saw it (its weight, relative to the largest).
         """
         given = self.observations
         if copies == "auto" and given.n_copies is not None:
@@ -402,8 +399,8 @@ class Observers:
         """Centre columns and divide them by their standard deviation; `scaling` says by what."""
         if law != "gaussian":
             raise InputError(
-                f"only entries of the gaussian law have units to scale, not those of the {law} "
-                "law; take scale none"
+                f"only entries of the gaussian law have units to scale, those of the {law} law "
+                "have none; take scale none"
             )
         n = self.observations.shape[1]
 
@@ -449,11 +446,11 @@ class Observers:
         return float(self._add(1, one)[0])
 
     def hold_out(self, hidden: NDArray[np.bool_]) -> tuple[Observers, Observers, Observations]:
-        """Part observers from what each hides by itself, of places (I J,) that all know.
+        """Split entries into those at some places (I J,), which all know, and the rest.
 
-        Nothing is sent; one that would have nothing left keeps one. Returned are what is left, what
-        is hidden (of how many entries there are all know but the whole), and what is left with
-        weights as they were given.
+        Nothing is sent; an observer that would have nothing left keeps one. Returned are the rest,
+        what is hidden (of which all know the total number only), and the rest with weights as they
+        were given.
         """
         sizes = self.observations.counts
         taken = [hidden[own] for own in self.observations.places]
@@ -483,7 +480,7 @@ class Observers:
         return self._add(3 * n, lost).reshape(3, n)
 
     def log_units(self) -> float:
-        """What the density of all entries loses by the units they are scaled from."""
+        """Logarithm of the units that entries are scaled by, summed over all entries."""
         logs, n = np.log(self.scaling.scale), len(self.scaling.scale)
         losses = []
         for part in self.parts:
@@ -494,7 +491,7 @@ class Observers:
     def seen(self) -> Seen:
         """Sum up what all observers saw, for a result: all know it by the mean statistic.
 
-        Where processes are others' each keeps the values of its own to itself.
+        Where processes belong to different parties, each keeps its values to itself.
         """
         own, shared = self.given, self.holders.engine.open
         columns = self._summed(lambda some: some.column_sums())
@@ -509,7 +506,7 @@ class Observers:
         return Seen(np.rint(times).astype(np.intp), mean, columns[1] / columns[0])
 
     def _summed(self, find: Callable[[Observations], NDArray[Any]]) -> NDArray[Any]:
-        """Sum over all observers what is found of some of them."""
+        """Sum over all observers what ``find`` returns of some of them."""
         each = [find(part) for part in self._parts_of(self.given)]
         shape = (each[0] if each else find(self.given)).shape
         flat = np.array(each).reshape(len(each), int(np.prod(shape)))

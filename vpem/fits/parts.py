@@ -1,4 +1,4 @@
-"""What one process has of a mixture whose hubs live in several, and how parts become a whole.
+"""Parts of a mixture whose hubs live in several processes, and how they become a whole.
 
 Mixtures are Gaussian, of several families, or variational posteriors. As shards they stay in
 pieces: each hub's root writes its own parameters, and no process has them all. A shard is a model
@@ -46,6 +46,8 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture, block_views, covariance_shape, is_diagonal, is_tied
 from vpem.terms.units import Scaling
 from vpem.terms.variational import VariationalMixture
+
+Vector = NDArray[np.float64]
 
 
 def own_blocks(whole: Blocks, numbers: Sequence[int] | NDArray[np.intp]) -> Blocks:
@@ -169,28 +171,6 @@ def agree_on_kinds(
     return Kinds(tuple(families), tuple(n_levels), named)
 
 
-def cut_families(mixture: MixedMixture, numbers: Sequence[int] | NDArray[np.intp]) -> MixedMixture:
-    """Return some blocks of a mixture, whose features are counted from 0, block by block."""
-    whole, blocks = mixture.blocks, own_blocks(mixture.blocks, numbers)
-    columns = np.concatenate([np.empty(0, np.intp), *(whole.features[b] for b in numbers)])
-    kinds, parts = mixture.kinds.of(columns), []
-    for part in mixture.parts:
-        if part.family in kinds.present:
-            features = kinds.features(part.family, blocks)
-            hubs = law_of(part.family).hubs_of_cells(part.features)
-            chosen = {
-                name: [np.flatnonzero(own == b) for b in numbers] for name, own in hubs.items()
-            }
-            tables = {
-                name: np.ascontiguousarray(table[:, np.concatenate(chosen[name])])
-                for name, table in part.tables.items()
-            }
-            core = None if part.core is None else cut_blocks(part.core, numbers)
-            parts.append(Part(part.family, features, tables, core))
-    weights = mixture.weights if len(mixture.weights) == 1 else mixture.weights[numbers]
-    return MixedMixture(blocks, kinds, mixture.covariance_type, weights, tuple(parts))
-
-
 def sent_of(mixture: MixedMixture, levels: Mapping[int, tuple[str, ...]]) -> Report:
     """Return what a process sends of its part: parameters by family, and names of levels.
 
@@ -237,33 +217,6 @@ def join_families(
     return MixedMixture(blocks, kinds, covariance_type, weights, tuple(parts))
 
 
-def blank_mixture(
-    blocks: Blocks, kinds: Kinds, covariance_type: str, weights: NDArray[np.float64]
-) -> MixedMixture:
-    """Return a mixture of these families without parameters: what is counted of it is right."""
-    k, parts = weights.shape[1], []
-    for family, features in kinds.split(blocks).items():
-        law = law_of(family)
-        tables = {
-            name: np.zeros((k, len(cells))) for name, cells in law.hubs_of_cells(features).items()
-        }
-        core = Mixture.blank(features.blocks, covariance_type, k) if law.has_core else None
-        parts.append(Part(family, features, tables, core))
-    return MixedMixture(blocks, kinds, covariance_type, weights, tuple(parts))
-
-
-def cut_posterior(
-    mixture: VariationalMixture, numbers: Sequence[int] | NDArray[np.intp]
-) -> VariationalMixture:
-    """Return some blocks of a posterior, whose features are counted from 0, block by block."""
-    hubs = list(numbers)
-    counts = mixture.counts if len(mixture.counts) == 1 else mixture.counts[hubs]
-    plain, one = cut_blocks(mixture.plain, hubs), cut_blocks(mixture.prior_mixture, hubs)
-    return mixture.of_hubs(
-        plain, one, counts, mixture.seen[hubs], mixture.prior.degrees_of_freedom[hubs]
-    )
-
-
 def sent_of_gaussian(mixture: Mixture, numbers: NDArray[np.intp]) -> Report:
     """Return a part of a mixture, or of a posterior, as `join_parts` takes it."""
     own: Report = {
@@ -280,25 +233,8 @@ def sent_of_gaussian(mixture: Mixture, numbers: NDArray[np.intp]) -> Report:
     return own
 
 
-def join_posteriors(
-    like: VariationalMixture, plain: Mixture, prior: Mixture, parts: Sequence[Report]
-) -> VariationalMixture:
-    """Return the posterior of all hubs, from one process's part and what `sent_of_gaussian` sent.
-
-    ``plain`` and ``prior`` are means and prior of all hubs, joined.
-    """
-    shape = (plain.blocks.n_blocks, plain.n_components)
-    counts, seen, freedom = np.empty(shape), np.empty(shape), np.empty(shape[0])
-    for part in parts:
-        at = part["numbers"]
-        counts[at], seen[at], freedom[at] = part["counts"], part["seen"], part["freedom"]
-    if len(plain.weights) == 1:
-        counts = next(part["counts"] for part in parts if len(part["counts"]))[:1]
-    return like.of_hubs(plain, prior, counts, seen, freedom)
-
-
 def complete(terms: FeatureTerms, network: Network, *, in_sums: bool = False) -> FeatureTerms:
-    """Give terms what they cannot know: of the features and blocks of other processes.
+    """Give terms facts about the features and blocks of other processes.
 
     Where masked sums go on without a lost member, the constant, which depends on the data and not
     on parameters, is never sent alone if it can travel ``in_sums`` of log-likelihoods or is not
@@ -322,26 +258,33 @@ def complete(terms: FeatureTerms, network: Network, *, in_sums: bool = False) ->
     return terms
 
 
-def own_start(start: Any, network: Network, covariance_type: str, scaling: Scaling) -> Any:
-    """Return this process's part of a mixture of all features, as a start."""
-    whole, numbers = network.whole.blocks, network.total.holders.own
-    if network.part_of is None:
-        return start.over(whole, covariance_type, scaling)
-    columns = own_columns_of_hubs(network)
-    shift, scale = np.zeros(whole.n_features), np.ones(whole.n_features)
-    shift[columns], scale[columns] = scaling.shift, scaling.scale
-    every = start.over(whole, covariance_type, Scaling(shift, scale))
-    own = replace(cut(every, numbers), blocks=network.blocks)
-    return replace(own, scaling=scaling) if isinstance(own, Mixture) else own
-
-
 def cut(mixture: Any, numbers: Sequence[int] | NDArray[np.intp]) -> Any:
     """Return some blocks of a mixture, whose features are counted from 0, block by block."""
-    if isinstance(mixture, MixedMixture):
-        return cut_families(mixture, numbers)
     if isinstance(mixture, VariationalMixture):
-        return cut_posterior(mixture, numbers)
-    return cut_blocks(mixture, numbers)
+        hubs = list(numbers)
+        counts = mixture.counts if len(mixture.counts) == 1 else mixture.counts[hubs]
+        plain, one = cut_blocks(mixture.plain, hubs), cut_blocks(mixture.prior_mixture, hubs)
+        return mixture.of_hubs(
+            plain, one, counts, mixture.seen[hubs], mixture.prior.degrees_of_freedom[hubs]
+        )
+    if not isinstance(mixture, MixedMixture):
+        return cut_blocks(mixture, numbers)
+    whole, blocks = mixture.blocks, own_blocks(mixture.blocks, numbers)
+    kinds, parts = mixture.kinds.of(joined([whole.features[b] for b in numbers])), []
+    for part in mixture.parts:
+        if part.family in kinds.present:
+            cells = law_of(part.family).hubs_of_cells(part.features)
+            tables = {
+                name: np.ascontiguousarray(
+                    table[:, np.concatenate([np.flatnonzero(cells[name] == b) for b in numbers])]
+                )
+                for name, table in part.tables.items()
+            }
+            core = None if part.core is None else cut_blocks(part.core, numbers)
+            features = kinds.features(part.family, blocks)
+            parts.append(Part(part.family, features, tables, core))
+    weights = mixture.weights if len(mixture.weights) == 1 else mixture.weights[numbers]
+    return MixedMixture(blocks, kinds, mixture.covariance_type, weights, tuple(parts))
 
 
 def own_columns_of_hubs(network: Network) -> NDArray[np.intp]:
@@ -350,11 +293,8 @@ def own_columns_of_hubs(network: Network) -> NDArray[np.intp]:
 
 
 def join_centres(
-    network: Network,
-    centres: NDArray[np.float64],
-    scaling: Scaling,
-    deviations: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], Scaling, NDArray[np.float64]]:
+    network: Network, centres: Vector, scaling: Scaling, deviations: Vector
+) -> tuple[Vector, Scaling, Vector]:
     """Join parts of centres (K, d), their units, and deviations (d,), that several processes have.
 
     Given are those of this process's features: centres in block order and in the units of
@@ -414,8 +354,15 @@ def gathered(fit: Fit) -> Fit:
     if kinds is None:
         whole: Any = join_parts(blocks, covariance_type, parts)
         if isinstance(mixture, VariationalMixture):
-            one = join_parts(blocks, covariance_type, [part["prior"] for part in parts])
-            whole = join_posteriors(mixture, whole, one, parts)
+            prior = join_parts(blocks, covariance_type, [part["prior"] for part in parts])
+            shape = (blocks.n_blocks, whole.n_components)
+            counts, seen, freedom = np.empty(shape), np.empty(shape), np.empty(shape[0])
+            for part in parts:
+                at = part["numbers"]
+                counts[at], seen[at], freedom[at] = part["counts"], part["seen"], part["freedom"]
+            if len(whole.weights) == 1:
+                counts = next(part["counts"] for part in parts if len(part["counts"]))[:1]
+            whole = mixture.of_hubs(whole, prior, counts, seen, freedom)
     else:
         whole = join_families(blocks, kinds, covariance_type, parts)
     return replace(fit, mixture=whole, network=network.whole)
@@ -438,7 +385,14 @@ def outline(fit: Fit) -> Fit:
             none = np.zeros((*mixture.means.shape, fit.mixture.n_factors))
             mixture = FactorMixture(**vars(mixture), loadings=none)
     else:
-        mixture = blank_mixture(blocks, kinds, kind, weights)
+        k, parts = weights.shape[1], []
+        for family, features in kinds.split(blocks).items():
+            law = law_of(family)
+            cells = law.hubs_of_cells(features)
+            tables = {name: np.zeros((k, len(own))) for name, own in cells.items()}
+            core = Mixture.blank(features.blocks, kind, k) if law.has_core else None
+            parts.append(Part(family, features, tables, core))
+        mixture = MixedMixture(blocks, kinds, kind, weights, tuple(parts))
     return replace(fit, mixture=mixture, network=network)
 
 
@@ -453,7 +407,7 @@ REPORT: dict[str, Schema] = {
     },
     "agent_names": ListOf(TEXT),
 }
-"""What the report of a shard has, besides other things."""
+"""Parts of the report of a shard."""
 
 
 def shard_path(output: PathLike, name: str) -> Path:
@@ -518,9 +472,9 @@ def write_shard(
 
 
 def join_shards(paths: Sequence[PathLike]) -> Model:
-    """Read the shards of one fit, in any order, and join them to the model that they are pieces of.
+    """Read the shards of one fit, one of every hub that has features, and join them to the model.
 
-    There is one of every hub that has features.
+    Their order does not matter.
     """
     found: dict[int, Model] = {}
     first: Report | None = None
@@ -532,7 +486,7 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
         elif (shard["run"], shard["hubs"]) != (first["run"], first["hubs"]):
             raise InputError(f"{path} belongs to another fit than {paths[0]}")
         if shard["number"] in found:
-            raise InputError(f"{path} is the shard of a hub that was given before")
+            raise InputError(f"{path} is another shard of the same hub; give each hub's once")
         found[shard["number"]] = model
     if first is None:
         raise InputError("there are no shards to join")
@@ -542,7 +496,7 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
         names = next(iter(found.values())).report["agent_names"]
         roots = [hubs[b]["root"] for b in missing]
         whose = ", ".join(str(names[r]) if r < len(names) else f"agent {r}" for r in roots)
-        raise InputError(f"shards are missing: of {whose}")
+        raise InputError(f"shards are missing: those of {whose}")
     blocks = Blocks(
         tuple(np.array(hub["features"], dtype=np.intp) for hub in hubs),
         tuple(hub["root"] for hub in hubs),
@@ -607,10 +561,10 @@ def _families(blocks: Blocks, found: dict[int, Model]) -> Any:
 
 
 def _shard_of(path: PathLike, model: Model) -> Report:
-    """Return what a shard's report says of itself; a file may hold anything there."""
+    """Return the shard's description in its report, checked."""
     if "shard" not in model.report:
         raise InputError(
-            f"{path} is no shard of a model; shards are written by 'vpem fit ... --engine mpi "
+            f"{path} is not a shard of a model; shards are written by 'vpem fit ... --engine mpi "
             "--shards'"
         )
     place = Place(f"the shard {path}")

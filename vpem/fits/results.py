@@ -42,10 +42,10 @@ OF_PRIORS = "map", "dirichlet_process"
 
 def warn_of_outcome(fit: Fit, how: FitSettings) -> None:
     """Warn of roots that disagree, of components, and of fits that did not converge."""
-    apart = float(np.ptp(fit.root_log_likelihood) / fit.total_weight)
-    if fit.network.consensus_error is None and apart > LARGEST_DISAGREEMENT:
+    differ = float(np.ptp(fit.root_log_likelihood) / fit.total_weight)
+    if fit.network.consensus_error is None and differ > LARGEST_DISAGREEMENT:
         warnings.warn(
-            f"the roots' log-likelihoods per sample differ by {apart:.2g}: the "
+            f"the roots' log-likelihoods per sample differ by {differ:.2g}: the "
             f"{fit.network.n_rounds} rounds of a sum are too few, and none of them can be trusted; "
             "take more rounds, or auto",
             VpemWarning,
@@ -58,8 +58,9 @@ def warn_of_outcome(fit: Fit, how: FitSettings) -> None:
     if few:
         warnings.warn(
             VpemWarning(
-                f"{len(few)} of {how.n_components} components were left out, which had fewer rows "
-                f"than the {how.least_rows:g} of ", Setting("least_rows"), "; try fewer components",
+                f"{len(few)} of {how.n_components} components were left out, since they had fewer "
+                f"rows than the {how.least_rows:g} of ", Setting("least_rows"),
+                "; try fewer components",
             ),
             stacklevel=3,
         )  # fmt: skip
@@ -73,19 +74,18 @@ def warn_of_outcome(fit: Fit, how: FitSettings) -> None:
         )
         warnings.warn(
             VpemWarning(
-                f"components collapsed and were reinitialised {len(placed)} times: {listed}; try "
+                f"components collapsed and were reinitialised {times(len(placed))}: {listed}; try "
                 "fewer components or a larger ",
                 Setting("reg_covar"),
             ),
             stacklevel=3,
         )
     if not fit.converged and how.max_iter:
-        change = (
-            ""
-            if fit.n_iter < 2
-            else f": the log-likelihood per sample still changed by "
-            f"{_largest(fit.history[-1] - fit.history[-2]) / fit.total_weight:.2g}"
-        )
+        change = ""
+        if fit.n_iter >= 2:
+            apart = np.abs(fit.history[-1] - fit.history[-2])
+            largest = float(apart[~np.isnan(apart)].max(initial=0.0)) / fit.total_weight
+            change = f": the log-likelihood per sample still changed by {largest:.2g}"
         warnings.warn(
             not_converged(
                 f"not converged after {how.max_iter} iterations{change} (tol {how.tol:g}); try "
@@ -95,12 +95,17 @@ def warn_of_outcome(fit: Fit, how: FitSettings) -> None:
         )
 
 
+def times(count: int) -> str:
+    """Write "once" or "3 times"."""
+    return "once" if count == 1 else f"{count} times"
+
+
 def few_rows_of(fit: Any, least: float, heaviest: float = 1.0) -> str:
     """Say which components or clusters of a fit would show others few rows; empty: none.
 
     They have fewer than ``least`` rows of the ``heaviest`` weight, are singular but for the floor
-    (rows that do not vary in some direction), or stand where a row is: at a start, or reinitialised
-    in the last iteration. What was protected by noise shows none.
+    (rows that do not vary in some direction), or lie at a row: at a start, or reinitialised in the
+    last iteration. Private fits show none.
     """
     if getattr(fit, "guarantee", None) is not None:
         return ""
@@ -117,7 +122,7 @@ def few_rows_of(fit: Any, least: float, heaviest: float = 1.0) -> str:
     parts = [f"{noun} of fewer than {least:g} rows: "
              + shorten(f"{k} ({rows[k]:.3g})" for k in few)] * bool(len(few))  # fmt: skip
     parts += [f"singular {noun}: {shorten(map(str, singular))} (--prior map, or --family auto for "
-              "columns of few values, keeps them from that)"] * bool(singular)  # fmt: skip
+              "columns of few values, prevents that)"] * bool(singular)  # fmt: skip
     parts += [f"{noun} just reinitialised: {shorten(map(str, late))}"] * bool(late)
     parts += ["the start of a fit, which may be rows"] * (n_iter == 0)
     return "; ".join(parts)
@@ -128,17 +133,16 @@ def warn_of_copies(fit: MixtureResult) -> None:
     if fit.copies:
         copies = shorten(map(str, fit.copies))
         warnings.warn(
-            f"components that are copies of others: {copies}; they say nothing "
-            "that fewer components would not",
+            f"components that are copies of others: {copies}; fewer components would fit as well",
             VpemWarning,
             stacklevel=4,
         )
 
 
 def warn_of_degenerate(fit: MixtureResult, how: object, floor: float = 0.0) -> None:
-    """Warn of components that are degenerate: which, of how many rows and features.
+    """Warn of degenerate components, with their numbers of rows and features.
 
-    Where statistics are noisy they may rest on a ``floor``, relative to the data's variance.
+    Noisy statistics may rest on a ``floor``, relative to the data's variance.
     """
     if not fit.degenerate or getattr(how, "floor_fits", "last") == "keep":
         return
@@ -165,7 +169,7 @@ def warn_of_degenerate(fit: MixtureResult, how: object, floor: float = 0.0) -> N
     message = VpemWarning(
         f"{len(fit.degenerate)} of {fit.mixture.n_components} components are degenerate, with "
         "covariances that are singular but for ", *rest, f": {listed}, of up to "
-        f"{widest} features in a hub; such a likelihood says little of the data, try ", *ways,
+        f"{widest} features in a hub; such a likelihood means little, try ", *ways,
     )  # fmt: skip
     warnings.warn(message, stacklevel=4)
 
@@ -194,7 +198,7 @@ def warn_of_few_values(
         ways: list[str | Setting] = ["leave it out with ", Setting("drop", name)]
         if not over_rows:
             ways = [
-                "take it for a category with ",
+                "treat it as a category with ",
                 Setting("family", f"{name}=categorical"),
             ]
             if values.tolist() == [0, 1]:
@@ -208,11 +212,6 @@ def warn_of_few_values(
             ),
             stacklevel=4,
         )  # fmt: skip
-
-
-def _largest(values: NDArray[np.float64]) -> float:
-    heard = np.abs(values[~np.isnan(values)])
-    return float(heard.max(initial=0.0))
 
 
 def copies_of(mixtures: Sequence[Any], total: Sum) -> list[int]:

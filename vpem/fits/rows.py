@@ -45,7 +45,7 @@ from vpem.fits.prepare import (
     units_of,
 )
 from vpem.fits.private import fit_private_rows
-from vpem.fits.results import Fit, RowFit, copies_of, warn_of_few_values, warn_of_outcome
+from vpem.fits.results import Fit, RowFit, copies_of, times, warn_of_few_values, warn_of_outcome
 from vpem.fits.settings import PrivacySettings
 from vpem.fits.vpem import refuse_over_rows
 from vpem.idle import refusal
@@ -567,7 +567,7 @@ def fit_next(
         )
     if recoveries:
         warnings.warn(
-            f"components collapsed and were reinitialised {len(recoveries)} times at batch "
+            f"components collapsed and were reinitialised {times(len(recoveries))} at batch "
             f"{batch}; try larger batches, fewer components or a larger reg_covar",
             VpemWarning,
             stacklevel=3,

@@ -7,6 +7,7 @@ the party that has most of them; nothing else but the terms of one sum leaves a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,23 +184,12 @@ class SpreadRows:
                 "sends; fill values in first, or use the model on one file"
             )
 
-        def local(rows: slice) -> Floats:
-            if part is None:
-                return np.zeros((0, rows.stop - rows.start, width))
-            if isinstance(part, FactorMixture):
-                terms, constant = part.apart(np.asarray(data[rows], dtype=np.float64))
-                terms[0, :, :k] -= 2 * constant
-                return terms
-            terms, constant = local_terms(part, data, rows, self.missing)
-            # Constants are summed with the terms: log-densities are minus half of them.
-            terms[0] -= 2 * np.broadcast_to(constant, terms.shape[1])[:, None]
-            return terms
-
         def joined(rows: slice, sums: Floats) -> None:
             if isinstance(mixture, FactorMixture):
                 sums = mixture.joined(sums[:, :, :k], np.ascontiguousarray(sums[:, :, k:]))
             take(rows, sums)
 
+        local = whole_terms(part, data, width, self.missing)
         self._sum(self.roots(mixture.blocks), width, local, joined)
 
     def _gathered(self, blocks: Blocks, roots: Sequence[int]) -> dict[int, Floats]:
@@ -289,6 +279,27 @@ class SpreadRows:
                 take(rows, sums)
         sent = ledger.summary()
         self.communication["sums"] = {name: sent[name] for name in ("messages", "bytes", "rounds")}
+
+
+def whole_terms(part: Density | None, X: Any, width: int, missing: str) -> Local:
+    """Return terms of a mixture's hubs for some rows; minus half of their sum is the log-density.
+
+    Without a part there are none, of a ``width`` of numbers per row.
+    """
+
+    def local(rows: slice) -> Floats:
+        if part is None:
+            return np.zeros((0, rows.stop - rows.start, width))
+        constant: NDArray[np.float64] | float
+        if isinstance(part, FactorMixture):
+            terms, constant = part.apart(np.asarray(X[rows], dtype=np.float64))
+            terms[0, :, : part.n_components] -= 2 * constant
+            return terms
+        terms, constant = local_terms(part, X, rows, missing)
+        terms[0] -= 2 * np.broadcast_to(constant, terms.shape[1])[:, None]
+        return terms
+
+    return local
 
 
 FIGURES = 6

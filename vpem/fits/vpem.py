@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from vpem.fits.labels import (
     refuse_labels,
     responsibilities_of_agents,
 )
-from vpem.fits.parts import complete, own_columns_of_hubs, own_start
+from vpem.fits.parts import complete, cut, own_columns_of_hubs
 from vpem.fits.prepare import (
     Prepared,
     acceleration_of,
@@ -60,6 +60,7 @@ from vpem.terms.families.mixed import MixedTerms
 from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture
+from vpem.terms.units import Scaling
 
 
 def refuse_over_rows(how: FitSettings) -> None:
@@ -463,7 +464,16 @@ class _Attempts:
         terms = self.terms
         if isinstance(mixture, FactorMixture) and mixture.n_factors != terms.n_factors:
             mixture = mixture.joint
-        return own_start(mixture, self.network, terms.covariance_type, terms.scaling)
+        network, scaling = self.network, terms.scaling
+        whole = network.whole.blocks
+        if network.part_of is None:
+            return mixture.over(whole, terms.covariance_type, scaling)
+        columns = own_columns_of_hubs(network)
+        shift, scale = np.zeros(whole.n_features), np.ones(whole.n_features)
+        shift[columns], scale[columns] = scaling.shift, scaling.scale
+        every = mixture.over(whole, terms.covariance_type, Scaling(shift, scale))
+        own = replace(cut(every, network.total.holders.own), blocks=network.blocks)
+        return replace(own, scaling=scaling) if isinstance(own, Mixture) else own
 
 
 STARTS_OF_CATEGORIES = 9

@@ -100,6 +100,8 @@ def agreement_of(saved: SavedFit, rows: EvaluationData) -> Agreement:
 
 def draw_confusion(saved: SavedFit, rows: EvaluationData, ax: Axes | None = None) -> Picture:
     """Draw rows of each label in each component, matched one to one, with agreement figures."""
+    from matplotlib.patches import Rectangle
+
     agreement = agreement_of(saved, rows)
     order = agreement.order
     counts = agreement.confusion[:, order]
@@ -134,20 +136,6 @@ def draw_confusion(saved: SavedFit, rows: EvaluationData, ax: Axes | None = None
     axes.grid(visible=True, which="minor", color="white", linewidth=1.0)
     axes.tick_params(which="minor", length=0)
     mark_components(axes, order, "x")
-    _outline_matches(axes, agreement, order)
-    figures = (
-        f"accuracy {agreement.accuracy:.4f}, adjusted Rand index "
-        f"{agreement.adjusted_rand_index:.4f},\nnormalized mutual information "
-        f"{agreement.normalized_mutual_information:.4f}"
-    )
-    axes.set_title(f"{figures} (outlined: matched)", fontsize=10)
-    plain = figures.replace("\n", " ")
-    return Picture(figure, f"Rows of {n_labels} labels in {k} {noun}s: {plain}.", notes)
-
-
-def _outline_matches(axes: Axes, agreement: Agreement, order: list[int]) -> None:
-    from matplotlib.patches import Rectangle
-
     place = {label: row for row, label in enumerate(agreement.classes.tolist())}
     for column, component in enumerate(order):
         label = agreement.mapping.get(int(component))
@@ -156,6 +144,14 @@ def _outline_matches(axes: Axes, agreement: Agreement, order: list[int]) -> None
             axes.add_patch(
                 Rectangle(box, 0.92, 0.92, fill=False, lw=1.6, ec=INK, path_effects=halo())
             )
+    figures = (
+        f"accuracy {agreement.accuracy:.4f}, adjusted Rand index "
+        f"{agreement.adjusted_rand_index:.4f},\nnormalized mutual information "
+        f"{agreement.normalized_mutual_information:.4f}"
+    )
+    axes.set_title(f"{figures} (outlined: matched)", fontsize=10)
+    plain = figures.replace("\n", " ")
+    return Picture(figure, f"Rows of {n_labels} labels in {k} {noun}s: {plain}.", notes)
 
 
 NAMED = 16

@@ -1,7 +1,6 @@
-"""What there is to say of a mixture or of clusters: sections of tables and sentences.
+"""Reports of a mixture or of clusters: sections of tables and sentences, for pages and terminals.
 
-They are for pages and for terminals. Of a fit whose rows are protected by noise it is said against
-whom, and how.
+Those of a private fit say against whom, and how, its rows are protected.
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem.errors import VpemError, shorten
 from vpem.fits.answer import NAMED, SEEN, as_table
 from vpem.pictures.assignments import agreement_of
 from vpem.pictures.figure import said_bytes
 from vpem.pictures.network import MEANINGS
-from vpem.pictures.saved import EvaluationData, History, SavedFit, numbers
+from vpem.pictures.saved import EvaluationData, SavedFit, numbers
 
 Fact = tuple[str, object]
 
@@ -30,10 +28,10 @@ COVERS = {
     "root": "all who see what is published; the root of the tree sees sums without noise",
     "workers": "all who see what is published; every worker adds its share of the noise",
 }
-"""By who adds the noise: against whom rows are protected."""
+"""Against whom rows are protected, by who adds the noise."""
 
 UNPUBLISHED = "not published, to protect rows"
-"""In the place of how good a private fit is, which would tell of its rows."""
+"""In the place of the quality of a private fit, which would reveal something of its rows."""
 
 MOST_FEATURES = 60
 """Rows of the table of means."""
@@ -66,14 +64,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Listing:
-    """Sentences that a reader must know."""
+    """Sentences of warnings."""
 
     lines: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Section:
-    """Part of what is said: its name and heading, tables and sentences, and kinds of pictures."""
+    """Part of a report: its name and heading, tables and sentences, and kinds of pictures."""
 
     name: str
     heading: str
@@ -86,7 +84,7 @@ Items = list[Table | Listing | str]
 
 @dataclass(frozen=True)
 class Contents:
-    """All that is said of a fit; a section without items is none."""
+    """A report of a fit; sections without items are left out."""
 
     title: str
     lead: str
@@ -111,10 +109,10 @@ def sent_by_phase(kinds: Mapping[str, Mapping[str, float]]) -> Table | str:
 
 
 def promised(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Lines of a table: what is promised, against whom, and whether that can be trusted.
+    """Lines of a table: the guarantee, against whom it holds, and whether it can be trusted.
 
-    ``privacy`` is as `vpem.fits.privacy.Guarantee.describe` says. A file may hold anything there:
-    what makes no sense is left out.
+    ``privacy`` is from `vpem.fits.privacy.Guarantee.describe`. A file may hold anything there: what
+    makes no sense is left out.
     """
     lines = []
     epsilon, delta = (_number(privacy.get(name)) for name in ("epsilon", "delta"))
@@ -154,7 +152,9 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
     course = [] if has_warnings else warned.items
     promises = promised(saved.reported("privacy", dict) or {})
     k, d = saved.n_components, len(saved.feature_names)
-    components: Items = [_components(saved), *saved.answer.notes]
+    heads, listed = as_table(saved.answer.describe(), noisy="privacy" in saved.report)
+    table = Table(listed, (saved.noun, *heads[1:]), numbers=False)
+    components: Items = [table, *saved.answer.notes]
     checks = ("confusion", "responsibilities")
     # Of two features the projection is the one pair.
     pictures = ("marginals", "pairs") if d > 2 else ("marginals",)
@@ -179,7 +179,7 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
 
 
 def _lead(saved: SavedFit) -> str:
-    """How many components of how many rows, the largest, and in which features they differ."""
+    """Say how many components of how many rows, the largest, and in which features they differ."""
     answer, noun, k = saved.answer, saved.noun, saved.n_components
     n = saved.report.get("n_samples")
     of = "" if n is None else f" of {_counted(n, 'row')}"
@@ -199,12 +199,6 @@ def _lead(saved: SavedFit) -> str:
     return f"{k} {noun}s{of}: the largest, {noun} {first}{label}, has {share} of the rows; {apart}."
 
 
-def _components(saved: SavedFit) -> Table:
-    """How large components are, and in which features each differs."""
-    heads, rows = as_table(saved.answer.describe(), noisy="privacy" in saved.report)
-    return Table(rows, (saved.noun, *heads[1:]), numbers=False)
-
-
 def _stated(value: object, digits: int = 7) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "not said"
@@ -219,7 +213,7 @@ def _counted(count: object, noun: str) -> str:
 
 
 def _warnings(saved: SavedFit) -> Items:
-    """What a reader must know before believing the rest; also that there is nothing."""
+    """Warnings, or that there are none."""
     said = [str(one) for one in saved.reported("warnings", list) or []]
     privacy = saved.reported("privacy", dict) or {}
     if privacy.get("repeatable"):
@@ -374,19 +368,14 @@ def _sent(saved: SavedFit) -> Items:
     steps = int(history.iteration[-1] - history.iteration[0])
     if history.sent is None or steps < 1:
         return [*items, said, *_busiest(saved)]
-    each = float(history.sent[-1] - history.sent[0]) / steps
-    said += f" An iteration took {said_bytes(each)}, in the mean over those after the first."
-    return [*items, said, _curve(history, history.sent), *_busiest(saved)]
-
-
-def _curve(history: History, sent: NDArray[np.float64]) -> Table:
-    """Some points of what was reached by how many bytes."""
+    sent, means = history.sent, history.means()
+    each = float(sent[-1] - sent[0]) / steps
+    said += f" An iteration took {said_bytes(each)} on average, the first left out."
     shown = np.unique(np.linspace(0, len(sent) - 1, MOST_POINTS).round().astype(int))
-    means = history.means()
     rows = [(str(history.iteration[at]), f"{means[at]:.8g}", said_bytes(sent[at])) for at in shown]
     name = history.quantity[:1].upper() + history.quantity.split(" per")[0][1:]
     heads = ("iteration", history.quantity, "sent by then")
-    return Table(rows, heads, f"{name} against bytes")
+    return [*items, said, Table(rows, heads, f"{name} against bytes"), *_busiest(saved)]
 
 
 def _busiest(saved: SavedFit) -> Items:

@@ -74,7 +74,7 @@ LABEL = 0.2
 
 
 def others(most: int) -> str:
-    """Say how other features are chosen than those that are drawn by default, up to so many."""
+    """Say how to choose features other than those that are drawn by default."""
     return f"--features names others, up to {most} (in Python: features)"
 
 
@@ -110,7 +110,7 @@ def span(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def are_counts(values: NDArray[np.float64]) -> bool:
-    """Whether all values that are there are whole numbers: counts, years, ratings."""
+    """Whether all observed values are whole numbers: counts, years, ratings."""
     there = values[np.isfinite(values)]
     # Halves of larger ones are lost in the floats.
     return is_whole(there) and bool((np.abs(there) < 1e15).all())
@@ -119,9 +119,9 @@ def are_counts(values: NDArray[np.float64]) -> bool:
 def histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Heights (n,), which integrate to 1, and edges (n + 1,) of one feature's histogram.
 
-    Widths are half of those of Freedman and Diaconis, who think of one hill, not of several; there
-    are 20 bins at least where rows suffice. Where tails are so long that there would be too many,
-    each tail is one. Of whole numbers each bin has as many, from half below to half above.
+    Widths are half of those of Freedman and Diaconis, which suit one mode, not several; there are
+    at least 20 bins where rows suffice. Where tails are so long that there would be too many, each
+    tail is one. Bins of whole numbers hold equally many of them, from half below to half above.
     """
     low, high = float(values.min()), float(values.max())
     whole = are_counts(values)
@@ -187,13 +187,27 @@ def draw_marginals(
     figure = new_figure(*size, None)
     panels = figure.subplots(high, wide, squeeze=False)
     heights: list[str] = []
+    families = families_of(saved)
     for place, axes in enumerate(panels.flat):
         if place >= len(columns):
             axes.set_axis_off()
             continue
         j = columns[place]
         values = None if X is None else X[:, j]
-        heights.append(_draw_panel(axes, saved, parts, j, values, labels, 3 if wide > 2 else 5))
+        tidy(axes, None)
+        axes.set_xlabel(words(saved.feature_names[j]), fontsize=8.5)
+        axes.tick_params(labelsize=7.5)
+        levels = None if clusters else levels_drawn(saved, j)
+        if levels is not None:
+            there = None if values is None else values[np.isfinite(values)]
+            draw_levels(axes, levels, parts.weights, there)
+            few_ticks(axes, None)
+        else:
+            _draw_marginal(axes, saved, parts, j, values, labels)
+            whole = values is not None and are_counts(values)
+            few_ticks(axes, 3 if wide > 2 else 5, whole=whole)
+        is_count = families is not None and families[j] in COUNTS
+        heights.append("share" if is_count or levels is not None else "density")
     for row, axes in enumerate(panels[:, 0]):
         beside = dict.fromkeys(heights[row * wide : (row + 1) * wide])
         axes.set_ylabel(" or ".join(beside), fontsize=8)
@@ -205,32 +219,6 @@ def draw_marginals(
     listed = ", ".join(saved.feature_names[j] for j in columns[:12])
     alt = f"{what} of {len(columns)} features: {listed}{', ...' if len(columns) > 12 else ''}."
     return Picture(figure, alt, notes)
-
-
-def _draw_panel(
-    axes: Axes,
-    saved: SavedFit,
-    parts: DrawnParts,
-    j: int,
-    values: NDArray[np.float64] | None,
-    labels: Labels | None,
-    places: int,
-) -> str:
-    """Draw the panel of one feature, and return what its heights are."""
-    tidy(axes, None)
-    axes.set_xlabel(words(saved.feature_names[j]), fontsize=8.5)
-    axes.tick_params(labelsize=7.5)
-    levels = None if parts.variances is None else levels_drawn(saved, j)
-    if levels is not None:
-        there = None if values is None else values[np.isfinite(values)]
-        draw_levels(axes, levels, parts.weights, there)
-        few_ticks(axes, None)
-        return "share"
-    _draw_marginal(axes, saved, parts, j, values, labels)
-    few_ticks(axes, places, whole=values is not None and are_counts(values))
-    families = families_of(saved)
-    is_count = families is not None and families[j] in COUNTS
-    return "share" if is_count else "density"
 
 
 def _draw_marginal(
@@ -320,11 +308,7 @@ def _listed(components: list[int]) -> str:
 
 
 def _stack(
-    axes: Axes,
-    values: NDArray[np.float64],
-    labels: Labels,
-    k: int,
-    edges: NDArray[np.float64],
+    axes: Axes, values: NDArray[np.float64], labels: Labels, k: int, edges: NDArray[np.float64]
 ) -> None:
     """Stack the histograms of clusters, whose heights together integrate to 1."""
     below = np.zeros(len(edges) - 1)
@@ -449,7 +433,20 @@ def draw_profile(
         label=label if d > 9 else "standard deviations",
     )  # fmt: skip
     bar.outline.set_visible(False)
-    _write_cells(axes, away, reach)
+    # Each number where there is room, else a minus where it is below the mean.
+    for (row, column), value in np.ndenumerate(away):
+        if k <= WRITTEN:
+            written = f"{value:+.1f}".replace("-", "\N{MINUS SIGN}")
+            text = "0" if abs(value) < 0.05 else written
+        elif value <= -FAR_BELOW:
+            text = "\N{MINUS SIGN}"
+        else:
+            continue
+        axes.text(
+            column, row, text, ha="center", va="center",
+            fontsize=8 if k <= WRITTEN and d <= MOST_FEATURES else 6,
+            color="white" if abs(value) > 0.72 * reach else "black",
+        )  # fmt: skip
     shares = [f"{100 * share:.0f} %" if share >= 0.005 else "<1 %" for share in answer.weights]
     axes.set_xticks(
         range(k), [f"{c}\n{share}" if k <= WRITTEN else str(c) for c, share in enumerate(shares)],
@@ -490,21 +487,3 @@ def _lines_of(answer: Answer, columns: Sequence[int]) -> tuple[NDArray[np.float6
             lines.append(each[:, level])
             names.append(words(f"{words(name, 18)}: {levels.names[level]}", 30))
     return np.array(lines).T.reshape(len(answer.weights), len(lines)), names
-
-
-def _write_cells(axes: Axes, away: NDArray[np.float64], reach: float) -> None:
-    """Write each number where there is room, else a minus where it is below the mean."""
-    d, k = away.shape
-    for (row, column), value in np.ndenumerate(away):
-        if k <= WRITTEN:
-            written = f"{value:+.1f}".replace("-", "\N{MINUS SIGN}")
-            text = "0" if abs(value) < 0.05 else written
-        elif value <= -FAR_BELOW:
-            text = "\N{MINUS SIGN}"
-        else:
-            continue
-        axes.text(
-            column, row, text, ha="center", va="center",
-            fontsize=8 if k <= WRITTEN and d <= MOST_FEATURES else 6,
-            color="white" if abs(value) > 0.72 * reach else "black",
-        )  # fmt: skip

@@ -1,4 +1,4 @@
-"""How a fit went: log-likelihood or inertia by iteration and root, and against bytes.
+"""The course of a fit: log-likelihood or inertia by iteration and root, and against bytes.
 
 Also mean field and objective of FedEM runs against epochs and bytes, and of a selection the
 criterion by number of components.
@@ -355,8 +355,35 @@ def draw_selection(selection: Selection) -> Picture:
     for number, one in enumerate(lines):
         indices = [index for index, cell in enumerate(cells) if _line(cell) == one]
         places |= _draw_line(axes, selection, indices, number, _label(one, lines))
-    _draw_hidden(axes, selection, lines, places)
-    _draw_choice(axes, selection, places)
+    # Larger marks of cells on which others lie, below those: each stays in sight.
+    heights = [y for _, y in places.values()]
+    near = SAME * (max(heights) - min(heights))
+    drawn = list(places)
+    for at, index in enumerate(drawn):
+        x, y = places[index]
+        above = sum(
+            places[other][0] == x and abs(places[other][1] - y) <= near for other in drawn[at + 1 :]
+        )
+        if above:
+            cell = cells[index]
+            number = lines.index(_line(cell))
+            _mark(axes, (x, y), number, _is_sound(cell), 6 * above, 0.01 * above)
+    choice = selection.choice
+    axes.scatter(
+        *places[choice.best], s=260, facecolors="none", edgecolors="black", linewidths=1.8,
+        zorder=5, label="best",
+    )  # fmt: skip
+    if choice.one_standard_error is not None:
+        best = cells[choice.best]
+        axes.axhline(
+            best["heldout"] - best["standard_error"], color=RULE, linewidth=0.9,
+            linestyle=(0, (2, 2)), zorder=1, label="best less 1 standard error",
+        )  # fmt: skip
+        axes.scatter(
+            *places[choice.one_standard_error], s=330, marker="s", facecolors="none",
+            edgecolors="black", linewidths=1.2, zorder=5,
+            label="fewest parameters\nwithin 1 standard error",
+        )  # fmt: skip
     axes.set_xlabel("components")
     axes.set_ylabel(LABELS[criterion])
     whole_numbers(axes.xaxis)
@@ -365,27 +392,6 @@ def draw_selection(selection: Selection) -> Picture:
     axes.set_title(title.replace(";  bars", "\nbars"), fontsize=10, loc="left")
     legend_below(figure, axes.get_legend_handles_labels()[0], size=9, markerscale=0.6)
     return Picture(figure, f"{LABELS[criterion]} of {len(cells)} models; {title}.")
-
-
-def _draw_choice(axes: Axes, selection: Selection, places: dict[int, tuple[float, float]]) -> None:
-    """Ring the best, and draw how near to it others are."""
-    choice = selection.choice
-    x, y = places[choice.best]
-    axes.scatter(
-        x, y, s=260, facecolors="none", edgecolors="black", linewidths=1.8, zorder=5, label="best"
-    )
-    if choice.one_standard_error is None:
-        return
-    best = selection.cells[choice.best]
-    axes.axhline(
-        best["heldout"] - best["standard_error"], color=RULE, linewidth=0.9,
-        linestyle=(0, (2, 2)), zorder=1, label="best less 1 standard error",
-    )  # fmt: skip
-    x, y = places[choice.one_standard_error]
-    axes.scatter(
-        x, y, s=330, marker="s", facecolors="none", edgecolors="black", linewidths=1.2, zorder=5,
-        label="fewest parameters\nwithin 1 standard error",
-    )  # fmt: skip
 
 
 def _line(cell: Report) -> Line:
@@ -420,7 +426,12 @@ def _draw_line(
         label=label, zorder=3,
     )  # fmt: skip
     for index, (x, y) in there.items():
-        low, high = _deviations(cells[index], criterion)
+        cell = cells[index]
+        if criterion == "heldout":
+            low, high = y - cell["standard_error"], y + cell["standard_error"]
+        else:
+            values = [one[criterion] for one in cell["restarts"]]
+            low, high = min(values), max(values)
         if high > low:
             axes.errorbar(
                 x, y, yerr=[[max(y - low, 0)], [max(high - y, 0)]], color=contender(number),
@@ -432,13 +443,9 @@ def _draw_line(
 
 
 def _mark(
-    axes: Axes,
-    place: tuple[float, float],
-    number: int,
-    sound: bool,
-    more: float = 0.0,
+    axes: Axes, place: tuple[float, float], number: int, sound: bool, more: float = 0.0,
     below: float = 0.0,
-) -> None:
+) -> None:  # fmt: skip
     """Draw the mark of one cell, open where it is not sound."""
     own = contender(number)
     axes.plot(
@@ -449,36 +456,9 @@ def _mark(
     )  # fmt: skip
 
 
-def _draw_hidden(
-    axes: Axes, selection: Selection, lines: list[Line], places: dict[int, tuple[float, float]]
-) -> None:
-    """Draw larger marks of cells on which others lie, below those: each stays in sight."""
-    heights = [y for _, y in places.values()]
-    near = SAME * (max(heights) - min(heights))
-    drawn = list(places)
-    for at, index in enumerate(drawn):
-        x, y = places[index]
-        above = sum(
-            places[other][0] == x and abs(places[other][1] - y) <= near for other in drawn[at + 1 :]
-        )
-        if above:
-            cell = selection.cells[index]
-            number = lines.index(_line(cell))
-            _mark(axes, (x, y), number, _is_sound(cell), 6 * above, 0.01 * above)
-
-
 def _is_sound(cell: Report) -> bool:
     """Whether a cell converged, and has no degenerate components."""
     return cell["status"] == "converged" and not cell["degenerate"]
-
-
-def _deviations(cell: Report, criterion: str) -> tuple[float, float]:
-    """Ends of the bar of a cell."""
-    if criterion == "heldout":
-        middle, error = cell["heldout"], cell["standard_error"]
-        return middle - error, middle + error
-    values = [one[criterion] for one in cell["restarts"]]
-    return min(values), max(values)
 
 
 def _title(selection: Selection) -> str:

@@ -1,7 +1,6 @@
-"""Who took part, who shares covariances, and what was sent.
+"""The graph of agents and their hubs, the blocks of the covariance, and bytes sent.
 
-That is the graph of agents and their hubs, the blocks of the covariance, and bytes by phase and by
-agent, over which links most, and when.
+Bytes are drawn by phase, by agent, by link, and by iteration.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ def draw_sparsity(saved: SavedMixture) -> Picture:
 def _covariance_blocks(
     mixture: Any, notes: list[str], names: Sequence[str]
 ) -> tuple[list[NDArray[np.intp]], list[int]]:
-    """Return the features of each block of the covariance, and its hub; ``notes`` tell of others.
+    """Return the features of each block of the covariance, and its hub; ``notes`` list others.
 
     A hub has a block of each family with a covariance.
     """
@@ -265,10 +264,7 @@ WORKED_OUT = 400
 
 
 def draw_hubs(
-    graph: Graph,
-    hubs: Sequence[Hub],
-    names: Sequence[str] | None = None,
-    ax: Axes | None = None,
+    graph: Graph, hubs: Sequence[Hub], names: Sequence[str] | None = None, ax: Axes | None = None
 ) -> Picture:
     """Draw a graph coloured by hub, roots as squares with a thick edge.
 
@@ -283,14 +279,12 @@ def draw_hubs(
     places = _places(graph)
     figure, axes = one_panel(ax, 6.6, 6.0)
     shared = any(len(hub.agents) > 1 for hub in hubs)
-    looks = Looks(
-        [hub_colour(hub) if shared and hub >= 0 else LIGHT for hub in hub_of.tolist()],
-        [str(hub) if hub >= 0 else "" for hub in hub_of.tolist()] if shared else [],
-    )
+    fills = [hub_colour(hub) if shared and hub >= 0 else LIGHT for hub in hub_of.tolist()]
+    numbers = [str(hub) if hub >= 0 else "" for hub in hub_of.tolist()] if shared else []
     if graph.has_server and hub_of[-1] < 0:
-        looks.fills[-1] = "white"
+        fills[-1] = "white"
     _draw_links(axes, graph, hub_of, places)
-    _draw_nodes(axes, graph, hubs, looks, places)
+    _draw_nodes(axes, graph, hubs, fills, numbers, places)
     if graph.n_agents <= HUBS_NAMED:
         _draw_names(axes, graph, names, places)
     axes.set_aspect("equal")
@@ -305,7 +299,7 @@ def draw_hubs(
     counts += [(len(hubs), "hub")] if hubs else []
     sizes = ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
     axes.set_title(f"{words(graph.topology)}: {sizes}")
-    entries = _legend(hubs, graph, looks)
+    entries = _legend(hubs, graph, numbered=bool(numbers))
     if ax is None:
         legend_below(figure, entries, size=9)
     else:
@@ -321,9 +315,7 @@ def draw_hubs(
         alt += f"workers and {graph.n_edges} links."
     notes = []
     if graph.n_agents > HUBS_NAMED:
-        what = (
-            "names" if graph.n_agents <= HUBS_NUMBERED or not looks.numbers else "names and numbers"
-        )
+        what = "names" if graph.n_agents <= HUBS_NUMBERED or not numbers else "names and numbers"
         notes.append(f"{what} are left out, as they would cover each other")
     return Picture(figure, alt, notes)
 
@@ -374,21 +366,14 @@ def _draw_links(
     axes.add_collection(LineCollection(lines[inside], colors=colours, linewidths=thick, zorder=2))
 
 
-@dataclass(frozen=True)
-class Looks:
-    """How nodes look: ``fills`` of all, and ``numbers`` of their hubs, or none."""
-
-    fills: list[str]
-    numbers: list[str]
-
-
 def _draw_nodes(
-    axes: Axes, graph: Graph, hubs: Sequence[Hub], looks: Looks, places: NDArray[np.float64]
-) -> None:
+    axes: Axes, graph: Graph, hubs: Sequence[Hub], fills: list[str], numbers: list[str],
+    places: NDArray[np.float64],
+) -> None:  # fmt: skip
     """Draw agents as discs, roots as squares, a server that is no root as a diamond."""
     many = graph.n_agents > HUBS_NUMBERED
     size = float(np.clip(14000 / graph.n_nodes, 10 if many else 18, 420))
-    if graph.topology in RINGS and not looks.numbers:
+    if graph.topology in RINGS and not numbers:
         # On a circle they stand close together, and squares more so where it goes aslant.
         size = min(size, max(18.0, (560 / graph.n_nodes - 2) ** 2))
     roots = np.array([hub.root for hub in hubs], dtype=np.intp)
@@ -402,13 +387,13 @@ def _draw_nodes(
     ):
         axes.scatter(
             places[nodes, 0], places[nodes, 1], s=size * scale, marker=marker,
-            c=[looks.fills[node] for node in nodes], edgecolors="black", linewidths=width, zorder=3,
+            c=[fills[node] for node in nodes], edgecolors="black", linewidths=width, zorder=3,
         )  # fmt: skip
-    if many or not looks.numbers:
+    if many or not numbers:
         return
     for node in np.concatenate([plain, roots]):
         axes.annotate(
-            looks.numbers[node], places[node], ha="center", va="center", zorder=4,
+            numbers[node], places[node], ha="center", va="center", zorder=4,
             fontsize=float(np.clip(0.42 * np.sqrt(size), 6.3, 9)),
         )  # fmt: skip
 
@@ -426,8 +411,17 @@ def _draw_names(
     reach = np.sqrt(np.clip(14000 / graph.n_nodes, 18, 420)) / 2 + 6
     ring = _is_crowded(graph)
     for node, place in enumerate(places):
+        name = words(_name(names, node), 18)
         if ring and np.linalg.norm(place) > 0.5:
-            _name_radially(axes, words(_name(names, node), 18), place, reach)
+            # Outwards from its node, so that neighbours on a circle leave each other room.
+            out = place / np.linalg.norm(place)
+            turn, left = float(np.degrees(np.arctan2(out[1], out[0]))), bool(out[0] < -1e-9)
+            axes.annotate(
+                name, (float(place[0]), float(place[1])), textcoords="offset points",
+                xytext=(float(out[0] * reach), float(out[1] * reach)), zorder=5, fontsize=6.5,
+                rotation=turn + 180 if left else turn, rotation_mode="anchor",
+                ha="right" if left else "left", va="center", path_effects=halo(),
+            )  # fmt: skip
             continue
         ends = graph.edges[(graph.edges == node).any(axis=1)]
         ways = places[ends[ends != node]] - place
@@ -440,7 +434,7 @@ def _draw_names(
         free = np.maximum(taken, 0.5) - 0.3 * (sides @ outward[node]) / far
         x, y = SIDES[int(free.argmin())]
         axes.annotate(
-            words(_name(names, node), 18), place, textcoords="offset points", zorder=5,
+            name, place, textcoords="offset points", zorder=5,
             xytext=(x * reach, y * reach), fontsize=9 if graph.n_agents <= UPRIGHT else 6.5,
             ha="center" if not x else "left" if x > 0 else "right",
             va="center" if not y else "bottom" if y > 0 else "top", path_effects=halo(),
@@ -453,20 +447,7 @@ def _is_crowded(graph: Graph) -> bool:
     return graph.positions is None and graph.n_agents > UPRIGHT and ring
 
 
-def _name_radially(axes: Axes, name: str, place: NDArray[np.float64], reach: float) -> None:
-    """Write a name outwards from its node, so that neighbours on a circle leave each other room."""
-    out = place / np.linalg.norm(place)
-    turn = float(np.degrees(np.arctan2(out[1], out[0])))
-    left = bool(out[0] < -1e-9)
-    axes.annotate(
-        name, (float(place[0]), float(place[1])), textcoords="offset points", fontsize=6.5,
-        xytext=(float(out[0] * reach), float(out[1] * reach)), zorder=5,
-        rotation=turn + 180 if left else turn, rotation_mode="anchor",
-        ha="right" if left else "left", va="center", path_effects=halo(),
-    )  # fmt: skip
-
-
-def _legend(hubs: Sequence[Hub], graph: Graph, looks: Looks) -> list[Line2D]:
+def _legend(hubs: Sequence[Hub], graph: Graph, *, numbered: bool) -> list[Line2D]:
     """Say what marks, lines and numbers mean."""
     from matplotlib.lines import Line2D
 
@@ -477,13 +458,13 @@ def _legend(hubs: Sequence[Hub], graph: Graph, looks: Looks) -> list[Line2D]:
 
     server = graph.has_server and graph.n_agents not in [hub.root for hub in hubs]
     entries = [mark("D", "white", "server")] if server else []
-    if not hubs or not looks.numbers:
+    if not hubs or not numbered:
         nodes = mark("s", LIGHT, "agent, alone in its hub", 2.2) if hubs else None
         link = Line2D([], [], color=FAINT, linewidth=0.7, label="link")
         return [nodes or mark("o", LIGHT, "worker"), *entries, link]
-    numbered = ", with its hub's number" if graph.n_agents <= HUBS_NUMBERED else ", coloured by hub"
+    how = "with its hub's number" if graph.n_agents <= HUBS_NUMBERED else "coloured by hub"
     return [
-        mark("o", "white", f"agent{numbered}"),
+        mark("o", "white", f"agent, {how}"),
         mark("s", "white", "root of a hub", 2.2),
         *entries,
         Line2D([], [], color=RULE, linewidth=2.6, label="link inside a hub"),
@@ -528,7 +509,18 @@ def draw_communication(saved: SavedFit) -> Picture:
     notes: list[str] = []
     figure = new_figure(WIDTH, 7.2)
     (phase, when), (link, agent) = figure.subplots(2, 2, height_ratios=[1, 1.6])
-    _phases(phase, kinds)
+    tidy(phase, "x")
+    sizes = [counted["bytes"] for counted in kinds.values()]
+    unit, name = of_bytes(sizes)
+    for place, (kind, counted) in enumerate(kinds.items()):
+        phase.barh(place, counted["bytes"] / unit, **_style(kind))
+        text = f" {said_bytes(counted['bytes'])}, {counted['messages']:,.0f} messages"
+        phase.annotate(text, (counted["bytes"] / unit, place), va="center", fontsize=8)
+    phase.set_yticks(range(len(kinds)), [MEANINGS.get(k, words(k)) for k in kinds], fontsize=9)
+    phase.invert_yaxis()
+    phase.set_xlim(0, (max(sizes) / unit or 1.0) * 2.6)
+    phase.set_xlabel(name)
+    phase.set_title("by phase", fontsize=10)
     _when(when, saved, kinds, notes)
     _links(link, saved, notes)
     _agents(agent, saved, notes)
@@ -548,21 +540,6 @@ def _style(kind: str) -> Report:
     hatch = HATCHES[list(SHADES).index(kind) % len(HATCHES)] if kind in SHADES else "++"
     shade = SHADES.get(kind, "#FFFFFF")
     return {"facecolor": shade, "hatch": hatch, "edgecolor": "black", "linewidth": 0.4}
-
-
-def _phases(axes: Axes, kinds: dict[str, dict[str, float]]) -> None:
-    tidy(axes, "x")
-    sizes = [counted["bytes"] for counted in kinds.values()]
-    unit, name = of_bytes(sizes)
-    for place, (kind, counted) in enumerate(kinds.items()):
-        axes.barh(place, counted["bytes"] / unit, **_style(kind))
-        text = f" {said_bytes(counted['bytes'])}, {counted['messages']:,.0f} messages"
-        axes.annotate(text, (counted["bytes"] / unit, place), va="center", fontsize=8)
-    axes.set_yticks(range(len(kinds)), [MEANINGS.get(k, words(k)) for k in kinds], fontsize=9)
-    axes.invert_yaxis()
-    axes.set_xlim(0, (max(sizes) / unit or 1.0) * 2.6)
-    axes.set_xlabel(name)
-    axes.set_title("by phase", fontsize=10)
 
 
 def _when(

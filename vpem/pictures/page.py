@@ -1,7 +1,7 @@
 """The kinds of pictures of files, and a page of a fit with all of them.
 
-Of a kind it is said of which fits it is, what it needs, and what to look at next. A page is one
-HTML file that needs nothing else.
+A kind says which fits it shows, and which data it needs. A page is one HTML file that needs nothing
+else.
 """
 
 from __future__ import annotations
@@ -67,14 +67,32 @@ def write_page(
 ) -> dict[str, VpemError]:
     """Write the page of a model, a clustering or a fit of SAEM, completely or not at all.
 
-    Returned are the kinds of pictures that were left out, and why. Of data that the fit is held
-    against, curves of the first 12 individuals are drawn; ``command`` is the one that fitted it.
+    Returned are the kinds of pictures that were left out, and why. Curves are drawn of the first 12
+    individuals of the data; ``command`` is the one that fitted it.
     """
     contents = contents_of(saved, data)
     if data is None:
-        lead = f"{contents.lead} No data were given to hold it against."
+        lead = f"{contents.lead} No data were given to compare it with."
         contents = replace(contents, lead=lead)
-    pictures, left_out = _pictures(saved, data)
+    pictures, left_out = {}, {}
+    with _uncollected():
+        for name, kind in kinds_of(saved).items():
+            options = {"most": MOST_CURVES} if "most" in kind.options else {}
+            try:
+                picture = draw(name, saved, data, **options)
+                source = as_source(picture.figure)
+            except VpemError as error:
+                left_out[name] = error
+                continue
+            said = "".join(f" Note: {note}." for note in picture.notes)
+            pictures[name] = (
+                kind.title,
+                (
+                    f"<h3 id='picture-{name}'>{text(kind.title)}</h3>\n"
+                    f"<figure><img src='{source}' alt='{text(picture.alt)}'><figcaption>"
+                    f"{text(f'{kind.about[:1].upper()}{kind.about[1:]}.{said}')}</figcaption></figure>"
+                ),
+            )
     more = []
     if command is not None:
         said = f"<p>Paths as they were given:</p><p><code>{text(command)}</code></p>"
@@ -85,26 +103,6 @@ def write_page(
     with atomic_write(path, force, "reports") as temporary:
         temporary.write_text(fill_page(contents, pictures, more), encoding="utf-8")
     return left_out
-
-
-def _pictures(
-    saved: Saved, data: Data | None
-) -> tuple[dict[str, tuple[str, str]], dict[str, VpemError]]:
-    """Draw every kind that can be drawn, as title and HTML; say why of the others."""
-    made = {}
-    left_out: dict[str, VpemError] = {}
-    with _uncollected():
-        for name, kind in kinds_of(saved).items():
-            options = {"most": MOST_CURVES} if "most" in kind.options else {}
-            try:
-                picture = draw(name, saved, data, **options)
-                source = as_source(picture.figure)
-            except VpemError as error:
-                left_out[name] = error
-                continue
-            shown = show_picture(name, kind.title, source, picture.alt, kind.about, picture.notes)
-            made[name] = kind.title, shown
-    return made, left_out
 
 
 @contextmanager
@@ -475,18 +473,6 @@ def _listed(name: str, heading: str, below: Mapping[str, str]) -> str:
     inner = "".join(_listed(key, title, {}) for key, title in below.items())
     inner = f"<ul>{inner}</ul>" if inner else ""
     return f'<li><a href="#{name}">{text(heading)}</a>{inner}</li>'
-
-
-def show_picture(
-    name: str, title: str, source: str, alt: str, about: str, notes: Sequence[str]
-) -> str:
-    """A picture of a page, with its heading and what is said below it."""
-    said = f"{about[:1].upper()}{about[1:]}." + "".join(f" Note: {note}." for note in notes)
-    return (
-        f"<h3 id='picture-{name}'>{text(title)}</h3>\n"
-        f"<figure><img src='{source}' alt='{text(alt)}'>"
-        f"<figcaption>{text(said)}</figcaption></figure>"
-    )
 
 
 def as_source(figure: Figure) -> str:

@@ -78,8 +78,25 @@ def draw_traces(fit: SaemFit | SavedSaem) -> Picture:
     figure, panels, columns = _grid(shown, 1.9)
     late = saved.trace[burn_in + 1 :]
     means = np.cumsum(late, axis=0) / np.arange(1, len(late) + 1)[:, None]
+    steps = np.arange(saved.n_iter + 1)
     for j, axes in enumerate(panels):
-        _draw_trace(axes, saved, j, burn_in, means[:, j])
+        axes.axvspan(0, burn_in, color=GRID, linewidth=0, label="burn-in", zorder=0)
+        axes.plot(steps, saved.trace[:, j], color=CURVE, linewidth=0.9, label="parameter", zorder=3)
+        if len(means) > 1:
+            axes.plot(
+                steps[burn_in + 1 :], means[:, j], color="black", linewidth=1.3, linestyle=BROKEN,
+                label="mean since the burn-in", zorder=4,
+            )  # fmt: skip
+        axes.plot(
+            [saved.n_iter * 1.04], [saved.theta[j]], color="white", marker="D", markersize=5.5,
+            markeredgecolor="black", markeredgewidth=1.2, linestyle="", label="estimate", zorder=5,
+        )  # fmt: skip
+        error = saved.standard_errors[j]
+        estimate = f"{saved.theta[j]:.4g}" + (f" (s.e. {error:.2g})" if error > 0 else "")
+        axes.set_title(f"{words(saved.parameters[j], 32)}\n{estimate}", fontsize=9)
+        axes.set_xlim(0, saved.n_iter * 1.07)
+        axes.ticklabel_format(axis="y", useOffset=False)
+        whole_numbers(axes.xaxis)
     for axes in panels[max(0, shown - columns) :]:
         axes.set_xlabel("iteration", fontsize=9)
     _finish(figure, panels, saved, "parameters", shown, count)
@@ -89,30 +106,6 @@ def draw_traces(fit: SaemFit | SavedSaem) -> Picture:
         f"estimates: {some}."
     )
     return Picture(figure, alt, _left_out(shown, count, "parameters"))
-
-
-def _draw_trace(
-    axes: Axes, saved: SavedSaem, j: int, burn_in: int, means: NDArray[np.float64]
-) -> None:
-    """Draw one parameter."""
-    steps = np.arange(saved.n_iter + 1)
-    axes.axvspan(0, burn_in, color=GRID, linewidth=0, label="burn-in", zorder=0)
-    axes.plot(steps, saved.trace[:, j], color=CURVE, linewidth=0.9, label="parameter", zorder=3)
-    if len(means) > 1:
-        axes.plot(
-            steps[burn_in + 1 :], means, color="black", linewidth=1.3, linestyle=BROKEN,
-            label="mean since the burn-in", zorder=4,
-        )  # fmt: skip
-    axes.plot(
-        [saved.n_iter * 1.04], [saved.theta[j]], color="white", marker="D", markersize=5.5,
-        markeredgecolor="black", markeredgewidth=1.2, linestyle="", label="estimate", zorder=5,
-    )  # fmt: skip
-    error = saved.standard_errors[j]
-    estimate = f"{saved.theta[j]:.4g}" + (f" (s.e. {error:.2g})" if error > 0 else "")
-    axes.set_title(f"{words(saved.parameters[j], 32)}\n{estimate}", fontsize=9)
-    axes.set_xlim(0, saved.n_iter * 1.07)
-    axes.ticklabel_format(axis="y", useOffset=False)
-    whole_numbers(axes.xaxis)
 
 
 def _grid(count: int, height: float) -> tuple[Figure, list[Axes], int]:

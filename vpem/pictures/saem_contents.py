@@ -1,6 +1,6 @@
-"""What there is to say of a fit of SAEM, and of topics.
+"""Reports of a fit of SAEM, and of topics, for pages and terminals.
 
-Tables of estimates are as users of mixed models know them, for pages and for terminals.
+Tables of estimates have the columns that users of mixed models expect.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _not_converged(saved: SavedSaem) -> list[str]:
 
 
 def _warnings(saved: SavedSaem) -> Items:
-    """What a reader must know before believing the rest."""
+    """Warnings, or that there are none."""
     said = _not_converged(saved)
     why = lacking_errors(saved.parameters, saved.standard_errors, saved.n_draws > 0)
     if why:
@@ -164,34 +164,28 @@ def _fitted(saved: SavedSaem) -> list[Fact]:
     return fitted
 
 
+CRITERIA = {
+    "minus_2_log_likelihood": "-2 log-likelihood",
+    "aic": "AIC (less is better)",
+    "bic": "BIC, of individuals (less is better)",
+    "bicc": "BICc, of individuals and rows (less is better)",
+}
+
+
 def _with_error(value: float, error: float) -> str:
     exact = "" if error == 0 else f", Monte Carlo error {_number(error, 2)}"
     return f"{_number(value, 9)}{exact}"
 
 
-def _criteria(saved: SavedSaem) -> list[Fact]:
-    """What charges for parameters."""
-    rows, value = saved.settings.get("n_rows"), saved.log_likelihood.value
-    criteria = criteria_of(saved, value, saved.n_individuals, rows)
-    said: list[Fact] = []
-    if math.isfinite(saved.log_likelihood.linearized):
-        said.append(("the same, linearized", _number(saved.log_likelihood.linearized, 9)))
-    for name, key in (
-        ("-2 log-likelihood", "minus_2_log_likelihood"),
-        ("AIC (less is better)", "aic"),
-        ("BIC, of individuals (less is better)", "bic"),
-        ("BICc, of individuals and rows (less is better)", "bicc"),
-    ):
-        if criteria[key] is not None:
-            said.append((name, _number(criteria[key])))
-    return said
-
-
 def _quality(saved: SavedSaem, individuals: Individuals | None) -> Items:
     likelihood = saved.log_likelihood
+    rows = saved.settings.get("n_rows")
+    criteria = criteria_of(saved, likelihood.value, saved.n_individuals, rows)
+    exact = math.isfinite(likelihood.linearized)
     quality: list[Fact] = [
         ("log-likelihood (nats)", _with_error(likelihood.value, likelihood.error)),
-        *_criteria(saved),
+        *([("the same, linearized", _number(likelihood.linearized, 9))] if exact else []),
+        *((what, _number(criteria[k])) for k, what in CRITERIA.items() if criteria[k] is not None),
         ("iterations", f"{saved.n_iter}, of which {_setting(saved, 'burn_in')} burn-in"),
         ("converged", _convergence(saved)),
     ]
@@ -243,7 +237,7 @@ def _sent(saved: SavedSaem) -> Items:
     items: Items = [sent_by_phase(kinds)]
     if kinds and saved.n_iter > 1:
         each = int(saved.bytes[-1] - saved.bytes[0]) / (saved.n_iter - 1)
-        items.append(f"An iteration took {said_bytes(each)}, in the mean.")
+        items.append(f"An iteration took {said_bytes(each)} on average.")
     return items
 
 
@@ -279,12 +273,7 @@ def estimate_tables(summary: Summary) -> list[Table]:
         ]
         heads = ("parameter", "value", "s.e.", *ends)
         tables.append(Table(rows[:MOST_ROWS], heads, "On their own scale"))
-    return [*tables, *_spread_tables(summary, ends)]
-
-
-def _spread_tables(summary: Summary, ends: tuple[str, str]) -> list[Table]:
-    """Tables of how individuals differ: sds, shrinkage, correlations."""
-    tables = []
+    # How individuals differ: sds, shrinkage, correlations.
     with_cv = bool(summary.variation)
     rows = []
     for name, shrunk in summary.shrinkage.items():

@@ -1,7 +1,7 @@
-"""Files of fits that pictures are drawn of, one class for each kind, and rows held against them.
+"""Files of fits that pictures are drawn of, one class for each kind, and data to compare them with.
 
 What fits report (the network, the history, what was sent) is read from files that are not trusted.
-Of features of several families it is said what can be drawn of each, and how densities look.
+Features of several families have drawings of their own.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ class Saved(ABC):
 class SavedFit(Saved):
     """A mixture or clusters with what was reported of the fit.
 
-    A report is JSON that may hold anything: what is read here is there and makes sense, or an
-    `InputError` says in a sentence what is missing.
+    A report is JSON that may hold anything: what is read here exists and makes sense, or an
+    `InputError` says what is missing.
     """
 
     stored: Model | StoredClustering
@@ -210,7 +210,7 @@ class SavedFit(Saved):
             return self.missing(what)
         return InputError(
             f"{self.path} does not say {what}: its rows are protected by noise (differential "
-            "privacy), and that would tell of them"
+            "privacy), and that would reveal something of them"
         )
 
     def reported(self, name: str, kind: type | tuple[type, ...]) -> Any:
@@ -366,36 +366,10 @@ def families_of(saved: SavedFit) -> tuple[str, ...] | None:
     return None if kinds is None else kinds.families
 
 
-def mixed_parts(mixture: MixedMixture) -> DrawnParts:
-    """Means and covariances of all features in the user's units.
-
-    Features of different families do not depend on each other within a component.
-    """
-    k, d = mixture.n_components, mixture.n_features
-    variances = np.empty((k, d))
-    full = None if is_diagonal(mixture.covariance_type) else np.zeros((k, d, d))
-    for law, part in zip(mixture.laws, mixture.parts, strict=True):
-        columns, own = part.features.columns, law.variances(part)
-        variances[:, columns] = own
-        if full is None or part.core is None:
-            continue
-        joint = np.broadcast_to(part.core.assembled_covariances, (k, len(own[0]), len(own[0])))
-        if part.family == "log-normal":
-            means = law.means(part)
-            joint = np.expm1(joint) * means[:, :, None] * means[:, None, :]
-        elif part.family == "t":
-            wider = np.sqrt(own / np.diagonal(joint, axis1=1, axis2=2))
-            joint = joint * wider[:, :, None] * wider[:, None, :]
-        full[:, columns[:, None], columns] = joint
-    if full is not None:
-        full[:, range(d), range(d)] = variances
-    return DrawnParts(mixture.assembled_weights, mixture.assembled_means, variances, full)
-
-
 def in_a_plane(saved: SavedFit, chosen: Sequence[int] | None, notes: list[str]) -> list[int] | None:
     """Columns that have a place on an axis: all but categories, and zeros and ones.
 
-    None where nothing is left out; ``notes`` say what is. InputError if one of the chosen has no
+    None where nothing is left out; ``notes`` list what is. InputError if one of the chosen has no
     place, or fewer than two are left.
     """
     families, names = families_of(saved), saved.feature_names
@@ -406,8 +380,8 @@ def in_a_plane(saved: SavedFit, chosen: Sequence[int] | None, notes: list[str]) 
         if j in out:
             assert families is not None
             raise InputError(
-                f"{names[j]} is {families[j]}, whose levels lie along no axis; marginals and "
-                "profile draw it"
+                f"{names[j]} is {families[j]}, whose levels have no order on an axis; marginals "
+                "and profile draw it"
             )
     left = [j for j in range(len(names)) if j not in out]
     if len(left) < 2:
@@ -416,7 +390,7 @@ def in_a_plane(saved: SavedFit, chosen: Sequence[int] | None, notes: list[str]) 
             f"{len(left)}; try marginals or profile"
         )
     listed = shorten((names[j] for j in out), 6)
-    notes.append(f"left out, as levels lie along no axis: {listed} (marginals and profile have it)")
+    notes.append(f"left out, since their levels have no order: {listed} (see marginals, profile)")
     return left
 
 
@@ -431,30 +405,30 @@ def levels_drawn(saved: SavedFit, j: int) -> CategoryLevels | None:
     return None
 
 
-def grid_of(family: str, means: Vector, deviations: Vector, values: Vector | None) -> Vector:
-    """Points at which densities of a feature are drawn, fine where components are narrow."""
-    low, high = float((means - 4 * deviations).min()), float((means + 4 * deviations).max())
-    if values is not None and len(values):
-        low, high = min(low, float(values.min())), max(high, float(values.max()))
-    if family in COUNTS:
-        whole = np.arange(max(0.0, np.floor(low)), np.ceil(high) + 1)
-        return whole[:: max(1, len(whole) // (4 * POINTS))]
-    near = (means[:, None] + np.outer(deviations, np.linspace(-4, 4, 81))).ravel()
-    grid = np.concatenate([np.linspace(low, high, POINTS), near])
-    if family in POSITIVE:
-        grid = np.concatenate([grid, np.outer(means, np.geomspace(1e-3, 1, 81)).ravel()])
-        grid = grid[grid >= 1e-3 * means.min()]
-    return np.unique(grid)
-
-
 def densities_of(
     saved: Any, j: int, values: Vector | None, parts: DrawnParts
 ) -> tuple[Vector, Vector]:
-    """A grid (n,) and the densities of components on it, times their weights (K, n)."""
+    """A grid (n,) and the densities of components on it, times their weights (K, n).
+
+    The grid is fine where components are narrow.
+    """
     families = families_of(saved)
     assert families is not None
     assert parts.variances is not None
-    grid = grid_of(families[j], parts.means[:, j], np.sqrt(parts.variances[:, j]), values)
+    means, deviations = parts.means[:, j], np.sqrt(parts.variances[:, j])
+    low, high = float((means - 4 * deviations).min()), float((means + 4 * deviations).max())
+    if values is not None and len(values):
+        low, high = min(low, float(values.min())), max(high, float(values.max()))
+    if families[j] in COUNTS:
+        whole = np.arange(max(0.0, np.floor(low)), np.ceil(high) + 1)
+        grid = whole[:: max(1, len(whole) // (4 * POINTS))]
+    else:
+        near = (means[:, None] + np.outer(deviations, np.linspace(-4, 4, 81))).ravel()
+        grid = np.concatenate([np.linspace(low, high, POINTS), near])
+        if families[j] in POSITIVE:
+            grid = np.concatenate([grid, np.outer(means, np.geomspace(1e-3, 1, 81)).ravel()])
+            grid = grid[grid >= 1e-3 * means.min()]
+        grid = np.unique(grid)
     own = saved.mixture.marginal([j])
     terms, constant = own.terms_of(grid[:, None], np.ones((len(grid), 1), dtype=bool))
     logs = constant - 0.5 * terms.sum(axis=0).T
@@ -462,10 +436,10 @@ def densities_of(
 
 
 def draw_levels(axes: Axes, levels: CategoryLevels, weights: Vector, values: Vector | None) -> None:
-    """Draw the share of each level: of the data, of the mixture, and what components have of it.
+    """Draw the share of each level in the data, in the mixture, and in components.
 
     Components stand beside each other within a level, in their order, each with its part of all
-    rows, so that together they are the mixture.
+    rows, so that together they are the mixture. Long names stand upright in the bars.
     """
     whole = weights @ levels.shares
     chosen = np.sort(np.argsort(-whole, kind="stable")[:MOST_LEVELS])
@@ -482,24 +456,18 @@ def draw_levels(axes: Axes, levels: CategoryLevels, weights: Vector, values: Vec
     axes.hlines(whole[chosen], places - 0.45, places + 0.45, color="black", linewidth=1.8, zorder=3)
     left = len(whole) - len(chosen)
     axes.set_ylim(0, axes.get_ylim()[1] * (1.12 if left else 1.0))
-    _name_levels(axes, [levels.names[level] for level in chosen])
-    if left:
-        said = f"{left} rarer level{'' if left == 1 else 's'}"
-        axes.text(0.98, 0.99, said, transform=axes.transAxes, fontsize=7.5, ha="right", va="top")
-
-
-def _name_levels(axes: Axes, names: list[str]) -> None:
-    """Write names below bars, or upright in them where they are long."""
+    names = [levels.names[level] for level in chosen]
     axes.tick_params(axis="x", length=0)
-    if sum(map(len, names)) <= ROOM:
-        axes.set_xticks(range(len(names)), [words(name) for name in names])
-        return
-    axes.set_xticks([])
-    for place, name in enumerate(names):
+    short = sum(map(len, names)) <= ROOM
+    axes.set_xticks(places if short else [], [words(name) for name in names] if short else [])
+    for place, name in enumerate(names if not short else ()):
         axes.text(
             place, 0.02, words(name, 22), transform=axes.get_xaxis_transform(), rotation=90,
             fontsize=7, ha="center", va="bottom", path_effects=halo(), zorder=4,
         )  # fmt: skip
+    if left:
+        said = f"{left} rarer level{'' if left == 1 else 's'}"
+        axes.text(0.98, 0.99, said, transform=axes.transAxes, fontsize=7.5, ha="right", va="top")
 
 
 @dataclass
@@ -554,11 +522,32 @@ class SavedMixture(SavedFit):
         return self.mixture.n_components
 
     def parts(self) -> DrawnParts:
-        """Weights, means and covariances in the user's units."""
+        """Weights, means and covariances in the user's units.
+
+        Features of different families do not depend on each other within a component.
+        """
         one, mixture = assembled(self.stored), self.mixture
-        if isinstance(mixture, MixedMixture):
-            return mixed_parts(mixture)
         k, d = mixture.n_components, mixture.n_features
+        if isinstance(mixture, MixedMixture):
+            variances = np.empty((k, d))
+            both = None if is_diagonal(mixture.covariance_type) else np.zeros((k, d, d))
+            for law, part in zip(mixture.laws, mixture.parts, strict=True):
+                columns, own = part.features.columns, law.variances(part)
+                variances[:, columns] = own
+                if both is None or part.core is None:
+                    continue
+                shape = (k, len(own[0]), len(own[0]))
+                joint = np.broadcast_to(part.core.assembled_covariances, shape)
+                if part.family == "log-normal":
+                    means = law.means(part)
+                    joint = np.expm1(joint) * means[:, :, None] * means[:, None, :]
+                elif part.family == "t":
+                    wider = np.sqrt(own / np.diagonal(joint, axis1=1, axis2=2))
+                    joint = joint * wider[:, :, None] * wider[:, None, :]
+                both[:, columns[:, None], columns] = joint
+            if both is not None:
+                both[:, range(d), range(d)] = variances
+            return DrawnParts(mixture.assembled_weights, mixture.assembled_means, variances, both)
         if mixture.is_diagonal and not mixture.n_factors:
             scaled = np.broadcast_to(mixture.covariances, (k, d))[:, mixture.blocks.position]
             return DrawnParts(one["weights"], one["means"], scaled * mixture.scaling.scale**2)
@@ -728,7 +717,7 @@ def saved_of(path: str, stored: Model | StoredClustering | SavedSaem) -> Saved:
 
 @dataclass
 class EvaluationData:
-    """Data that a model is held against."""
+    """Data to compare a model with."""
 
     X: Floats  # (M, d) in the model's order of features
     labels: Labels | None  # (M,) known classes

@@ -1,6 +1,6 @@
-"""The mixture held against the data: ellipses over rows, pair by pair of features.
+"""Ellipses of the mixture over rows of data, for pairs of features or all features at once.
 
-Or of all features at once, in the plane in which components lie farthest apart.
+The latter lie in the plane in which components are farthest apart.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from vpem.pictures.saved import DrawnParts, EvaluationData, SavedFit, in_a_plane
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.backend_bases import RendererBase
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
 
@@ -93,9 +92,7 @@ def rows_to_scatter(
 
 
 def draw_pairs(
-    saved: SavedFit,
-    rows: EvaluationData | None = None,
-    features: Sequence[str] | None = None,
+    saved: SavedFit, rows: EvaluationData | None = None, features: Sequence[str] | None = None
 ) -> Picture:
     """Draw rows and the components' ellipses for each pair of some features."""
     notes: list[str] = []
@@ -143,7 +140,15 @@ def draw_pairs(
             axes.set_xlabel(words(saved.feature_names[x], 26), fontsize=8)
         if column == 0:
             axes.set_ylabel(words(saved.feature_names[y], 26), fontsize=8)
-    legend = _legend_of_pairs(figure, saved, parts, X is not None, inside=n > 2)
+    entries, title = _entries(saved, parts, X is not None)
+    legend = 0.0  # inches that it takes below the panels
+    if n > 2:
+        figure.legend(
+            handles=entries, loc="upper right", frameon=False, fontsize=8, title=title,
+            title_fontsize=8, ncols=1 if saved.n_components <= 8 else 2,
+        )  # fmt: skip
+    else:
+        legend = legend_below(figure, entries, title=title)
     place_panels(figure, (n - 1, n - 1), (0.72, 0.2, legend + 0.55, 0.18), (0.18, 0.18))
     listed = ", ".join(saved.feature_names[j] for j in columns)
     alt = f"Rows and components for every pair of {listed}."
@@ -168,17 +173,12 @@ def _correlation(parts: DrawnParts, X: NDArray[np.float64] | None) -> NDArray[np
 
 
 def draw_pair(
-    axes: Axes,
-    parts: DrawnParts,
-    x: int,
-    y: int,
-    X: NDArray[np.float64] | None,
-    labels: Labels | None,
+    axes: Axes, parts: DrawnParts, x: int, y: int, X: Matrix | None, labels: Labels | None
 ) -> None:
     """Draw rows in the marks of their components, ellipses or centres, in two features.
 
-    Columns ``x`` go across and ``y`` up; ``X`` (n, d) is in the units of ``parts``, of whose
-    components ``labels`` (n,) are.
+    Columns ``x`` go across and ``y`` up; ``X`` (n, d) is in the units of ``parts``, ``labels`` (n,)
+    are its components.
     """
     from matplotlib.colors import to_rgba
     from matplotlib.patches import Ellipse
@@ -205,8 +205,16 @@ def draw_pair(
                 inverse = np.linalg.pinv(_covariance(parts, c, x, y))
                 if (np.einsum("ki,ij,kj->k", away, inverse, away) < 1).any():
                     continue
+            covariance, angle = _covariance(parts, c, x, y), 0.0
+            if covariance[0, 1] == 0:
+                # Turned by a right angle, the rounding of one axis could be longer than the other.
+                lengths = np.sqrt(np.maximum(np.diagonal(covariance), 0))
+            else:
+                eigenvalues, directions = np.linalg.eigh(covariance)
+                lengths = np.sqrt(np.maximum(eigenvalues, 0))[::-1]
+                angle = float(np.degrees(np.arctan2(directions[1, 1], directions[0, 1])))
             for deviations in DEVIATIONS[: 1 if crowded else 2]:
-                width, height, angle = _ellipse(parts, c, x, y, deviations)
+                width, height = (2 * deviations * lengths).tolist()
                 axes.add_patch(Ellipse(
                     tuple(centres[c]), width, height, angle=angle, fill=False, edgecolor=colour(c),
                     linestyle=line(c), linewidth=1.6 if deviations == 1 and not crowded else 1.0,
@@ -277,12 +285,7 @@ def _number(axes: Axes, centres: NDArray[np.float64]) -> None:
     axes.add_collection(leaders, autolim=False)
 
 
-def move_apart(
-    places: NDArray[np.float64],
-    sizes: NDArray[np.float64],
-    low: NDArray[np.float64],
-    high: NDArray[np.float64],
-) -> NDArray[np.float64]:
+def move_apart(places: Matrix, sizes: Matrix, low: Matrix, high: Matrix) -> Matrix:
     """Middles (n, 2) of boxes of these sizes (n, 2), moved until none overlaps another.
 
     All lie between ``low`` and ``high``, (2,) each, where there is room.
@@ -335,21 +338,6 @@ def _covariance(parts: DrawnParts, c: int, x: int, y: int) -> NDArray[np.float64
     return np.asarray(parts.full[c][np.ix_([x, y], [x, y])])
 
 
-def _ellipse(
-    parts: DrawnParts, c: int, x: int, y: int, deviations: float
-) -> tuple[float, float, float]:
-    """Axes of a component's ellipse and its angle in degrees."""
-    covariance = _covariance(parts, c, x, y)
-    if covariance[0, 1] == 0:
-        # Turned by a right angle, the rounding of one axis could be longer than the other.
-        across, up = 2 * deviations * np.sqrt(np.maximum(np.diagonal(covariance), 0))
-        return float(across), float(up), 0.0
-    eigenvalues, directions = np.linalg.eigh(covariance)
-    lengths = 2 * deviations * np.sqrt(np.maximum(eigenvalues, 0))
-    angle = np.degrees(np.arctan2(directions[1, 1], directions[0, 1]))
-    return float(lengths[1]), float(lengths[0]), float(angle)
-
-
 def _entries(
     saved: SavedFit, parts: DrawnParts, with_data: bool
 ) -> tuple[list[Line2D], str | None]:
@@ -370,21 +358,6 @@ def _entries(
         for c in range(saved.n_components)
     ]  # fmt: skip
     return entries, f"ellipses: {reach}" if lines else "numbers: centres"
-
-
-def _legend_of_pairs(
-    figure: Figure, saved: SavedFit, parts: DrawnParts, with_data: bool, inside: bool
-) -> float:
-    """Draw a legend of the components; the inches that it takes below the panels."""
-    entries, title = _entries(saved, parts, with_data)
-    if not inside:
-        return legend_below(figure, entries, title=title)
-    columns = 1 if saved.n_components <= 8 else 2
-    figure.legend(
-        handles=entries, loc="upper right", frameon=False, fontsize=8, ncols=columns, title=title,
-        title_fontsize=8,
-    )  # fmt: skip
-    return 0.0
 
 
 def separating_plane(parts: DrawnParts) -> tuple[Matrix, Matrix, float]:
@@ -447,7 +420,18 @@ def draw_projection(
     if X is not None and not np.isfinite(X).all():
         notes.append(f"missing values stand at the mean of their row's {saved.noun}")
         X = np.where(np.isfinite(X), X, parts.means[labels])
-    origin, directions, names, what = _plane(saved, parts, X, labels, names_of)
+    if len(names_of) == 2:
+        # There is no other plane, and as they are they can be read.
+        names, what = [words(name) for name in names_of], f"{saved.noun}s in the two features"
+        origin, directions = np.zeros(2), np.eye(2)
+    else:
+        wide = _with_widths(saved, parts, X, labels)
+        directions, correlations, share = separating_plane(wide)
+        names = [_name(saved, names_of, correlations[:, axis], axis) for axis in (0, 1)]
+        origin, what = parts.weights @ parts.means, "plane in which all rows spread most"
+        if len(parts.weights) > 1:
+            part = f"{100 * share:.3g} % of what separates {saved.noun}s"
+            what = f"plane that separates best: {part}"
     seen = None if X is None else (X - origin) @ directions
     figure, axes = one_panel(ax, 7.0, 5.6)
     draw_pair(axes, _seen(parts, origin, directions), 0, 1, seen, labels)
@@ -464,23 +448,6 @@ def draw_projection(
         axes.legend(handles=entries, title=title, fontsize=7, title_fontsize=7, framealpha=0.8)
     alt = f"{what[:1].upper()}{what[1:]}. Axes: {'; '.join(names)}."
     return Picture(figure, alt.replace("\n", " "), notes)
-
-
-def _plane(
-    saved: SavedFit, parts: DrawnParts, X: Matrix | None, labels: Labels | None, features: list[str]
-) -> tuple[Matrix, Matrix, list[str], str]:
-    """The plane that is drawn: its origin, directions, names of its axes, and its title."""
-    if len(features) == 2:
-        # There is no other plane, and as they are they can be read.
-        names = [words(name) for name in features]
-        return np.zeros(2), np.eye(2), names, f"{saved.noun}s in the two features"
-    directions, correlations, share = separating_plane(_with_widths(saved, parts, X, labels))
-    names = [_name(saved, features, correlations[:, axis], axis) for axis in (0, 1)]
-    what = "plane in which all rows spread most"
-    if len(parts.weights) > 1:
-        part = f"{100 * share:.3g} % of what separates {saved.noun}s"
-        what = f"plane that separates best: {part}"
-    return parts.weights @ parts.means, directions, names, what
 
 
 def _with_widths(

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats
 from vpem.files.matrix import FileMatrix
 from vpem.fits.local_rows import LocalRows
 from vpem.fits.parts import outline
@@ -23,6 +22,7 @@ from vpem.fits.prepare import prepare
 from vpem.fits.results import Fit
 from vpem.fits.rows import fit_em
 from vpem.fits.spread import bring, bring_kinds
+from vpem.fits.spread_use import whole_terms
 from vpem.fits.vpem import fit_vpem
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Workers
@@ -33,7 +33,7 @@ from vpem.sums.connect import Network, sum_exactly
 from vpem.sums.counted import add_vectors
 from vpem.sums.quantizer import ITEM
 from vpem.sums.sum import Sum
-from vpem.terms.density import CHUNK_VALUES, local_terms, normalised, posteriors
+from vpem.terms.density import CHUNK_VALUES, normalised, posteriors
 from vpem.terms.factors import FactorMixture
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.mixture import Mixture
@@ -43,7 +43,7 @@ Indices = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Judged:
-    """What a model says of some rows.
+    """Figures of a model on some rows.
 
     ``mixture`` is what was judged: as it is saved, mixing weights are the mean over roots; where
     hubs live in several processes only its shape is that of all. ``log_likelihood`` is the weighted
@@ -88,14 +88,9 @@ class ByFeatures:
     """
 
     def __init__(
-        self,
-        X: Any,
-        network: Network,
-        sample_weight: Any,
-        feature_names: Any,
-        missing: str,
+        self, X: Any, network: Network, sample_weight: Any, feature_names: Any, missing: str,
         kinds: Kinds | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._network, self._missing = network, missing
         self._apart = network.agents.apart
         # Levels are those of all rows, of which a fold may have fewer.
@@ -134,18 +129,15 @@ class ByFeatures:
         judged = _Rows(X, self._missing, _some(self._weights, rows))
         if self._apart:
             judged.has_some = self._network.total.holders.any(judged.has_some)
-            mixture = self._shared(mixture)
+            # This process's part, with the mean of all roots' mixing weights.
+            every = self._network.total.roots.join(mixture.weights)
+            mixture = replace(mixture, weights=every.mean(axis=0, keepdims=True))
             for part in self._posteriors(X, mixture, total):
                 judged.take(*part)
             mixture = outline(fit).mixture
         else:
             judged.judge(mixture)
         return Judged(mixture, *judged.sums(), ledger.messages, ledger.bytes)
-
-    def _shared(self, mixture: Mixture) -> Mixture:
-        """Return this process's part of a mixture with the mean of all roots' mixing weights."""
-        every = self._network.total.roots.join(mixture.weights)
-        return replace(mixture, weights=every.mean(axis=0, keepdims=True))
 
     def _posteriors(
         self, X: Any, part: Mixture, total: Sum
@@ -156,19 +148,8 @@ class ByFeatures:
         if isinstance(part, FactorMixture):
             known = posterior_of(total, part.loaded, "estep")
 
-        def local(rows: slice) -> Floats:
-            if not n_own:
-                return np.zeros((0, rows.stop - rows.start, k * (1 + part.n_factors)))
-            constant: NDArray[np.float64] | float
-            if isinstance(part, FactorMixture):
-                terms, constant = part.apart(np.asarray(X[rows], dtype=np.float64))
-                terms[0, :, :k] -= 2 * constant
-                return terms
-            terms, constant = local_terms(part, X, rows, self._missing)
-            # Constants are summed with the terms: log-densities are minus half of them.
-            terms[0] -= 2 * np.broadcast_to(constant, terms.shape[1])[:, None]
-            return terms
-
+        width = k * (1 + part.n_factors)
+        local = whole_terms(part if n_own else None, X, width, self._missing)
         size = max(64, CHUNK_VALUES // (total.holders.n_agents * k))
         chunks = (slice(at, min(at + size, len(X))) for at in range(0, len(X), size))
         for rows, sums in total.flow(chunks, local):
@@ -182,14 +163,9 @@ class ByRows:
     """Rows that workers hold; X (M, d) and weights (M,) are of the process's own workers."""
 
     def __init__(
-        self,
-        X: Any,
-        network: Network,
-        workers: Workers,
-        sample_weight: Any,
-        feature_names: Any,
+        self, X: Any, network: Network, workers: Workers, sample_weight: Any, feature_names: Any,
         missing: str,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.X, self._network, self._workers = X, network, workers
         self._weights, self._names, self._missing = sample_weight, feature_names, missing
         self._here = LocalRows.of(network.total.holders, workers, X)
@@ -232,7 +208,12 @@ class ByRows:
         judged = _Rows(_some(self.X, own), self._missing, _some(self._weights, own))
         judged.judge(mixture)
         holders = self._network.total.holders
-        each = judged.by_worker(self._owners(own), len(holders.own))
+        # Which worker, of those in this process, has each of these rows.
+        every: Indices = self._workers.worker_of
+        if self._here is not None:
+            runs = self._here.own_runs
+            every = np.repeat(np.arange(len(runs)), [run.stop - run.start for run in runs])
+        each = judged.by_worker(every if own is None else every[own], len(holders.own))
         if holders.masks is None:
             added = add_vectors(total, each)[0]
         else:
@@ -240,15 +221,6 @@ class ByRows:
             added = holders.add_up(each, announced=True)
         score, weight, entropy = added.tolist()
         return Judged(mixture, score, weight, entropy, ledger.messages, ledger.bytes)
-
-    def _owners(self, own: Indices | None) -> Indices:
-        """Return which worker, of those in this process, has each of some rows that are here."""
-        every = self._workers.worker_of
-        if self._here is not None:
-            runs = self._here.own_runs
-            every = np.repeat(np.arange(len(runs)), [run.stop - run.start for run in runs])
-        owners: Indices = every if own is None else every[own]
-        return owners
 
 
 class _Exact:

@@ -1,4 +1,4 @@
-"""The search for the best model of a grid: trials in processes, what is kept, and what is chosen.
+"""The search for the best model of a grid: trials in processes, their record, and the choice.
 
 Models are judged by BIC, AIC, ICL, or the likelihood of rows that a fit has not seen. Trials run in
 processes of their own, one thread each; a file is written again after each.
@@ -43,7 +43,6 @@ from vpem.fits.selection.trials import (
 from vpem.network.schema import PLAIN, Choice, Place, Report, TableOf, check
 from vpem.settings import CRITERIA, FitSettings, SumSettings
 from vpem.steps.cells import LEAST_OF_CELL
-from vpem.sums.connect import Network
 from vpem.terms.families.kinds import Kinds
 
 
@@ -268,12 +267,19 @@ def _masked() -> Iterator[None]:
 
 
 def _work(questions: Any, problem: Problem) -> None:
-    """Do trials in a process of its own until there are no more."""
+    """Do trials in a process of its own until there are no more, or its parent has ended."""
     if sys.platform == "win32":
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     else:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+    def end_with_parent() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            wait([parent.sentinel])
+            os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
     with one_thread(), suppress(EOFError, OSError):
         while True:
             trial = questions.recv()
@@ -282,14 +288,6 @@ def _work(questions: Any, problem: Problem) -> None:
             except Exception:
                 result = f"while fitting {trial}:\n{traceback.format_exc()}"
             questions.send(result)
-
-
-def _end_with_parent() -> None:
-    """End this process at once when the one that started it has ended."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
 
 
 KIND = "selection"
@@ -321,22 +319,17 @@ def facts_of(problem: Problem) -> Report:
         **problem.network_options,
     }
     if problem.workers is None:
-        facts["who holds which features"] = checksum(*_features_of_agents(network))
+        # Features of each agent, which do not depend on the hops; in a hub they stand by agent.
+        parts: dict[int, NDArray[np.intp]] = {}
+        for hub, features in zip(network.hubs, network.blocks.features, strict=True):
+            ends = np.cumsum([network.widths[agent] for agent in hub.agents])
+            parts.update(zip(hub.agents, np.split(features, ends[:-1]), strict=True))
+        facts["who holds which features"] = checksum(*(parts[agent] for agent in sorted(parts)))
     else:
         facts["who holds which rows"] = checksum(problem.workers.order, problem.workers.counts)
     if problem.engine.apart:
         facts["processes"] = problem.engine.size
     return facts
-
-
-def _features_of_agents(network: Network) -> list[NDArray[np.intp]]:
-    """Features of each agent, which do not depend on the hops."""
-    parts: dict[int, NDArray[np.intp]] = {}
-    for hub, features in zip(network.hubs, network.blocks.features, strict=True):
-        ends = np.cumsum([network.widths[agent] for agent in hub.agents])
-        # In a hub they stand agent by agent.
-        parts.update(zip(hub.agents, np.split(features, ends[:-1]), strict=True))
-    return [parts[agent] for agent in sorted(parts)]
 
 
 class Record:
@@ -349,12 +342,9 @@ class Record:
     """
 
     def __init__(
-        self,
-        path: PathLike | None,
-        facts: Report,
-        force: bool = False,
+        self, path: PathLike | None, facts: Report, force: bool = False,
         engine: Engine | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         engine = engine or OneProcess()
         self.path: Path | None = None
         self.facts = facts
@@ -387,11 +377,9 @@ class Record:
         elif not force:
             raise InputError(
                 f"the state {str(path)!r} belongs to another selection: {differs}; give what it "
-                "began with or another ",
-                Setting("state"),
-                ", or start over with ",
+                "began with or another ", Setting("state"), ", or start over with ",
                 Setting("force", True),
-            )
+            )  # fmt: skip
 
     def add(self, key: str, result: Outcome) -> None:
         """Keep the result of a trial."""
@@ -483,27 +471,6 @@ def trials_of(
     return [Trial(cell, number) for number in range(n_init)]
 
 
-def check_problem(problem: Problem, criterion: str, n_init: int, n_folds: int) -> None:
-    """Raise InputError where no cell could be fitted, for its data or options.
-
-    It warns of what is so in every fit, such as constant features.
-    """
-    check_choice("criterion", criterion, CRITERIA)
-    check_int("n_init", n_init, least=1)
-    if criterion == "heldout":
-        *_, fewest = folds_of(problem.n_samples, n_folds, problem.seed)
-        if problem.shows_sums_over_rows and len(fewest) < LEAST_OF_CELL:
-            raise InputError(
-                Setting("n_folds", n_folds),
-                f" has folds of {len(fewest)} rows, and sums over all rows but these show them "
-                "beside those over others: beside ", Setting("secure_sum"),
-                f" take folds of at least {LEAST_OF_CELL}",
-            )  # fmt: skip
-    given = {name: one for name, one in problem.options.items() if name not in OF_DATA}
-    how = FitSettings(**given, n_init=n_init)
-    problem.held(min(problem.networks)).check(how.changed(n_components=1))
-
-
 def search(
     problem: Problem,
     cells: Sequence[Cell],
@@ -525,7 +492,20 @@ def search(
     ``record`` has what was done before, and keeps what is done; ``tell`` is called with every trial
     that is over, and ``whole`` makes a context in which what is kept is written undisturbed.
     """
-    check_problem(problem, criterion, n_init, n_folds)
+    check_choice("criterion", criterion, CRITERIA)
+    check_int("n_init", n_init, least=1)
+    if criterion == "heldout":
+        *_, fewest = folds_of(problem.n_samples, n_folds, problem.seed)
+        if problem.workers is not None and problem.masked and len(fewest) < LEAST_OF_CELL:
+            raise InputError(
+                Setting("n_folds", n_folds),
+                f" has folds of {len(fewest)} rows, which sums over all other rows reveal; with ",
+                Setting("secure_sum"), f" take folds of at least {LEAST_OF_CELL}",
+            )  # fmt: skip
+    # Data or options by which no cell could be fitted, and warnings of every fit.
+    given = {name: one for name, one in problem.options.items() if name not in OF_DATA}
+    how = FitSettings(**given, n_init=n_init)
+    problem.held(min(problem.networks)).check(how.changed(n_components=1))
     if n_jobs is not None:
         n_jobs = 1 if problem.engine.apart else check_int("n_jobs", n_jobs, least=1)
     together = n_jobs is None
@@ -544,27 +524,23 @@ def search(
         summary(cell, problem, [done[trial.key] for trial in trials])
         for cell, trials in trials_by_cell.items()
     ]
-    _mark_those_below(judged)
-    choice = choose(judged, criterion, problem.floor_fits)
-    for report in judged:
-        if "folds" in report:
-            apart = compare_folds(report["folds"], judged[choice.best]["folds"])
-            report["difference"], report["difference_error"] = apart
-    return Selection(criterion, list(trials_by_cell), judged, choice)
-
-
-def _mark_those_below(cells: Sequence[Report]) -> None:
-    """Say of cells which one of fewer components is likelier, as none is that ends at its best."""
-    judged = [one for one in cells if "log_likelihood" in one and not one["degenerate"]]
-    for report in judged:
+    # Cells of which one of fewer components is likelier, as none is that ends at its best.
+    proper = [one for one in judged if "log_likelihood" in one and not one["degenerate"]]
+    for report in proper:
         likelier = [
-            one["n_components"] for one in judged
+            one["n_components"] for one in proper
             if (one["hops"], one["covariance_type"]) == (report["hops"], report["covariance_type"])
             and one["n_components"] < report["n_components"]
             and one["log_likelihood"] > report["log_likelihood"] + NO_LESS
         ]  # fmt: skip
         if likelier:
             report["below"] = max(likelier)
+    choice = choose(judged, criterion, problem.floor_fits)
+    for report in judged:
+        if "folds" in report:
+            apart = compare_folds(report["folds"], judged[choice.best]["folds"])
+            report["difference"], report["difference_error"] = apart
+    return Selection(criterion, list(trials_by_cell), judged, choice)
 
 
 def summary(cell: Cell, problem: Problem, results: Sequence[Outcome]) -> Report:
@@ -583,9 +559,11 @@ def summary(cell: Cell, problem: Problem, results: Sequence[Outcome]) -> Report:
         "seconds": float(sum(one["seconds"] for one in results)),
         "warnings": list(dict.fromkeys(text for one in results for text in one["warnings"])),
     }
-    failed = next(_failed(results), None)
-    if failed is not None:
-        return {"status": "failed", **facts, "reason": failed}
+    for number, one in enumerate(results):
+        if one["status"] == "failed":
+            which = "" if len(results) == 1 else f"trial {number + 1} of {len(results)}: "
+            return {"status": "failed", **facts, "reason": which + one["reason"]}
+    sent = {name: sum(one[name] for one in results) for name in ("messages", "bytes")}
     if "held_out" in results[0]:
         held, error = over_folds(
             [one["held_out_total"] for one in results], [one["n_held_out"] for one in results]
@@ -599,7 +577,7 @@ def summary(cell: Cell, problem: Problem, results: Sequence[Outcome]) -> Report:
             "recoveries": sum(one["recoveries"] for one in results),
             "given_up": max(one["given_up"] for one in results),
             "degenerate": max(one["degenerate"] for one in results),
-            **_sent(results),
+            **sent,
             "heldout": held,
             "standard_error": error,
             "train_log_likelihood": float(np.mean([one["log_likelihood"] for one in results])),
@@ -617,20 +595,7 @@ def summary(cell: Cell, problem: Problem, results: Sequence[Outcome]) -> Report:
         "status": results[kept]["status"],
         **facts,
         **{name: results[kept][name] for name in names},
-        **_sent(results),
+        **sent,
         "restart": kept,
         "restarts": [{name: one[name] for name in shown} for one in results],
     }
-
-
-def _sent(results: Sequence[Outcome]) -> Report:
-    """Count what was sent for all trials of a cell: to fit, and to judge."""
-    return {name: sum(one[name] for one in results) for name in ("messages", "bytes")}
-
-
-def _failed(results: Sequence[Outcome]) -> Iterator[str]:
-    """Why trials failed, with which of them, if there are several."""
-    for number, one in enumerate(results):
-        if one["status"] == "failed":
-            which = "" if len(results) == 1 else f"trial {number + 1} of {len(results)}: "
-            yield which + one["reason"]

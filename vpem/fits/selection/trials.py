@@ -29,7 +29,7 @@ from vpem.errors import (
 from vpem.files.matrix import FileMatrix
 from vpem.fits.prepare import check_count
 from vpem.fits.results import Fit
-from vpem.fits.selection.holding import ByFeatures, ByRows, Held, Judged
+from vpem.fits.selection.holding import ByFeatures, ByRows, Held
 from vpem.fits.settings import as_ranges
 from vpem.network.partition import Workers
 from vpem.network.schema import COUNT, NUMBER, TEXT, Choice, ListOf, Number, Report, Schema
@@ -166,14 +166,9 @@ class Problem:
         self.n_samples = int(everywhere) if self.workers is None else self.workers.n_samples
 
     @property
-    def _masked(self) -> bool:
-        """Whether no agent may learn what another adds to a sum."""
+    def masked(self) -> bool:
+        """Whether sums are masked."""
         return next(iter(self.networks.values())).agents.masks is not None
-
-    @property
-    def shows_sums_over_rows(self) -> bool:
-        """Whether sums over rows are what is known of workers' rows, and nothing else."""
-        return self.workers is not None and self._masked
 
     @property
     def floor_fits(self) -> str:
@@ -227,12 +222,11 @@ class Problem:
         """Called with a fit to all rows, its result and its warnings."""
 
     def run(self, trial: Trial) -> Outcome:
-        """Do a trial; what cannot be fitted is a result too, the same in all processes.
+        """Do a trial; a failure to fit is a result, too, the same in all processes.
 
-        ``status`` is "converged", "not converged" or "failed"; where it is failed ``reason`` says
-        why. See `_on_all_rows` and `_on_a_fold` for what else there is. What went wrong other than
-        in the fit is raised. Of several processes one may find that a fit fails while others still
-        work on it: there whatever a fit raises.
+        ``status`` is "converged", "not converged" or "failed"; then ``reason`` says why. See
+        `_judged` for the rest. Other errors are raised. One of several processes may find that a
+        fit fails while others still work on it: it raises the error.
         """
         began, engine = time.perf_counter(), self.engine
         with warnings.catch_warnings(record=True) as heard:
@@ -247,7 +241,7 @@ class Problem:
         outcome["seconds"] = time.perf_counter() - began
         caught = [one.message for one in heard if isinstance(one.message, VpemWarning)]
         left_out: tuple[type[VpemWarning], ...] = (NotConvergedWarning,)
-        if engine.apart and (self._masked or not engine.open):
+        if engine.apart and (self.masked or not engine.open):
             left_out += (OwnDataWarning,)  # said where the data are, before the search began
         texts = [str(one) for one in caught if not isinstance(one, left_out)]
         if engine.apart:
@@ -268,7 +262,7 @@ class Problem:
                 left = self.n_samples - (len(self._fold(trial)) if trial.n_folds else 0)
                 alike = trial.cell.n_components > left
                 check_count(trial.cell.n_components, left)
-            return self._on_a_fold(trial) if trial.n_folds else self._on_all_rows(trial)
+            return self._judged(trial)
         except (InputError, NumericalError, PartitionedError) as error:
             if not alike:
                 raise
@@ -279,63 +273,53 @@ class Problem:
         """Rows that a trial holds out."""
         return folds_of(self.n_samples, trial.n_folds, self.seed)[trial.number]
 
-    def _on_all_rows(self, trial: Trial) -> tuple[Fit, Outcome]:
-        """Fit to all rows from one restart, or more, and judge the model on them."""
-        fit = self.fit(trial.cell, n_init=trial.n_init, first_restart=trial.number)
-        judged = self.held(trial.cell.hops).judge(fit, None)
-        mixture, total = judged.mixture, judged.log_likelihood
-        bic = mixture.bic(total, judged.weight)
-        outcome = {
-            **_of_fit(fit, judged),
-            # Where its roots live elsewhere a process may not know it.
-            "first_root": float(next(iter(fit.root_log_likelihood), np.nan)) + fit.log_prior,
-            "log_likelihood": total / judged.weight,
-            "entropy": judged.entropy,
-            "bic": bic,
-            "aic": mixture.aic(total),
-            "icl": bic + 2 * judged.entropy,
-        }
-        return fit, self._checked(outcome, "bic")
+    def _judged(self, trial: Trial) -> tuple[Fit, Outcome]:
+        """Fit to all rows from one restart, or more, and judge the model on them.
 
-    def _on_a_fold(self, trial: Trial) -> tuple[Fit, Outcome]:
-        """Fit to all rows but those of a fold, and judge the model on these."""
-        fold = self._fold(trial)
-        others = np.setdiff1d(np.arange(self.n_samples), fold)
-        fit = self.fit(trial.cell, others, n_init=trial.n_init)
+        Or fit to all rows but those of a fold, and judge the model on these.
+        """
+        fold = self._fold(trial) if trial.n_folds else None
+        if fold is None:
+            fit = self.fit(trial.cell, n_init=trial.n_init, first_restart=trial.number)
+        else:
+            others = np.setdiff1d(np.arange(self.n_samples), fold)
+            fit = self.fit(trial.cell, others, n_init=trial.n_init)
         judged = self.held(trial.cell.hops).judge(fit, fold)
-        total, used = judged.log_likelihood, judged.weight
-        outcome = {
-            **_of_fit(fit, judged),
-            "held_out_total": total,
-            "n_held_out": used,
-            "held_out": total / used if used else float("nan"),
-            "log_likelihood": fit.log_likelihood,
+        mixture, total, used = judged.mixture, judged.log_likelihood, judged.weight
+        outcome: Outcome = {
+            "status": "converged" if fit.converged else "not converged",
+            "n_parameters": mixture.n_parameters,
+            "n_iter": fit.n_iter,
+            "recoveries": len(fit.recoveries),
+            "given_up": len({one.component for one in fit.recoveries if one.row is None}),
+            "degenerate": len(fit.degenerate),
+            "messages": fit.communication["messages"] + judged.messages,
+            "bytes": fit.communication["bytes"] + judged.bytes,
         }
-        return fit, self._checked(outcome, "held_out")
-
-    @staticmethod
-    def _checked(outcome: Outcome, name: str) -> Outcome:
-        """Return a result whose numbers are finite, or say that they are not."""
-        if np.isfinite(outcome[name]):
-            return outcome
-        what = "log-likelihood of the held-out rows" if name == "held_out" else "log-likelihood"
-        return _failed(f"the {what} is not finite")
+        if fold is None:
+            name, what, bic = "bic", "log-likelihood", mixture.bic(total, used)
+            outcome |= {
+                # Where its roots live elsewhere a process may not know it.
+                "first_root": float(next(iter(fit.root_log_likelihood), np.nan)) + fit.log_prior,
+                "log_likelihood": total / used,
+                "entropy": judged.entropy,
+                "bic": bic,
+                "aic": mixture.aic(total),
+                "icl": bic + 2 * judged.entropy,
+            }
+        else:
+            name, what = "held_out", "log-likelihood of the held-out rows"
+            outcome |= {
+                "held_out_total": total,
+                "n_held_out": used,
+                "held_out": total / used if used else float("nan"),
+                "log_likelihood": fit.log_likelihood,
+            }
+        if not np.isfinite(outcome[name]):
+            outcome = _failed(f"the {what} is not finite")
+        return fit, outcome
 
 
 def _failed(reason: str, *, refused: bool = False, **more: Any) -> Outcome:
     """What is said of a trial whose fit failed."""
     return {"status": "failed", "reason": reason, "refused": refused, **more}
-
-
-def _of_fit(fit: Fit, judged: Judged) -> Outcome:
-    """What is kept of any fit."""
-    return {
-        "status": "converged" if fit.converged else "not converged",
-        "n_parameters": judged.mixture.n_parameters,
-        "n_iter": fit.n_iter,
-        "recoveries": len(fit.recoveries),
-        "given_up": len({one.component for one in fit.recoveries if one.row is None}),
-        "degenerate": len(fit.degenerate),
-        "messages": fit.communication["messages"] + judged.messages,
-        "bytes": fit.communication["bytes"] + judged.bytes,
-    }
