@@ -52,12 +52,11 @@ def agree(
     fraction_bits: int = FRACTION_BITS,
     n_threads: int | None = None,
 ) -> Masks:
-    """Make the masks of a run: fresh keys, which all parties exchange.
+    """Make the masks of a run: fresh keys, which all parties, at least three, exchange.
 
     Where processes have an identity (`Engine.signs`), each signs what it has heard of all, so that
     a process that passes keys on can neither change nor repeat them. One without parties only
-    passes on. Parties are called ``names`` in messages, by default as their processes; they must be
-    three at least.
+    passes on. Parties are called ``names`` in messages, by default as their processes.
     """
     engine, fixed = place.engine, FixedPoint(place.n_agents, fraction_bits)
     if not names:
@@ -232,8 +231,8 @@ class Placement:
     def gather(self, values: dict[int, T], to: int | None = 0) -> dict[int, T] | None:
         """Bring together what agents have, at one of them, or at all where ``to`` is None.
 
-        The result is by agent, in their order; None in a process that gets nothing. InputError if a
-        process sends anything else, or what is another's.
+        The result is by agent, or None elsewhere. InputError if a process sends what is not its
+        own.
         """
         engine = self.engine
         if to is None:
@@ -414,9 +413,9 @@ class Placement:
     ) -> NDArray[np.float64]:
         """Return the sums (P,) of what all agents have, (n, P), of whatever size it is.
 
-        With masks agents find out first how large numbers are, so that they keep as many bits as
-        there are: each by itself or, of the rows of a flat matrix of so many ``columns``, those of
-        a column together.
+        With masks agents find out first how large numbers are, and keep as many bits as there are:
+        of each by itself or, of rows of a flat matrix of ``columns``, of those of a column
+        together.
         """
         if self.masks is None:
             return self.add(values, announced=announced)
@@ -460,10 +459,7 @@ class Placement:
         return most - self.masks.fixed.powers
 
     def join(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return what every agent has, (N, ...), from what this process's agents have.
-
-        Whatever there is beyond as many as live here is left out.
-        """
+        """Return what every agent has, (N, ...), from what agents here have, which come first."""
         own = values[: len(self.own)]
         if not self.apart:
             return own

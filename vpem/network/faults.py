@@ -103,10 +103,7 @@ class DrawnFaults:
     up: NDArray[np.bool_]  # (S, n_edges) in each round
 
     def check_whole(self, graph: Graph) -> None:
-        """Raise PartitionedError, naming the parts, unless active agents are connected.
-
-        They are by the links that were up in any of the rounds.
-        """
+        """Raise PartitionedError unless the links of all rounds connect the active agents."""
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import connected_components
 
@@ -172,7 +169,7 @@ def failing_rounds(graph: Graph, faults: Faults, fall: float, *, seed: int = 0) 
 
     The fall of one difference is watched over drawn rounds. Its logarithm is a sum over rounds, so
     that of S rounds lies within three deviations, ``3 sqrt(S)`` times one round's, of S times its
-    mean. All agents take part; `MOST_DRAWN` where nothing was seen to fall.
+    mean. All agents take part; `MOST_DRAWN` where nothing fell.
     """
     from scipy.sparse import csr_array
 
@@ -234,10 +231,7 @@ class Outlast:
         self._scaled: set[str] | None = None
 
     def state(self, back: Collection[str] | None = None) -> dict[str, Any]:
-        """Return what the next image is to know.
-
-        Where one came ``back``, who knows nothing, these all find scales again.
-        """
+        """Return what the next image is to know; with any ``back``, who know nothing, scales go."""
         opened = {at: sorted(names) for at, names in self.opened.items()}
         if back is None:
             return {"opened": opened, "scales": {n: list(one) for n, one in self.scales.items()}}
@@ -245,10 +239,7 @@ class Outlast:
         return {"opened": opened | {SETUP: sorted(others.union(opened.get(SETUP, ())))}}
 
     def refusal(self, names: Sequence[str]) -> str | None:
-        """Return why sums cannot go on without some who are lost, or None where they can.
-
-        They can within an iteration, where all is summed once, and new parameters follow.
-        """
+        """Return why sums cannot go on without some, or None: they can within an iteration."""
         if not self._within or SETUP in self.opened:
             return "it was lost where numbers may be summed twice"
         return self._enough(names)

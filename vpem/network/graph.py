@@ -140,10 +140,7 @@ def from_networkx(
     names: Sequence[str] | None = None,
     topology: str = "custom",
 ) -> Graph:
-    """Make a graph of a networkx graph of any kind, each of whose nodes is an agent.
-
-    See `from_edges` for how nodes are matched with agents. Here every agent must be a node.
-    """
+    """Make a graph of a networkx graph, each of whose nodes is an agent (as in `from_edges`)."""
     if not (hasattr(graph, "nodes") and hasattr(graph, "edges")):
         raise InputError(f"expected a networkx graph, got {type(graph).__name__}")
     labels = [_label(node) for node in graph.nodes]

@@ -254,10 +254,7 @@ def charge_flooding(ledger: Ledger, graph: Graph, record: int) -> None:
 def charge_features(
     ledger: Ledger, routes: Routes, widths: Sequence[int], n_samples: int, itemsize: int
 ) -> None:
-    """Count the features on their way from each agent to the root of its hub, hop by hop.
-
-    ``widths`` are features of each agent; a row of one takes ``itemsize`` bytes.
-    """
+    """Count features on their way to roots, hop by hop; of agents' ``widths`` and bytes an item."""
     messages = np.zeros(len(routes.parent), dtype=np.int64)
     values = np.zeros(len(routes.parent), dtype=np.int64)
     for node in routes.leaves:
@@ -353,10 +350,7 @@ def charge_meetings(
 def foretell_hubs(
     graph: Graph, hops: int, widths: Sequence[int], sizes: tuple[int, int], seed: int
 ) -> LikelyHubs:
-    """Return hubs by size and what it takes to choose by likelihood, but for the first fit.
-
-    Parameters are those of `find_hubs` and `charge_meetings`.
-    """
+    """Return hubs by size and what it takes to choose by likelihood, but for the first fit."""
     meetings, sent = find_meetings(graph, hops), Ledger(graph)
     charge_meetings(sent, graph, hops, meetings, widths, sizes)
     return LikelyHubs(find_hubs(graph, hops, seed), None, meetings, sent)

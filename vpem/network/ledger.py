@@ -23,10 +23,9 @@ Links = slice | Sequence[int] | NDArray[np.integer] | NDArray[np.bool_]
 class Ledger:
     """Counts every message over every link in either direction.
 
-    A message of an E-step carries the values of all rows and components of one agent; how many rows
-    a process works on at a time does not show. ``sources`` and ``targets`` (2 n_edges,) are the
-    ends of each directed link, in order of the source, then of the target; links to a server count
-    too.
+    A message of an E-step has the values of all rows and components of one agent, however many rows
+    a process works on at a time. ``sources`` and ``targets`` (2 n_edges,) are the ends of each
+    directed link, by source, then target; links to a server count too.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -138,8 +137,7 @@ class Ledger:
 
         A link is counted in both directions; an agent by what it sends and what it receives. Of
         several that are busiest the first is named. Nodes are numbers; a server's is the last.
-        Lists of ``by_link`` are in the order of `Graph.edges`; kinds that sent nothing are left
-        out there.
+        Lists of ``by_link`` are in the order of `Graph.edges`, without kinds that sent nothing.
         """
         messages, sizes = self.of_links()
         low = np.minimum(self.sources, self.targets)

@@ -199,8 +199,8 @@ class PairKeys(OfOneProcess):
     def between(self, party: int, other: int, among: tuple[int, ...], heard: bytes) -> bytes:
         """Return the key of a party here and any other, for sums ``among`` these (increasing).
 
-        ``heard`` is the hash of all totals up to now: two that received different ones share no key
-        any more.
+        ``heard`` is the hash of all totals so far: who received different ones share no key any
+        more.
         """
         self.check_process()
         if (among, heard) != self._for:
@@ -271,10 +271,7 @@ class FixedPoint:
     def add(
         self, values: NDArray[Any], exponents: ArrayLike | None, ring: Ring, n_threads: int = 1
     ) -> int:
-        """Add values (P,) to a vector of the ring; return where the first bad one stands, or -1.
-
-        Bad are NaN, infinity, and what is too large.
-        """
+        """Add values (P,) to the ring; return where a NaN, infinite or too large one is, or -1."""
         if values.dtype == np.uint64:  # in the ring already
             ring += values
             return -1
@@ -475,8 +472,7 @@ class Masks(OfOneProcess):
     ) -> Ring:
         """Return what each party here sends where it sends it on its own: (n, P).
 
-        Parameters and errors are those of `hide`; every pad is made, those of two parties of this
-        process too.
+        As `hide`, but every pad is made, those of two parties of this process too.
         """
         among, here = self._parties(values, who)
         shares = self._added(values, exponents, among, here, tag, np.arange(len(here)))
@@ -553,10 +549,7 @@ class Masks(OfOneProcess):
     def total(
         self, ring: Ring, exponents: ArrayLike | None = None, tag: tuple[Tag, bool] | None = None
     ) -> NDArray[np.float64]:
-        """Return the sum (P,) whose parts `hide` or `shares` gave, once all are added up.
-
-        InputError if it is not what parties have added.
-        """
+        """Return the sum (P,) of all `hide` or `shares` gave; InputError if it is another."""
         self._hear(ring)
         if tag is not None:
             ring, behind = np.split(ring, [len(ring) - TAG_WORDS * tag[1]])

@@ -69,11 +69,7 @@ PLAIN = (bool, int, float, str)
 
 
 def encode(value: object) -> bytes:
-    """Write down a plain value: None, bool, int, float, str, bytes, an array, or a list of such.
-
-    Arrays hold numbers or fixed-width text; lists, tuples and dicts hold any of these. Anything
-    else is a TypeError.
-    """
+    """Write a plain value: None, bool, int, float, str, bytes, an array, or a list of such."""
     parts: list[bytes] = []
     header = json.dumps(_describe(value, parts), separators=(",", ":")).encode()
     return b"".join([LENGTH.pack(MAGIC, len(header)), header, *parts])
@@ -82,8 +78,7 @@ def encode(value: object) -> bytes:
 def decode(message: bytes | bytearray | memoryview) -> Any:
     """Read a value that `encode` has written, or raise InputError.
 
-    A message may come from anybody: nothing is run, and what is allocated for arrays are their own
-    bytes, which are there.
+    It may come from anybody: nothing is run, and arrays take their own bytes, which are there.
     """
     data = memoryview(message).cast("B")
     try:

@@ -212,8 +212,7 @@ def by_label(labels: ArrayLike, n_workers: int, names: Names = None) -> Workers:
 def from_agent_of_feature(agent_of: ArrayLike, names: Names = None) -> Partition:
     """Make a partition from the agent, from 0, of each feature (n_features,).
 
-    A named agent that no feature mentions is a relay (warned about); without names, every number up
-    to the largest must occur.
+    A named agent without features is a relay (warned about); without names no number is skipped.
     """
     agents = np.asarray(agent_of)
     if agents.ndim != 1 or agents.size == 0 or agents.dtype.kind not in "iu":
@@ -243,8 +242,7 @@ def from_agent_of_feature(agent_of: ArrayLike, names: Names = None) -> Partition
 def from_worker_of_row(worker_of: ArrayLike, names: Names = None) -> Workers:
     """Make a division of the rows from the worker (M,) of each: a name, or a number from 0.
 
-    A number that does not occur is a worker without rows; named workers are numbered in the order
-    of their names.
+    Numbers that do not occur are workers without rows; names are numbered in their order.
     """
     values = np.asarray(worker_of)
     if values.ndim != 1 or not values.size:
@@ -269,10 +267,7 @@ def from_worker_of_row(worker_of: ArrayLike, names: Names = None) -> Workers:
 def from_lists(
     lists: Iterable[Any], n_features: int, names: Names = None, feature_names: Names = None
 ) -> Partition:
-    """Make a partition from one list of feature numbers an agent, which it sorts.
-
-    An empty list makes a relay (warned about). ``feature_names`` are for messages.
-    """
+    """Make a partition from lists of feature numbers, which it sorts; an empty one is a relay."""
     n_features = check_int("n_features", n_features, least=1)
     if isinstance(lists, str | bytes) or not isinstance(lists, Iterable):
         raise InputError(f"agents must be a list of lists of feature numbers, got {lists!r}")
@@ -382,10 +377,7 @@ class Blocks:
 
     @classmethod
     def from_hubs(cls, hubs: Sequence[Hub], holdings: Sequence[NDArray[np.intp]]) -> Blocks:
-        """Join the features of each hub's agents, by agent, then by column.
-
-        ``holdings`` are the columns that each agent holds.
-        """
+        """Join the features of each hub's agents, by agent, then column; ``holdings`` by agent."""
 
         def joined(parts: list[Indices]) -> Indices:
             if len(parts) == 1 and len(parts[0]) <= 1:  # as of most of many agents, quicker
@@ -463,10 +455,7 @@ class Blocks:
         return np.require(columns, dtype=dtype, requirements=["C", "A"])
 
     def of_feature(self, per_root: NDArray[Kind]) -> NDArray[Kind]:
-        """Expand what each root holds, (R, K), to what each feature sees, (K, d).
-
-        ``R`` is 1 where all roots share one estimate, else B.
-        """
+        """Expand what roots hold, (R, K), R = 1 if shared, else B, to what features see, (K, d)."""
         if len(per_root) == 1:
             return np.repeat(per_root, self.n_features, axis=0).T
         expanded: NDArray[Kind] = per_root[self.block_of].T

@@ -128,10 +128,7 @@ class Field:
     """What a value must be."""
 
     def _expected(self, value: object, place: Place, sizes: Sizes) -> str | None:
-        """Say what it must be, if it is something else; sizes that are met first are bound.
-
-        What is inside it is checked in its own place.
-        """
+        """Say what it must be, if it is not; sizes met first are bound, parts checked in place."""
         raise NotImplementedError
 
 

@@ -158,10 +158,7 @@ class Examined:
 async def examine(
     examined: Examined, member: Member, relay: Member | None = None
 ) -> AsyncIterator[Finding]:
-    """Look at everything between this member and another, step by step, until something fails.
-
-    Without a relay the member is dialled where its address is.
-    """
+    """Look at all between two members, directly or by a relay, until something fails."""
     peer = member.name if relay is None else f"{member.name} through {relay.name}"
     host, port = member.address or (member.name, 443)
     met = Met(examined.identity.name, member, host, port, proxy_to(host, port))

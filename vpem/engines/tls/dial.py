@@ -75,8 +75,7 @@ async def dial(
     """Open a connection to a member; Trouble or Refused if that fails, now or for good.
 
     ``through`` is a stream that leads there, by default its address, by a proxy where one is set;
-    ``members`` are all of whom another may answer, ``options`` are
-    `websockets.asyncio.client.connect`'s.
+    any of ``members`` may answer; ``options`` are `websockets.asyncio.client.connect`'s.
     """
     opened: list[Called] = []
 

@@ -39,10 +39,7 @@ ADDED: dict[str, Any] = {"sum": np.add, "max": np.maximum}
 
 
 class TlsEngine:
-    """Members of a study, by rank (`vpem.engines.engine.Engine`).
-
-    ``post`` has links to all others; ``signs`` proves what others pass on.
-    """
+    """Members of a study, by rank: ``post`` has links to all, ``signs`` proves words passed on."""
 
     apart = True
     crowded = False
@@ -324,10 +321,7 @@ class _Neighbours:
     def ialltoallv(
         self, sent: Floats, n_sent: Sequence[int], received: Floats, n_received: Sequence[int]
     ) -> _Pending:
-        """Begin to send each neighbour its run of the values in ``sent``, and to receive others.
-
-        Where nothing goes, nothing is sent.
-        """
+        """Begin to exchange runs of values with each neighbour; of empty ones nothing is sent."""
         engine, tag = self._engine, self._engine._together()
         for rank, run in zip(self._ranks, _runs(sent, n_sent), strict=True):
             if run.size:

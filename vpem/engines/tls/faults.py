@@ -108,10 +108,7 @@ def clock(name: str, theirs: datetime | None) -> str:
 
 
 def out_of_date(member: Member, headers: Any) -> Refused | None:
-    """Return what is wrong if a member's certificate, the right one, does not hold at present.
-
-    ``headers`` are those of the answer.
-    """
+    """Return what is wrong where the right certificate does not hold, by an answer's headers."""
     late = not_valid(member.name, member.certificate)
     if not late:
         return None
@@ -137,10 +134,7 @@ def closed(member: Member, opened: Called) -> Fault:
 
 
 def explain(error: BaseException, met: Met, members: Sequence[Member] = ()) -> Fault:
-    """Return what an exception of `asyncio`, `ssl` or `websockets` means.
-
-    Of all ``members`` of the study another may have answered.
-    """
+    """Return what an error of `asyncio`, `ssl` or `websockets` means, by any of ``members``."""
     if isinstance(error, Fault):
         return error
     early = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)

@@ -43,10 +43,7 @@ from vpem.engines.tls.wire import (
 
 
 class Link:
-    """Messages to and from one member, in the thread of the loop.
-
-    ``open`` opens a connection; None: the other does.
-    """
+    """Messages to and from one member, in the loop's thread; without ``open`` it dials."""
 
     def __init__(
         self, here: Here, rank: int, open: Callable[[], Awaitable[Line]] | None = None

@@ -72,21 +72,10 @@ SAY_AFTER = (10.0, 60.0)
 class Switchboard:
     """Links of a member to all others, by number; what they call (`Here`) runs in their thread."""
 
-    def __init__(
-        self,
-        roster: Roster,
-        identity: Identity,
-        times: LinkTimes,
-        *,
-        arrived: Callable[[int, TaggedMessage], None],
-        changed: Callable[[], None],
-        failed: Callable[[VpemError], None],
-        say: Callable[[str], None],
-        clock: Callable[[], datetime],
-    ) -> None:
-        rank = roster.rank_of(identity.name)
-        assert rank is not None
-        self._roster = roster
+    def __init__(self, here: Here) -> None:
+        self._here = here
+        self._roster, identity, rank = here.roster, here.identity, here.rank
+        roster = here.roster
         self._client = client_context(identity, believed(roster))
         self._server = server_context(identity, believed(roster))
         self._loop = asyncio.new_event_loop()
@@ -99,10 +88,8 @@ class Switchboard:
         self._lobby = Lobby(roster, identity, self._relay)
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        heard = arrived, changed, failed, say, clock
-        self._here = Here(roster, identity, rank, __version__, secrets.token_hex(16), times, *heard)
         self.links = {
-            other: Link(self._here, other, self._opener(other))
+            other: Link(here, other, self._opener(other))
             for other in range(len(roster.members))
             if other != rank
         }
@@ -328,16 +315,20 @@ class Post:
         self._sentences: deque[str] = deque(maxlen=50)
         self._turned_away = ""
         self._listener: socket.socket | None = None
-        self._board = Switchboard(
+        here = Here(
             roster,
             identity,
-            LinkTimes() if times is None else times,
-            arrived=self._arrived,
-            changed=self._wake,
-            failed=self._fail,
-            say=self._say,
-            clock=clock or (lambda: datetime.now(UTC)),
+            rank,
+            __version__,
+            secrets.token_hex(16),
+            times or LinkTimes(),
+            self._arrived,
+            self._wake,
+            self._fail,
+            self._say,
+            clock or (lambda: datetime.now(UTC)),
         )
+        self._board = Switchboard(here)
         self._links = self._board.links
 
     # ---- the program's side ----------------------------------------------------------------------
@@ -383,9 +374,9 @@ class Post:
     def take(self, source: int, tag: int) -> bytes | bytearray | memoryview:
         """Wait for a message of another member, and return it.
 
-        Unheard if it is not heard of for too long, at the first member also if another says that;
-        GoneOn or LeftOut if the first goes on without some or this one; Parted, Returned as that
-        member ends or begins again.
+        Unheard if it, or for the first member another, is silent for too long; GoneOn or LeftOut if
+        the first goes on without some or this one; Parted, Returned as a member ends or begins
+        again.
         """
         if source != self.rank and (source, tag) not in self._asked:
             self.ask(source, [tag])
@@ -422,10 +413,7 @@ class Post:
         return [link.member.name for link in cut if link.silent > longest]
 
     def report(self, name: str, sentence: str) -> None:
-        """Report to the first member who has not been heard of, and wait for what it does.
-
-        Raises GoneOn, Parted or Unheard, as it goes on without that member, ends, or is unheard of.
-        """
+        """Report a silent member to the first; raises GoneOn, Parted or Unheard, as that acts."""
         self.put(0, UNHEARD, Missed(name, printable(sentence)[:TEXT]).pack(), "farewell")
         self._wait(0, UNHEARD)
 

@@ -71,8 +71,7 @@ class Passed:
 class Relay:
     """Pairs members' connections and copies what they bring.
 
-    ``note`` is given all that happens (`Passed`); ``pairs`` are connected at present, and a member
-    may have ``most`` connections.
+    ``note`` is given each event (`Passed`); ``pairs`` are connected; ``most`` connections a member.
     """
 
     def __init__(self, note: Callable[[Passed], None] | None = None) -> None:

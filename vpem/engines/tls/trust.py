@@ -54,10 +54,7 @@ def fingerprint(certificate: bytes) -> str:
 
 
 def fingerprint_words(certificate: bytes) -> str:
-    """Return the first half of a certificate's fingerprint as twelve words of BIP 39.
-
-    The last word has a checksum: a word that was misheard is found out.
-    """
+    """Return half of a certificate's fingerprint as twelve words of BIP 39, the last a checksum."""
     from mnemonic import Mnemonic
 
     digest = hashlib.sha256(certificate).digest()
@@ -90,10 +87,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Roster:
-    """All who take part in a study.
-
-    Certificates in ``revoked`` hold no more, by fingerprint, since when (ISO 8601).
-    """
+    """All who take part in a study; ``revoked`` has times (ISO 8601) by fingerprint."""
 
     study: str  # number: 32 hexadecimal digits
     name: str
@@ -237,10 +231,7 @@ class MemberSigns:
         self.facts = [roster.study, str(roster.edition), roster.text, *shown]
 
     def introduced(self, everyones: Sequence[tuple[bytes, bytes]]) -> None:
-        """Check what each member says that it runs, with its signature, and agree on all of it.
-
-        InputError if one has signed something else.
-        """
+        """Agree on what each member says that it runs; InputError if it has not signed that."""
         for rank, (said, signature) in enumerate(everyones):
             if not self.holds(rank, said, signature, INTRODUCTION):
                 raise InputError(

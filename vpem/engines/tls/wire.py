@@ -329,10 +329,7 @@ class Outgoing:
         self._sent = self._done_bytes + (OVERHEAD + got.part if got.part else 0)
 
     def acknowledge(self, got: Got, room: int = 0) -> bool:
-        """Forget what the member has received; whether that is more than before.
-
-        Damaged if it is more than has been sent, or less than was received before.
-        """
+        """Forget what has arrived; whether that is more than before. Damaged if less, or unsent."""
         if not self.done <= got <= self._next:
             raise Damaged
         more = got > self.done
@@ -384,10 +381,7 @@ class Incoming:
         return Ack(self.got, self.room)
 
     def ask(self, tags: Iterable[int]) -> None:
-        """Note that the program wants a message of each tag, which may be of any size.
-
-        Damaged if they are behind more of others than may come.
-        """
+        """Note tags whose messages may have any size; Damaged if too much else has come before."""
         for tag in tags:
             if early := self._early.get(tag):
                 self._unasked -= early.popleft()

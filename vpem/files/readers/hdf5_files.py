@@ -39,7 +39,7 @@ from vpem.files.hdf5 import (
     read_strings,
 )
 from vpem.files.readers.frames import ReadOptions, check_fields
-from vpem.files.readers.matrices import Parts, StoredMatrix, dataset_of_matrix, dense_of
+from vpem.files.readers.matrices import Parts, dataset_of_matrix, dense_of
 from vpem.network.partition import from_agent_of_feature, from_worker_of_row
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def read_anndata(file: h5py.File, source: str, options: ReadOptions) -> Dataset:
 
     dataset = Dataset(X, names, ids=ids, sample_weight=weights, source=source)
     _check_named(file, options, names)
-    return dataset_of_matrix(StoredMatrix(dataset, note, strict=True), options)
+    return dataset_of_matrix(dataset, note, options, strict=True)
 
 
 def _noted(file: h5py.File, name: object) -> bool:
@@ -219,7 +219,7 @@ def _stored(file: h5py.File, name: str, item: Any, source: str, options: ReadOpt
         }
     whole = Dataset(X, names, sample_weight=weights, source=source, **more)
     unread = replace(options, weights=None)
-    return dataset_of_matrix(StoredMatrix(whole, note, strict=True), unread)
+    return dataset_of_matrix(whole, note, unread, strict=True)
 
 
 def _read_holders(

@@ -6,7 +6,7 @@ Sparse matrices are made dense, after what they say of themselves is checked.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,29 +86,24 @@ def check_parts(parts: Parts, shape: tuple[int, int], kind: str, source: str) ->
     return data, indices, indptr
 
 
-@dataclass(frozen=True)
-class StoredMatrix:
-    """A matrix of a file, and what else it has of its rows."""
-
-    dataset: Dataset
-    note: Callable[[str], Labels | None]  # of a name: (M,)
-    strict: bool  # columns that tell nothing are features
+Note = Callable[[str], Labels | None]
+"""What a file has beside a matrix, of a name: (M,)."""
 
 
-def dataset_of_matrix(matrix: StoredMatrix, options: ReadOptions) -> Dataset:
-    """Choose among the columns of a matrix."""
-    found, table = matrix.dataset, options.table
+def dataset_of_matrix(found: Dataset, note: Note, options: ReadOptions, *, strict: bool) -> Dataset:
+    """Choose among the columns of a matrix; if ``strict``, those that tell nothing are features."""
+    table = options.table
     noted: dict[str, Labels] = {}
     for what in ("label", "id", "worker"):
         name = getattr(table, f"{what}_column")
-        values = matrix.note(name) if isinstance(name, str) else None
+        values = note(name) if isinstance(name, str) else None
         if values is not None and values.ndim == 1:
             noted[what] = values
             table = table.changed(**{f"{what}_column": None})
     weights = options.weights
-    if isinstance(weights, str) and (values := matrix.note(weights)) is not None:
+    if isinstance(weights, str) and (values := note(weights)) is not None:
         noted["weight"], weights = values, None
-    known = _known(matrix, table)
+    known = _known(found, note, table)
     if known is not None:
         table = table.changed(labels_for_fit=None)
     columns = options.columns
@@ -129,7 +124,7 @@ def dataset_of_matrix(matrix: StoredMatrix, options: ReadOptions) -> Dataset:
         X = blank_marks(X, table, [n for n, j in enumerate(features) if j not in codes])
         called = [found.feature_names[n] for n in features]
         plain = not choice.chosen and options.columns is None and not options.keep_constant
-        if plain and matrix.strict:
+        if plain and strict:
             ask_of_ids(found.source, called, X)
         elif plain and len(X) > 1:
             missing = np.isnan(X)
@@ -155,29 +150,33 @@ def dataset_of_matrix(matrix: StoredMatrix, options: ReadOptions) -> Dataset:
             Setting("na"), f" changes values, which are read from disk of {found.source}; raise "
             "the memory limit",
         )  # fmt: skip
-    return replace(_with(found, X, features, noted, left_out, options), labels_for_fit=known)
+    return _with(found, X, features, noted, left_out, options.table, known)
 
 
-def _known(matrix: StoredMatrix, table: TableSettings) -> SomeLabels | None:
+def _known(found: Dataset, note: Note, table: TableSettings) -> SomeLabels | None:
     name = table.labels_for_fit
-    values = matrix.note(name) if isinstance(name, str) else None
+    values = note(name) if isinstance(name, str) else None
     if values is None:
         return None
-    source = matrix.dataset.source
-    if len(values) != matrix.dataset.n_samples:
+    if len(values) != found.n_samples:
         raise InputError(
-            f"{source}: {name} has {len(values)} labels, but the data have "
-            f"{matrix.dataset.n_samples} rows"
+            f"{found.source}: {name} has {len(values)} labels, but the data have "
+            f"{found.n_samples} rows"
         )
     columns = [values] if values.ndim == 1 else list(values.T)
     names = [f"{name} {place}" for place in range(len(columns))]
-    return labels_of_columns([one.tolist() for one in columns], names, table.marks, source)
+    return labels_of_columns([one.tolist() for one in columns], names, table.marks, found.source)
 
 
 def _with(
-    found: Dataset, X: Any, features: list[int], noted: dict[str, Labels],
-    left_out: dict[str, str], options: ReadOptions,
-) -> Dataset:  # fmt: skip
+    found: Dataset,
+    X: Any,
+    features: list[int],
+    noted: dict[str, Labels],
+    left_out: dict[str, str],
+    table: TableSettings,
+    labels_for_fit: SomeLabels | None,
+) -> Dataset:
     held = found.partition
     whole = features == list(range(found.n_features))
     workers = found.workers
@@ -197,8 +196,9 @@ def _with(
         sample_weight=weights,
         source=found.source,
         left_out=left_out,
-        table=options.table,
+        table=table,
         kinds=None if found.kinds is None else found.kinds.of(features),
+        labels_for_fit=labels_for_fit,
     )
 
 

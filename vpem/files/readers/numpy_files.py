@@ -22,7 +22,7 @@ from vpem.errors import FileError, InputError, Setting, did_you_mean, shorten
 from vpem.files.datasets import Dataset, as_matrix, default_names
 from vpem.files.opening import check_unpacked, open_regular, open_zip
 from vpem.files.readers.frames import LazyFrame, ReadOptions, check_fields, refuse_large
-from vpem.files.readers.matrices import StoredMatrix, dataset_of_matrix, dense_of
+from vpem.files.readers.matrices import dataset_of_matrix, dense_of
 
 
 def frame_of_records(records: NDArray[np.void], source: str) -> LazyFrame:
@@ -157,7 +157,7 @@ def _dataset_of(
 
     noted: dict[str, Any] = {name: note(name) for name in NOTED}
     whole = Dataset(X, called, source=source, **noted)
-    return dataset_of_matrix(StoredMatrix(whole, note, strict=False), options)
+    return dataset_of_matrix(whole, note, options, strict=False)
 
 
 def _text(value: str | bytes) -> str:
