@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem import errors
 from vpem.checks import Floats
-from vpem.engines.engine import Engine, OneProcess, Signs, about
+from vpem.engines.engine import Engine, OneProcess, about
 from vpem.errors import InputError, Setting, VpemError, printable
 from vpem.network.faults import FewerError
 from vpem.network.masks import (
@@ -73,7 +73,20 @@ def agree(
             facts += signs.facts
         keys = PairKeys(own, public, facts, names)
         if signs is not None:
-            _check_signatures(place, signs, keys.transcript)
+            transcript = keys.transcript
+            said: list[Any] = engine.allgather(signs.sign(transcript) if len(place.own) else b"")
+            others: list[str] = []
+            for rank in sorted(set(place.ranks.tolist())):
+                if not isinstance(said[rank], bytes) or not said[rank]:
+                    raise _wrong(engine.names[rank], "a signature of the keys for masked sums")
+                if not signs.holds(rank, transcript, said[rank]):
+                    others.append(engine.names[rank])
+            if others:
+                raise InputError(
+                    f"{' and '.join(others)} signed other keys for masked sums than this process "
+                    "has: keys of another run or another edition of the study, or changed on "
+                    "their way"
+                )
         group = _group_key(place, keys)
     return Masks(fixed, keys, group, n_threads, engine.outlast)
 
@@ -93,25 +106,6 @@ def _exchange(place: Placement, own: list[bytes], names: Sequence[str]) -> list[
         if party not in public:
             raise _wrong(name, f"a key of {KEY_BYTES} bytes for masked sums")
     return [public[party] for party in range(place.n_agents)]
-
-
-def _check_signatures(place: Placement, signs: Signs, transcript: bytes) -> None:
-    """Sign what this process has heard, and look at what the others have signed."""
-    engine = place.engine
-    said: list[Any] = engine.allgather(signs.sign(transcript) if len(place.own) else b"")
-    others: list[str] = []
-    for rank in sorted(set(place.ranks.tolist())):
-        signature = said[rank]
-        if not isinstance(signature, bytes) or not signature:
-            raise _wrong(engine.names[rank], "a signature of the keys for masked sums")
-        if not signs.holds(rank, transcript, signature):
-            others.append(engine.names[rank])
-    if others:
-        raise InputError(
-            f"{' and '.join(others)} signed other keys for masked sums than this process has: "
-            "keys of another run or another edition of the study, or such as were changed on their "
-            "way"
-        )
 
 
 def _group_key(place: Placement, keys: PairKeys) -> bytes | None:

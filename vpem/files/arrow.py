@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,6 @@ from vpem.errors import FileError, InputError, MissingIdError, Setting, shorten
 from vpem.files.datasets import as_weights
 from vpem.files.hdf5 import LONGEST_STRING
 from vpem.files.opening import check_unpacked
-
-
-def check_kinds(columns: list[tuple[str, pa.DataType]], source: str) -> None:
-    """Raise InputError if a column can be neither a feature nor names of rows."""
-    for name, kind in columns:
-        kind = plain_kind(kind)
-        known = (is_text, is_numeric, pa.types.is_temporal, pa.types.is_null)
-        if not any(test(kind) for test in known):
-            raise InputError(
-                f"{source}: column {name!r} holds {str(kind)[:80]}, not text or numbers; "
-                "leave it out with ",
-                Setting("drop"),
-            )
 
 
 def check_strings(
@@ -144,14 +131,6 @@ def is_empty(values: pa.ChunkedArray) -> pa.ChunkedArray:
     import pyarrow.compute as pc
 
     return pc.match_substring_regex(values, "^$")
-
-
-def text_array(words: Sequence[str]) -> pa.Array:
-    """Return words as pyarrow has them; its own `array` loads pandas, where that is installed."""
-    coded = [word.encode() for word in words]
-    ends = np.cumsum([0, *map(len, coded)], dtype=np.int64)
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(coded))]
-    return pa.Array.from_buffers(pa.large_string(), len(coded), buffers)
 
 
 def annotation_of(

@@ -93,7 +93,13 @@ def read_elements(group: h5py.Group, schema: Elements, **sizes: int) -> State:
     for name, field in schema.items():
         place = _place(group, name)
         if name.startswith("@"):
-            found[name[1:]] = _attribute(group, name[1:], field, place, sizes)
+            value = read_value(group, name[1:])
+            if isinstance(value, bytes):
+                value = read_attribute(group, name[1:])
+            elif isinstance(value, np.generic):
+                value = value.item()
+            check(field, value, place, sizes)
+            found[name[1:]] = value
             continue
         if isinstance(field, Maybe):
             if find(group, name) is None:
@@ -124,16 +130,6 @@ def _place(group: h5py.Group, name: str) -> Place:
         named = f"attribute {name[1:]!r}"
         return Place(group.file.filename, f"{inside}: {named}" if inside else named)
     return Place(group.file.filename, f"{inside}/{name}" if inside else name)
-
-
-def _attribute(group: h5py.Group, name: str, field: Field, place: Place, sizes: Sizes) -> object:
-    value = read_value(group, name)
-    if isinstance(value, bytes):
-        value = read_attribute(group, name)
-    elif isinstance(value, np.generic):
-        value = value.item()
-    check(field, value, place, sizes)
-    return value
 
 
 def _element(group: h5py.Group, name: str, field: Field, place: Place, sizes: Sizes) -> object:

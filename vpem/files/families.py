@@ -225,7 +225,16 @@ class AsRead:
             if j in levels and lenient:
                 found[j] = "categorical"
             elif j in levels:
-                found[j] = _of_names(self.names[j], word, levels[j], self.source)
+                if word not in (AUTO, "categorical"):
+                    name, shown = self.names[j], shorten(map(repr, levels[j]), 3)
+                    raise InputError(
+                        f"{self.source}: {name!r} holds names ({shown}), not numbers, and cannot "
+                        f"be {word}; say ",
+                        Setting("family", f"{name}=categorical"),
+                        ", or leave it out with ",
+                        Setting("drop", name),
+                    )
+                found[j] = "categorical"
             elif word == "categorical" and not (stored and stored.families[j] == word):
                 numbers.append(j)
         parts = list(self.parts)
@@ -238,16 +247,6 @@ class AsRead:
         counts = [n if word == "categorical" else 0 for n, word in zip(counts, found, strict=True)]
         kinds = Kinds(tuple(found), tuple(counts), levels)
         return parts, None if kinds.is_gaussian else kinds
-
-
-def _of_names(name: str, word: str, levels: Sequence[str], source: str) -> str:
-    if word in (AUTO, "categorical"):
-        return "categorical"
-    raise InputError(
-        f"{source}: {name!r} holds names ({shorten(map(repr, levels), 3)}), not numbers, and cannot"
-        f" be {word}; say ", Setting("family", f"{name}=categorical"), ", or leave it out with ",
-        Setting("drop", name),
-    )  # fmt: skip
 
 
 def _guess(parts: Sequence[Any], columns: Sequence[int]) -> list[str]:

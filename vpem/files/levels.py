@@ -42,11 +42,6 @@ class Recoding:
         found = [place.get(name, place.get(_number_or(name), np.nan)) for name in have]
         return cls(np.arange(len(have), dtype=np.float64), np.array(found, dtype=np.float64))
 
-    @property
-    def is_nothing(self) -> bool:
-        """Whether every value stays what it is."""
-        return bool(np.array_equal(self.values, self.codes))
-
     def of(self, column: NDArray[Any]) -> Values:
         """Return what becomes of a column, shape (m,)."""
         if not len(self.values):
@@ -156,7 +151,7 @@ def named_numbers(values: NDArray[np.floating]) -> tuple[str, ...]:
 
 def recoded(X: Floats | FileMatrix, changes: Mapping[int, Recoding]) -> Any:
     """Return a matrix (M, d) with other values in some columns."""
-    changes = {j: change for j, change in changes.items() if not change.is_nothing}
+    changes = {j: one for j, one in changes.items() if not np.array_equal(one.values, one.codes)}
     if not changes:
         return X
     if not isinstance(X, np.ndarray):

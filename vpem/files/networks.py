@@ -149,7 +149,7 @@ def read_graph(
     try:
         if ending in EDGE_LISTS:
             return from_edges(_read_edge_list(file, content), n_agents, names, "file")
-        graph = (_read_graphml if ending == ".graphml" else _read_json)(file, content)
+        graph = _read_json(file, content) if ending == ".json" else _read_graphml(file, content)
         return from_networkx(graph, n_agents, names, "file")
     except InputError as error:
         raise InputError(f"{file}: {error}") from None

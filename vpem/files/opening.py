@@ -362,24 +362,17 @@ def format_of(path: PathLike, source: str, encoding: str | None = None) -> str:
             return kind
     if h5py.is_hdf5(str(file)):  # behind something else
         return "hdf5"
-    if packing_of(start) is None:
-        _refuse_other(start, source, file, encoding)
-        return _text(file, source)
-    with open_unpacked(file) as stream:
-        inner = stream.read(START)
-    for mark, kind in KNOWN:
-        if inner.startswith(mark):
-            raise FileError(f"{source} is packed {kind.upper()}; unpack it first")
-    if inner[257:262] == b"ustar":
-        raise FileError(f"{source} is an archive (tar); unpack it, and give the file meant")
-    if packing_of(inner) is not None:
-        raise FileError(f"{source} is packed twice; unpack it first")
-    _refuse_other(inner, source, file, encoding)
-    return _text(file, source)
-
-
-def _text(file: Path, source: str) -> str:
-    """Return "text", but of a file that is called otherwise."""
+    if packing_of(start) is not None:
+        with open_unpacked(file) as stream:
+            start = stream.read(START)
+        for mark, kind in KNOWN:
+            if start.startswith(mark):
+                raise FileError(f"{source} is packed {kind.upper()}; unpack it first")
+        if start[257:262] == b"ustar":
+            raise FileError(f"{source} is an archive (tar); unpack it, and give the file meant")
+        if packing_of(start) is not None:
+            raise FileError(f"{source} is packed twice; unpack it first")
+    _refuse_other(start, source, file, encoding)
     called = ENDINGS.get(file.suffix.lower())
     if called is not None:
         raise FileError(f"{source} is not {called}, although it is called so; is it damaged?")

@@ -124,30 +124,28 @@ def settings_in(
 ) -> TableSettings:
     """Return the settings of a file ``where``, whose own names for them are ``keys``."""
     for name, value in content.items():
-        _check_type(name, value, f"{where}: {(keys or {}).get(name, name)}")
+        if name == "no_header":
+            right, expected = isinstance(value, bool), "true or false"
+        elif name == "family":
+            words = [*value, *value.values()] if isinstance(value, dict) else [value]
+            expected = "the name of a family, or a table with one for each column"
+            right = bool(words) and all(isinstance(word, str) and word for word in words)
+        else:
+            expected = "a list of names" if name in LISTS else "a string"
+            words = value if name in LISTS and isinstance(value, list) else [value]
+            kinds = (str, int) if name in COLUMNS else str
+            right = bool(words) and all(
+                isinstance(word, kinds) and not isinstance(word, bool) and word != ""
+                for word in words
+            )
+        if not right:
+            what = f"{where}: {(keys or {}).get(name, name)}"
+            raise InputError(f"{what} must be {expected}, got {value!r}")
     try:
         kind = LabelledTable if "labels_for_fit" in content else TableSettings
         return kind(**content)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
-
-
-def _check_type(name: str, value: Any, what: str) -> None:
-    if name == "no_header":
-        right, expected = isinstance(value, bool), "true or false"
-    elif name == "family":
-        words = [*value, *value.values()] if isinstance(value, dict) else [value]
-        expected = "the name of a family, or a table with one for each column"
-        right = bool(words) and all(isinstance(word, str) and word for word in words)
-    else:
-        expected = "a list of names" if name in LISTS else "a string"
-        words = value if name in LISTS and isinstance(value, list) else [value]
-        kinds = (str, int) if name in COLUMNS else str
-        right = bool(words) and all(
-            isinstance(word, kinds) and not isinstance(word, bool) and word != "" for word in words
-        )
-    if not right:
-        raise InputError(f"{what} must be {expected}, got {value!r}")
 
 
 ID_NAMES, ROW_NAMES = ("id", "ids"), ("row", "rows")

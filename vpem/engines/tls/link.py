@@ -22,6 +22,7 @@ from vpem.engines.tls.faults import Damage, Fault, GoneOn, Here, LeftOut, Refuse
 from vpem.engines.tls.relay import ABSENT, CHUNK, PAIRED, PING, RELAY, WAIT, either
 from vpem.engines.tls.trust import Identity, Member, Roster, client_context, not_valid
 from vpem.engines.tls.wire import (
+    AT_DAMAGE,
     FAREWELL,
     FINISHED,
     UNHEARD,
@@ -36,7 +37,6 @@ from vpem.engines.tls.wire import (
     Outgoing,
     Refusal,
     TaggedMessage,
-    closed_at_damage,
     parse,
     refuse,
 )
@@ -163,10 +163,12 @@ class Link:
             writer = asyncio.create_task(self._write(connection))
             await self._read(connection)
         except (ConnectionClosed, TimeoutError, OSError) as error:
-            if closed_at_damage(error):
-                raise Damage(self._damaged("")) from None
-            goodbye = error.rcvd if isinstance(error, ConnectionClosed) else None
-            self.left = goodbye is not None and goodbye.code == CloseCode.NORMAL_CLOSURE
+            self.left = False
+            if isinstance(error, ConnectionClosed):
+                if not error.rcvd_then_sent and error.sent and error.sent.code in AT_DAMAGE:
+                    raise Damage(self._damaged("")) from None
+                goodbye = error.rcvd
+                self.left = goodbye is not None and goodbye.code == CloseCode.NORMAL_CLOSURE
             return writer is not None
         except Trouble as trouble:
             self.trouble = str(trouble)

@@ -561,9 +561,3 @@ async def refuse(connection: Line, refusal: Refusal) -> None:
         async with asyncio.timeout(2.0):
             await connection.send(refusal.pack())
             await connection.close()
-
-
-def closed_at_damage(error: Exception) -> bool:
-    """Whether a connection was closed here for what the other end has sent."""
-    sent = error.sent if isinstance(error, ConnectionClosed) and not error.rcvd_then_sent else None
-    return sent is not None and sent.code in AT_DAMAGE

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +30,6 @@ from vpem.files.arrow import (
     numbers_in,
     plain_kind,
 )
-from vpem.files.datasets import names_apart
 from vpem.files.hdf5 import LONGEST_STRING
 from vpem.files.readers.frames import GUESSED, MOST_NUMBERS, LazyFrame, only_guesses, take_counts
 from vpem.files.table_settings import TableSettings
@@ -44,12 +42,6 @@ MOST = 20
 
 UNTELLING = ("constant", "no values")
 """Why columns of numbers are no features, which may be otherwise in other rows."""
-
-
-def with_unique_names(frame: LazyFrame) -> LazyFrame:
-    """Return a frame whose columns have different names."""
-    names = names_apart(frame.names, frame.source)
-    return frame if names == frame.names else replace(frame, names=names)
 
 
 def sort_columns(

@@ -108,7 +108,17 @@ def read_anndata(file: h5py.File, source: str, options: ReadOptions) -> Dataset:
         return _column(file, called, n_rows) if _noted(file, called) else None
 
     dataset = Dataset(X, names, ids=ids, sample_weight=weights, source=source)
-    _check_named(file, options, names)
+    for what in ("label", "id", "worker"):
+        named = getattr(options.table, f"{what}_column")
+        if not isinstance(named, str) or named in names or read_int(named) is not None:
+            continue
+        if what not in options.lacking and not _noted(file, named):
+            known = [one for one in find(file, "obs") or () if not one.startswith("_")]
+            listed = ", ".join(known[:10]) or "none"
+            raise InputError(
+                f"{file.filename}: obs has no column {named!r}{did_you_mean(named, known)}; its "
+                f"columns are {listed}"
+            )
     return dataset_of_matrix(dataset, note, options, strict=True)
 
 
@@ -116,22 +126,6 @@ def _noted(file: h5py.File, name: object) -> bool:
     if not isinstance(name, str) or not name or "/" in name:
         return False
     return find(file, f"obs/{name}") is not None
-
-
-def _check_named(file: h5py.File, options: ReadOptions, genes: tuple[str, ...]) -> None:
-    """Raise InputError where a column of labels, ids or workers is not there."""
-    table = options.table
-    for what in ("label", "id", "worker"):
-        name = getattr(table, f"{what}_column")
-        if not isinstance(name, str) or name in genes or read_int(name) is not None:
-            continue
-        if what not in options.lacking and not _noted(file, name):
-            known = [one for one in find(file, "obs") or () if not one.startswith("_")]
-            listed = ", ".join(known[:10]) or "none"
-            raise InputError(
-                f"{file.filename}: obs has no column {name!r}{did_you_mean(name, known)}; its "
-                f"columns are {listed}"
-            )
 
 
 def _column(file: h5py.File, name: str, n_rows: int) -> Labels:

@@ -16,19 +16,19 @@ import numpy as np
 import pyarrow as pa
 
 from vpem.checks import ids_by_name
-from vpem.errors import FileError, InputError, VpemError
+from vpem.errors import FileError, InputError, Setting, VpemError
 from vpem.files.arrow import (
     annotation_of,
-    check_kinds,
     check_strings,
     decoded,
     is_empty,
+    is_numeric,
     is_text,
     matrix_of,
     plain_kind,
     weights_of,
 )
-from vpem.files.datasets import Dataset
+from vpem.files.datasets import Dataset, names_apart
 from vpem.files.families import FamilyChoice
 from vpem.files.opening import check_unpacked, open_regular
 from vpem.files.readers.columns import (
@@ -38,7 +38,6 @@ from vpem.files.readers.columns import (
     nothing_left,
     sort_columns,
     warn_of_numbers,
-    with_unique_names,
 )
 from vpem.files.readers.frames import (
     GUESSED,
@@ -149,8 +148,8 @@ Columns = dict[int, pa.ChunkedArray]
 
 def dataset_of(frame: LazyFrame, options: ReadOptions) -> Dataset:
     """Read a frame."""
-    table, frame = options.table, with_unique_names(frame)
-    names = frame.names
+    table, names = options.table, names_apart(frame.names, frame.source)
+    frame = replace(frame, names=names)
     choice = choose(names, options, frame.source)
     found = _read(frame, choice)
     n_rows = len(next(iter(found.values())))
@@ -230,7 +229,15 @@ def _read(frame: LazyFrame, choice: ColumnRoles) -> Columns:
             & {*named, *frame.index, *(n for some in likely if len(some) <= most for n in some)}
         )
     used = [*choice.taken, *(choice.features if choice.chosen else ())]
-    check_kinds([(names[n], frame.kinds[n]) for n in used], frame.source)
+    for n in used:
+        kind = plain_kind(frame.kinds[n])
+        known = (is_text, is_numeric, pa.types.is_temporal, pa.types.is_null)
+        if not any(test(kind) for test in known):
+            raise InputError(
+                f"{frame.source}: column {names[n]!r} holds {str(kind)[:80]}, not text or "
+                "numbers; leave it out with ",
+                Setting("drop"),
+            )
     kept = sorted({*choice.features, *choice.taken, *called})
     # What is nested could become anything, and is no feature.
     kept = [n for n in kept if not pa.types.is_nested(frame.kinds[n])]

@@ -20,7 +20,6 @@ from vpem.files.arrow import (
     longest_text,
     numbers_in,
     plain_kind,
-    text_array,
 )
 from vpem.files.families import FamilyChoice
 from vpem.files.levels import MOST_LEVELS, check_levels, in_order, named_numbers
@@ -159,7 +158,11 @@ def _is_short(column: pa.ChunkedArray) -> bool:
 def without_marks(column: pa.ChunkedArray, table: TableSettings) -> pa.ChunkedArray:
     """Return text without white space around it, and null where a value is missing."""
     text = pc.utf8_trim_whitespace(decoded(column).cast(pa.large_string()))
-    marks = text_array((*MISSING_MARKS, *table.marks))
+    # Not by `pyarrow.array`, which loads pandas where that is installed.
+    coded = [mark.encode() for mark in (*MISSING_MARKS, *table.marks)]
+    ends = np.cumsum([0, *map(len, coded)], dtype=np.int64)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(coded))]
+    marks = pa.Array.from_buffers(pa.large_string(), len(coded), buffers)
     return pc.if_else(pc.is_in(text, marks), pa.NULL, text)
 
 

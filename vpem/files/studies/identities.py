@@ -31,7 +31,6 @@ from vpem.files.studies.signed import (
     moment,
     need_tls,
     parse_certificate,
-    parse_key,
     pem_of,
     public_key_of,
     read_signed,
@@ -155,7 +154,20 @@ def key_of(identity: Identity) -> Ed25519PrivateKey:
             f"{identity.key} can be read or changed by others (mode {mode:04o}); run chmod 600 on "
             "it, or, if others may have read it, make another by 'vpem party renew'"
         )
-    key = parse_key(content, identity.key)
+    need_tls()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key(content, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise FileError(
+            f"{identity.key} is no private key as 'vpem party init' makes it (PEM, without a "
+            "password)"
+        ) from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise FileError(f"{identity.key} is a key of another kind than Ed25519")
     if key.public_key() != public_key_of(certificate_of(identity)):
         raise FileError(
             f"{identity.key} is not the key of {identity.certificate}; put back the two that "

@@ -339,24 +339,6 @@ def common_name(certificate: bytes) -> str:
     return _name_in(x509.load_der_x509_certificate(certificate))
 
 
-def parse_key(content: bytes, file: object) -> Ed25519PrivateKey:
-    """Return a private key of a file: Ed25519, without a password."""
-    need_tls()
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    try:
-        found = load_pem_private_key(content, None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise FileError(
-            f"{file} is no private key as 'vpem party init' makes it (PEM, without a password)"
-        ) from None
-    if not isinstance(found, Ed25519PrivateKey):
-        raise FileError(f"{file} is a key of another kind than Ed25519")
-    return found
-
-
 MARK = "\n[signature]\n"
 BYTES = 64
 

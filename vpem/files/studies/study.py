@@ -49,22 +49,6 @@ def succession(number: str, following: bytes) -> str:
     return f"vpem: in the study {number} this certificate follows: {fingerprint(following)}\n"
 
 
-def former_of(text: Signed, path: Path) -> tuple[Former, ...]:
-    """Return the organiser's former certificates."""
-    tables = text.content.pop("former", [])
-    if not isinstance(tables, list) or len(tables) > MOST_FORMER:
-        raise InputError(f"{path} must have at most {MOST_FORMER} tables [[former]]")
-    found = []
-    for number, table in enumerate(tables):
-        fields = Fields(table, f"{path}: [[former]] {number + 1}")
-        certificate = parse_certificate(fields.text("certificate", most=1 << 13))
-        signature = fields.text("ed25519")
-        from_base64(signature)
-        fields.end()
-        found.append(Former(certificate, signature))
-    return tuple(found)
-
-
 def check_known(study: Study, text: Signed) -> None:
     """Raise FileError where a study is not the one that its folder knows, or older."""
     file = study.path.with_suffix(".known")
@@ -213,7 +197,17 @@ def read_study(path: PathLike) -> Study:
         raise InputError(f"{path} was made by vpem {version}, whose studies are of another format")
     name, edition = head.read("name", check_name), head.count("edition")
     number = head.hexadecimal("id", 32)
-    former = former_of(text, path)
+    tables = text.content.pop("former", [])
+    if not isinstance(tables, list) or len(tables) > MOST_FORMER:
+        raise InputError(f"{path} must have at most {MOST_FORMER} tables [[former]]")
+    former: list[Former] = []
+    for place, one in enumerate(tables):
+        fields = Fields(one, f"{path}: [[former]] {place + 1}")
+        certificate = parse_certificate(fields.text("certificate", most=1 << 13))
+        signature = fields.text("ed25519")
+        from_base64(signature)
+        fields.end()
+        former.append(Former(certificate, signature))
     table = text.content.pop("revoked", {})
     if not isinstance(table, dict) or len(table) > MOST_MEMBERS:
         raise InputError(f"{path}: [revoked] must be a table of at most {MOST_MEMBERS} entries")
@@ -229,7 +223,7 @@ def read_study(path: PathLike) -> Study:
         head.time("signed"), head.choice("result", RESULTS), head.seconds("timeout"),
         _options(text.content, path), roster, features, listens,
         head.texts("runs", MOST_LINES, LONGEST_LINE), head.texts("shows", MOST_LINES, LONGEST_LINE),
-        former, head.choice("if-lost", IF_LOST, "wait"),
+        tuple(former), head.choice("if-lost", IF_LOST, "wait"),
     )  # fmt: skip
     head.end()
     for member in members:
