@@ -56,180 +56,6 @@ SUM_TOLERANCE = 1e-6
 
 Arrays = dict[str, NDArray[np.float64]]
 
-
-def _hub_arrays(mixture: MixedMixture, b: int) -> dict[str, Arrays]:
-    """Return the parameters that a hub has of each family that it has features of."""
-    families: dict[str, Arrays] = {}
-    for law, part in zip(mixture.laws, mixture.parts, strict=True):
-        if not part.features.blocks.widths[b]:
-            continue
-        arrays: Arrays = {}
-        hubs = law.hubs_of_cells(part.features)
-        for name, table in part.tables.items():
-            arrays[name] = np.ascontiguousarray(table[:, hubs[name] == b])
-        if part.core is not None:
-            _, arrays["means"], arrays["covariances"] = part.core.block(b)
-        families[part.family] = arrays
-    return families
-
-
-def read_kinds(file: h5py.File, n_features: int) -> Kinds | None:
-    """Read which families features have; None where all are Gaussian."""
-    kinds = elements.read_kinds(file, n_features)
-    for feature in [] if kinds is None else kinds.columns_of("categorical").tolist():
-        if kinds is not None and not kinds.n_levels[feature]:
-            raise InputError(f"feature {feature} is a category without levels")
-    return kinds
-
-
-def read_families(
-    file: h5py.File,
-    blocks: Blocks,
-    kinds: Kinds,
-    covariance_type: str,
-    weights: NDArray[np.float64],
-    scaling: Scaling,
-) -> MixedMixture:
-    """Read each hub's parameters of each family."""
-    if blocks.n_features != kinds.n_features:
-        raise InputError(f"hubs have {blocks.n_features} of {kinds.n_features} features")
-    parts = []
-    for family, features in kinds.split(blocks).items():
-        law, tables = law_of(family), {}
-        cells = law.cells_of_hubs(features)
-        like = None
-        if law.has_core:
-            units = scaling.of(features.columns)
-            like = Mixture.blank(features.blocks, covariance_type, weights.shape[1], units)
-        hubs = [
-            _read_hub(file, law, b, {name: int(own[b]) for name, own in cells.items()}, like)
-            if features.blocks.widths[b]
-            else None
-            for b in range(blocks.n_blocks)
-        ]
-        there = [hub for hub in hubs if hub is not None]
-        for name in cells:
-            tables[name] = np.concatenate([hub[name] for hub in there], axis=1)
-        core = None if like is None else _core(like, there)
-        parts.append(Part(family, features, tables, core))
-    found = MixedMixture(blocks, kinds, covariance_type, weights, tuple(parts))
-    _check(found)
-    return found
-
-
-def _read_hub(
-    file: h5py.File, law: Law, b: int, cells: dict[str, int], like: Mixture | None
-) -> Arrays:
-    place = f"hubs/{b}/parts/{law.name}"
-    group = find(file, place)
-    if group is None or not is_group(group):
-        raise FileError(f"{file.filename}: {place} is missing")
-    schema: Elements = {
-        name: Array("f", ("components", count), *RANGES[law.domains[name]])
-        for name, count in cells.items()
-    }
-    k = int(file.attrs["n_components"])
-    if like is not None:
-        width = int(like.blocks.widths[b])
-        own: tuple[int, ...] = (like.n_copies, width, width)
-        schema["means"] = Array("f", (k, width))
-        schema["covariances"] = Array("f", own[:2] if like.is_diagonal else own)
-    return read_elements(group, schema, components=k)
-
-
-def _core(like: Mixture, hubs: list[Arrays]) -> Mixture:
-    arrays = like.arrays()
-    arrays["means"] = np.concatenate([hub["means"] for hub in hubs], axis=1)
-    own = [hub["covariances"] for hub in hubs]
-    if like.is_diagonal:
-        arrays["covariances"] = np.concatenate(own, axis=1)
-    else:
-        arrays["covariances"] = np.concatenate([part.ravel() for part in own])
-    return like.having(arrays)
-
-
-def _check(mixture: MixedMixture) -> None:
-    for law, part in zip(mixture.laws, mixture.parts, strict=True):
-        for name, owners in law.features_of_cells(part.features).items():
-            if law.domains[name] == "simplex":
-                table = part.tables[name]
-                firsts = np.flatnonzero(np.diff(owners, prepend=-1))
-                totals = np.add.reduceat(table, firsts, axis=1)
-                if np.abs(totals - 1).max(initial=0.0) > SUM_TOLERANCE:
-                    raise InputError(f"{name} of a {part.family} feature do not add up to 1")
-    with np.errstate(all="ignore"):
-        means = mixture.assembled_means
-        values, _ = mixture.sample(mixture.n_components, np.random.default_rng(0))
-        terms, _ = mixture.terms_of(values, np.isfinite(values))
-    if not all(np.isfinite(numbers).all() for numbers in (means, values, terms)):
-        raise InputError("a parameter cannot be computed with")
-
-
-def write_posterior(file: h5py.File, mixture: Mixture) -> None:
-    """Write a posterior's prior and effective rows, each hub's into its group; else nothing."""
-    if not isinstance(mixture, VariationalMixture):
-        return
-    prior = mixture.prior
-    write_attribute(file, "weight_concentration_prior_type", prior.kind)
-    write_array(file, "prior", np.array([prior.concentration, prior.mean_precision]))
-    for b in range(mixture.blocks.n_blocks):
-        _, means, covariances = mixture.prior_mixture.block(b)
-        parts = {
-            "counts": mixture.counts[b if len(mixture.counts) > 1 else 0],
-            "seen": mixture.seen[b],
-            "degrees_of_freedom_prior": prior.degrees_of_freedom[b : b + 1],
-            "mean_prior": means[0],
-            "covariance_prior": covariances[0],
-        }
-        for name, values in parts.items():
-            write_array(file, f"hubs/{b}/posterior/{name}", values)
-
-
-def read_posterior(file: h5py.File, plain: Mixture) -> Mixture:
-    """Return the posterior that a file has with these means and covariances; else these."""
-    if find(file, "prior") is None:
-        return plain
-    numbers = read_elements(
-        file,
-        {
-            "@weight_concentration_prior_type": Choice(WEIGHT_PRIORS),
-            "prior": Array("f", (2,), positive=True),
-        },
-    )
-    shape = ("width",) if plain.is_diagonal else ("width", "width")
-    schema: Elements = {
-        "counts": Array("f", ("components",), least=0),
-        "seen": Array("f", ("components",), least=0),
-        "degrees_of_freedom_prior": Array("f", (1,), positive=True),
-        "mean_prior": Array("f", ("width",)),
-        "covariance_prior": Array("f", shape),
-    }
-    hubs = []
-    sizes = wishart_sizes(plain.blocks, plain.covariance_type)
-    for b, width in enumerate(plain.blocks.widths.tolist()):
-        group = find(file, f"hubs/{b}/posterior")
-        if group is None:
-            raise InputError(f"hub {b} has no posterior")
-        hubs.append(read_elements(group, schema, components=plain.n_components, width=width))
-        if hubs[-1]["degrees_of_freedom_prior"][0] <= sizes[b] - 1:
-            raise InputError(f"hub {b} has fewer degrees of freedom than features")
-    counts, seen = (np.stack([hub[name] for hub in hubs]) for name in ("counts", "seen"))
-    counts = counts[: len(plain.weights)]
-    if not (counts.sum(axis=1) > 0).all():
-        raise InputError("no component has rows")
-    covariances = [hub["covariance_prior"].ravel() for hub in hubs]
-    flat = np.concatenate([np.empty(0), *covariances])
-    prior = Prior(
-        numbers["weight_concentration_prior_type"],
-        float(numbers["prior"][0]),
-        float(numbers["prior"][1]),
-        np.concatenate([hub["degrees_of_freedom_prior"] for hub in hubs]),
-        np.concatenate([hub["mean_prior"] for hub in hubs]),
-        flat[None] if plain.is_diagonal else flat,
-    )
-    return VariationalMixture.of(plain, counts, seen, prior)
-
-
 ENCODING = "vpem-model"
 VERSION = "0.1.0"
 OF_FAMILIES = "1.0.0"
@@ -351,6 +177,42 @@ def write_model(path: PathLike, model: Any, force: bool = False) -> None:
             write_json_element(file, name, value)
 
 
+def write_posterior(file: h5py.File, mixture: Mixture) -> None:
+    """Write a posterior's prior and effective rows, each hub's into its group; else nothing."""
+    if not isinstance(mixture, VariationalMixture):
+        return
+    prior = mixture.prior
+    write_attribute(file, "weight_concentration_prior_type", prior.kind)
+    write_array(file, "prior", np.array([prior.concentration, prior.mean_precision]))
+    for b in range(mixture.blocks.n_blocks):
+        _, means, covariances = mixture.prior_mixture.block(b)
+        parts = {
+            "counts": mixture.counts[b if len(mixture.counts) > 1 else 0],
+            "seen": mixture.seen[b],
+            "degrees_of_freedom_prior": prior.degrees_of_freedom[b : b + 1],
+            "mean_prior": means[0],
+            "covariance_prior": covariances[0],
+        }
+        for name, values in parts.items():
+            write_array(file, f"hubs/{b}/posterior/{name}", values)
+
+
+def _hub_arrays(mixture: MixedMixture, b: int) -> dict[str, Arrays]:
+    """Return the parameters that a hub has of each family that it has features of."""
+    families: dict[str, Arrays] = {}
+    for law, part in zip(mixture.laws, mixture.parts, strict=True):
+        if not part.features.blocks.widths[b]:
+            continue
+        arrays: Arrays = {}
+        hubs = law.hubs_of_cells(part.features)
+        for name, table in part.tables.items():
+            arrays[name] = np.ascontiguousarray(table[:, hubs[name] == b])
+        if part.core is not None:
+            _, arrays["means"], arrays["covariances"] = part.core.block(b)
+        families[part.family] = arrays
+    return families
+
+
 def read_model(path: PathLike) -> Model:
     """Read a model, trusting nothing in the file.
 
@@ -446,6 +308,143 @@ def _read_parts(file: h5py.File) -> Model:
         mixture = read_posterior(file, mixture)
     named = ("feature_names", "report", "history", "options", "versions", "root_history")
     return Model(mixture, **{name: whole[name] for name in named})
+
+
+def read_kinds(file: h5py.File, n_features: int) -> Kinds | None:
+    """Read which families features have; None where all are Gaussian."""
+    kinds = elements.read_kinds(file, n_features)
+    for feature in [] if kinds is None else kinds.columns_of("categorical").tolist():
+        if kinds is not None and not kinds.n_levels[feature]:
+            raise InputError(f"feature {feature} is a category without levels")
+    return kinds
+
+
+def read_families(
+    file: h5py.File,
+    blocks: Blocks,
+    kinds: Kinds,
+    covariance_type: str,
+    weights: NDArray[np.float64],
+    scaling: Scaling,
+) -> MixedMixture:
+    """Read each hub's parameters of each family."""
+    if blocks.n_features != kinds.n_features:
+        raise InputError(f"hubs have {blocks.n_features} of {kinds.n_features} features")
+    parts = []
+    for family, features in kinds.split(blocks).items():
+        law, tables = law_of(family), {}
+        cells = law.cells_of_hubs(features)
+        like = None
+        if law.has_core:
+            units = scaling.of(features.columns)
+            like = Mixture.blank(features.blocks, covariance_type, weights.shape[1], units)
+        hubs = [
+            _read_hub(file, law, b, {name: int(own[b]) for name, own in cells.items()}, like)
+            if features.blocks.widths[b]
+            else None
+            for b in range(blocks.n_blocks)
+        ]
+        there = [hub for hub in hubs if hub is not None]
+        for name in cells:
+            tables[name] = np.concatenate([hub[name] for hub in there], axis=1)
+        core = None if like is None else _core(like, there)
+        parts.append(Part(family, features, tables, core))
+    found = MixedMixture(blocks, kinds, covariance_type, weights, tuple(parts))
+    _check(found)
+    return found
+
+
+def _read_hub(
+    file: h5py.File, law: Law, b: int, cells: dict[str, int], like: Mixture | None
+) -> Arrays:
+    place = f"hubs/{b}/parts/{law.name}"
+    group = find(file, place)
+    if group is None or not is_group(group):
+        raise FileError(f"{file.filename}: {place} is missing")
+    schema: Elements = {
+        name: Array("f", ("components", count), *RANGES[law.domains[name]])
+        for name, count in cells.items()
+    }
+    k = int(file.attrs["n_components"])
+    if like is not None:
+        width = int(like.blocks.widths[b])
+        own: tuple[int, ...] = (like.n_copies, width, width)
+        schema["means"] = Array("f", (k, width))
+        schema["covariances"] = Array("f", own[:2] if like.is_diagonal else own)
+    return read_elements(group, schema, components=k)
+
+
+def _core(like: Mixture, hubs: list[Arrays]) -> Mixture:
+    arrays = like.arrays()
+    arrays["means"] = np.concatenate([hub["means"] for hub in hubs], axis=1)
+    own = [hub["covariances"] for hub in hubs]
+    if like.is_diagonal:
+        arrays["covariances"] = np.concatenate(own, axis=1)
+    else:
+        arrays["covariances"] = np.concatenate([part.ravel() for part in own])
+    return like.having(arrays)
+
+
+def _check(mixture: MixedMixture) -> None:
+    for law, part in zip(mixture.laws, mixture.parts, strict=True):
+        for name, owners in law.features_of_cells(part.features).items():
+            if law.domains[name] == "simplex":
+                table = part.tables[name]
+                firsts = np.flatnonzero(np.diff(owners, prepend=-1))
+                totals = np.add.reduceat(table, firsts, axis=1)
+                if np.abs(totals - 1).max(initial=0.0) > SUM_TOLERANCE:
+                    raise InputError(f"{name} of a {part.family} feature do not add up to 1")
+    with np.errstate(all="ignore"):
+        means = mixture.assembled_means
+        values, _ = mixture.sample(mixture.n_components, np.random.default_rng(0))
+        terms, _ = mixture.terms_of(values, np.isfinite(values))
+    if not all(np.isfinite(numbers).all() for numbers in (means, values, terms)):
+        raise InputError("a parameter cannot be computed with")
+
+
+def read_posterior(file: h5py.File, plain: Mixture) -> Mixture:
+    """Return the posterior that a file has with these means and covariances; else these."""
+    if find(file, "prior") is None:
+        return plain
+    numbers = read_elements(
+        file,
+        {
+            "@weight_concentration_prior_type": Choice(WEIGHT_PRIORS),
+            "prior": Array("f", (2,), positive=True),
+        },
+    )
+    shape = ("width",) if plain.is_diagonal else ("width", "width")
+    schema: Elements = {
+        "counts": Array("f", ("components",), least=0),
+        "seen": Array("f", ("components",), least=0),
+        "degrees_of_freedom_prior": Array("f", (1,), positive=True),
+        "mean_prior": Array("f", ("width",)),
+        "covariance_prior": Array("f", shape),
+    }
+    hubs = []
+    sizes = wishart_sizes(plain.blocks, plain.covariance_type)
+    for b, width in enumerate(plain.blocks.widths.tolist()):
+        group = find(file, f"hubs/{b}/posterior")
+        if group is None:
+            raise InputError(f"hub {b} has no posterior")
+        hubs.append(read_elements(group, schema, components=plain.n_components, width=width))
+        if hubs[-1]["degrees_of_freedom_prior"][0] <= sizes[b] - 1:
+            raise InputError(f"hub {b} has fewer degrees of freedom than features")
+    counts, seen = (np.stack([hub[name] for hub in hubs]) for name in ("counts", "seen"))
+    counts = counts[: len(plain.weights)]
+    if not (counts.sum(axis=1) > 0).all():
+        raise InputError("no component has rows")
+    covariances = [hub["covariance_prior"].ravel() for hub in hubs]
+    flat = np.concatenate([np.empty(0), *covariances])
+    prior = Prior(
+        numbers["weight_concentration_prior_type"],
+        float(numbers["prior"][0]),
+        float(numbers["prior"][1]),
+        np.concatenate([hub["degrees_of_freedom_prior"] for hub in hubs]),
+        np.concatenate([hub["mean_prior"] for hub in hubs]),
+        flat[None] if plain.is_diagonal else flat,
+    )
+    return VariationalMixture.of(plain, counts, seen, prior)
 
 
 def match_features(model: Model, names: Sequence[str], *, ordered: bool = True) -> list[int] | None:
