@@ -78,11 +78,6 @@ def simulate(model: SaemModel, theta: Vector, n_sims: int, seed: int) -> Vector:
     return model.draw_values(z, theta, streams.at(SIMULATED, 1), at)
 
 
-@finite
-def _simulated(predictor: Predictor, model: SaemModel, n_sims: int) -> Vector:
-    return simulate(model, predictor.saved.theta, n_sims, predictor.seed)
-
-
 def residuals_of(predictor: Predictor, individuals: Individuals) -> RowResiduals:
     """Return predictions and residuals of individuals' rows, of the fit or others.
 
@@ -93,7 +88,7 @@ def residuals_of(predictor: Predictor, individuals: Individuals) -> RowResiduals
     for some in in_batches(individuals, len(predictor.saved.latents), predictor.n_draws):
         model = predictor.model.of(some).about(theta)
         fitted, typical, own = _predicted(predictor, model)
-        drawn = _simulated(predictor, model, predictor.n_draws)
+        drawn = finite(simulate)(model, predictor.saved.theta, predictor.n_draws, predictor.seed)
         chances = Streams.of(some.names, predictor.seed).at(SIMULATED, 2).of_rows(1, some.first)[0]
         among, npde = _prediction_errors(some, drawn, chances)
         found.append((typical, fitted, model.weighted_residuals(own[None], theta)[0], among, npde))
@@ -156,7 +151,7 @@ def visual_checks(
         check_int("n_bins", n_bins, least=1, most=1000)
     check_memory(8 * n_sims * individuals.n_rows, "the simulated measurements")
     parts = [
-        _simulated(predictor, predictor.model.of(some), n_sims)
+        finite(simulate)(predictor.model.of(some), predictor.saved.theta, n_sims, predictor.seed)
         for some in in_batches(individuals, len(predictor.saved.latents), n_sims)
     ]
     drawn = np.concatenate(parts, axis=1)

@@ -161,11 +161,6 @@ class FittedModel:
         self._maker = maker
 
     @property
-    def _has_curves(self) -> bool:
-        """Whether the model was given by name and has curves."""
-        return has_curves(self.saved.model, self.saved.model_options)
-
-    @property
     def reads(self) -> list[str]:
         """Covariates that a model by name reads."""
         options = self.saved.model_options
@@ -194,7 +189,7 @@ class FittedModel:
                         "dataclasses.replace(fit, own_curve='FILE.py:NAME'))"
                     )
                 options["curve"] = self.saved.own_curve
-            if self._has_curves:  # from rows it would be found by their fit
+            if has_curves(saved.model, saved.model_options):  # else found by these rows' fit
                 options["shift"] = 0.0
             try:
                 model = make_model(saved.model, individuals, **options)
@@ -220,7 +215,7 @@ class FittedModel:
     def form(self) -> SaemModel:
         """Some model of the fitted kind, whose individuals do not matter."""
         saved = self.saved
-        if saved.model in MODELS and not self._has_curves:
+        if saved.model in MODELS and not has_curves(saved.model, saved.model_options):
             raise InputError(
                 f"latents of the model {saved.model} have no curves over time; ask for the "
                 "latents of individuals with rows"

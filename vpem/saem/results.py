@@ -38,6 +38,11 @@ FEWEST = 0.01
 
 OF_GIVEN = ("means", "covariances", "lower", "upper")
 CERTAIN = ("covariance", "freedom", "test_errors")
+OF_PEOPLE = ("names", "covariates", "time_range", "doses")
+OF_FIT = (
+    "model_options", "theta", "standard_errors", "information", "log_likelihood", "acceptance",
+    "trace", "bytes", "n_iter", "converged", "change", "grounds", "corpus",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -383,48 +388,30 @@ def as_saved(fit: SaemFit | SavedSaem) -> SavedSaem:
     """Return what a file would keep of a fit."""
     if isinstance(fit, SavedSaem):
         return fit
-    people, given = fit.people, fit.given
-    q = len(fit.model.latents)  # without values that are drawn with them
+    model, people, given = fit.model, fit.people, fit.given
+    q = len(model.latents)  # without values that are drawn with them
+    facts = {"data": model.individuals.source, "n_individuals": people.n_individuals}
+    kept: dict[str, Any] = {name: getattr(fit, name) for name in OF_FIT}
+    kept |= {name: getattr(people, name) for name in OF_PEOPLE}
+    if not model.wide:
+        kept |= {name: getattr(fit.certain, name) for name in CERTAIN}
     return SavedSaem(
-        fit.model_name,
-        type(fit.model).__name__,
-        fit.model_options,
-        fit.model.parameters if fit.model.wide else tuple(fit.model.parameters),
-        tuple(fit.model.latents),
-        fit.model.discrete,
-        fit.theta,
-        fit.standard_errors,
-        fit.information,
-        fit.log_likelihood,
-        people.names,
-        given.means[:, :q],
-        given.covariances[:, :q, :q],
-        given.lower[:, :q],
-        given.upper[:, :q],
-        given.level,
-        given.shrinkage[:q],
-        given.n_draws,
-        fit.acceptance,
-        fit.trace,
-        fit.bytes,
-        fit.n_iter,
-        fit.converged,
-        fit.change,
-        people.covariates,
-        people.time_range,
-        {
-            "data": fit.model.individuals.source,
-            "n_individuals": people.n_individuals,
-            "n_rows": people.n_rows,
-            **fit.settings,
-            **fit.network,
-        },
-        fit.ledger.summary(),
-        current_versions(),
-        fit.grounds,
-        fit.model.individuals.words or (),
-        fit.corpus,
-        people.doses,
-        str(fit.model_options.get("curve") or ""),
-        *(None if fit.model.wide else getattr(fit.certain, name) for name in CERTAIN),
+        model=fit.model_name,
+        model_class=type(model).__name__,
+        parameters=model.parameters if model.wide else tuple(model.parameters),
+        latents=tuple(model.latents),
+        discrete=model.discrete,
+        means=given.means[:, :q],
+        covariances=given.covariances[:, :q, :q],
+        lower=given.lower[:, :q],
+        upper=given.upper[:, :q],
+        level=given.level,
+        shrinkage=given.shrinkage[:q],
+        n_draws=given.n_draws,
+        settings={**facts, "n_rows": people.n_rows, **fit.settings, **fit.network},
+        communication=fit.ledger.summary(),
+        versions=current_versions(),
+        words=model.individuals.words or (),
+        own_curve=str(fit.model_options.get("curve") or ""),
+        **kept,
     )

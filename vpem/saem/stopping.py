@@ -108,10 +108,7 @@ class Watch:
 
     def state(self) -> State:
         """Return what was seen at the last look, to go on from."""
-        return {
-            "since": self._since, "complete": self._complete, "hidden": self._hidden,
-            "least": self._least, "times": self._times,
-        }  # fmt: skip
+        return {name: getattr(self, f"_{name}") for name in self.schema()}
 
     def schema(self) -> Schema:
         p = len(self.model.parameters)
@@ -124,9 +121,8 @@ class Watch:
         }  # fmt: skip
 
     def restore(self, state: State) -> None:
-        self._since, self._complete, self._hidden, self._least, self._times = (
-            state[name] for name in ("since", "complete", "hidden", "least", "times")
-        )
+        for name, value in state.items():
+            setattr(self, f"_{name}", value)
 
     def _judge(self, run: SaemRun, since: int) -> bool:
         """Note how far parameters have to go by the last half of the iterations since burn-in."""

@@ -48,8 +48,6 @@ CHANCE = 2.0
 CONSTANT = 0.9
 """Steps that fall below this part in a window still make noise smaller."""
 
-FIELDS = ("length", "quarter", "count", "epochs", "step", "sums")
-
 WHOLE_STEPS = 1000
 """Whole steps of EM, of length 1, that the default of ``max_iter`` is worth."""
 
@@ -163,7 +161,7 @@ class Drift:
 
     def state(self) -> State:
         """Return what has been seen of the window."""
-        return {name: getattr(self, name) for name in FIELDS}
+        return {name: getattr(self, name) for name in self.schema()}
 
     def schema(self) -> Schema:
         return {

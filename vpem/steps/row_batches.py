@@ -257,16 +257,13 @@ class _Passes:
                 break
         return found
 
-    def _mixture_of(self, at: int) -> int:
-        return 0 if len(self.run.mixtures) == 1 else at
-
     def _look(self, at: int, number: int, rate: float | None) -> None:
-        own = self._mixture_of(at)
+        own = 0 if len(self.run.mixtures) == 1 else at
         self.workers[at].look(number, self.run.mixtures[own], self.factors[own], rate)
 
     def _add_up(self) -> None:
         for at, worker in enumerate(self.workers):
-            worker.add_up(self.run.mixtures[self._mixture_of(at)].means)
+            worker.add_up(self.run.mixtures[0 if len(self.run.mixtures) == 1 else at].means)
 
     def _sums(self) -> NDArray[np.float64] | None:
         """Sum what all workers have, and take the M-steps; None if the network is disconnected."""

@@ -5,7 +5,7 @@ Components that collapse are found, and put at rows by all agents alike (`Reinit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
@@ -520,9 +520,9 @@ class Reinitialiser:
             return {int(k): (None, str(reasons[k])) for k in np.flatnonzero(failed | few)}
         events: list[tuple[int, str, int]] = []
         for made, count in zip(factors, counts, strict=True):
-            for copy, hub in _true_in(made.failed):
+            for copy, hub in zip(*made.failed.nonzero(), strict=True):
                 events.append((int(copy), "covariance", self.hubs[hub]))
-            for root, component in _true_in(self._few(count)):
+            for root, component in zip(*self._few(count).nonzero(), strict=True):
                 # An estimate that all share is looked at in one process.
                 if root < len(self.roots):
                     events.append((int(component), "weight", self.roots[root]))
@@ -566,10 +566,6 @@ def least_weight(terms: Terms) -> float:
 def _named(hub: int | None) -> str:
     """Name a hub in a sentence, unless it must not be said which."""
     return "a hub" if hub is None else f"hub {hub}"
-
-
-def _true_in(flags: NDArray[Any]) -> Iterable[tuple[int, int]]:
-    return zip(*flags.nonzero(), strict=True) if flags.any() else ()
 
 
 def _placed(

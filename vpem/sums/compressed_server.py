@@ -214,7 +214,7 @@ class CompressedServerSum(GoesOn, AtServer):
         def send_up(quantizer: Quantizer, count: int) -> float:
             nonlocal total
             total = self._add_up(flat, known.up, quantizer, rng, count)
-            self._deliver(self._delivered[0], quantizer, count)
+            self.traffic.add(self.charge, self._delivered[0] * count * quantizer.message_size, 0)
             return message.largest(self._unsaid(flat, known.up))
 
         def answer(quantizer: Quantizer, count: int) -> float:
@@ -224,7 +224,7 @@ class CompressedServerSum(GoesOn, AtServer):
             )  # fmt: skip
             for _ in range(count):
                 down.send(total)
-            self._deliver(self._delivered[1], quantizer, count)
+            self.traffic.add(self.charge, self._delivered[1] * count * quantizer.message_size, 0)
             return message.largest(total - known.down[: len(total)])
 
         if self.n_rounds is None:
@@ -292,9 +292,6 @@ class CompressedServerSum(GoesOn, AtServer):
         with about(self.holders.engine, "flooding"):
             largest = self.holders.allreduce(np.array(numbers), "max")
         return [float(one) for one in largest]
-
-    def _deliver(self, senders: int, quantizer: Quantizer, count: int) -> None:
-        self.traffic.add(self.charge, senders * count * quantizer.message_size, 0)
 
     @property
     def _delivered(self) -> tuple[int, int]:

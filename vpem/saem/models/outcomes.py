@@ -350,7 +350,21 @@ class Outcomes:
                 f"{individuals.source}: censored of individual {who!r} is {limits[odd[0]]:g}; it "
                 "is 1 where a value is an upper limit, -1 a lower one, and 0 a measurement"
             )
-        self.kinds = _laws(individuals, error)
+        # Names of the laws of the outcomes, of all processes as many.
+        kinds = [error] if isinstance(error, str) else list(error)
+        for one in kinds:
+            check_choice("error", one, LAWS)
+        codes = individuals.covariates.get("outcome")
+        most = 1.0 if codes is None else float(codes.max(initial=0.0)) + 1
+        n = max(int(individuals.largest(np.array([most]))[0]), len(kinds))
+        if len(kinds) == 1:
+            kinds *= n
+        if len(kinds) < n:
+            raise InputError(
+                f"{individuals.source} has {n} outcomes, but error names {len(kinds)} laws; name "
+                "one for all, or one for each"
+            )
+        self.kinds = kinds
         laws = [LAWS[kind] for kind in self.kinds]
         each = [_measured(one, individuals, expanded) for one in _split(individuals, laws)]
         self._each = each
@@ -495,24 +509,6 @@ class Outcomes:
         rows = table[:, 1] if len(self._each) > 1 else np.full(len(exact), counts.rows)
         pairs = zip(exact, table[:, 0].tolist(), rows.tolist(), strict=True)
         return [(one, total, max(n, 0.0)) for one, total, n in pairs]
-
-
-def _laws(individuals: Individuals, error: str | Sequence[str]) -> list[str]:
-    """Names of the laws of the outcomes, of all processes as many."""
-    kinds = [error] if isinstance(error, str) else list(error)
-    for one in kinds:
-        check_choice("error", one, LAWS)
-    codes = individuals.covariates.get("outcome")
-    most = 1.0 if codes is None else float(codes.max(initial=0.0)) + 1
-    n = max(int(individuals.largest(np.array([most]))[0]), len(kinds))
-    if len(kinds) == 1:
-        kinds *= n
-    if len(kinds) < n:
-        raise InputError(
-            f"{individuals.source} has {n} outcomes, but error names {len(kinds)} laws; name one "
-            "for all, or one for each"
-        )
-    return kinds
 
 
 def _measured(one: Outcome, individuals: Individuals, expanded: bool) -> Outcome:
