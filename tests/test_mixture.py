@@ -279,7 +279,7 @@ def test_a_singular_covariance_is_named():
     [
         ({"means": np.zeros((K, 5))}, "means of shape"),
         ({"means": np.zeros((2, 6))}, "means of shape"),
-        ({"weights": np.full((2, K), 1 / K)}, "one set a hub"),
+        ({"weights": np.full((2, K), 1 / K)}, "one set per hub"),
         ({"weights": np.full(K, 1 / K)}, "mixture"),
         ({"covariances": np.zeros(3)}, "must have shape"),
         ({"covariance_type": "fulll"}, "did you mean 'full'"),

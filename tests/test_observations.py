@@ -266,7 +266,7 @@ def holed(rows=(), columns=()):
         (np.ones((0, 3)), "must have a matrix of numbers"),
         ([], "there are no observers"),
         ([np.ones((2, 2)), np.ones((2, 3))], "that of observer 1 is 2 x 3"),
-        ({"a": np.ones((2, 2)), 1: np.ones((2, 2)), "1": np.ones((2, 2))}, "have one name"),
+        ({"a": np.ones((2, 2)), 1: np.ones((2, 2)), "1": np.ones((2, 2))}, "have the same name"),
     ],
 )
 def test_matrices_that_cannot_be_used(given, words):

@@ -106,7 +106,7 @@ def test_counts_of_a_file_must_fit(some, tmp_path, counts):
 @each(
     ("make", "words"),
     [
-        (lambda: from_long([], [], []), "one id a row"),
+        (lambda: from_long([], [], []), "one id per row"),
         (lambda: from_long([1, 2], [1], [1, 2]), "times must be 2 numbers"),
         (lambda: from_long([1, 2], [1, 2], [1, np.nan]), "row 1 of values is nan"),
         (lambda: from_long([1], [1], [1], {"w": [np.inf]}), "infinite"),

@@ -106,7 +106,7 @@ def test_what_cannot_be_integrated_out_says_why():
     data, options = TABLES["bifactor"]
     with pytest.raises(InputError, match="all individuals measured at the same times"):
         fit_saem(data, "bifactor", **options)
-    with pytest.raises(InputError, match="no value of 'b' was measured, which says nothing"):
+    with pytest.raises(InputError, match="no value of 'b' was measured, so that nothing"):
         from_long(["a", "a", "b"], [0, 1, 0], [1.0, 2.0, np.nan], missing=True)
     twice = from_long(["a", "a", "b"], [0, 0, 1], [1.0, 2.0, 3.0])
     with pytest.raises(InputError, match=r"'a' has the time .item. 0, twice"):

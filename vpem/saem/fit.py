@@ -226,7 +226,7 @@ def _among(individuals: Individuals, held: Workers, network: Network | None) -> 
         )
     n_here, weights = individuals.n_individuals, individuals.weights
     if weights is not None and not (weights.shape == (n_here,) and (weights > 0).all()):
-        raise InputError(f"weights must be {n_here} numbers above 0, one an individual")
+        raise InputError(f"weights must be {n_here} numbers above 0, one per individual")
     masked = network is not None and network.agents.masks is not None
     if network is None or not (network.agents.apart or masked):
         if held.n_samples != n_here:
@@ -265,13 +265,13 @@ def _check_masked(
     secure = Setting("secure_sum", True)
     if individuals.weights is not None:
         raise InputError(
-            "weights of individuals tell all what each device counts, which ", secure,
+            "weights of individuals show all devices what each of them counts, which ", secure,
             " is to hide; leave out one of the two",
         )  # fmt: skip
     if settings.missing == "marginalize" and model in INCOMPLETE:
         raise InputError(
-            Setting("missing", "marginalize"), f" has devices tell all which items of a {model} "
-            "they have, which ", secure, " is to hide; leave out one of the two",
+            Setting("missing", "marginalize"), " shows all devices which items of a "
+            f"{model} each of them has, which ", secure, " is to hide; leave out one of the two",
         )  # fmt: skip
 
 
@@ -403,7 +403,7 @@ def _sampler(
         gradient_codec = parse_codec(gradient_codec)
     more = {} if gradient_codec is None else {"codec": gradient_codec}
     if not isinstance(sampler, str) and (options or more):
-        raise InputError("a sampler that is made has its options; give a name, or no options")
+        raise InputError("a sampler object has its own options; give a name, or no options")
     chosen = sampler_of(sampler, **options, **more)
     if model.discrete and chosen.name != "exact":
         raise InputError(

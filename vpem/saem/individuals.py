@@ -416,13 +416,13 @@ def from_long(
     """
     labels = as_array("the ids", ids)
     if labels.ndim != 1 or not len(labels):
-        raise InputError(f"{source} must have one id a row, got an array of shape {labels.shape}")
+        raise InputError(f"{source} must have one id per row, got an array of shape {labels.shape}")
     columns = {}
     for name, column in (("times", times), ("values", values), *(covariates or {}).items()):
         array = as_array(f"the {name}", column)
         if array.dtype.kind not in "iufb" or array.shape != labels.shape:
             raise InputError(
-                f"{source}: {name} must be {len(labels)} numbers, one a row, got shape "
+                f"{source}: {name} must be {len(labels)} numbers, one per row, got shape "
                 f"{array.shape} of type {array.dtype}"
             )
         columns[name] = array.astype(np.float64)
@@ -517,7 +517,7 @@ def gather(
         raise InputError(
             f"{source}: the count of {words[int(places[one])]!r} in document "
             f"{names[int(documents[one])]!r} is {counts[one]:g}; counts are whole numbers from 0: "
-            "give how often words come, no shares or weights"
+            "give how often words occur, not shares or weights"
         )
     there = counts > 0
     width = max(len(words), 1)
@@ -545,7 +545,7 @@ def _measured(
     if lacking:
         raise InputError(
             f"{source}: no value of {shorten([repr(name) for name in lacking])} was measured, "
-            "which says nothing of any parameter; leave such individuals out"
+            "so that nothing can be learnt from it; leave such individuals out"
         )
     return labels[there], {name: values[there] for name, values in columns.items()}
 
@@ -572,7 +572,7 @@ def share_words(parts: Sequence[Individuals]) -> list[Individuals]:
         return list(parts)
     if len(have) < len(parts):
         some = next(one.source for one in parts if one.words is None)
-        raise InputError(f"{some} has no words, but others are documents; give documents alone")
+        raise InputError(f"{some} has no words, but others are documents; give documents only")
     words = join_words(have)
     return [in_words(one, words)[0] for one in parts]
 

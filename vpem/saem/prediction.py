@@ -95,7 +95,9 @@ def check_law(model: SaemModel, theta: Vector) -> None:
     """Refuse parameters from a file that are no law."""
     if model.wide:
         if not (theta > 0).all():
-            raise InputError("the fit's estimates are no law: they must be positive probabilities")
+            raise InputError(
+                "the fit's estimates define no law: they must be positive probabilities"
+            )
         return
     for name, value in zip(model.parameters, theta.tolist(), strict=True):
         if name.startswith(POSITIVE) and not value > 0:
@@ -109,7 +111,7 @@ def check_law(model: SaemModel, theta: Vector) -> None:
     except np.linalg.LinAlgError:
         least = 0.0
     if not least > 0:
-        raise InputError("the fit's estimates are no law: a covariance is not positive definite")
+        raise InputError("the fit's estimates define no law: a covariance is not positive definite")
 
 
 def in_batches(at: Individuals, width: int, n_draws: int) -> Iterator[Individuals]:

@@ -197,7 +197,7 @@ def run_saem(
     if server.codec is not None and not run.holds:
         warnings.warn(
             not_converged(
-                f"after {run.n_iter} iterations the server's statistics are of no latents, and "
+                f"after {run.n_iter} iterations no latents have the server's statistics, and "
                 f"variances are as good as zero: {server.codec.name} is too coarse with feedback "
                 f"{server.feedback}; take feedback memory or error, or a finer codec"
             ),
@@ -549,7 +549,7 @@ def _check(
     if average == "models" and isinstance(server, SaemNeighbours):
         raise InputError(
             Setting("average", "models"), " needs weights that are not negative, or covariances "
-            "would not be any, and rounds between neighbours have some that are; average "
+            "would be invalid, and rounds between neighbours have negative weights; average "
             "statistics, or take ", Setting("sum", "tree"),
         )  # fmt: skip
     if average == "models" and (server.codec is not None or server.feedback != "none"):

@@ -72,7 +72,7 @@ def completion(predictor: Predictor, documents: Individuals) -> Completion:
     """Tell how well the topics of a fit complete documents, halved by the predictor's seed."""
     if not is_wide(predictor.saved):
         raise InputError(
-            f"the model {predictor.saved.model} has no topics by which documents are completed; "
+            f"the model {predictor.saved.model} has no topics to complete documents by; "
             "ask for the log-likelihood"
         )
     model = predictor.model.of(in_words_of(predictor.saved, documents))

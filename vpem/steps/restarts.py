@@ -217,9 +217,9 @@ class Restarts(_Saving, Generic[R]):
         before = saved["max_iter"]
         if self._ran_out and before != self.max_iter:
             raise InputError(
-                f"a restart that is over ran out of its {before} iterations, so that ",
+                f"a finished restart ran out of its {before} iterations, so that ",
                 Setting("max_iter"),
-                f" cannot be {self.max_iter} for those to come; leave it as it was",
+                f" cannot be {self.max_iter} for the next ones; leave it as it was",
             )
 
     def outcome(self, began: float) -> State:

@@ -267,7 +267,8 @@ def _masked(joined: Network) -> Network:
         raise InputError(
             Setting("secure_sum"),
             f" needs at least {FEWEST} parties that hold something, got {n_parties}: of two each "
-            "subtracts its own term from the sum and has the other's; leave it out, or find others",
+            "could subtract its own term from the sum and learn the other's; leave it out, or find "
+            "more parties",
         )
     masks = agree(joined.agents, joined.graph.names or ())
     agents = Placement(joined.agents.engine, joined.agents.ranks, masks)
@@ -391,8 +392,8 @@ def connect_workers(graph: Graph, settings: SumSettings | None = None, **changes
     how = SumSettings.of(settings, **changes)
     if how.hops:
         raise InputError(
-            Setting("hops"), " is how far features travel, but workers show no other their rows; "
-            "leave it out",
+            Setting("hops"), " is how far features travel, but workers do not show their rows to "
+            "others; leave it out",
         )  # fmt: skip
     return connect(graph, contiguous(graph.n_agents, graph.n_agents), how)
 

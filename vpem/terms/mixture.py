@@ -163,7 +163,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
             )
         if len(self.weights) not in (1, self.blocks.n_blocks):
             raise InputError(
-                f"mixing weights must be shared or one set a hub ({self.blocks.n_blocks}), "
+                f"mixing weights must be shared or one set per hub ({self.blocks.n_blocks}), "
                 f"got {len(self.weights)} sets"
             )
         expected = covariance_shape(self.blocks, self.covariance_type, self.n_components)

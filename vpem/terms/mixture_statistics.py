@@ -326,7 +326,7 @@ class StatisticMap:
         if not (self._own_variances > 0).all():
             raise NumericalError(
                 f"feature {int(np.argmin(self._own_variances))} is constant, so that its variance "
-                "is none; try a larger ",
+                "is 0; try a larger ",
                 Setting("reg_covar"),
             )
         matrix = self.second + np.diag(reg_covar)

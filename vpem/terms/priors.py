@@ -150,8 +150,8 @@ def check_prior(kind: str, weight: float, freedom: Any, sizes: NDArray[np.intp])
     if not weight > 1:
         raise InputError(
             Setting("weight_concentration_prior_type", kind), " counts what rows weigh against a "
-            f"prior that is worth whole rows, but all together weigh {weight:g}; multiply their "
-            "weights, or leave it out",
+            f"prior that is worth whole rows, but all rows together weigh {weight:g}; multiply "
+            "their weights, or leave it out",
         )  # fmt: skip
     few = np.flatnonzero(freedom <= sizes - 1)
     if len(few):

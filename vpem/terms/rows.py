@@ -251,7 +251,7 @@ def check_missing(X: Matrix, feature_names: Sequence[str] | None = None) -> bool
         found = found or bool(np.isnan(part).any())
     if found and hasattr(X, "runs"):
         raise InputError(
-            "the data miss values, and which ones is kept in memory, but they are read from disk; "
+            "which values are missing is kept in memory, but these data are read from disk; "
             "raise the memory limit, or fill in or remove such rows first"
         )
     return found
@@ -277,7 +277,7 @@ def check_values(X: Matrix) -> None:
 def blank_row(row: int) -> InputError:
     """Return the error of a row without any value, which no centre is nearest to."""
     return InputError(
-        f"row {row} has no value at all, so that it is as near to every centre; leave such rows out"
+        f"row {row} has no value at all, and is equally near to all centres; leave such rows out"
     )
 
 

@@ -140,7 +140,8 @@ class Scaling:
                 warnings.warn(
                     VpemWarning(
                         f"standard deviations of features in one hub differ {apart:,.0f}-fold, and "
-                        "a spherical covariance takes all for one: the largest decides; try ",
+                        "a spherical covariance has one variance for all: the largest decides; "
+                        "try ",
                         Setting("scale", "standard"),
                     ),
                     stacklevel=2,

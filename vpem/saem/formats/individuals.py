@@ -293,12 +293,12 @@ def _read_hdf5(
         values = read_array(file, "values", shape=times.shape)
         # Counts of any size would be summed to nonsense.
         if not names or counts.min() < 1 or counts.max() > len(times):
-            raise FileError(f"{source}: counts must be the rows of each individual, at least one")
+            raise FileError(f"{source}: counts must be the numbers of rows of individuals, from 1")
         if int(counts.astype(object).sum()) != len(times):
             raise FileError(f"{source}: counts must add up to its {len(times)} rows")
         group = find(file, "covariates")
         if group is not None and not is_group(group):
-            raise FileError(f"{source}: covariates must be a group with a member a covariate")
+            raise FileError(f"{source}: covariates must be a group with one member per covariate")
         have = [] if group is None else sorted(list_members(group, MOST_COLUMNS))
         chosen = have
         if covariates is not None:
@@ -468,7 +468,7 @@ def read_corpus(
             raise InputError(f"{path} is a table, in which there is no dataset {dataset!r}")
         return _read_csv(path, dict(columns or {}))
     if columns:
-        raise InputError(f"{path} is no CSV table, so that its columns have no names to choose")
+        raise InputError(f"names of columns are for CSV tables, which {path} is not")
     with open_read(path) as file:
         if dataset is not None or read_attribute(file, "encoding-type") != ENCODING:
             return _read_corpus_hdf5(file, os.fspath(path), dataset or "X")

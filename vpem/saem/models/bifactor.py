@@ -52,8 +52,8 @@ class BifactorModel(SaemModel):
             if len(few):
                 who = shorten([repr(individuals.names[one]) for one in few])
                 raise InputError(
-                    f"{individuals.source}: the model needs at least 2 observations an individual, "
-                    f"but {who} {'has' if len(few) == 1 else 'have'} fewer (the first "
+                    f"{individuals.source}: the model needs at least 2 observations per "
+                    f"individual, but {who} {'has' if len(few) == 1 else 'have'} fewer (the first "
                     f"{individuals.counts[few[0]]}); leave such individuals out"
                 )
         self.individuals = individuals

@@ -127,7 +127,7 @@ class LdaModel(SaemModel):
             raise InputError(
                 f"{data.source}: a word comes {data.values[most]:.0f} times in document "
                 f"{data.names[data.individual_of[most]]!r}, more than {MOST_COUNT}, and a topic is "
-                "drawn for each; count in larger units, or part the document"
+                "drawn for each; count in larger units, or split the document"
             )
 
     def _vocabulary(self, n_words: int | None) -> int:

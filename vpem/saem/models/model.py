@@ -157,7 +157,7 @@ def known_scale(values: Vector, scale: float, source: str) -> None:
     """Check that there is a scale of a model's values, which fits need."""
     if not (np.isfinite(scale) and scale > 0):
         raise InputError(
-            f"{source}: all values are {values[0]:g}, of which a model says nothing; take other "
+            f"{source}: all values are {values[0]:g}, which leaves nothing to model; take other "
             "values"
         )
 
@@ -370,7 +370,7 @@ class SaemModel(ABC):
     def population(self, theta: Vector) -> tuple[Vector, Vector]:
         """Mean (q,) and covariance (q, q) of the latents of individuals without rows, if normal."""
         raise InputError(
-            f"{type(self).__name__} does not tell the law of its latents over the population; give "
+            f"{type(self).__name__} does not give the law of its latents over the population; give "
             "it the method population"
         )
 
@@ -406,7 +406,7 @@ class SaemModel(ABC):
         curve; of a count the root of its mean. 0 where a measurement is certain.
         """
         raise InputError(
-            f"{type(self).__name__} does not tell how measurements scatter about its curves; give "
+            f"{type(self).__name__} does not say how measurements scatter about its curves; give "
             "it the method row_sds"
         )
 
@@ -451,11 +451,11 @@ class SaemModel(ABC):
 
     def perplexity(self, theta: Vector) -> float:
         """Perplexity of what all individuals have, by `marginal`."""
-        raise InputError(f"{type(self).__name__} has no words, of which there is a perplexity")
+        raise InputError(f"{type(self).__name__} has no words, and so no perplexity")
 
     def completion(self, theta: Vector, seed: int) -> tuple[Vector, Vector]:
         """Log-likelihood of a half of each individual's words given the other, and words, (n,)."""
-        raise InputError(f"{type(self).__name__} has no words, which are completed")
+        raise InputError(f"{type(self).__name__} has no words, and so no documents to complete")
 
     def canonical(self, theta: Vector, z: Vector) -> tuple[Vector, Vector]:
         """Return parameters and latents that mean the same, in the form to be reported."""

@@ -224,7 +224,7 @@ class BernoulliRows(RowLaw):
 
     def check(self, rows: OutcomeRows, individuals: Individuals, here: NDArray[np.intp]) -> None:
         """Refuse other values than 0 and 1."""
-        _refuse(np.isin(rows.values, (0.0, 1.0)), "0 or 1, which yes or no", individuals, here)
+        _refuse(np.isin(rows.values, (0.0, 1.0)), "0 (no) or 1 (yes)", individuals, here)
 
     def log_density(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Vector:
         """Logarithm of the probability."""
@@ -255,7 +255,7 @@ class PoissonRows(RowLaw):
     def check(self, rows: OutcomeRows, individuals: Individuals, here: NDArray[np.intp]) -> None:
         """Refuse what is no count."""
         fine = (rows.values >= 0) & (rows.values == np.floor(rows.values))
-        _refuse(fine, "a whole number from 0 on, which a count", individuals, here)
+        _refuse(fine, "counts, whole numbers from 0 on", individuals, here)
 
     def log_density(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Vector:
         """Logarithm of the probability."""
@@ -294,7 +294,8 @@ def _refuse(
         who = individuals.names[individuals.individual_of[row]]
         raise InputError(
             f"{individuals.source}: individual {who!r} has the value "
-            f"{individuals.values[row]:g}, but this outcome is {what} is; take another error"
+            f"{individuals.values[row]:g}, but values of this outcome must be {what}; take another "
+            "error"
         )
 
 

@@ -131,7 +131,7 @@ def effects_of(texts: Sequence[str], parameters: Sequence[str]) -> tuple[Effect,
             )
         effect = Effect(check_choice("parameter of an effect", parameter, parameters), covariate)
         if effect in effects:
-            raise InputError(f"the effect {text!r} is there twice; give it once")
+            raise InputError(f"the effect {text!r} is given twice; give it once")
         effects.append(effect)
     return tuple(effects)
 

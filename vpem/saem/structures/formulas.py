@@ -266,7 +266,7 @@ class Compartments(Structure):
             known = ", or ".join(",".join(one) for one in CORES)
             raise InputError(
                 f"parameters of compartments must be {known}, with ka before them if doses are "
-                f"absorbed, and tlag last if that begins late; got {','.join(self.names)!r}"
+                f"absorbed, and tlag last if absorption is delayed; got {','.join(self.names)!r}"
             )
         self.core = core
         self.scales = ("log",) * len(self.names)
@@ -399,7 +399,7 @@ def structure_of(name: str, scales: Mapping[str, str] | None = None) -> Structur
             )
         return Formula(name, scales)
     if scales:
-        raise InputError(f"{name} says the scales of its parameters itself; leave them out here")
+        raise InputError(f"{name} has scales of its own for its parameters; leave them out")
     file, _, word = name.rpartition(":")
     path = Path(file)
     if not path.is_file():

@@ -70,7 +70,9 @@ class Kinds(Shown, facts="{summary}"):
             )
         for feature, names in self.levels.items():
             if not 0 <= feature < len(counts) or counts[feature] not in (0, len(names)):
-                raise InputError(f"feature {feature} has not the {len(names)} levels named for it")
+                raise InputError(
+                    f"feature {feature} does not have the {len(names)} levels named for it"
+                )
             counts[feature] = len(names)
         for feature, (family, count) in enumerate(zip(self.families, counts, strict=True)):
             if family not in FAMILY_NAMES:

@@ -32,7 +32,7 @@ def from_matrices(
     if isinstance(matrices, Mapping):
         named = {str(name): matrix for name, matrix in matrices.items()}
         if len(named) < len(matrices):
-            raise InputError(f"{source}: two observers have one name; their names must differ")
+            raise InputError(f"{source}: two observers have the same name; their names must differ")
     elif isinstance(matrices, list | tuple):
         named = {f"observer {number}": matrix for number, matrix in enumerate(matrices)}
     else:
