@@ -88,6 +88,7 @@ SIDE_BY_SIDE = 2048
 """Numbers of narrow rows that are reduced as those of one row."""
 
 Floats = NDArray[np.floating]
+Vector = NDArray[np.float64]
 """Real numbers in the precision of the data, float32 or float64."""
 
 Extremes = tuple[NDArray[np.float64], NDArray[np.float64]]

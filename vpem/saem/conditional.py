@@ -15,11 +15,11 @@ import numpy as np
 from scipy.linalg import null_space
 from scipy.special import chdtri, gammaln, ndtri
 
-from vpem.checks import check_int, check_memory, check_number
+from vpem.checks import Vector, check_int, check_memory, check_number
 from vpem.errors import InputError, NumericalError
 from vpem.saem.individuals import Individuals, Streams
 from vpem.saem.models.linear import Integrated
-from vpem.saem.models.model import LOG_2_PI, Counts, SaemModel, Vector
+from vpem.saem.models.model import LOG_2_PI, Counts, SaemModel
 from vpem.saem.samplers import Chains, Sampler
 
 FAINT = 0.05

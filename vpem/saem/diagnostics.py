@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from vpem.checks import check_int, check_memory
+from vpem.checks import Vector, check_int, check_memory
 from vpem.saem.individuals import Individuals, Streams
-from vpem.saem.models.model import SaemModel, Vector
+from vpem.saem.models.model import SaemModel
 from vpem.saem.prediction import Predictor, finite, in_batches
 
 SIMULATED = 1 << 32
@@ -133,11 +133,7 @@ def _prediction_errors(at: Individuals, drawn: Vector, chances: Vector) -> tuple
 
 
 def visual_checks(
-    predictor: Predictor,
-    individuals: Individuals,
-    *,
-    n_sims: int = 500,
-    n_bins: int | None = None,
+    predictor: Predictor, individuals: Individuals, *, n_sims: int = 500, n_bins: int | None = None
 ) -> list[Check]:
     """Hold percentiles of measurements, by time, against simulated ones; a check an outcome.
 

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Vector
 from vpem.errors import InputError, MissingColumnError, check_choice, did_you_mean, shorten
 
 if TYPE_CHECKING:
     from vpem.saem.individuals import Individuals
-
-
-Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import expit, ndtr, ndtri, stdtr, stdtrit
 
+from vpem.checks import Vector
 from vpem.errors import shorten
 from vpem.network.schema import Report
 from vpem.saem.conditional import covariance_of
-from vpem.saem.models.model import POSITIVE, Vector, triangle_names
+from vpem.saem.models.model import POSITIVE, triangle_names
 from vpem.saem.results import SavedSaem
 from vpem.saem.topics import is_wide
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from vpem.checks import Vector
 from vpem.errors import InputError, Setting, not_converged
 from vpem.files.checkpoints import checksum, network_facts, start_facts
 from vpem.idle import refusal
@@ -31,7 +32,6 @@ from vpem.saem.models.model import (
     INCOMPLETE,
     OWN,
     SaemModel,
-    Vector,
     all_options,
     make_model,
     seeded,

@@ -19,14 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from vpem.checks import as_array
+from vpem.checks import Vector, as_array
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, did_you_mean, shorten
 from vpem.files.observations import sort_names
 from vpem.records import Shown
 from vpem.saem.doses import Doses
 
-Vector = NDArray[np.float64]
 Keys = NDArray[np.uint64]
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -659,7 +658,7 @@ class Stream:
         index = np.arange(1, n_chains * width + 1, dtype=np.uint64).reshape(n_chains, 1, width)
         return _stir(_stir(self.keys)[None, :, None] + index * GOLDEN)
 
-    def uniforms(self, n_chains: int, width: int) -> NDArray[np.float64]:
+    def uniforms(self, n_chains: int, width: int) -> Vector:
         """Uniform numbers inside (0, 1), (chains, n, width)."""
         return _between(self.words(n_chains, width))
 
@@ -671,12 +670,12 @@ class Stream:
         found: NDArray[np.bool_] = words >> np.uint64(63) > 0
         return found
 
-    def normals(self, n_chains: int, width: int) -> NDArray[np.float64]:
+    def normals(self, n_chains: int, width: int) -> Vector:
         """Standard normal numbers, (chains, n, width)."""
-        found: NDArray[np.float64] = ndtri(self.uniforms(n_chains, width))
+        found: Vector = ndtri(self.uniforms(n_chains, width))
         return found
 
-    def of_rows(self, n_chains: int, first: NDArray[np.intp]) -> NDArray[np.float64]:
+    def of_rows(self, n_chains: int, first: NDArray[np.intp]) -> Vector:
         """Return uniform numbers (chains, N) inside (0, 1), one a row of the individuals.
 
         What a row has depends on its place among those of its individual only: ``first`` (n + 1,).
@@ -695,7 +694,7 @@ def _stir(words: Keys) -> Keys:
     return words ^ (words >> np.uint64(31))
 
 
-def _between(words: Keys) -> NDArray[np.float64]:
+def _between(words: Keys) -> Vector:
     """Uniform numbers inside (0, 1) of random bits."""
-    found: NDArray[np.float64] = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    found: Vector = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     return found

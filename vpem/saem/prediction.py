@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import as_array, check_int, check_number
+from vpem.checks import Vector, as_array, check_int, check_number
 from vpem.errors import InputError
 from vpem.saem.conditional import Conditional, LogLikelihood, importance_log_likelihood
 from vpem.saem.individuals import Individuals, Streams
@@ -25,7 +25,6 @@ from vpem.saem.models.model import (
     OWN,
     POSITIVE,
     SaemModel,
-    Vector,
     has_curves,
     make_model,
     model_class,
@@ -122,10 +121,7 @@ def in_batches(at: Individuals, width: int, n_draws: int) -> Iterator[Individual
 
 
 def at_times(
-    names: Sequence[str],
-    times: ArrayLike,
-    covariates: Mapping[str, Vector],
-    source: str,
+    names: Sequence[str], times: ArrayLike, covariates: Mapping[str, Vector], source: str
 ) -> Individuals:
     """Individuals at the same times (T,), with constant covariates (n,), and no values."""
     grid = as_array("the times", times)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import check_int
+from vpem.checks import Vector, check_int
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, VpemWarning, did_you_mean
@@ -26,7 +26,7 @@ from vpem.records import Shown
 from vpem.saem.conditional import Certainty, Conditional, LogLikelihood
 from vpem.saem.doses import Doses
 from vpem.saem.individuals import Individuals
-from vpem.saem.models.model import SaemModel, Vector
+from vpem.saem.models.model import SaemModel
 from vpem.saem.saem import SaemRun
 from vpem.sums.connect import Network
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import check_int, check_memory
+from vpem.checks import Vector, check_int, check_memory
 from vpem.engines.placement import Placement
 from vpem.errors import (
     InputError,
@@ -42,7 +42,7 @@ from vpem.network.schema import (
     check,
 )
 from vpem.saem.individuals import Streams
-from vpem.saem.models.model import Counts, SaemModel, Vector, begin_model, check_model
+from vpem.saem.models.model import Counts, SaemModel, begin_model, check_model
 from vpem.saem.samplers import Chains, Sampler
 from vpem.saem.server import SaemNeighbours, SaemServer, Units
 from vpem.saem.stopping import PerplexityWatch, Watch
@@ -535,10 +535,7 @@ class Devices:
 
 
 def _check(
-    model: SaemModel,
-    devices: Workers,
-    server: SaemServer | SaemNeighbours,
-    average: str,
+    model: SaemModel, devices: Workers, server: SaemServer | SaemNeighbours, average: str
 ) -> None:
     n = model.individuals.number[0]
     if devices.n_samples != n:

@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 from vpem._core.langevin import langevin
 from vpem._core.proposals import propose as by_kernel
 from vpem._core.threads import thread_count
-from vpem.checks import check_int, check_number
+from vpem.checks import Vector, check_int, check_number
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.network.codecs import Codec, Dither
 from vpem.network.schema import Array, Report, Schema, State
 from vpem.saem.individuals import Keys, Stream, Streams
-from vpem.saem.models.model import SaemModel, Vector, quadratic
+from vpem.saem.models.model import SaemModel, quadratic
 
 NUDGE = 1e-4
 """Relative step of the differences that give curvatures."""

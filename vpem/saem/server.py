@@ -11,13 +11,13 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Vector
 from vpem.errors import InputError, Setting, check_choice
 from vpem.network.codecs import Codec
 from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import grow_tree
 from vpem.network.schema import Array, Schema, State
-from vpem.saem.models.model import Vector
 from vpem.settings import FEEDBACKS
 from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, add_vectors, at_server

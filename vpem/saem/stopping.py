@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.linalg import null_space
 
+from vpem.checks import Vector
 from vpem.network.schema import COUNT, Array, Maybe, Number, Schema, State
 from vpem.saem.conditional import complete_and_hidden, least_share, sample_conditional
 from vpem.saem.individuals import Streams
-from vpem.saem.models.model import SaemModel, Vector
+from vpem.saem.models.model import SaemModel
 from vpem.saem.samplers import Sampler
 from vpem.saem.server import SaemNeighbours, SaemServer
 
@@ -110,7 +111,7 @@ class Watch:
         """Return what was seen at the last look, to go on from."""
         return {name: getattr(self, f"_{name}") for name in self.schema()}
 
-    def schema(self) -> Schema:
+    def schema(self) -> dict[str, Schema]:
         p = len(self.model.parameters)
         table = Array("f8", ((0, p), (0, p)), nan=True, inf=True)
         q = len(self.model.latents) + self.model.n_imputed
@@ -226,7 +227,7 @@ class PerplexityWatch:
         """Return what was seen at the last look, to go on from."""
         return {"at": self._at, "last": None if math.isnan(self._last) else self._last}
 
-    def schema(self) -> Schema:
+    def schema(self) -> dict[str, Schema]:
         return {"at": COUNT, "last": Maybe(Number(0))}
 
     def restore(self, state: State) -> None:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Vector
 from vpem.errors import InputError
 from vpem.saem.conditional import Conditional, sample_conditional
 from vpem.saem.individuals import Individuals, Streams, in_words
 from vpem.saem.models.lda import LdaModel
-from vpem.saem.models.model import MODELS, SaemModel, Vector, model_class
+from vpem.saem.models.model import MODELS, SaemModel, model_class
 from vpem.saem.results import TOP, SaemFit, SavedSaem, as_saved, top_words
 from vpem.saem.samplers import Gibbs
 

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem._core.normalise import differences
-from vpem.checks import Floats, read_int
+from vpem.checks import Floats, Vector, read_int
 from vpem.errors import InputError, Setting, brief
 from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Maybe, Number, Schema, State
 from vpem.steps.summing import FARTHEST
@@ -133,7 +132,7 @@ class LocalSteps:
         """How each hub's own terms differ from those of the first component."""
         numbers = np.ascontiguousarray(self.terms.local(factors, rows))
         out = np.empty((*numbers.shape[:2], numbers.shape[2] - 1), dtype=numbers.dtype)
-        nothing: NDArray[np.float64] = np.empty(0)
+        nothing: Vector = np.empty(0)
         limit = FARTHEST[numbers.itemsize]
         differences(numbers, nothing, out, np.zeros(len(numbers)), limit, self.terms.n_threads)
         return out
@@ -150,9 +149,7 @@ class PlainSteps:
     ended = False
     """Whether nothing is left to gain."""
 
-    def refuses(
-        self, log_likelihoods: NDArray[np.float64], emptied: Callable[[], bool], small: bool
-    ) -> bool:
+    def refuses(self, log_likelihoods: Vector, emptied: Callable[[], bool], small: bool) -> bool:
         """Whether the parameters of a sum are given up for what it found at them.
 
         ``log_likelihoods`` (R,) are as all roots found them; ``small``: they changed by so little
@@ -172,7 +169,7 @@ class PlainSteps:
         before: Sequence[Mixture],
         updated: list[Mixture],
         factors: list[Factors],
-        log_likelihoods: NDArray[np.float64],
+        log_likelihoods: Vector,
         small: bool,
     ) -> tuple[list[Mixture], list[Factors]]:
         """Return the parameters of the next sum, and their factors.
@@ -209,12 +206,7 @@ class Accelerated(PlainSteps):
     decides = True
 
     def __init__(
-        self,
-        how: Acceleration,
-        roots: Roots,
-        total: Sum,
-        over_rows: bool,
-        local: LocalSteps | None,
+        self, how: Acceleration, roots: Roots, total: Sum, over_rows: bool, local: LocalSteps | None
     ) -> None:
         self.how, self.roots, self.total, self.over_rows = how, roots, total, over_rows
         self.local = local
@@ -231,7 +223,7 @@ class Accelerated(PlainSteps):
         self.reach = REACH
         self.n_local = min(1, self.how.local)
         """Local steps after the next M-step; twice as many where they were good."""
-        self.accepted: NDArray[np.float64] | None = None
+        self.accepted: Vector | None = None
         """Log-likelihood that the last sum found that was not lost, (R,)."""
         self.kept: list[Mixture] = []
         """After its M-step: what to go back to."""
@@ -240,9 +232,7 @@ class Accelerated(PlainSteps):
         self.origin: list[Mixture] = []
         """First of three points that are extrapolated."""
 
-    def refuses(
-        self, log_likelihoods: NDArray[np.float64], emptied: Callable[[], bool], small: bool
-    ) -> bool:
+    def refuses(self, log_likelihoods: Vector, emptied: Callable[[], bool], small: bool) -> bool:
         """Whether the parameters of a sum are given up: where any root finds less than before.
 
         Without ``reg_covar`` no M-step does that. With it EM comes to rest below the highest
@@ -277,7 +267,7 @@ class Accelerated(PlainSteps):
         before: Sequence[Mixture],
         updated: list[Mixture],
         factors: list[Factors],
-        log_likelihoods: NDArray[np.float64],
+        log_likelihoods: Vector,
         small: bool,
     ) -> tuple[list[Mixture], list[Factors]]:
         """Return the parameters of the next sum, and their factors.
@@ -339,7 +329,7 @@ class Accelerated(PlainSteps):
         self.tried, self.clipped = "extrapolation", clipped
         return mixtures, made
 
-    def _lengths(self, lines: Sequence[Line]) -> list[NDArray[np.float64]]:
+    def _lengths(self, lines: Sequence[Line]) -> list[Vector]:
         """Steps (R,) of each mixture: the ratio of two numbers, of which each hub has a part.
 
         Of M-steps alone that is ``|r| / |v|`` (scheme S3). Local steps of several hubs at once may

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem._core.assign import nearest_rows
-from vpem.checks import Floats
+from vpem.checks import Floats, Vector
 from vpem.steps.row_lloyd import lloyd_rows
 from vpem.steps.row_sampling import HeldRows, PointStream, RowStream, StoredParts
 from vpem.steps.starts import seed_rows
@@ -46,12 +45,10 @@ class SeedingCells:
     cells are fewer than clusters.
     """
 
-    def __init__(
-        self, means: NDArray[np.float64], weights: NDArray[np.float64], points: Points
-    ) -> None:
+    def __init__(self, means: Vector, weights: Vector, points: Points) -> None:
         self.means, self.weights, self.points = means, weights, points
 
-    def draw(self, n_clusters: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    def draw(self, n_clusters: int, rng: np.random.Generator) -> Vector:
         """Draw centres (K, d): the best of some starts of k-means among the means of cells."""
         means = self.means
         if len(means) <= n_clusters:
@@ -129,7 +126,7 @@ class _Assigned:
             self.ones = (held.weights > 0).astype(np.float64)
         self.centres = np.empty((0, held.width))
 
-    def count(self, centres: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    def count(self, centres: Vector) -> list[Vector]:
         """Assign all rows: how many each cell (L,) has, their weight, their squared distances.
 
         Rows of no weight do not count, and others count as one: where one is heavy, the mean of a
@@ -157,7 +154,7 @@ class _Assigned:
         counts = np.rint(totals[0])
         return [counts, totals[1] if held.weighed else counts, np.maximum(totals[-1], 0.0)]
 
-    def means(self, counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    def means(self, counts: Vector) -> Vector:
         """Means (L, d) of the rows of each cell, by sums about the centres."""
         held, size = self.held, len(self.centres)
         own = np.zeros((len(held.runs), size, held.width))
@@ -174,5 +171,5 @@ class _Assigned:
         units = self.reach.alike.exponents(self.reach.off(self.centres))
         values = own.reshape(len(own), size * held.width)
         shifts = add_vectors(self.total, values, "setup", units)[0].reshape(size, held.width)
-        means: NDArray[np.float64] = self.centres + shifts / np.maximum(counts, 1.0)[:, None]
+        means: Vector = self.centres + shifts / np.maximum(counts, 1.0)[:, None]
         return means

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.normalise import differences
-from vpem.checks import Floats
+from vpem.checks import Floats, Vector
 from vpem.errors import PartitionedError
 from vpem.network.schema import State
 from vpem.steps.accelerate import Accelerated, Acceleration, LocalSteps, PlainSteps
@@ -68,7 +68,7 @@ class EStep(Protocol):
 
     def expect(
         self, mixtures: Sequence[Mixture], factors: Sequence[Factors], kind: str
-    ) -> tuple[NDArray[np.float64], list[Statistics]]:
+    ) -> tuple[Vector, list[Statistics]]:
         """Log-likelihoods (R,), and statistics of each of ``roots``, but none for a "check"."""
 
 
@@ -96,7 +96,7 @@ def iterate(
     callback: Callable[[Progress], None] | None = None,
     saver: Saver | None = None,
     accelerate: Acceleration | None = None,
-    last: NDArray[np.float64] | None = None,
+    last: Vector | None = None,
 ) -> Run:
     """Run EM, from parameters of each of ``step.roots``, or on from a saved state.
 
@@ -205,7 +205,7 @@ def expect(
     statistics: Statistics | None = None,
     kind: str = "estep",
     rest: Floats | None = None,
-) -> NDArray[np.float64]:
+) -> Vector:
     """Run one E-step over all rows: total log-likelihood (R,) as each root finds it.
 
     A sum that is a fixed matrix is taken inside one compiled sweep; any other is applied chunk by
@@ -225,7 +225,7 @@ def log_likelihood(
     statistics: Statistics | None = None,
     kept: Floats | None = None,
     rest: Floats | None = None,
-) -> NDArray[np.float64]:
+) -> Vector:
     """Run the E-step in a sum that has begun: log-likelihood (R,) without the constant.
 
     Where the sum is no fixed matrix hubs send how their terms differ from those of the first
@@ -261,7 +261,7 @@ def maximize(
     before: Sequence[Mixture],
     statistics: Sequence[Statistics],
     silent: NDArray[np.bool_] | None,
-) -> tuple[list[Mixture], list[NDArray[np.float64]]]:
+) -> tuple[list[Mixture], list[Vector]]:
     """M-step: parameters and counts; inactive roots (R,) keep what they had.
 
     Roots share one mixture, of which each has a part, or each has its own.
@@ -283,10 +283,10 @@ def add_messages(
     terms: WorkerTerms,
     total: Sum,
     layout: Message,
-    values: Sequence[NDArray[np.float64]],
+    values: Sequence[Vector],
     kind: str,
     n_more: int = 0,
-) -> NDArray[np.float64]:
+) -> Vector:
     """Sum messages (P,) of the workers here, (R, P), in units that suffice if sums are masked.
 
     What is expected of missing values may lie farther out than any row, as parameters have it. How
@@ -302,7 +302,7 @@ def add_messages(
     return add_vectors(total, stacked, kind, units)
 
 
-def sample_roots(terms: WorkerTerms, total: Sum, about: NDArray[np.float64]) -> list[FeatureTerms]:
+def sample_roots(terms: WorkerTerms, total: Sum, about: Vector) -> list[FeatureTerms]:
     """Return terms for every root, with the sample covariance as it finds it by one sum.
 
     ``about`` (d,) is a point among the data, known to all.
@@ -355,7 +355,7 @@ class _OverFeatures:
 
     def expect(
         self, mixtures: Sequence[Mixture], factors: Sequence[Factors], kind: str
-    ) -> tuple[NDArray[np.float64], list[Statistics]]:
+    ) -> tuple[Vector, list[Statistics]]:
         terms, total, mixture = self.whole, self.total, mixtures[0]
         if kind == "check":
             return expect(terms, total, mixture, factors[0], kind=kind), []
@@ -377,11 +377,7 @@ class OverRows:
     """Parameters are those of all rows: there are no steps of one worker."""
 
     def __init__(
-        self,
-        terms: WorkerTerms,
-        total: Sum,
-        roots: Sequence[FeatureTerms],
-        shifts: NDArray[np.float64],
+        self, terms: WorkerTerms, total: Sum, roots: Sequence[FeatureTerms], shifts: Vector
     ) -> None:
         self.terms = terms
         self.whole = whole = terms.whole
@@ -397,7 +393,7 @@ class OverRows:
 
     def expect(
         self, mixtures: Sequence[Mixture], factors: Sequence[Factors], kind: str
-    ) -> tuple[NDArray[np.float64], list[Statistics]]:
+    ) -> tuple[Vector, list[Statistics]]:
         """E-step of every worker with its own root's parameters, and the sum."""
         layout = self.layout(mixtures[0])
         shared = len(mixtures) == 1
@@ -426,7 +422,7 @@ class _OverFactors:
 
     def expect(
         self, mixtures: Sequence[Mixture], factors: Sequence[Factors], kind: str
-    ) -> tuple[NDArray[np.float64], list[Statistics]]:
+    ) -> tuple[Vector, list[Statistics]]:
         terms, total, mixture, made = self.whole, self.total, mixtures[0], factors[0]
         assert isinstance(made, LoadedFactors)
         statistics = None if kind == "check" else terms.empty_factors(mixture, total.n_roots)
@@ -468,7 +464,7 @@ class FactorSums:
         self._scalars = scalars_of_rows(terms, total)
 
     @property
-    def firsts(self) -> NDArray[np.float64]:
+    def firsts(self) -> Vector:
         """Sum of C of the first component over all rows, times row weights, (R,), in the end."""
         return self._scalars.found[:, 0]
 

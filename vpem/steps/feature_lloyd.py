@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.differences import assign_features
+from vpem.checks import Vector
 from vpem.steps.lloyd import (
     PLAIN,
     ClusterSums,
@@ -36,19 +37,15 @@ from vpem.terms.missing import MissingTerms
 class Assigned:
     """What the roots of this process find."""
 
-    counts: NDArray[np.float64]  # (R, K) weights of clusters
-    sums: NDArray[np.float64]  # (K, d) of rows, each root's features
-    there: NDArray[np.float64]  # (K, d) weights, where values are missing
-    inertia: NDArray[np.float64]  # (R,), weighted
+    counts: Vector  # (R, K) weights of clusters
+    sums: Vector  # (K, d) of rows, each root's features
+    there: Vector  # (K, d) weights, where values are missing
+    inertia: Vector  # (R,), weighted
     changed: NDArray[np.intp]  # (R,) rows in other clusters
 
 
 def assign(
-    terms: FeatureTerms,
-    total: Sum,
-    centres: NDArray[np.float64],
-    labels: NDArray[np.int32],
-    kind: str,
+    terms: FeatureTerms, total: Sum, centres: Vector, labels: NDArray[np.int32], kind: str
 ) -> Assigned:
     """Assign all rows; labels (R, M) of inactive roots stay.
 
@@ -122,7 +119,7 @@ RESEEDED_BYTES = 12
 def lloyd_features(
     terms: FeatureTerms,  # for rows, weights and distances
     total: Sum,
-    centres: NDArray[np.float64],  # (K, d), in block order
+    centres: Vector,  # (K, d), in block order
     stream: RowStream,
     *,
     max_iter: int,
@@ -180,7 +177,7 @@ class _Clusters:
             return int(self.total.roots.join(most)[0])
         return int(self.total.holders.allreduce(most, "max")[0])
 
-    def shifts(self, run: Lloyd, before: NDArray[np.float64]) -> NDArray[np.float64]:
+    def shifts(self, run: Lloyd, before: Vector) -> Vector:
         """Squared shifts of every hub's part of the centres (B,)."""
         blocks, features = self.terms.blocks, ((run.centres - before) ** 2).sum(axis=0)
         return np.bincount(blocks.block_of, features, blocks.n_blocks).astype(np.float64)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
+from vpem.checks import Vector
 from vpem.engines.engine import about
 from vpem.errors import InputError, NumericalError, PartitionedError, Setting
 from vpem.network.codecs import Codec
@@ -52,8 +53,6 @@ from vpem.steps.runs import note_partition
 from vpem.sums.connect import Network
 from vpem.sums.quantizer import Basis, Quantizer
 
-Vector = NDArray[np.float64]
-
 ELSEWHERE = object()
 """Parameters of a root of another process."""
 
@@ -87,7 +86,7 @@ class Estimates:
             )  # fmt: skip
         self.inner = inner or 0
         n_kept = len(model.counts) if reduced else 0
-        self._last: NDArray[np.float64] = np.zeros((n_kept, model.size))
+        self._last: Vector = np.zeros((n_kept, model.size))
         self._seen: list[Any] = [None] * len(model.counts)
         self.n_expectations = 0
         """Conditional expectations of a row computed."""
@@ -138,14 +137,14 @@ class Estimates:
         if self.reduced and (iteration - 1) % self.inner == 0:
             self._seen = [None] * len(self._seen)
 
-    def of(self, active: NDArray[np.intp], parameters: list[Any]) -> NDArray[np.float64]:
+    def of(self, active: NDArray[np.intp], parameters: list[Any]) -> Vector:
         """Estimates (a, P) of the active workers, each at the parameters that it has."""
         found = np.empty((len(active), self.model.size))
         for place, worker in enumerate(active.tolist()):
             found[place] = self._one(worker, parameters[place])
         return found
 
-    def _one(self, worker: int, parameters: Any) -> NDArray[np.float64]:
+    def _one(self, worker: int, parameters: Any) -> Vector:
         rows = self._draw(worker)
         if not self.reduced:
             return self._expect(worker, parameters, rows)
@@ -164,9 +163,7 @@ class Estimates:
             return None
         return self.model.draw(worker, self.batch_size, self.rng)
 
-    def _expect(
-        self, worker: int, parameters: Any, rows: NDArray[np.intp] | None
-    ) -> NDArray[np.float64]:
+    def _expect(self, worker: int, parameters: Any, rows: NDArray[np.intp] | None) -> Vector:
         self.n_expectations += int(self.model.counts[worker]) if rows is None else len(rows)
         return self.model.expect(worker, parameters, rows)
 

@@ -21,6 +21,7 @@ from math import ceil, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Vector
 from vpem.errors import Setting, VpemWarning
 from vpem.network.schema import COUNT, NOTHING, Array, Integer, Number, Schema, State
 from vpem.settings import FedSettings
@@ -96,13 +97,7 @@ class Rest:
         self.drift = drift
         self.count = 0  # small ones in a row so far
 
-    def look(
-        self,
-        statistics: NDArray[np.float64],
-        moved: NDArray[np.float64],
-        step: float,
-        epochs: float,
-    ) -> list[bool]:
+    def look(self, statistics: Vector, moved: Vector, step: float, epochs: float) -> list[bool]:
         """Whether the correction that moved every root's statistic (R, P) by a step is not small.
 
         And where noise stays, whether the statistic may still drift.
@@ -132,7 +127,7 @@ class Rest:
         """Return what the next look depends on."""
         return {"count": self.count, "drift": None if self.drift is None else self.drift.state()}
 
-    def schema(self) -> Schema:
+    def schema(self) -> dict[str, Schema]:
         return {"count": COUNT, "drift": NOTHING if self.drift is None else self.drift.schema()}
 
     def restore(self, state: State) -> None:
@@ -163,7 +158,7 @@ class Drift:
         """Return what has been seen of the window."""
         return {name: getattr(self, name) for name in self.schema()}
 
-    def schema(self) -> Schema:
+    def schema(self) -> dict[str, Schema]:
         return {
             "length": Integer(1, size="Q"),
             "quarter": Integer(most=3),
@@ -177,7 +172,7 @@ class Drift:
         for name, value in state.items():
             setattr(self, name, value)
 
-    def is_over(self, moved: NDArray[np.float64], step: float, epochs: float) -> bool:
+    def is_over(self, moved: Vector, step: float, epochs: float) -> bool:
         """Note every root's statistic (R, P); whether a window has shown no drift."""
         if self.quarter == self.count == 0:
             self.epochs, self.step = epochs, step
@@ -196,7 +191,7 @@ class Drift:
     def _is_still(self) -> bool:
         """Whether halves of the window are no farther apart than by chance, for all roots."""
 
-        def square(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+        def square(vectors: Vector) -> Vector:
             inside = vectors if self.basis is None else self.basis.into(vectors)
             return np.asarray((inside**2).sum(axis=1))
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import read_float
+from vpem.checks import Vector, read_float
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
@@ -28,8 +28,6 @@ from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import Sum
 from vpem.terms.units import exponents_of
-
-Vector = NDArray[np.float64]
 
 FEW = 10
 """Iterations below which no share is judged."""
@@ -68,15 +66,13 @@ class StatisticModel(Protocol):
         The stream goes on alike in processes that have none of the worker's rows.
         """
 
-    def expect(
-        self, worker: int, parameters: Any, rows: NDArray[np.intp] | None
-    ) -> NDArray[np.float64]:
+    def expect(self, worker: int, parameters: Any, rows: NDArray[np.intp] | None) -> Vector:
         """Mean expected statistic (P,) of some of a worker's rows, counted from 0 in it; None: all.
 
         It is never called for a worker without rows.
         """
 
-    def maximize(self, statistic: NDArray[np.float64], root: int = 0) -> tuple[Any, int]:
+    def maximize(self, statistic: Vector, root: int = 0) -> tuple[Any, int]:
         """Parameters of a statistic (P,), and how many things had to be projected to be valid.
 
         Whose statistic it is counts where an M-step sets out from that root's last parameters: the

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.assign import follow_rows, inertias_of, measure_rows
-from vpem.checks import Floats
+from vpem.checks import Floats, Vector
 from vpem.errors import PartitionedError
 from vpem.network.schema import (
     COUNT,
@@ -78,7 +78,7 @@ class Pace:
 
     patience: int = 0
     batch_size: int | None = None
-    tolerances: NDArray[np.float64] | None = None
+    tolerances: Vector | None = None
 
 
 PLAIN = Pace()
@@ -107,7 +107,7 @@ class Clusters(Protocol):
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
         """Put the centres of these clusters at rows."""
 
-    def shifts(self, run: Lloyd, before: NDArray[np.float64]) -> NDArray[np.float64]:
+    def shifts(self, run: Lloyd, before: Vector) -> Vector:
         """Squared shifts of the centres since ``before``, as `Pace.tolerances` are."""
 
 
@@ -125,11 +125,11 @@ class Lloyd:
     heard since that was counted last (None: none but those that take part).
     """
 
-    centres: NDArray[np.float64]
+    centres: Vector
     labels: NDArray[np.int32]
-    counts: NDArray[np.float64]  # (R, K) weights
-    inertia: NDArray[np.float64]  # (R,), weighted
-    distances: NDArray[np.float64] | None = None  # (m,) squared, over rows, once over
+    counts: Vector  # (R, K) weights
+    inertia: Vector  # (R,), weighted
+    distances: Vector | None = None  # (m,) squared, over rows, once over
     history: list[float] = field(default_factory=list)  # inertia, by the first root
     bytes_sent: list[int] = field(default_factory=list)  # when each was known
     converged: bool = False
@@ -271,7 +271,7 @@ class LloydRuns:
         total: Sum,
         n_here: int | None = None,
         *,
-        undo: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+        undo: Callable[[Vector], Vector],
         drawn: bool = False,
     ) -> None:
         self._undo, self._shape = undo, shape
@@ -299,10 +299,10 @@ class LloydRuns:
         centres = state.get("run", state)["centres"]
         return {"centres": self._undo(centres[0] if centres.ndim == 3 else centres)}
 
-    def begun_at(self, start: State) -> NDArray[np.float64]:
+    def begun_at(self, start: State) -> Vector:
         """Return the centres that `start_of` found, once they have been checked."""
         check({"centres": Array("f8", self._shape)}, start, KEPT)
-        centres: NDArray[np.float64] = start["centres"]
+        centres: Vector = start["centres"]
         return centres
 
 
@@ -336,7 +336,7 @@ def _schema(
 class ClusterSums:
     """Weights, sums and squares, about a point (d,), of rows in clusters."""
 
-    def __init__(self, n_clusters: int, about: NDArray[np.float64], gaps: bool) -> None:
+    def __init__(self, n_clusters: int, about: Vector, gaps: bool) -> None:
         self.about = about
         self.counts = np.zeros(n_clusters)
         self._sums = np.zeros((n_clusters, len(about)))
@@ -344,18 +344,18 @@ class ClusterSums:
         self._squares = np.zeros(len(about))
 
     @property
-    def there(self) -> NDArray[np.float64]:
+    def there(self) -> Vector:
         """Weight of the observed values of each feature in each cluster, (K, d)."""
         if self._there is None:
             return np.broadcast_to(self.counts[:, None], self._sums.shape)
         return self._there
 
-    def sums(self, about: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+    def sums(self, about: Vector | None = None) -> Vector:
         """Sums of the clusters (K, d), about points (K, d) or zero."""
         points = self.about if about is None else self.about - about
         return self._sums + self.there * points
 
-    def inertia(self, centres: NDArray[np.float64]) -> NDArray[np.float64]:
+    def inertia(self, centres: Vector) -> Vector:
         """Inertia of these rows in their clusters about centres (K, d), by feature, (d,)."""
         off = centres - self.about
         inertia = self._squares + (off * (off * self.there - 2.0 * self._sums)).sum(axis=0)
@@ -364,7 +364,7 @@ class ClusterSums:
     def move(
         self,
         data: Floats,
-        weights: NDArray[np.float64],
+        weights: Vector,
         before: Labels,
         after: Labels,
         observed: NDArray[np.uint8] | None = None,
@@ -391,8 +391,8 @@ class ClusterSums:
 
     def _add(
         self,
-        values: NDArray[np.float64],
-        weights: NDArray[np.float64],
+        values: Vector,
+        weights: Vector,
         labels: Labels,
         there: NDArray[np.uint8] | None,
         sign: float,
@@ -412,7 +412,7 @@ class RowBatches:
         self.n_batches = -(-held.n_rows // batch_size)
         self._n_clusters = n_clusters
         first = held.read(slice(0, 1)) if held.n_here else np.zeros((1, held.width))
-        self._about: NDArray[np.float64] = np.asarray(first[0], dtype=np.float64)
+        self._about: Vector = np.asarray(first[0], dtype=np.float64)
         if held.reach is not None:  # the same wherever workers live
             self._about = held.reach.points.centre
         self.own: list[ClusterSums] = []
@@ -440,7 +440,7 @@ class RowBatches:
         """Move rows of a worker from clusters to others: how many have moved."""
         return self.own[worker].move(*self._read(rows), before, after, self._observed(rows))
 
-    def _read(self, rows: slice) -> tuple[Floats, NDArray[np.float64]]:
+    def _read(self, rows: slice) -> tuple[Floats, Vector]:
         weights = self.held.weights
         own = weights[rows] if len(weights) else np.ones(rows.stop - rows.start)
         return self.held.read(rows), own
@@ -449,7 +449,7 @@ class RowBatches:
         return None if self.held.observed is None else self.held.observed[rows]
 
 
-def by_cluster(labels: Labels, weights: NDArray[np.float64], n: int) -> Any:
+def by_cluster(labels: Labels, weights: Vector, n: int) -> Any:
     """The sparse matrix (K, m) that adds rows up by cluster."""
     from scipy.sparse import csr_array
 
@@ -457,7 +457,7 @@ def by_cluster(labels: Labels, weights: NDArray[np.float64], n: int) -> Any:
     return csr_array((weights, labels, starts), shape=(len(labels), n)).T
 
 
-def with_sums(found: NDArray[np.float64], sums: NDArray[np.float64]) -> NDArray[np.float64]:
+def with_sums(found: Vector, sums: Vector) -> Vector:
     """What a message has between the counts and the inertia, with other sums."""
     flat = sums.reshape(len(sums), sums.shape[1] * sums.shape[2])
     return np.concatenate([flat, found[:, flat.shape[1] :]], axis=1)
@@ -466,17 +466,17 @@ def with_sums(found: NDArray[np.float64], sums: NDArray[np.float64]) -> NDArray[
 class FollowedRows:
     """Rows of the workers of this process, in clusters that start at ``centres`` (K, d)."""
 
-    def __init__(self, held: HeldRows, centres: NDArray[np.float64], n_threads: int) -> None:
+    def __init__(self, held: HeldRows, centres: Vector, n_threads: int) -> None:
         self.held = held
         self.n_threads = n_threads
         self._about = np.ascontiguousarray(centres.mean(axis=0), dtype=np.float64)
-        self._before: NDArray[np.float64] | None = None
+        self._before: Vector | None = None
         self._upper = np.full(held.n_here, np.nan, dtype=np.float32)
         self._lower = np.zeros(held.n_here, dtype=np.float32)
         self._totals = np.zeros((len(held.runs), 2, centres.size + len(centres) + 1))
         self._few = held.n_here < FEW_ROWS * len(centres) * len(held.runs)
 
-    def assign(self, centres: NDArray[np.float64], labels: NDArray[np.int32]) -> NDArray[np.intp]:
+    def assign(self, centres: Vector, labels: NDArray[np.int32]) -> NDArray[np.intp]:
         """Assign all rows to the nearest centres; return how many of each worker (n,) changed.
 
         Centres (R, K, d) are one set for all workers, or one for each of this process; ``labels``
@@ -496,13 +496,11 @@ class FollowedRows:
         self._before = centres.copy()
         return changes
 
-    def totals(self, out: NDArray[np.float64]) -> None:
+    def totals(self, out: Vector) -> None:
         """Counts (K) and sums (K d) of each worker's clusters, side by side, into (n, K + K d)."""
         np.add(self._totals[:, 0, :-1], self._totals[:, 1, :-1], out=out)
 
-    def inertias(
-        self, centres: NDArray[np.float64], labels: NDArray[np.int32]
-    ) -> NDArray[np.float64]:
+    def inertias(self, centres: Vector, labels: NDArray[np.int32]) -> Vector:
         """Inertia of each worker's rows (n,) about centres (R, K, d) that they are assigned to."""
         if self._few:
             return self.measure(centres, labels)[1]
@@ -513,9 +511,7 @@ class FollowedRows:
             return inertias
         return np.where(unsure, self.measure(centres, labels)[1], inertias)
 
-    def measure(
-        self, centres: NDArray[np.float64], labels: NDArray[np.int32]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def measure(self, centres: Vector, labels: NDArray[np.int32]) -> tuple[Vector, Vector]:
         """Squared distances of rows (m,) to their centres, and sums over each worker's (n,)."""
         held, distances = self.held, np.empty(self.held.n_here)
         inertias = np.zeros(len(held.runs))
@@ -528,7 +524,7 @@ class FollowedRows:
         return distances, inertias
 
 
-def inertia_of_roots(total: Sum, found: NDArray[np.float64]) -> NDArray[np.float64]:
+def inertia_of_roots(total: Sum, found: Vector) -> Vector:
     """Inertia as every root (R,) finds it; for inactive roots, as the first active one does."""
     every = total.roots.join(found)
     absent = None if isinstance(total, AtServer | Wrapper) else _absent(total)

@@ -27,6 +27,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Vector
 from vpem.engines.engine import about
 from vpem.errors import NumericalError
 from vpem.network.noise import Noise
@@ -37,8 +38,6 @@ from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture, is_diagonal
 from vpem.terms.row_statistics import BoundedRows, Grid, Parts, Residuals, ResidualSums, balanced
-
-Vector = NDArray[np.float64]
 
 N_BINS = 32
 """Of the histogram of a feature."""

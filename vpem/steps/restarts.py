@@ -238,9 +238,7 @@ class Restarts(_Saving, Generic[R]):
         }  # fmt: skip
 
     def best(
-        self,
-        total: Any,
-        attempt: Callable[[Restart], tuple[R, NDArray[np.intp] | None]],
+        self, total: Any, attempt: Callable[[Restart], tuple[R, NDArray[np.intp] | None]]
     ) -> Best[R]:
         """Run all that are not over, and return the best; each has the sum from its beginning.
 

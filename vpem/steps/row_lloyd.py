@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.assign import nearest_rows
-from vpem.checks import Floats
+from vpem.checks import Floats, Vector
 from vpem.steps.lloyd import (
     MOST_LLOYD,
     PLAIN,
@@ -33,7 +33,7 @@ from vpem.terms.units import Reach
 def lloyd_rows(
     parts: Sequence[Floats] | StoredParts,
     total: Sum,  # of workers, each a root, or a server's
-    centres: NDArray[np.float64],  # (K, d), known to all
+    centres: Vector,  # (K, d), known to all
     stream: RowStream,  # weights are worker by worker
     *,
     max_iter: int = MOST_LLOYD,
@@ -104,7 +104,7 @@ class _Clusters:
         self.number: int | None = None
         """Of the batch that is assigned; None: all rows are."""
 
-    def begin(self, pace: Pace, centres: NDArray[np.float64]) -> None:
+    def begin(self, pace: Pace, centres: Vector) -> None:
         self.pace, size = pace, pace.batch_size
         if size is not None and size < self.n_samples:
             self.batches = RowBatches(self.held, len(centres), size)
@@ -145,7 +145,7 @@ class _Clusters:
             return None
         return reach.of_clusters(run.centres[0], self._bounds(reach, run.centres[0]))
 
-    def _bounds(self, reach: Reach, centres: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    def _bounds(self, reach: Reach, centres: Vector) -> list[Vector]:
         """What a row adds at most to numbers between the counts and the inertia."""
         return [np.tile(reach.radius + np.abs(reach.points.centre), len(centres))]
 
@@ -168,22 +168,20 @@ class _Clusters:
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
         run.centres[:, clusters] = self.held.share(rows)
 
-    def shifts(self, run: Lloyd, before: NDArray[np.float64]) -> NDArray[np.float64]:
+    def shifts(self, run: Lloyd, before: Vector) -> Vector:
         """Squared shifts of the centres of the roots of this process (R,)."""
-        found: NDArray[np.float64] = ((run.centres - before) ** 2).sum(axis=(1, 2))
+        found: Vector = ((run.centres - before) ** 2).sum(axis=(1, 2))
         return found
 
-    def _move(self, run: Lloyd, counts: NDArray[np.float64]) -> None:
+    def _move(self, run: Lloyd, counts: Vector) -> None:
         sums, there = self._parted(run, counts, self.sums)
         run.centres = sums / there
 
-    def _parted(
-        self, run: Lloyd, counts: NDArray[np.float64], found: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _parted(self, run: Lloyd, counts: Vector, found: Vector) -> tuple[Vector, Vector]:
         """Part what lies between the counts and the inertia: sums, and the weights of them."""
         return found.reshape(len(found), *run.centres.shape[1:]), counts[:, :, None]
 
-    def _messages(self, run: Lloyd) -> tuple[NDArray[np.float64], int]:
+    def _messages(self, run: Lloyd) -> tuple[Vector, int]:
         """Assign rows: what the workers send (n, P), and how many rows changed."""
         if self.number is not None:
             return self._messages_of_batch(run, self.number)
@@ -204,7 +202,7 @@ class _Clusters:
             return 0
         return int(self.held.holders.allreduce(np.array([here]), announced=True)[0])
 
-    def _messages_of_batch(self, run: Lloyd, number: int) -> tuple[NDArray[np.float64], int]:
+    def _messages_of_batch(self, run: Lloyd, number: int) -> tuple[Vector, int]:
         """Assign the rows of a batch: what the workers send of all, and how many rows changed."""
         assert self.batches is not None
         messages, changed = [], 0
@@ -219,13 +217,11 @@ class _Clusters:
         found = np.array(messages).reshape(len(messages), self._packed_size(run))
         return found, self._changed(changed)
 
-    def _assign_batch(self, run: Lloyd, centres: NDArray[np.float64], rows: slice) -> None:
+    def _assign_batch(self, run: Lloyd, centres: Vector, rows: slice) -> None:
         held, off = self.held, np.empty(rows.stop - rows.start)
         nearest_rows(held.read(rows), centres, run.labels[rows], off, self.n_threads)
 
-    def _packed(
-        self, sums: ClusterSums, centres: NDArray[np.float64], moved: int
-    ) -> NDArray[np.float64]:
+    def _packed(self, sums: ClusterSums, centres: Vector, moved: int) -> Vector:
         last = np.array([sums.inertia(centres).sum(), moved])
         return np.concatenate([sums.counts, sums.sums().ravel(), last])
 
@@ -240,7 +236,7 @@ class _FromStart(_Clusters):
     What a codec loses of a message, or rounds of a sum, goes by its largest numbers.
     """
 
-    def begin(self, pace: Pace, centres: NDArray[np.float64]) -> None:
+    def begin(self, pace: Pace, centres: Vector) -> None:
         super().begin(pace, centres)
         self.about = np.asarray(centres, dtype=np.float64)
         spread = float(np.sqrt(centres.var(axis=0).mean()))
@@ -256,7 +252,7 @@ class _FromStart(_Clusters):
             self.total.count(1, self.total.active)
         return changed
 
-    def _messages(self, run: Lloyd) -> tuple[NDArray[np.float64], int]:
+    def _messages(self, run: Lloyd) -> tuple[Vector, int]:
         messages, changed = super()._messages(run)
         n_components = len(self.about)
         own = messages[:, n_components:-2]
@@ -273,19 +269,17 @@ class _Observed(_Clusters):
     n_parts = 2
     """Values of a message for each of a centre: the sum, and the weight of what is there."""
 
-    def _move(self, run: Lloyd, counts: NDArray[np.float64]) -> None:
+    def _move(self, run: Lloyd, counts: Vector) -> None:
         sums, there = self._parted(run, counts, self.sums)
         means = sums / np.maximum(there, self.least)
         # A centre's feature that no row has stays where it was.
         run.centres = np.where(there < self.least, run.centres, means)
 
-    def _parted(
-        self, run: Lloyd, counts: NDArray[np.float64], found: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _parted(self, run: Lloyd, counts: Vector, found: Vector) -> tuple[Vector, Vector]:
         parts = found.reshape(len(found), self.n_parts, *run.centres.shape[1:])
         return parts[:, 0], parts[:, 1]
 
-    def _bounds(self, reach: Reach, centres: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    def _bounds(self, reach: Reach, centres: Vector) -> list[Vector]:
         return [*super()._bounds(reach, centres), np.ones(centres.size)]
 
     def measure(self, run: Lloyd) -> None:
@@ -293,16 +287,14 @@ class _Observed(_Clusters):
         if run.distances is None:
             run.distances = np.empty(self.held.n_here)
 
-    def _points(self, centres: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _points(self, centres: Vector) -> Vector:
         """Points that a worker with some centres (K, d) takes sums about, (K, d)."""
         return np.zeros_like(centres)
 
-    def _assign_batch(self, run: Lloyd, centres: NDArray[np.float64], rows: slice) -> None:
+    def _assign_batch(self, run: Lloyd, centres: Vector, rows: slice) -> None:
         run.labels[rows] = self._assign(run, centres, rows)[0]
 
-    def _packed(
-        self, sums: ClusterSums, centres: NDArray[np.float64], moved: int
-    ) -> NDArray[np.float64]:
+    def _packed(self, sums: ClusterSums, centres: Vector, moved: int) -> Vector:
         last = np.array([sums.inertia(centres).sum(), moved])
         parts = [sums.sums(self._points(centres)), sums.there][: self.n_parts]
         return np.concatenate([sums.counts, np.ravel(parts), last])
@@ -311,7 +303,7 @@ class _Observed(_Clusters):
         n_components, width = run.centres.shape[1:]
         return int(n_components * (1 + width * self.n_parts) + 2)
 
-    def _messages(self, run: Lloyd) -> tuple[NDArray[np.float64], int]:
+    def _messages(self, run: Lloyd) -> tuple[Vector, int]:
         if self.number is not None:
             return self._messages_of_batch(run, self.number)
         held, centres = self.held, run.centres
@@ -340,8 +332,8 @@ class _Observed(_Clusters):
         return messages, self._changed(changed)
 
     def _assign(
-        self, run: Lloyd, centres: NDArray[np.float64], rows: slice
-    ) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
+        self, run: Lloyd, centres: Vector, rows: slice
+    ) -> tuple[NDArray[np.intp], Vector, Vector]:
         """Nearest centres of some rows (m,), their distances, and weights in clusters (m, K)."""
         if run.distances is None:
             run.distances = np.empty(self.held.n_here)
@@ -363,13 +355,13 @@ class _Filled(_Observed):
 
     n_parts = 1
 
-    def _move(self, run: Lloyd, counts: NDArray[np.float64]) -> None:
+    def _move(self, run: Lloyd, counts: Vector) -> None:
         # What is missing adds nothing.
         moves = self.sums.reshape(len(self.sums), *run.centres.shape[1:])
         run.centres = run.centres + moves / counts[:, :, None]
 
-    def _points(self, centres: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _points(self, centres: Vector) -> Vector:
         return centres
 
-    def _bounds(self, reach: Reach, centres: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    def _bounds(self, reach: Reach, centres: Vector) -> list[Vector]:
         return [reach.off(centres)]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.assign import distances_to
-from vpem.checks import Floats
+from vpem.checks import Floats, Vector
 from vpem.engines.engine import about
 from vpem.sums.sum import Sum
 from vpem.terms.missing import squares_of_observed
@@ -28,14 +28,14 @@ class RowStream:
     """Rows drawn in proportion to their weights (M,), if any, from a stream all agents share."""
 
     def __init__(
-        self, rng: np.random.Generator, row_weights: NDArray[np.float64] | None, n_samples: int
+        self, rng: np.random.Generator, row_weights: Vector | None, n_samples: int
     ) -> None:
         self.rng = rng
         self.reach: Reach | None = None
         self.row_weights = row_weights
         self.n_samples = n_samples
 
-    def draw(self, potential: NDArray[np.float64] | None = None) -> int:
+    def draw(self, potential: Vector | None = None) -> int:
         """Draw one row, in proportion to weight times ``potential`` if given."""
         place = self.rng.random()
         if potential is not None:
@@ -72,7 +72,7 @@ class RowStream:
         return weighed
 
     @staticmethod
-    def _at(ends: NDArray[np.float64], place: float) -> int:
+    def _at(ends: Vector, place: float) -> int:
         below = min(place * ends[-1], np.nextafter(ends[-1], 0))
         return int(np.searchsorted(ends, below, side="right"))
 
@@ -100,17 +100,14 @@ class PlacedStream(RowStream):
     """
 
     def __init__(
-        self,
-        rng: np.random.Generator,
-        row_weights: NDArray[np.float64] | None,
-        order: NDArray[np.intp],
+        self, rng: np.random.Generator, row_weights: Vector | None, order: NDArray[np.intp]
     ) -> None:
         super().__init__(rng, row_weights, len(order))
         self._place = np.argsort(order)
         weights = None if row_weights is None else row_weights[self._place]
         self._users = RowStream(rng, weights, len(order))
 
-    def draw(self, potential: NDArray[np.float64] | None = None) -> int:
+    def draw(self, potential: Vector | None = None) -> int:
         """Draw the place of one row; by a potential, in the order of the workers."""
         if potential is not None:
             return super().draw(potential)
@@ -128,15 +125,12 @@ class PointStream(RowStream):
     """
 
     def __init__(
-        self,
-        rng: np.random.Generator,
-        reach: Reach,
-        row_weights: NDArray[np.float64] | None = None,
+        self, rng: np.random.Generator, reach: Reach, row_weights: Vector | None = None
     ) -> None:
         super().__init__(rng, row_weights, 0)
         self.reach = reach
 
-    def draw(self, potential: NDArray[np.float64] | None = None) -> int:
+    def draw(self, potential: Vector | None = None) -> int:
         """Draw the number of a point."""
         return -1 - int(self.rng.integers(1 << 31))
 
@@ -169,7 +163,7 @@ class HeldRows:
         self,
         parts: Sequence[Floats] | StoredParts,
         total: Sum,
-        weights: NDArray[np.float64] | None = None,
+        weights: Vector | None = None,
         observed: NDArray[np.uint8] | None = None,
         reach: Reach | None = None,
     ) -> None:
@@ -238,7 +232,7 @@ class HeldRows:
         place = np.asarray(rows, dtype=np.intp) - self.first
         return np.asarray((place >= 0) & (place < self.n_here))
 
-    def take(self, rows: Sequence[int] | NDArray[np.intp]) -> NDArray[np.float64]:
+    def take(self, rows: Sequence[int] | NDArray[np.intp]) -> Vector:
         """Some rows (L, d), in every process, which all know already."""
         places, here = np.asarray(rows, dtype=np.intp) - self.first, self.here(rows)
         points = np.zeros((len(places), self.width))
@@ -247,9 +241,7 @@ class HeldRows:
         with about(self.holders.engine, "flooding"):
             return self.holders.allreduce(points)
 
-    def distances(
-        self, points: NDArray[np.float64], out: NDArray[np.float64], n_threads: int
-    ) -> None:
+    def distances(self, points: Vector, out: Vector, n_threads: int) -> None:
         """Squared distances of all rows to points (L, d), into (L, M)."""
         if self.observed is None:
             for run in self.runs_of_rows():
@@ -263,12 +255,7 @@ class HeldRows:
             out[:, some] = self.by_observed(points, some, n_threads).T
 
     def by_observed(
-        self,
-        points: NDArray[np.float64],
-        rows: slice,
-        n_threads: int,
-        *,
-        by_share: bool = True,
+        self, points: Vector, rows: slice, n_threads: int, *, by_share: bool = True
     ) -> Floats:
         """Squared distances (m, L) over observed features, ``by_share`` over the share of these."""
         assert self.observed is not None
@@ -284,9 +271,7 @@ class HeldRows:
         """Which worker holds a row."""
         return int(np.searchsorted(self.ends, row, side="right"))
 
-    def share(
-        self, rows: Sequence[int] | NDArray[np.intp], itemsize: int = 8
-    ) -> NDArray[np.float64]:
+    def share(self, rows: Sequence[int] | NDArray[np.intp], itemsize: int = 8) -> Vector:
         """Rows (L, d) that their holders send to all; in 4 bytes a number, as float32.
 
         Where sums are masked points take their place, which all draw alike.

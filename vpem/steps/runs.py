@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Vector
 from vpem.errors import NumericalError, PartitionedError, Setting
 from vpem.network.schema import (
     COUNT,
@@ -84,7 +85,7 @@ class Run:
 
     mixtures: list[Any]  # of Density
     over_rows: bool = False  # roots have parameters of their own
-    history: list[NDArray[np.float64]] = field(default_factory=list)
+    history: list[Vector] = field(default_factory=list)
     """Total log-likelihood (R,) in the E-step of each iteration, the first of the start; nan of an
     inactive root. Of batches there is an entry a pass."""
     bytes_sent: list[int] = field(default_factory=list)
@@ -94,8 +95,8 @@ class Run:
     lost: list[int] = field(default_factory=list)
     """Iterations whose sum found less than the last, at parameters that `vpem.steps.accelerate`
     then gave up; they have no entry in the history."""
-    log_likelihood: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    log_prior: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    log_likelihood: Vector = field(default_factory=lambda: np.empty(0))
+    log_prior: Vector = field(default_factory=lambda: np.empty(0))
     converged: bool = False  # all roots proposed to stop
     recoveries: list[Recovery] = field(default_factory=list)
     free_energy: list[float] = field(default_factory=list)
@@ -104,7 +105,7 @@ class Run:
     n_passes: float = 0.0
     """Rows that batches worked on, in multiples of all, without the E-step at the end."""
     kept: str = "nothing"  # of every batch: "statistics", "responsibilities", or "nothing"
-    last: NDArray[np.float64] | None = None
+    last: Vector | None = None
     """Log-likelihood per sample (R,) before the first iteration of a run that goes on."""
     degenerate: list[int] = field(default_factory=list)
     """Components that are so for any root (`vpem.terms.degenerate`)."""
@@ -119,7 +120,7 @@ class Run:
         """What the best of several runs maximises: what EM raises, by the first root."""
         return float(self.log_likelihood[0] + self.log_prior[0])
 
-    def end(self, roots: Sequence[Terms], total: Sum, found: NDArray[np.float64]) -> None:
+    def end(self, roots: Sequence[Terms], total: Sum, found: Vector) -> None:
         """Take the final log-likelihoods (R,) of the roots, priors included."""
         check_finite(found, len(self.history))
         both = zip(roots, self.mixtures, strict=True)
@@ -141,7 +142,7 @@ class Run:
         self,
         terms: Terms,
         total: Sum,
-        found: NDArray[np.float64],
+        found: Vector,
         tol: float,
         callback: Callable[[Progress], None] | None,
         decides: bool = False,
@@ -163,7 +164,7 @@ class Run:
             callback(Progress(len(self.history), mean, moved))
         return small
 
-    def is_small(self, terms: Terms, found: NDArray[np.float64], tol: float) -> bool:
+    def is_small(self, terms: Terms, found: Vector, tol: float) -> bool:
         """Whether log-likelihoods (R,) are within tol, or rounding, of the last ones."""
         before = self.before(terms, found)
         if before is None or np.isinf(found).any():
@@ -172,7 +173,7 @@ class Run:
         rounding = terms.resolution * np.abs(found) / terms.total_weight if tol > 0 else 0.0
         return bool((change < np.maximum(tol, rounding)).all())
 
-    def before(self, terms: Terms, found: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    def before(self, terms: Terms, found: Vector) -> Vector | None:
         """Log-likelihoods (R,) that roots had found before; None in the first iteration of all."""
         if self.history or self.last is None:
             return self.history[-1] if self.history else None
@@ -339,13 +340,13 @@ def note_partition(
         ) from error
 
 
-def mean_over_roots(values: NDArray[np.float64]) -> float:
+def mean_over_roots(values: Vector) -> float:
     """Mean over the roots that took part; nan where none did."""
     heard = values[~np.isnan(values)]
     return float(heard.mean()) if len(heard) else float("nan")
 
 
-def check_finite(found: NDArray[np.float64], iteration: int) -> None:
+def check_finite(found: Vector, iteration: int) -> None:
     """Raise NumericalError unless all roots found finite log-likelihoods."""
     if not np.isfinite(found).all():
         root = int(np.flatnonzero(~np.isfinite(found))[0])
@@ -411,7 +412,7 @@ class Reinitialiser:
         self.roots: list[int] = [0] if over_rows else total.roots.own.tolist()
         self.least = least_weight(terms)
         self.counts: dict[int, int] = {}
-        self.given_up: dict[int, NDArray[np.float64]] = {}
+        self.given_up: dict[int, Vector] = {}
 
     def start(
         self, roots: Sequence[Terms], mixtures: Sequence[Mixture]
@@ -424,7 +425,7 @@ class Reinitialiser:
         self,
         roots: Sequence[Terms],
         mixtures: Sequence[Mixture],
-        counts: Sequence[NDArray[np.float64]],
+        counts: Sequence[Vector],
         iteration: int,
     ) -> tuple[list[Mixture], list[Factors], bool]:
         """Re-initialise collapsed components, of several mixtures alike: what one finds, all do.
@@ -488,12 +489,12 @@ class Reinitialiser:
             )
         return mixtures, factors, True
 
-    def emptied(self, counts: Sequence[NDArray[np.float64]]) -> bool:
+    def emptied(self, counts: Sequence[Vector]) -> bool:
         """Whether any root finds too few effective samples (R, K) of a component in use."""
         few = any(self._few(count).any() for count in counts)
         return bool(self.total.holders.any([few])[0])
 
-    def _few(self, count: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def _few(self, count: Vector) -> NDArray[np.bool_]:
         """Which components in use have too few effective samples (R, K).
 
         Of more than a row each it is the smallest alone: once that has gone others have its rows.
@@ -508,7 +509,7 @@ class Reinitialiser:
         return few
 
     def _collapsed(
-        self, factors: Sequence[Factors], counts: Sequence[NDArray[np.float64]]
+        self, factors: Sequence[Factors], counts: Sequence[Vector]
     ) -> dict[int, tuple[int | None, str]]:
         """Components that collapsed, each with the first hub that found it, and the reason."""
         if self.total.holders.masks is not None:
@@ -572,7 +573,7 @@ def _placed(
     roots: Sequence[Terms],
     mixtures: Sequence[Mixture],
     component: int,
-    centre: NDArray[np.float64],
+    centre: Vector,
     weight: float,
 ) -> list[Mixture]:
     return [

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import Floats
+from vpem.checks import Floats, Vector
 from vpem.errors import InputError, Setting
 from vpem.network.partition import Blocks
 from vpem.steps.feature_lloyd import lloyd_features
@@ -50,7 +50,6 @@ are to be those of all rows, but for a fifth of their deviations."""
 
 Tell = Callable[[str], None]
 
-Vector = NDArray[np.float64]
 
 PARTS = ("weights", "means", "covariances")
 """Of a mixture, by the names of its attributes."""
@@ -251,7 +250,7 @@ def start_at_labels(
     return terms.start(found[0])
 
 
-def _variances(terms: FeatureTerms) -> NDArray[np.float64]:
+def _variances(terms: FeatureTerms) -> Vector:
     if isinstance(terms, MissingTerms):
         return terms.spread
     about = terms.at_rows(np.zeros(1, dtype=np.intp))[0]
@@ -262,7 +261,7 @@ def _variances(terms: FeatureTerms) -> NDArray[np.float64]:
             weights = terms.row_weights[rows]
         sums += [weights @ off, weights @ off**2]
     first, second = sums / terms.total_weight
-    found: NDArray[np.float64] = np.maximum(second - first**2, 0.0)
+    found: Vector = np.maximum(second - first**2, 0.0)
     return found
 
 
@@ -279,7 +278,7 @@ def _from_clusters(terms: FeatureTerms, total: Sum, run: Lloyd) -> Mixture:
     return terms.update(statistics)
 
 
-def _means(own: list[Any], total: Sum, n_components: int) -> list[NDArray[np.float64]]:
+def _means(own: list[Any], total: Sum, n_components: int) -> list[Vector]:
     """Means (K, d) of labelled rows, as each of these terms has features."""
     terms = own[0]
     shape = (len(total.holders.own), n_components)
@@ -307,7 +306,7 @@ def _means(own: list[Any], total: Sum, n_components: int) -> list[NDArray[np.flo
     return [np.array(one.update(into).means) for one, into in zip(own, statistics, strict=True)]
 
 
-def _shares(sums: Floats) -> NDArray[np.float64]:
+def _shares(sums: Floats) -> Vector:
     """Probabilities (R, m, K) of costs less the first, times how much is known, 0 to 1."""
     costs = np.concatenate([np.zeros((*sums.shape[:2], 1)), sums.astype(np.float64)], axis=2)
     costs -= costs.min(axis=2, keepdims=True)
@@ -316,7 +315,7 @@ def _shares(sums: Floats) -> NDArray[np.float64]:
     with np.errstate(divide="ignore", invalid="ignore"):
         unknown = -np.where(shares > 0, shares * np.log(shares), 0.0).sum(axis=2, keepdims=True)
     known = 1 - unknown / np.log(sums.shape[2] + 1)
-    found: NDArray[np.float64] = shares * np.where(known > 1e-9, known, 0.0)
+    found: Vector = shares * np.where(known > 1e-9, known, 0.0)
     return found
 
 
@@ -346,7 +345,7 @@ def seed_features(
     n_components: int,
     stream: RowStream,
     tell: Callable[[str], None] | None = None,
-    near: NDArray[np.float64] | None = None,
+    near: Vector | None = None,
 ) -> NDArray[np.intp]:
     """Choose rows (K,) by the first root's sums of squared distances over hubs.
 
@@ -387,9 +386,7 @@ def seed_rows(
 
 
 def summed_distances(
-    terms: StartTerms,
-    total: Sum,
-    centres: NDArray[np.float64],
+    terms: StartTerms, total: Sum, centres: Vector
 ) -> Iterator[tuple[slice, Floats]]:
     """Squared distances to centres (L, d) summed over hubs, (R, m, L), a chunk of rows a time."""
     total.begin("setup", terms.n_samples, len(centres), terms.itemsize)
@@ -447,7 +444,7 @@ class _OverFeatures:
         self.nearest: NDArray[Any] | None = None
         self.trials: list[Floats] = []
 
-    def begin(self, centres: NDArray[np.float64]) -> None:
+    def begin(self, centres: Vector) -> None:
         for some, distances in summed_distances(self.terms, self.total, centres):
             if self.total.roots.mine(0):
                 if self.nearest is None:
@@ -509,7 +506,7 @@ class _OverRows:
         self.sums = self._by_worker(self._potentials())
         return int(np.argmin(self.sums.sum(axis=1)))
 
-    def _potentials(self) -> NDArray[np.float64]:
+    def _potentials(self) -> Vector:
         """Weighted sums over each worker's rows after each trial, shape (N, L)."""
         held, trials = self.held, self.trials
         if len(held.weights):
@@ -523,7 +520,7 @@ class _OverRows:
             found[filled] = np.add.reduceat(trials, held.bounds[filled], axis=1).T
         return found
 
-    def _by_worker(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _by_worker(self, sums: Vector) -> Vector:
         """Send potentials (n, L), each worker's in a place of its own: (L, N)."""
         total, n_trials, n_workers = self.total, sums.shape[1], self.held.n_workers
         if total.mix is not None and len(total.mix) == 1 and (total.mix == 1).all():
@@ -533,7 +530,7 @@ class _OverRows:
         values = np.zeros((len(sums), n_workers, n_trials))
         values[np.arange(len(sums)), self.held.own] = sums
         summed = add_vectors(total, values.reshape(len(sums), n_workers * n_trials), "setup")
-        left: NDArray[np.float64] = np.asarray(total.roots.bcast(summed[0]))
+        left: Vector = np.asarray(total.roots.bcast(summed[0]))
         return left.reshape(n_workers, n_trials).T
 
     def keep(self, trial: int, chosen: Sequence[int]) -> None:
@@ -549,7 +546,7 @@ class _OverRows:
         remaining = np.maximum(self.remaining, 0.0)
         return [self._draw(remaining) for _ in range(count)]
 
-    def _draw(self, remaining: NDArray[np.float64]) -> int:
+    def _draw(self, remaining: Vector) -> int:
         """Draw a row in proportion to weight times potential: first the worker, then its row."""
         held, nearest = self.held, self.nearest
         assert nearest is not None

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem._core.normalise import differences
-from vpem.checks import Floats
+from vpem.checks import Floats, Vector
 from vpem.network.ledger import Ledger
 from vpem.sums.counted import at_server
 from vpem.sums.private import check_digits, in_common_units
@@ -110,7 +109,7 @@ class Differences:
         local: Callable[[slice], Floats],
         limit: float = np.inf,
         rest: Floats | None = None,
-        beside: NDArray[np.float64] | float = 0.0,
+        beside: Vector | float = 0.0,
     ) -> None:
         self.rest = rest
         self.terms, self.total, self.n_numbers = terms, total, n_numbers
@@ -119,7 +118,7 @@ class Differences:
         self._scalars.own[:, 0] = beside
 
     @property
-    def firsts(self) -> NDArray[np.float64]:
+    def firsts(self) -> Vector:
         """Sum of the first numbers of all rows, times row weights, (R,), after the last row."""
         return self._scalars.found[:, 0]
 

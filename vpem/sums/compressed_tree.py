@@ -8,6 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Vector
 from vpem.engines.placement import Placement
 from vpem.network.codecs import Codec, Keys
 from vpem.network.hubs import Routes
@@ -65,7 +66,7 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
         """Links on the ways to the root, each of which leaves out something."""
         return int(self.every_way.sum()) - 1
 
-    def _unsaid(self, flat: NDArray[np.float64], known: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _unsaid(self, flat: Vector, known: Vector) -> Vector:
         """How sums (n, P) of agents here differ from what their parents know of them."""
         near, sums = self._near, np.zeros_like(known)
         sums[near.own] = flat
@@ -73,17 +74,17 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
             for child, parent in zip(level.children, level.parents, strict=True):
                 sums[parent] += known[child]
         rows = np.concatenate([np.empty(0, np.intp), *(level.rows for level in near.upward)])
-        unsaid: NDArray[np.float64] = sums[rows] - known[rows]
+        unsaid: Vector = sums[rows] - known[rows]
         return unsaid
 
     def _add_up(
         self,
-        flat: NDArray[np.float64],
-        known: NDArray[np.float64],
+        flat: Vector,
+        known: Vector,
         quantizer: Quantizer,
         rng: np.random.Generator,
         n_messages: int,
-    ) -> NDArray[np.float64]:
+    ) -> Vector:
         """Add terms (B, P) up, level by level, to the total (1, P) at the root."""
         near, n_agents = self._near, len(self.tree.parent)
         sums = np.zeros_like(known)

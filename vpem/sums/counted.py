@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats
+from vpem.checks import Floats, Vector
 from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
 from vpem.network.masks import KEY_BYTES, SEALED_BYTES, TAG_WORDS
@@ -138,7 +138,7 @@ class Counted(ByChunks):
     """A sum whose messages are counted in a ledger if it has one; in one process."""
 
     n_roots: int
-    mix: NDArray[np.float64] | None
+    mix: Vector | None
     way: str
     """One of `vpem.settings.SUMS`."""
 
@@ -214,7 +214,7 @@ class AtServer(Counted):
     """Probability with which a sender is active."""
     biased = False
     """Whether the mean of what is received is something else than what was sent."""
-    weights: NDArray[np.float64] | None = None
+    weights: Vector | None = None
     values_per_item: int
     whole: bool
     exponents: Exponents = 0
@@ -244,7 +244,7 @@ class AtServer(Counted):
         """Count what is sent from now on as what the sum is for; see `Sum.begin`."""
         self.charge = charged(kind, self.kind)
 
-    def weighted(self, weights: NDArray[np.float64]) -> Self:
+    def weighted(self, weights: Vector) -> Self:
         """Return the same sum of vectors that weigh so much each, (n,)."""
         weighted = copy(self)
         weighted.weights = weights
@@ -305,9 +305,7 @@ class AtServer(Counted):
         """Payload bytes that senders have sent up to now."""
         return 0 if self.ledger is None else int(self.ledger.of_links()[1][self._up].sum())
 
-    def send(
-        self, values: NDArray[np.float64], senders: NDArray[np.intp] | None = None
-    ) -> NDArray[np.float64]:
+    def send(self, values: Vector, senders: NDArray[np.intp] | None = None) -> Vector:
         """Send a vector of each sender (a, P), exactly: what the server has of them.
 
         Vectors are those of the senders of all processes; of others' zeros are returned.
@@ -315,9 +313,7 @@ class AtServer(Counted):
         self.count(values.shape[1] * values.itemsize, senders)
         return self.ours(values, senders)
 
-    def ours(
-        self, values: NDArray[np.float64], senders: NDArray[np.intp] | None = None
-    ) -> NDArray[np.float64]:
+    def ours(self, values: Vector, senders: NDArray[np.intp] | None = None) -> Vector:
         """Return vectors (a, P) of some senders, or of all: zeros of those that live elsewhere."""
         here = self.here(senders)
         return values if here is None else np.where(here[:, None], values, 0.0)
@@ -328,15 +324,11 @@ class AtServer(Counted):
         """Bring messages (a, size) of the senders here to the server, which has those of all."""
         raise NotImplementedError
 
-    def announce(
-        self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None
-    ) -> NDArray[np.float64]:
+    def announce(self, received: Vector, senders: NDArray[np.intp] | None = None) -> Vector:
         """Add up what the server alone has of some senders (a, P), or of all, and send it back."""
         raise NotImplementedError
 
-    def aggregate(
-        self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None
-    ) -> NDArray[np.float64]:
+    def aggregate(self, received: Vector, senders: NDArray[np.intp] | None = None) -> Vector:
         """Add up what the server has of some senders (a, P), or of all: shape (1, P).
 
         Some holder has begun the sum (`Placement.begin`) before. Under masks the server has nothing
@@ -365,19 +357,17 @@ class AtServer(Counted):
             self.ledger.grow(self.charge, tag + own, up)
             self.ledger.grow(self.charge, tag + self.n_senders * own, self._down)
 
-    def added(
-        self, received: NDArray[np.float64], senders: NDArray[np.intp] | None
-    ) -> NDArray[np.float64]:
+    def added(self, received: Vector, senders: NDArray[np.intp] | None) -> Vector:
         """Weigh and add the vectors of some senders (a, P), or of all: shape (P,)."""
         weights = self._weights_of(senders)
-        total: NDArray[np.float64]
+        total: Vector
         total = received.sum(axis=0) if weights is None else weights @ received
         return total
 
-    def _weights_of(self, senders: NDArray[np.intp] | None) -> NDArray[np.float64] | None:
+    def _weights_of(self, senders: NDArray[np.intp] | None) -> Vector | None:
         return self.weights if senders is None or self.weights is None else self.weights[senders]
 
-    def _units(self, values: NDArray[np.float64]) -> NDArray[np.int64]:
+    def _units(self, values: Vector) -> NDArray[np.int64]:
         """Powers of two in which vectors (a, P) are counted."""
         return np.broadcast_to(self.exponents, values.shape[1:])
 
@@ -418,11 +408,8 @@ class AmongNeighbours(Counted):
 
 
 def add_vectors(
-    total: Sum,
-    values: NDArray[np.float64],
-    kind: str = "estep",
-    exponents: NDArray[np.int64] | None = None,
-) -> NDArray[np.float64]:
+    total: Sum, values: Vector, kind: str = "estep", exponents: NDArray[np.int64] | None = None
+) -> Vector:
     """Sum one vector an agent, (N, P), of N agents that are roots of their own: (R, P).
 
     Each root finds its own sum; R is 1 where all share one. Where sums are masked numbers are

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats
+from vpem.checks import Floats, Vector
 from vpem.engines.placement import Placement
 from vpem.network.codecs import Keys, draw_keys
 from vpem.network.schema import Maybe, Schema, State
@@ -24,7 +24,6 @@ from vpem.sums.counted import AtServer
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.sum import ByChunks, Scalars, flattened, message_bytes, unflattened
 
-Vector = NDArray[np.float64]
 Senders = NDArray[np.intp]
 
 

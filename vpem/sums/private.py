@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Vector
 from vpem.engines.placement import DIGIT, LEAST_POWER, MOST_POWER, Placement
 from vpem.errors import InputError, VpemWarning
 from vpem.network.masks import FRACTION_BITS
 from vpem.network.noise import Noise
 from vpem.sums.counted import MASKED_BYTES, AtServer, add_vectors
 from vpem.sums.sum import Sum
-
-Vector = NDArray[np.float64]
 
 LOOKS = 2 * (DIGIT - 1)
 """Powers of two of which holders say whether they have a larger one, until the largest is known."""
@@ -32,7 +31,7 @@ MUCH_ROUNDING = 1e-5
 """Of them, beyond which one row in 100,000 may be near enough to two centres to change clusters."""
 
 
-def powers_above(total: Sum, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+def powers_above(total: Sum, sizes: Vector) -> Vector:
     """Powers of two (P,) that sizes (n, P) are below, of all holders; 0 where all are 0.
 
     Under masks all learn the largest, and none whose it is.
@@ -43,7 +42,7 @@ def powers_above(total: Sum, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(largest > LEAST_POWER, np.ldexp(1.0, largest), 0.0)
 
 
-def power_beyond(total: Sum, values: NDArray[np.float64], exponents: NDArray[np.int64]) -> int:
+def power_beyond(total: Sum, values: Vector, exponents: NDArray[np.int64]) -> int:
     """By how many powers of two units (P,) are too fine for what holders have (n, P), 0 to 31.
 
     One number, of all values of all holders: under masks none learns whose it is, nor which.
@@ -58,7 +57,7 @@ def power_beyond(total: Sum, values: NDArray[np.float64], exponents: NDArray[np.
     return int(largest[0])
 
 
-def in_common_units(total: AtServer, values: NDArray[np.float64]) -> AtServer:
+def in_common_units(total: AtServer, values: Vector) -> AtServer:
     """Return the same sum in units in which numbers of all holders can be added under masks.
 
     All learn the largest power of two of all holders, and nothing else: they answer under masks
@@ -78,9 +77,7 @@ def in_common_units(total: AtServer, values: NDArray[np.float64]) -> AtServer:
     return total.in_units(np.asarray(total.holders.exponents(values, ask), dtype=np.int64))
 
 
-def check_digits(
-    holders: Placement, sizes: NDArray[np.float64], exponent: int, times: float = 1.0
-) -> None:
+def check_digits(holders: Placement, sizes: Vector, exponent: int, times: float = 1.0) -> None:
     """Compare the rounding of a masked sum of squared distances with what is usual among them.
 
     All learn whether any holder can tell what is usual, and whether any has enough digits of it or
@@ -107,9 +104,7 @@ def check_digits(
     warnings.warn(words, VpemWarning, stacklevel=4)
 
 
-def add_numbers(
-    total: Sum, values: NDArray[np.float64], kind: str = "estep"
-) -> NDArray[np.float64]:
+def add_numbers(total: Sum, values: Vector, kind: str = "estep") -> Vector:
     """Sum a few numbers of every holder, exactly where there is one place that adds them up.
 
     No codec touches them there, and nothing that is remembered of terms changes. They may be of any

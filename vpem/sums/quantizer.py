@@ -8,9 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Vector
 from vpem.network.codecs import Codec, Keys
-
-Vector = NDArray[np.float64]
 
 ITEM = 8
 """Bytes of a number that is sent exactly."""

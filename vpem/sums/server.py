@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds, neighbour_round
-from vpem.checks import Floats
+from vpem.checks import Floats, Vector
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.network.faults import FewerError
@@ -99,7 +99,7 @@ class _OverEngine(Counted):
 
     whole = False
     silent = None
-    mix: NDArray[np.float64] | None = None
+    mix: Vector | None = None
     traffic: Traffic
     charge: str
     """Kind that messages are counted as."""
@@ -167,9 +167,7 @@ class ServerOverEngine(_OverEngine, AtServer):
             # Nothing has to be waited for between terms and responsibilities.
             self.mix = np.ones((1, holders.n_agents))
 
-    def aggregate(
-        self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None
-    ) -> NDArray[np.float64]:
+    def aggregate(self, received: Vector, senders: NDArray[np.intp] | None = None) -> Vector:
         with about(self.holders.engine, self.charge):
             total = super().aggregate(received, senders)
         if self.holders.engine.size > 1:
@@ -199,9 +197,7 @@ class ServerOverEngine(_OverEngine, AtServer):
                 heard[ranks == rank] = part
         return heard
 
-    def announce(
-        self, received: NDArray[np.float64], senders: NDArray[np.intp] | None = None
-    ) -> NDArray[np.float64]:
+    def announce(self, received: Vector, senders: NDArray[np.intp] | None = None) -> Vector:
         engine, total = self.holders.engine, np.empty((1, received.shape[1]))
         if engine.rank == 0:
             total[0] = self.added(received, senders)

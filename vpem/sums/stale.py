@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats
+from vpem.checks import Floats, Vector
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import PartitionedError
@@ -36,7 +36,6 @@ from vpem.sums.partial import Carried, Channel, Compressed, Memory, Wrapper, sho
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.sum import ByChunks, Scalars, Sum, flattened, message_bytes, unflattened
 
-Vectors = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
@@ -66,7 +65,7 @@ class HeardAtServer(Wrapper):
         self._number = 0
         self._kind = "setup"
         self._active: NDArray[np.intp] | None = None
-        self._values: NDArray[np.float64] | None = None
+        self._values: Vector | None = None
 
     @property
     def active(self) -> NDArray[np.intp] | None:
@@ -105,7 +104,7 @@ class HeardAtServer(Wrapper):
         memory.send(flat if self._active is None else flat[self._active], self._active)
         return unflattened(memory.total(), terms, scalars)
 
-    def _memory(self, values: NDArray[np.float64], n_exact: int) -> Memory:
+    def _memory(self, values: Vector, n_exact: int) -> Memory:
         """Return what the server has, and how senders say how they differ from it."""
         if self.codec is None:
             return Memory(self.server, 1.0, values)
@@ -141,7 +140,7 @@ class HeardByNeighbours(ByChunks):
     """
 
     whole = True
-    mix: NDArray[np.float64] | None = None
+    mix: Vector | None = None
     exact = False
 
     def __init__(self, inner: Sum) -> None:
@@ -152,8 +151,8 @@ class HeardByNeighbours(ByChunks):
         self.way = inner.way
         self._some_follow = bool(self.holders.any([inner.n_roots > len(self.holders.own)])[0])
         self._kind = "setup"
-        self._terms: NDArray[np.float64] | None = None
-        self._sums: NDArray[np.float64] | None = None
+        self._terms: Vector | None = None
+        self._sums: Vector | None = None
 
     @property
     def silent(self) -> NDArray[np.bool_] | None:
@@ -244,15 +243,15 @@ class Copies:
     directed link to be up again.
     """
 
-    states: Vectors
-    copies: Vectors
-    inputs: Vectors
+    states: Vector
+    copies: Vector
+    inputs: Vector
     awake: Mask
     missed: NDArray[np.int64]
 
     @classmethod
     def begun(
-        cls, before: Copies | None, inputs: Vectors, awake: Mask, near: Neighbourhood
+        cls, before: Copies | None, inputs: Vector, awake: Mask, near: Neighbourhood
     ) -> Copies:
         """Return the copies at the beginning of a sum, with states of the new inputs' mean."""
         if before is None or before.inputs.shape != inputs.shape:
@@ -267,7 +266,7 @@ class Copies:
         before.inputs, before.awake = inputs, awake
         return before
 
-    def move(self, mixed: Vectors, before: Vectors, step: float, further: float) -> Vectors:
+    def move(self, mixed: Vector, before: Vector, step: float, further: float) -> Vector:
         """Move states by a round of which the copies are ``mixed``: where they were.
 
         By so much of how the copies moved, and then farther from where states were ``before``.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vpem._core.normalise import normalise
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Floats, Matrix, as_array, check_finite, check_int, check_memory
+from vpem.checks import Floats, Matrix, Vector, as_array, check_finite, check_int, check_memory
 from vpem.errors import InputError, check_choice
 from vpem.network.partition import Blocks
 from vpem.network.schema import Schema, State
@@ -27,7 +27,7 @@ CHUNK_VALUES = 1 << 20
 
 def posteriors(
     mixture: Density, X: Matrix, missing: str = "refuse"
-) -> Iterator[tuple[slice, NDArray[np.float64], NDArray[np.float64]]]:
+) -> Iterator[tuple[slice, Vector, Vector]]:
     """Responsibilities (m, K) and log-likelihoods (m,) of the assembled mixture, chunk by chunk.
 
     Rows (M, d) are in the user's order and units; missing values are refused or marginalized.
@@ -49,7 +49,7 @@ def posteriors(
 
 def local_terms(
     mixture: Density, X: Matrix, rows: slice, missing: str
-) -> tuple[Floats, NDArray[np.float64] | float]:
+) -> tuple[Floats, Vector | float]:
     """Terms (B, m, K) of each block for some rows, and what their density has besides, (m,)."""
     part = np.asarray(X[rows], dtype=np.float64)
     there = np.isfinite(part)
@@ -58,7 +58,7 @@ def local_terms(
     return mixture.terms_of(part, there)
 
 
-def normalised(mixture: Density, sums: Floats) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def normalised(mixture: Density, sums: Floats) -> tuple[Vector, Vector]:
     """Responsibilities (m, K) and log-densities (m,) of the sum (1, m, K) of all blocks' terms."""
     log_weights = mixture.assembled_log_weights[None, :]
     responsibilities = np.empty_like(sums)
@@ -72,8 +72,8 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
 
     blocks: Blocks  # which features lie in which hub
     covariance_type: str
-    weights: NDArray[np.float64]  # (R, K) of each root; R = 1 where all share one estimate
-    means: NDArray[np.float64]  # (K, d) in block order and in the units of fitting
+    weights: Vector  # (R, K) of each root; R = 1 where all share one estimate
+    means: Vector  # (K, d) in block order and in the units of fitting
     n_factors: ClassVar[int] = 0  # that hubs share (`vpem.terms.factors.FactorMixture`)
     is_proper: ClassVar[bool] = False
     """Whether a prior keeps every component from being degenerate."""
@@ -89,25 +89,25 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         return self.blocks.n_features
 
     @cached_property
-    def log_weights(self) -> NDArray[np.float64]:
+    def log_weights(self) -> Vector:
         """Logarithms of the mixing weights, as each root holds them."""
         with np.errstate(divide="ignore"):
             return np.log(self.weights)
 
     @property
-    def assembled_weights(self) -> NDArray[np.float64]:
+    def assembled_weights(self) -> Vector:
         """Mixing weights (K,): the mean over roots, renormalised."""
         mean = self.weights.mean(axis=0)
-        weights: NDArray[np.float64] = mean / mean.sum()
+        weights: Vector = mean / mean.sum()
         return weights
 
     @property
-    def assembled_log_weights(self) -> NDArray[np.float64]:
+    def assembled_log_weights(self) -> Vector:
         """Logarithms (K,) by which responsibilities weigh components, of all roots together."""
         with np.errstate(divide="ignore"):
             return np.log(self.assembled_weights)
 
-    def score_samples(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.float64]:
+    def score_samples(self, X: Matrix, *, missing: str = "refuse") -> Vector:
         """Log-likelihood of each row, in nats and in the user's units.
 
         Parameters
@@ -132,7 +132,7 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
             scores[rows] = log_likelihoods
         return scores
 
-    def predict_proba(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.float64]:
+    def predict_proba(self, X: Matrix, *, missing: str = "refuse") -> Vector:
         """Responsibilities of each row, shape (M, K); see `score_samples`."""
         proba = np.empty((len(X), self.n_components))
         for rows, responsibilities, _ in posteriors(self, X, missing):
@@ -154,9 +154,7 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         """Akaike information criterion of a total log-likelihood; lower is better."""
         return -2 * log_likelihood + 2 * self.n_parameters
 
-    def sample(
-        self, n_samples: int, rng: np.random.Generator
-    ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    def sample(self, n_samples: int, rng: np.random.Generator) -> tuple[Vector, NDArray[np.intp]]:
         """Draw rows from the assembled mixture.
 
         Returns
@@ -181,13 +179,11 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
 
     @property
     @abstractmethod
-    def assembled_means(self) -> NDArray[np.float64]:
+    def assembled_means(self) -> Vector:
         """Expected values (K, d) in the user's order and units."""
 
     @abstractmethod
-    def terms_of(
-        self, values: NDArray[np.float64], there: NDArray[np.bool_]
-    ) -> tuple[Floats, NDArray[np.float64] | float]:
+    def terms_of(self, values: Vector, there: NDArray[np.bool_]) -> tuple[Floats, Vector | float]:
         """Terms (B, m, K) of each hub for some rows, and what their log-density has besides, (m,).
 
         Values (m, d) are in the user's order and units; ``there`` (m, d) marks those present.
@@ -214,7 +210,7 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         """Return the same mixture with its components in another order."""
 
     @abstractmethod
-    def drawn(self, labels: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.float64]:
+    def drawn(self, labels: NDArray[np.intp], rng: np.random.Generator) -> Vector:
         """Draw rows of these components (m,), (m, d) in the user's order and units."""
 
     @abstractmethod

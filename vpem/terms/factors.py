@@ -24,7 +24,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from vpem.checks import Floats
+from vpem.checks import Floats, Vector
 from vpem.errors import InputError
 from vpem.network.partition import Blocks
 from vpem.network.schema import Array, Schema, State
@@ -32,8 +32,6 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture, block_views, factorise
 from vpem.terms.statistics import Statistics
 from vpem.terms.units import Scaling
-
-Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -145,7 +143,7 @@ class FactorMixture(Mixture, facts=FACTS):
     factors.
     """
 
-    loadings: NDArray[np.float64]
+    loadings: Vector
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -162,22 +160,17 @@ class FactorMixture(Mixture, facts=FACTS):
         return int(self.loadings.shape[2])
 
     @property
-    def explained(self) -> NDArray[np.float64]:
+    def explained(self) -> Vector:
         """Variances (K, d) of features by factors that hubs share, in block order."""
         return np.asarray(np.square(self.loadings).sum(axis=2))
 
     @property
-    def located(self) -> NDArray[np.float64]:
+    def located(self) -> Vector:
         """Means, and below them each component's loadings, factor by factor: (K (1 + q), d)."""
         rows = self.n_components * self.n_factors, self.n_features
         return np.concatenate([self.means, self.loadings.swapaxes(1, 2).reshape(rows)])
 
-    def at(
-        self,
-        shares: NDArray[np.float64],
-        means: NDArray[np.float64],
-        covariances: NDArray[np.float64],
-    ) -> Mixture:
+    def at(self, shares: Vector, means: Vector, covariances: Vector) -> Mixture:
         k, shape = self.n_components, (self.n_components, self.n_factors, self.n_features)
         loadings = np.ascontiguousarray(means[k:].reshape(shape).swapaxes(1, 2))
         return replace(
@@ -198,12 +191,12 @@ class FactorMixture(Mixture, facts=FACTS):
         return super().n_parameters + self.n_components * (d * q - q * (q - 1) // 2)
 
     @property
-    def assembled_loadings(self) -> NDArray[np.float64]:
+    def assembled_loadings(self) -> Vector:
         """Loadings (K, d, q) in the user's order and units."""
         return np.asarray(self.loadings[:, self.blocks.position] * self.scaling.scale[:, None])
 
     @property
-    def assembled_covariances(self) -> NDArray[np.float64]:
+    def assembled_covariances(self) -> Vector:
         """Covariances (K, d, d) in the user's order and units: ``L_k L_k'`` and the noise."""
         k, d, scale = self.n_components, self.n_features, self.scaling.scale
         found = self.assembled_loadings
@@ -218,7 +211,7 @@ class FactorMixture(Mixture, facts=FACTS):
             found[:, columns[:, None], columns] += noise
         return found
 
-    def block_loadings(self, b: int) -> NDArray[np.float64]:
+    def block_loadings(self, b: int) -> Vector:
         """Loadings (K, d_b, q) of block b, in scaled units."""
         return self.loadings[:, self.blocks.offsets[b] : self.blocks.offsets[b + 1]]
 
@@ -265,9 +258,7 @@ class FactorMixture(Mixture, facts=FACTS):
             covariances=noise.covariances, loadings=loadings,
         )  # fmt: skip
 
-    def terms_of(
-        self, values: NDArray[np.float64], there: NDArray[np.bool_]
-    ) -> tuple[Floats, NDArray[np.float64] | float]:
+    def terms_of(self, values: Vector, there: NDArray[np.bool_]) -> tuple[Floats, Vector | float]:
         """Return what the term of all hubs together is, (1, m, K); see `Density.terms_of`.
 
         Of rows with missing values those with the same ones are evaluated together, each by the
@@ -289,7 +280,7 @@ class FactorMixture(Mixture, facts=FACTS):
         sums = own.sum(axis=0, keepdims=True), self.loaded.projected_together(rows)
         return self.joined(*sums), constant
 
-    def apart(self, values: NDArray[np.float64]) -> tuple[Floats, NDArray[np.float64] | float]:
+    def apart(self, values: Vector) -> tuple[Floats, Vector | float]:
         """Return c and u of each hub for rows in which nothing is missing, (B, m, K + K q)."""
         own, constant = super().terms_of(values, np.ones(values.shape, dtype=np.bool_))
         rows = self.blocks.arrange(self.scaling.apply(values), np.float64)
@@ -305,7 +296,7 @@ class FactorMixture(Mixture, facts=FACTS):
         """What an E-step needs, in double precision."""
         return LoadedFactors.of(self, np.float64)
 
-    def drawn(self, labels: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.float64]:
+    def drawn(self, labels: NDArray[np.intp], rng: np.random.Generator) -> Vector:
         rows = super().drawn(labels, rng)
         factors = rng.standard_normal((len(labels), self.n_factors))
         for k, loadings in enumerate(self.assembled_loadings):

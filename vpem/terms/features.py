@@ -19,7 +19,7 @@ from vpem._core.mahalanobis import mahalanobis_diag
 from vpem._core.moments import moments_diag, moments_full
 from vpem._core.normalise import normalise
 from vpem._core.sweep import sweep
-from vpem.checks import Floats
+from vpem.checks import Floats, Vector
 from vpem.network.partition import Blocks
 from vpem.terms.density import Density
 from vpem.terms.mixture import Factors, Mixture, block_views, factorise
@@ -33,10 +33,10 @@ class Terms(Protocol):
 
     n_samples: int
     total_weight: float
-    row_weights: NDArray[np.float64] | None
+    row_weights: Vector | None
     """Weight of each row (M,); None: 1."""
     n_threads: int
-    reg_covar: NDArray[np.float64]
+    reg_covar: Vector
     """Added to the diagonal of every covariance."""
     log_constant: float
     constant_in_sums: bool
@@ -48,7 +48,7 @@ class Terms(Protocol):
     resolution: float
     """Relative change of a log-likelihood that rounding alone can make."""
 
-    def constants(self) -> NDArray[np.float64]:
+    def constants(self) -> Vector:
         """What each hub here has of `log_constant`, (B,)."""
 
     def chunks(self, n_values: int) -> Iterator[slice]:
@@ -62,7 +62,7 @@ class Terms(Protocol):
 
     def responsibilities(
         self, mixture: Mixture, sums: Floats, rows: slice
-    ) -> tuple[Floats, NDArray[np.float64]]:
+    ) -> tuple[Floats, Vector]:
         """Responsibilities (R, m, K) and log-likelihood (R,) of these rows from the sums.
 
         Sums are of terms (R, m, K), or of how they differ from the first (R, m, K - 1): of these
@@ -70,15 +70,11 @@ class Terms(Protocol):
         """
 
     def sweep(
-        self,
-        mixture: Mixture,
-        factors: Factors,
-        mix: NDArray[np.float64],
-        statistics: Statistics | None,
-    ) -> NDArray[np.float64]:
+        self, mixture: Mixture, factors: Factors, mix: Vector, statistics: Statistics | None
+    ) -> Vector:
         """All of it in one pass for the sum ``mix @ terms``: log-likelihood (R,)."""
 
-    def empty(self, centres: NDArray[np.float64], n_roots: int) -> Statistics:
+    def empty(self, centres: Vector, n_roots: int) -> Statistics:
         """Statistics of no rows."""
 
     def summarize(self, statistics: Statistics, responsibilities: Floats, rows: slice) -> None:
@@ -96,15 +92,13 @@ class Terms(Protocol):
     def log_prior(self, mixture: Mixture) -> float:
         """Log-density of the parameters under a prior, less that at its mode; 0 without any."""
 
-    def at_rows(self, indices: NDArray[np.intp]) -> NDArray[np.float64]:
+    def at_rows(self, indices: NDArray[np.intp]) -> Vector:
         """Rows of the data as centres."""
 
-    def middle(self, mixture: Mixture) -> NDArray[np.float64]:
+    def middle(self, mixture: Mixture) -> Vector:
         """A centre that is no row."""
 
-    def reseeded(
-        self, mixture: Mixture, component: int, centre: NDArray[np.float64], weight: float
-    ) -> Mixture:
+    def reseeded(self, mixture: Mixture, component: int, centre: Vector, weight: float) -> Mixture:
         """Re-initialise one component."""
 
 
@@ -116,10 +110,10 @@ class StartTerms(Terms, Protocol):
     units: int
     """Power of two in which squared distances are counted under masks."""
 
-    def distances(self, centres: NDArray[np.float64], rows: slice) -> Floats:
+    def distances(self, centres: Vector, rows: slice) -> Floats:
         """Squared distances of each hub's part of these rows to centres (L, d), (B, m, L)."""
 
-    def start(self, centres: NDArray[np.float64]) -> Mixture:
+    def start(self, centres: Vector) -> Mixture:
         """Equal weights, means at the centres, sample covariances."""
 
 
@@ -144,7 +138,7 @@ class BatchTerms(Terms, Protocol):
     ) -> Statistics:
         """Return the statistics with those hubs' (B,) part taken from other ones."""
 
-    def enough(self, counts: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def enough(self, counts: Vector) -> NDArray[np.bool_]:
         """Whether so many rows a component (R, K) are enough for an M-step of each root."""
 
     def update_early(self, statistics: Statistics, row: float) -> Mixture:
@@ -165,7 +159,7 @@ class RowTerms:
     """Rows in chunks, their weights, and responsibilities from sums."""
 
     rows: Rows  # give chunks runs and precision
-    row_weights: NDArray[np.float64] | None  # (M,); None: 1
+    row_weights: Vector | None  # (M,); None: 1
     n_threads: int
     itemsize: int
     least_rows = 0.5
@@ -189,7 +183,7 @@ class RowTerms:
 
     def responsibilities(
         self, mixture: Density, sums: Floats, rows: slice
-    ) -> tuple[Floats, NDArray[np.float64]]:
+    ) -> tuple[Floats, Vector]:
         """Responsibilities (R, m, K) times row weights, and log-likelihood (R,) of these rows."""
         log_weights = np.broadcast_to(mixture.log_weights, (len(sums), mixture.n_components))
         out = np.empty((*sums.shape[:2], mixture.n_components), dtype=sums.dtype)
@@ -221,9 +215,7 @@ class RowTerms:
             self.known.add(terms, rows)
         return terms
 
-    def sweep_chunks(
-        self: Any, mixture: Any, factors: Any, mix: NDArray[np.float64], statistics: Any
-    ) -> NDArray[np.float64]:
+    def sweep_chunks(self: Any, mixture: Any, factors: Any, mix: Vector, statistics: Any) -> Vector:
         """Take the sum ``mix @ Q`` and all that depends on it, chunk by chunk: (R,)."""
         found = np.zeros(len(mix))
         for rows in self.chunks(self.blocks.n_blocks * mixture.n_components):
@@ -240,13 +232,13 @@ class RowTerms:
         """Add rows to the statistics, by the parameters that their responsibilities come from."""
         self.summarize(statistics, responsibilities, rows)
 
-    def _weights(self, rows: slice) -> NDArray[np.float64]:
+    def _weights(self, rows: slice) -> Vector:
         if self.row_weights is None:
             return np.ones(rows.stop - rows.start)
         return self.row_weights[rows]
 
 
-def mixed(mix: NDArray[np.float64], terms: Floats) -> Floats:
+def mixed(mix: Vector, terms: Floats) -> Floats:
     """Sums ``mix @ terms`` (R, m, K) of terms (B, m, K)."""
     flat = terms.reshape(len(terms), -1)
     if len(mix) == 1 and bool((mix == 1).all()):
@@ -263,7 +255,7 @@ NONE, NO_TABLE = np.zeros(0), np.zeros((0, 0))
 """What kernels take for row weights, or for statistics, that there are not."""
 
 
-def lightest_of(row_weights: NDArray[np.float64]) -> float:
+def lightest_of(row_weights: Vector) -> float:
     """Return the least positive weight."""
     return float(row_weights.min(initial=np.inf, where=row_weights > 0))
 
@@ -289,8 +281,8 @@ class FeatureTerms(RowTerms, BlockStatistics):
         covariance_type: str,
         *,
         scaling: Scaling,
-        row_weights: NDArray[np.float64] | None = None,
-        reg_covar: float | NDArray[np.float64] = FLOOR,
+        row_weights: Vector | None = None,
+        reg_covar: float | Vector = FLOOR,
         n_threads: int = 1,
         dtype: DTypeLike = np.float64,
         skip_negligible: bool = True,
@@ -316,10 +308,10 @@ class FeatureTerms(RowTerms, BlockStatistics):
         self.n_features = blocks.n_features
         self.widest = int(blocks.widths.max(initial=0))
         self.add_up = np.sum
-        self._sample_covariance: NDArray[np.float64] | None = None
+        self._sample_covariance: Vector | None = None
         self._precisions = None
 
-    def constants(self) -> NDArray[np.float64]:
+    def constants(self) -> Vector:
         """What each hub here has of `log_constant`, (B,)."""
         blocks, scale = self.blocks, self.scaling.scale
         per_feature = -0.5 * np.log(2 * np.pi) - np.log(scale[blocks.order])
@@ -343,9 +335,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
         chosen._sample_covariance = None
         return chosen
 
-    def some(
-        self, rows: NDArray[np.intp], row_weights: NDArray[np.float64] | None = None
-    ) -> FeatureTerms:
+    def some(self, rows: NDArray[np.intp], row_weights: Vector | None = None) -> FeatureTerms:
         """Return the terms of some rows, for sweeps: rows may come twice, and weigh 1 or so much.
 
         They are read together, and kept in memory unless they are too many.
@@ -386,7 +376,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
         found = factors.terms(self.rows.read(rows), self.blocks.offsets, self.n_threads)
         return self.labelled(found, rows)
 
-    def distances(self, centres: NDArray[np.float64], rows: slice) -> Floats:
+    def distances(self, centres: Vector, rows: slice) -> Floats:
         """Squared distances of each hub's part of these rows to centres (L, d), (B, m, L)."""
         data = self.rows.read(rows)
         points = np.ascontiguousarray(centres, dtype=data.dtype)
@@ -396,17 +386,13 @@ class FeatureTerms(RowTerms, BlockStatistics):
         mahalanobis_diag(data, self.blocks.offsets, points, ones, zeros, out, self.n_threads)
         return out
 
-    def squares(self, centres: NDArray[np.float64], rows: slice) -> Floats:
+    def squares(self, centres: Vector, rows: slice) -> Floats:
         """Squared distances by what is there of each hub's part of these rows; here all is."""
         return self.distances(centres, rows)
 
     def sweep(
-        self,
-        mixture: Mixture,
-        factors: Factors,
-        mix: NDArray[np.float64],
-        statistics: Statistics | None = None,
-    ) -> NDArray[np.float64]:
+        self, mixture: Mixture, factors: Factors, mix: Vector, statistics: Statistics | None = None
+    ) -> Vector:
         """Take the sum ``mix @ Q`` and all that depends on it in one pass over the rows.
 
         ``mix`` (R, B) is the sum as a matrix over the blocks' terms. The rows are added to
@@ -493,7 +479,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
         """Rows between which distances mean something: these."""
         return self
 
-    def of_clusters(self, centres: NDArray[np.float64], n_roots: int) -> Statistics:
+    def of_clusters(self, centres: Vector, n_roots: int) -> Statistics:
         """Statistics of no rows, of clusters about these centres (K, d)."""
         return self.empty(centres, n_roots)
 
@@ -503,16 +489,16 @@ class FeatureTerms(RowTerms, BlockStatistics):
 
     # ---- starts and repairs ---------------------------------------------------------------------
 
-    def at_rows(self, indices: NDArray[np.intp]) -> NDArray[np.float64]:
+    def at_rows(self, indices: NDArray[np.intp]) -> Vector:
         """Rows of the data as centres, shape (len(indices), d), in block order and fit units."""
         return self.rows.take(indices).astype(np.float64)
 
-    def middle(self, mixture: Mixture) -> NDArray[np.float64]:
+    def middle(self, mixture: Mixture) -> Vector:
         """The mean of a mixture (d,): a centre that is no row."""
-        found: NDArray[np.float64] = mixture.weights.mean(axis=0) @ mixture.means
+        found: Vector = mixture.weights.mean(axis=0) @ mixture.means
         return found
 
-    def with_sample_covariance(self, covariances: NDArray[np.float64]) -> FeatureTerms:
+    def with_sample_covariance(self, covariances: Vector) -> FeatureTerms:
         """Return the same terms with a sample covariance that is known from elsewhere."""
         chosen = copy(self)
         chosen._sample_covariance = covariances
@@ -523,7 +509,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
         return self.with_sample_covariance(self.update(statistics).covariances)
 
     @property
-    def sample_covariance(self) -> NDArray[np.float64]:
+    def sample_covariance(self) -> Vector:
         """Each block's own sample covariance (divisor M) plus ``reg_covar``, for one component."""
         if self._sample_covariance is None:
             self._sample_covariance = self.sample().covariances
@@ -541,7 +527,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
             self.summarize(statistics, np.ascontiguousarray(own), rows)
         return self.update(statistics)
 
-    def start(self, centres: NDArray[np.float64]) -> Mixture:
+    def start(self, centres: Vector) -> Mixture:
         """Equal weights, means at ``centres`` (K, d), every covariance the block's sample one."""
         n_components = len(centres)
         weights = np.full((1, n_components), 1.0 / n_components)
@@ -550,7 +536,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
         common, means = (self.blocks, self.covariance_type), np.array(centres, dtype=np.float64)
         return Mixture(*common, weights, means, covariances, self.scaling)
 
-    def _repeated(self, one: NDArray[np.float64], times: int) -> NDArray[np.float64]:
+    def _repeated(self, one: Vector, times: int) -> Vector:
         """Return so many copies of what each block has one of, laid out as covariances are."""
         if self._is_diagonal:
             return np.repeat(one, times, axis=0)
@@ -558,9 +544,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
         parts = [np.repeat(view, times, axis=0).ravel() for view in views]
         return np.concatenate([np.empty(0), *parts])
 
-    def reseeded(
-        self, mixture: Mixture, component: int, centre: NDArray[np.float64], weight: float
-    ) -> Mixture:
+    def reseeded(self, mixture: Mixture, component: int, centre: Vector, weight: float) -> Mixture:
         """Reinitialise one component: this mean (d,), the sample covariance, this mixing weight."""
         weights = mixture.weights.copy()
         others = np.delete(np.arange(weights.shape[1]), component)

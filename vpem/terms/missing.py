@@ -19,7 +19,7 @@ from vpem._core.assign import nearest_rows
 from vpem._core.covariances import covariances_full
 from vpem._core.missing import marginal_diag, marginal_moments_diag, marginal_moments_full
 from vpem._core.threads import one_blas_thread
-from vpem.checks import Floats, row_blocks
+from vpem.checks import Floats, Vector, row_blocks
 from vpem.network.partition import Blocks
 from vpem.terms.features import FeatureTerms, StartTerms
 from vpem.terms.mixture import Factors, Mixture, block_views, factorise
@@ -50,7 +50,7 @@ class MissingBlockStatistics(BlockStatistics):
     has seen ``least_seen`` effective rows.
     """
 
-    share: NDArray[np.float64]
+    share: Vector
     least_seen: float
 
     def _expecting(self, centres: Floats) -> MissingFactors:
@@ -80,7 +80,7 @@ class MissingBlockStatistics(BlockStatistics):
         assert isinstance(moved, MissingStatistics)
         return replace(moved, seen=statistics.seen.copy())
 
-    def _per_feature(self, statistics: Statistics) -> NDArray[np.float64]:
+    def _per_feature(self, statistics: Statistics) -> Vector:
         assert isinstance(statistics, MissingStatistics)
         if self._is_diagonal:
             return statistics.seen
@@ -112,9 +112,7 @@ class MissingBlockStatistics(BlockStatistics):
             view *= per_feature[columns].reshape(count, width)[:, 0, None, None, None]
         return MissingStatistics(**vars(made), seen=made.counts * self.share[:, None])
 
-    def _determinants(
-        self, statistics: Statistics, mixture: Mixture, factors: Factors
-    ) -> NDArray[np.float64]:
+    def _determinants(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> Vector:
         """Log-determinants (B,) of blocks' covariances, each as often as it is seen."""
         assert isinstance(statistics, MissingStatistics)
         seen = statistics.seen
@@ -137,7 +135,7 @@ class MissingBlockStatistics(BlockStatistics):
         widths = 1 if self._is_diagonal else self.blocks.widths[:, None]
         return self._updated(statistics, row * enough_rows(widths))
 
-    def _updated(self, statistics: Statistics, least: NDArray[np.float64]) -> Mixture:
+    def _updated(self, statistics: Statistics, least: Vector) -> Mixture:
         """Parameters from the statistics, where a block has seen at least so much."""
         assert isinstance(statistics, MissingStatistics)
         before = self._expecting(statistics.shifts).mixture
@@ -166,12 +164,8 @@ class MissingBlockStatistics(BlockStatistics):
         return Mixture(self.blocks, self.covariance_type, weights, means, covariances, self.scaling)
 
     def _variances(
-        self,
-        statistics: MissingStatistics,
-        first: NDArray[np.float64],
-        least: NDArray[np.float64],
-        before: Mixture,
-    ) -> NDArray[np.float64]:
+        self, statistics: MissingStatistics, first: Vector, least: Vector, before: Mixture
+    ) -> Vector:
         """Variance of every feature by its own rows, of a block by all its values if spherical."""
         n = statistics.seen
         drop = np.square(first) / np.where(n < least, 1.0, n)
@@ -182,7 +176,7 @@ class MissingBlockStatistics(BlockStatistics):
         found = np.maximum(value / np.where(total > 0, total, 1.0), 0.0) + self.reg_covar
         return np.where(total < least, before.covariances, found)
 
-    def _over_blocks(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _over_blocks(self, values: Vector) -> Vector:
         """Sum over the features of each block, repeated for each of them; (n, d)."""
         sums = np.zeros((len(values), self.blocks.n_blocks))
         for own, row in zip(sums, values, strict=True):
@@ -224,7 +218,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         covariance_type: str,
         *,
         scaling: Scaling,
-        row_weights: NDArray[np.float64] | None = None,
+        row_weights: Vector | None = None,
         add: Add = alone,
         reach: Reach | None = None,
         **options: Any,
@@ -233,7 +227,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
             X, blocks, covariance_type, scaling=scaling, row_weights=row_weights, **options
         )
         self._add = add
-        self._there: NDArray[np.float64] | None = None
+        self._there: Vector | None = None
         data = self.rows.read(slice(0, self.n_samples))
         self.observed = np.ascontiguousarray(~np.isnan(data), dtype=np.uint8)
         data = np.where(self.observed, data, 0)
@@ -279,10 +273,10 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
             self.spread += weights[rows] @ away
         self.spread = add(self.spread) / safe
 
-    def constants(self) -> NDArray[np.float64]:
+    def constants(self) -> Vector:
         return self._constants(self._weights(slice(0, self.n_samples)) @ self.observed)
 
-    def _constants(self, there: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _constants(self, there: Vector) -> Vector:
         """Sum constants over rows that have a value of each feature and weigh so much, (d,)."""
         blocks = self.blocks
         per_feature = -0.5 * np.log(2 * np.pi) - np.log(self.scaling.scale[blocks.order])
@@ -339,7 +333,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         )  # fmt: skip
         return self.labelled(found, rows)
 
-    def squares(self, centres: NDArray[np.float64], rows: slice) -> Floats:
+    def squares(self, centres: Vector, rows: slice) -> Floats:
         """Squared distances by what is there of each block of these rows to centres, (B, m, L)."""
         data, observed = self.rows.read(rows), self.observed[rows]
         out = np.empty((self.blocks.n_blocks, len(data), len(centres)), dtype=data.dtype)
@@ -351,7 +345,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         )  # fmt: skip
         return out
 
-    def distances(self, centres: NDArray[np.float64], rows: slice) -> Floats:
+    def distances(self, centres: Vector, rows: slice) -> Floats:
         """Squared distances by what is there of each block, times the share of it; (B, m, L)."""
         self._latest = None
         out, observed = self.squares(centres, rows), self.observed[rows]
@@ -363,12 +357,8 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         return out
 
     def sweep(
-        self,
-        mixture: Mixture,
-        factors: Factors,
-        mix: NDArray[np.float64],
-        statistics: Statistics | None = None,
-    ) -> NDArray[np.float64]:
+        self, mixture: Mixture, factors: Factors, mix: Vector, statistics: Statistics | None = None
+    ) -> Vector:
         """Take the sum ``mix @ Q`` and all that depends on it, chunk by chunk.
 
         Rows that miss nothing go through the compiled sweep. Parameters and result are those of
@@ -408,9 +398,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         weights = None if self.row_weights is None else self.row_weights[chosen]
         return self.some(np.flatnonzero(chosen), weights)
 
-    def some(
-        self, rows: NDArray[np.intp], row_weights: NDArray[np.float64] | None = None
-    ) -> MissingTerms:
+    def some(self, rows: NDArray[np.intp], row_weights: Vector | None = None) -> MissingTerms:
         chosen = super().some(rows, row_weights)
         assert isinstance(chosen, MissingTerms)
         chosen.observed = self.observed[rows]
@@ -503,14 +491,14 @@ MOST_ROWS = 1000
 """More do not show it better."""
 
 
-def weighed(distances: NDArray[np.float64], row_weights: NDArray[np.float64] | None) -> float:
+def weighed(distances: Vector, row_weights: Vector | None) -> float:
     """Sum of squared distances (M,) times row weights."""
     return float(distances.sum() if row_weights is None else distances @ row_weights)
 
 
 def distances_within(
-    terms: FeatureTerms, centres: NDArray[np.float64], labels: NDArray[np.int32], rows: slice
-) -> NDArray[np.float64]:
+    terms: FeatureTerms, centres: Vector, labels: NDArray[np.int32], rows: slice
+) -> Vector:
     """Squared distances of some rows to the centres (K, d) of their clusters, hub by hub: (B, m).
 
     Centres are in block order, and ``labels`` (M,) are clusters of all rows.
@@ -524,7 +512,7 @@ def distances_within(
     return found
 
 
-def diagonals(terms: StartTerms) -> NDArray[np.float64]:
+def diagonals(terms: StartTerms) -> Vector:
     """Squared distance (B,) of opposite corners of a box around all rows, in each hub."""
     blocks = terms.blocks
     ends = np.full((2, blocks.n_features), -np.inf)
@@ -535,7 +523,7 @@ def diagonals(terms: StartTerms) -> NDArray[np.float64]:
     return np.bincount(blocks.block_of, widths, blocks.n_blocks).astype(np.float64)
 
 
-def usual_squares(rows: Floats) -> NDArray[np.float64]:
+def usual_squares(rows: Floats) -> Vector:
     """Median squared distance (d,) of rows (m, d) from their median, of those that are away at all.
 
     A few values that lie far away do not change it. It is 0 where values are too few.
@@ -555,7 +543,7 @@ def spread_rows(n_rows: int) -> NDArray[np.intp]:
 
 
 def squares_of_observed(
-    rows: Floats, observed: NDArray[np.uint8], points: NDArray[np.float64], n_threads: int
+    rows: Floats, observed: NDArray[np.uint8], points: Vector, n_threads: int
 ) -> Floats:
     """Squared distances by what is there of rows (m, d) to points (L, d), shape (m, L)."""
     width = rows.shape[1]
@@ -572,11 +560,11 @@ def squares_of_observed(
 
 def nearest(
     X: Floats | Arranges,
-    centres: NDArray[np.float64],
+    centres: Vector,
     scaling: Scaling,
     n_threads: int,
     observed: NDArray[np.uint8] | None = None,
-) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+) -> tuple[NDArray[np.int32], Vector]:
     """Nearest centre (M,) of each row and its squared distance (M,), some rows at a time.
 
     Rows (M, d) are in the units of the centres (K, d), of which the first of several is taken;

@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 from vpem._core.cholesky import cholesky_blocks
 from vpem._core.mahalanobis import mahalanobis_diag, mahalanobis_full
 from vpem._core.threads import thread_count
-from vpem.checks import Floats
+from vpem.checks import Floats, Vector
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.network.partition import Blocks
 from vpem.network.schema import KEPT, Array, Schema, State, check
@@ -27,8 +27,6 @@ from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.density import Density
 from vpem.terms.rows import marginal_terms, pattern_plan
 from vpem.terms.units import Scaling
-
-Vector = NDArray[np.float64]
 
 
 def is_tied(covariance_type: str) -> bool:
@@ -54,9 +52,7 @@ def covariance_shape(blocks: Blocks, covariance_type: str, n_components: int) ->
     return (copies * blocks.n_entries,)
 
 
-def block_views(
-    flat: NDArray[np.float64], widths: NDArray[np.intp], copies: int
-) -> list[NDArray[np.float64]]:
+def block_views(flat: Vector, widths: NDArray[np.intp], copies: int) -> list[Vector]:
     """Views of shape (copies, d_b, d_b), one a block, into a flat array of covariances."""
     views, start = [], 0
     for width in widths.tolist():
@@ -148,9 +144,9 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
 
     blocks: Blocks
     covariance_type: str
-    weights: NDArray[np.float64]
-    means: NDArray[np.float64]
-    covariances: NDArray[np.float64]
+    weights: Vector
+    means: Vector
+    covariances: Vector
     scaling: Scaling
 
     def __post_init__(self) -> None:
@@ -203,7 +199,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         return replace(self, **arrays)
 
     @property
-    def explained(self) -> NDArray[np.float64] | float:
+    def explained(self) -> Vector | float:
         """Variances (K, d) of features by factors that hubs share, of which there are none."""
         return 0.0
 
@@ -233,7 +229,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
             )
         return factors
 
-    def block(self, b: int) -> tuple[NDArray[np.float64], ...]:
+    def block(self, b: int) -> tuple[Vector, ...]:
         """Weights (K,), means (K, d_b) and covariances of block b as its root holds them.
 
         Covariances have shape (n_copies, d_b, d_b), or (n_copies, d_b) where they are diagonal;
@@ -246,7 +242,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         return weights, self.means[:, part], self.covariance_blocks[b]
 
     @cached_property
-    def covariance_blocks(self) -> list[NDArray[np.float64]]:
+    def covariance_blocks(self) -> list[Vector]:
         """Views of shape (n_copies, d_b, d_b), one a block (full covariances only)."""
         return block_views(self.covariances, self.blocks.widths, self.n_copies)
 
@@ -269,33 +265,28 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         return replace(self, weights=other.weights)
 
     @property
-    def shares(self) -> NDArray[np.float64]:
+    def shares(self) -> Vector:
         """What of the mixing weights is extrapolated, (R, K), which adds up to 1."""
         return self.weights
 
     @property
-    def located(self) -> NDArray[np.float64]:
+    def located(self) -> Vector:
         """What of a mixture may be any number, (n, d): means."""
         return self.means
 
-    def at(
-        self,
-        shares: NDArray[np.float64],
-        means: NDArray[np.float64],
-        covariances: NDArray[np.float64],
-    ) -> Mixture:
+    def at(self, shares: Vector, means: Vector, covariances: Vector) -> Mixture:
         """Return the mixture at another point, which has such `shares`; means as `located`."""
         return replace(self, weights=shares, means=means, covariances=covariances)
 
     # ---- the assembled view, in the user's order and units -------------------------------------
 
     @property
-    def assembled_means(self) -> NDArray[np.float64]:
+    def assembled_means(self) -> Vector:
         """Means (K, d) in the user's order and units."""
         return self.scaling.undo(self.means[:, self.blocks.position])
 
     @property
-    def assembled_covariances(self) -> NDArray[np.float64]:
+    def assembled_covariances(self) -> Vector:
         """Covariances in the user's order and units, shaped as in scikit-learn.
 
         (K, d, d) full, (d, d) tied, (K, d) diagonal, (d,) tied-diagonal. Spherical: (K,) with one
@@ -331,9 +322,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         k = self.n_components
         return k - 1 + k * self.n_features + self.n_copies * entries
 
-    def terms_of(
-        self, values: NDArray[np.float64], there: NDArray[np.bool_]
-    ) -> tuple[Floats, NDArray[np.float64] | float]:
+    def terms_of(self, values: Vector, there: NDArray[np.bool_]) -> tuple[Floats, Vector | float]:
         """Terms (B, m, K) of each block for some rows, and what their log-density has besides."""
         blocks, scaling, threads = self.blocks, self.scaling, thread_count(None)
         factors = self.factors
@@ -350,7 +339,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         )  # fmt: skip
         return terms, there @ (-0.5 * np.log(2 * np.pi) - np.log(scaling.scale))
 
-    def drawn(self, labels: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.float64]:
+    def drawn(self, labels: NDArray[np.intp], rng: np.random.Generator) -> Vector:
         """Draw rows of these components (m,), (m, d) in the user's order and units."""
         drawn = rng.standard_normal((len(labels), self.n_features))
         if self.is_diagonal:
@@ -466,11 +455,11 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         shift[place], scale[place] = self.scaling.shift, self.scaling.scale
         return replace(self, blocks=blocks, scaling=Scaling(shift, scale))
 
-    def dense(self, b: int) -> NDArray[np.float64]:
+    def dense(self, b: int) -> Vector:
         """Covariances (K, d_b, d_b) of block b, in scaled units, whatever they are stored as."""
         return self._dense_part(b, np.arange(self.blocks.offsets[b], self.blocks.offsets[b + 1]))
 
-    def _dense_part(self, b: int, places: NDArray[np.intp]) -> NDArray[np.float64]:
+    def _dense_part(self, b: int, places: NDArray[np.intp]) -> Vector:
         """Covariances (K, n, n) of some features of block b, given by place in block order."""
         k = self.n_components
         if self.is_diagonal:

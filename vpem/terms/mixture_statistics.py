@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import Floats
+from vpem.checks import Floats, Vector
 from vpem.errors import InputError, NumericalError, Setting
 from vpem.network.partition import Blocks
 from vpem.network.schema import Schema, State
@@ -23,8 +23,6 @@ from vpem.terms.mixture import Factors, Mixture, is_diagonal, is_tied
 from vpem.terms.statistics import MissingStatistics, Statistics
 from vpem.terms.units import FLOOR as RIDGE
 from vpem.terms.units import Reach, Scaling, are_positive, symmetric, white_units
-
-Vector = NDArray[np.float64]
 
 FLOOR = 1e-4
 """Least variance in any direction, relative to the features' own variances, where statistics are

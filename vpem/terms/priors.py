@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from vpem.checks import Floats
+from vpem.checks import Floats, Vector
 from vpem.errors import InputError, NumericalError, Setting
 from vpem.network.partition import Blocks
 from vpem.settings import MAP
@@ -25,8 +25,6 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingFactors, MissingTerms
 from vpem.terms.mixture import Factors, Mixture, block_views, factorise, is_independent
 from vpem.terms.statistics import Statistics
-
-Vector = NDArray[np.float64]
 
 DIRICHLET = "dirichlet_distribution"
 """Prior of mixing weights, by scikit-learn's name."""

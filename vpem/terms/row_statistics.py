@@ -18,6 +18,7 @@ from math import ceil, floor, log2, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Vector
 from vpem.errors import InputError
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture
@@ -25,7 +26,6 @@ from vpem.terms.rows import Rows
 from vpem.terms.statistics import MissingStatistics, Statistics
 from vpem.terms.units import MOST_NATS, Reach
 
-Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 WIDEST = 3.5
@@ -439,7 +439,7 @@ def _identity(layout: Residuals, h: int) -> Integers:
 class Message:
     """How statistics about ``shifts`` (K, d), known to all, and a log-likelihood are a vector."""
 
-    def __init__(self, terms: FeatureTerms, shifts: NDArray[np.float64]) -> None:
+    def __init__(self, terms: FeatureTerms, shifts: Vector) -> None:
         self.terms = terms
         one = terms.empty(shifts, 1)
         self.shifts = one.shifts
@@ -457,7 +457,7 @@ class Message:
         self.size = int(self._ends[-1]) + 1
         """Numbers of a message, P."""
 
-    def packed(self, statistics: Statistics, log_likelihood: float = 0.0) -> NDArray[np.float64]:
+    def packed(self, statistics: Statistics, log_likelihood: float = 0.0) -> Vector:
         """Lay out the statistics of one root, shape (P,)."""
         about = self.terms.recentred(statistics, self.shifts)
         second = about.second
@@ -485,7 +485,7 @@ class Message:
         seen = np.ones(self._ends[3] - self._ends[2])
         return reach.exponents(ones, off, second, seen, MOST_NATS)
 
-    def unpacked(self, message: NDArray[np.float64]) -> tuple[Statistics, float]:
+    def unpacked(self, message: Vector) -> tuple[Statistics, float]:
         """Return the statistics in a message (P,), and the log-likelihood."""
         counts, first, second, seen, found = np.split(message, self._ends)
         if self._is_dense:
@@ -539,9 +539,7 @@ class WorkerTerms:
         """Return the units of masked sums of messages; None where sums are not masked."""
         return None if self.reach is None else layout.exponents(self.reach)
 
-    def message(
-        self, worker: int, mixture: Mixture, factors: Factors, layout: Message
-    ) -> NDArray[np.float64]:
+    def message(self, worker: int, mixture: Mixture, factors: Factors, layout: Message) -> Vector:
         """Run the E-step on a worker's rows: its statistics and log-likelihood, shape (P,)."""
         part = self.parts[worker]
         statistics = part.empty(mixture.means, 1)
@@ -550,18 +548,14 @@ class WorkerTerms:
             found = float(part.sweep(mixture, factors, np.ones((1, 1)), statistics)[0])
         return layout.packed(statistics, found)
 
-    def moments(self, worker: int, layout: Message) -> NDArray[np.float64]:
+    def moments(self, worker: int, layout: Message) -> Vector:
         """Return the statistics of a worker's rows in one component, shape (P,)."""
         nothing = np.zeros(self.parts[worker].n_samples, dtype=np.int32)
         return self.hard(worker, nothing, layout)
 
     def hard(
-        self,
-        worker: int,
-        labels: NDArray[np.int32],
-        layout: Message,
-        centres: NDArray[np.float64] | None = None,
-    ) -> NDArray[np.float64]:
+        self, worker: int, labels: NDArray[np.int32], layout: Message, centres: Vector | None = None
+    ) -> Vector:
         """Return the statistics of a worker's rows, each in the component of its label, (P,).
 
         Missing values are filled by the centres (K, d) that the worker knows.

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from vpem._core.missing import marginal_diag, marginal_full
-from vpem.checks import Floats, Matrix, check_finite, row_blocks
+from vpem.checks import Floats, Matrix, Vector, check_finite, row_blocks
 from vpem.errors import InputError
 from vpem.network.partition import Blocks
 from vpem.terms.units import Add, Scaling, alone, deviations_of
@@ -318,25 +318,22 @@ def check_columns(
 
 
 def observed_scaling(
-    X: Matrix,
-    row_weights: NDArray[np.float64] | None,
-    add: Add = alone,
-    hubs: Blocks | None = None,
+    X: Matrix, row_weights: Vector | None, add: Add = alone, hubs: Blocks | None = None
 ) -> Scaling:
     """Centre features and divide them by standard deviations (`observed_moments`, `Scaling.by`)."""
     return Scaling.by(*observed_moments(X, row_weights, add), hubs)
 
 
 def observed_moments(
-    X: Matrix, row_weights: NDArray[np.float64] | None, add: Add = alone
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    X: Matrix, row_weights: Vector | None, add: Add = alone
+) -> tuple[Vector, Vector]:
     """Return means and standard deviations (d,) of features, by their observed values.
 
     ``add`` adds sums over rows of all processes.
     """
     total, first, second = (np.zeros(X.shape[1]) for _ in range(3))
 
-    def weights(start: int, part: Floats) -> NDArray[np.float64]:
+    def weights(start: int, part: Floats) -> Vector:
         if row_weights is None:
             return np.ones(len(part))
         return row_weights[start : start + len(part)]
@@ -378,9 +375,7 @@ class Known:
     of ``rows`` (n,), ascending, ``costs`` (n, K) are added.
     """
 
-    def __init__(
-        self, hub: int, rows: NDArray[np.intp], costs: NDArray[np.float64], far: float
-    ) -> None:
+    def __init__(self, hub: int, rows: NDArray[np.intp], costs: Vector, far: float) -> None:
         self.hub, self.rows, self.costs, self.far = hub, rows, costs, far
         self.astray = np.zeros(len(rows))
 

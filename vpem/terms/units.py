@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Matrix, row_blocks
+from vpem.checks import Floats, Matrix, Vector, row_blocks
 from vpem.errors import Setting, VpemWarning
 from vpem.network.partition import Blocks
 
@@ -30,11 +30,11 @@ FLOOR = 1e-6
 TENFOLD = 10.0
 """Ratio of standard deviations from which on what depends on units is said to."""
 
-Add = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+Add = Callable[[Vector], Vector]
 """Adds what every process with rows has found of its own."""
 
 
-def alone(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def alone(values: Vector) -> Vector:
     """Return the sum where one process has all rows."""
     return values
 
@@ -47,7 +47,7 @@ class RunningMoments:
         # Of each feature (d,), by these shares: its mean, and the sum of squares about it.
         self.mean, self.squares = np.zeros(n_features), np.zeros(n_features)
 
-    def take(self, rows: Floats, share: NDArray[np.float64]) -> None:
+    def take(self, rows: Floats, share: Vector) -> None:
         """Add rows (m, d) of some shares (m,) of all."""
         of_all = share.sum()
         if of_all > 0:
@@ -59,9 +59,7 @@ class RunningMoments:
             self.mean += step * (of_all / (self.weight + of_all))
             self.weight += of_all
 
-    def joined(
-        self, add: Add = alone, part: float = 1.0
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def joined(self, add: Add = alone, part: float = 1.0) -> tuple[Vector, Vector]:
         """Return means and standard deviations (d,) over the rows of all processes.
 
         ``part`` of all is what the shares of this process's rows are of.
@@ -72,15 +70,13 @@ class RunningMoments:
         return shift, deviations_of(shift, add(variance))
 
 
-def deviations_of(
-    means: NDArray[np.float64], variances: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def deviations_of(means: Vector, variances: Vector) -> Vector:
     """Return standard deviations (d,), 0 of those that may be of rounding alone."""
     found = np.sqrt(variances)
     return np.where(found > 1e-12 * np.abs(means), found, 0.0)
 
 
-def spreads_apart(deviations: NDArray[np.float64]) -> float:
+def spreads_apart(deviations: Vector) -> float:
     """Return the ratio of the largest standard deviation to the least that is none."""
     own = deviations[deviations > 0]
     return float(own.max() / own.min()) if own.size else 1.0
@@ -93,8 +89,8 @@ class Scaling:
     In the user's order: fitted values are ``(x - shift) / scale``.
     """
 
-    shift: NDArray[np.float64]
-    scale: NDArray[np.float64]
+    shift: Vector
+    scale: Vector
 
     @classmethod
     def none(cls, n_features: int) -> Scaling:
@@ -103,11 +99,7 @@ class Scaling:
 
     @classmethod
     def standard(
-        cls,
-        X: Matrix,
-        row_weights: NDArray[np.float64] | None,
-        add: Add = alone,
-        hubs: Blocks | None = None,
+        cls, X: Matrix, row_weights: Vector | None, add: Add = alone, hubs: Blocks | None = None
     ) -> Scaling:
         """Centre each feature and divide it by its standard deviation.
 
@@ -123,12 +115,7 @@ class Scaling:
         return cls.by(*moments.joined(add), hubs)
 
     @classmethod
-    def by(
-        cls,
-        means: NDArray[np.float64],
-        deviations: NDArray[np.float64],
-        hubs: Blocks | None = None,
-    ) -> Scaling:
+    def by(cls, means: Vector, deviations: Vector, hubs: Blocks | None = None) -> Scaling:
         """Centre features of these means and divide them by standard deviations (d,), if not 0.
 
         With ``hubs`` those of a hub are divided by one number, so that a sphere stays one; warns
@@ -148,7 +135,7 @@ class Scaling:
                 )
             squares = np.square(deviations)[hubs.order]
             total = np.bincount(hubs.block_of, squares, hubs.n_blocks)
-            common: NDArray[np.float64] = np.sqrt(total / np.maximum(hubs.widths, 1))
+            common: Vector = np.sqrt(total / np.maximum(hubs.widths, 1))
             deviations = common[hubs.block_of][hubs.position]
         return cls(means, np.where(deviations == 0, 1.0, deviations))
 
@@ -162,7 +149,7 @@ class Scaling:
         return Scaling(self.shift[columns], self.scale[columns])
 
     @overload
-    def apply(self, X: NDArray[np.float64]) -> NDArray[np.float64]: ...
+    def apply(self, X: Vector) -> Vector: ...
 
     @overload
     def apply(self, X: Floats) -> Floats: ...
@@ -174,7 +161,7 @@ class Scaling:
         with np.errstate(over="ignore", invalid="ignore"):
             return (X - self.shift) / self.scale
 
-    def undo(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
+    def undo(self, X: Vector) -> Vector:
         """Return scaled rows of shape (..., d) to the user's units."""
         if self.is_none:
             return X
@@ -192,7 +179,7 @@ def floor_of(reg_covar: float | str) -> float:
     return FLOOR if isinstance(reg_covar, str) else reg_covar
 
 
-def floors_of(reg_covar: float | str, scale: str, units: Scaling) -> NDArray[np.float64]:
+def floors_of(reg_covar: float | str, scale: str, units: Scaling) -> Vector:
     """What is added to variances (d,), in units of fitting and the order of the data.
 
     A number is in the units that were set: the data's, or standard deviations.
@@ -201,7 +188,7 @@ def floors_of(reg_covar: float | str, scale: str, units: Scaling) -> NDArray[np.
     return floor_of(reg_covar) / (np.ones(len(units.scale)) if as_given else units.scale**2)
 
 
-def root_of(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+def root_of(covariance: Vector) -> Vector:
     """Return a root (d, d) of a covariance, of which rounding may have made directions negative.
 
     Features may be in units of any size.
@@ -218,10 +205,10 @@ class Points:
     ``root`` is the standard deviation (d,) of each feature, or a root (d, d) of the covariance.
     """
 
-    def __init__(self, centre: NDArray[np.float64], root: NDArray[np.float64]) -> None:
+    def __init__(self, centre: Vector, root: Vector) -> None:
         self.centre, self.root = centre, root
 
-    def take(self, numbers: NDArray[np.intp]) -> NDArray[np.float64]:
+    def take(self, numbers: NDArray[np.intp]) -> Vector:
         """Return points (L, d); the same number is the same point anywhere."""
         width = len(self.centre)
         normals = np.empty((len(numbers), width))
@@ -231,9 +218,7 @@ class Points:
             normals[place] = np.random.default_rng(-number).standard_normal(width)
         return self.centre + self._spread(normals)
 
-    def near(
-        self, rng: np.random.Generator, about: NDArray[np.float64], sizes: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def near(self, rng: np.random.Generator, about: Vector, sizes: Vector) -> Vector:
         """Draw a point near each of some (L, d): so far off, in parts of the spread (L,)."""
         normals = rng.standard_normal((len(about), len(self.centre)))
         return about + sizes[:, None] * self._spread(normals)
@@ -244,16 +229,14 @@ class Points:
         return Points((self.centre - scaling.shift) / scaling.scale, self.root / units)
 
     @property
-    def variances(self) -> NDArray[np.float64]:
+    def variances(self) -> Vector:
         """Variance of each feature (d,)."""
         squares = self.root**2
         return squares if squares.ndim == 1 else squares.sum(axis=1)
 
-    def _spread(self, normals: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _spread(self, normals: Vector) -> Vector:
         return np.asarray(normals * self.root if self.root.ndim == 1 else normals @ self.root.T)
 
-
-Vector = NDArray[np.float64]
 
 WHOLE_BITS = 31
 """Of a number in fixed point, which has 32 more behind the point, and a sign."""

@@ -21,7 +21,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from vpem.checks import Floats
+from vpem.checks import Floats, Vector
 from vpem.errors import InputError, NumericalError, Setting
 from vpem.network.schema import Array, Schema, State
 from vpem.settings import MAP
@@ -38,8 +38,6 @@ from vpem.terms.priors import (
     wishart_sizes,
 )
 from vpem.terms.statistics import MissingStatistics, Statistics, enough_rows
-
-Vector = NDArray[np.float64]
 
 LEAST_USED = 0.5
 """Effective rows from which on a component is in use."""
@@ -361,11 +359,7 @@ class VariationalTerms(ConjugateTerms):
         return np.asarray(many * wishart.sum(axis=1) + normal.sum(axis=1) + 0.5 * traces)
 
     def sweep(
-        self,
-        mixture: Mixture,
-        factors: Factors,
-        mix: Vector,
-        statistics: Statistics | None = None,
+        self, mixture: Mixture, factors: Factors, mix: Vector, statistics: Statistics | None = None
     ) -> Vector:
         """Take the sum ``mix @ Q`` and all that depends on it in one pass over the rows.
 
@@ -489,11 +483,7 @@ class VariationalMissingTerms(VariationalTerms, ConjugateMissingTerms):
         return terms
 
     def sweep(
-        self,
-        mixture: Mixture,
-        factors: Factors,
-        mix: Vector,
-        statistics: Statistics | None = None,
+        self, mixture: Mixture, factors: Factors, mix: Vector, statistics: Statistics | None = None
     ) -> Vector:
         """Take the sum ``mix @ Q`` and all that depends on it, chunk by chunk."""
         return MissingTerms.sweep(self, mixture, factors, mix, statistics)

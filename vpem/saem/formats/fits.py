@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vpem.checks import Vector
 from vpem.errors import FileError, VpemError
 from vpem.files.elements import COMMUNICATION, Elements, Json, Strings, check_written, read_elements
 from vpem.files.hdf5 import (
@@ -43,7 +44,7 @@ from vpem.saem.doses import Doses
 from vpem.saem.estimates import criteria_of, summary_of
 from vpem.saem.formats import FIT
 from vpem.saem.models.lda import TopicNames
-from vpem.saem.models.model import MODELS, OWN, Vector, model_class
+from vpem.saem.models.model import MODELS, OWN, model_class
 from vpem.saem.results import CERTAIN, CorpusFacts, SaemFit, SavedSaem, as_saved
 from vpem.saem.topics import is_wide
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import as_array
+from vpem.checks import Vector, as_array
 from vpem.errors import InputError, NumericalError, shorten
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import (
@@ -20,7 +20,6 @@ from vpem.saem.models.model import (
     LOG_2_PI,
     Counts,
     SaemModel,
-    Vector,
     is_floored,
     table_of,
     times,

@@ -14,14 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from vpem.checks import check_int, check_number, check_rows
+from vpem.checks import Vector, check_int, check_number, check_rows
 from vpem.errors import InputError, Setting
 from vpem.saem.individuals import Individuals, Stream
 from vpem.saem.models.model import (
     LOG_2_PI,
     Counts,
     SaemModel,
-    Vector,
     log_normal,
     table_of,
     triangle_names,

@@ -17,10 +17,10 @@ from vpem._core.topics import (
     means_of_topics,
     sweep_topics,
 )
-from vpem.checks import check_int, check_memory, check_number
+from vpem.checks import Vector, check_int, check_memory, check_number
 from vpem.errors import InputError
 from vpem.saem.individuals import Individuals, Keys, Streams
-from vpem.saem.models.model import LEAST_UNIT, Counts, SaemModel, Vector
+from vpem.saem.models.model import LEAST_UNIT, Counts, SaemModel
 
 SWEEPS, CLOSE = 200, 1e-3
 """Of the bound: most iterations, and the largest change of a topic's words at which they end."""

@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.latents import Lines
+from vpem.checks import Vector
 from vpem.errors import InputError, check_choice
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import (
     LEAST,
     LOG_2_PI,
     Counts,
-    Vector,
     crossed,
     floored,
     gradient_normal,

@@ -24,9 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.latents import Curves, Latents
+from vpem.checks import Vector
 from vpem.errors import InputError, shorten
 from vpem.saem.individuals import Individuals, Stream
-from vpem.saem.models.model import Counts, Vector, framed, gradient_normal, log_normal
+from vpem.saem.models.model import Counts, framed, gradient_normal, log_normal
 from vpem.saem.models.outcomes import LINKED, NORMAL, Outcome, Outcomes, RowLaw
 from vpem.saem.models.population import (
     PopulationModel,

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from vpem._core.latents import Latents
+from vpem.checks import Vector
 from vpem.errors import InputError, NumericalError, VpemError, check_choice
 from vpem.network.schema import Report
 from vpem.saem.individuals import Individuals, Keys, Stream
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from vpem.saem.models.linear import Integrated
 
 
-Vector = NDArray[np.float64]
 LOG_2_PI = float(np.log(2 * np.pi))
 LEAST = 1e-10
 """Least eigenvalue of a matrix of correlations; least variance, relative to that of the values."""

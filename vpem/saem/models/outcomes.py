@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, gammaln, log_expit, log_ndtr, ndtri, pdtrik
 
+from vpem.checks import Vector
 from vpem.errors import InputError, check_choice
 from vpem.saem.individuals import Individuals
-from vpem.saem.models.model import Counts, Vector, known_scale
+from vpem.saem.models.model import Counts, known_scale
 
 LOG_2_PI = float(np.log(2 * np.pi))
 

@@ -25,7 +25,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import read_float
+from vpem.checks import Vector, read_float
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import (
@@ -33,7 +33,6 @@ from vpem.saem.models.model import (
     LOG_2_PI,
     ColumnFrame,
     SaemModel,
-    Vector,
     floored,
     is_floored,
     products,
@@ -299,11 +298,7 @@ class PopulationModel:
         return np.concatenate([(by - D @ own).ravel(), lower_half(left), lower_half(own)])
 
     def maximize(
-        self,
-        total: Vector,
-        n: float,
-        least: Vector | float = LEAST,
-        near: Vector | None = None,
+        self, total: Vector, n: float, least: Vector | float = LEAST, near: Vector | None = None
     ) -> tuple[Vector, Vector, bool]:
         """Coefficients (m, L) and covariance (q, q) that n latents of such statistics have.
 

@@ -16,10 +16,11 @@ import numpy as np
 
 from vpem._core.compartments import curves
 from vpem._core.threads import thread_count
+from vpem.checks import Vector
 from vpem.errors import FileError, InputError, check_choice, did_you_mean
 from vpem.saem.doses import Doses, doses_of
 from vpem.saem.individuals import Individuals
-from vpem.saem.structures.structure import SCALES, OwnCurve, Structure, Vector
+from vpem.saem.structures.structure import SCALES, OwnCurve, Structure
 
 ORAL, TWO, LAG, BY_CL_AND_KE, BY_V_AND_KE = 1, 2, 4, 8, 16
 """Bits of the code by which `vpem._core.compartments` knows a formula."""

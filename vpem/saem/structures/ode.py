@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.integrate import RK45
 
+from vpem.checks import Vector
 from vpem.errors import InputError
 from vpem.saem.doses import Doses, doses_of
 from vpem.saem.individuals import Individuals
-from vpem.saem.structures.structure import Signature, Structure, Vector
+from vpem.saem.structures.structure import Signature, Structure
 
 RELATIVE = 1e-6
 ABSOLUTE = 1e-8

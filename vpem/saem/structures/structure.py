@@ -11,14 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, logit
 
+from vpem.checks import Vector
 from vpem.errors import InputError, check_choice
 from vpem.saem.doses import Doses
 from vpem.saem.individuals import Individuals
-
-Vector = NDArray[np.float64]
 
 SCALES = ("log", "logit", "identity")
 """On which parameters are normal: of positive ones, of parts of one, of any number."""

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from vpem._core.families import cell_moments, cell_terms, product_moments, product_terms
 from vpem._core.rising import rising_moments, rising_terms
-from vpem.checks import Floats
+from vpem.checks import Floats, Vector
 from vpem.terms.families.family import Family, Features, Table, Tables, where_seen
 
 
@@ -359,7 +359,7 @@ def _firsts(features: Features) -> NDArray[np.intp]:
     return LOOKED_UP * np.arange(features.n_features + 1, dtype=np.intp)
 
 
-def _summed(each: NDArray[np.float64]) -> NDArray[np.float64]:
+def _summed(each: Vector) -> Vector:
     """Sums of none, one, two .. of some tables."""
     return np.concatenate([np.zeros_like(each[:1]), np.cumsum(each, axis=0)])
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats
+from vpem.checks import Floats, Vector
 from vpem.network.partition import Blocks
 from vpem.terms.families.family import Features, Table
 from vpem.terms.families.part import Columns, How, Law, Made, Part, PartTerms
@@ -51,7 +51,7 @@ class GaussianLaw(Law):
         """Which values (m,) are no finite numbers."""
         return ~np.isfinite(values)
 
-    def terms_of(self, part: Part, values: NDArray[np.float64], there: NDArray[np.bool_]) -> Floats:
+    def terms_of(self, part: Part, values: Vector, there: NDArray[np.bool_]) -> Floats:
         core = core_of(part)
         terms, _ = core.terms_of(values, there)
         inside = core.blocks.arrange(there, np.bool_)
@@ -96,7 +96,7 @@ class LocatedTerms(PartTerms):
         return self.inner.scaling
 
     @property
-    def reg_covar(self) -> NDArray[np.float64]:
+    def reg_covar(self) -> Vector:
         return self.inner.reg_covar
 
     def prepare(self, part: Part) -> Made:
@@ -112,7 +112,7 @@ class LocatedTerms(PartTerms):
         out += self.inner.local(made.ready, rows)
         out += self.constants(rows)[:, :, None]
 
-    def constants(self, rows: slice) -> NDArray[np.float64]:
+    def constants(self, rows: slice) -> Vector:
         """What ``-2 log f`` has whatever the parameters are, (B, m) or (B, 1)."""
         inner = self.inner
         there = None
@@ -126,10 +126,10 @@ class LocatedTerms(PartTerms):
     def summarize(self, statistics: Any, responsibilities: Floats, rows: slice) -> None:
         self.inner.summarize(statistics, responsibilities, rows)
 
-    def update(self, statistics: Any, weights: NDArray[np.float64]) -> Part:
+    def update(self, statistics: Any, weights: Vector) -> Part:
         return self._part(replace(self.inner.update(statistics), weights=weights))
 
-    def update_early(self, statistics: Any, row: float, weights: NDArray[np.float64]) -> Part:
+    def update_early(self, statistics: Any, row: float, weights: Vector) -> Part:
         return self._part(replace(self.inner.update_early(statistics, row), weights=weights))
 
     def recentred(self, statistics: Any, centres: Floats) -> Any:
@@ -150,14 +150,14 @@ class LocatedTerms(PartTerms):
     def at_rows(self, indices: NDArray[np.intp]) -> Table:
         return self.inner.at_rows(indices)
 
-    def start(self, centres: Table, weights: NDArray[np.float64]) -> Part:
+    def start(self, centres: Table, weights: Vector) -> Part:
         """Locations at centres (K, n), every covariance the block's sample one."""
         return self._part(replace(self.inner.start(centres), weights=weights))
 
     def reseeded(self, part: Part, component: int, centre: Table) -> Part:
         return replace(part, core=self.inner.reseeded(core_of(part), component, centre, 0.0))
 
-    def middle(self, part: Part, weights: NDArray[np.float64]) -> Table:
+    def middle(self, part: Part, weights: Vector) -> Table:
         """The mean of all components (n,)."""
         found: Table = weights @ core_of(part).means
         return found
@@ -172,7 +172,7 @@ class LocatedTerms(PartTerms):
     def part(self, rows: slice, following: slice | None = None) -> Self:
         return self._over(self.inner.part(rows, following))
 
-    def some(self, rows: NDArray[np.intp], row_weights: NDArray[np.float64] | None) -> Self:
+    def some(self, rows: NDArray[np.intp], row_weights: Vector | None) -> Self:
         return self._over(self.inner.some(rows, row_weights))
 
     def _over(self, inner: FeatureTerms) -> Self:
@@ -187,9 +187,7 @@ def core_of(part: Part) -> Mixture:
     return part.core
 
 
-def _constants(
-    there: NDArray[np.generic] | None, blocks: Blocks, scaling: Scaling
-) -> NDArray[np.float64]:
+def _constants(there: NDArray[np.generic] | None, blocks: Blocks, scaling: Scaling) -> Vector:
     """What ``-2 log f`` of Gaussian features has whatever the parameters are, (B, m).
 
     ``there`` (m, n) says which values are there, in block order; None: all, (B, 1).
@@ -222,7 +220,7 @@ class LogNormalLaw(GaussianLaw):
         """Which values (m,) have no logarithm."""
         return ~(np.isfinite(values) & (values > 0))
 
-    def terms_of(self, part: Part, values: NDArray[np.float64], there: NDArray[np.bool_]) -> Floats:
+    def terms_of(self, part: Part, values: Vector, there: NDArray[np.bool_]) -> Floats:
         logs = np.where(there, _logs(values), 0.0)
         terms = super().terms_of(part, logs, there)
         for own, columns in zip(terms, part.features.blocks.features, strict=True):
@@ -250,12 +248,12 @@ class LogNormalLaw(GaussianLaw):
 class LogNormalTerms(LocatedTerms):
     """Rows of log-normal features: the terms of their logarithms, and how dense these lie."""
 
-    def constants(self, rows: slice) -> NDArray[np.float64]:
+    def constants(self, rows: slice) -> Vector:
         inner = self.inner
         scale, shift = inner.scaling.scale[inner.blocks.order], inner.scaling.shift
         logs = inner.rows.read(rows) * scale + shift[inner.blocks.order]
         if isinstance(inner, MissingTerms):
             logs = logs * inner.observed[rows]
         own = [logs[:, a:b].sum(axis=1) for a, b in pairwise(inner.blocks.offsets)]
-        found: NDArray[np.float64] = super().constants(rows) + 2 * np.stack(own)
+        found: Vector = super().constants(rows) + 2 * np.stack(own)
         return found

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from vpem.checks import Floats
+from vpem.checks import Floats, Vector
 from vpem.network.partition import Blocks
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.mixture import MixedMixture, law_of, scaling_of
@@ -125,7 +125,7 @@ class MixedFactors:
 class MixedStatistics:
     """Sufficient statistics of every part."""
 
-    counts: NDArray[np.float64]  # (R, K) n_k, as each root finds it
+    counts: Vector  # (R, K) n_k, as each root finds it
     parts: tuple[Any, ...]  # of each family
     shifts: Floats  # (K, d) of locations, in block order
 
@@ -171,7 +171,7 @@ class MixedTerms(RowTerms):
         kinds: Kinds,
         misses: bool = False,  # values are missing, of any process
         scale: str = "none",  # of families with locations: "none", "standard"
-        row_weights: NDArray[np.float64] | None = None,
+        row_weights: Vector | None = None,
         reg_covar: float | str = "auto",
         n_threads: int = 1,
         dtype: DTypeLike = np.float64,
@@ -190,7 +190,7 @@ class MixedTerms(RowTerms):
         # Of all processes: features, and those of the widest hub.
         self.n_features = blocks.n_features
         self.widest = int(blocks.widths.max(initial=0))
-        self.add_up: Callable[[NDArray[np.float64]], float] = np.sum
+        self.add_up: Callable[[Vector], float] = np.sum
         how = How(
             covariance_type, self.row_weights, reg_covar, n_threads, precision, skip_negligible,
             scale,
@@ -207,7 +207,7 @@ class MixedTerms(RowTerms):
         for part, places in zip(self.parts, self.places, strict=True):
             self.reg_covar[places] = part.reg_covar
 
-    def constants(self) -> NDArray[np.float64]:
+    def constants(self) -> Vector:
         """What each hub here has of `log_constant`, (B,): nothing, it is in the terms."""
         return np.zeros(self.blocks.n_blocks)
 
@@ -219,18 +219,14 @@ class MixedTerms(RowTerms):
         chosen.known = None if self.known is None else self.known.part(rows)
         return chosen
 
-    def some(
-        self, rows: NDArray[np.intp], row_weights: NDArray[np.float64] | None = None
-    ) -> MixedTerms:
+    def some(self, rows: NDArray[np.intp], row_weights: Vector | None = None) -> MixedTerms:
         """Return the terms of some rows: rows may come twice, and weigh 1 or so much."""
         parts = [part.some(rows, row_weights) for part in self.parts]
         chosen = self._over(self.rows.some(rows), parts, row_weights)
         chosen.known = None if self.known is None else self.known.some(rows)
         return chosen
 
-    def _over(
-        self, rows: Rows, parts: list[PartTerms], row_weights: NDArray[np.float64] | None
-    ) -> MixedTerms:
+    def _over(self, rows: Rows, parts: list[PartTerms], row_weights: Vector | None) -> MixedTerms:
         chosen = self.__copy__()
         chosen.rows, chosen.parts, chosen.row_weights = rows, parts, row_weights
         chosen.n_samples = rows.n_samples
@@ -271,9 +267,9 @@ class MixedTerms(RowTerms):
         self,
         mixture: MixedMixture,
         factors: MixedFactors,
-        mix: NDArray[np.float64],
+        mix: Vector,
         statistics: MixedStatistics | None = None,
-    ) -> NDArray[np.float64]:
+    ) -> Vector:
         """Take the sum ``mix @ Q`` and all that depends on it, chunk by chunk: (R,)."""
         return self.sweep_chunks(mixture, factors, mix, statistics)
 
@@ -326,12 +322,12 @@ class MixedTerms(RowTerms):
         parts = tuple(own.with_hubs_of(one, two, hubs) for own, one, two in both)
         return MixedStatistics(counts, parts, statistics.shifts)
 
-    def enough(self, counts: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def enough(self, counts: Vector) -> NDArray[np.bool_]:
         """Whether so many rows a component (R, K) are enough for an M-step, for each root (R,)."""
         found: NDArray[np.bool_] = counts.min(axis=1) >= enough_rows(self.widest)
         return found
 
-    def _mixture(self, weights: NDArray[np.float64], parts: list[Part]) -> MixedMixture:
+    def _mixture(self, weights: Vector, parts: list[Part]) -> MixedMixture:
         return MixedMixture(self.blocks, self.kinds, self.covariance_type, weights, tuple(parts))
 
     def keep(
@@ -351,21 +347,21 @@ class MixedTerms(RowTerms):
 
     # ---- starts and repairs ---------------------------------------------------------------------
 
-    def at_rows(self, indices: NDArray[np.intp]) -> NDArray[np.float64]:
+    def at_rows(self, indices: NDArray[np.intp]) -> Vector:
         """Rows of the data as centres, shape (len(indices), d), in block order and fit units."""
         found = np.empty((len(indices), self.blocks.n_features))
         for own, places in zip(self.parts, self.places, strict=True):
             found[:, places] = own.at_rows(indices)
         return found
 
-    def middle(self, mixture: MixedMixture) -> NDArray[np.float64]:
+    def middle(self, mixture: MixedMixture) -> Vector:
         """A centre (d,) that is no row: means of numbers, the commonest levels of categories."""
         found, weights = np.empty(self.blocks.n_features), mixture.weights.mean(axis=0)
         for own, part, places in zip(self.parts, mixture.parts, self.places, strict=True):
             found[places] = own.middle(part, weights)
         return found
 
-    def start(self, centres: NDArray[np.float64]) -> MixedMixture:
+    def start(self, centres: Vector) -> MixedMixture:
         """Equal weights, and each family's parameters to start from at ``centres`` (K, d)."""
         weights = np.full((1, len(centres)), 1.0 / len(centres))
         return self._mixture(
@@ -377,7 +373,7 @@ class MixedTerms(RowTerms):
         )
 
     def reseeded(
-        self, mixture: MixedMixture, component: int, centre: NDArray[np.float64], weight: float
+        self, mixture: MixedMixture, component: int, centre: Vector, weight: float
     ) -> MixedMixture:
         """Reinitialise one component at this centre (d,), with this mixing weight."""
         weights = mixture.weights.copy()
@@ -415,7 +411,7 @@ class MixedTerms(RowTerms):
             self._measured = made
         return self._measured
 
-    def of_clusters(self, centres: NDArray[np.float64], n_roots: int) -> MixedStatistics:
+    def of_clusters(self, centres: Vector, n_roots: int) -> MixedStatistics:
         """Statistics of no rows, of as many clusters as centres; nothing is expected of them."""
         for own in self.parts:
             own.forget()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Matrix, row_blocks
+from vpem.checks import Floats, Matrix, Vector, row_blocks
 from vpem.errors import InputError
 from vpem.network.partition import Blocks
 from vpem.network.schema import Array, Schema, State
@@ -91,7 +91,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
     blocks: Blocks  # of all families
     kinds: Kinds  # family of each feature
     covariance_type: str  # of those that have scatter
-    weights: NDArray[np.float64]  # (R, K); R = 1: one estimate for all
+    weights: Vector  # (R, K); R = 1: one estimate for all
     parts: tuple[Part, ...]  # in the order of `vpem.settings.FAMILY_NAMES`
 
     def __post_init__(self) -> None:
@@ -121,7 +121,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         return k - 1 + sum(law.n_parameters(part, k) for law, part in own)
 
     @cached_property
-    def means(self) -> NDArray[np.float64]:  # type: ignore[override]  # computed, not kept
+    def means(self) -> Vector:  # type: ignore[override]  # computed, not kept
         """Where components lie, (K, d), in block order and in the units of fitting."""
         found = np.empty((self.n_components, self.n_features))
         for law, part in zip(self.laws, self.parts, strict=True):
@@ -130,16 +130,14 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         return found
 
     @property
-    def assembled_means(self) -> NDArray[np.float64]:
+    def assembled_means(self) -> Vector:
         """Expected values (K, d) in the user's order and units; of a category its mode."""
         found = np.empty((self.n_components, self.n_features))
         for law, part in zip(self.laws, self.parts, strict=True):
             found[:, part.features.columns] = law.means(part)
         return found
 
-    def terms_of(
-        self, values: NDArray[np.float64], there: NDArray[np.bool_]
-    ) -> tuple[Floats, NDArray[np.float64] | float]:
+    def terms_of(self, values: Vector, there: NDArray[np.bool_]) -> tuple[Floats, Vector | float]:
         """Terms (B, m, K) of each hub for some rows; what their log-density has besides is 0."""
         if (wrong := wrong_value(self.kinds, np.where(there, values, np.nan))) is not None:
             raise InputError(f"{wrong[1]}, as the model has been fitted to")
@@ -174,7 +172,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         parts = tuple(part.permuted(order) for part in self.parts)
         return replace(self, weights=self.weights[:, order], parts=parts)
 
-    def drawn(self, labels: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.float64]:
+    def drawn(self, labels: NDArray[np.intp], rng: np.random.Generator) -> Vector:
         drawn = np.empty((len(labels), self.n_features))
         for law, part in zip(self.laws, self.parts, strict=True):
             drawn[:, part.features.columns] = law.draw(part, labels, rng)
@@ -262,8 +260,6 @@ def scaling_of(features: Sequence[Features], units: Sequence[Scaling]) -> Scalin
         shift[own.columns], scale[own.columns] = one.shift, one.scale
     return Scaling(shift, scale)
 
-
-Vector = NDArray[np.float64]
 
 TINY = 1e-300
 """Numbers that are less count as this much."""

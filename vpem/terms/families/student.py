@@ -16,7 +16,7 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats
+from vpem.checks import Floats, Vector
 from vpem.terms.families.counts import shape_of
 from vpem.terms.families.family import Features, Table, Tables
 from vpem.terms.families.located import GaussianLaw, LocatedTerms, core_of
@@ -45,9 +45,7 @@ def degrees_of_freedom(gaps: Table) -> Table:
     return np.clip(2 * shape_of(gaps), LEAST_DOF, MOST_DOF)
 
 
-def student_terms(
-    apart: Table, log_dets: Table, dof: Table, widths: NDArray[np.intp]
-) -> NDArray[np.float64]:
+def student_terms(apart: Table, log_dets: Table, dof: Table, widths: NDArray[np.intp]) -> Vector:
     """``-2 log f`` of each hub (B, m, K), but for what a Gaussian's has besides.
 
     ``log|Psi| + (nu + p) log(1 + delta / nu) + p log(nu / 2) + 2 log Gamma(nu / 2)
@@ -150,7 +148,7 @@ class StudentLaw(GaussianLaw):
         hubs = np.count_nonzero(part.features.blocks.widths)
         return super().n_parameters(part, n_components) + n_components * int(hubs)
 
-    def terms_of(self, part: Part, values: NDArray[np.float64], there: NDArray[np.bool_]) -> Floats:
+    def terms_of(self, part: Part, values: Vector, there: NDArray[np.bool_]) -> Floats:
         core, blocks = core_of(part), part.features.blocks
         gaussian = super().terms_of(part, values, there)
         # Of rows at the locations the same without the distance.
@@ -273,10 +271,7 @@ class StudentTerms(LocatedTerms):
         return isinstance(self.inner, MissingTerms) and self.inner.by_responsibilities
 
     def summarize(
-        self,
-        statistics: StudentStatistics,
-        responsibilities: Floats,
-        rows: slice,
+        self, statistics: StudentStatistics, responsibilities: Floats, rows: slice
     ) -> None:
         """Add these rows to the statistics, each hub by its own root's responsibilities.
 
@@ -327,7 +322,7 @@ class StudentTerms(LocatedTerms):
         least = row * enough_rows(self.inner.blocks.widths[:, None])
         return self._part(replace(core, weights=weights), self._dof(statistics, least))
 
-    def _dof(self, statistics: StudentStatistics, least: NDArray[np.float64] | float) -> Table:
+    def _dof(self, statistics: StudentStatistics, least: Vector | float) -> Table:
         there = statistics.there
         if self._latest is None:
             return np.full(there.T.shape, START_DOF)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import as_array, check_int, check_memory, check_number
+from vpem.checks import Vector, as_array, check_int, check_memory, check_number
 from vpem.errors import InputError, check_choice, shorten
 from vpem.network.partition import Partition, contiguous
 from vpem.settings import DEALS
@@ -85,13 +85,13 @@ def from_triplets(
     observers: NDArray[np.intp],
     rows: NDArray[np.intp],
     columns: NDArray[np.intp],
-    values: NDArray[np.float64],
+    values: Vector,
     *,
     names: Sequence[str],
     row_names: Sequence[str],
     column_names: Sequence[str],
     source: str = "the observations",
-    weights: NDArray[np.float64] | None = None,
+    weights: Vector | None = None,
     partial: bool = False,
 ) -> Observations:
     """Make observations of a list of entries (m,), in any order, each once an observer.
@@ -127,9 +127,7 @@ def from_triplets(
     return found
 
 
-def weighted(
-    found: Observations, weights: Sequence[NDArray[np.float64]], partial: bool = False
-) -> Observations:
+def weighted(found: Observations, weights: Sequence[Vector], partial: bool = False) -> Observations:
     """Let entries weigh unlike each other: ``weights`` (m_i,) of each observer's, in their order.
 
     An entry of weight 2 counts as two observations, of which others count as one; one of weight 0
@@ -221,7 +219,7 @@ class Hidden:
     """Entries that were taken away from all who saw them; one line for each observer of one."""
 
     places: NDArray[np.intp]  # (m,) ``row * J + column``
-    values: NDArray[np.float64]  # (m,) what was seen there
+    values: Vector  # (m,) what was seen there
     n_places: int  # different entries
     n_seen: int  # different entries seen before
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import check_number
+from vpem.checks import Vector, check_number
 from vpem.errors import InputError, check_choice
 from vpem.records import Shown
 from vpem.settings import LAWS
@@ -228,7 +228,7 @@ class Observations(
     """Entries of an I x J matrix as n observers saw them; several may have seen the same one."""
 
     places: tuple[NDArray[np.intp], ...]  # (m_i,) ``row * J + column``, increasing
-    values: tuple[NDArray[np.float64], ...]  # (m_i,) what each observer saw there
+    values: tuple[Vector, ...]  # (m_i,) what each observer saw there
     row_names: tuple[str, ...]
     column_names: tuple[str, ...]
     names: tuple[str, ...]  # of the observers, all different
@@ -236,7 +236,7 @@ class Observations(
     """Copies of the matrix that observers hold parts of, where they are fewer than the observers: 1
     for parts of one matrix."""
     source: str = "the observations"  # for messages
-    weights: tuple[NDArray[np.float64], ...] | None = None
+    weights: tuple[Vector, ...] | None = None
     """Of each entry (m_i,), above 0; only their ratios matter. None: all the same."""
     sizes: NDArray[np.intp] | None = None
     """Entries of each observer (n,), where those of some are elsewhere (`part`)."""
@@ -278,14 +278,14 @@ class Observations(
         return np.bincount(every, minlength=rows * columns).reshape(self.shape)
 
     @property
-    def mean(self) -> NDArray[np.float64]:
+    def mean(self) -> Vector:
         """Mean over observers of each entry, NaN where none saw it, (I, J)."""
         weight, total = self.sums()
         found = np.full(self.shape, np.nan)
         np.divide(total.reshape(self.shape), weight, out=found, where=weight > 0)
         return found
 
-    def sums(self) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    def sums(self) -> tuple[NDArray[Any], Vector]:
         """Return the weight (how often it was seen) and the weighted sum of each entry, (I, J)."""
         every, values, weights = self.entries(range(self.n_observers))
         size = self.shape[0] * self.shape[1]
@@ -297,16 +297,14 @@ class Observations(
             weight = weight.astype(np.float64, copy=False)
         return weight.reshape(self.shape), total.reshape(self.shape)
 
-    def column_sums(self) -> NDArray[np.float64]:
+    def column_sums(self) -> Vector:
         """Return the weight of each column's entries, and their weighted sum, shape (2, J)."""
         every, values, weights = self.entries(range(self.n_observers))
         columns, n = every % self.shape[1], self.shape[1]
         heavy = values if weights is None else weights * values
         return np.stack([np.bincount(columns, part, n) for part in (weights, heavy)], dtype=float)
 
-    def entries(
-        self, observers: Collection[int]
-    ) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64] | None]:
+    def entries(self, observers: Collection[int]) -> tuple[NDArray[np.intp], Vector, Vector | None]:
         """Return places, values and weights of some observers' entries, one after another."""
         none = np.empty(0)
 
@@ -339,7 +337,7 @@ class Observations(
             sizes=self.counts,
         )
 
-    def matrix(self, observer: int) -> NDArray[np.float64]:
+    def matrix(self, observer: int) -> Vector:
         """What one observer saw, NaN elsewhere, shape (I, J)."""
         found = np.full(self.shape, np.nan)
         found.ravel()[self.places[observer]] = self.values[observer]
