@@ -89,6 +89,8 @@ SIDE_BY_SIDE = 2048
 
 Floats = NDArray[np.floating]
 Vector = NDArray[np.float64]
+Indices = NDArray[np.intp]
+Mask = NDArray[np.bool_]
 """Real numbers in the precision of the data, float32 or float64."""
 
 Extremes = tuple[NDArray[np.float64], NDArray[np.float64]]

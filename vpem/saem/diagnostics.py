@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from vpem.checks import Vector, check_int, check_memory
+from vpem.checks import Indices, Vector, check_int, check_memory
 from vpem.saem.individuals import Individuals, Streams
 from vpem.saem.models.model import SaemModel
 from vpem.saem.prediction import Predictor, finite, in_batches
@@ -60,7 +59,7 @@ class Check:
     times: Vector  # (B,) median of the rows of each
     shares: tuple[CheckedShare, ...]  # percentiles; of 0 and 1 the share of ones
     limited: tuple[CheckedShare, ...]  # share of values below (above) the limit
-    rows: NDArray[np.intp]  # that are checked
+    rows: Indices  # that are checked
     level: float  # probability of the intervals
 
 
@@ -178,7 +177,7 @@ def _edges(times: Vector, count: int) -> Vector:
 def _check(
     at: Individuals,
     drawn: Vector,
-    rows: NDArray[np.intp],
+    rows: Indices,
     edges: Vector,
     outcome: float | None,
     level: float,
@@ -212,7 +211,7 @@ def _share(
     name: str,
     observed: Vector,
     drawn: Vector,
-    bins: Sequence[NDArray[np.intp]],
+    bins: Sequence[Indices],
     level: float,
     percent: float | None = None,
 ) -> CheckedShare:

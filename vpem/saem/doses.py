@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Vector
+from vpem.checks import Indices, Mask, Vector
 from vpem.errors import InputError, MissingColumnError, check_choice, did_you_mean, shorten
 
 if TYPE_CHECKING:
@@ -27,18 +27,18 @@ class Doses:
     a tablet or an injection; above 0 it is an infusion of a constant rate.
     """
 
-    first: NDArray[np.intp]  # (n + 1,)
+    first: Indices  # (n + 1,)
     times: Vector  # (E,)
     amounts: Vector  # (E,)
     durations: Vector  # (E,)
 
     @property
-    def counts(self) -> NDArray[np.intp]:
+    def counts(self) -> Indices:
         """Doses of each individual, (n,)."""
         return np.diff(self.first)
 
     @property
-    def individual_of(self) -> NDArray[np.intp]:
+    def individual_of(self) -> Indices:
         """Individual of each dose, (E,)."""
         return np.repeat(np.arange(len(self.first) - 1), self.counts)
 
@@ -60,12 +60,7 @@ class Doses:
 
     @classmethod
     def of(
-        cls,
-        n: int,
-        who: NDArray[np.intp],
-        times: Vector,
-        amounts: Vector,
-        durations: Vector | None = None,
+        cls, n: int, who: Indices, times: Vector, amounts: Vector, durations: Vector | None = None
     ) -> Doses:
         """Doses (E,) in any order, of n individuals by their numbers; by default at once."""
         columns = (times, amounts, np.zeros(len(who)) if durations is None else durations)
@@ -80,7 +75,7 @@ class Doses:
         columns = zip(*(part.columns for part in parts), strict=True)
         return cls(np.cumsum(counts, dtype=np.intp), *(np.concatenate(some) for some in columns))
 
-    def take(self, which: NDArray[np.intp]) -> Doses:
+    def take(self, which: Indices) -> Doses:
         """Return those of some individuals, in the order of their numbers."""
         counts = self.counts[which]
         first = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
@@ -124,7 +119,7 @@ def event_columns(
 
 def measured_lines(
     events: Mapping[str, Vector], values: Vector, wheres: Sequence[str]
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+) -> tuple[Mask, Mask]:
     """Return which lines are measurements, and which are doses; some are neither.
 
     ``events`` are the columns (N,) that there are of `EVENTS`, NaN where nothing stands, as in
@@ -199,7 +194,7 @@ def doses_of_lines(
     )
 
 
-def _refuse(wrong: NDArray[np.bool_], wheres: Sequence[str], values: Vector, what: str) -> None:
+def _refuse(wrong: Mask, wheres: Sequence[str], values: Vector, what: str) -> None:
     if wrong.any():
         line = int(wrong.argmax())
         value = "nothing" if np.isnan(values[line]) else f"{values[line]:g}"

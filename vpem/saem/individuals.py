@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from vpem.checks import Vector, as_array
+from vpem.checks import Indices, Mask, Vector, as_array
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, did_you_mean, shorten
 from vpem.files.observations import sort_names
@@ -43,7 +43,7 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
     """
 
     names: tuple[str, ...]  # (n,) all different
-    first: NDArray[np.intp]  # (n + 1,) rows first[i] to first[i + 1] are those of individual i
+    first: Indices  # (n + 1,) rows first[i] to first[i + 1] are those of individual i
     times: Vector  # (N,) finite; of documents the numbers of words
     values: Vector  # (N,) finite; of documents how often words come
     covariates: Mapping[str, Vector] = field(default_factory=dict)  # (N,); NaN: missing
@@ -67,12 +67,12 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
         return len(self.times)
 
     @property
-    def counts(self) -> NDArray[np.intp]:
+    def counts(self) -> Indices:
         """Number of rows of each individual, (n,)."""
         return np.diff(self.first)
 
     @property
-    def individual_of(self) -> NDArray[np.intp]:
+    def individual_of(self) -> Indices:
         """Individual of each row, (N,)."""
         return np.repeat(np.arange(self.n_individuals), self.counts)
 
@@ -163,7 +163,7 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
             return self.together.median(values)
         return np.asarray(np.nanmedian(values, axis=0), np.float64)
 
-    def of(self, values: Vector, which: NDArray[np.intp]) -> Vector:
+    def of(self, values: Vector, which: Indices) -> Vector:
         """Values (m, ...) of some of all individuals."""
         return values[which] if self.together is None else self.together.of(values, which)
 
@@ -232,7 +232,7 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
             column = column * (self.times if part == "time" else self.covariate(part))
         return column
 
-    def changes(self, name: str) -> NDArray[np.intp]:
+    def changes(self, name: str) -> Indices:
         """Rows whose covariate is not that of the individual's first row."""
         values = self.covariate(name)
         each: Vector = values[self.first[:-1]]
@@ -316,11 +316,7 @@ class AllIndividuals:
     """
 
     def __init__(
-        self,
-        place: Placement,
-        numbers: NDArray[np.intp],
-        sizes: Vector,
-        parts: list[NDArray[np.intp]] | None = None,
+        self, place: Placement, numbers: Indices, sizes: Vector, parts: list[Indices] | None = None
     ) -> None:
         self.place, self.engine = place, place.engine
         self.numbers, self.parts = numbers, parts
@@ -333,7 +329,7 @@ class AllIndividuals:
         flat = values.astype(np.float64).reshape(len(values), int(np.prod(values.shape[1:])))
         return self.place.add_up(flat).reshape(values.shape[1:])
 
-    def of(self, values: Vector, which: NDArray[np.intp]) -> Vector:
+    def of(self, values: Vector, which: Indices) -> Vector:
         """Values (m, ...) of some of all individuals, each known to its own process."""
         local = np.zeros((len(which), *values.shape[1:]))
         place = {number: row for row, number in enumerate(self.numbers.tolist())}
@@ -390,13 +386,13 @@ class AllIndividuals:
         ends = np.where(high & TOP, high ^ TOP, ~high).view(np.float64)
         return np.asarray(ends.sum(axis=0) / 2, np.float64)
 
-    def _count(self, flags: NDArray[np.bool_]) -> NDArray[np.intp]:
+    def _count(self, flags: Mask) -> Indices:
         """Flags (r, n_here, q) counted over all individuals: (r, q)."""
         if self.parts is None:
             return self.place.allreduce(flags.sum(axis=1))
         each = np.array([flags[:, part].sum(axis=1).ravel() for part in self.parts], np.float64)
         flat = each.reshape(len(self.parts), flags.shape[0] * flags.shape[2])
-        counts: NDArray[np.intp] = np.rint(self.place.add(flat)).astype(np.intp)
+        counts: Indices = np.rint(self.place.add(flat)).astype(np.intp)
         return counts.reshape(flags.shape[0], flags.shape[2])
 
 
@@ -610,7 +606,7 @@ def in_words(found: Individuals, words: Sequence[str]) -> tuple[Individuals, flo
     return made, float(found.values[~known].sum())
 
 
-def document_counts(found: Individuals) -> NDArray[np.intp]:
+def document_counts(found: Individuals) -> Indices:
     """Return in how many documents each word of the vocabulary comes, (V,)."""
     size = len(found.words or ())
     return np.bincount(found.times.astype(np.intp), minlength=size)
@@ -632,7 +628,7 @@ class Streams:
         ]
         return Streams(np.array(found, dtype=np.uint64))
 
-    def take(self, which: NDArray[np.intp]) -> Streams:
+    def take(self, which: Indices) -> Streams:
         """Return those of some individuals."""
         return Streams(self.keys[which])
 
@@ -662,12 +658,12 @@ class Stream:
         """Uniform numbers inside (0, 1), (chains, n, width)."""
         return _between(self.words(n_chains, width))
 
-    def coins(self, counts: NDArray[np.intp]) -> NDArray[np.bool_]:
+    def coins(self, counts: Indices) -> Mask:
         """Fair coins, so many of each individual (n,), one individual after the other."""
         ends = np.cumsum(counts)
         place = np.arange(1, 1 + int(counts.sum())) - np.repeat(ends - counts, counts)
         words = _stir(np.repeat(_stir(self.keys), counts) + place.astype(np.uint64) * GOLDEN)
-        found: NDArray[np.bool_] = words >> np.uint64(63) > 0
+        found: Mask = words >> np.uint64(63) > 0
         return found
 
     def normals(self, n_chains: int, width: int) -> Vector:
@@ -675,7 +671,7 @@ class Stream:
         found: Vector = ndtri(self.uniforms(n_chains, width))
         return found
 
-    def of_rows(self, n_chains: int, first: NDArray[np.intp]) -> Vector:
+    def of_rows(self, n_chains: int, first: Indices) -> Vector:
         """Return uniform numbers (chains, N) inside (0, 1), one a row of the individuals.
 
         What a row has depends on its place among those of its individual only: ``first`` (n + 1,).

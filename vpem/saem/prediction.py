@@ -13,9 +13,9 @@ from functools import cached_property, wraps
 from typing import ParamSpec, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from vpem.checks import Vector, as_array, check_int, check_number
+from vpem.checks import Indices, Vector, as_array, check_int, check_number
 from vpem.errors import InputError
 from vpem.saem.conditional import Conditional, LogLikelihood, importance_log_likelihood
 from vpem.saem.individuals import Individuals, Streams
@@ -134,7 +134,7 @@ def at_times(
     if not np.isfinite(grid).all():
         raise InputError("the times must be finite")
     n, width = len(names), len(grid)
-    ends: NDArray[np.intp] = np.arange(n + 1, dtype=np.intp) * width
+    ends: Indices = np.arange(n + 1, dtype=np.intp) * width
     repeated = {name: np.repeat(values, width) for name, values in covariates.items()}
     nothing = np.full(n * width, np.nan)
     return Individuals(tuple(names), ends, np.tile(grid, n), nothing, repeated, source)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Vector, check_int
+from vpem.checks import Indices, Vector, check_int
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, VpemWarning, did_you_mean
@@ -50,7 +50,7 @@ class People:
     """The individuals of a fit, and what does not depend on it."""
 
     names: tuple[str, ...]  # (n,)
-    rows: NDArray[np.intp]  # (n,)
+    rows: Indices  # (n,)
     covariates: dict[str, Vector]  # (n,) constant within individuals
     probabilities: Vector | None  # (n, K) of a mixture's components
     time_range: tuple[float, float]  # of all rows, of other processes too
@@ -184,7 +184,7 @@ def corpus_facts(
     )
 
 
-def top_words(topics: Vector, count: int = TOP) -> NDArray[np.intp]:
+def top_words(topics: Vector, count: int = TOP) -> Indices:
     """Numbers of the most probable words of each topic (K, V), the first the most."""
     count = min(check_int("count", count, least=1), topics.shape[1])
     words = np.argpartition(-topics, count - 1, axis=1)[:, :count]
@@ -367,7 +367,7 @@ class SavedSaem(
         """How many there were, of whom `names` may be none where they stayed on their devices."""
         return len(self.names) or max(1, int(self.settings.get("n_individuals") or 1))
 
-    def places(self, names: Sequence[str] | None = None) -> NDArray[np.intp]:
+    def places(self, names: Sequence[str] | None = None) -> Indices:
         """Numbers of individuals of these names, or of all."""
         if not self.names:
             raise InputError(

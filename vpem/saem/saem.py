@@ -15,9 +15,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import Vector, check_int, check_memory
+from vpem.checks import Indices, Vector, check_int, check_memory
 from vpem.engines.placement import Placement
 from vpem.errors import (
     InputError,
@@ -330,7 +329,7 @@ class _Loop:
             saver.offer(self._state, last=settled or r == n_iter)
         return run
 
-    def _move(self, r: int, step: float, active: NDArray[np.intp]) -> Vector:
+    def _move(self, r: int, step: float, active: Indices) -> Vector:
         """Simulate on the active devices; the parameters that follow."""
         run, local, server = self.run, self.local, self.server
         model = self.model.about(run.theta)
@@ -406,7 +405,7 @@ class Devices:
         self.model, self.held, self.sampler, self.chains = model, held, sampler, chains
         self.batch_size = batch_size
         self.streams = Streams.of(model.individuals.names, seed)
-        self.rows: dict[int, NDArray[np.intp]] = {int(one): held.rows[one] for one in place.own}
+        self.rows: dict[int, Indices] = {int(one): held.rows[one] for one in place.own}
         if place.apart:
             ends = np.cumsum([0, *held.counts[place.own]])
             self.rows = {
@@ -430,7 +429,7 @@ class Devices:
         most = int(self.held.counts.max())
         return 1.0 if self.batch_size is None else min(1.0, self.batch_size / most)
 
-    def simulate(self, thetas: Vector, active: NDArray[np.intp], now: int, late: int) -> Vector:
+    def simulate(self, thetas: Vector, active: Indices, now: int, late: int) -> Vector:
         """Move the chains of the active devices; the mean statistic of each (a, P).
 
         Parameters (R, p) are of all devices (R = 1) or of each; ``now`` and ``late`` are as for
@@ -454,7 +453,7 @@ class Devices:
         """Individuals whose statistics last longer than an iteration."""
         return 0 if self.share == 1 else len(self._each)
 
-    def _drawn(self, device: int, now: int) -> NDArray[np.intp]:
+    def _drawn(self, device: int, now: int) -> Indices:
         """Individuals of a device that an iteration simulates."""
         rows = self.rows[device]
         if self.batch_size is None or self.batch_size >= len(rows):
@@ -462,7 +461,7 @@ class Devices:
         chances = self.streams.take(rows).at(now, DRAWN).words(1, 1)[0, :, 0]
         return np.asarray(rows[np.sort(np.argsort(chances)[: self.batch_size])], np.intp)
 
-    def _move(self, which: NDArray[np.intp], theta: Vector, now: int, late: int) -> None:
+    def _move(self, which: Indices, theta: Vector, now: int, late: int) -> None:
         """Move the chains of some individuals."""
         part, some = self.chains.take(which), self.model.take(which)
         self.sampler.move(some, theta, part, self.streams.take(which), now, late)
@@ -470,7 +469,7 @@ class Devices:
         if not some.wide:
             self._each[which] = some.about(theta).statistics(part.z)
 
-    def _means(self, devices: NDArray[np.intp], thetas: Vector, z: Vector) -> Vector:
+    def _means(self, devices: Indices, thetas: Vector, z: Vector) -> Vector:
         """Mean statistic of some devices' individuals; zero of those that are elsewhere.
 
         Of a wide model those that an iteration left where they are count with its parameters.
@@ -495,9 +494,7 @@ class Devices:
                     means[place] = weights @ self._each[rows] / weights.sum()
         return means
 
-    def maximize(
-        self, theta: Vector, active: NDArray[np.intp], weights: Vector
-    ) -> tuple[Vector, Vector]:
+    def maximize(self, theta: Vector, active: Indices, weights: Vector) -> tuple[Vector, Vector]:
         """Make models of the active devices: the last of all (D, p), of weights (D,), 0 of none."""
         model = self.model.about(theta)
         for one in active.tolist():

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from vpem._core.langevin import langevin
 from vpem._core.proposals import propose as by_kernel
 from vpem._core.threads import thread_count
-from vpem.checks import Vector, check_int, check_number
+from vpem.checks import Indices, Mask, Vector, check_int, check_number
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.network.codecs import Codec, Dither
 from vpem.network.schema import Array, Report, Schema, State
@@ -101,14 +101,14 @@ class Chains:
         self.accepted = np.zeros(self.z.shape[1])
         self.tried = np.zeros(self.z.shape[1])
 
-    def take(self, which: NDArray[np.intp]) -> Chains:
+    def take(self, which: Indices) -> Chains:
         """Return a copy of those of some individuals."""
         units = (self.roots, self.centres, self.scales, self.steps)
         part = Chains(np.ascontiguousarray(self.z[:, which]), *(one[which] for one in units))
         part.accepted, part.tried = self.accepted[which], self.tried[which]
         return part
 
-    def put(self, which: NDArray[np.intp], part: Chains) -> None:
+    def put(self, which: Indices, part: Chains) -> None:
         self.z[:, which] = part.z
         for name in ("roots", "centres", "scales", "steps", "accepted", "tried"):
             getattr(self, name)[which] = getattr(part, name)
@@ -322,7 +322,7 @@ class Langevin:
             normals = streams.at(now, 2 * step).normals(n_chains, q)
             chains.z = chains.z + turn(chains.roots, 0.5 * h * slope + np.sqrt(h) * normals)
 
-    def _refusal(self, model: SaemModel, wrong: NDArray[np.bool_]) -> NumericalError:
+    def _refusal(self, model: SaemModel, wrong: Mask) -> NumericalError:
         who = model.individuals.names[int(wrong.any(axis=0).argmax())]
         return NumericalError(
             f"Langevin steps of individual {who!r} ran away; take a smaller step than "
@@ -593,7 +593,7 @@ class _Place:
             self.slopes = np.fmin(np.fmax(turn_back(roots, slopes), -TAME), TAME)
         self._least = -np.finfo(np.float64).max
 
-    def take(self, there: _Place, taken: NDArray[np.bool_]) -> None:
+    def take(self, there: _Place, taken: Mask) -> None:
         self.values = np.where(taken, there.values, np.maximum(self.values, self._least))
         self.slopes = np.where(taken[..., None], there.slopes, self.slopes)
 

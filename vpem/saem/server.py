@@ -9,9 +9,8 @@ from __future__ import annotations
 from copy import copy
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import Vector
+from vpem.checks import Indices, Vector
 from vpem.errors import InputError, Setting, check_choice
 from vpem.network.codecs import Codec
 from vpem.network.graph import make_graph
@@ -171,7 +170,7 @@ class SaemServer:
             sizes[piece] = np.maximum(ROOM * sizes[piece], SMALLER * (most or 1.0))
         self.total.exponents = exponents_of(sizes, self.holders.n_agents)
 
-    def draw(self, size: int) -> NDArray[np.intp]:
+    def draw(self, size: int) -> Indices:
         """Draw the active devices, and send them so many parameters, or what these are made of."""
         self.holders.begin("estep", 1)
         self.devices.draw()
@@ -331,7 +330,7 @@ class SaemNeighbours:
         apart = np.sqrt(((every - mean) ** 2).sum(axis=1).max())
         return float(apart / max(np.sqrt((mean**2).sum()), np.finfo(float).tiny))
 
-    def draw(self, size: int) -> NDArray[np.intp]:
+    def draw(self, size: int) -> Indices:
         """Draw the active devices, each of which has parameters."""
         self.devices.draw()
         return self.devices.active

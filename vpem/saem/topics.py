@@ -8,9 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import Vector
+from vpem.checks import Indices, Vector
 from vpem.errors import InputError
 from vpem.saem.conditional import Conditional, sample_conditional
 from vpem.saem.individuals import Individuals, Streams, in_words
@@ -120,7 +119,7 @@ class Topics:
         return math.exp(min(-self.saved.log_likelihood.value / self.n_tokens, 700.0))
 
     @property
-    def order(self) -> NDArray[np.intp]:
+    def order(self) -> Indices:
         """Topics, the largest first."""
         return np.argsort(-self.shares, kind="stable")
 

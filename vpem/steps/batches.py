@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Vector, check_memory
+from vpem.checks import Floats, Indices, Mask, Vector, check_memory
 from vpem.errors import PartitionedError, check_choice
 from vpem.network.schema import COUNT, FLAG, NOTHING, NUMBER, Array, ListOf, Maybe, Schema, State
 from vpem.steps.em import expect, log_likelihood
@@ -199,7 +199,7 @@ class Visits:
             found += log_likelihood(part, total, mixture, self.factors)
         return total.roots.join(found + terms.log_constant)
 
-    def part(self, order: NDArray[np.intp], place: int) -> Terms:
+    def part(self, order: Indices, place: int) -> Terms:
         """Terms of the batch at this place of the order."""
         later = self.batches[order[place + 1]] if place + 1 < len(order) else None
         return self.terms.part(self.batches[order[place]], later)
@@ -218,10 +218,7 @@ class Visits:
         return fresh
 
     def begin_with_all(
-        self,
-        order: NDArray[np.intp],
-        see: Callable[[int, Terms], Statistics],
-        step_size: float | None,
+        self, order: Indices, see: Callable[[int, Terms], Statistics], step_size: float | None
     ) -> Statistics | None:
         """First pass, in which all take part: statistics of all rows, or None if it was broken off.
 
@@ -252,10 +249,7 @@ class Visits:
         return None if self._settle_at(~moved, everything, terms.update) else everything
 
     def _settle_at(
-        self,
-        roots: NDArray[np.bool_],
-        statistics: Statistics,
-        update: Callable[[Statistics], Mixture],
+        self, roots: Mask, statistics: Statistics, update: Callable[[Statistics], Mixture]
     ) -> bool:
         """M-step at the hubs of these roots; True where components had collapsed."""
         if not self.total.holders.any(np.array([roots.any()]))[0]:
@@ -373,7 +367,7 @@ class Incremental:
         self.entropy = state["entropy"]
         self.total = None if state["total"] is None else having_arrays(blank, state["total"])
 
-    def first(self, order: NDArray[np.intp], step_size: float | None) -> bool:
+    def first(self, order: Indices, step_size: float | None) -> bool:
         """Visit all rows; whether the pass got to its end."""
         statistics = self.visits.begin_with_all(order, self._look, step_size)
         if statistics is None:
@@ -383,7 +377,7 @@ class Incremental:
         self._note(statistics)
         return True
 
-    def later(self, order: NDArray[np.intp]) -> bool:
+    def later(self, order: Indices) -> bool:
         """One pass, batch by batch; whether it got to the end."""
         visits, terms = self.visits, self.visits.terms
         shift = visits.run.mixture.means
@@ -476,13 +470,13 @@ class Stochastic:
     def restore(self, state: State) -> None:
         self.time = state["time"]
 
-    def first(self, order: NDArray[np.intp], step_size: float | None) -> bool:
+    def first(self, order: Indices, step_size: float | None) -> bool:
         """Visit all rows; whether the pass got to its end."""
         self.time = len(order)
         statistics = self.visits.begin_with_all(order, self.visits.look, step_size)
         return statistics is not None or step_size is None
 
-    def later(self, order: NDArray[np.intp]) -> bool:
+    def later(self, order: Indices) -> bool:
         """One pass, batch by batch."""
         visits, terms = self.visits, self.visits.terms
         for place, number in enumerate(order):

@@ -20,10 +20,9 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem._core.normalise import differences
-from vpem.checks import Floats, Vector
+from vpem.checks import Floats, Mask, Vector
 from vpem.errors import PartitionedError
 from vpem.network.schema import State
 from vpem.steps.accelerate import Accelerated, Acceleration, LocalSteps, PlainSteps
@@ -260,7 +259,7 @@ def maximize(
     roots: Sequence[Terms],
     before: Sequence[Mixture],
     statistics: Sequence[Statistics],
-    silent: NDArray[np.bool_] | None,
+    silent: Mask | None,
 ) -> tuple[list[Mixture], list[Vector]]:
     """M-step: parameters and counts; inactive roots (R,) keep what they had.
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.differences import assign_features
-from vpem.checks import Vector
+from vpem.checks import Indices, Vector
 from vpem.steps.lloyd import (
     PLAIN,
     ClusterSums,
@@ -41,7 +41,7 @@ class Assigned:
     sums: Vector  # (K, d) of rows, each root's features
     there: Vector  # (K, d) weights, where values are missing
     inertia: Vector  # (R,), weighted
-    changed: NDArray[np.intp]  # (R,) rows in other clusters
+    changed: Indices  # (R,) rows in other clusters
 
 
 def assign(
@@ -171,7 +171,7 @@ class _Clusters:
         run.inertia = inertia_of_roots(self.total, clusters.inertia)
         return self._most(clusters.changed)
 
-    def _most(self, changed: NDArray[np.intp]) -> int:
+    def _most(self, changed: Indices) -> int:
         most = np.array([changed.max(initial=0)])
         if self.total.roots.n_agents == 1:
             return int(self.total.roots.join(most)[0])
@@ -182,7 +182,7 @@ class _Clusters:
         blocks, features = self.terms.blocks, ((run.centres - before) ** 2).sum(axis=0)
         return np.bincount(blocks.block_of, features, blocks.n_blocks).astype(np.float64)
 
-    def move(self, run: Lloyd) -> NDArray[np.intp]:
+    def move(self, run: Lloyd) -> Indices:
         blocks, silent, empty = self.terms.blocks, self.total.silent, run.counts <= 0
         counts = blocks.of_feature(run.counts)
         if isinstance(self.terms, MissingTerms):
@@ -267,7 +267,7 @@ class _InBatches(_Clusters):
         rows: slice,
         before: Sequence[NDArray[np.int32]] | NDArray[np.int32],
         after: NDArray[np.int32],
-    ) -> NDArray[np.intp]:
+    ) -> Indices:
         """Move rows from clusters to others: how many have moved at each root."""
         terms, moved = self.terms, np.zeros(len(own), dtype=np.intp)
         data, weights = terms.rows.read(rows), np.ones(rows.stop - rows.start)

@@ -13,10 +13,9 @@ from math import inf
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
-from vpem.checks import Vector
+from vpem.checks import Indices, Vector
 from vpem.engines.engine import about
 from vpem.errors import InputError, NumericalError, PartitionedError, Setting
 from vpem.network.codecs import Codec
@@ -137,7 +136,7 @@ class Estimates:
         if self.reduced and (iteration - 1) % self.inner == 0:
             self._seen = [None] * len(self._seen)
 
-    def of(self, active: NDArray[np.intp], parameters: list[Any]) -> Vector:
+    def of(self, active: Indices, parameters: list[Any]) -> Vector:
         """Estimates (a, P) of the active workers, each at the parameters that it has."""
         found = np.empty((len(active), self.model.size))
         for place, worker in enumerate(active.tolist()):
@@ -157,13 +156,13 @@ class Estimates:
         self._last[worker] = estimate
         return estimate
 
-    def _draw(self, worker: int) -> NDArray[np.intp] | None:
+    def _draw(self, worker: int) -> Indices | None:
         held = int(self.model.counts[worker])
         if self.batch_size is None or self.batch_size >= held:
             return None
         return self.model.draw(worker, self.batch_size, self.rng)
 
-    def _expect(self, worker: int, parameters: Any, rows: NDArray[np.intp] | None) -> Vector:
+    def _expect(self, worker: int, parameters: Any, rows: Indices | None) -> Vector:
         self.n_expectations += int(self.model.counts[worker]) if rows is None else len(rows)
         return self.model.expect(worker, parameters, rows)
 

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from math import ceil, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import Vector
+from vpem.checks import Indices, Vector
 from vpem.errors import Setting, VpemWarning
 from vpem.network.schema import COUNT, NOTHING, Array, Integer, Number, Schema, State
 from vpem.settings import FedSettings
@@ -219,7 +218,7 @@ class SafeSteps:
         how: FedSettings,
         alpha: float,
         quantizer: Quantizer,
-        rows: NDArray[np.intp],
+        rows: Indices,
         least: int,
         stays: bool,
     ) -> SafeSteps:

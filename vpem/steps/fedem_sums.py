@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Vector, read_float
+from vpem.checks import Indices, Vector, read_float
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
@@ -53,20 +53,20 @@ class StatisticModel(Protocol):
     """Numbers of a statistic, P."""
     pieces: tuple[slice, ...]
     """Parts of it that are quantized with a scale of their own; together they cover it in order."""
-    counts: NDArray[np.intp]
+    counts: Indices
     """Rows (or observations) that each worker holds, (n,)."""
 
     @property
     def masses(self) -> NDArray[Any]:
         """What they weigh, (n,)."""
 
-    def draw(self, worker: int, count: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    def draw(self, worker: int, count: int, rng: np.random.Generator) -> Indices:
         """Draw some of a worker's rows, so that the mean of their statistics is unbiased.
 
         The stream goes on alike in processes that have none of the worker's rows.
         """
 
-    def expect(self, worker: int, parameters: Any, rows: NDArray[np.intp] | None) -> Vector:
+    def expect(self, worker: int, parameters: Any, rows: Indices | None) -> Vector:
         """Mean expected statistic (P,) of some of a worker's rows, counted from 0 in it; None: all.
 
         It is never called for a worker without rows.
@@ -292,7 +292,7 @@ class Central(_Keeping):
         first: Quantizer,
         later: Quantizer,
         participation: float,
-        among: NDArray[np.intp],
+        among: Indices,
         rng: np.random.Generator,
     ) -> None:
         assert total.weights is not None
@@ -340,7 +340,7 @@ class Central(_Keeping):
         """Begin with the memories of a run, which are moved in place."""
         self.memory = Memory(self.workers, run.alpha, run.memories, run.memory[None])
 
-    def draw(self, size: int) -> NDArray[np.intp]:
+    def draw(self, size: int) -> Indices:
         """Draw the active workers, and send them the statistic of so many numbers."""
         self.workers.begin("estep", 1, size, ITEM)
         return self.workers.active
@@ -376,7 +376,7 @@ class Local(_Keeping):
         weights: Vector,
         ledger: Ledger,
         participation: float,
-        among: NDArray[np.intp],
+        among: Indices,
         rng: np.random.Generator,
     ) -> None:
         self.weights = weights
@@ -410,7 +410,7 @@ class Local(_Keeping):
         """Begin with the memories of a run, which are moved in place."""
         self.memory = Memory(self.workers, run.alpha, run.memories)
 
-    def draw(self, size: int) -> NDArray[np.intp]:
+    def draw(self, size: int) -> Indices:
         """Draw the active workers; each has a statistic."""
         self.workers.draw()
         return self.workers.active
@@ -466,7 +466,7 @@ def statistic_keeper(
     first: Quantizer,
     later: Quantizer,
     participation: float,
-    among: NDArray[np.intp],
+    among: Indices,
     rng: np.random.Generator,
 ) -> Central | Local:
     """Choose who keeps the statistic: a server, the root of a tree, or every worker."""

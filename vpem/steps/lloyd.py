@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.assign import follow_rows, inertias_of, measure_rows
-from vpem.checks import Floats, Vector
+from vpem.checks import Floats, Indices, Mask, Vector
 from vpem.errors import PartitionedError
 from vpem.network.schema import (
     COUNT,
@@ -101,7 +101,7 @@ class Clusters(Protocol):
     def assign(self, run: Lloyd) -> int:
         """Assign all rows, and note counts and inertia: how many rows changed."""
 
-    def move(self, run: Lloyd) -> NDArray[np.intp]:
+    def move(self, run: Lloyd) -> Indices:
         """Move the centres: which clusters are empty."""
 
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
@@ -136,7 +136,7 @@ class Lloyd:
     reseeded: list[tuple[int, int, int]] = field(default_factory=list)
     partitions: list[tuple[int, str]] = field(default_factory=list)
     calm: int = 0
-    waiting: NDArray[np.bool_] | None = None
+    waiting: Mask | None = None
 
     def state(self, total: Sum | None = None, iteration: int = 0) -> State:
         """Return the state of a loop after an iteration; without a sum, of a run that is over."""
@@ -246,7 +246,7 @@ def _is_at_rest(run: Lloyd, total: Sum, changed: int, patience: int) -> bool:
     return run.calm > patience
 
 
-def _absent(total: Sum) -> NDArray[np.bool_] | None:
+def _absent(total: Sum) -> Mask | None:
     if isinstance(total, AtServer | Wrapper):
         if total.active is None:
             return None
@@ -476,7 +476,7 @@ class FollowedRows:
         self._totals = np.zeros((len(held.runs), 2, centres.size + len(centres) + 1))
         self._few = held.n_here < FEW_ROWS * len(centres) * len(held.runs)
 
-    def assign(self, centres: Vector, labels: NDArray[np.int32]) -> NDArray[np.intp]:
+    def assign(self, centres: Vector, labels: NDArray[np.int32]) -> Indices:
         """Assign all rows to the nearest centres; return how many of each worker (n,) changed.
 
         Centres (R, K, d) are one set for all workers, or one for each of this process; ``labels``

@@ -27,7 +27,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Vector
+from vpem.checks import Indices, Vector
 from vpem.engines.engine import about
 from vpem.errors import NumericalError
 from vpem.network.noise import Noise
@@ -567,7 +567,7 @@ class NoisyEM:
         return np.clip(data, -1.0, 1.0)
 
 
-def scales_of_hubs(widths: NDArray[np.intp], kind: str, n_components: int) -> dict[int, Vector]:
+def scales_of_hubs(widths: Indices, kind: str, n_components: int) -> dict[int, Vector]:
     """Return what `balanced` does for the hubs, of which these have features, by their numbers."""
     numbers = np.flatnonzero(widths).tolist()
     layouts = [Residuals(kind, n_components, int(widths[hub])) for hub in numbers]

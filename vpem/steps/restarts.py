@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from vpem.checks import Indices
 from vpem.errors import InputError, Setting
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, FLAG, Integer, Maybe, Number, Schema, State, TableOf, check
@@ -56,7 +56,7 @@ class Best(Generic[R]):
     """The best run, the rows it started at, and which restart it is."""
 
     run: R
-    rows: NDArray[np.intp] | None
+    rows: Indices | None
     restart: int
 
 
@@ -237,9 +237,7 @@ class Restarts(_Saving, Generic[R]):
             },
         }  # fmt: skip
 
-    def best(
-        self, total: Any, attempt: Callable[[Restart], tuple[R, NDArray[np.intp] | None]]
-    ) -> Best[R]:
+    def best(self, total: Any, attempt: Callable[[Restart], tuple[R, Indices | None]]) -> Best[R]:
         """Run all that are not over, and return the best; each has the sum from its beginning.
 
         ``attempt`` runs one restart, and returns the run and the rows that it started at.

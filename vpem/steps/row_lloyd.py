@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.assign import nearest_rows
-from vpem.checks import Floats, Vector
+from vpem.checks import Floats, Indices, Vector
 from vpem.steps.lloyd import (
     MOST_LLOYD,
     PLAIN,
@@ -149,7 +149,7 @@ class _Clusters:
         """What a row adds at most to numbers between the counts and the inertia."""
         return [np.tile(reach.radius + np.abs(reach.points.centre), len(centres))]
 
-    def move(self, run: Lloyd) -> NDArray[np.intp]:
+    def move(self, run: Lloyd) -> Indices:
         before, light, silent = run.centres, run.counts < self.least, self.total.silent
         self._move(run, np.where(light, 1.0, run.counts))
         if silent is not None:
@@ -331,9 +331,7 @@ class _Observed(_Clusters):
             changed += changes
         return messages, self._changed(changed)
 
-    def _assign(
-        self, run: Lloyd, centres: Vector, rows: slice
-    ) -> tuple[NDArray[np.intp], Vector, Vector]:
+    def _assign(self, run: Lloyd, centres: Vector, rows: slice) -> tuple[Indices, Vector, Vector]:
         """Nearest centres of some rows (m,), their distances, and weights in clusters (m, K)."""
         if run.distances is None:
             run.distances = np.empty(self.held.n_here)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.assign import distances_to
-from vpem.checks import Floats, Vector
+from vpem.checks import Floats, Indices, Mask, Vector
 from vpem.engines.engine import about
 from vpem.sums.sum import Sum
 from vpem.terms.missing import squares_of_observed
@@ -46,7 +46,7 @@ class RowStream:
             return min(int(place * self.n_samples), self.n_samples - 1)
         return self._at(np.cumsum(self.row_weights), place)
 
-    def sample(self, count: int) -> tuple[NDArray[np.intp], RowStream]:
+    def sample(self, count: int) -> tuple[Indices, RowStream]:
         """Draw some of the rows, at most so many, and the stream that goes on over them.
 
         Weights are cut in as many parts as rows are drawn, of one row each: rows stand as they do
@@ -76,7 +76,7 @@ class RowStream:
         below = min(place * ends[-1], np.nextafter(ends[-1], 0))
         return int(np.searchsorted(ends, below, side="right"))
 
-    def draw_distinct(self, count: int) -> NDArray[np.intp]:
+    def draw_distinct(self, count: int) -> Indices:
         """Draw ``count`` different rows."""
         drawn: dict[int, None] = {}
         for _ in range(MOST_DRAWS * count):
@@ -100,7 +100,7 @@ class PlacedStream(RowStream):
     """
 
     def __init__(
-        self, rng: np.random.Generator, row_weights: Vector | None, order: NDArray[np.intp]
+        self, rng: np.random.Generator, row_weights: Vector | None, order: Indices
     ) -> None:
         super().__init__(rng, row_weights, len(order))
         self._place = np.argsort(order)
@@ -113,7 +113,7 @@ class PlacedStream(RowStream):
             return super().draw(potential)
         return int(self._place[self._users.draw()])
 
-    def draw_distinct(self, count: int) -> NDArray[np.intp]:
+    def draw_distinct(self, count: int) -> Indices:
         """Draw the places of ``count`` different rows."""
         return self._place[self._users.draw_distinct(count)]
 
@@ -134,7 +134,7 @@ class PointStream(RowStream):
         """Draw the number of a point."""
         return -1 - int(self.rng.integers(1 << 31))
 
-    def draw_distinct(self, count: int) -> NDArray[np.intp]:
+    def draw_distinct(self, count: int) -> Indices:
         """Draw the numbers of so many points."""
         return np.array([self.draw() for _ in range(count)], dtype=np.intp)
 
@@ -148,7 +148,7 @@ class StoredParts:
     """Rows of the workers of this process that are read a run at a time."""
 
     rows: Rows  # of all of them, worker by worker
-    counts: NDArray[np.intp]  # (n,) how many each has
+    counts: Indices  # (n,) how many each has
 
 
 class HeldRows:
@@ -223,16 +223,16 @@ class HeldRows:
         """A run of rows of this process, shape (m, d), C-contiguous."""
         return self._rows[rows] if self._stored is None else self._stored.read(rows)
 
-    def within(self, rows: slice) -> NDArray[np.intp]:
+    def within(self, rows: slice) -> Indices:
         """Where each worker's rows begin and end in a run of them, (n + 1,)."""
         return np.asarray(np.clip(self.bounds, rows.start, rows.stop) - rows.start)
 
-    def here(self, rows: Sequence[int] | NDArray[np.intp]) -> NDArray[np.bool_]:
+    def here(self, rows: Sequence[int] | Indices) -> Mask:
         """Which of some rows are in this process."""
         place = np.asarray(rows, dtype=np.intp) - self.first
         return np.asarray((place >= 0) & (place < self.n_here))
 
-    def take(self, rows: Sequence[int] | NDArray[np.intp]) -> Vector:
+    def take(self, rows: Sequence[int] | Indices) -> Vector:
         """Some rows (L, d), in every process, which all know already."""
         places, here = np.asarray(rows, dtype=np.intp) - self.first, self.here(rows)
         points = np.zeros((len(places), self.width))
@@ -271,7 +271,7 @@ class HeldRows:
         """Which worker holds a row."""
         return int(np.searchsorted(self.ends, row, side="right"))
 
-    def share(self, rows: Sequence[int] | NDArray[np.intp], itemsize: int = 8) -> Vector:
+    def share(self, rows: Sequence[int] | Indices, itemsize: int = 8) -> Vector:
         """Rows (L, d) that their holders send to all; in 4 bytes a number, as float32.
 
         Where sums are masked points take their place, which all draw alike.

@@ -10,9 +10,8 @@ from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import Vector
+from vpem.checks import Mask, Vector
 from vpem.errors import NumericalError, PartitionedError, Setting
 from vpem.network.schema import (
     COUNT,
@@ -494,12 +493,12 @@ class Reinitialiser:
         few = any(self._few(count).any() for count in counts)
         return bool(self.total.holders.any([few])[0])
 
-    def _few(self, count: Vector) -> NDArray[np.bool_]:
+    def _few(self, count: Vector) -> Mask:
         """Which components in use have too few effective samples (R, K).
 
         Of more than a row each it is the smallest alone: once that has gone others have its rows.
         """
-        few: NDArray[np.bool_] = count < self.least
+        few: Mask = count < self.least
         few[:, list(self.given_up)] = False
         if self.terms.least_rows >= 1 and count.shape[1] - len(self.given_up) == 1:
             few[:] = False  # the last one stays

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import Floats, Vector
+from vpem.checks import Floats, Indices, Mask, Vector
 from vpem.errors import InputError, Setting
 from vpem.network.partition import Blocks
 from vpem.steps.feature_lloyd import lloyd_features
@@ -176,7 +176,7 @@ def draw_start(
     n_components: int,
     stream: RowStream,
     tell: Tell | None = None,
-) -> tuple[Mixture, NDArray[np.intp]]:
+) -> tuple[Mixture, Indices]:
     """Return starting parameters without pooling a feature, and the rows (K,) of the means.
 
     "random": means at rows that all agents draw from a shared seed. "k-means++": rows drawn far
@@ -218,7 +218,7 @@ def start_at_labels(
     terms: Any,
     total: Sum,
     n_components: int,
-    labelled: NDArray[np.bool_],
+    labelled: Mask,
     stream: RowStream,
     tell: Tell | None = None,
 ) -> Any:
@@ -346,7 +346,7 @@ def seed_features(
     stream: RowStream,
     tell: Callable[[str], None] | None = None,
     near: Vector | None = None,
-) -> NDArray[np.intp]:
+) -> Indices:
     """Choose rows (K,) by the first root's sums of squared distances over hubs.
 
     ``tell`` gets a message for every row that is chosen. With centres ``near`` (L, d), in block
@@ -371,7 +371,7 @@ def seed_rows(
     n_threads: int = 1,
     observed: NDArray[np.uint8] | None = None,
     tell: Callable[[str], None] | None = None,  # gets a message for every row that is chosen
-) -> NDArray[np.intp]:
+) -> Indices:
     """Choose rows of those (m_i, d) that each of the workers holds; return their numbers (K,).
 
     Each worker sends the potential of its rows, added up, in a place of its own of one vector, so
@@ -403,7 +403,7 @@ def _seed(
     n_trials: int | None,
     tell: Callable[[str], None] | None,
     begun: bool = False,
-) -> NDArray[np.intp]:
+) -> Indices:
     """Choose rows (K,); the first at random, unless something is ``begun`` with.
 
     Of rows that all agents know ``look`` measures which leaves the least potential, and ``keep``

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Vector
+from vpem.checks import Indices, Vector
 from vpem.engines.placement import Placement
 from vpem.network.codecs import Codec, Keys
 from vpem.network.hubs import Routes
@@ -31,7 +31,7 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
     def __init__(
         self,
         tree: Routes,
-        agents: NDArray[np.intp],
+        agents: Indices,
         codec: Codec,
         n_rounds: int | None = None,
         *,

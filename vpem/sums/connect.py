@@ -10,9 +10,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
+from vpem.checks import Indices
 from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement, agree
 from vpem.errors import InputError, Setting
@@ -105,7 +105,7 @@ class Network(Shown, facts="{graph.n_agents:agent}, {graph.topology}, {blocks.n_
     hubs: list[Hub]
     blocks: Blocks
     total: Sum
-    features: tuple[NDArray[np.intp], ...]
+    features: tuple[Indices, ...]
     hops: int
     n_rounds: int | None
     weights: str | None

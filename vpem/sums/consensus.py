@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds
-from vpem.checks import Floats, Vector
+from vpem.checks import Floats, Indices, Vector
 from vpem.errors import InputError, Setting, VpemWarning, check_choice
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.faults import MOST_DRAWN, Faults, failing_rounds
@@ -79,7 +79,7 @@ class _OverHubs(AmongNeighbours):
     def __init__(self, n_hubs: int, routes: Routes | None, diameter: int) -> None:
         super().__init__(n_hubs, diameter)
         self.routes = routes
-        self._down: NDArray[np.intp] = np.empty(0, dtype=np.intp)
+        self._down: Indices = np.empty(0, dtype=np.intp)
 
     def on(self, ledger: Ledger) -> Self:
         counted = super().on(ledger)

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Vector
+from vpem.checks import Floats, Indices, Mask, Vector
 from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
 from vpem.network.masks import KEY_BYTES, SEALED_BYTES, TAG_WORDS
@@ -44,7 +44,7 @@ class Addends:
         terms: Floats,
         scalars: Scalars | None = None,
         exponents: Exponents = 0,
-        who: NDArray[np.intp] | None = None,
+        who: Indices | None = None,
     ) -> None:
         self.masks, self.who = holders.masks, who if holders.masks is None else holders.left(who)
         self._here = slice(None) if who is None else np.isin(holders.own, who)
@@ -55,7 +55,7 @@ class Addends:
             if terms.dtype != np.bool_:
                 self._tag = self.masks.tag(terms.shape[1] if who is None else None)
 
-    def again(self, who: NDArray[np.intp] | None) -> NDArray[Any]:
+    def again(self, who: Indices | None) -> NDArray[Any]:
         """What this process sends in another sum, of those who are left."""
         assert self.masks is not None
         self.who, self._tag = who, self._tag and self.masks.tag()
@@ -208,7 +208,7 @@ class AtServer(Counted):
     """Kind that messages are counted as, but for those of the setup."""
     charge: str
     """Kind that messages are counted as now."""
-    active: NDArray[np.intp] | None = None
+    active: Indices | None = None
     """Senders (a,) of the sum begun last; None: all."""
     probability = 1.0
     """Probability with which a sender is active."""
@@ -227,7 +227,7 @@ class AtServer(Counted):
         self.charge = self.kind
         self.n_senders = n_senders
         self._alone = n_senders <= 1
-        self._up: NDArray[np.intp] = np.empty(0, dtype=np.intp)
+        self._up: Indices = np.empty(0, dtype=np.intp)
         self._down = self._up
 
     def on(self, ledger: Ledger) -> Self:
@@ -235,7 +235,7 @@ class AtServer(Counted):
         counted._up, counted._down = self._links(ledger)
         return counted
 
-    def _links(self, ledger: Ledger) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    def _links(self, ledger: Ledger) -> tuple[Indices, Indices]:
         """Links of each sender to the server, and back."""
         server = ledger.n_nodes - 1
         return np.flatnonzero(ledger.targets == server), np.flatnonzero(ledger.sources == server)
@@ -277,17 +277,13 @@ class AtServer(Counted):
             self._send(kind, size, links=self._up[[source]], rounds=1)
         self._send(kind, size, links=self._down, rounds=1)
 
-    def count(
-        self, sizes: int | NDArray[np.int64], senders: NDArray[np.intp] | None = None
-    ) -> None:
+    def count(self, sizes: int | NDArray[np.int64], senders: Indices | None = None) -> None:
         """Count messages of these sizes to the server, of some senders or of all."""
         links = self._up if senders is None else self._up[senders]
         if len(links):
             self._send(self.charge, sizes, links=links, rounds=1)
 
-    def broadcast(
-        self, size: int | NDArray[np.int64], receivers: NDArray[np.intp] | None = None
-    ) -> None:
+    def broadcast(self, size: int | NDArray[np.int64], receivers: Indices | None = None) -> None:
         """Count a message of the server to some of the senders, or to all."""
         links = self._down if receivers is None else self._down[receivers]
         if len(links):
@@ -305,7 +301,7 @@ class AtServer(Counted):
         """Payload bytes that senders have sent up to now."""
         return 0 if self.ledger is None else int(self.ledger.of_links()[1][self._up].sum())
 
-    def send(self, values: Vector, senders: NDArray[np.intp] | None = None) -> Vector:
+    def send(self, values: Vector, senders: Indices | None = None) -> Vector:
         """Send a vector of each sender (a, P), exactly: what the server has of them.
 
         Vectors are those of the senders of all processes; of others' zeros are returned.
@@ -313,22 +309,22 @@ class AtServer(Counted):
         self.count(values.shape[1] * values.itemsize, senders)
         return self.ours(values, senders)
 
-    def ours(self, values: Vector, senders: NDArray[np.intp] | None = None) -> Vector:
+    def ours(self, values: Vector, senders: Indices | None = None) -> Vector:
         """Return vectors (a, P) of some senders, or of all: zeros of those that live elsewhere."""
         here = self.here(senders)
         return values if here is None else np.where(here[:, None], values, 0.0)
 
     def hear(
-        self, messages: NDArray[np.uint8], senders: NDArray[np.intp] | None = None
+        self, messages: NDArray[np.uint8], senders: Indices | None = None
     ) -> NDArray[np.uint8]:
         """Bring messages (a, size) of the senders here to the server, which has those of all."""
         raise NotImplementedError
 
-    def announce(self, received: Vector, senders: NDArray[np.intp] | None = None) -> Vector:
+    def announce(self, received: Vector, senders: Indices | None = None) -> Vector:
         """Add up what the server alone has of some senders (a, P), or of all, and send it back."""
         raise NotImplementedError
 
-    def aggregate(self, received: Vector, senders: NDArray[np.intp] | None = None) -> Vector:
+    def aggregate(self, received: Vector, senders: Indices | None = None) -> Vector:
         """Add up what the server has of some senders (a, P), or of all: shape (1, P).
 
         Some holder has begun the sum (`Placement.begin`) before. Under masks the server has nothing
@@ -349,7 +345,7 @@ class AtServer(Counted):
         """Whether each masked vector has a tag of its own, and is opened by keys of all senders."""
         return self.holders.masks is not None and self.holders.masks.outlast is not None
 
-    def count_tag(self, senders: NDArray[np.intp] | None = None, tag: int = TAG_BYTES) -> None:
+    def count_tag(self, senders: Indices | None = None, tag: int = TAG_BYTES) -> None:
         """Count what stands behind messages under masks, and what opens them: there and back."""
         if self.ledger is not None and not self._alone:
             up = self._up if senders is None else self._up[senders]
@@ -357,21 +353,21 @@ class AtServer(Counted):
             self.ledger.grow(self.charge, tag + own, up)
             self.ledger.grow(self.charge, tag + self.n_senders * own, self._down)
 
-    def added(self, received: Vector, senders: NDArray[np.intp] | None) -> Vector:
+    def added(self, received: Vector, senders: Indices | None) -> Vector:
         """Weigh and add the vectors of some senders (a, P), or of all: shape (P,)."""
         weights = self._weights_of(senders)
         total: Vector
         total = received.sum(axis=0) if weights is None else weights @ received
         return total
 
-    def _weights_of(self, senders: NDArray[np.intp] | None) -> Vector | None:
+    def _weights_of(self, senders: Indices | None) -> Vector | None:
         return self.weights if senders is None or self.weights is None else self.weights[senders]
 
     def _units(self, values: Vector) -> NDArray[np.int64]:
         """Powers of two in which vectors (a, P) are counted."""
         return np.broadcast_to(self.exponents, values.shape[1:])
 
-    def here(self, senders: NDArray[np.intp] | None = None) -> NDArray[np.bool_] | None:
+    def here(self, senders: Indices | None = None) -> Mask | None:
         """Which of some senders, or of all, are in this process; None where all are."""
         if not self.holders.apart:
             return None

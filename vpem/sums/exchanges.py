@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import check_int
+from vpem.checks import Mask, check_int
 from vpem.engines.engine import Engine, Neighbours, about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
@@ -29,7 +29,6 @@ from vpem.settings import SumSettings
 from vpem.sums.consensus import MOST_GOSSIP_ROUNDS
 
 Agents = NDArray[np.intp]
-Mask = NDArray[np.bool_]
 Joined = tuple[Engine, Neighbours]
 
 

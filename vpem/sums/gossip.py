@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds
-from vpem.checks import Floats, Vector, check_int, check_number
+from vpem.checks import Floats, Mask, Vector, check_int, check_number
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, NumericalError, PartitionedError, Setting
@@ -134,7 +134,7 @@ class GossipSum(GoesOn, _OverHubs):
         self.rate = rate
         self.mix: Vector | None = None
         self.whole = codec is not None
-        self.silent: NDArray[np.bool_] | None = None
+        self.silent: Mask | None = None
         self._layout = layout = _Layout(mixing, hubs)
         self._links = MixingLinks(graph)
         self._number = 0
@@ -143,7 +143,7 @@ class GossipSum(GoesOn, _OverHubs):
         if self.faults is not None:
             self._outages = Outages(graph, self.faults, layout.hub_of, layout.roots, routes)
         self._drawn: DrawnFaults | None = None
-        self._open: NDArray[np.bool_] | None = None
+        self._open: Mask | None = None
         self._memories: Memories[Copies] = Memories()
         self._all = np.ones(graph.n_agents, dtype=np.bool_)
         self._informed = self._all
@@ -281,7 +281,7 @@ class GossipSum(GoesOn, _OverHubs):
         links = self.ledger.among(self._drawn.awake)
         self._send(kind, size, links=links, times=self.diameter, rounds=self.diameter)
 
-    def _count_flooding(self, awake: NDArray[np.bool_]) -> None:
+    def _count_flooding(self, awake: Mask) -> None:
         """Count how the agents learn who is awake and heard of: one bit an agent."""
         assert self.ledger is not None
         links = self.ledger.among(awake)
@@ -329,7 +329,7 @@ class GossipSum(GoesOn, _OverHubs):
             scalars.found = near.follow(scalars.found)
         return near.follow(found)
 
-    def _spread(self, values: Sequence[Floats], informed: NDArray[np.bool_]) -> list[NDArray[Any]]:
+    def _spread(self, values: Sequence[Floats], informed: Mask) -> list[NDArray[Any]]:
         """Start states whose mean over the agents that are awake is the sum: (B, V) to (N, V).
 
         Of the hubs and agents of this process, and those that it hears: these are zeros. The terms
@@ -366,7 +366,7 @@ class GossipSum(GoesOn, _OverHubs):
             before = kept
         return states
 
-    def _mix(self, states: Sequence[Floats], up: NDArray[np.bool_] | None) -> None:
+    def _mix(self, states: Sequence[Floats], up: Mask | None) -> None:
         """Run one round in place, with the weights of the links that are up; for own agents."""
         indptr, indices, values = self._fixed if up is None else self._failing
         weights = self._layout.weights if up is None else self._links.metropolis(up)
@@ -374,7 +374,7 @@ class GossipSum(GoesOn, _OverHubs):
             own = weights[values].astype(each.dtype, copy=False)
             consensus_rounds(indptr, indices, own, each, ONE_ROUND, self.n_threads)
 
-    def _links_up(self) -> Iterator[NDArray[np.bool_] | None]:
+    def _links_up(self) -> Iterator[Mask | None]:
         """Yield which links are up in each round: those drawn before the sum, and then further."""
         if self.faults is None or self._drawn is None:
             yield from repeat(None)
@@ -397,7 +397,7 @@ class GossipSum(GoesOn, _OverHubs):
         memory: Copies,
         coder: Codec,
         n_exact: int,
-        opened: Iterator[NDArray[np.bool_] | None],
+        opened: Iterator[Mask | None],
         rng: np.random.Generator,
     ) -> Iterator[None]:
         """Run compressed rounds, one each time that this goes on."""
@@ -425,7 +425,7 @@ class GossipSum(GoesOn, _OverHubs):
         coder: Codec,
         n_exact: int,
         n_rows: int,
-        opened: Iterator[NDArray[np.bool_] | None],
+        opened: Iterator[Mask | None],
         rng: np.random.Generator,
     ) -> None:
         """Run compressed rounds until no root is off by more than `agreed_within`.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Vector
+from vpem.checks import Mask, Vector
 from vpem.engines.placement import DIGIT, LEAST_POWER, MOST_POWER, Placement
 from vpem.errors import InputError, VpemWarning
 from vpem.network.masks import FRACTION_BITS
@@ -66,7 +66,7 @@ def in_common_units(total: AtServer, values: Vector) -> AtServer:
     if total.holders.masks is None:
         return total
 
-    def ask(flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def ask(flags: Mask) -> Mask:
         size = MASKED_BYTES * (len(flags) + 1)
         total.count(size)
         total.broadcast(size)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Vector
+from vpem.checks import Mask, Vector
 from vpem.network.codecs import Codec, Keys
 
 ITEM = 8
@@ -80,7 +80,7 @@ class Quantizer:
         return np.append(np.full(self._end, believed), np.ones(self.n_exact))
 
     def transmit(
-        self, values: Vector, draw: Callable[[int], Keys], here: NDArray[np.bool_] | None = None
+        self, values: Vector, draw: Callable[[int], Keys], here: Mask | None = None
     ) -> tuple[Vector, NDArray[np.int64]]:
         """Return what is received of a message a row (a, P), and the bytes (a,) of each.
 
@@ -95,10 +95,7 @@ class Quantizer:
         return received, sizes
 
     def pack(
-        self,
-        values: Vector,
-        draw: Callable[[int], Keys],
-        here: NDArray[np.bool_] | slice = slice(None),
+        self, values: Vector, draw: Callable[[int], Keys], here: Mask | slice = slice(None)
     ) -> NDArray[np.uint8]:
         """Return the bytes (a, size) of a message of each row that is ``here``."""
         assert self.codec is not None

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds, neighbour_round
-from vpem.checks import Floats, Vector
+from vpem.checks import Floats, Indices, Vector
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.network.faults import FewerError
@@ -167,7 +167,7 @@ class ServerOverEngine(_OverEngine, AtServer):
             # Nothing has to be waited for between terms and responsibilities.
             self.mix = np.ones((1, holders.n_agents))
 
-    def aggregate(self, received: Vector, senders: NDArray[np.intp] | None = None) -> Vector:
+    def aggregate(self, received: Vector, senders: Indices | None = None) -> Vector:
         with about(self.holders.engine, self.charge):
             total = super().aggregate(received, senders)
         if self.holders.engine.size > 1:
@@ -175,7 +175,7 @@ class ServerOverEngine(_OverEngine, AtServer):
         return total
 
     def hear(
-        self, messages: NDArray[np.uint8], senders: NDArray[np.intp] | None = None
+        self, messages: NDArray[np.uint8], senders: Indices | None = None
     ) -> NDArray[np.uint8]:
         """Bring messages (a, size) of the senders here to the server, which has those of all.
 
@@ -197,7 +197,7 @@ class ServerOverEngine(_OverEngine, AtServer):
                 heard[ranks == rank] = part
         return heard
 
-    def announce(self, received: Vector, senders: NDArray[np.intp] | None = None) -> Vector:
+    def announce(self, received: Vector, senders: Indices | None = None) -> Vector:
         engine, total = self.holders.engine, np.empty((1, received.shape[1]))
         if engine.rank == 0:
             total[0] = self.added(received, senders)

@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Vector
+from vpem.checks import Floats, Indices, Mask, Vector
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import PartitionedError
@@ -35,8 +35,6 @@ from vpem.sums.exchanges import Neighbourhood
 from vpem.sums.partial import Carried, Channel, Compressed, Memory, Wrapper, short_keys
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.sum import ByChunks, Scalars, Sum, flattened, message_bytes, unflattened
-
-Mask = NDArray[np.bool_]
 
 
 class HeardAtServer(Wrapper):
@@ -64,11 +62,11 @@ class HeardAtServer(Wrapper):
         self.ledger, self.way, self.exact = inner.ledger, inner.way, False
         self._number = 0
         self._kind = "setup"
-        self._active: NDArray[np.intp] | None = None
+        self._active: Indices | None = None
         self._values: Vector | None = None
 
     @property
-    def active(self) -> NDArray[np.intp] | None:
+    def active(self) -> Indices | None:
         return self._active
 
     def on(self, ledger: Ledger) -> Self:
@@ -155,7 +153,7 @@ class HeardByNeighbours(ByChunks):
         self._sums: Vector | None = None
 
     @property
-    def silent(self) -> NDArray[np.bool_] | None:
+    def silent(self) -> Mask | None:
         return self.inner.silent
 
     @property
@@ -333,12 +331,7 @@ class Outages:
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        faults: Faults,
-        hub_of: NDArray[np.intp],
-        roots: NDArray[np.intp],
-        routes: Routes | None,
+        self, graph: Graph, faults: Faults, hub_of: Indices, roots: Indices, routes: Routes | None
     ) -> None:
         self.graph, self.faults = graph, faults
         self.hub_of, self.roots, self.routes = hub_of, roots, routes
@@ -359,7 +352,7 @@ class Outages:
             return error
         return None
 
-    def informed(self, awake: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def informed(self, awake: Mask) -> Mask:
         """Mark the agents that their root reaches over agents that are awake."""
         informed = awake & awake[self.roots][self.hub_of]
         if self.routes is not None:

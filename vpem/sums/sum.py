@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Vector
+from vpem.checks import Floats, Mask, Vector
 from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Schema, State
@@ -110,7 +110,7 @@ class Sum(Protocol):
         """Whether all roots share one estimate, which has no error."""
 
     @property
-    def silent(self) -> NDArray[np.bool_] | None:
+    def silent(self) -> Mask | None:
         """Roots (R,) that take no part in the sum begun last; None where all do."""
 
     @property

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Vector
+from vpem.checks import Floats, Indices, Mask, Vector
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.network.faults import Faults, Waits
@@ -45,7 +45,7 @@ class AlongTree(AtServer):
     kind = "estep"
     tree: Routes
     """Ways to the root (`vpem.network.mixing.grow_tree`)."""
-    agents: NDArray[np.intp]
+    agents: Indices
     """Of each that has something to add."""
     waits: Waits | None = None
     """How long messages take where links fail or agents are late; None: each a round."""
@@ -72,28 +72,28 @@ class AlongTree(AtServer):
         return int(self.tree.depth.argmin())
 
     @cached_property
-    def _levels(self) -> list[NDArray[np.intp]]:
+    def _levels(self) -> list[Indices]:
         """Agents by hops to the root, from 1."""
         return [np.flatnonzero(self.tree.depth == hops + 1) for hops in range(self.tree.hops)]
 
     @cached_property
-    def every_way(self) -> NDArray[np.bool_]:
+    def every_way(self) -> Mask:
         """Which nodes lie on the way of any who has something to add."""
         return self._ways(self.agents)
 
     @property
-    def levels_used(self) -> list[NDArray[np.intp]]:
+    def levels_used(self) -> list[Indices]:
         """Those of them that send something, by hops to the root; none where one has all."""
         return [] if self._alone else [level[self.every_way[level]] for level in self._levels]
 
-    def _links(self, ledger: Ledger) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    def _links(self, ledger: Ledger) -> tuple[Indices, Indices]:
         """Links of each agent, in the order of `Routes.leaves`, to its parent and back."""
         leaves = self.tree.leaves
         pairs = list(zip(leaves.tolist(), self.tree.parent[leaves].tolist(), strict=True))
         up = np.array([ledger.link(*pair) for pair in pairs], dtype=np.intp)
         return up, self.tree.links_down(ledger)
 
-    def _ways(self, agents: NDArray[np.intp]) -> NDArray[np.bool_]:
+    def _ways(self, agents: Indices) -> Mask:
         """Which nodes lie on the ways of some agents to the root."""
         on = np.zeros(len(self.tree.parent), dtype=np.bool_)
         on[agents] = True
@@ -101,9 +101,7 @@ class AlongTree(AtServer):
             on[self.tree.parent[level[on[level]]]] = True
         return on
 
-    def _over(
-        self, size: int | NDArray[np.int64], who: NDArray[np.intp] | None, *, upward: bool
-    ) -> None:
+    def _over(self, size: int | NDArray[np.int64], who: Indices | None, *, upward: bool) -> None:
         """Count messages of one size, or of each leaf's, over the links on the ways of some."""
         on = self.every_way if who is None else self._ways(self.agents[who])
         rounds = int(self.tree.depth[on].max(initial=0))
@@ -115,9 +113,7 @@ class AlongTree(AtServer):
             sizes = size if np.ndim(size) == 0 else np.asarray(size)[used]
             self._send(self.charge, sizes, links=links[used], rounds=rounds)
 
-    def _below(
-        self, sizes: NDArray[np.int64], senders: NDArray[np.intp] | None
-    ) -> NDArray[np.int64]:
+    def _below(self, sizes: NDArray[np.int64], senders: Indices | None) -> NDArray[np.int64]:
         """Bytes of all that some senders, or all, who are a leaf or below it send, of each leaf."""
         carried = np.zeros(len(self.tree.parent), dtype=np.int64)
         carried[self.agents if senders is None else self.agents[senders]] = sizes
@@ -125,9 +121,7 @@ class AlongTree(AtServer):
             np.add.at(carried, self.tree.parent[level], carried[level])
         return carried[self.tree.leaves]
 
-    def count(
-        self, sizes: int | NDArray[np.int64], senders: NDArray[np.intp] | None = None
-    ) -> None:
+    def count(self, sizes: int | NDArray[np.int64], senders: Indices | None = None) -> None:
         """Count sums of this size on their way to the root, of some senders or of all.
 
         Or of each sender a message of its own size.
@@ -136,12 +130,10 @@ class AlongTree(AtServer):
             sizes = self._below(np.asarray(sizes), senders)
         self._over(sizes, senders, upward=True)
 
-    def broadcast(
-        self, size: int | NDArray[np.int64], receivers: NDArray[np.intp] | None = None
-    ) -> None:
+    def broadcast(self, size: int | NDArray[np.int64], receivers: Indices | None = None) -> None:
         self._over(int(np.max(size, initial=0)), receivers, upward=False)
 
-    def count_tag(self, senders: NDArray[np.intp] | None = None, tag: int = TAG_BYTES) -> None:
+    def count_tag(self, senders: Indices | None = None, tag: int = TAG_BYTES) -> None:
         if self.ledger is not None and len(self._up):
             for who, links in ((senders, self._up), (None, self._down)):
                 on = self.every_way if who is None else self._ways(self.agents[who])
@@ -175,7 +167,7 @@ class AlongTree(AtServer):
 class TreeSum(AlongTree, ExactSum):
     """The exact sum along a tree (`vpem.network.mixing.grow_tree`): the numbers are a server's."""
 
-    def __init__(self, tree: Routes, agents: NDArray[np.intp]) -> None:
+    def __init__(self, tree: Routes, agents: Indices) -> None:
         super().__init__(len(agents))
         self.tree = tree
         self.agents = agents
@@ -329,9 +321,7 @@ class TreeOverEngine(_OverEngine, TreeSum):
         self._near = TreeWays(agents, holders, total)
         self.values_per_item = IN_FLIGHT * self._near.most
 
-    def _sum(
-        self, terms: Floats, scalars: Scalars | None, who: NDArray[np.intp] | None = None
-    ) -> Flying:
+    def _sum(self, terms: Floats, scalars: Scalars | None, who: Indices | None = None) -> Flying:
         own = Addends(self.holders, terms, scalars, self.exponents, who)
         values, kind, near = own.apart(), self.charge, self._near
         states = [np.zeros((near.n_states, one.shape[1]), dtype=one.dtype) for one in values]
@@ -354,7 +344,7 @@ class TreeOverEngine(_OverEngine, TreeSum):
         return lambda: own.total(near.follow([each[-1].copy() for each in states]))
 
     def hear(
-        self, messages: NDArray[np.uint8], senders: NDArray[np.intp] | None = None
+        self, messages: NDArray[np.uint8], senders: Indices | None = None
     ) -> NDArray[np.uint8]:
         here, near = self.here(senders), self._near
         if here is None or self._alone:
@@ -366,7 +356,7 @@ class TreeOverEngine(_OverEngine, TreeSum):
             self.traffic.add(self.charge, 0, exchange.n_sent * messages.shape[1])
         return every if near.root >= 0 else messages
 
-    def announce(self, received: Vector, senders: NDArray[np.intp] | None = None) -> Vector:
+    def announce(self, received: Vector, senders: Indices | None = None) -> Vector:
         near = self._near
         total = np.zeros((near.n_states, received.shape[1]))
         if near.root >= 0:
@@ -374,7 +364,7 @@ class TreeOverEngine(_OverEngine, TreeSum):
         finished(near.send_total([total], self.charge, self.traffic))
         return near.follow(total[-1:].copy())
 
-    def aggregate(self, received: Vector, senders: NDArray[np.intp] | None = None) -> Vector:
+    def aggregate(self, received: Vector, senders: Indices | None = None) -> Vector:
         """Add up what some senders (a, P), or all, have sent on its way to the root: (1, P)."""
         if self.holders.masks is not None:
             self.count_tag(senders)

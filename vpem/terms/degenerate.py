@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Indices
 from vpem.terms.mixture import Mixture, variances_of
 
 AT_FLOOR = 1.1
@@ -105,7 +106,7 @@ def degenerate_in_hubs(mixture: Any, floors: Values, rows: float) -> Flags:
     return found
 
 
-def _have_few(rows: Values, varying: NDArray[np.intp], tied: bool) -> Flags:
+def _have_few(rows: Values, varying: Indices, tied: bool) -> Flags:
     """Return which components (K,) have too few rows (n, K) for covariances of so many columns.
 
     They need one more, for the mean; tied covariances one for each mean, of all rows. Diagonal ones

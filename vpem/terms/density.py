@@ -8,11 +8,20 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem._core.normalise import normalise
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Floats, Matrix, Vector, as_array, check_finite, check_int, check_memory
+from vpem.checks import (
+    Floats,
+    Indices,
+    Mask,
+    Matrix,
+    Vector,
+    as_array,
+    check_finite,
+    check_int,
+    check_memory,
+)
 from vpem.errors import InputError, check_choice
 from vpem.network.partition import Blocks
 from vpem.network.schema import Schema, State
@@ -139,7 +148,7 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
             proba[rows] = responsibilities
         return proba
 
-    def predict(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.intp]:
+    def predict(self, X: Matrix, *, missing: str = "refuse") -> Indices:
         """Most responsible component of each row, shape (M,)."""
         labels = np.empty(len(X), dtype=np.intp)
         for rows, responsibilities, _ in posteriors(self, X, missing):
@@ -154,7 +163,7 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         """Akaike information criterion of a total log-likelihood; lower is better."""
         return -2 * log_likelihood + 2 * self.n_parameters
 
-    def sample(self, n_samples: int, rng: np.random.Generator) -> tuple[Vector, NDArray[np.intp]]:
+    def sample(self, n_samples: int, rng: np.random.Generator) -> tuple[Vector, Indices]:
         """Draw rows from the assembled mixture.
 
         Returns
@@ -183,7 +192,7 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         """Expected values (K, d) in the user's order and units."""
 
     @abstractmethod
-    def terms_of(self, values: Vector, there: NDArray[np.bool_]) -> tuple[Floats, Vector | float]:
+    def terms_of(self, values: Vector, there: Mask) -> tuple[Floats, Vector | float]:
         """Terms (B, m, K) of each hub for some rows, and what their log-density has besides, (m,).
 
         Values (m, d) are in the user's order and units; ``there`` (m, d) marks those present.
@@ -206,11 +215,11 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         """Return these parameters over other blocks, as a start for a new fit."""
 
     @abstractmethod
-    def permuted(self, order: NDArray[np.intp]) -> Density:
+    def permuted(self, order: Indices) -> Density:
         """Return the same mixture with its components in another order."""
 
     @abstractmethod
-    def drawn(self, labels: NDArray[np.intp], rng: np.random.Generator) -> Vector:
+    def drawn(self, labels: Indices, rng: np.random.Generator) -> Vector:
         """Draw rows of these components (m,), (m, d) in the user's order and units."""
 
     @abstractmethod

@@ -22,9 +22,9 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
-from vpem.checks import Floats, Vector
+from vpem.checks import Floats, Indices, Mask, Vector
 from vpem.errors import InputError
 from vpem.network.partition import Blocks
 from vpem.network.schema import Array, Schema, State
@@ -215,7 +215,7 @@ class FactorMixture(Mixture, facts=FACTS):
         """Loadings (K, d_b, q) of block b, in scaled units."""
         return self.loadings[:, self.blocks.offsets[b] : self.blocks.offsets[b + 1]]
 
-    def permuted(self, order: NDArray[np.intp]) -> Mixture:
+    def permuted(self, order: Indices) -> Mixture:
         return replace(super().permuted(order), loadings=self.loadings[order])  # type: ignore[call-arg]
 
     def marginal(self, features: Sequence[int]) -> Mixture:
@@ -258,7 +258,7 @@ class FactorMixture(Mixture, facts=FACTS):
             covariances=noise.covariances, loadings=loadings,
         )  # fmt: skip
 
-    def terms_of(self, values: Vector, there: NDArray[np.bool_]) -> tuple[Floats, Vector | float]:
+    def terms_of(self, values: Vector, there: Mask) -> tuple[Floats, Vector | float]:
         """Return what the term of all hubs together is, (1, m, K); see `Density.terms_of`.
 
         Of rows with missing values those with the same ones are evaluated together, each by the
@@ -296,7 +296,7 @@ class FactorMixture(Mixture, facts=FACTS):
         """What an E-step needs, in double precision."""
         return LoadedFactors.of(self, np.float64)
 
-    def drawn(self, labels: NDArray[np.intp], rng: np.random.Generator) -> Vector:
+    def drawn(self, labels: Indices, rng: np.random.Generator) -> Vector:
         rows = super().drawn(labels, rng)
         factors = rng.standard_normal((len(labels), self.n_factors))
         for k, loadings in enumerate(self.assembled_loadings):
@@ -360,7 +360,7 @@ class FactorTerms(FeatureTerms):
         loadings = np.broadcast_to(0.0, (*plain.means.shape, self.n_factors))
         return FactorMixture(**vars(plain), loadings=loadings)
 
-    def drawn(self, rng: np.random.Generator, n_components: int, columns: NDArray[np.intp]) -> Self:
+    def drawn(self, rng: np.random.Generator, n_components: int, columns: Indices) -> Self:
         """Return the same terms, which start at loadings of their own.
 
         All agents draw alike, for all features; ``columns`` (d,) are those of this process as the
@@ -543,7 +543,7 @@ class FactorTerms(FeatureTerms):
             view -= explained.sum(axis=1, keepdims=True) if self._is_tied else explained
         return found
 
-    def keep(self, mixture: Mixture, before: Mixture, hubs: NDArray[np.bool_]) -> Mixture:
+    def keep(self, mixture: Mixture, before: Mixture, hubs: Mask) -> Mixture:
         assert isinstance(mixture, FactorMixture)
         assert isinstance(before, FactorMixture)
         columns = hubs[self.blocks.block_of][:, None]

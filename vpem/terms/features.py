@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import Any, Protocol, Self
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from vpem._core.covariances import covariances_diag, covariances_full
 from vpem._core.mahalanobis import mahalanobis_diag
 from vpem._core.moments import moments_diag, moments_full
 from vpem._core.normalise import normalise
 from vpem._core.sweep import sweep
-from vpem.checks import Floats, Vector
+from vpem.checks import Floats, Indices, Mask, Vector
 from vpem.network.partition import Blocks
 from vpem.terms.density import Density
 from vpem.terms.mixture import Factors, Mixture, block_views, factorise
@@ -86,13 +86,13 @@ class Terms(Protocol):
     def begun(self, start: Mixture) -> Mixture:
         """Return parameters that come from elsewhere as those of these terms."""
 
-    def keep(self, mixture: Mixture, before: Mixture, hubs: NDArray[np.bool_]) -> Mixture:
+    def keep(self, mixture: Mixture, before: Mixture, hubs: Mask) -> Mixture:
         """Return the mixture with the parameters that these hubs (B,) had before."""
 
     def log_prior(self, mixture: Mixture) -> float:
         """Log-density of the parameters under a prior, less that at its mode; 0 without any."""
 
-    def at_rows(self, indices: NDArray[np.intp]) -> Vector:
+    def at_rows(self, indices: Indices) -> Vector:
         """Rows of the data as centres."""
 
     def middle(self, mixture: Mixture) -> Vector:
@@ -133,12 +133,10 @@ class BatchTerms(Terms, Protocol):
     def recentred(self, statistics: Statistics, centres: Floats) -> Statistics:
         """Return the same statistics about other centres (K, d)."""
 
-    def with_hubs_of(
-        self, statistics: Statistics, other: Statistics, hubs: NDArray[np.bool_]
-    ) -> Statistics:
+    def with_hubs_of(self, statistics: Statistics, other: Statistics, hubs: Mask) -> Statistics:
         """Return the statistics with those hubs' (B,) part taken from other ones."""
 
-    def enough(self, counts: Vector) -> NDArray[np.bool_]:
+    def enough(self, counts: Vector) -> Mask:
         """Whether so many rows a component (R, K) are enough for an M-step of each root."""
 
     def update_early(self, statistics: Statistics, row: float) -> Mixture:
@@ -335,7 +333,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
         chosen._sample_covariance = None
         return chosen
 
-    def some(self, rows: NDArray[np.intp], row_weights: Vector | None = None) -> FeatureTerms:
+    def some(self, rows: Indices, row_weights: Vector | None = None) -> FeatureTerms:
         """Return the terms of some rows, for sweeps: rows may come twice, and weigh 1 or so much.
 
         They are read together, and kept in memory unless they are too many.
@@ -456,7 +454,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
         weights = counts / counts.sum(axis=1, keepdims=True)
         return Mixture(self.blocks, self.covariance_type, weights, means, covariances, self.scaling)
 
-    def keep(self, mixture: Mixture, before: Mixture, hubs: NDArray[np.bool_]) -> Mixture:
+    def keep(self, mixture: Mixture, before: Mixture, hubs: Mask) -> Mixture:
         """Return the mixture with the parameters that these hubs (B,) had before."""
         shape = (self.blocks.n_blocks, mixture.n_components)
         weights = np.broadcast_to(mixture.weights, shape).copy()
@@ -489,7 +487,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
 
     # ---- starts and repairs ---------------------------------------------------------------------
 
-    def at_rows(self, indices: NDArray[np.intp]) -> Vector:
+    def at_rows(self, indices: Indices) -> Vector:
         """Rows of the data as centres, shape (len(indices), d), in block order and fit units."""
         return self.rows.take(indices).astype(np.float64)
 

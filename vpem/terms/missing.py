@@ -19,7 +19,7 @@ from vpem._core.assign import nearest_rows
 from vpem._core.covariances import covariances_full
 from vpem._core.missing import marginal_diag, marginal_moments_diag, marginal_moments_full
 from vpem._core.threads import one_blas_thread
-from vpem.checks import Floats, Vector, row_blocks
+from vpem.checks import Floats, Indices, Mask, Vector, row_blocks
 from vpem.network.partition import Blocks
 from vpem.terms.features import FeatureTerms, StartTerms
 from vpem.terms.mixture import Factors, Mixture, block_views, factorise
@@ -87,7 +87,7 @@ class MissingBlockStatistics(BlockStatistics):
         return self.blocks.of_feature(statistics.seen)
 
     def with_hubs_of(
-        self, statistics: Statistics, other: Statistics, hubs: NDArray[np.bool_]
+        self, statistics: Statistics, other: Statistics, hubs: Mask
     ) -> MissingStatistics:
         assert isinstance(statistics, MissingStatistics)
         assert isinstance(other, MissingStatistics)
@@ -389,7 +389,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
 
     _sweep_complete = FeatureTerms.sweep
 
-    def _of_rows(self, chosen: NDArray[np.bool_]) -> MissingTerms:
+    def _of_rows(self, chosen: Mask) -> MissingTerms:
         """Return the terms of the rows of a mask, for sweeps alone."""
         if chosen.all():
             made = copy(self)
@@ -398,7 +398,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         weights = None if self.row_weights is None else self.row_weights[chosen]
         return self.some(np.flatnonzero(chosen), weights)
 
-    def some(self, rows: NDArray[np.intp], row_weights: Vector | None = None) -> MissingTerms:
+    def some(self, rows: Indices, row_weights: Vector | None = None) -> MissingTerms:
         chosen = super().some(rows, row_weights)
         assert isinstance(chosen, MissingTerms)
         chosen.observed = self.observed[rows]
@@ -537,7 +537,7 @@ def usual_squares(rows: Floats) -> Vector:
     return found
 
 
-def spread_rows(n_rows: int) -> NDArray[np.intp]:
+def spread_rows(n_rows: int) -> Indices:
     """Return numbers of rows, spread evenly, of which `usual_squares` are computed."""
     return np.linspace(0, n_rows - 1, min(n_rows, MOST_ROWS)).astype(np.intp)
 

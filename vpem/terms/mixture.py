@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 from vpem._core.cholesky import cholesky_blocks
 from vpem._core.mahalanobis import mahalanobis_diag, mahalanobis_full
 from vpem._core.threads import thread_count
-from vpem.checks import Floats, Vector
+from vpem.checks import Floats, Indices, Mask, Vector
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.network.partition import Blocks
 from vpem.network.schema import KEPT, Array, Schema, State, check
@@ -52,7 +52,7 @@ def covariance_shape(blocks: Blocks, covariance_type: str, n_components: int) ->
     return (copies * blocks.n_entries,)
 
 
-def block_views(flat: Vector, widths: NDArray[np.intp], copies: int) -> list[Vector]:
+def block_views(flat: Vector, widths: Indices, copies: int) -> list[Vector]:
     """Views of shape (copies, d_b, d_b), one a block, into a flat array of covariances."""
     views, start = [], 0
     for width in widths.tolist():
@@ -71,7 +71,7 @@ class Factors:
     log_dets: Floats  # (n_copies, B) ``log|Sigma|`` of every block
     failed: NDArray[np.uint8]  # (n_copies, B) 1 where a block is not positive definite
 
-    def terms(self, rows: Floats, offsets: NDArray[np.intp], n_threads: int) -> Floats:
+    def terms(self, rows: Floats, offsets: Indices, n_threads: int) -> Floats:
         """Local terms ``Q`` of these rows, shape (B, m, K), Valdeira et al., equation (12)."""
         out = np.empty((len(offsets) - 1, len(rows), len(self.means)), dtype=rows.dtype)
         kernel = mahalanobis_full if self.inverse.ndim == 1 else mahalanobis_diag
@@ -246,7 +246,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         """Views of shape (n_copies, d_b, d_b), one a block (full covariances only)."""
         return block_views(self.covariances, self.blocks.widths, self.n_copies)
 
-    def permuted(self, order: NDArray[np.intp]) -> Mixture:
+    def permuted(self, order: Indices) -> Mixture:
         """Return the same mixture with its components in another order."""
         covariances = self.covariances
         if not self.is_tied:
@@ -322,7 +322,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         k = self.n_components
         return k - 1 + k * self.n_features + self.n_copies * entries
 
-    def terms_of(self, values: Vector, there: NDArray[np.bool_]) -> tuple[Floats, Vector | float]:
+    def terms_of(self, values: Vector, there: Mask) -> tuple[Floats, Vector | float]:
         """Terms (B, m, K) of each block for some rows, and what their log-density has besides."""
         blocks, scaling, threads = self.blocks, self.scaling, thread_count(None)
         factors = self.factors
@@ -339,7 +339,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         )  # fmt: skip
         return terms, there @ (-0.5 * np.log(2 * np.pi) - np.log(scaling.scale))
 
-    def drawn(self, labels: NDArray[np.intp], rng: np.random.Generator) -> Vector:
+    def drawn(self, labels: Indices, rng: np.random.Generator) -> Vector:
         """Draw rows of these components (m,), (m, d) in the user's order and units."""
         drawn = rng.standard_normal((len(labels), self.n_features))
         if self.is_diagonal:
@@ -459,7 +459,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         """Covariances (K, d_b, d_b) of block b, in scaled units, whatever they are stored as."""
         return self._dense_part(b, np.arange(self.blocks.offsets[b], self.blocks.offsets[b + 1]))
 
-    def _dense_part(self, b: int, places: NDArray[np.intp]) -> Vector:
+    def _dense_part(self, b: int, places: Indices) -> Vector:
         """Covariances (K, n, n) of some features of block b, given by place in block order."""
         k = self.n_components
         if self.is_diagonal:

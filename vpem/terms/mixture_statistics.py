@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import Floats, Vector
+from vpem.checks import Floats, Indices, Mask, Vector
 from vpem.errors import InputError, NumericalError, Setting
 from vpem.network.partition import Blocks
 from vpem.network.schema import Schema, State
@@ -58,7 +58,7 @@ class MixtureStatistics:
         runs: Sequence[slice],  # each worker's rows in it; n, empty ones for others' workers
         to_mixture: StatisticMap,  # whose ``radius`` becomes that of these rows
         *,
-        counts: NDArray[np.intp] | None = None,  # (n,) rows of positive weight; None: here are all
+        counts: Indices | None = None,  # (n,) rows of positive weight; None: here are all
         masses: Vector | None = None,  # (n,) what they weigh; None: a row weighs 1
         add_up: Callable[[Vector], float] = in_order,  # of a number (n,), over all processes
         reach: Reach | None = None,  # of rows, in units of fitting, where sums are masked
@@ -120,7 +120,7 @@ class MixtureStatistics:
 
     # ---- what a worker computes ------------------------------------------------------------------
 
-    def expect(self, worker: int, parameters: Mixture, rows: NDArray[np.intp] | None) -> Vector:
+    def expect(self, worker: int, parameters: Mixture, rows: Indices | None) -> Vector:
         """Mean expected statistic (P,) of some of a worker's rows, or of all.
 
         Some weigh alike: those that weigh more are drawn more often (`draw`).
@@ -132,7 +132,7 @@ class MixtureStatistics:
             return self._pass(self._threaded(part.some(rows)), parameters)[0]
         return self._whole(worker, parameters)[0]
 
-    def draw(self, worker: int, count: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    def draw(self, worker: int, count: int, rng: np.random.Generator) -> Indices:
         """Draw so many rows of a worker, fewer than it has, each as often as it weighs on average.
 
         Where all weigh 1 they are different ones. Else a row is drawn of each of ``count`` slices
@@ -141,7 +141,7 @@ class MixtureStatistics:
         """
         if not self.weighs:
             held = self._held[worker]
-            drawn: NDArray[np.intp] = rng.choice(held, count, replace=False, shuffle=False)
+            drawn: Indices = rng.choice(held, count, replace=False, shuffle=False)
             return drawn
         # In other processes too, so that the shared stream goes on alike.
         places = (np.arange(count) + rng.random(count)) / count
@@ -151,7 +151,7 @@ class MixtureStatistics:
         assert weights is not None
         ends = np.cumsum(weights)
         inside = np.minimum(places * ends[-1], np.nextafter(ends[-1], 0))
-        found: NDArray[np.intp] = np.searchsorted(ends, inside, side="right")
+        found: Indices = np.searchsorted(ends, inside, side="right")
         return found
 
     def objective(self, parameters: Mixture) -> float:
@@ -572,7 +572,7 @@ class StatisticMap:
             return matrices, int(small.sum())
         return matrices, 0
 
-    def at_floor(self, mixture: Mixture) -> NDArray[np.bool_]:
+    def at_floor(self, mixture: Mixture) -> Mask:
         """Which components (K,) have variances that are raised to the floor of noisy statistics."""
         most = self.floor * RESTS
         if self.is_diagonal:

@@ -15,9 +15,9 @@ from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
-from vpem.checks import Floats, Vector
+from vpem.checks import Floats, Indices, Vector
 from vpem.errors import InputError, NumericalError, Setting
 from vpem.network.partition import Blocks
 from vpem.settings import MAP
@@ -128,7 +128,7 @@ class Beliefs:
                 view += np.diag(self.reg_covar[a:b])
         return self.with_known(sizes, sample.means[0], covariances)
 
-    def with_known(self, sizes: NDArray[np.intp], means: Vector, covariances: Vector) -> Prior:
+    def with_known(self, sizes: Indices, means: Vector, covariances: Vector) -> Prior:
         """Return the prior of these means and this scale matrix, of matrices of these sizes."""
         degrees = sizes.astype(np.float64)
         if self.degrees_of_freedom is not None:
@@ -138,12 +138,12 @@ class Beliefs:
         )
 
 
-def wishart_sizes(blocks: Blocks, covariance_type: str) -> NDArray[np.intp]:
+def wishart_sizes(blocks: Blocks, covariance_type: str) -> Indices:
     """Features (B,) whose precision matrix has one distribution: a hub's, or each its own."""
     return np.ones_like(blocks.widths) if is_independent(covariance_type) else blocks.widths.clip(1)
 
 
-def check_prior(kind: str, weight: float, freedom: Any, sizes: NDArray[np.intp]) -> None:
+def check_prior(kind: str, weight: float, freedom: Any, sizes: Indices) -> None:
     """Refuse a prior beside rows of little weight, or of too few degrees of freedom (B,)."""
     if not weight > 1:
         raise InputError(

@@ -18,7 +18,7 @@ from math import ceil, floor, log2, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Vector
+from vpem.checks import Indices, Vector
 from vpem.errors import InputError
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture
@@ -518,7 +518,7 @@ class WorkerTerms:
         self,
         whole: FeatureTerms,  # worker by worker, all features in one block
         runs: Sequence[slice],  # each worker's rows
-        counts: NDArray[np.intp],  # (N,) rows of all workers
+        counts: Indices,  # (N,) rows of all workers
         local: Rows,  # rows of this process
         reach: Reach | None = None,  # in units of fitting, where sums are masked
     ) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from vpem._core.missing import marginal_diag, marginal_full
-from vpem.checks import Floats, Matrix, Vector, check_finite, row_blocks
+from vpem.checks import Floats, Indices, Mask, Matrix, Vector, check_finite, row_blocks
 from vpem.errors import InputError
 from vpem.network.partition import Blocks
 from vpem.terms.units import Add, Scaling, alone, deviations_of
@@ -38,10 +38,10 @@ class Rows(Protocol):
     def read(self, rows: slice) -> Floats:
         """A run of rows, shape (m, d), C-contiguous."""
 
-    def take(self, indices: NDArray[np.intp]) -> Floats:
+    def take(self, indices: Indices) -> Floats:
         """Some rows, shape (len(indices), d)."""
 
-    def some(self, indices: NDArray[np.intp]) -> Rows:
+    def some(self, indices: Indices) -> Rows:
         """Some rows as rows of their own, kept in memory unless they are too many."""
 
     def part(self, rows: slice, following: slice | None = None) -> Rows:
@@ -109,11 +109,11 @@ class MemoryRows:
         """A run of rows, shape (m, d), C-contiguous."""
         return self._rows[rows]
 
-    def take(self, indices: NDArray[np.intp]) -> Floats:
+    def take(self, indices: Indices) -> Floats:
         """Some rows, shape (len(indices), d)."""
         return self._rows[indices]
 
-    def some(self, indices: NDArray[np.intp]) -> MemoryRows:
+    def some(self, indices: Indices) -> MemoryRows:
         chosen = copy(self)
         chosen._rows = self._rows[indices]
         chosen.n_samples = len(chosen._rows)
@@ -257,7 +257,7 @@ def check_missing(X: Matrix, feature_names: Sequence[str] | None = None) -> bool
     return found
 
 
-def rows_with_values(X: Matrix, missing: str) -> NDArray[np.bool_]:
+def rows_with_values(X: Matrix, missing: str) -> Mask:
     """Rows (M,) that have a value: all of them, unless values may be missing."""
     if missing == "refuse":
         return np.ones(len(X), dtype=np.bool_)
@@ -300,7 +300,7 @@ def check_columns(
     X: Floats,
     feature_names: Sequence[str] | None = None,
     advice: str = "leave it out",
-    elsewhere: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] = np.asarray,
+    elsewhere: Callable[[Mask], Mask] = np.asarray,
 ) -> None:
     """Raise InputError where a column has no value at all, saying what to do.
 
@@ -375,7 +375,7 @@ class Known:
     of ``rows`` (n,), ascending, ``costs`` (n, K) are added.
     """
 
-    def __init__(self, hub: int, rows: NDArray[np.intp], costs: Vector, far: float) -> None:
+    def __init__(self, hub: int, rows: Indices, costs: Vector, far: float) -> None:
         self.hub, self.rows, self.costs, self.far = hub, rows, costs, far
         self.astray = np.zeros(len(rows))
 
@@ -399,7 +399,7 @@ class Known:
         own = self._in(rows)
         return Known(self.hub, self.rows[own] - rows.start, self.costs[own], self.far)
 
-    def some(self, rows: NDArray[np.intp]) -> Known:
+    def some(self, rows: Indices) -> Known:
         """Return what is known of some rows, which may come twice."""
         place = np.searchsorted(self.rows, rows)
         place[place == len(self.rows)] = 0

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Vector
+from vpem.checks import Floats, Mask, Vector
 from vpem.network.partition import Blocks
 from vpem.network.schema import Array, Schema
 from vpem.terms.mixture import Factors, Mixture, block_views, covariance_shape, is_diagonal, is_tied
@@ -154,9 +154,7 @@ class BlockStatistics:
         """Sum of responsibilities that each feature's moments have, (K, d)."""
         return self.blocks.of_feature(statistics.counts)
 
-    def with_hubs_of(
-        self, statistics: Statistics, other: Statistics, hubs: NDArray[np.bool_]
-    ) -> Statistics:
+    def with_hubs_of(self, statistics: Statistics, other: Statistics, hubs: Mask) -> Statistics:
         """Return the statistics with those hubs' (B,) part taken from other ones."""
         other = self.recentred(other, statistics.shifts)
         counts = np.where(hubs[:, None], other.counts, statistics.counts)
@@ -170,7 +168,7 @@ class BlockStatistics:
             second = np.where(np.repeat(hubs, sizes), other.second, statistics.second)
         return Statistics(counts, first, second, statistics.shifts)
 
-    def enough(self, counts: Vector) -> NDArray[np.bool_]:
+    def enough(self, counts: Vector) -> Mask:
         """Whether so many rows a component (R, K) are enough for an M-step, for each root (R,).
 
         Ten times as many as a mean and a variance, or a covariance of the widest hub's features,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Matrix, Vector, row_blocks
+from vpem.checks import Floats, Indices, Mask, Matrix, Vector, row_blocks
 from vpem.errors import Setting, VpemWarning
 from vpem.network.partition import Blocks
 
@@ -144,7 +144,7 @@ class Scaling:
         """Whether nothing is changed."""
         return not self.shift.any() and bool((self.scale == 1).all())
 
-    def of(self, columns: Sequence[int] | NDArray[np.intp]) -> Scaling:
+    def of(self, columns: Sequence[int] | Indices) -> Scaling:
         """The units of some of the features."""
         return Scaling(self.shift[columns], self.scale[columns])
 
@@ -208,7 +208,7 @@ class Points:
     def __init__(self, centre: Vector, root: Vector) -> None:
         self.centre, self.root = centre, root
 
-    def take(self, numbers: NDArray[np.intp]) -> Vector:
+    def take(self, numbers: Indices) -> Vector:
         """Return points (L, d); the same number is the same point anywhere."""
         width = len(self.centre)
         normals = np.empty((len(numbers), width))
@@ -271,7 +271,7 @@ class Reach:
     lightest: float
     points: Points
     radius: Vector  # (d,)
-    constant: NDArray[np.bool_]  # (d,) one value, up to rounding
+    constant: Mask  # (d,) one value, up to rounding
     there: Vector | None = None  # (d,) part of the weight with a value
 
     @property
@@ -327,7 +327,7 @@ def symmetric(half: Vector, width: int) -> Vector:
 
 
 @lru_cache(maxsize=64)
-def _places(width: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _places(width: int) -> tuple[Indices, Indices]:
     """Rows and columns of a lower half: SAEM needs them thousands of times."""
     return np.tril_indices(width)
 

@@ -19,9 +19,9 @@ from functools import cached_property
 from typing import Self
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
-from vpem.checks import Floats, Vector
+from vpem.checks import Floats, Indices, Mask, Vector
 from vpem.errors import InputError, NumericalError, Setting
 from vpem.network.schema import Array, Schema, State
 from vpem.settings import MAP
@@ -144,9 +144,9 @@ class VariationalMixture(
         return self.prior.degrees_of_freedom[:, None] + seen
 
     @property
-    def in_use(self) -> NDArray[np.bool_]:
+    def in_use(self) -> Mask:
         """Components (K,) that have at least `LEAST_USED` rows, by the mean over roots."""
-        found: NDArray[np.bool_] = self.counts.mean(axis=0) >= LEAST_USED
+        found: Mask = self.counts.mean(axis=0) >= LEAST_USED
         return found
 
     @property
@@ -213,14 +213,14 @@ class VariationalMixture(
             self, weights=weights, means=means, covariances=covariances, counts=counts, seen=seen
         )
 
-    def terms_of(self, values: Vector, there: NDArray[np.bool_]) -> tuple[Floats, Vector | float]:
+    def terms_of(self, values: Vector, there: Mask) -> tuple[Floats, Vector | float]:
         """Expected terms (B, m, K) of each block, and what their log-density has besides."""
         terms, constant = self.plain.terms_of(values, there)
         for own, offsets, columns in zip(terms, self.offsets, self.blocks.features, strict=True):
             own -= np.outer(there[:, columns].any(axis=1), offsets)
         return terms, constant
 
-    def permuted(self, order: NDArray[np.intp]) -> Mixture:
+    def permuted(self, order: Indices) -> Mixture:
         """Return the posterior means with the components in another order.
 
         Sticks of a Dirichlet process are broken in one order.
@@ -410,9 +410,7 @@ class VariationalTerms(ConjugateTerms):
         shape = (self.blocks.n_blocks, statistics.counts.shape[1])
         return np.broadcast_to(statistics.counts, shape).copy()
 
-    def keep(
-        self, mixture: Mixture, before: Mixture, hubs: NDArray[np.bool_]
-    ) -> VariationalMixture:
+    def keep(self, mixture: Mixture, before: Mixture, hubs: Mask) -> VariationalMixture:
         """Return the posterior in which these hubs (B,) have what they had before."""
         assert isinstance(mixture, VariationalMixture)
         assert isinstance(before, VariationalMixture)
@@ -443,7 +441,7 @@ class VariationalTerms(ConjugateTerms):
         made.scale(weight / float(mixture.counts[0].sum()))
         return made
 
-    def enough(self, counts: Vector) -> NDArray[np.bool_]:
+    def enough(self, counts: Vector) -> Mask:
         """Whether there are enough rows (R, K) a component for an M-step, on average."""
         widest = 1 if self._is_diagonal else self.widest
         return np.asarray(counts.mean(axis=1) >= enough_rows(widest))

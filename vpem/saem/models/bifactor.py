@@ -10,9 +10,8 @@ from copy import copy
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import Vector, as_array
+from vpem.checks import Indices, Vector, as_array
 from vpem.errors import InputError, NumericalError, shorten
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import (
@@ -104,7 +103,7 @@ class BifactorModel(SaemModel):
     def _lengths(self, q: int, d: int) -> list[int]:
         return [q, q * (q + 1) // 2, d, d, d, d]
 
-    def take(self, which: NDArray[np.intp]) -> BifactorModel:
+    def take(self, which: Indices) -> BifactorModel:
         part = copy(self)
         part.individuals, part._y = self.individuals.take(which), self._y[which]
         return part

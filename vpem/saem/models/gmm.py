@@ -11,10 +11,9 @@ from itertools import pairwise
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from vpem.checks import Vector, check_int, check_number, check_rows
+from vpem.checks import Indices, Mask, Vector, check_int, check_number, check_rows
 from vpem.errors import InputError, Setting
 from vpem.saem.individuals import Individuals, Stream
 from vpem.saem.models.model import (
@@ -77,7 +76,7 @@ class GmmModel(SaemModel):
         found: Vector = self.individuals.mean(values)
         return found
 
-    def take(self, which: NDArray[np.intp]) -> Self:
+    def take(self, which: Indices) -> Self:
         part = copy(self)
         part.individuals = self.individuals.take(which)
         part._y, part._x = self._y[which], self._x[which]
@@ -242,7 +241,7 @@ class IncompleteGmmModel(GmmModel):
         theta, component = GmmModel.start(whole)
         return theta, np.concatenate([component, whole._y], axis=1)
 
-    def _patterns(self) -> Iterator[tuple[NDArray[np.intp], NDArray[np.bool_]]]:
+    def _patterns(self) -> Iterator[tuple[Indices, Mask]]:
         """Individuals that have the same features, and which (d,)."""
         known, place = np.unique(~np.isnan(self._y), axis=0, return_inverse=True)
         for number, seen in enumerate(known):

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
 from vpem._core.topics import (
@@ -17,7 +16,7 @@ from vpem._core.topics import (
     means_of_topics,
     sweep_topics,
 )
-from vpem.checks import Vector, check_int, check_memory, check_number
+from vpem.checks import Indices, Vector, check_int, check_memory, check_number
 from vpem.errors import InputError
 from vpem.saem.individuals import Individuals, Keys, Streams
 from vpem.saem.models.model import LEAST_UNIT, Counts, SaemModel
@@ -144,7 +143,7 @@ class LdaModel(SaemModel):
             )
         return n_words
 
-    def take(self, which: NDArray[np.intp]) -> LdaModel:
+    def take(self, which: Indices) -> LdaModel:
         some = copy(self)
         some.__dict__.pop("_by_word", None)
         some.individuals = self.individuals.take(which)
@@ -164,7 +163,7 @@ class LdaModel(SaemModel):
         return np.ascontiguousarray(theta.reshape(self.n_topics, self.n_words).T, dtype=np.float64)
 
     @cached_property
-    def _by_word(self) -> tuple[NDArray[np.intp], NDArray[np.intp], Vector]:
+    def _by_word(self) -> tuple[Indices, Indices, Vector]:
         """Rows word by word: where each word begins (V + 1,), documents and counts (N,)."""
         order = np.argsort(self._words, kind="stable")
         sizes = np.bincount(self._words, minlength=self.n_words)
@@ -172,7 +171,7 @@ class LdaModel(SaemModel):
         return first, self.individuals.individual_of[order].astype(np.intp), self._counts[order]
 
     @property
-    def _rows(self) -> tuple[NDArray[np.intp], NDArray[np.intp], Vector]:
+    def _rows(self) -> tuple[Indices, Indices, Vector]:
         return self._first, self._words, self._counts
 
     # ---- statistics ----------------------------------------------------------------------------
@@ -186,11 +185,11 @@ class LdaModel(SaemModel):
         return self.maximize(data.add(self._totals(z, self._parts, alike)), self.counts), z[0]
 
     @property
-    def _parts(self) -> list[NDArray[np.intp]]:
+    def _parts(self) -> list[Indices]:
         """Documents of this process, those of each device where sums are masked."""
         return [np.arange(self.n)[part] for part in self.individuals.parts]
 
-    def _totals(self, z: Vector, groups: Sequence[NDArray[np.intp]], topics: Vector) -> Vector:
+    def _totals(self, z: Vector, groups: Sequence[Indices], topics: Vector) -> Vector:
         """Total statistic of groups of documents, by weights, (m, P)."""
         weights = self.individuals.weights
         out = np.zeros((len(groups), self.n_topics, self.n_words))
@@ -207,7 +206,7 @@ class LdaModel(SaemModel):
         assert self._topics is not None, "statistics of topics are those of the model about some"
         return self._topics
 
-    def means(self, z: Vector, groups: Sequence[NDArray[np.intp]]) -> Vector:
+    def means(self, z: Vector, groups: Sequence[Indices]) -> Vector:
         found = self._totals(z, groups, self._expected())
         weights = self.individuals.weights
         for total, rows in zip(found, groups, strict=True):

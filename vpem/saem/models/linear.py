@@ -16,10 +16,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem._core.latents import Lines
-from vpem.checks import Vector
+from vpem.checks import Indices, Vector
 from vpem.errors import InputError, check_choice
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import (
@@ -483,7 +482,7 @@ class LinearModel(Varying):
         """Columns (N, m) of the design: the intercept, the slopes."""
         return np.stack([np.ones(at.n_rows), *map(at.product, self.slopes)], axis=-1)
 
-    def take(self, which: NDArray[np.intp]) -> LinearModel:
+    def take(self, which: Indices) -> LinearModel:
         part = copy(self)
         part.individuals, part.law = self.individuals.take(which), self.law.take(which)
         for name in ("_cross", "_both", "_among", "_own", "_turn", "_left", "_along"):

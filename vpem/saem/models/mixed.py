@@ -21,10 +21,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem._core.latents import Curves, Latents
-from vpem.checks import Vector
+from vpem.checks import Indices, Mask, Vector
 from vpem.errors import InputError, shorten
 from vpem.saem.individuals import Individuals, Stream
 from vpem.saem.models.model import Counts, framed, gradient_normal, log_normal
@@ -176,7 +175,7 @@ class MixedModel(Framed):
     as they are, with a law that is known: those of which rows do not say that they vary.
     """
 
-    carried: NDArray[np.bool_] | None = None
+    carried: Mask | None = None
 
     def __init__(
         self,
@@ -292,7 +291,7 @@ class MixedModel(Framed):
 
     # ---- parameters ------------------------------------------------------------------------------
 
-    def take(self, which: NDArray[np.intp]) -> Self:
+    def take(self, which: Indices) -> Self:
         return self._of(self.individuals.take(which), self.law.take(which))
 
     def _of(self, individuals: Individuals, population: PopulationModel) -> Self:
@@ -302,7 +301,7 @@ class MixedModel(Framed):
         part._begun = None
         return part
 
-    def carrying(self, which: NDArray[np.bool_]) -> Self:
+    def carrying(self, which: Mask) -> Self:
         part = copy(self)
         part.carried = which
         return part

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from vpem._core.latents import Latents
-from vpem.checks import Vector
+from vpem.checks import Indices, Mask, Vector
 from vpem.errors import InputError, NumericalError, VpemError, check_choice
 from vpem.network.schema import Report
 from vpem.saem.individuals import Individuals, Keys, Stream
@@ -241,7 +241,7 @@ class SaemModel(ABC):
         return Counts(*self.individuals.everyone)
 
     @abstractmethod
-    def take(self, which: NDArray[np.intp]) -> SaemModel:
+    def take(self, which: Indices) -> SaemModel:
         """Return the same model of some of the individuals."""
 
     @abstractmethod
@@ -294,7 +294,7 @@ class SaemModel(ABC):
         """Whether latents can be drawn from their law given the rows: `posterior` or `draw`."""
         return cls.posterior is not SaemModel.posterior or cls.draw is not SaemModel.draw
 
-    def carrying(self, which: NDArray[np.bool_]) -> Self:
+    def carrying(self, which: Mask) -> Self:
         """Return the model where some latents (q,) move with their means; itself if none can."""
         return self
 
@@ -307,7 +307,7 @@ class SaemModel(ABC):
         """
         return self
 
-    def means(self, z: Vector, groups: Sequence[NDArray[np.intp]]) -> Vector:
+    def means(self, z: Vector, groups: Sequence[Indices]) -> Vector:
         """Mean statistic of groups of individuals, by weights and over chains, (m, P), if wide."""
         raise InputError(f"{type(self).__name__} is wide, but has no means of statistics")
 
@@ -544,7 +544,7 @@ class ColumnFrame:
     """Columns instead of those of the user."""
 
     columns: Callable[[Individuals], Vector]  # the user's, (N, m)
-    kept: NDArray[np.intp]  # (k,) which of these stay columns of rows
+    kept: Indices  # (k,) which of these stay columns of rows
     moved: tuple[tuple[int, int], ...]  # which are the second times an individual's covariate
     rows: Vector  # (m, k) W: how columns make those that stay, of these and then of ``moved``
     people: Vector  # (L, L) V: likewise, of the covariates, those of ``moved`` last
@@ -564,8 +564,8 @@ def framed(
     data: Individuals,
     columns: Callable[[Individuals], Vector],
     people: Vector,
-    mask: NDArray[np.bool_],
-    random: NDArray[np.intp],
+    mask: Mask,
+    random: Indices,
     full: bool,
 ) -> ColumnFrame:
     """Choose columns for a model; all devices add up what that takes.
@@ -615,7 +615,7 @@ def _share(at: Individuals, X: Vector, j: int, k: int) -> Vector:
     return shares
 
 
-def _unrelated(mean: Callable[[Vector], Vector], columns: Vector, may: NDArray[np.bool_]) -> Vector:
+def _unrelated(mean: Callable[[Vector], Vector], columns: Vector, may: Mask) -> Vector:
     """The matrix (m, m) that makes columns unrelated, as far as they may be mixed.
 
     Means are taken off before products are added up: of years, say, nothing else would be left.

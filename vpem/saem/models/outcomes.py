@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, gammaln, log_expit, log_ndtr, ndtri, pdtrik
 
-from vpem.checks import Vector
+from vpem.checks import Indices, Mask, Vector
 from vpem.errors import InputError, check_choice
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import Counts, known_scale
@@ -48,7 +48,7 @@ class RowLaw(ABC):
     code: int  # of kernels
 
     @abstractmethod
-    def check(self, rows: OutcomeRows, individuals: Individuals, here: NDArray[np.intp]) -> None:
+    def check(self, rows: OutcomeRows, individuals: Individuals, here: Indices) -> None:
         """Raise InputError for values that cannot be of this law; ``here`` says which rows."""
 
     @abstractmethod
@@ -107,7 +107,7 @@ class Normal(RowLaw):
         """Whether the variance does not depend on the curve."""
         return self.kind in ("constant", "exponential")
 
-    def check(self, rows: OutcomeRows, individuals: Individuals, here: NDArray[np.intp]) -> None:
+    def check(self, rows: OutcomeRows, individuals: Individuals, here: Indices) -> None:
         """Refuse values without logarithms."""
         wrong = np.flatnonzero(rows.values <= 0)
         if self.logs and len(wrong):
@@ -223,7 +223,7 @@ class BernoulliRows(RowLaw):
 
     code = 2
 
-    def check(self, rows: OutcomeRows, individuals: Individuals, here: NDArray[np.intp]) -> None:
+    def check(self, rows: OutcomeRows, individuals: Individuals, here: Indices) -> None:
         """Refuse other values than 0 and 1."""
         _refuse(np.isin(rows.values, (0.0, 1.0)), "0 (no) or 1 (yes)", individuals, here)
 
@@ -253,7 +253,7 @@ class PoissonRows(RowLaw):
 
     code = 3
 
-    def check(self, rows: OutcomeRows, individuals: Individuals, here: NDArray[np.intp]) -> None:
+    def check(self, rows: OutcomeRows, individuals: Individuals, here: Indices) -> None:
         """Refuse what is no count."""
         fine = (rows.values >= 0) & (rows.values == np.floor(rows.values))
         _refuse(fine, "counts, whole numbers from 0 on", individuals, here)
@@ -287,9 +287,7 @@ def _only(slope: Vector, weight: Vector) -> Bends:
     return Bends(slope, weight, none, none, np.zeros((0, 0, *slope.shape)))
 
 
-def _refuse(
-    fine: NDArray[np.bool_], what: str, individuals: Individuals, here: NDArray[np.intp]
-) -> None:
+def _refuse(fine: Mask, what: str, individuals: Individuals, here: Indices) -> None:
     if not fine.all():
         row = here[int(np.argmin(fine))]
         who = individuals.names[individuals.individual_of[row]]
@@ -318,9 +316,9 @@ class Outcome(NamedTuple):
     """Rows of one outcome, and how they are measured."""
 
     law: RowLaw
-    here: NDArray[np.intp]  # (m,) which rows they are
+    here: Indices  # (m,) which rows they are
     rows: OutcomeRows
-    of: NDArray[np.intp]  # (m,) whose they are
+    of: Indices  # (m,) whose they are
     sds: slice  # of all standard deviations
     exact: bool = False  # whether the variance is a mean of squares without parameters
     size: float = 0.0  # mean square of the values

@@ -23,9 +23,8 @@ from copy import copy
 from typing import NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import Vector, read_float
+from vpem.checks import Indices, Mask, Vector, read_float
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import (
@@ -222,7 +221,7 @@ class PopulationModel:
         q, wide = len(self.random), self.design.shape[1]
         return (q * wide, q * (q + 1) // 2, wide * (wide + 1) // 2 if wide > 1 else 0)
 
-    def take(self, which: NDArray[np.intp]) -> Self:
+    def take(self, which: Indices) -> Self:
         """The same of some of the individuals."""
         part = copy(self)
         part.design = self.design[which]
@@ -250,7 +249,7 @@ class PopulationModel:
         return B, symmetric(lower, len(self.random))
 
     @property
-    def places(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    def places(self) -> tuple[Indices, Indices]:
         """Rows and columns of B that the coefficients have, in a vector's order."""
         return self._rows, self._columns
 
@@ -363,7 +362,7 @@ class Varying(SaemModel):
         return self.law.of(at).means(B)[:, self.law.random], omega
 
 
-def _rows_alone(by: Vector, own: Vector, mask: NDArray[np.bool_]) -> Vector:
+def _rows_alone(by: Vector, own: Vector, mask: Mask) -> Vector:
     """Least squares of each latent by itself."""
     if mask.all():
         return np.asarray(np.linalg.lstsq(own, by.T, rcond=None)[0].T)
@@ -373,7 +372,7 @@ def _rows_alone(by: Vector, own: Vector, mask: NDArray[np.bool_]) -> Vector:
     return D
 
 
-def _together(by: Vector, own: Vector, mask: NDArray[np.bool_], omega: Vector) -> Vector:
+def _together(by: Vector, own: Vector, mask: Mask, omega: Vector) -> Vector:
     """Generalised least squares of all latents, given their covariance."""
     precision = np.linalg.inv(omega)
     rows, columns = np.nonzero(mask)
@@ -386,10 +385,10 @@ def _together(by: Vector, own: Vector, mask: NDArray[np.bool_], omega: Vector) -
 class Scoring(NamedTuple):
     """What is expanded: all coefficients of means, then variances that have no statistic."""
 
-    rows: NDArray[np.intp]  # (c,) of B, where the coefficients are
-    columns: NDArray[np.intp]  # (c,)
-    fixed: NDArray[np.bool_]  # (c,) of parameters that do not vary
-    near: NDArray[np.bool_]  # (c,) on a logarithmic scale, or of a linked predictor
+    rows: Indices  # (c,) of B, where the coefficients are
+    columns: Indices  # (c,)
+    fixed: Mask  # (c,) of parameters that do not vary
+    near: Mask  # (c,) on a logarithmic scale, or of a linked predictor
     scored: list[int]  # standard deviations whose variances are expanded
     floors: Vector  # least variances
 
@@ -468,9 +467,7 @@ class Scoring(NamedTuple):
         return B, np.maximum(at[c:] + step[c:], self.floors)
 
 
-def _within(
-    matrix: Vector, right: Vector, free: NDArray[np.bool_], least: Vector, most: Vector
-) -> Vector:
+def _within(matrix: Vector, right: Vector, free: Mask, least: Vector, most: Vector) -> Vector:
     """Solve equations (s, s) of what is free within bounds; what meets one stays, others follow."""
     step, free = np.zeros(len(right)), free.copy()
     while free.any():

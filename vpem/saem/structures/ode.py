@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.integrate import RK45
 
-from vpem.checks import Vector
+from vpem.checks import Indices, Vector
 from vpem.errors import InputError
 from vpem.saem.doses import Doses, doses_of
 from vpem.saem.individuals import Individuals
@@ -80,7 +79,7 @@ class Ode(Structure):
         who = np.tile(np.arange(n), n_chains)
         each = {name: at.covariates[name][at.first[:-1]][who] for name in self.needs}
 
-        def change(t: Vector, y: Vector, some: NDArray[np.intp]) -> Vector:
+        def change(t: Vector, y: Vector, some: Indices) -> Vector:
             covariates = {name: each[name][some] for name in self.signature.covariates}
             return self.signature.call(y.shape, t, y, *flat[:, some], **covariates)
 
@@ -131,12 +130,10 @@ class Stops:
         self.n_rows = rows
 
 
-Change = Callable[[Vector, Vector, NDArray[np.intp]], Vector]
+Change = Callable[[Vector, Vector, Indices], Vector]
 
 
-def solve(
-    change: Change, amounts: Vector, stops: Stops, who: NDArray[np.intp], into: int
-) -> Vector:
+def solve(change: Change, amounts: Vector, stops: Stops, who: Indices, into: int) -> Vector:
     """Solve for many individuals at once, each with steps of its own: (states, chains N).
 
     By Dormand and Prince's pair of orders 5 and 4. The solution of an individual does not depend
@@ -189,13 +186,7 @@ def solve(
 
 
 def _step(
-    change: Change,
-    t: Vector,
-    y: Vector,
-    h: Vector,
-    inflow: Vector,
-    some: NDArray[np.intp],
-    into: int,
+    change: Change, t: Vector, y: Vector, h: Vector, inflow: Vector, some: Indices, into: int
 ) -> tuple[Vector, Vector]:
     """One step of some courses, and its error."""
     stages = np.empty((7, *y.shape))

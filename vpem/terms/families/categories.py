@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from vpem._core.families import cell_moments, cell_terms
-from vpem.checks import Floats
+from vpem.checks import Floats, Indices, Mask
 from vpem.terms.families.family import (
     Family,
     Features,
@@ -38,7 +38,7 @@ class Levels(Family):
 
     @staticmethod
     @abstractmethod
-    def firsts(features: Features) -> NDArray[np.intp]:
+    def firsts(features: Features) -> Indices:
         """First level of each feature among those of all, and the end; (n + 1,)."""
 
     @staticmethod
@@ -83,14 +83,14 @@ class Categorical(Levels):
     domains: ClassVar[dict[str, str]] = {"probabilities": "simplex"}
 
     @staticmethod
-    def firsts(features: Features) -> NDArray[np.intp]:
+    def firsts(features: Features) -> Indices:
         return features.level_offsets
 
     @staticmethod
     def probabilities(parameters: Tables) -> Table:
         return parameters["probabilities"]
 
-    def a_feature(self, features: Features) -> dict[str, NDArray[np.intp]]:
+    def a_feature(self, features: Features) -> dict[str, Indices]:
         """Probabilities: one a level."""
         return {"probabilities": features.n_levels}
 
@@ -98,7 +98,7 @@ class Categorical(Levels):
         """One less than its levels for each feature."""
         return int((features.n_levels - 1).sum())
 
-    def wrong(self, values: Floats) -> NDArray[np.bool_]:
+    def wrong(self, values: Floats) -> Mask:
         """Whatever is no code: negative, or no whole number."""
         codes = np.isfinite(values) & (values >= 0) & (values == np.floor(values))
         return np.asarray(~codes)
@@ -154,11 +154,7 @@ class Categorical(Levels):
         return found
 
     def draw(
-        self,
-        parameters: Tables,
-        features: Features,
-        labels: NDArray[np.intp],
-        rng: np.random.Generator,
+        self, parameters: Tables, features: Features, labels: Indices, rng: np.random.Generator
     ) -> Table:
         """Draw levels by inversion of each component's distribution."""
         drawn = np.empty((len(labels), features.n_features))
@@ -179,7 +175,7 @@ class Bernoulli(Levels):
     domains: ClassVar[dict[str, str]] = {"probabilities": "probability"}
 
     @staticmethod
-    def firsts(features: Features) -> NDArray[np.intp]:
+    def firsts(features: Features) -> Indices:
         """Two levels of each feature."""
         return 2 * np.arange(features.n_features + 1, dtype=np.intp)
 
@@ -189,13 +185,13 @@ class Bernoulli(Levels):
         ones = parameters["probabilities"]
         return np.stack([1 - ones, ones], axis=2).reshape(len(ones), -1)
 
-    def a_feature(self, features: Features) -> dict[str, NDArray[np.intp]]:
+    def a_feature(self, features: Features) -> dict[str, Indices]:
         return {"probabilities": np.ones(features.n_features, dtype=np.intp)}
 
     def n_free(self, features: Features) -> int:
         return features.n_features
 
-    def wrong(self, values: Floats) -> NDArray[np.bool_]:
+    def wrong(self, values: Floats) -> Mask:
         """Whatever is neither 0 nor 1."""
         return np.asarray((values != 0) & (values != 1))
 

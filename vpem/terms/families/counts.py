@@ -11,11 +11,11 @@ from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from vpem._core.families import cell_moments, cell_terms, product_moments, product_terms
 from vpem._core.rising import rising_moments, rising_terms
-from vpem.checks import Floats, Vector
+from vpem.checks import Floats, Indices, Mask, Vector
 from vpem.terms.families.family import Family, Features, Table, Tables, where_seen
 
 
@@ -32,7 +32,7 @@ class Products(Family):
     def factors(self, parameters: Tables) -> list[Table]:
         """What each function is multiplied by in a term, (K, n)."""
 
-    def a_feature(self, features: Features) -> dict[str, NDArray[np.intp]]:
+    def a_feature(self, features: Features) -> dict[str, Indices]:
         """One cell of each parameter."""
         return dict.fromkeys(self.domains, np.ones(features.n_features, dtype=np.intp))
 
@@ -84,7 +84,7 @@ LARGEST_COUNT = 2.0**53
 """Whole numbers up to here are all different in double precision."""
 
 
-def no_count(values: Floats) -> NDArray[np.bool_]:
+def no_count(values: Floats) -> Mask:
     """Which values are no whole numbers from 0 to `LARGEST_COUNT`."""
     counts = (values >= 0) & (values <= LARGEST_COUNT) & (values == np.floor(values))
     return np.asarray(~counts)
@@ -97,7 +97,7 @@ class Poisson(Products):
     domains: ClassVar[dict[str, str]] = {"rates": "positive"}
     kind = 1
 
-    def wrong(self, values: Floats) -> NDArray[np.bool_]:
+    def wrong(self, values: Floats) -> Mask:
         """Whatever is no whole number, or negative."""
         return no_count(values)
 
@@ -162,7 +162,7 @@ class NegativeBinomial(Family):
     name = "negative-binomial"
     domains: ClassVar[dict[str, str]] = {"means": "positive", "sizes": "positive"}
 
-    def a_feature(self, features: Features) -> dict[str, NDArray[np.intp]]:
+    def a_feature(self, features: Features) -> dict[str, Indices]:
         """A mean and a size."""
         return dict.fromkeys(self.domains, np.ones(features.n_features, dtype=np.intp))
 
@@ -170,7 +170,7 @@ class NegativeBinomial(Family):
         """Two a feature."""
         return 2 * features.n_features
 
-    def wrong(self, values: Floats) -> NDArray[np.bool_]:
+    def wrong(self, values: Floats) -> Mask:
         """Whatever is no whole number, or negative."""
         return no_count(values)
 
@@ -284,7 +284,7 @@ def size_from(statistics: Tables, means: Table) -> Table:
     place = np.divide(statistics["places"], whole, out=np.zeros_like(whole), where=whole > 0)
     before = np.exp(place)[..., None]
 
-    def rises(step: Table) -> NDArray[np.bool_]:
+    def rises(step: Table) -> Mask:
         sizes, moved = np.exp(place + step), step[..., None]
         with np.errstate(invalid="ignore"):
             upwards = (EDGES + before) / (EDGES + sizes[..., None])
@@ -354,7 +354,7 @@ def _of_run(sizes: Table, first: float, last: float) -> tuple[Table, Table]:
     return sizes * slope, sizes * (slope - sizes * (trigamma(from_) - trigamma(to)))
 
 
-def _firsts(features: Features) -> NDArray[np.intp]:
+def _firsts(features: Features) -> Indices:
     """Where the table of each feature's counts begins."""
     return LOOKED_UP * np.arange(features.n_features + 1, dtype=np.intp)
 
@@ -381,7 +381,7 @@ class Exponential(Products):
     domains: ClassVar[dict[str, str]] = {"means": "positive"}
     kind = 0
 
-    def wrong(self, values: Floats) -> NDArray[np.bool_]:
+    def wrong(self, values: Floats) -> Mask:
         """Whatever is negative, or infinite."""
         return np.asarray(~(np.isfinite(values) & (values >= 0)))
 
@@ -415,7 +415,7 @@ class Gamma(Products):
     kind = 2
     sums = ("seen", "total", "logs")
 
-    def wrong(self, values: Floats) -> NDArray[np.bool_]:
+    def wrong(self, values: Floats) -> Mask:
         """Whatever is not positive, or infinite; the density of 0 is 0 or infinite."""
         return np.asarray(~(np.isfinite(values) & (values > 0)))
 

@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from vpem.checks import Floats
+from vpem.checks import Floats, Indices, Mask
 from vpem.network.partition import Blocks
 
 Table = NDArray[np.float64]
@@ -27,21 +27,21 @@ Tables = dict[str, Table]
 class Features:
     """The features of one family, over all hubs."""
 
-    columns: NDArray[np.intp]  # (n,) among all features of the user, ascending
+    columns: Indices  # (n,) among all features of the user, ascending
     blocks: Blocks  # each hub's of these n; width 0: none
-    n_levels: NDArray[np.intp]  # (n,) in block order; 0: no category
+    n_levels: Indices  # (n,) in block order; 0: no category
 
     @property
     def n_features(self) -> int:
         """Number of features, n."""
         return self.blocks.n_features
 
-    def cells(self, a_feature: NDArray[np.intp]) -> NDArray[np.intp]:
+    def cells(self, a_feature: Indices) -> Indices:
         """Feature (in block order) of each cell, (C,), where a feature has so many (n,)."""
         return np.repeat(np.arange(len(a_feature), dtype=np.intp), a_feature)
 
     @cached_property
-    def level_offsets(self) -> NDArray[np.intp]:
+    def level_offsets(self) -> Indices:
         """First cell of each feature where each has a cell a level, and the end; (n + 1,)."""
         return np.concatenate([[0], np.cumsum(self.n_levels)]).astype(np.intp)
 
@@ -76,7 +76,7 @@ class Family(ABC):
     feature add up to 1). The first has the expected values, unless a family says otherwise."""
 
     @abstractmethod
-    def a_feature(self, features: Features) -> dict[str, NDArray[np.intp]]:
+    def a_feature(self, features: Features) -> dict[str, Indices]:
         """Cells that each feature (n,) has of each parameter, by its name."""
 
     @abstractmethod
@@ -84,7 +84,7 @@ class Family(ABC):
         """Free parameters of one component."""
 
     @abstractmethod
-    def wrong(self, values: Floats) -> NDArray[np.bool_]:
+    def wrong(self, values: Floats) -> Mask:
         """Which values (m,) of a feature, none of them missing, this family cannot have."""
 
     @abstractmethod
@@ -156,11 +156,7 @@ class Family(ABC):
         """
 
     def draw(
-        self,
-        parameters: Tables,
-        features: Features,
-        labels: NDArray[np.intp],
-        rng: np.random.Generator,
+        self, parameters: Tables, features: Features, labels: Indices, rng: np.random.Generator
     ) -> Table:
         """Draw rows of these components (m,), shape (m, n)."""
         return self.sample({name: table[labels] for name, table in parameters.items()}, rng)

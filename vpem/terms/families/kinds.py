@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import Matrix, row_blocks
+from vpem.checks import Indices, Matrix, row_blocks
 from vpem.errors import InputError
 from vpem.network.partition import Blocks
 from vpem.records import Shown
@@ -110,11 +109,11 @@ class Kinds(Shown, facts="{summary}"):
         """How many features have each family, in words."""
         return ", ".join(f"{self.families.count(family)} {family}" for family in self.present)
 
-    def columns_of(self, *families: str) -> NDArray[np.intp]:
+    def columns_of(self, *families: str) -> Indices:
         """Features of some families, as the user numbers them, in ascending order."""
         return np.array([j for j, own in enumerate(self.families) if own in families], np.intp)
 
-    def of(self, columns: Sequence[int] | NDArray[np.intp]) -> Kinds:
+    def of(self, columns: Sequence[int] | Indices) -> Kinds:
         """Return the families of some features, in this order."""
         chosen = [int(column) for column in columns]
         return Kinds(

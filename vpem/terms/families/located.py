@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Vector
+from vpem.checks import Floats, Indices, Mask, Vector
 from vpem.network.partition import Blocks
 from vpem.terms.families.family import Features, Table
 from vpem.terms.families.part import Columns, How, Law, Made, Part, PartTerms
@@ -35,11 +35,11 @@ class GaussianLaw(Law):
         """Nothing but the core has parameters."""
         return {}
 
-    def hubs_of_cells(self, features: Features) -> dict[str, NDArray[np.intp]]:
+    def hubs_of_cells(self, features: Features) -> dict[str, Indices]:
         """No cells."""
         return {}
 
-    def features_of_cells(self, features: Features) -> dict[str, NDArray[np.intp]]:
+    def features_of_cells(self, features: Features) -> dict[str, Indices]:
         """No cells."""
         return {}
 
@@ -47,11 +47,11 @@ class GaussianLaw(Law):
         """Means, and the entries of the blocks."""
         return core_of(part).n_parameters - (n_components - 1)
 
-    def wrong(self, values: Floats) -> NDArray[np.bool_]:
+    def wrong(self, values: Floats) -> Mask:
         """Which values (m,) are no finite numbers."""
         return ~np.isfinite(values)
 
-    def terms_of(self, part: Part, values: Vector, there: NDArray[np.bool_]) -> Floats:
+    def terms_of(self, part: Part, values: Vector, there: Mask) -> Floats:
         core = core_of(part)
         terms, _ = core.terms_of(values, there)
         inside = core.blocks.arrange(there, np.bool_)
@@ -69,7 +69,7 @@ class GaussianLaw(Law):
         found: Table = variances_of(core) * np.square(core.scaling.scale)
         return found
 
-    def draw(self, part: Part, labels: NDArray[np.intp], rng: np.random.Generator) -> Table:
+    def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
         return core_of(part).drawn(labels, rng)
 
     def terms(self, columns: Columns, features: Features, how: How) -> LocatedTerms:
@@ -135,19 +135,19 @@ class LocatedTerms(PartTerms):
     def recentred(self, statistics: Any, centres: Floats) -> Any:
         return self.inner.recentred(statistics, centres)
 
-    def with_hubs_of(self, statistics: Any, other: Any, hubs: NDArray[np.bool_]) -> Any:
+    def with_hubs_of(self, statistics: Any, other: Any, hubs: Mask) -> Any:
         return self.inner.with_hubs_of(statistics, other, hubs)
 
     def _part(self, core: Mixture) -> Part:
         return Part(self.law.name, self.features, core=core)
 
-    def keep(self, part: Part, before: Part, hubs: NDArray[np.bool_]) -> Part:
+    def keep(self, part: Part, before: Part, hubs: Mask) -> Part:
         return replace(part, core=self.inner.keep(core_of(part), core_of(before), hubs))
 
     def blank(self, n_components: int) -> Part:
         return self._part(self.inner.blank(n_components))
 
-    def at_rows(self, indices: NDArray[np.intp]) -> Table:
+    def at_rows(self, indices: Indices) -> Table:
         return self.inner.at_rows(indices)
 
     def start(self, centres: Table, weights: Vector) -> Part:
@@ -172,7 +172,7 @@ class LocatedTerms(PartTerms):
     def part(self, rows: slice, following: slice | None = None) -> Self:
         return self._over(self.inner.part(rows, following))
 
-    def some(self, rows: NDArray[np.intp], row_weights: Vector | None) -> Self:
+    def some(self, rows: Indices, row_weights: Vector | None) -> Self:
         return self._over(self.inner.some(rows, row_weights))
 
     def _over(self, inner: FeatureTerms) -> Self:
@@ -216,11 +216,11 @@ class LogNormalLaw(GaussianLaw):
     name: ClassVar[str] = "log-normal"
     change = staticmethod(_logs)
 
-    def wrong(self, values: Floats) -> NDArray[np.bool_]:
+    def wrong(self, values: Floats) -> Mask:
         """Which values (m,) have no logarithm."""
         return ~(np.isfinite(values) & (values > 0))
 
-    def terms_of(self, part: Part, values: Vector, there: NDArray[np.bool_]) -> Floats:
+    def terms_of(self, part: Part, values: Vector, there: Mask) -> Floats:
         logs = np.where(there, _logs(values), 0.0)
         terms = super().terms_of(part, logs, there)
         for own, columns in zip(terms, part.features.blocks.features, strict=True):
@@ -237,7 +237,7 @@ class LogNormalLaw(GaussianLaw):
         found: Table = np.expm1(super().variances(part)) * np.square(self.means(part))
         return found
 
-    def draw(self, part: Part, labels: NDArray[np.intp], rng: np.random.Generator) -> Table:
+    def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
         drawn: Table = np.exp(super().draw(part, labels, rng))
         return drawn
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from vpem.checks import Floats, Vector
+from vpem.checks import Floats, Indices, Mask, Vector
 from vpem.network.partition import Blocks
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.mixture import MixedMixture, law_of, scaling_of
@@ -95,11 +95,11 @@ class _EmbeddedRows:
     def read(self, rows: slice) -> Floats:
         return self._fitted(self._matrix[rows])
 
-    def take(self, indices: NDArray[np.intp]) -> Floats:
+    def take(self, indices: Indices) -> Floats:
         parts = [part.some(indices, None) for part in self._matrix.terms.parts]
         return self._fitted(self._matrix.of(parts, slice(0, len(indices))))
 
-    def some(self, indices: NDArray[np.intp]) -> Rows:
+    def some(self, indices: Indices) -> Rows:
         """Some rows as rows of their own, in memory: those that a start looks at."""
         return MemoryRows.of(self.take(indices))
 
@@ -197,7 +197,7 @@ class MixedTerms(RowTerms):
         )  # fmt: skip
         self.parts: list[PartTerms] = []
         self._measured: FeatureTerms | None = None
-        self.places: list[NDArray[np.intp]] = []
+        self.places: list[Indices] = []
         for family, features in kinds.split(blocks).items():
             law = law_of(family)
             columns = Columns(X, self.rows, features, blocks, law.change)
@@ -219,7 +219,7 @@ class MixedTerms(RowTerms):
         chosen.known = None if self.known is None else self.known.part(rows)
         return chosen
 
-    def some(self, rows: NDArray[np.intp], row_weights: Vector | None = None) -> MixedTerms:
+    def some(self, rows: Indices, row_weights: Vector | None = None) -> MixedTerms:
         """Return the terms of some rows: rows may come twice, and weigh 1 or so much."""
         parts = [part.some(rows, row_weights) for part in self.parts]
         chosen = self._over(self.rows.some(rows), parts, row_weights)
@@ -314,7 +314,7 @@ class MixedTerms(RowTerms):
         return MixedStatistics(statistics.counts.copy(), parts, centres)
 
     def with_hubs_of(
-        self, statistics: MixedStatistics, other: MixedStatistics, hubs: NDArray[np.bool_]
+        self, statistics: MixedStatistics, other: MixedStatistics, hubs: Mask
     ) -> MixedStatistics:
         """Return the statistics with those hubs' (B,) part taken from other ones."""
         counts = np.where(hubs[:, None], other.counts, statistics.counts)
@@ -322,17 +322,15 @@ class MixedTerms(RowTerms):
         parts = tuple(own.with_hubs_of(one, two, hubs) for own, one, two in both)
         return MixedStatistics(counts, parts, statistics.shifts)
 
-    def enough(self, counts: Vector) -> NDArray[np.bool_]:
+    def enough(self, counts: Vector) -> Mask:
         """Whether so many rows a component (R, K) are enough for an M-step, for each root (R,)."""
-        found: NDArray[np.bool_] = counts.min(axis=1) >= enough_rows(self.widest)
+        found: Mask = counts.min(axis=1) >= enough_rows(self.widest)
         return found
 
     def _mixture(self, weights: Vector, parts: list[Part]) -> MixedMixture:
         return MixedMixture(self.blocks, self.kinds, self.covariance_type, weights, tuple(parts))
 
-    def keep(
-        self, mixture: MixedMixture, before: MixedMixture, hubs: NDArray[np.bool_]
-    ) -> MixedMixture:
+    def keep(self, mixture: MixedMixture, before: MixedMixture, hubs: Mask) -> MixedMixture:
         """Return the mixture with the parameters that these hubs (B,) had before."""
         shape = (self.blocks.n_blocks, mixture.n_components)
         weights = np.broadcast_to(mixture.weights, shape).copy()
@@ -347,7 +345,7 @@ class MixedTerms(RowTerms):
 
     # ---- starts and repairs ---------------------------------------------------------------------
 
-    def at_rows(self, indices: NDArray[np.intp]) -> Vector:
+    def at_rows(self, indices: Indices) -> Vector:
         """Rows of the data as centres, shape (len(indices), d), in block order and fit units."""
         found = np.empty((len(indices), self.blocks.n_features))
         for own, places in zip(self.parts, self.places, strict=True):

@@ -14,9 +14,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import Floats, Matrix, Vector, row_blocks
+from vpem.checks import Floats, Indices, Mask, Matrix, Vector, row_blocks
 from vpem.errors import InputError
 from vpem.network.partition import Blocks
 from vpem.network.schema import Array, Schema, State
@@ -137,7 +136,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
             found[:, part.features.columns] = law.means(part)
         return found
 
-    def terms_of(self, values: Vector, there: NDArray[np.bool_]) -> tuple[Floats, Vector | float]:
+    def terms_of(self, values: Vector, there: Mask) -> tuple[Floats, Vector | float]:
         """Terms (B, m, K) of each hub for some rows; what their log-density has besides is 0."""
         if (wrong := wrong_value(self.kinds, np.where(there, values, np.nan))) is not None:
             raise InputError(f"{wrong[1]}, as the model has been fitted to")
@@ -168,11 +167,11 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         """Return the same mixture with another one's mixing weights."""
         return replace(self, weights=other.weights)
 
-    def permuted(self, order: NDArray[np.intp]) -> MixedMixture:
+    def permuted(self, order: Indices) -> MixedMixture:
         parts = tuple(part.permuted(order) for part in self.parts)
         return replace(self, weights=self.weights[:, order], parts=parts)
 
-    def drawn(self, labels: NDArray[np.intp], rng: np.random.Generator) -> Vector:
+    def drawn(self, labels: Indices, rng: np.random.Generator) -> Vector:
         drawn = np.empty((len(labels), self.n_features))
         for law, part in zip(self.laws, self.parts, strict=True):
             drawn[:, part.features.columns] = law.draw(part, labels, rng)
@@ -242,7 +241,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         return replace(self, blocks=blocks, kinds=kinds, parts=tuple(parts))
 
     def _moved(
-        self, part: Part, features: Features, columns: NDArray[np.intp], core: Mixture | None
+        self, part: Part, features: Features, columns: Indices, core: Mixture | None
     ) -> Part:
         """Return a part of other features, whose columns were these (d,), or over other hubs."""
         before = columns[features.columns[features.blocks.order]]
@@ -278,7 +277,7 @@ class _Point:
     """Coordinates of one part: its tables', and its core's."""
 
     tables: Tables
-    hubs: dict[str, NDArray[np.intp]]
+    hubs: dict[str, Indices]
     core: Coordinates | None
 
 
@@ -352,11 +351,9 @@ class MixedCoordinates:
         return replace(like, weights=weights, parts=parts)
 
 
-def _places(mixture: MixedMixture, part: Part) -> NDArray[np.intp]:
+def _places(mixture: MixedMixture, part: Part) -> Indices:
     """Where a part's features (n,) stand among all, both in block order."""
-    found: NDArray[np.intp] = mixture.blocks.position[
-        part.features.columns[part.features.blocks.order]
-    ]
+    found: Indices = mixture.blocks.position[part.features.columns[part.features.blocks.order]]
     return found
 
 
@@ -380,7 +377,7 @@ def _free(domain: str, values: Vector) -> Vector:
     return found - np.log(np.maximum(1 - values, TINY)) if domain == "probability" else found
 
 
-def _bound(domain: str, values: Vector, features: NDArray[np.intp]) -> Vector:
+def _bound(domain: str, values: Vector, features: Indices) -> Vector:
     """Return numbers of a domain; those of one feature, if of a category, add up to 1."""
     if domain == "any":
         return values

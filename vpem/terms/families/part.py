@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from vpem._core.threads import thread_count
-from vpem.checks import Floats, Matrix, Vector, row_blocks
+from vpem.checks import Floats, Indices, Mask, Matrix, Vector, row_blocks
 from vpem.network.partition import Blocks
 from vpem.network.schema import Array, Schema, State
 from vpem.terms.families.family import Family, Features, Table, Tables
@@ -70,7 +70,7 @@ class PartRows:
     """Rows of one family's columns (`vpem.terms.rows.Rows`)."""
 
     whole: Rows  # all, in block order and the user's units
-    places: NDArray[np.intp]  # (n,) of the columns
+    places: Indices  # (n,) of the columns
     units: Scaling | None  # of fitting, for these columns
     dtype: np.dtype[np.floating]
     change: Change | None  # of values, before
@@ -91,7 +91,7 @@ class PartRows:
         """A run of rows, shape (m, n), C-contiguous."""
         return self._fitted(self.whole.read(rows))
 
-    def take(self, indices: NDArray[np.intp]) -> Floats:
+    def take(self, indices: Indices) -> Floats:
         """Some rows, shape (len(indices), n)."""
         return self._fitted(self.whole.take(indices))
 
@@ -103,7 +103,7 @@ class PartRows:
             values = self.units.apply(values)
         return np.ascontiguousarray(values, dtype=self.dtype)
 
-    def some(self, indices: NDArray[np.intp]) -> PartRows:
+    def some(self, indices: Indices) -> PartRows:
         return replace(self, whole=self.whole.some(indices))
 
     def part(self, rows: slice, following: slice | None = None) -> PartRows:
@@ -161,7 +161,7 @@ class Part:
         core = None if self.core is None else replace(self.core, weights=weights)
         return replace(self, core=core)
 
-    def permuted(self, order: NDArray[np.intp]) -> Part:
+    def permuted(self, order: Indices) -> Part:
         """Return the same part with its components in another order."""
         tables = {name: table[order] for name, table in self.tables.items()}
         core = None if self.core is None else self.core.permuted(order)
@@ -204,20 +204,20 @@ class Law(ABC):
         """Tables, and what each may hold: "positive", "probability", "simplex", "any"."""
 
     @abstractmethod
-    def hubs_of_cells(self, features: Features) -> dict[str, NDArray[np.intp]]:
+    def hubs_of_cells(self, features: Features) -> dict[str, Indices]:
         """Hub (C,) that has each cell of each table."""
 
-    def cells_of_hubs(self, features: Features) -> dict[str, NDArray[np.intp]]:
+    def cells_of_hubs(self, features: Features) -> dict[str, Indices]:
         """How many cells of each table each hub (B,) has; a hub's lie side by side."""
         hubs = self.hubs_of_cells(features)
         n_hubs = features.blocks.n_blocks
         return {name: np.bincount(own, minlength=n_hubs) for name, own in hubs.items()}
 
     @abstractmethod
-    def features_of_cells(self, features: Features) -> dict[str, NDArray[np.intp]]:
+    def features_of_cells(self, features: Features) -> dict[str, Indices]:
         """Feature (C,), in block order, of each cell of each table; -1 of a hub's own."""
 
-    def tables_over(self, part: Part, features: Features, origin: NDArray[np.intp]) -> Tables:
+    def tables_over(self, part: Part, features: Features, origin: Indices) -> Tables:
         """Tables of some of a part's features over other hubs.
 
         ``origin`` (n,) says which feature of the part each is, both in block order.
@@ -234,11 +234,11 @@ class Law(ABC):
         """Free parameters of all components."""
 
     @abstractmethod
-    def wrong(self, values: Floats) -> NDArray[np.bool_]:
+    def wrong(self, values: Floats) -> Mask:
         """Which values (m,), none of them missing, a feature of this family cannot have."""
 
     @abstractmethod
-    def terms_of(self, part: Part, values: Vector, there: NDArray[np.bool_]) -> Floats:
+    def terms_of(self, part: Part, values: Vector, there: Mask) -> Floats:
         """``-2 log f`` (B, m, K) of each hub, constants included, of what is there of rows.
 
         ``values`` (m, n) are in the order of ``part.features.columns`` and in the user's units.
@@ -257,7 +257,7 @@ class Law(ABC):
         """Variances within components (K, n), as `means`; see `Family.variances`."""
 
     @abstractmethod
-    def draw(self, part: Part, labels: NDArray[np.intp], rng: np.random.Generator) -> Table:
+    def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
         """Draw rows of these components, (m, n) as `means`."""
 
     @abstractmethod
@@ -314,11 +314,11 @@ class PartTerms(ABC):
         """Return the same statistics about other centres (K, n), in arrays of their own."""
 
     @abstractmethod
-    def with_hubs_of(self, statistics: Any, other: Any, hubs: NDArray[np.bool_]) -> Any:
+    def with_hubs_of(self, statistics: Any, other: Any, hubs: Mask) -> Any:
         """Return the statistics with those hubs' (B,) part taken from other ones."""
 
     @abstractmethod
-    def keep(self, part: Part, before: Part, hubs: NDArray[np.bool_]) -> Part:
+    def keep(self, part: Part, before: Part, hubs: Mask) -> Part:
         """Return the part with the parameters that these hubs (B,) had before."""
 
     @abstractmethod
@@ -326,7 +326,7 @@ class PartTerms(ABC):
         """Return a part of so many components with everything but parameters."""
 
     @abstractmethod
-    def at_rows(self, indices: NDArray[np.intp]) -> Table:
+    def at_rows(self, indices: Indices) -> Table:
         """Rows of the data as centres (L, n); what is missing is as in all rows together."""
 
     @abstractmethod
@@ -350,7 +350,7 @@ class PartTerms(ABC):
         """Return the terms of a run of rows, which are counted from 0 in it."""
 
     @abstractmethod
-    def some(self, rows: NDArray[np.intp], row_weights: Vector | None) -> PartTerms:
+    def some(self, rows: Indices, row_weights: Vector | None) -> PartTerms:
         """Return the terms of some rows."""
 
 
@@ -390,11 +390,11 @@ class IndependentLaw(Law):
     def domains(self) -> dict[str, str]:
         return self.family.domains
 
-    def hubs_of_cells(self, features: Features) -> dict[str, NDArray[np.intp]]:
+    def hubs_of_cells(self, features: Features) -> dict[str, Indices]:
         hubs = features.blocks.block_of
         return {name: hubs[own] for name, own in self.features_of_cells(features).items()}
 
-    def cells_of_hubs(self, features: Features) -> dict[str, NDArray[np.intp]]:
+    def cells_of_hubs(self, features: Features) -> dict[str, Indices]:
         """How many cells of each table each hub (B,) has: of a file these may be far too many."""
         offsets = features.blocks.offsets
         found = {}
@@ -403,17 +403,17 @@ class IndependentLaw(Law):
             found[name] = np.diff(ends[offsets]).astype(np.intp)
         return found
 
-    def features_of_cells(self, features: Features) -> dict[str, NDArray[np.intp]]:
+    def features_of_cells(self, features: Features) -> dict[str, Indices]:
         counts = self.family.a_feature(features)
         return {name: features.cells(count) for name, count in counts.items()}
 
     def n_parameters(self, part: Part, n_components: int) -> int:
         return n_components * self.family.n_free(part.features)
 
-    def wrong(self, values: Floats) -> NDArray[np.bool_]:
+    def wrong(self, values: Floats) -> Mask:
         return self.family.wrong(values)
 
-    def terms_of(self, part: Part, values: Vector, there: NDArray[np.bool_]) -> Floats:
+    def terms_of(self, part: Part, values: Vector, there: Mask) -> Floats:
         features = part.features
         data = features.blocks.arrange(np.where(there, values, np.nan), np.float64)
         k = len(next(iter(part.tables.values())))
@@ -437,7 +437,7 @@ class IndependentLaw(Law):
         ordered: Table = found[:, part.features.blocks.position]
         return ordered
 
-    def draw(self, part: Part, labels: NDArray[np.intp], rng: np.random.Generator) -> Table:
+    def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
         drawn = self.family.draw(part.tables, part.features, labels, rng)
         ordered: Table = drawn[:, part.features.blocks.position]
         return ordered
@@ -502,7 +502,7 @@ class IndependentTerms(PartTerms):
         """Return the same statistics in tables of their own: they are about no centres."""
         return Cells({name: table.copy() for name, table in statistics.tables.items()})
 
-    def with_hubs_of(self, statistics: Cells, other: Cells, hubs: NDArray[np.bool_]) -> Cells:
+    def with_hubs_of(self, statistics: Cells, other: Cells, hubs: Mask) -> Cells:
         features, n = self.features, max(self.features.n_features, 1)
         tables = {}
         for name, table in statistics.tables.items():
@@ -512,7 +512,7 @@ class IndependentTerms(PartTerms):
             tables[name] = np.where(hubs[cells], other.tables[name], table)
         return Cells(tables)
 
-    def keep(self, part: Part, before: Part, hubs: NDArray[np.bool_]) -> Part:
+    def keep(self, part: Part, before: Part, hubs: Mask) -> Part:
         cells = self.law.hubs_of_cells(self.features)
         tables = {
             name: np.where(hubs[cells[name]], before.tables[name], table)
@@ -525,7 +525,7 @@ class IndependentTerms(PartTerms):
         tables = {name: np.zeros((n_components, len(own))) for name, own in cells.items()}
         return Part(self.family, self.features, tables)
 
-    def at_rows(self, indices: NDArray[np.intp]) -> Table:
+    def at_rows(self, indices: Indices) -> Table:
         rows = self.rows.take(indices).astype(np.float64)
         usual = self.law.family.means(self.pooled, self.features)
         return np.where(np.isnan(rows), usual, rows)
@@ -553,7 +553,7 @@ class IndependentTerms(PartTerms):
     def part(self, rows: slice, following: slice | None = None) -> Self:
         return self._over(self.rows.part(rows, following))
 
-    def some(self, rows: NDArray[np.intp], row_weights: Vector | None) -> Self:
+    def some(self, rows: Indices, row_weights: Vector | None) -> Self:
         return self._over(self.rows.some(rows))
 
     def _over(self, rows: Any) -> Self:

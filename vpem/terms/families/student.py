@@ -14,9 +14,8 @@ from itertools import pairwise
 from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import Floats, Vector
+from vpem.checks import Floats, Indices, Mask, Vector
 from vpem.terms.families.counts import shape_of
 from vpem.terms.families.family import Features, Table, Tables
 from vpem.terms.families.located import GaussianLaw, LocatedTerms, core_of
@@ -45,7 +44,7 @@ def degrees_of_freedom(gaps: Table) -> Table:
     return np.clip(2 * shape_of(gaps), LEAST_DOF, MOST_DOF)
 
 
-def student_terms(apart: Table, log_dets: Table, dof: Table, widths: NDArray[np.intp]) -> Vector:
+def student_terms(apart: Table, log_dets: Table, dof: Table, widths: Indices) -> Vector:
     """``-2 log f`` of each hub (B, m, K), but for what a Gaussian's has besides.
 
     ``log|Psi| + (nu + p) log(1 + delta / nu) + p log(nu / 2) + 2 log Gamma(nu / 2)
@@ -127,15 +126,15 @@ class StudentLaw(GaussianLaw):
         """Degrees of freedom."""
         return {"dof": "positive"}
 
-    def hubs_of_cells(self, features: Features) -> dict[str, NDArray[np.intp]]:
+    def hubs_of_cells(self, features: Features) -> dict[str, Indices]:
         """One cell a hub that has such features."""
         return {"dof": np.flatnonzero(features.blocks.widths)}
 
-    def features_of_cells(self, features: Features) -> dict[str, NDArray[np.intp]]:
+    def features_of_cells(self, features: Features) -> dict[str, Indices]:
         """Cells are a hub's own."""
         return {"dof": np.full(np.count_nonzero(features.blocks.widths), -1, dtype=np.intp)}
 
-    def tables_over(self, part: Part, features: Features, origin: NDArray[np.intp]) -> Tables:
+    def tables_over(self, part: Part, features: Features, origin: Indices) -> Tables:
         """Degrees of freedom of other hubs: the mean over their features."""
         blocks = features.blocks
         of_feature = dof_of(part)[:, part.features.blocks.block_of[origin]]
@@ -148,7 +147,7 @@ class StudentLaw(GaussianLaw):
         hubs = np.count_nonzero(part.features.blocks.widths)
         return super().n_parameters(part, n_components) + n_components * int(hubs)
 
-    def terms_of(self, part: Part, values: Vector, there: NDArray[np.bool_]) -> Floats:
+    def terms_of(self, part: Part, values: Vector, there: Mask) -> Floats:
         core, blocks = core_of(part), part.features.blocks
         gaussian = super().terms_of(part, values, there)
         # Of rows at the locations the same without the distance.
@@ -176,7 +175,7 @@ class StudentLaw(GaussianLaw):
         found: Table = super().variances(part) * factors
         return found
 
-    def draw(self, part: Part, labels: NDArray[np.intp], rng: np.random.Generator) -> Table:
+    def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
         """Draw rows of these components, (m, n): Gaussian ones, divided by scales of each hub."""
         core, blocks = core_of(part), part.features.blocks
         away = core.drawn(labels, rng) - core.assembled_means[labels]
@@ -221,7 +220,7 @@ class StudentTerms(LocatedTerms):
         found += self.constants(rows)[:, :, None]
         out += found.astype(out.dtype, copy=False)
 
-    def _widths(self, rows: slice) -> NDArray[np.intp]:
+    def _widths(self, rows: slice) -> Indices:
         """Features that rows have of each hub, (B, m), or (B, 1) where they have all."""
         blocks, inner = self.inner.blocks, self.inner
         if not isinstance(inner, MissingTerms):
@@ -336,7 +335,7 @@ class StudentTerms(LocatedTerms):
         return StudentStatistics(counts, moments, there, gaps, seen)
 
     def with_hubs_of(
-        self, statistics: StudentStatistics, other: StudentStatistics, hubs: NDArray[np.bool_]
+        self, statistics: StudentStatistics, other: StudentStatistics, hubs: Mask
     ) -> StudentStatistics:
         moments = self.inner.with_hubs_of(statistics.moments, other.moments, hubs)
         both = zip(statistics.tables[:3], other.tables[:3], strict=True)
@@ -377,7 +376,7 @@ class StudentTerms(LocatedTerms):
 
     # ---- starts and repairs ---------------------------------------------------------------------
 
-    def keep(self, part: Part, before: Part, hubs: NDArray[np.bool_]) -> Part:
+    def keep(self, part: Part, before: Part, hubs: Mask) -> Part:
         dof = np.where(hubs, dof_of(before), dof_of(part))
         return replace(super().keep(part, before, hubs), tables=self._tables(dof))
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from vpem.checks import Vector, as_array, check_int, check_memory, check_number
+from vpem.checks import Indices, Vector, as_array, check_int, check_memory, check_number
 from vpem.errors import InputError, check_choice, shorten
 from vpem.network.partition import Partition, contiguous
 from vpem.settings import DEALS
@@ -82,9 +82,9 @@ def from_matrices(
 
 
 def from_triplets(
-    observers: NDArray[np.intp],
-    rows: NDArray[np.intp],
-    columns: NDArray[np.intp],
+    observers: Indices,
+    rows: Indices,
+    columns: Indices,
     values: Vector,
     *,
     names: Sequence[str],
@@ -218,7 +218,7 @@ def check_covered(found: Observations, rows: ArrayLike, columns: ArrayLike) -> N
 class Hidden:
     """Entries that were taken away from all who saw them; one line for each observer of one."""
 
-    places: NDArray[np.intp]  # (m,) ``row * J + column``
+    places: Indices  # (m,) ``row * J + column``
     values: Vector  # (m,) what was seen there
     n_places: int  # different entries
     n_seen: int  # different entries seen before
@@ -272,7 +272,7 @@ def _refuse_several(found: Observations) -> None:
         )
 
 
-def _dealt(found: Observations, owner: NDArray[np.intp], names: Sequence[str]) -> Observations:
+def _dealt(found: Observations, owner: Indices, names: Sequence[str]) -> Observations:
     (places,), (values,) = found.places, found.values
     parts = [np.flatnonzero(owner == number) for number in range(len(names))]
     weights = None if found.weights is None else found.weights[0]
@@ -290,7 +290,7 @@ def hide(
     found: Observations,
     share: float,
     rng: np.random.Generator,
-    every: Sequence[NDArray[np.intp]] | None = None,
+    every: Sequence[Indices] | None = None,
 ) -> tuple[Observations, Hidden]:
     """Take away a share of the entries, drawn at random, from all observers who saw them.
 
@@ -327,8 +327,8 @@ def hide(
 
 def _spared(
     found: Observations,
-    seen: NDArray[np.intp],
-    owners: Sequence[NDArray[np.intp]],
+    seen: Indices,
+    owners: Sequence[Indices],
     n_hidden: int,
     rng: np.random.Generator,
 ) -> Iterator[int]:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Indices
 from vpem.errors import NumericalError
 from vpem.network.schema import Array, Schema, State
 from vpem.terms.lowrank.observations import EntryLaw, Gaussian, Observations
@@ -204,7 +205,7 @@ def fit_rows(
     pairs = (V[:, :, None] * V[:, None, :]).reshape(len(V), -1)
     ones = np.ones(1) if weights is None else weights
 
-    def losses(rows: Matrix, part: NDArray[np.intp] | slice) -> Matrix:
+    def losses(rows: Matrix, part: Indices | slice) -> Matrix:
         theta = rows @ V.T
         shares = ones if weights is None else weights[part]
         with np.errstate(over="ignore", invalid="ignore"):
@@ -305,15 +306,13 @@ class ImputationModel:
             self.total_weight = add_up(masses)
 
     @property
-    def masses(self) -> NDArray[np.intp]:
+    def masses(self) -> Indices:
         """What each observer's entries weigh, (n,): 1 each."""
         return self.counts
 
-    def draw(self, worker: int, count: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    def draw(self, worker: int, count: int, rng: np.random.Generator) -> Indices:
         """Draw so many different entries of an observer's, fewer than it saw."""
-        drawn: NDArray[np.intp] = rng.choice(
-            int(self.counts[worker]), count, replace=False, shuffle=False
-        )
+        drawn: Indices = rng.choice(int(self.counts[worker]), count, replace=False, shuffle=False)
         return drawn
 
     def means(self, parameters: LowRank) -> Matrix:
@@ -322,7 +321,7 @@ class ImputationModel:
             self._known = (parameters, self.law.mean(parameters.theta.ravel()))
         return self._known[1]
 
-    def expect(self, worker: int, parameters: Any, rows: NDArray[np.intp] | None) -> Matrix:
+    def expect(self, worker: int, parameters: Any, rows: Indices | None) -> Matrix:
         """Fill an observer's copy (I J,): what it saw, and elsewhere what the parameters foretell.
 
         ``rows`` are some of the entries that it saw, which stand for all of them (None: all). Where

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Vector, check_number
+from vpem.checks import Indices, Mask, Vector, check_number
 from vpem.errors import InputError, check_choice
 from vpem.records import Shown
 from vpem.settings import LAWS
@@ -51,7 +51,7 @@ class EntryLaw(Protocol):
     def domain(self) -> tuple[float, float]:
         """Smallest and largest mean there can be."""
 
-    def fault(self, values: Values) -> tuple[NDArray[np.bool_], str]:
+    def fault(self, values: Values) -> tuple[Mask, str]:
         """Which values cannot be of this law, and what they must be."""
 
     def losses(self, values: Values, means: Values) -> dict[str, float]:
@@ -103,9 +103,9 @@ class Gaussian(_Entry):
         """Any mean."""
         return -np.inf, np.inf
 
-    def fault(self, values: Values) -> tuple[NDArray[np.bool_], str]:
+    def fault(self, values: Values) -> tuple[Mask, str]:
         """Refuse values whose squares cannot be summed."""
-        large: NDArray[np.bool_] = np.abs(values) > LARGEST_VALUE
+        large: Mask = np.abs(values) > LARGEST_VALUE
         return large, f"be at most {LARGEST_VALUE:g} in magnitude"
 
 
@@ -141,7 +141,7 @@ class PoissonEntry(_Entry):
         """Intensities are not negative."""
         return 0.0, np.inf
 
-    def fault(self, values: Values) -> tuple[NDArray[np.bool_], str]:
+    def fault(self, values: Values) -> tuple[Mask, str]:
         """Refuse what is no count."""
         wrong = (values < 0) | (values != np.floor(values)) | (values > LARGEST_COUNT)
         return wrong, "be counts (0, 1, 2, ...)"
@@ -188,7 +188,7 @@ class BernoulliEntry(_Entry):
     def domain(self) -> tuple[float, float]:
         return 0.0, 1.0
 
-    def fault(self, values: Values) -> tuple[NDArray[np.bool_], str]:
+    def fault(self, values: Values) -> tuple[Mask, str]:
         """Refuse what is neither 0 nor 1."""
         return (values != 0) & (values != 1), "be 0 or 1"
 
@@ -227,7 +227,7 @@ class Observations(
 ):
     """Entries of an I x J matrix as n observers saw them; several may have seen the same one."""
 
-    places: tuple[NDArray[np.intp], ...]  # (m_i,) ``row * J + column``, increasing
+    places: tuple[Indices, ...]  # (m_i,) ``row * J + column``, increasing
     values: tuple[Vector, ...]  # (m_i,) what each observer saw there
     row_names: tuple[str, ...]
     column_names: tuple[str, ...]
@@ -238,7 +238,7 @@ class Observations(
     source: str = "the observations"  # for messages
     weights: tuple[Vector, ...] | None = None
     """Of each entry (m_i,), above 0; only their ratios matter. None: all the same."""
-    sizes: NDArray[np.intp] | None = None
+    sizes: Indices | None = None
     """Entries of each observer (n,), where those of some are elsewhere (`part`)."""
     long: bool = False  # from tables with a line an entry, as results then have too
     by_position: bool = False  # only their places say which rows of several files are the same
@@ -254,7 +254,7 @@ class Observations(
         return len(self.places)
 
     @property
-    def counts(self) -> NDArray[np.intp]:
+    def counts(self) -> Indices:
         """Number of entries that each observer saw, shape (n,)."""
         if self.sizes is not None:
             return self.sizes
@@ -271,7 +271,7 @@ class Observations(
         return int(self.counts.sum())
 
     @property
-    def times_seen(self) -> NDArray[np.intp]:
+    def times_seen(self) -> Indices:
         """How many observers saw each entry, shape (I, J)."""
         rows, columns = self.shape
         every = np.concatenate(self.places)
@@ -304,7 +304,7 @@ class Observations(
         heavy = values if weights is None else weights * values
         return np.stack([np.bincount(columns, part, n) for part in (weights, heavy)], dtype=float)
 
-    def entries(self, observers: Collection[int]) -> tuple[NDArray[np.intp], Vector, Vector | None]:
+    def entries(self, observers: Collection[int]) -> tuple[Indices, Vector, Vector | None]:
         """Return places, values and weights of some observers' entries, one after another."""
         none = np.empty(0)
 
