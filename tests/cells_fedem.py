@@ -213,8 +213,8 @@ class Ways:
         check_resumes(lambda saver: self.fit(network=MASKED, init="kmeans", saver=saver))
         for how, words in (
             ({}, "the holders of the rows to start at would have to show them"),
-            ({"init": "kmeans", **ABSENT}, "totals, and those of other workers in every iteration"),
-            ({"init": "kmeans", **COMPRESSED}, "by which nothing can be added"),
+            ({"init": "kmeans", **ABSENT}, "totals over changing sets of workers"),
+            ({"init": "kmeans", **COMPRESSED}, "and cannot be added"),
         ):
             with pytest.raises(InputError, match=words):
                 self.fit(network=MASKED, **how)

@@ -196,7 +196,10 @@ def masked(folder):
     along = fit(topology="path", network=MASKED | {"sum": "tree"}, **how)
     np.testing.assert_array_equal(along.fitted, found.fitted)
     check_resumes(lambda saver: fit(network=MASKED, law="poisson", saver=saver, max_iter=4))
-    for how, words in ((ABSENT, "those of other workers"), (COMPRESSED, "nothing can be added")):
+    for how, words in (
+        (ABSENT, "totals over changing sets of workers"),
+        (COMPRESSED, "cannot be added"),
+    ):
         with pytest.raises(InputError, match=words):
             fit(network=MASKED, **how)
 

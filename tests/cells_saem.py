@@ -222,8 +222,8 @@ def masked(folder):
     np.testing.assert_array_equal(along.trace, found.trace)
     check_resumes(lambda saver: fit(network=MASKED, saver=saver))
     for how, words in (
-        (ABSENT, "those of other workers in every iteration"),
-        (COMPRESSED, "by which nothing can be added"),
+        (ABSENT, "totals over changing sets of workers"),
+        (COMPRESSED, "and cannot be added"),
         ({**MIXED, "missing": "marginalize"}, "which items of a gmm"),
         ({"data": replace(BOYS, weights=np.ones(26))}, "weights of individuals tell all"),
         ({**MIXED, "model_options": {"n_components": 2, "rows": [0, 1]}}, "rows to start"),

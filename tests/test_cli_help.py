@@ -93,7 +93,7 @@ def test_help_is_short_and_all_of_it_a_flag_away(capsys, monkeypatch, path):
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("Most iterations.", "Most iterations."),
+    [("Maximum number of iterations.", "Maximum number of iterations."),
      ("One. Two. Default: 4. But 5.", "One.  [default: 4]"),
      ("Up to 0.5 (e.g. here), or more. Yes.", "Up to 0.5 (e.g. here), or more.")],
 )  # fmt: skip

@@ -445,7 +445,7 @@ def test_what_cannot_be_fitted_of_several_is_told(capsys, tmp_path):
     ("words", "sentence"),
     [
         (("1-1",), "--components 1-1 is one number: give 1, or several, such as 2-6"),
-        (("6-2",), "--components has the range 6-2, which goes down; turn it round"),
+        (("6-2",), "--components has the range 6-2, which goes down; reverse it"),
         (("0-3",), "--components must be 1 or more, got 0 in '0-3'"),
         (("2-",), "--components must be numbers and ranges with commas between"),
         (("2-999999999",), "--components has more than 10000 numbers, got '2-999999999'"),

@@ -131,7 +131,7 @@ def test_precision_can_be_chosen(path):
     assert read_dataset(path, dtype="float64").X.dtype == np.float64
     with pytest.raises(InputError, match="too large for float32"):
         read_dataset(path, dtype="float32")
-    with pytest.raises(InputError, match="dtype must be one of float32, float64, got 'int8'"):
+    with pytest.raises(InputError, match="dtype must be float32 or float64, got 'int8'"):
         read_dataset(path, dtype="int8")
     with pytest.raises(InputError, match="got 'quad'"):
         read_dataset(path, dtype="quad")

@@ -435,7 +435,7 @@ def test_columns_of_one_name_in_a_data_frame_are_told_apart(X, how):
 def test_columns_of_a_data_frame_that_are_no_measurements_are_warned_of():
     rng = np.random.default_rng(0)
     frame = {"patient": rng.permutation(90)[:40], "a": rng.normal(size=40), "class": [0, 1] * 20}
-    said = r"'patient' .an id .* 'class' .known .* none: X.drop\(columns=.'patient', 'class'.\)"
+    said = r"'patient' .an id .* 'class' .known .* not: X.drop\(columns=.'patient', 'class'.\)"
     with pytest.warns(vpem.VpemWarning, match=said) as told:
         model = VPEM(2, reg_covar=0.1).fit(pa.table(frame))
     assert len([one for one in told if "patient" in str(one.message)]) == 1
@@ -447,7 +447,7 @@ def test_columns_of_a_data_frame_that_are_no_measurements_are_warned_of():
     frame["a"][[2, 7]] = -999
     with pytest.warns(vpem.VpemWarning, match="column 0 .row numbers. is fitted"):
         VPEM(1).fit(np.column_stack([np.arange(40), rng.normal(size=40)]))
-    with pytest.warns(vpem.VpemWarning, match="-999 in 'a': apart .* missing='marginalize'"):
+    with pytest.warns(vpem.VpemWarning, match="-999 in 'a': far .* missing='marginalize'"):
         VPEM(1).fit(pa.table({"a": frame["a"]}))
 
 

@@ -173,7 +173,7 @@ def test_a_record_is_checked_when_it_is_made(played, words, said):
         (GraphSettings, {"topology": "star", "graph": "g.txt"}, "give topology or graph, not both"),
         (SumSettings, {"n_rounds": 9, "consensus_tol": 1e-3}, "the number of rounds is given"),
         (SumSettings, {"sum": "tree", "n_rounds": 9}, "n_rounds is about consensus rounds"),
-        (SumSettings, {"compress": "float32", "consensus_tol": 1e-3}, "as the codec needs"),
+        (SumSettings, {"compress": "float32", "consensus_tol": 1e-3}, "depends on the codec"),
         (KmeansSettings, {"method": "grid", "n_init": 2}, "n_init is at least 4 in one shot"),
         (FedMixtureSettings, {"alpha": 0.5}, "alpha is about what workers have not heard"),
         (FedMixtureSettings, {"memory": "zero"}, "memory is about what workers have not heard"),

@@ -271,7 +271,7 @@ def test_a_network_says_how_it_sums(overlapping):
         ("cycle", {"sum": "tree", "agent_dropout": 0.1}, "in a tree one path joins two agents"),
         ("cycle", {"secure_sum": True}, "secure_sum is for sums in which masks are added up"),
         ("star", {"secure_sum": True, "hops": 1}, "hops above 0 shows their features to a root"),
-        ("star", {"secure_sum": True, "compress": "float32"}, "by which nothing can be added"),
+        ("star", {"secure_sum": True, "compress": "float32"}, "and cannot be added"),
     ],
 )
 def test_what_a_sum_cannot_be_had_with_is_refused(topology, options, said):

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from numbers import Integral, Real
 from typing import Any, Protocol, TypeVar
 
@@ -22,18 +23,18 @@ NUMBERED = (
     "postal", "postcode", "proband", "pseudonym", "record", "respondent", "sample", "subject",
     "subjects", "telephone", "uid", "uuid", "zip", "zip5", "zipcode",
 )  # fmt: skip
-"""Of numbers that are called so, more than two different ones are ids or codes."""
+"""Names of columns whose numbers are ids or codes, if there are more than two different ones."""
 
 WHOSE = (
     "client", "customer", "device", "member", "pat", "person", "row", "site", "study", "subj",
     "user", "usubj",
 )  # fmt: skip
-"""With "id" behind them, or before, these are called so too."""
+"""With "id" after or before them, these are such names, too."""
 
 CLASSES = (
     "class", "classes", "cluster", "diagnosis", "klasse", "label", "labels", "species", "target",
 )  # fmt: skip
-"""A few whole numbers that are called so are what a fit is to find by itself."""
+"""Names of columns whose few whole numbers are classes, which a fit is to find by itself."""
 
 MOST_CLASSES = 20
 
@@ -41,7 +42,7 @@ GROUPS = (
     "batch", "center", "centre", "code", "country", "fold", "group", "port", "region", "site",
     "station", "ward",
 )  # fmt: skip
-"""Whole numbers that are called so and repeat may be codes."""
+"""Names of columns whose whole numbers may be codes, if they repeat."""
 
 DATES = ("birthdate", "date", "datetime", "datum", "dob", "timestamp")
 """Numbers with such a word in their name are dates or times."""
@@ -53,7 +54,7 @@ TIMES = (
 """Numbers from `EPOCH` on with such a word in their name are times."""
 
 CLOCKS = ("clock", "elapsed", "ms", "s", "sec", "second", "seconds", "t", "time", "zeit")
-"""So are those that rise in equal steps."""
+"""Numbers with such a word in their name that rise in equal steps are times, too."""
 
 EPOCH = 1e9  # seconds from 1970 to 2001
 
@@ -68,7 +69,7 @@ COUNTED, DIFFERENT = "row numbers", "whole numbers, all different"
 DATED, NEARLY = "dates or times as numbers", "whole numbers, nearly all different"
 CODED = "whole numbers that repeat as codes do"
 NO_MEASUREMENT = (BY_NAME, CLASSED, COUNTED, DIFFERENT, DATED)
-"""Why numbers are hardly a measurement; `NEARLY` and `CODED` ones may be one as well."""
+"""Why numbers are hardly measurements; `NEARLY` and `CODED` ones may be measurements as well."""
 
 MEASURED = (
     "amount", "betrag", "bytes", "cells", "cm", "cost", "count", "counts", "distance", "duration",
@@ -82,7 +83,7 @@ FEW_ROWS, MANY_ROWS = 12, 30
 """In few rows measurements in whole numbers differ by chance; in less than many they may well."""
 
 FAR_APART = 50
-"""Between neighbours of measurements that repeat there is less, unless they are rounded."""
+"""More than lies between neighbours of measurements that repeat, unless they are rounded."""
 
 SIDE_BY_SIDE = 2048
 """Numbers of narrow rows that are reduced as those of one row."""
@@ -136,7 +137,7 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 def as_kept(value: Any, kind: type[T], sentence: str) -> T:
     """Return what a file keeps of ``value``: itself, or ``kept()`` of a fitted estimator.
 
-    InputError if it is neither, which begins with ``sentence``: what can be written.
+    Otherwise InputError, which begins with ``sentence``: what can be written.
     """
     kept = getattr(value, "kept", None)
     result = kept() if callable(kept) and not isinstance(value, type) else value
@@ -236,17 +237,13 @@ def check_data(
     return data
 
 
-def check_dtype(dtype: DTypeLike | None) -> np.dtype[np.floating] | None:
-    """Return the precision, which must be float32 or float64; None stays None."""
-    if dtype is None:
-        return None
-    for known in (np.dtype(np.float32), np.dtype(np.float64)):
-        try:
+def precision_of(dtype: DTypeLike) -> np.dtype[np.floating]:
+    """Return the precision to compute in, or raise InputError if it is neither of the two."""
+    for known in (np.dtype(np.float64), np.dtype(np.float32)):
+        with suppress(TypeError):
             if np.dtype(dtype) == known:
                 return known
-        except TypeError:
-            break
-    raise InputError(f"dtype must be one of float32, float64, got {dtype!r}")
+    raise InputError(f"dtype must be float32 or float64, got {dtype!r}")
 
 
 def check_finite(
@@ -354,9 +351,9 @@ def is_whole(values: NDArray[Any]) -> bool:
 
 
 def no_measurement(name: str, values: Floats, some: bool = False) -> str:
-    """Return why numbers are hardly a measurement, of `NO_MEASUREMENT` or below, or nothing.
+    """Return why numbers are hardly measurements, of `NO_MEASUREMENT` or others, or nothing.
 
-    ``some`` says that there are more rows, of which measurements need not differ as in these.
+    ``some``: there are more rows, in which values may repeat although they differ in these.
     """
     words, by_name = {*_words(name)}, ids_by_name(name)
     known = values if len(values) and np.isfinite(values.sum()) else values[np.isfinite(values)]
@@ -416,10 +413,10 @@ def no_measurement(name: str, values: Floats, some: bool = False) -> str:
 
 
 def missing_marks(X: Matrix) -> dict[int, list[str]]:
-    """Return in which columns -999, or others of `MARKS`, stand apart from all other values.
+    """Return codes such as -999, of `MARKS`, that lie apart from all other values of their column.
 
-    They are further from them than these are from each other, or the only numbers below zero, of
-    which one is there more than once.
+    They are further from them than these are from each other, or the only numbers below zero, one
+    of them more than once.
     """
     marks_of = {}
     for place, ends in enumerate(zip(*extremes(X), strict=True)):

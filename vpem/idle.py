@@ -1,4 +1,4 @@
-"""What goes with what: a table of algorithms by sums, data and engines, and rules of settings.
+"""Combinations: a table of algorithms by sums, data and engines, and rules of settings.
 
 A cell of the table that mathematics forbids has one sentence that says why: the code refuses with
 it, the documentation prints it, and a test tries every cell.
@@ -114,7 +114,7 @@ BY_ROWS: Rule = (
 )
 STARTED: Rule = (
     lambda given: given.get("init_rows") is not None or given.get("init_model") is not None,
-    (f" is how a start is found, but --init-rows or --init-model says where it is{LEAVE}",),
+    (f" is how a start is found, but --init-rows or --init-model gives it{LEAVE}",),
 )
 RESTARTED: Rule = (
     lambda given: (
@@ -125,8 +125,8 @@ RESTARTED: Rule = (
 IN_BATCHES: Rule = (
     lambda given: given.get("batch_size") is not None,
     (
-        " goes by the log-likelihood of all rows, of which no sum over a batch shows whether a "
-        "step was too long; leave it out, or ",
+        " needs the log-likelihood of all rows, since no sum over a batch shows whether a step was "
+        "too long; leave it out, or ",
         Setting("batch_size"),
     ),
 )
@@ -160,22 +160,22 @@ AUTOMATIC: Rule = (
 )
 CODED: Rule = (
     lambda given: given.get("compress") is not None,
-    (f" counts exact rounds, but compressed ones are as many as the codec needs{LEAVE}",),
+    (f" sets the number of exact rounds, but that of compressed ones depends on the codec{LEAVE}",),
 )
 
 
 MASKED_CODES: Sentence = (
-    " hides whole numbers that are added as they are, but a codec leaves each message parts and a "
-    "scale of its own, by which nothing can be added; leave it out, or ",
+    " adds whole numbers under masks, but compressed messages have scales of their own and cannot "
+    "be added; leave it out, or ",
     Setting("compress"),
 )
 MASKED_ABSENT: Sentence = (
-    " shows totals, and those of other workers in every iteration differ by what single ones have; "
+    " shows totals, and totals over changing sets of workers differ by the terms of single ones; "
     "leave it out, or ",
     Setting("participation"),
 )
 MASKED_HOPS: Sentence = (
-    " hides what agents add, but ",
+    " hides the terms of agents, but ",
     Setting("hops"),
     " above 0 shows their features to a root; leave one out",
 )
@@ -190,7 +190,7 @@ MASKS: list[Rule] = [
     (lambda given: str(given.get("hops", 0)) != "0", MASKED_HOPS),
     (lambda given: given.get("sum") == "consensus", MASKED_BY_ROUNDS),
 ]
-"""What sums cannot be masked beside."""
+"""Settings that masked sums exclude."""
 
 
 def _is_undrawn(given: Any) -> bool:
@@ -206,7 +206,7 @@ def _is_undrawn(given: Any) -> bool:
 WITHOUT_HOPS: Rule = (
     lambda given: given.get("hops", 0) in (0, "0"),
     (
-        " is which agents share a hub, but without hops none do; give ",
+        " decides which agents share a hub, but without hops none do; give ",
         Setting("hops", 1),
         " or more, or leave it out",
     ),
@@ -214,7 +214,7 @@ WITHOUT_HOPS: Rule = (
 
 UNDRAWN: Rule = (
     _is_undrawn,
-    (f" seeds random graphs, ties between hubs, codecs and faults, of which there is none{LEAVE}",),
+    (f" seeds random graphs, ties between hubs, codecs and faults, but there are none{LEAVE}",),
 )
 
 # ---- FedEM and SAEM ------------------------------------------------------------------------------
@@ -228,8 +228,8 @@ def _is_exact(given: Any) -> bool:
 
 
 EXACT_SENTENCE: Sentence = (
-    " is about what workers have not heard of each other, but here all send corrections as they "
-    "are, which no memory changes; leave it out, or take ",
+    " corrects for noise of codecs and absent workers, but here all send exact corrections, which "
+    "no memory changes; leave it out, or take ",
     Setting("compress"),
     " or ",
     Setting("participation"),
@@ -241,7 +241,7 @@ EXACT_ZERO: Rule = (
 )
 NEVER: Rule = (
     lambda given: given["tol"] == 0,
-    (" is when to look whether to stop, but ", Setting("tol", 0), f" never stops{LEAVE}"),
+    (" is how often to check for convergence, but ", Setting("tol", 0), f" never stops{LEAVE}"),
 )
 OF_MODELS: Rule = (
     lambda given: given["average"] != "models",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from vpem.checks import Labels, check_dtype
+from vpem.checks import Labels, precision_of
 from vpem.errors import FileError, InputError, Setting, did_you_mean, shorten
 from vpem.files.datasets import Dataset, as_matrix
 from vpem.files.families import FamilyChoice, settle
@@ -63,7 +63,7 @@ def read_data(
     text is codes (see `vpem.files.families.settle`). Where two copies of the values exceed
     ``memory_limit``, HDF5 stays on disk, as a `FileMatrix`, and tables are refused.
     """
-    precision = check_dtype(dtype)
+    precision = None if dtype is None else precision_of(dtype)
     table = given = TableSettings.of(table)
     lacking: list[str] = []
     if kept is not None:  # a model knows its families and features

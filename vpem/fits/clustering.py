@@ -21,6 +21,7 @@ from vpem.checks import (
     check_rows,
     check_weights,
     extremes,
+    precision_of,
     row_blocks,
 )
 from vpem.engines.placement import Placement
@@ -30,7 +31,7 @@ from vpem.files.models import current_versions
 from vpem.files.results import StoredClustering
 from vpem.fits.answer import Answer, spread_of_clusters
 from vpem.fits.local_rows import LocalRows
-from vpem.fits.prepare import precision_of, refuse_masked
+from vpem.fits.prepare import LARGEST_VALUE, refuse_large, refuse_masked
 from vpem.fits.privacy import Guarantee
 from vpem.fits.results import SUMMED, NetworkResult, warn_of_partitions
 from vpem.network.graph import Graph
@@ -56,8 +57,6 @@ if TYPE_CHECKING:
 OBSERVED_VALUES = ("cluster by observed values with ", Setting("missing", "marginalize"))
 """Advice where values are missing."""
 
-LARGEST_VALUE = {8: 1e140, 4: 1e17}
-"""Largest value to be squared and summed, by bytes of the precision."""
 
 SOME_VALUES = 1 << 16
 """Values of rows whose moments are taken at once, while they are in the cache."""
@@ -121,7 +120,7 @@ def prepare(
     most = LARGEST_VALUE[precision.itemsize]
     lowest, highest = found
     if max(-lowest.min(initial=0), highest.max(initial=0)) > most:
-        _refuse_large(data, feature_names, most, precision)
+        refuse_large(data, feature_names, most, precision)
     scaling, deviations = Scaling.none(n_features), None
     if not masked:
         add = alone if here is None else here.holders.allreduce
@@ -238,20 +237,6 @@ def _with_gaps(
         raise blank_row(row)
     check_columns(data, feature_names, elsewhere=np.asarray if here is None else any_has)
     return data, True, found
-
-
-def _refuse_large(
-    data: Any, feature_names: Sequence[str] | None, most: float, precision: np.dtype[np.floating]
-) -> None:
-    """Raise InputError at the largest value of the first run of rows with too large ones."""
-    for start, part in row_blocks(data):
-        row, column = divmod(int(np.nanargmax(np.abs(part))), part.shape[1])
-        if abs(part[row, column]) > most:
-            name = "" if feature_names is None else f" ({feature_names[column]!r})"
-            raise InputError(
-                f"row {start + row}, feature {column}{name} is {float(part[row, column]):g}, too "
-                f"large to be squared and summed in {precision.name}; scale the features first"
-            )
 
 
 SETTLED = 1e-6

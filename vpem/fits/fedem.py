@@ -151,7 +151,7 @@ def options_of(run: FedRun, how: FedMixtureSettings, compress: str | None) -> Re
 def warn_of_noise(
     run: FedRun, how: FedMixtureSettings, codec: Codec | None, of_rounds: str | None
 ) -> None:
-    """Warn where noise spoiled M-steps, stays in what was found, or kept the run from its end.
+    """Warn where noise spoiled M-steps, stays in the result, or kept the run from converging.
 
     The codec is that of corrections; without a server there may be one of the network's rounds.
     """
@@ -169,26 +169,25 @@ def warn_of_noise(
         ways.append("fewer components")
         if not is_tied(how.covariance_type):
             ways.append("one covariance for all (tied)")
-        ended = f", the last too, and what is found rests on the floor ({how.floor:.2g} of the " \
+        ended = f", the last too, and the result rests on the floor ({how.floor:.2g} of the " \
             "data's variance, by the error of a sum)" if at_end else ""  # fmt: skip
         warnings.warn(
             VpemWarning(
                 "weights or covariances had to be projected in "
                 f"{run.projected_share:.0%} of the later half of the iterations{ended}: noise is "
-                "large for what the data tell of a component, or a component collapses; take ",
+                "large compared with the data of a component, or a component collapses; take ",
                 *finer,
                 "".join(f", {way}" for way in ways[:-1]) + f" or {ways[-1]}",
             ),
             stacklevel=3,
         )
     if run.in_noise:
-        batches, steps = how.batch_size is not None, "smaller steps leave less of it"
-        of, without = ("of batches", "variance reduction") if batches else (
-            "of what is sent or who is heard", "memory first"
-        )  # fmt: skip
+        of, without = "of codecs or absent workers", "memory first"
+        if how.batch_size is not None:
+            of, without = "of batches", "variance reduction"
         warnings.warn(
-            f"at rest after {run.n_iter} iterations but for the noise {of}, which stays in the "
-            f"result: {without} takes it away, {steps}",
+            f"at rest after {run.n_iter} iterations, except for the noise {of}, which stays in the "
+            f"result: {without} removes it, smaller steps reduce it",
             VpemWarning,
             stacklevel=3,
         )
@@ -196,27 +195,24 @@ def warn_of_noise(
         warnings.warn(
             not_converged(
                 f"not converged in {run.n_iter} iterations: statistics were projected in most of "
-                "them, so that where they rest is no place that EM would"
+                "them, so that they came to rest where EM would not"
             ),
             stacklevel=3,
         )
     elif how.tol > 0 and not run.converged:
+        # Some noise stays in corrections however long a run is.
+        advice = "allow more iterations"
+        if how.batch_size is not None and not how.variance_reduction:
+            advice = f"the noise of batches keeps them there: take variance reduction, or {advice}"
+        elif how.memory == "none" and (codec is not None or how.participation < 1):
+            advice = f"without memories noise keeps them there: take memory first, or {advice}"
         warnings.warn(
             not_converged(
                 f"not converged within {run.n_iter} iterations: corrections are still above tol="
-                f"{how.tol:g}; {_lasting_noise(how, codec) or 'allow more iterations'}"
+                f"{how.tol:g}; {advice}"
             ),
             stacklevel=3,
         )
-
-
-def _lasting_noise(how: FedMixtureSettings, codec: Codec | None) -> str | None:
-    """Say which noise stays in corrections however long a run is, and what to do about it."""
-    if how.batch_size is not None and not how.variance_reduction:
-        return "the noise of batches keeps them there: take variance reduction, or more iterations"
-    if how.memory == "none" and (codec is not None or how.participation < 1):
-        return "without memories noise keeps them there: take memory first, or more iterations"
-    return None
 
 
 def _prepared(

@@ -5,7 +5,6 @@ Rows are used if they have a positive weight and a value; masked sums do not sho
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -24,6 +23,7 @@ from vpem.checks import (
     check_rows,
     check_weights,
     extremes,
+    precision_of,
     row_blocks,
 )
 from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorten
@@ -396,15 +396,6 @@ def check_distinct(X: Any, how: MixtureSettings, seen: bool) -> None:
     )  # fmt: skip
 
 
-def precision_of(dtype: DTypeLike) -> np.dtype[np.floating]:
-    """Return the precision to compute in, or raise InputError if it is neither of the two."""
-    for known in (np.dtype(np.float64), np.dtype(np.float32)):
-        with contextlib.suppress(TypeError):
-            if np.dtype(dtype) == known:
-                return known
-    raise InputError(f"dtype must be float32 or float64, got {dtype!r}")
-
-
 def units_of(
     X: Any,
     row_weights: NDArray[np.float64] | None,
@@ -469,7 +460,7 @@ def _inspect(
     most = LARGEST_VALUE[precision.itemsize]
     lowest, highest = ends
     if max(-lowest.min(initial=0), highest.max(initial=0)) > most:
-        _refuse_large(X, feature_names, most, precision)
+        refuse_large(X, feature_names, most, precision)
     flat = lowest == highest if here is None else here.constant(ends)
     if kinds is not None:
         flat[np.setdiff1d(np.arange(len(flat)), kinds.columns_of(*LOCATED))] = False
@@ -488,7 +479,7 @@ def _inspect(
         )
 
 
-def _refuse_large(
+def refuse_large(
     X: Any, feature_names: Sequence[str] | None, most: float, precision: np.dtype[np.floating]
 ) -> None:
     """Raise InputError at the first run of rows with values that cannot be squared."""

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Floats, check_data, check_finite
+from vpem.checks import Floats, check_data, check_finite, precision_of
 from vpem.engines.engine import about
 from vpem.errors import InputError, Setting, VpemWarning
 from vpem.files.matrix import FileMatrix
 from vpem.fits.labels import responsibilities_of_agents
 from vpem.fits.local_rows import LocalRows, by_worker, check_rows_held
 from vpem.fits.parts import complete, own_columns_of_hubs
-from vpem.fits.prepare import make_terms, precision_of, prepare
+from vpem.fits.prepare import make_terms, prepare
 from vpem.fits.privacy import (
     REPEATABLE,
     Budget,

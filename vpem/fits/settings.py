@@ -28,7 +28,7 @@ COPIES = ("auto", "observers", "fewest")
 # fmt: off
 OVER_FEATURES: Rule = (
     lambda given: given.get("split") == "features",
-    (" would have to hide every row's terms over features: noise of some 15 times the largest of "
+    (" would have to hide every row's terms over features by noise of some 15 times the largest of "
      "them at 1, which leaves nothing; take ", Setting("release_epsilon"), ", which makes the "
      "model private against outsiders, or ", Setting("split", "rows")),
 )
@@ -52,52 +52,54 @@ class ImputeSettings(Settings, heading="Model"):
     """FedMissEM, or imputation by a mixture: see `vpem.fit_imputation`."""
 
     method: str = setting("auto", "A matrix of low rank (lowrank), a Gaussian mixture (mixture), "
-        "or whichever finds held-out entries best (auto). Of several observers auto is lowrank; "
-        "for a mixture they have whole rows, or whole columns.", choices=("auto", *IMPUTATIONS))
-    n_components: int | str = changed(MixtureSettings, "n_components", 1, help="Components of the "
-        "mixture: 1 is a normal law. Of several (1-4) that of lowest BIC is kept.")
+        "or whichever predicts held-out entries best (auto). With several observers auto is "
+        "lowrank; for a mixture they must have whole rows, or whole columns.",
+        choices=("auto", *IMPUTATIONS))
+    n_components: int | str = changed(MixtureSettings, "n_components", 1, help="Number of "
+        "components of the mixture: 1 is a normal law; of several numbers (1-4) the one of lowest "
+        "BIC is kept.")
     covariance_type: str = changed(MixtureSettings, "covariance_type")
     reg_covar: float | str = changed(MixtureSettings, "reg_covar")
     n_init: int = changed(FitSettings, "n_init", idle=None)
-    draws: int | None = setting(None, "Of a mixture, so many imputations drawn at random, for "
-        "Rubin's rules. A table then has each of them, one below the other, with a column draw.",
+    draws: int | None = setting(None, "With a mixture: number of multiple imputations, for Rubin's "
+        "rules. A table then holds all of them, one below the other, with a column draw.",
         heading="Method", least=2, most=1000)
-    rank: int | str | None = setting(None, "Rank of the matrix of natural parameters. Or auto: "
-        "chosen by held-out entries. Default: auto; 2 beside a --ridge.", flags="-r --rank",
+    rank: int | str | None = setting(None, "Rank of the matrix of natural parameters, or auto: "
+        "chosen by held-out entries. Default: auto; with a --ridge 2.", flags="-r --rank",
         choices=("auto",), least=1)
-    ridge: float | str | None = setting(None, "Penalty of the factors: what each singular value "
-        "loses; above 0 unless the law is gaussian. Or auto: chosen by held-out entries. Default: "
-        "auto; 1 beside a --rank.", choices=("auto",), least=0.0, most=1e100)
+    ridge: float | str | None = setting(None, "Penalty of the factors, by which singular values "
+        "shrink; above 0 unless the law is gaussian. Or auto: chosen by held-out entries. Default: "
+        "auto; with a --rank 1.", choices=("auto",), least=0.0, most=1e100)
     law: str = setting("gaussian", "Law of an entry: gaussian (a mean), poisson (counts, by log "
         "intensity), or bernoulli (0 or 1, by log odds).", choices=LAWS)
-    variance: float = setting(1.0, "Variance of the gaussian law; divides what the ridge is held "
-        "to.", least=1e-100, most=1e100)
+    variance: float = setting(1.0, "Variance of the gaussian law, by which squared errors are "
+        "divided before the ridge penalizes.", least=1e-100, most=1e100)
     scale: str = changed(MixtureSettings, "scale", "auto", choices=("auto", *SCALES), help="none, "
-        "or standard: columns are standardized first, undone in outputs; auto is standard under "
-        "the gaussian law, none else.")
+        "or standard: columns are standardized for the fit; outputs keep the data's units. auto: "
+        "standard under the gaussian law, else none.")
     copies: str = setting("auto", "Copies of the matrix that observers saw parts of: one each "
-        "(observers), as many as saw any one entry (fewest: converges sooner), or one for parts by "
-        "--workers and else one each (auto).", heading="Method", choices=COPIES)
+        "(observers), the largest number that saw one entry (fewest: converges sooner), or one for "
+        "parts made by --workers, else one each (auto).", heading="Method", choices=COPIES)
     compress: str | None = changed(SumSettings, "compress", help="Codec of what observers send: "
         "qsgd:8bits, natural:12bits, blockp:64, topk:0.1, randk:0.1, float32, float16.")
     participation: float = changed(FedSettings, "participation", flags="-p --participation",
         help="Probability that an observer takes part.")
     step_size: Any = changed(FedSettings, "step_size", "auto", help="Steps of the statistic: "
-        "constant:0.5, decreasing:0.8,0.6 (0.8 k^-0.6), or auto: 1 where nothing is drawn at "
-        "random, else what the noise allows.")
-    batch_size: int | None = changed(FedSettings, "batch_size", help="Entries that an observer "
-        "draws of its own in an iteration. Default: all; with --variance-reduction the square root "
+        "constant:0.5, decreasing:0.8,0.6 (0.8 k^-0.6), or auto: 1 where nothing is random, else "
+        "what the noise allows.")
+    batch_size: int | None = changed(FedSettings, "batch_size", help="Entries of its own that an "
+        "observer draws in an iteration. Default: all; with --variance-reduction the square root "
         "of half of them.")
-    variance_reduction: bool = changed(FedSettings, "variance_reduction", help="VR-FedEM, with "
-        "small batches.")
+    variance_reduction: bool = changed(FedSettings, "variance_reduction", help="Reduce the "
+        "variance of batches (VR-FedEM), which are then small.")
     memory: str = changed(FedSettings, "memory")
     alpha: float | None = changed(FedSettings, "alpha")
     tol: float | None = changed(FedSettings, "tol", None, most=1.0, help="Stop when the "
-        "statistic's correction is less than this part of its norm, or, of a mixture, the "
-        "log-likelihood per sample changes by less; 0: never. Default: 1e-5; of a mixture 1e-7.")
-    max_iter: int | None = changed(FitSettings, "max_iter", None, help="Most iterations. Default: "
-        "1000 where steps are whole (constant:1), as many more as they are shorter.", least=1)
-    seed: int = changed(MixtureSettings, "seed", help="Seeds the split, the holdout, "
+        "statistic's correction is less than this part of its norm, with a mixture when the "
+        "log-likelihood per sample changes by less; 0: never. Default: 1e-5; with a mixture 1e-7.")
+    max_iter: int | None = changed(FitSettings, "max_iter", None, help="Maximum number of "
+        "iterations. Default: 1000 with constant:1, and more with shorter steps.", least=1)
+    seed: int = changed(MixtureSettings, "seed", help="Seed of the split, the holdout, "
         "participation, batches, noise, starts, draws, and random graphs.")
     n_threads: int | None = changed(SumSettings, "n_threads", help="Threads of the codec. Default: "
         "all processors.")
@@ -119,7 +121,7 @@ class ImputeSettings(Settings, heading="Model"):
         return self.method != "mixture" and (pair == {None} or "auto" in pair)
 
     def in_units(self) -> ImputeSettings:
-        """Return the same with all that needs no look at the data."""
+        """Return settings with the defaults that do not depend on the data."""
         found = self
         if self.method != "mixture" and not self.is_open:
             found = found.changed(
@@ -136,12 +138,12 @@ class ImputeSettings(Settings, heading="Model"):
 class PlanSettings(SumSettings, heading="Network"):
     """A fit whose messages are foretold: see `vpem.fits.plan.plan`."""
 
-    n_samples: int | None = setting(None, "Rows of the fit to plan. Default: the dataset's, or "
-        "else 1000.", flags="--samples", heading="Data", least=1, most=10**15)
-    n_components: int = setting(2, "Components of the fit to plan.", flags="-k --components",
-        heading="Model", least=1, most=10**9)
-    n_factors: int = changed(FitSettings, "n_factors", help="Factors that hubs share in the fit "
-        "to plan.")
+    n_samples: int | None = setting(None, "Number of rows of the fit to plan. Default: the "
+        "dataset's, else 1000.", flags="--samples", heading="Data", least=1, most=10**15)
+    n_components: int = setting(2, "Number of components of the fit to plan.",
+        flags="-k --components", heading="Model", least=1, most=10**9)
+    n_factors: int = changed(FitSettings, "n_factors", help="Number of factors that hubs share in "
+        "the fit to plan.")
     dtype: str = setting("float64", "Precision of the fit to plan: float64 or float32.",
         heading="Running", choices=DTYPES, idle=(lambda given: given.get("split") == "rows",
         (" is the precision of terms over features; workers add statistics in float64; leave it "
@@ -149,25 +151,26 @@ class PlanSettings(SumSettings, heading="Network"):
     batch_size: int | None = setting(None, "Rows of a batch, as for 'vpem fit'. Default: all rows "
         "in every iteration.", heading="Method", least=1)
     link: str | None = setting(None, "Bandwidth and one-way latency of every agent's link, such as "
-        "100Mbit,30ms or 10Gbit,0.1ms: foretell how long an iteration takes.", heading="Network")
+        "100Mbit,30ms or 10Gbit,0.1ms, to predict the time of an iteration.", heading="Network")
 
 
 class PrivacySettings(Settings, heading="Privacy"):
     """How much a result may reveal of one row: see `vpem.fits.privacy`."""
 
-    epsilon: float | None = setting(None, "Over rows: noise bounds what anybody learns of one row "
-        "from all that is published: differential privacy with this epsilon. Needs --delta and "
-        "--bounds.", least=0.0, above=True, idle=OVER_FEATURES)
-    release_epsilon: float | None = setting(None, "Over features: noise in every M-step bounds "
-        "what outsiders who see the model alone learn of one row, but not what parties see. Needs "
-        "--delta and --bounds.", least=0.0, above=True, idle=idle.BY_FEATURES)
-    delta: float | None = setting(None, "Probability with which that may fail: far below one over "
-        "the number of rows.", least=0.0, most=1.0, above=True, idle=NOT_PRIVATE)
-    bounds: Any = setting(None, "Least and largest value of all features, known without looking at "
-        "the data: -3,3, or of each feature: '0,120;-3,3'. Values beyond are clipped.",
+    epsilon: float | None = setting(None, "Over rows: differential privacy with this epsilon. "
+        "Noise bounds what can be learnt of one row from everything that is published. Needs "
+        "--delta and --bounds.", least=0.0, above=True, idle=OVER_FEATURES)
+    release_epsilon: float | None = setting(None, "Over features: differential privacy of the "
+        "model with this epsilon. Noise in every M-step bounds what outsiders who see the model "
+        "alone can learn of one row, but not what parties see. Needs --delta and --bounds.",
+        least=0.0, above=True, idle=idle.BY_FEATURES)
+    delta: float | None = setting(None, "Probability with which the guarantee may fail: far below "
+        "one over the number of rows.", least=0.0, most=1.0, above=True, idle=NOT_PRIVATE)
+    bounds: Any = setting(None, "Least and largest value of all features (-3,3) or of each "
+        "('0,120;-3,3'), known without looking at the data. Values beyond are clipped.",
         idle=NOT_PRIVATE)
-    colluding: int | None = setting(None, "With --epsilon and --secure-sum: workers who may put "
-        "together what they know of the noise; the others' must do without theirs. Default: 1.",
+    colluding: int | None = setting(None, "With --epsilon and --secure-sum: number of workers that "
+        "may collude, without whose noise that of the others must do. Default: 1.",
         least=0, idle=NOT_OF_WORKERS)
     repeatable_noise: int | None = setting(None, "For tests: a seed of the noise, which then gives "
         "no privacy.", least=0, idle=NOT_PRIVATE, hidden=True)
@@ -206,7 +209,7 @@ def parse_numbers(what: str, text: str, *, least: int = 0) -> list[int]:
         last = first if match[2] is None else int(match[2])
         step = 1 if match[3] is None else int(match[3])
         if last < first:
-            raise InputError(f"{what} has the range {word.strip()}, which goes down; turn it round")
+            raise InputError(f"{what} has the range {word.strip()}, which goes down; reverse it")
         if step < 1:
             raise InputError(f"{what} has the range {word.strip()} with steps of 0; take 1 or more")
         if first < least:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Floats, check_int
+from vpem.checks import Floats, check_int, precision_of
 from vpem.errors import InputError, Setting
 from vpem.files.checkpoints import describe_run
 from vpem.files.matrix import FileMatrix, check_kept_beside
@@ -30,7 +30,6 @@ from vpem.fits.prepare import (
     check_distinct,
     make_terms,
     mode_prior,
-    precision_of,
     prepare,
     refuse_with_kinds,
     restart_numbers,
