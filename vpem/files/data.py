@@ -40,6 +40,68 @@ ANY = ",;\t| "
 
 STDIN = "-"
 
+NOT_OF_LABELS = ("features", "drop", "family", "id_column", "label_column", "worker_column")
+"""Settings of tables that are about the columns of the data."""
+
+
+def read_dataset(
+    path: str | os.PathLike[str],
+    dataset: str | None = None,
+    dtype: DTypeLike | None = None,
+    *,
+    table: TableSettings | None = None,
+    memory_limit: int | None = None,
+    sample_weight: str | int | None = None,
+    **changes: Any,
+) -> Dataset:
+    """Read a dataset from a table or an HDF5 file; docs/reference/file-formats.md has all formats.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    dataset : str, optional
+        Path inside an HDF5 file of a two-dimensional numeric dataset. Then only its values are
+        read; by default ``X`` is, with everything stored beside it.
+    dtype : {"float32", "float64"}, optional
+        Precision in memory; by default that of the file, float64 for integers.
+    table : TableSettings, optional
+        How a table is read.
+    memory_limit : int, optional
+        In bytes: where two copies of the values would be larger, those of HDF5 stay on disk, as a
+        `FileMatrix`, and tables are refused. By default all are read.
+    sample_weight : str or int, optional
+        Weights of the rows: a column of a table, or a path inside an HDF5 file; by default
+        ``sample_weight`` of an HDF5 file, if it is there.
+    **changes
+        Settings of `TableSettings`: ``features``, ``drop``, ``id_column``, ``label_column``,
+        ``worker_column``, ``family``, ``na``, ``decimal``, ``thousands``, ``encoding``,
+        ``delimiter``, ``no_header``.
+
+    Returns
+    -------
+    Dataset
+        The data; not checked for values that are not finite. ``left_out`` has the columns of a
+        plain table that are no features, with the reason.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read, or is not what it must be.
+    InputError
+        If its parts do not fit each other, or a column that is named is not there.
+    """
+    table = TableSettings.of(table, **changes)
+    data = read_data(
+        path,
+        table,
+        dataset=dataset,
+        dtype=dtype,
+        memory_limit=memory_limit,
+        sample_weight=sample_weight,
+    )
+    return settle(data, FamilyChoice.of(table.family), data.partition)
+
 
 def read_data(
     path: str | os.PathLike[str],
@@ -152,65 +214,6 @@ def open_frame(path: str | os.PathLike[str], table: TableSettings) -> LazyFrame 
     return _frame(Path(path), source, kind, table)
 
 
-def read_dataset(
-    path: str | os.PathLike[str],
-    dataset: str | None = None,
-    dtype: DTypeLike | None = None,
-    *,
-    table: TableSettings | None = None,
-    memory_limit: int | None = None,
-    sample_weight: str | int | None = None,
-    **changes: Any,
-) -> Dataset:
-    """Read a dataset from a table or an HDF5 file; docs/reference/file-formats.md has all formats.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-    dataset : str, optional
-        Path inside an HDF5 file of a two-dimensional numeric dataset. Then only its values are
-        read; by default ``X`` is, with everything stored beside it.
-    dtype : {"float32", "float64"}, optional
-        Precision in memory; by default that of the file, float64 for integers.
-    table : TableSettings, optional
-        How a table is read.
-    memory_limit : int, optional
-        In bytes: where two copies of the values would be larger, those of HDF5 stay on disk, as a
-        `FileMatrix`, and tables are refused. By default all are read.
-    sample_weight : str or int, optional
-        Weights of the rows: a column of a table, or a path inside an HDF5 file; by default
-        ``sample_weight`` of an HDF5 file, if it is there.
-    **changes
-        Settings of `TableSettings`: ``features``, ``drop``, ``id_column``, ``label_column``,
-        ``worker_column``, ``family``, ``na``, ``decimal``, ``thousands``, ``encoding``,
-        ``delimiter``, ``no_header``.
-
-    Returns
-    -------
-    Dataset
-        The data; not checked for values that are not finite. ``left_out`` has the columns of a
-        plain table that are no features, with the reason.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read, or is not what it must be.
-    InputError
-        If its parts do not fit each other, or a column that is named is not there.
-    """
-    table = TableSettings.of(table, **changes)
-    data = read_data(
-        path,
-        table,
-        dataset=dataset,
-        dtype=dtype,
-        memory_limit=memory_limit,
-        sample_weight=sample_weight,
-    )
-    return settle(data, FamilyChoice.of(table.family), data.partition)
-
-
 def filled_columns(
     path: str | os.PathLike[str], table: TableSettings, imputed: Imputed
 ) -> dict[str, Any] | None:
@@ -312,10 +315,6 @@ def _lines_of(path: Path, encoding: str | None, n_rows: int) -> list[str]:
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: {error}; see ", Setting("encoding")) from None
     return [line.strip().strip('"') for line in lines[len(lines) == n_rows + 1 :]]
-
-
-NOT_OF_LABELS = ("features", "drop", "family", "id_column", "label_column", "worker_column")
-"""Settings of tables that are about the columns of the data."""
 
 
 def _lines(

@@ -48,143 +48,8 @@ if TYPE_CHECKING:
 ABOUT = ("source", "licence", "sha256")
 """Attributes: where to find the data and how to cite them, on what terms, of which file."""
 
-
-def read_about(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Return those of the attributes `ABOUT` that a file has."""
-    with open_read(path) as file:
-        found = {name: read_attribute(file, name) for name in ABOUT}
-    return {name: text for name, text in found.items() if text is not None}
-
-
 STORED = "sample_weight"
 """What datasets call the weights of their rows."""
-
-
-def as_column(what: str, values: ArrayLike, n_samples: int, source: str) -> Labels:
-    """Return ids or labels as an array of strings, integers or floats, one a row."""
-    column = np.asarray(values)
-    if column.dtype.kind == "O" and all(isinstance(value, str) for value in column.flat):
-        column = column.astype(str)
-    if column.dtype.kind == "b":
-        column = column.astype(np.int64)
-    if column.dtype.kind not in "Uiuf":
-        raise InputError(f"{source}: {what} must be strings or numbers, got {column.dtype}")
-    _check_length(what, column, n_samples, source)
-    return column
-
-
-def as_weights(values: ArrayLike, n_samples: int, source: str) -> NDArray[np.float64]:
-    """Return weights of rows (n_samples,) as doubles; InputError unless finite and not negative."""
-    column = np.asarray(values)
-    if column.dtype.kind not in "iuf":
-        raise InputError(f"{source}: sample weights must be numbers, got {column.dtype}")
-    _check_length("sample weights", column, n_samples, source)
-    weights = column.astype(np.float64)
-    wrong = ~(np.isfinite(weights) & (weights >= 0))
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise InputError(
-            f"{source}: the sample weight of row {row} is {weights[row]:g}, but weights are finite "
-            "and not negative"
-        )
-    return weights
-
-
-def read_weights(
-    file: h5py.File, name: str | None, n_samples: int, stored: bool = True, needed: bool = True
-) -> NDArray[np.float64] | None:
-    """Return the weights (n_samples,) ``name`` of a file; None: by default none, if not ``needed``.
-
-    Without a name, `STORED` is taken if ``stored``.
-    """
-    if name is None:
-        if not stored or find(file, STORED) is None:
-            return None
-        name = STORED
-    if not needed and find(file, name) is None:
-        return None
-    values = read_array(file, name, shape=(n_samples,), kinds="iuf")
-    return as_weights(values, n_samples, f"{file.filename}: {name}")
-
-
-def _check_length(what: str, column: Labels, n_samples: int, source: str) -> None:
-    if column.shape != (n_samples,):
-        raise InputError(
-            f"{source}: X has {n_samples} rows, but {what} have shape "
-            f"{' x '.join(map(str, column.shape)) or 'of a single value'}"
-        )
-
-
-def as_matrix(values: ArrayLike, source: str, dtype: DTypeLike | None = None) -> Floats:
-    """Return ``values`` as a C-contiguous matrix of float32 or float64."""
-    matrix = np.asarray(values)
-    shape = " x ".join(map(str, matrix.shape))
-    if matrix.dtype.kind not in "iuf":
-        raise InputError(f"{source}: X must hold real numbers, got {matrix.dtype}")
-    if matrix.ndim != 2:
-        raise InputError(
-            f"{source}: X must have two dimensions (examples by features), got {matrix.ndim} "
-            f"(shape {shape or 'of a single value'})"
-        )
-    if matrix.size == 0:
-        raise InputError(f"{source}: X has no values (shape {shape})")
-    if dtype is None:
-        small = matrix.dtype.kind == "f" and matrix.dtype.itemsize <= 4
-        dtype = np.float32 if small else np.float64
-    with np.errstate(over="ignore"):
-        converted = np.ascontiguousarray(matrix, dtype=dtype)
-    if converted.dtype.itemsize < matrix.dtype.itemsize and (
-        np.isinf(converted).sum() > np.isinf(matrix).sum()
-    ):
-        raise InputError(f"{source}: X holds values too large for {converted.dtype}; use float64")
-    return converted
-
-
-def read_matrix(
-    file: h5py.File, name: str, source: str, dtype: DTypeLike | None, memory_limit: int | None
-) -> Floats | FileMatrix:
-    """Read the two-dimensional dataset ``name``, or say which ones there are."""
-    item = find(file, name)
-    if item is None:
-        present = {
-            path: " x ".join(map(str, one.shape))
-            for path, one in list_datasets(file).items()
-            if one.dtype.kind in "iuf" and one.ndim == 2 and one.size
-        }
-        hint = did_you_mean(name, present)
-        listed = shorten(f"{path} ({shape})" for path, shape in present.items())
-        lacking = f"{file.filename} has no {name}; "
-        if not present:
-            raise FileError(
-                f"{lacking}nor another 2-D dataset; write its columns side by side into one"
-            )
-        raise FileError(
-            f"{lacking}pass one of its 2-D numeric datasets with ",
-            Setting("dataset"),
-            f"{hint}: {listed}",
-        )
-    if memory_limit is not None and isinstance(item, h5py.Dataset):
-        matrix = FileMatrix(file.filename, name, 0)
-        stored = matrix.beyond(memory_limit)
-        if stored is not None:
-            return stored
-        matrix.close()
-    return as_matrix(read_array(file, name, ndim=2), source, dtype)
-
-
-def names_in(file: h5py.File, group: str) -> tuple[str, ...]:
-    """Return the names that AnnData keeps for its rows (obs) or columns (var)."""
-    frame = find(file, group)
-    if not isinstance(frame, h5py.Group):
-        raise FileError(
-            f"{file.filename}: {group} is not in the layout of current AnnData; save the file "
-            "again with a newer anndata, or pass ",
-            Setting("dataset", "X"),
-        )
-    name = read_attribute(frame, "_index") or "_index"
-    values = f"{name}/values" if isinstance(find(frame, name), h5py.Group) else name
-    return read_strings(frame, values)
-
 
 ENCODING = "vpem-dataset"
 VERSION = "0.1.0"
@@ -361,30 +226,33 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
         return int(self.X.shape[1])
 
 
-def default_names(n_features: int) -> tuple[str, ...]:
-    """Return "feature 0", "feature 1", ... for columns that have no names."""
-    return tuple(f"feature {column}" for column in range(n_features))
+@dataclass
+class Share(Dataset):
+    """What one process has of the data of parties that several processes hold.
 
+    ``X`` has the columns, or the rows, of its own parties alone, party by party, and weights are of
+    the rows of ``X``; all else is what the parties have together.
+    """
 
-def names_apart(names: Sequence[str], source: str) -> tuple[str, ...]:
-    """Return names that differ: further ones numbered as by pandas (``x.1``), with a note."""
-    if len(set(names)) == len(names):
-        return tuple(names)
-    apart: list[str] = []
-    for name in names:
-        numbered = (f"{name}.{n}" for n in range(1, len(names) + 1))
-        apart.append(name if name not in apart else next(
-            one for one in numbered if one not in apart and one not in names
-        ))  # fmt: skip
-    made = [new for old, new in zip(names, apart, strict=True) if new != old]
-    warnings.warn(
-        VpemWarning(
-            f"{source}: some columns have the same name; further ones are called "
-            f"{shorten(map(repr, made))}"
-        ),
-        stacklevel=4,
-    )
-    return tuple(apart)
+    def __post_init__(self) -> None:
+        """Take everything as it is."""
+
+    @property
+    def own_features(self) -> Sequence[int]:
+        """Features of this process's parties, which the columns of ``X`` are."""
+        if self.partition is None:
+            return range(len(self.feature_names))
+        return [int(j) for party in self.homes for j in self.partition.features[party]]
+
+    @property
+    def n_features(self) -> int:
+        """Number of features of all parties."""
+        return len(self.feature_names)
+
+    @property
+    def n_samples(self) -> int:
+        """Number of rows of all parties."""
+        return len(self.X) if self.workers is None else self.workers.n_samples
 
 
 def _as_edges(values: ArrayLike, n_agents: int | None, source: str) -> NDArray[np.intp]:
@@ -484,6 +352,19 @@ def write_dataset(
             write_attribute(file, name, text)
 
 
+def _group(file: h5py.File, name: str) -> h5py.Group:
+    group = file.create_group(name)
+    describe_element(group, "dict", "0.1.0")
+    return group
+
+
+def read_about(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return those of the attributes `ABOUT` that a file has."""
+    with open_read(path) as file:
+        found = {name: read_attribute(file, name) for name in ABOUT}
+    return {name: text for name, text in found.items() if text is not None}
+
+
 def read_truth(path: str | os.PathLike[str]) -> dict[str, NDArray[np.floating]] | None:
     """Return the parameters that simulated data were drawn from, or None."""
     with open_read(path) as file:
@@ -494,36 +375,153 @@ def read_truth(path: str | os.PathLike[str]) -> dict[str, NDArray[np.floating]] 
         return {name: read_array(file, f"truth/{name}") for name in stored}
 
 
-def _group(file: h5py.File, name: str) -> h5py.Group:
-    group = file.create_group(name)
-    describe_element(group, "dict", "0.1.0")
-    return group
+def read_weights(
+    file: h5py.File, name: str | None, n_samples: int, stored: bool = True, needed: bool = True
+) -> NDArray[np.float64] | None:
+    """Return the weights (n_samples,) ``name`` of a file; None: by default none, if not ``needed``.
 
-
-@dataclass
-class Share(Dataset):
-    """What one process has of the data of parties that several processes hold.
-
-    ``X`` has the columns, or the rows, of its own parties alone, party by party, and weights are of
-    the rows of ``X``; all else is what the parties have together.
+    Without a name, `STORED` is taken if ``stored``.
     """
+    if name is None:
+        if not stored or find(file, STORED) is None:
+            return None
+        name = STORED
+    if not needed and find(file, name) is None:
+        return None
+    values = read_array(file, name, shape=(n_samples,), kinds="iuf")
+    return as_weights(values, n_samples, f"{file.filename}: {name}")
 
-    def __post_init__(self) -> None:
-        """Take everything as it is."""
 
-    @property
-    def own_features(self) -> Sequence[int]:
-        """Features of this process's parties, which the columns of ``X`` are."""
-        if self.partition is None:
-            return range(len(self.feature_names))
-        return [int(j) for party in self.homes for j in self.partition.features[party]]
+def read_matrix(
+    file: h5py.File, name: str, source: str, dtype: DTypeLike | None, memory_limit: int | None
+) -> Floats | FileMatrix:
+    """Read the two-dimensional dataset ``name``, or say which ones there are."""
+    item = find(file, name)
+    if item is None:
+        present = {
+            path: " x ".join(map(str, one.shape))
+            for path, one in list_datasets(file).items()
+            if one.dtype.kind in "iuf" and one.ndim == 2 and one.size
+        }
+        hint = did_you_mean(name, present)
+        listed = shorten(f"{path} ({shape})" for path, shape in present.items())
+        lacking = f"{file.filename} has no {name}; "
+        if not present:
+            raise FileError(
+                f"{lacking}nor another 2-D dataset; write its columns side by side into one"
+            )
+        raise FileError(
+            f"{lacking}pass one of its 2-D numeric datasets with ",
+            Setting("dataset"),
+            f"{hint}: {listed}",
+        )
+    if memory_limit is not None and isinstance(item, h5py.Dataset):
+        matrix = FileMatrix(file.filename, name, 0)
+        stored = matrix.beyond(memory_limit)
+        if stored is not None:
+            return stored
+        matrix.close()
+    return as_matrix(read_array(file, name, ndim=2), source, dtype)
 
-    @property
-    def n_features(self) -> int:
-        """Number of features of all parties."""
-        return len(self.feature_names)
 
-    @property
-    def n_samples(self) -> int:
-        """Number of rows of all parties."""
-        return len(self.X) if self.workers is None else self.workers.n_samples
+def names_in(file: h5py.File, group: str) -> tuple[str, ...]:
+    """Return the names that AnnData keeps for its rows (obs) or columns (var)."""
+    frame = find(file, group)
+    if not isinstance(frame, h5py.Group):
+        raise FileError(
+            f"{file.filename}: {group} is not in the layout of current AnnData; save the file "
+            "again with a newer anndata, or pass ",
+            Setting("dataset", "X"),
+        )
+    name = read_attribute(frame, "_index") or "_index"
+    values = f"{name}/values" if isinstance(find(frame, name), h5py.Group) else name
+    return read_strings(frame, values)
+
+
+def as_matrix(values: ArrayLike, source: str, dtype: DTypeLike | None = None) -> Floats:
+    """Return ``values`` as a C-contiguous matrix of float32 or float64."""
+    matrix = np.asarray(values)
+    shape = " x ".join(map(str, matrix.shape))
+    if matrix.dtype.kind not in "iuf":
+        raise InputError(f"{source}: X must hold real numbers, got {matrix.dtype}")
+    if matrix.ndim != 2:
+        raise InputError(
+            f"{source}: X must have two dimensions (examples by features), got {matrix.ndim} "
+            f"(shape {shape or 'of a single value'})"
+        )
+    if matrix.size == 0:
+        raise InputError(f"{source}: X has no values (shape {shape})")
+    if dtype is None:
+        small = matrix.dtype.kind == "f" and matrix.dtype.itemsize <= 4
+        dtype = np.float32 if small else np.float64
+    with np.errstate(over="ignore"):
+        converted = np.ascontiguousarray(matrix, dtype=dtype)
+    if converted.dtype.itemsize < matrix.dtype.itemsize and (
+        np.isinf(converted).sum() > np.isinf(matrix).sum()
+    ):
+        raise InputError(f"{source}: X holds values too large for {converted.dtype}; use float64")
+    return converted
+
+
+def as_column(what: str, values: ArrayLike, n_samples: int, source: str) -> Labels:
+    """Return ids or labels as an array of strings, integers or floats, one a row."""
+    column = np.asarray(values)
+    if column.dtype.kind == "O" and all(isinstance(value, str) for value in column.flat):
+        column = column.astype(str)
+    if column.dtype.kind == "b":
+        column = column.astype(np.int64)
+    if column.dtype.kind not in "Uiuf":
+        raise InputError(f"{source}: {what} must be strings or numbers, got {column.dtype}")
+    _check_length(what, column, n_samples, source)
+    return column
+
+
+def as_weights(values: ArrayLike, n_samples: int, source: str) -> NDArray[np.float64]:
+    """Return weights of rows (n_samples,) as doubles; InputError unless finite and not negative."""
+    column = np.asarray(values)
+    if column.dtype.kind not in "iuf":
+        raise InputError(f"{source}: sample weights must be numbers, got {column.dtype}")
+    _check_length("sample weights", column, n_samples, source)
+    weights = column.astype(np.float64)
+    wrong = ~(np.isfinite(weights) & (weights >= 0))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InputError(
+            f"{source}: the sample weight of row {row} is {weights[row]:g}, but weights are finite "
+            "and not negative"
+        )
+    return weights
+
+
+def _check_length(what: str, column: Labels, n_samples: int, source: str) -> None:
+    if column.shape != (n_samples,):
+        raise InputError(
+            f"{source}: X has {n_samples} rows, but {what} have shape "
+            f"{' x '.join(map(str, column.shape)) or 'of a single value'}"
+        )
+
+
+def default_names(n_features: int) -> tuple[str, ...]:
+    """Return "feature 0", "feature 1", ... for columns that have no names."""
+    return tuple(f"feature {column}" for column in range(n_features))
+
+
+def names_apart(names: Sequence[str], source: str) -> tuple[str, ...]:
+    """Return names that differ: further ones numbered as by pandas (``x.1``), with a note."""
+    if len(set(names)) == len(names):
+        return tuple(names)
+    apart: list[str] = []
+    for name in names:
+        numbered = (f"{name}.{n}" for n in range(1, len(names) + 1))
+        apart.append(name if name not in apart else next(
+            one for one in numbered if one not in apart and one not in names
+        ))  # fmt: skip
+    made = [new for old, new in zip(names, apart, strict=True) if new != old]
+    warnings.warn(
+        VpemWarning(
+            f"{source}: some columns have the same name; further ones are called "
+            f"{shorten(map(repr, made))}"
+        ),
+        stacklevel=4,
+    )
+    return tuple(apart)

@@ -69,210 +69,6 @@ SAY_AFTER = (10.0, 60.0)
 """Seconds without a member that is waited for after which that is said: at first, and again."""
 
 
-class Switchboard:
-    """Links of a member to all others, by number; what they call (`Here`) runs in their thread."""
-
-    def __init__(self, here: Here) -> None:
-        self._here = here
-        self._roster, identity, rank = here.roster, here.identity, here.rank
-        roster = here.roster
-        self._client = client_context(identity, believed(roster))
-        self._server = server_context(identity, believed(roster))
-        self._loop = asyncio.new_event_loop()
-        # Nothing is said about what strangers and cut connections do to transports.
-        self._loop.set_exception_handler(lambda loop, context: None)
-        # The server of a star passes on between parties, where there is no other for that.
-        first = roster.members[0]
-        self._passer = roster.relay or (first if first.address is not None else None)
-        self._relay = Relay() if self._passer is first and rank == 0 else None
-        self._lobby = Lobby(roster, identity, self._relay)
-        self._thread: threading.Thread | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self.links = {
-            other: Link(here, other, self._opener(other))
-            for other in range(len(roster.members))
-            if other != rank
-        }
-
-    # ---- from the thread of the program ----------------------------------------------------------
-
-    def start(self, listener: socket.socket | None) -> None:
-        """Begin to live, and to accept connections."""
-        self._thread = threading.Thread(
-            target=self._run, args=(listener,), name="vpem links", daemon=True
-        )
-        self._thread.start()
-
-    def call(self, work: Callable[..., object], *values: Any) -> None:
-        """Run something in the links' thread."""
-        self._loop.call_soon_threadsafe(work, *values)
-
-    def part(self, farewell: Refusal) -> None:
-        """Turn away all that come from now on."""
-        self._here.farewell = farewell
-
-    def close(self) -> None:
-        """End all links, when all that was sent has been received, or after a few seconds."""
-        if self._thread is not None:
-            self._wait_for(self._finish())
-            self.call(self._loop.stop)
-            self._thread.join()
-            self._thread = None
-        self._loop.close()
-
-    def _wait_for(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something in the loop, and see signals meanwhile."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        while True:
-            try:
-                return future.result(LOOK_EVERY)
-            except TimeoutError:
-                if future.done():
-                    raise
-
-    # ---- in the links' thread --------------------------------------------------------------------
-
-    def _run(self, listener: socket.socket | None) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._door = door = Door(
-            self._server, self._welcome, self._here.say, self._here.times.opening
-        )
-        if listener is not None:
-            self._start(door.serve(listener))
-        members = self._roster.members
-        hidden = any(member.address is None for member in members[self._here.rank + 1 :])
-        if self._passer is not None and members[self._here.rank].address is None and hidden:
-            # Some members can only call this one by a relay.
-
-            def admit(stream: socket.socket) -> None:
-                door.admit(stream, "the relay")
-
-            self._start(calls(self._passer, self._here.identity, self._roster, admit))
-        self._start(self._tick())
-        self._loop.run_forever()
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-
-    async def _tick(self) -> None:
-        before = self._loop.time()
-        while True:
-            await asyncio.sleep(TICK)
-            now = self._loop.time()
-            for link in self.links.values():
-                link.tick(min(now - before, 2 * TICK))  # not while this process was stopped
-            before = now
-
-    def _opener(self, other: int) -> Callable[[], Coroutine[Any, Any, Line]] | None:
-        """Return what opens a connection to a member, or None if that is its part."""
-        rank, members = self._here.rank, self._roster.members
-        own, member = members[rank], members[other]
-        passer = None if member.address is not None else self._passer
-        if passer is None and member.address is None:
-            return None
-        if (own.address is None) == (member.address is None) and rank < other:
-            return None
-        if own.address is not None and member.address is None:
-            return None
-
-        async def open() -> Line:
-            stream = None
-            if passer is not None:
-                stream = await through(passer, member, self._here.identity, self._roster)
-            seconds = self._here.times.opening
-            return await dial(own.name, member, self._client, stream, seconds, members=members)
-
-        return open
-
-    async def _welcome(self, connection: Answered, path: str) -> None:
-        if path != PATH:
-            await self._lobby.welcome(connection, path)
-            return
-        shown = certificate_of(connection)
-        for member in self._roster.left_out:
-            if member.certificate == shown:
-                sentence = (
-                    f"{self._roster.name} has gone on without {member.name}, which was not heard of"
-                )
-                await refuse(connection, Refusal(sentence, left_out=True))
-                connection.cut()
-        for link in self.links.values():
-            if link.member.certificate != shown:
-                continue
-            if await link.answers():
-                sentence = (
-                    f"another process takes part as {link.member.name} already; end one of them, "
-                    "and keep that key from everybody else"
-                )
-                self._here.say(f"a connection was rejected: {sentence}")
-                await refuse(connection, Refusal(sentence, taken=True))
-                connection.cut()
-            else:
-                await self._talk(link, connection)
-
-    async def _talk(self, link: Link, connection: Answered) -> None:
-        try:
-            await link.talk(connection)
-        except Refused as error:
-            if link.session and not isinstance(error, Damage):
-                # A second process of a member who takes part already.
-                self._here.say(str(error))
-            else:
-                link.refused = True
-                self._here.failed(error)
-
-    # ---- the end ---------------------------------------------------------------------------------
-
-    async def _finish(self) -> None:
-        for link in self.links.values():
-            known = link.session or link.out.kept
-            if known and not (link.parted or link.finished or self._here.farewell):
-                link.add(TaggedMessage(FINISHED, "", b""))
-        spent, before = 0.0, self._state()
-        while owed := max(map(self._owed, self.links.values()), default=0.0):
-            await asyncio.sleep(SOON)
-            spent, state = spent + SOON, self._state()
-            if state != before:
-                spent, before = 0.0, state
-            if spent > owed:
-                break
-        while self._relay is not None and self._relay.pairs and not self._here.farewell:
-            await asyncio.sleep(0.05)  # others still talk with each other through this process
-        await asyncio.gather(*(link.end() for link in self.links.values()))
-        rest = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in rest:
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
-        for _ in range(8):  # transports that were cut close in steps
-            await asyncio.sleep(0)
-
-    def _state(self) -> list[object]:
-        # Who is busy and has no room for the rest is alive while it is heard.
-        return [
-            (link.out.done, link.out.held_back and link.connection and link.connection.heard)
-            for link in self.links.values()
-        ]
-
-    def _owed(self, link: Link) -> float:
-        """Return for how many seconds without progress one waits for a link to deliver its last."""
-        over = link.finished or link.parted or link.returned or link.refused
-        if over or not link.out.kept:
-            return 0.0
-        if all(message.tag < 0 for message in link.out.kept):
-            # Who has no link, and none that this member can open, hears it from others; so has a
-            # member that was there and is no longer.
-            if link.session:
-                gone = link.connection is None and (link.left or link.vacant)
-            else:
-                first = self.links.get(0)
-                # The first member answers no one before it has heard from all.
-                met = first is not None and first.incoming.messages > (first.parted is not None)
-                gone = met and link.vacant
-            return LINGER[0] if (link.session or link.opens) and not gone else 0.0
-        return LINGER[bool(link.session and not self._here.farewell)]
-
-
 class Post:
     """Links of a member to all others, which live in a thread of their own.
 
@@ -527,3 +323,207 @@ class Post:
         self._sentences.append(sentence)
         self._turned_away = sentence
         self._wake()
+
+
+class Switchboard:
+    """Links of a member to all others, by number; what they call (`Here`) runs in their thread."""
+
+    def __init__(self, here: Here) -> None:
+        self._here = here
+        self._roster, identity, rank = here.roster, here.identity, here.rank
+        roster = here.roster
+        self._client = client_context(identity, believed(roster))
+        self._server = server_context(identity, believed(roster))
+        self._loop = asyncio.new_event_loop()
+        # Nothing is said about what strangers and cut connections do to transports.
+        self._loop.set_exception_handler(lambda loop, context: None)
+        # The server of a star passes on between parties, where there is no other for that.
+        first = roster.members[0]
+        self._passer = roster.relay or (first if first.address is not None else None)
+        self._relay = Relay() if self._passer is first and rank == 0 else None
+        self._lobby = Lobby(roster, identity, self._relay)
+        self._thread: threading.Thread | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.links = {
+            other: Link(here, other, self._opener(other))
+            for other in range(len(roster.members))
+            if other != rank
+        }
+
+    # ---- from the thread of the program ----------------------------------------------------------
+
+    def start(self, listener: socket.socket | None) -> None:
+        """Begin to live, and to accept connections."""
+        self._thread = threading.Thread(
+            target=self._run, args=(listener,), name="vpem links", daemon=True
+        )
+        self._thread.start()
+
+    def call(self, work: Callable[..., object], *values: Any) -> None:
+        """Run something in the links' thread."""
+        self._loop.call_soon_threadsafe(work, *values)
+
+    def part(self, farewell: Refusal) -> None:
+        """Turn away all that come from now on."""
+        self._here.farewell = farewell
+
+    def close(self) -> None:
+        """End all links, when all that was sent has been received, or after a few seconds."""
+        if self._thread is not None:
+            self._wait_for(self._finish())
+            self.call(self._loop.stop)
+            self._thread.join()
+            self._thread = None
+        self._loop.close()
+
+    def _wait_for(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something in the loop, and see signals meanwhile."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        while True:
+            try:
+                return future.result(LOOK_EVERY)
+            except TimeoutError:
+                if future.done():
+                    raise
+
+    # ---- in the links' thread --------------------------------------------------------------------
+
+    def _run(self, listener: socket.socket | None) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._door = door = Door(
+            self._server, self._welcome, self._here.say, self._here.times.opening
+        )
+        if listener is not None:
+            self._start(door.serve(listener))
+        members = self._roster.members
+        hidden = any(member.address is None for member in members[self._here.rank + 1 :])
+        if self._passer is not None and members[self._here.rank].address is None and hidden:
+            # Some members can only call this one by a relay.
+
+            def admit(stream: socket.socket) -> None:
+                door.admit(stream, "the relay")
+
+            self._start(calls(self._passer, self._here.identity, self._roster, admit))
+        self._start(self._tick())
+        self._loop.run_forever()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+
+    async def _tick(self) -> None:
+        before = self._loop.time()
+        while True:
+            await asyncio.sleep(TICK)
+            now = self._loop.time()
+            for link in self.links.values():
+                link.tick(min(now - before, 2 * TICK))  # not while this process was stopped
+            before = now
+
+    def _opener(self, other: int) -> Callable[[], Coroutine[Any, Any, Line]] | None:
+        """Return what opens a connection to a member, or None if that is its part."""
+        rank, members = self._here.rank, self._roster.members
+        own, member = members[rank], members[other]
+        passer = None if member.address is not None else self._passer
+        if passer is None and member.address is None:
+            return None
+        if (own.address is None) == (member.address is None) and rank < other:
+            return None
+        if own.address is not None and member.address is None:
+            return None
+
+        async def open() -> Line:
+            stream = None
+            if passer is not None:
+                stream = await through(passer, member, self._here.identity, self._roster)
+            seconds = self._here.times.opening
+            return await dial(own.name, member, self._client, stream, seconds, members=members)
+
+        return open
+
+    async def _welcome(self, connection: Answered, path: str) -> None:
+        if path != PATH:
+            await self._lobby.welcome(connection, path)
+            return
+        shown = certificate_of(connection)
+        for member in self._roster.left_out:
+            if member.certificate == shown:
+                sentence = (
+                    f"{self._roster.name} has gone on without {member.name}, which was not heard of"
+                )
+                await refuse(connection, Refusal(sentence, left_out=True))
+                connection.cut()
+        for link in self.links.values():
+            if link.member.certificate != shown:
+                continue
+            if await link.answers():
+                sentence = (
+                    f"another process takes part as {link.member.name} already; end one of them, "
+                    "and keep that key from everybody else"
+                )
+                self._here.say(f"a connection was rejected: {sentence}")
+                await refuse(connection, Refusal(sentence, taken=True))
+                connection.cut()
+            else:
+                await self._talk(link, connection)
+
+    async def _talk(self, link: Link, connection: Answered) -> None:
+        try:
+            await link.talk(connection)
+        except Refused as error:
+            if link.session and not isinstance(error, Damage):
+                # A second process of a member who takes part already.
+                self._here.say(str(error))
+            else:
+                link.refused = True
+                self._here.failed(error)
+
+    # ---- the end ---------------------------------------------------------------------------------
+
+    async def _finish(self) -> None:
+        for link in self.links.values():
+            known = link.session or link.out.kept
+            if known and not (link.parted or link.finished or self._here.farewell):
+                link.add(TaggedMessage(FINISHED, "", b""))
+        spent, before = 0.0, self._state()
+        while owed := max(map(self._owed, self.links.values()), default=0.0):
+            await asyncio.sleep(SOON)
+            spent, state = spent + SOON, self._state()
+            if state != before:
+                spent, before = 0.0, state
+            if spent > owed:
+                break
+        while self._relay is not None and self._relay.pairs and not self._here.farewell:
+            await asyncio.sleep(0.05)  # others still talk with each other through this process
+        await asyncio.gather(*(link.end() for link in self.links.values()))
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        for _ in range(8):  # transports that were cut close in steps
+            await asyncio.sleep(0)
+
+    def _state(self) -> list[object]:
+        # Who is busy and has no room for the rest is alive while it is heard.
+        return [
+            (link.out.done, link.out.held_back and link.connection and link.connection.heard)
+            for link in self.links.values()
+        ]
+
+    def _owed(self, link: Link) -> float:
+        """Return for how many seconds without progress one waits for a link to deliver its last."""
+        over = link.finished or link.parted or link.returned or link.refused
+        if over or not link.out.kept:
+            return 0.0
+        if all(message.tag < 0 for message in link.out.kept):
+            # Who has no link, and none that this member can open, hears it from others; so has a
+            # member that was there and is no longer.
+            if link.session:
+                gone = link.connection is None and (link.left or link.vacant)
+            else:
+                first = self.links.get(0)
+                # The first member answers no one before it has heard from all.
+                met = first is not None and first.incoming.messages > (first.parted is not None)
+                gone = met and link.vacant
+            return LINGER[0] if (link.session or link.opens) and not gone else 0.0
+        return LINGER[bool(link.session and not self._here.farewell)]

@@ -46,226 +46,6 @@ from vpem.network.partition import Partition, Workers
 from vpem.network.schema import Report
 
 
-def joined_weights(
-    parties: Sequence[Party],
-    held: Mapping[int, Holding],
-    rows: Mapping[int, NDArray[np.intp]],
-    name: str | None,  # of weights; None: rows weigh alike
-    holders: Placement,
-) -> NDArray[np.float64] | None:
-    """Find the weights (M,) of rows of which parties have different features; all learn them.
-
-    One or more parties have them, and those agree. ``rows`` are a party's own numbers (M,), -1
-    where it lacks the row. InputError is the same in every process.
-    """
-    if name is None:
-        return None
-    own = {}
-    for party, holding in held.items():
-        if holding.sample_weight is not None:
-            there = rows[party] >= 0
-            own[party] = np.full(len(there), np.nan)
-            own[party][there] = holding.sample_weight[rows[party][there]]
-    every = holders.allgather(own)
-    if not every:
-        raise InputError(f"no party has sample weights called {name!r}")
-    first = min(every)
-    found = every[first].copy()
-    for party, weights in every.items():
-        wrong = np.abs(weights - found) > 0
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise InputError(
-                f"row {row} has the weight {found[row]:g} at one party and {weights[row]:g} at "
-                f"{parties[party].name!r}; leave {name!r} out of one's file"
-            )
-        found = np.where(np.isnan(found), weights, found)
-    if np.isnan(found).any():
-        row = int(np.argmax(np.isnan(found)))
-        raise InputError(f"row {row} has no weight: no party that has it has {name!r}")
-    return found
-
-
-def cut(
-    dataset: Dataset,
-    partition: Partition,
-    *,
-    shuffle: bool = False,
-    drop_ids: float = 0.0,
-    seed: int = 0,
-) -> list[Dataset]:
-    """Give each agent a dataset of its own features, with ids; labels are with the first.
-
-    If ``shuffle``, each party's rows have an order of their own. ``drop_ids`` in [0, 1) is the
-    share of rows that each party lacks, drawn for each party by itself.
-    """
-    drop_ids = check_number("drop_ids", drop_ids, least=0.0, most=1.0)
-    rng = np.random.default_rng(check_int("seed", seed, least=0))
-    n_samples = dataset.n_samples
-    n_kept = n_samples - round(drop_ids * n_samples)
-    if n_kept < 1:
-        raise InputError(f"dropping {drop_ids:g} of {n_samples} rows leaves none; drop fewer")
-    ids: Labels = np.arange(n_samples) if dataset.ids is None else dataset.ids
-    made = []
-    for agent, (name, columns) in enumerate(zip(partition.names, partition.features, strict=True)):
-        if not columns.size:
-            raise InputError(f"agent {name!r} holds no feature, so it has no file; leave it out")
-        rows = rng.permutation(n_samples)[:n_kept]
-        if not shuffle:
-            rows.sort()
-        labels, weights = dataset.labels if agent == 0 else None, dataset.sample_weight
-        made.append(
-            replace(
-                dataset,
-                X=np.asarray(dataset.X[:])[np.ix_(rows, columns)],
-                feature_names=tuple(dataset.feature_names[column] for column in columns),
-                ids=ids[rows],
-                labels=None if labels is None else labels[rows],
-                sample_weight=None if weights is None else weights[rows],
-                partition=None,
-                workers=None,
-                edges=None,
-                kinds=None if dataset.kinds is None else dataset.kinds.of(columns),
-            )
-        )
-    return made
-
-
-def file_stems(names: tuple[str, ...]) -> list[str]:
-    """Return different names of files for agents: all but letters, digits and ``.+-_`` is ``_``."""
-    stems = [re.sub(r"[^\w.+-]+", "_", name).strip("._") or "_" for name in names]
-    folded = [stem.casefold() for stem in stems]
-    for place, stem in enumerate(folded):
-        first = folded.index(stem)
-        if first != place:
-            raise InputError(
-                f"agents {names[first]!r} and {names[place]!r} would have one file, "
-                f"{stems[place]}.h5; rename one"
-            )
-    return stems
-
-
-def check_own_ids(holdings: Sequence[Holding], level: str | None, apart: bool) -> None:
-    """Raise InputError where ids here cannot be aligned; ``apart``: organisations differ."""
-    for holding in holdings:
-        _check_left_out(holding, level)
-    names = [holding.party.name for holding in holdings]
-    ids = [holding.n_samples if holding.ids is None else holding.ids for holding in holdings]
-    read = [read_ids(own, name, level) for own, name in zip(ids, names, strict=True)]
-    check_ids([facts for _, facts in read], names, level, apart)
-
-
-def _check_left_out(holding: Holding, level: str | None) -> None:
-    """Raise InputError where a column called as ids is none, since one is empty or there twice."""
-    called = [name for name in holding.left_out if ids_by_name(name)]
-    if level in (None, "none") or holding.ids is not None or len(called) != 1:
-        return
-    table = holding.party.table.changed(id_column=called[0])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", VpemWarning)
-        again = open_party(replace(holding.party, table=table), keep_constant=True, on_disk=True)
-        again.close()
-        if again.ids is not None:
-            read_ids(again.ids, holding.party.name, level)
-
-
-def refuse_gaps(held: Sequence[Holding], check: Callable[[], None] = lambda: None) -> None:
-    """Raise InputError for the first gap of some parties, together with what a check finds."""
-    gaps = next((holding.gaps for holding in held if holding.gaps is not None), None)
-    if gaps is None:
-        return
-    try:
-        check()
-    except InputError as error:
-        raise InputError(*error.parts, "; also, ", *gaps.parts) from None
-    raise gaps
-
-
-def align_parties(
-    parties: Sequence[Party],
-    held: Mapping[int, Holding],
-    level: str | None = None,
-    *,
-    key: str | os.PathLike[str] | None = None,
-    keep_missing: bool = False,
-    holders: Placement | None = None,
-) -> Alignment:
-    """Align rows (`vpem.files.parties.alignment.align`); every holder reads the ``key`` of hmac."""
-    holders = holders or Placement.here(len(parties))
-    if level != "hmac" and key is not None:
-        raise InputError("a key is for align hmac only; leave it out")
-    keys = None
-    if key is not None:
-        keys = for_each(holders, range(len(parties)), lambda _: read_key(key))
-    ids = {
-        party: holding.n_samples if holding.ids is None else holding.ids
-        for party, holding in held.items()
-    }
-    names = [party.name for party in parties]
-    with about(holders.engine, "alignment"):
-        return align(ids, names, holders, level, keys=keys, keep_missing=keep_missing)
-
-
-def joined_names(
-    parties: Sequence[Party],
-    held: Mapping[int, Holding],
-    holders: Placement | None = None,
-    different: bool = False,
-) -> tuple[tuple[str, ...], Partition]:
-    """Name the features of all parties together (d,), and each party's run, everywhere alike.
-
-    A name that several parties have becomes "party.feature" for each of them; others stay. If they
-    must be ``different``, a column that several have is refused, as it may say whose rows are; of
-    columns that are no features only this process knows.
-    """
-    holders = holders or Placement.here(len(parties))
-    every = holders.allgather(
-        {party: list(holding.feature_names) for party, holding in held.items()}
-    )
-    names = [every[party] for party in range(len(parties))]
-    if different and holders.apart:
-        refuse_shared([party.name for party in parties], names)
-    elif different:
-        here = list(held.values())
-        refuse_shared(
-            [party.name for party in parties],
-            [[*one.feature_names, *one.left_out] for one in here],
-            lambda name: all(one.tells_rows_apart(name) for one in here),
-        )
-    times = Counter(name for own in names for name in own)
-    joined = [
-        f"{party.name}.{name}" if times[name] > 1 else name
-        for party, own in zip(parties, names, strict=True)
-        for name in own
-    ]
-    for name, count in Counter(joined).items():
-        if count > 1:
-            raise InputError(f"two features would be called {name!r}; name the parties otherwise")
-    ends = np.cumsum([len(own) for own in names])
-    features = tuple(np.split(np.arange(len(joined), dtype=np.intp), ends[:-1]))
-    return tuple(joined), Partition(features, tuple(party.name for party in parties))
-
-
-def refuse_shared(
-    parties: Sequence[str],
-    columns: Sequence[Sequence[str]],
-    able: Callable[[str], bool] = lambda _: False,
-) -> None:
-    """Raise InputError where parties share a column; ``able``: whether it tells all rows apart."""
-    known = [set(own) - set(default_names(len(own))) for own in columns]
-    times = Counter(name for own in known for name in own)
-    shared = [name for own in columns for name in own if times[name] > 1]
-    if not shared:
-        return
-    name = next(filter(able, shared), None)
-    having = [one for one, own in zip(parties, known, strict=True) if (name or shared[0]) in own]
-    raise InputError(
-        f"parties {having[0]!r} and {having[1]!r} both have a column {name or shared[0]!r}, and no "
-        "ids say whether their rows are the same; align them by ", Setting("align", "ids"), " ",
-        Setting("id_column", name or "NAME"), *BY_POSITION,
-    )  # fmt: skip
-
-
 def join_parties(
     parties: Sequence[Party],
     level: str | None = None,
@@ -524,3 +304,223 @@ def _stacked(columns: Sequence[Labels | None]) -> Labels | None:
     if len(there) < len(columns) or len({column.dtype.kind == "U" for column in there}) > 1:
         return None
     return np.concatenate(there)
+
+
+def align_parties(
+    parties: Sequence[Party],
+    held: Mapping[int, Holding],
+    level: str | None = None,
+    *,
+    key: str | os.PathLike[str] | None = None,
+    keep_missing: bool = False,
+    holders: Placement | None = None,
+) -> Alignment:
+    """Align rows (`vpem.files.parties.alignment.align`); every holder reads the ``key`` of hmac."""
+    holders = holders or Placement.here(len(parties))
+    if level != "hmac" and key is not None:
+        raise InputError("a key is for align hmac only; leave it out")
+    keys = None
+    if key is not None:
+        keys = for_each(holders, range(len(parties)), lambda _: read_key(key))
+    ids = {
+        party: holding.n_samples if holding.ids is None else holding.ids
+        for party, holding in held.items()
+    }
+    names = [party.name for party in parties]
+    with about(holders.engine, "alignment"):
+        return align(ids, names, holders, level, keys=keys, keep_missing=keep_missing)
+
+
+def joined_names(
+    parties: Sequence[Party],
+    held: Mapping[int, Holding],
+    holders: Placement | None = None,
+    different: bool = False,
+) -> tuple[tuple[str, ...], Partition]:
+    """Name the features of all parties together (d,), and each party's run, everywhere alike.
+
+    A name that several parties have becomes "party.feature" for each of them; others stay. If they
+    must be ``different``, a column that several have is refused, as it may say whose rows are; of
+    columns that are no features only this process knows.
+    """
+    holders = holders or Placement.here(len(parties))
+    every = holders.allgather(
+        {party: list(holding.feature_names) for party, holding in held.items()}
+    )
+    names = [every[party] for party in range(len(parties))]
+    if different and holders.apart:
+        refuse_shared([party.name for party in parties], names)
+    elif different:
+        here = list(held.values())
+        refuse_shared(
+            [party.name for party in parties],
+            [[*one.feature_names, *one.left_out] for one in here],
+            lambda name: all(one.tells_rows_apart(name) for one in here),
+        )
+    times = Counter(name for own in names for name in own)
+    joined = [
+        f"{party.name}.{name}" if times[name] > 1 else name
+        for party, own in zip(parties, names, strict=True)
+        for name in own
+    ]
+    for name, count in Counter(joined).items():
+        if count > 1:
+            raise InputError(f"two features would be called {name!r}; name the parties otherwise")
+    ends = np.cumsum([len(own) for own in names])
+    features = tuple(np.split(np.arange(len(joined), dtype=np.intp), ends[:-1]))
+    return tuple(joined), Partition(features, tuple(party.name for party in parties))
+
+
+def joined_weights(
+    parties: Sequence[Party],
+    held: Mapping[int, Holding],
+    rows: Mapping[int, NDArray[np.intp]],
+    name: str | None,  # of weights; None: rows weigh alike
+    holders: Placement,
+) -> NDArray[np.float64] | None:
+    """Find the weights (M,) of rows of which parties have different features; all learn them.
+
+    One or more parties have them, and those agree. ``rows`` are a party's own numbers (M,), -1
+    where it lacks the row. InputError is the same in every process.
+    """
+    if name is None:
+        return None
+    own = {}
+    for party, holding in held.items():
+        if holding.sample_weight is not None:
+            there = rows[party] >= 0
+            own[party] = np.full(len(there), np.nan)
+            own[party][there] = holding.sample_weight[rows[party][there]]
+    every = holders.allgather(own)
+    if not every:
+        raise InputError(f"no party has sample weights called {name!r}")
+    first = min(every)
+    found = every[first].copy()
+    for party, weights in every.items():
+        wrong = np.abs(weights - found) > 0
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise InputError(
+                f"row {row} has the weight {found[row]:g} at one party and {weights[row]:g} at "
+                f"{parties[party].name!r}; leave {name!r} out of one's file"
+            )
+        found = np.where(np.isnan(found), weights, found)
+    if np.isnan(found).any():
+        row = int(np.argmax(np.isnan(found)))
+        raise InputError(f"row {row} has no weight: no party that has it has {name!r}")
+    return found
+
+
+def refuse_gaps(held: Sequence[Holding], check: Callable[[], None] = lambda: None) -> None:
+    """Raise InputError for the first gap of some parties, together with what a check finds."""
+    gaps = next((holding.gaps for holding in held if holding.gaps is not None), None)
+    if gaps is None:
+        return
+    try:
+        check()
+    except InputError as error:
+        raise InputError(*error.parts, "; also, ", *gaps.parts) from None
+    raise gaps
+
+
+def check_own_ids(holdings: Sequence[Holding], level: str | None, apart: bool) -> None:
+    """Raise InputError where ids here cannot be aligned; ``apart``: organisations differ."""
+    for holding in holdings:
+        _check_left_out(holding, level)
+    names = [holding.party.name for holding in holdings]
+    ids = [holding.n_samples if holding.ids is None else holding.ids for holding in holdings]
+    read = [read_ids(own, name, level) for own, name in zip(ids, names, strict=True)]
+    check_ids([facts for _, facts in read], names, level, apart)
+
+
+def _check_left_out(holding: Holding, level: str | None) -> None:
+    """Raise InputError where a column called as ids is none, since one is empty or there twice."""
+    called = [name for name in holding.left_out if ids_by_name(name)]
+    if level in (None, "none") or holding.ids is not None or len(called) != 1:
+        return
+    table = holding.party.table.changed(id_column=called[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", VpemWarning)
+        again = open_party(replace(holding.party, table=table), keep_constant=True, on_disk=True)
+        again.close()
+        if again.ids is not None:
+            read_ids(again.ids, holding.party.name, level)
+
+
+def refuse_shared(
+    parties: Sequence[str],
+    columns: Sequence[Sequence[str]],
+    able: Callable[[str], bool] = lambda _: False,
+) -> None:
+    """Raise InputError where parties share a column; ``able``: whether it tells all rows apart."""
+    known = [set(own) - set(default_names(len(own))) for own in columns]
+    times = Counter(name for own in known for name in own)
+    shared = [name for own in columns for name in own if times[name] > 1]
+    if not shared:
+        return
+    name = next(filter(able, shared), None)
+    having = [one for one, own in zip(parties, known, strict=True) if (name or shared[0]) in own]
+    raise InputError(
+        f"parties {having[0]!r} and {having[1]!r} both have a column {name or shared[0]!r}, and no "
+        "ids say whether their rows are the same; align them by ", Setting("align", "ids"), " ",
+        Setting("id_column", name or "NAME"), *BY_POSITION,
+    )  # fmt: skip
+
+
+def cut(
+    dataset: Dataset,
+    partition: Partition,
+    *,
+    shuffle: bool = False,
+    drop_ids: float = 0.0,
+    seed: int = 0,
+) -> list[Dataset]:
+    """Give each agent a dataset of its own features, with ids; labels are with the first.
+
+    If ``shuffle``, each party's rows have an order of their own. ``drop_ids`` in [0, 1) is the
+    share of rows that each party lacks, drawn for each party by itself.
+    """
+    drop_ids = check_number("drop_ids", drop_ids, least=0.0, most=1.0)
+    rng = np.random.default_rng(check_int("seed", seed, least=0))
+    n_samples = dataset.n_samples
+    n_kept = n_samples - round(drop_ids * n_samples)
+    if n_kept < 1:
+        raise InputError(f"dropping {drop_ids:g} of {n_samples} rows leaves none; drop fewer")
+    ids: Labels = np.arange(n_samples) if dataset.ids is None else dataset.ids
+    made = []
+    for agent, (name, columns) in enumerate(zip(partition.names, partition.features, strict=True)):
+        if not columns.size:
+            raise InputError(f"agent {name!r} holds no feature, so it has no file; leave it out")
+        rows = rng.permutation(n_samples)[:n_kept]
+        if not shuffle:
+            rows.sort()
+        labels, weights = dataset.labels if agent == 0 else None, dataset.sample_weight
+        made.append(
+            replace(
+                dataset,
+                X=np.asarray(dataset.X[:])[np.ix_(rows, columns)],
+                feature_names=tuple(dataset.feature_names[column] for column in columns),
+                ids=ids[rows],
+                labels=None if labels is None else labels[rows],
+                sample_weight=None if weights is None else weights[rows],
+                partition=None,
+                workers=None,
+                edges=None,
+                kinds=None if dataset.kinds is None else dataset.kinds.of(columns),
+            )
+        )
+    return made
+
+
+def file_stems(names: tuple[str, ...]) -> list[str]:
+    """Return different names of files for agents: all but letters, digits and ``.+-_`` is ``_``."""
+    stems = [re.sub(r"[^\w.+-]+", "_", name).strip("._") or "_" for name in names]
+    folded = [stem.casefold() for stem in stems]
+    for place, stem in enumerate(folded):
+        first = folded.index(stem)
+        if first != place:
+            raise InputError(
+                f"agents {names[first]!r} and {names[place]!r} would have one file, "
+                f"{stems[place]}.h5; rename one"
+            )
+    return stems

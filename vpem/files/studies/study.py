@@ -35,85 +35,6 @@ from vpem.network.schema import Report
 
 MOST_FORMER = 50
 
-
-@dataclass(frozen=True)
-class Former:
-    """A certificate that the organiser had before."""
-
-    certificate: bytes  # DER
-    signature: str  # by its key, of `succession` to the next: base 64
-
-
-def succession(number: str, following: bytes) -> str:
-    """Return what a former organiser's key signs: that a certificate follows in a study."""
-    return f"vpem: in the study {number} this certificate follows: {fingerprint(following)}\n"
-
-
-def check_known(study: Study, text: Signed) -> None:
-    """Raise FileError where a study is not the one that its folder knows, or older."""
-    file = study.path.with_suffix(".known")
-    if not file.exists():
-        return
-    try:
-        fields = Fields(read_toml(file).get("known"), f"{file}: [known]")
-        number, edition = fields.hexadecimal("id", 32), fields.count("edition")
-        certificate = parse_certificate(fields.text("organiser", most=1 << 13))
-        digest = fields.hexadecimal("sha256", 64)
-        fields.end()
-    except InputError as error:
-        raise FileError(f"{error}; {file} is written by vpem alone") from None
-    if number != study.id:
-        raise FileError(
-            f"{study.path} is another study than the {study.name} that this folder knows; keep a "
-            "folder for each"
-        )
-    # The organiser is the one of the certificate, or its successor.
-    chain = [former.certificate for former in study.former]
-    chain.append(study.member(study.organiser).certificate)
-    begin = chain.index(certificate) if certificate in chain else len(chain)
-    if begin == len(chain) or not all(
-        is_signed_by(
-            former.certificate,
-            "successor",
-            succession(study.id, after),
-            from_base64(former.signature),
-        )
-        for former, after in zip(study.former[begin:], chain[begin + 1 :], strict=True)
-    ):
-        raise FileError(
-            f"{study.path} is signed by another {study.organiser} than before; ask there, and do "
-            f"not use it (if it is right all the same, remove {file})"
-        )
-    if study.edition < edition:
-        raise FileError(
-            f"{study.path} is edition {study.edition} of {study.name}, older than the edition "
-            f"{edition} that was here before; get the newest from {study.organiser}"
-        )
-    if study.edition == edition and digest_of(text) != digest:
-        raise FileError(
-            f"{study.path} is another edition {edition} of {study.name} than the one that was here "
-            f"before; ask {study.organiser} which one holds"
-        )
-
-
-def remember(study: Study) -> None:
-    """Note in its folder the organiser and the edition of a study that was read."""
-    organiser = study.member(study.organiser).certificate
-    table: Report = {
-        "id": study.id,
-        "edition": study.edition,
-        "organiser": pem_of(organiser),
-        "sha256": digest_of(read_signed(study.path, "study")),
-    }
-    head = f"# What this folder knows of {study.path.name}; written by vpem.\n"
-    text = head + table_of("[known]", table)
-    file = study.path.with_suffix(".known")
-    if file.exists() and file.read_text(encoding="utf-8", errors="replace") == text:
-        return
-    with atomic_write(file, force=True) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
-
-
 FORMAT = 1
 RESULTS = ("all", "shards")
 IF_LOST = ("wait", "without")
@@ -125,6 +46,14 @@ LONGEST_LINE = 1000
 OWN_TABLES = ("study", "member", "relay", "revoked", "former", "signature")
 COMMAND = re.compile(r"[a-z][a-z-]{0,30}")
 OPTION = re.compile(r"[a-z][a-z0-9_-]{0,60}")
+
+
+@dataclass(frozen=True)
+class Former:
+    """A certificate that the organiser had before."""
+
+    certificate: bytes  # DER
+    signature: str  # by its key, of `succession` to the next: base 64
 
 
 @dataclass(frozen=True)
@@ -310,3 +239,73 @@ def _options(content: Report, path: Path) -> dict[str, dict[str, Any]]:
                 )
         found[command] = dict(table)
     return found
+
+
+def check_known(study: Study, text: Signed) -> None:
+    """Raise FileError where a study is not the one that its folder knows, or older."""
+    file = study.path.with_suffix(".known")
+    if not file.exists():
+        return
+    try:
+        fields = Fields(read_toml(file).get("known"), f"{file}: [known]")
+        number, edition = fields.hexadecimal("id", 32), fields.count("edition")
+        certificate = parse_certificate(fields.text("organiser", most=1 << 13))
+        digest = fields.hexadecimal("sha256", 64)
+        fields.end()
+    except InputError as error:
+        raise FileError(f"{error}; {file} is written by vpem alone") from None
+    if number != study.id:
+        raise FileError(
+            f"{study.path} is another study than the {study.name} that this folder knows; keep a "
+            "folder for each"
+        )
+    # The organiser is the one of the certificate, or its successor.
+    chain = [former.certificate for former in study.former]
+    chain.append(study.member(study.organiser).certificate)
+    begin = chain.index(certificate) if certificate in chain else len(chain)
+    if begin == len(chain) or not all(
+        is_signed_by(
+            former.certificate,
+            "successor",
+            succession(study.id, after),
+            from_base64(former.signature),
+        )
+        for former, after in zip(study.former[begin:], chain[begin + 1 :], strict=True)
+    ):
+        raise FileError(
+            f"{study.path} is signed by another {study.organiser} than before; ask there, and do "
+            f"not use it (if it is right all the same, remove {file})"
+        )
+    if study.edition < edition:
+        raise FileError(
+            f"{study.path} is edition {study.edition} of {study.name}, older than the edition "
+            f"{edition} that was here before; get the newest from {study.organiser}"
+        )
+    if study.edition == edition and digest_of(text) != digest:
+        raise FileError(
+            f"{study.path} is another edition {edition} of {study.name} than the one that was here "
+            f"before; ask {study.organiser} which one holds"
+        )
+
+
+def succession(number: str, following: bytes) -> str:
+    """Return what a former organiser's key signs: that a certificate follows in a study."""
+    return f"vpem: in the study {number} this certificate follows: {fingerprint(following)}\n"
+
+
+def remember(study: Study) -> None:
+    """Note in its folder the organiser and the edition of a study that was read."""
+    organiser = study.member(study.organiser).certificate
+    table: Report = {
+        "id": study.id,
+        "edition": study.edition,
+        "organiser": pem_of(organiser),
+        "sha256": digest_of(read_signed(study.path, "study")),
+    }
+    head = f"# What this folder knows of {study.path.name}; written by vpem.\n"
+    text = head + table_of("[known]", table)
+    file = study.path.with_suffix(".known")
+    if file.exists() and file.read_text(encoding="utf-8", errors="replace") == text:
+        return
+    with atomic_write(file, force=True) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
