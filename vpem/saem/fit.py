@@ -315,7 +315,7 @@ def _facts(
         "start": start_facts(start),
         **({"what columns are fitted": "unrelated ones"} if isinstance(made, Framed) else {}),
         **({} if server.network is None else network_facts(server.network.whole)),
-    }  # fmt: skip
+    }
 
 
 def _look_closer(

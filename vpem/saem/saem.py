@@ -272,9 +272,8 @@ class _Loop:
             model, theta, z, chains_of(sampler, devices.n_samples, given.n_chains)
         )
         self.local = Devices(
-            model, devices, server.holders, sampler, chains, given.seed, z, theta,
-            given.batch_size,
-        )  # fmt: skip
+            model, devices, server.holders, sampler, chains, given.seed, z, theta, given.batch_size
+        )
         self.thetas = theta[None]
         self.weights = np.ones(devices.n_workers) if given.shares == "devices" else server.weights
         self.run = SaemRun(theta, chains, [model.followed(theta)])

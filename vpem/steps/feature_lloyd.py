@@ -145,9 +145,8 @@ def lloyd_features(
     clusters.fills = fill
     run = Lloyd(centres, labels, counts, inertia)
     return iterate_lloyd(
-        clusters, run, total, stream,
-        max_iter=max_iter, callback=callback, saver=saver,
-    )  # fmt: skip
+        clusters, run, total, stream, max_iter=max_iter, callback=callback, saver=saver
+    )
 
 
 class _Clusters:

@@ -42,7 +42,7 @@ from vpem.network.schema import (
     Schema,
     State,
     check,
-)  # fmt: skip
+)
 from vpem.steps.recovery import NoSaver, Saver, check_length
 from vpem.steps.row_sampling import CHUNK_ROWS, HeldRows, RowStream
 from vpem.steps.runs import DRAWN, note_partition

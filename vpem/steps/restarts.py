@@ -232,10 +232,8 @@ class Restarts(_Saving, Generic[R]):
             "total_iterations": self.iterations,
             "seconds": time.perf_counter() - began + self.seconds,
             "ledger": self._ledger,
-            "communication": {
-                **self._ledger.summary(), "bytes_by_iteration": best.run.bytes_sent
-            },
-        }  # fmt: skip
+            "communication": {**self._ledger.summary(), "bytes_by_iteration": best.run.bytes_sent},
+        }
 
     def best(self, total: Any, attempt: Callable[[Restart], tuple[R, Indices | None]]) -> Best[R]:
         """Run all that are not over, and return the best; each has the sum from its beginning.

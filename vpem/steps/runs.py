@@ -27,7 +27,7 @@ from vpem.network.schema import (
     Schema,
     State,
     check,
-)  # fmt: skip
+)
 from vpem.steps.recovery import Saver, check_length
 from vpem.sums.sum import Sum
 from vpem.terms.degenerate import degenerate

@@ -331,9 +331,7 @@ def _with_rounds(joined: Network, how: SumSettings, codec: Codec | None) -> Netw
         consensus_tol=how.consensus_tol if automatic else None,
         prepared=sent,
     )
-    common: State = {
-        "n_threads": threads, "routes": find_routes(graph, hubs), "diameter": reach
-    }  # fmt: skip
+    common: State = {"n_threads": threads, "routes": find_routes(graph, hubs), "diameter": reach}
     accelerated = rounds.accelerated
     if codec is not None or faults is not None:
         gossip = GossipSum(

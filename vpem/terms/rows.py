@@ -261,9 +261,9 @@ def rows_with_values(X: Matrix, missing: str) -> Mask:
     """Rows (M,) that have a value: all of them, unless values may be missing."""
     if missing == "refuse":
         return np.ones(len(X), dtype=np.bool_)
-    return np.concatenate([
-        np.empty(0, dtype=np.bool_), *(~np.isnan(part).all(axis=1) for _, part in row_blocks(X))
-    ])  # fmt: skip
+    return np.concatenate(
+        [np.empty(0, dtype=np.bool_), *(~np.isnan(part).all(axis=1) for _, part in row_blocks(X))]
+    )
 
 
 def check_values(X: Matrix) -> None:

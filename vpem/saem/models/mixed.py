@@ -216,9 +216,7 @@ class MixedModel(Framed):
         self.normal_rows = all(kind in NORMAL for kind in self.outcomes.kinds)
         self.found = {"error": list(self.outcomes.kinds)}
         self.scoring = Scoring.of(population, structure.scales, self.outcomes)
-        self.parameters = (
-            *population.coefficients, *population.spreads, *self.outcomes.parameters
-        )  # fmt: skip
+        self.parameters = (*population.coefficients, *population.spreads, *self.outcomes.parameters)
         self._lay_out()
         self._begun: Vector | None = None
         if shift is None:

@@ -117,7 +117,10 @@ class StudentFactors:
 
 
 class StudentLaw(GaussianLaw):
-    """Multivariate t features: scatter in place of covariance, and degrees of freedom a hub."""
+    """Multivariate t features: scatter in place of covariance, and degrees of freedom a hub.
+
+    Locations are the expected values where these exist (nu > 1).
+    """
 
     name: ClassVar[str] = "t"
 
@@ -158,10 +161,6 @@ class StudentLaw(GaussianLaw):
         own = [there[:, columns].sum(axis=1, dtype=np.intp) for columns in blocks.features]
         widths = np.stack(own) if own else np.zeros((0, len(there)), dtype=np.intp)
         return student_terms(apart, log_dets.astype(np.float64), dof_of(part), widths)
-
-    def means(self, part: Part) -> Table:
-        """Locations (K, n), which are the expected values where these exist (nu > 1)."""
-        return super().means(part)
 
     def variances(self, part: Part) -> Table:
         """Variances ``Psi nu / (nu - 2)``, (K, n); with nu below `LIGHTER` as if it were that.
