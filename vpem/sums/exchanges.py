@@ -61,10 +61,7 @@ class Exchange:
         engine, near = self._joined
         with about(engine, kind):
             request = near.ialltoallv(
-                out,
-                [n * width for n in self._n_sent],
-                into,
-                [n * width for n in self._n_received],
+                out, [n * width for n in self._n_sent], into, [n * width for n in self._n_received]
             )
         yield
         request.wait()
@@ -455,6 +452,5 @@ def _refuse_what_makes_no_sense(
         )
     if how.acceleration != "chebyshev":
         raise InputError(
-            "the mixing rate is estimated for Chebyshev acceleration, which is off; take ",
-            computed,
+            "the mixing rate is estimated for Chebyshev acceleration, which is off; take ", computed
         )

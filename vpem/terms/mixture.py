@@ -490,10 +490,7 @@ class Coordinates:
         weights = np.log(np.where(shares > 0, shares, 1.0))
         if mixture.is_diagonal:
             return cls(
-                mixture.blocks,
-                weights,
-                mixture.located,
-                0.5 * np.log(mixture.covariances - floor),
+                mixture.blocks, weights, mixture.located, 0.5 * np.log(mixture.covariances - floor)
             )
         spreads = np.empty_like(mixture.covariances)
         widths, copies = mixture.blocks.widths, mixture.n_copies

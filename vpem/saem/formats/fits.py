@@ -297,10 +297,7 @@ def _read_parts(file: h5py.File) -> SavedSaem:
     for name in ("model_class", "grounds"):
         found[name] = found[name] or ""
     return SavedSaem(
-        **found,
-        log_likelihood=likelihood,
-        covariates=covariates,
-        time_range=(first, last),
+        **found, log_likelihood=likelihood, covariates=covariates, time_range=(first, last)
     )
 
 
