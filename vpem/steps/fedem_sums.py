@@ -445,7 +445,6 @@ class Local(_Keeping):
             return self.holders.allreduce(values, announced=True)
 
     def others(self, worker: int) -> bool:
-        """Whether a root lives in another process."""
         return self._apart and not self.holders.mine(worker)
 
     def count(self, found: int) -> int:

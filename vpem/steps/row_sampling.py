@@ -131,11 +131,9 @@ class PointStream(RowStream):
         self.reach = reach
 
     def draw(self, potential: Vector | None = None) -> int:
-        """Draw the number of a point."""
         return -1 - int(self.rng.integers(1 << 31))
 
     def draw_distinct(self, count: int) -> Indices:
-        """Draw the numbers of so many points."""
         return np.array([self.draw() for _ in range(count)], dtype=np.intp)
 
 

@@ -174,7 +174,6 @@ class CompressedServerSum(GoesOn, AtServer):
             self.traffic.restore(state)
 
     def kept_bytes(self, n_values: int) -> int:
-        """Bytes that a sum leaves behind, of so many values of a block."""
         return 8 * n_values * (self._n_rows + 1)
 
     def begin(

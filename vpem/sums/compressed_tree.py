@@ -58,7 +58,6 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
 
     @property
     def _delivered(self) -> tuple[int, int]:
-        """Messages of one kind that agents here send to their parents, and to their children."""
         return sum(len(level.rows) for level in self._near.upward), self._near.n_children
 
     @property

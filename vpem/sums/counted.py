@@ -152,12 +152,10 @@ class Counted(ByChunks):
 
     @cached_property
     def holders(self) -> Placement:
-        """Who has something to add, all of them here."""
         return Placement.here(self.n_holders)
 
     @cached_property
     def roots(self) -> Placement:
-        """Who finds the sum, all of them here."""
         return Placement.here(self.n_roots)
 
     def on(self, ledger: Ledger) -> Self:
@@ -184,7 +182,6 @@ class Counted(ByChunks):
 
     @property
     def bytes_sent(self) -> int:
-        """Payload bytes counted up to now."""
         return 0 if self.ledger is None else self.ledger.bytes
 
     def _send(self, kind: str, size: int | NDArray[np.integer], **how: Any) -> None:

@@ -212,7 +212,6 @@ class GossipSum(GoesOn, _OverHubs):
             self.traffic.restore(state)
 
     def kept_bytes(self, n_values: int) -> int:
-        """Bytes that a compressed sum leaves behind, of so many values of an agent."""
         rows = 2 * len(self._near.own) + self._near.n_rows
         return 0 if self.codec is None else 8 * n_values * rows
 

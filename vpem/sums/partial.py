@@ -119,15 +119,12 @@ class Wrapper(ByChunks):
         return self.server.bytes_sent
 
     def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
-        """Let all senders know what is decided, or what one of them has."""
         self.server.agree(kind, size, source)
 
     def turn_to(self, batch: int, n_batches: int | None) -> None:
-        """Take up the rows of a batch."""
         self.server.turn_to(batch, n_batches)
 
     def kept_bytes(self, n_values: int) -> int:
-        """Bytes that a sum leaves behind, but for memories."""
         return self.server.kept_bytes(n_values)
 
     def state(self) -> State:

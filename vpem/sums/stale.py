@@ -174,7 +174,6 @@ class HeardByNeighbours(ByChunks):
     def begin(
         self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
     ) -> None:
-        """Begin a sum; see `vpem.sums.sum.Sum.begin`."""
         self._kind = kind
         if kind == "estep":
             if n_samples > 1:  # the sum inside is one of vectors
@@ -215,11 +214,9 @@ class HeardByNeighbours(ByChunks):
         return self.inner.kept_bytes(n_values) + 16 * len(self.holders.own) * n_values
 
     def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
-        """Let all agents know what they decide together, or what one of them has."""
         self.inner.agree(kind, size, source)
 
     def state(self) -> State:
-        """Return what agents have said, and their estimates."""
         return {"terms": self._terms, "sums": self._sums, "inner": self.inner.state()}
 
     def schema(self) -> Schema:

@@ -185,7 +185,6 @@ class BifactorModel(SaemModel):
         return out.ravel()
 
     def holds(self, total: Vector, counts: Counts) -> bool:
-        """Whether factors and residuals have such moments."""
         n = counts.individuals
         q = 1 + self.n_groups
         first, products = (total[piece] / n for piece in self.pieces[:2])
@@ -194,7 +193,6 @@ class BifactorModel(SaemModel):
         return bool((left > self._floors).all()) and not is_floored(scatter)
 
     def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
-        """Complete log-likelihood of a total of statistics."""
         n = counts.individuals
         means, loadings, variances = self.unpack(theta)
         means = means - self.shift
@@ -210,7 +208,6 @@ class BifactorModel(SaemModel):
         return float(-0.5 * (items.sum() + np.trace(moments) + n * q * LOG_2_PI))
 
     def posterior(self, theta: Vector) -> tuple[Vector, Vector]:
-        """Means and covariances of the factors given the items."""
         means, loadings, variances = self.unpack(theta)
         weighed = loadings / variances[:, None]
         covariance = np.linalg.inv(np.eye(loadings.shape[1]) + loadings.T @ weighed)

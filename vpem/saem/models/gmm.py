@@ -148,7 +148,6 @@ class GmmModel(SaemModel):
         return joint[np.arange(self.n), z[..., 0].astype(np.intp)]
 
     def gradient(self, z: Vector, theta: Vector) -> Vector:
-        """Components have no gradient."""
         raise InputError("the components of a mixture have no gradient; take the sampler exact")
 
     def statistics(self, z: Vector) -> Vector:
@@ -179,7 +178,6 @@ class GmmModel(SaemModel):
         return np.concatenate([sizes / sizes.sum(), (means + self.shift).ravel(), *out])
 
     def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
-        """Complete log-likelihood of a total of statistics."""
         weights, means, covariances = self.unpack(theta)
         K, d = self.n_components, self._y.shape[1]
         sizes = total[self.pieces[0]]

@@ -244,7 +244,6 @@ class LdaModel(SaemModel):
     # ---- documents -----------------------------------------------------------------------------
 
     def shown(self, z: Vector) -> Vector:
-        """Proportions of the topics."""
         return shares_of(z)
 
     def sweep(self, theta: Vector, z: Vector, keys: Keys, n_threads: int) -> None:

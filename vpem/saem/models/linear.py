@@ -559,14 +559,12 @@ class LinearModel(Varying):
         return np.concatenate([self.law.pack(B, omega), [max(left, self.least)]])
 
     def holds(self, total: Vector, counts: Counts) -> bool:
-        """Whether coefficients and residuals have such moments."""
         latent, along, among, squares = self._taken_apart(total)
         left = (squares - along @ _solved(among, along)) / counts.rows
         fine = self.law.maximize(latent, counts.individuals, self._floors)[2]
         return bool(left >= self.least) and fine
 
     def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
-        """Complete log-likelihood of a total of statistics."""
         latent, along, among, squares = self._taken_apart(total)
         B, omega, variance = self.unpack(theta)
         away = self._apart(B)
@@ -576,7 +574,6 @@ class LinearModel(Varying):
         return float(latents - 0.5 * rows)
 
     def posterior(self, theta: Vector) -> tuple[Vector, Vector]:
-        """Means and covariances of the coefficients given the rows."""
         means, covariances, _, _ = self._given(theta)
         return means, covariances
 
@@ -628,7 +625,6 @@ class LinearModel(Varying):
         return np.asarray(-0.5 * (sizes + squares), np.float64)
 
     def integrated(self, theta: Vector, best: bool = True) -> Integrated | None:
-        """What formulas say; None where columns do not tell coefficients apart."""
         return integrated(self, theta, best)
 
 

@@ -96,7 +96,6 @@ class Framed(Varying):
         return np.eye(len(self.latents)) if self.outer is None else _turn(self.law)
 
     def shown(self, z: Vector) -> Vector:
-        """Latents as they are in the user's columns."""
         if self.outer is None:
             return z
         assert self.theta is not None
@@ -428,7 +427,6 @@ class MixedModel(Framed):
         return np.concatenate([self.law.pack(B, omega), sds])
 
     def holds(self, total: Vector, counts: Counts) -> bool:
-        """Whether latents and residuals have such moments."""
         latent, squares, _, _ = self._taken_apart(total)
         if self.law.n_carried:
             assert self.theta is not None, "statistics are about parameters: call about(theta)"
@@ -472,7 +470,6 @@ class MixedModel(Framed):
         return f, other.outcomes
 
     def curve(self, z: Vector, at: Individuals) -> Vector:
-        """Values (chains, N) that are expected."""
         f, outcomes = self._curve(z, at)
         return outcomes.by_law(f, lambda law, f, _: law.mean(f))
 
@@ -483,7 +480,6 @@ class MixedModel(Framed):
         return outcomes.by_law(f, lambda law, f, one: law.deviation(f, sds[one.sds]))
 
     def draw_values(self, z: Vector, theta: Vector, stream: Stream, at: Individuals) -> Vector:
-        """Draw measurements (chains, N) by the laws of their outcomes."""
         f, outcomes = self.about(theta)._curve(z, at)
         chances, sds = stream.of_rows(len(z), at.first), self.unpack(theta)[2]
         return outcomes.by_law(

@@ -195,7 +195,6 @@ class Normal(RowLaw):
         return f
 
     def deviation(self, f: Vector, sds: Vector) -> Vector:
-        """Root of the variance."""
         return np.sqrt(self._variance(f, sds))
 
     def residuals(self, values: Vector, f: Vector, sds: Vector) -> Vector:
@@ -224,11 +223,9 @@ class BernoulliRows(RowLaw):
     code = 2
 
     def check(self, rows: OutcomeRows, individuals: Individuals, here: Indices) -> None:
-        """Refuse other values than 0 and 1."""
         _refuse(np.isin(rows.values, (0.0, 1.0)), "0 (no) or 1 (yes)", individuals, here)
 
     def log_density(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Vector:
-        """Logarithm of the probability."""
         return np.asarray(log_expit((2 * rows.values - 1) * f), np.float64)
 
     def bends(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Bends:
@@ -240,11 +237,9 @@ class BernoulliRows(RowLaw):
         return np.asarray(expit(f))
 
     def deviation(self, f: Vector, sds: Vector) -> Vector:
-        """Root of the variance."""
         return np.asarray(np.sqrt(expit(f) * expit(-f)), dtype=np.float64)
 
     def draw(self, f: Vector, sds: Vector, chances: Vector) -> Vector:
-        """Draw yes or no."""
         return np.asarray(chances < expit(f), dtype=np.float64)
 
 
@@ -254,12 +249,10 @@ class PoissonRows(RowLaw):
     code = 3
 
     def check(self, rows: OutcomeRows, individuals: Individuals, here: Indices) -> None:
-        """Refuse what is no count."""
         fine = (rows.values >= 0) & (rows.values == np.floor(rows.values))
         _refuse(fine, "counts, whole numbers from 0 on", individuals, here)
 
     def log_density(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Vector:
-        """Logarithm of the probability."""
         with np.errstate(over="ignore"):
             return np.asarray(rows.values * f - np.exp(f) - gammaln(rows.values + 1), np.float64)
 
@@ -273,7 +266,6 @@ class PoissonRows(RowLaw):
             return np.asarray(np.exp(f), dtype=np.float64)
 
     def deviation(self, f: Vector, sds: Vector) -> Vector:
-        """Root of the mean."""
         return np.asarray(np.sqrt(self.mean(f)), dtype=np.float64)
 
     def draw(self, f: Vector, sds: Vector, chances: Vector) -> Vector:
