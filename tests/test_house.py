@@ -181,5 +181,16 @@ def test_modules_of_before_are_found_with_a_warning(module, monkeypatch):
     assert getattr(before, name) is getattr(importlib.import_module(home), name)
 
 
+@pytest.mark.parametrize(
+    ("owner", "called"),
+    [(vpem.InputError("no"), "sentence_with"), (vpem.Kinds(("poisson",)), "summary")],
+    ids=["errors", "kinds"],
+)
+def test_an_attribute_of_before_is_found_with_a_warning(owner, called):
+    with pytest.warns(DeprecationWarning, match=f"^told is {called} now$") as warned:
+        assert owner.told == getattr(owner, called)
+    assert warned[0].filename == __file__
+
+
 def test_every_module_of_before_is_tried():
     assert set(OF_BEFORE) == set(vpem._Moved.homes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +24,16 @@ class Setting:
 
     def __str__(self) -> str:
         return self.name if self.value is None else f"{self.name}={self.value!r}"
+
+
+def former(old: str, new: str) -> Any:
+    """Return an attribute under its former name, with a warning that names the new one."""
+
+    def renamed(self: Any) -> Any:
+        warnings.warn(f"{old} is {new} now", DeprecationWarning, stacklevel=2)
+        return getattr(self, new)
+
+    return property(renamed, doc=f"Former name of `{new}`.")
 
 
 class _Sentence(Exception):
@@ -44,6 +55,8 @@ class _Sentence(Exception):
         return "".join(
             name(part) if isinstance(part, Setting) else str(part) for part in self.parts
         )
+
+    told = former("told", "sentence_with")
 
 
 def _again(kind: type[_Sentence], args: tuple[Any, ...]) -> _Sentence:

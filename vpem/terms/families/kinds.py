@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from vpem.checks import Indices, Matrix, row_blocks
-from vpem.errors import InputError
+from vpem.errors import InputError, former
 from vpem.network.partition import Blocks
 from vpem.records import Shown
 from vpem.settings import FAMILY_NAMES
@@ -108,6 +108,8 @@ class Kinds(Shown, facts="{summary}"):
     def summary(self) -> str:
         """How many features have each family, in words."""
         return ", ".join(f"{self.families.count(family)} {family}" for family in self.present)
+
+    told = former("told", "summary")
 
     def columns_of(self, *families: str) -> Indices:
         """Features of some families, as the user numbers them, in ascending order."""
