@@ -21,11 +21,11 @@ OPENBLAS_THREAD_TIMEOUT = "16"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command, by default of this process's words, and exit with its code."""
+    """Run one command, by default that of this process's arguments, and exit with its code."""
     # Threads of OpenBLAS spin for 2^26 cycles once it is loaded, and after each of their calls.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", OPENBLAS_THREAD_TIMEOUT)
     code = run(arguments)
-    gc.freeze()  # at its end Python would look through all that goes with the process
+    gc.freeze()  # at exit Python would search all objects for garbage
     sys.exit(code)
 
 
@@ -36,7 +36,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
     try:
         _prepare_streams()
-        # Readers of these variables end of what is no size of a terminal.
+        # Libraries that read these variables fail where they are no size of a terminal.
         for name in ("COLUMNS", "LINES"):
             if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get(name, "1")):
                 del os.environ[name]
@@ -48,7 +48,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         return joined().interrupted(_fail, 143 if type(error).__name__ == "Terminated" else 130)
     except BrokenPipeError:
-        # The reader of stdout has gone; there is nobody to tell.
+        # The reader of stdout has gone: there is no one left to report to.
         _drop_stdout()
         if joined().own_users:
             joined().close()
@@ -64,24 +64,25 @@ def _fail(message: str, code: int = 2) -> int:
 
 
 def _join(words: list[str]) -> None:
-    """Join the MPI job of this process where it is asked for, before anything is parsed."""
-    typed = any(word == "--engine" or word.startswith("--engine=") for word in words)
-    told = any(name.startswith("VPEM_") for name in os.environ)
-    if not typed and (told or any(word.startswith("--config") for word in words)):
-        from .app import command, engine_asked
+    """Join the MPI job of this process if --engine mpi is chosen, before anything is parsed."""
+    pairs = list(zip(words, [*words[1:], ""], strict=True))
+    if any(word == "--engine" or word.startswith("--engine=") for word in words):
+        chosen = any(pair == ("--engine", "mpi") or pair[0] == "--engine=mpi" for pair in pairs)
+    else:
+        variables = any(name.startswith("VPEM_") for name in os.environ)
+        if not variables and not any(word.startswith("--config") for word in words):
+            return
+        from .app import command, configured_engine
 
-        typed = engine_asked(words, command()) == "mpi"
-        words = ["--engine=mpi"]
-    if not typed:
-        return
-    from .ranks import asks_for_mpi, join_job
+        chosen = configured_engine(words, command()) == "mpi"
+    if chosen:
+        from .ranks import join_job
 
-    if asks_for_mpi(words):
         join_job()
 
 
 def _prepare_streams() -> None:
-    """Let no character be beyond stdout and stderr, and writing to a closed stdout be an error."""
+    """Let stdout and stderr take every character, and writing to a closed stdout be an error."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, encoding="utf-8")  # noqa: SIM115
     if sys.stderr is None:
@@ -92,7 +93,7 @@ def _prepare_streams() -> None:
 
 
 def _drop_stdout() -> None:
-    """Send what stdout still holds nowhere, so that it fails but once."""
+    """Discard what stdout still holds, so that it fails only once."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -109,7 +110,7 @@ def _invoke(words: list[str]) -> int:
 
     parser = command()
     if os.environ.get("_VPEM_COMPLETE"):
-        # Our help has no markup that Rich must take out, and a shell waits.
+        # The help has no markup that Rich must remove, and a shell is waiting.
         sys.modules["rich"] = None  # type: ignore[assignment]
         parser.main(args=words, prog_name="vpem")
     # Not `parser.main`, which turns an interrupt into an exit without a word.
@@ -132,14 +133,17 @@ def _sentence(error: Exception, words: list[str]) -> str | None:
 
     from .config import in_options, spoken
 
-    if isinstance(error, OSError) and not _has_folder():
-        told = f"{in_options(error)}; " if isinstance(error, VpemError) else ""
-        return f"{told}the working folder has been removed: go to one that is there"
+    if isinstance(error, OSError):
+        try:
+            os.getcwd()
+        except OSError:
+            cause = f"{in_options(error)}; " if isinstance(error, VpemError) else ""
+            return f"{cause}the working folder has been removed: go to one that exists"
     if isinstance(error, VpemError):
         return spoken(error)
     if isinstance(error, MemoryError):
-        found = f" ({error})" if str(error) else ""
-        return f"not enough memory{found}; try fewer rows or --dtype float32"
+        size = f" ({error})" if str(error) else ""
+        return f"not enough memory{size}; try fewer rows or --dtype float32"
     if isinstance(error, OSError) and error.filename is None:
         # Files are dealt with where they are opened: what has no name is a stream.
         _drop_stdout()
@@ -147,20 +151,16 @@ def _sentence(error: Exception, words: list[str]) -> str | None:
     return _usage(error, words) if hasattr(error, "format_message") else None
 
 
-def _has_folder() -> bool:
-    try:
-        os.getcwd()
-    except OSError:
-        return False
-    return True
-
-
 def _usage(error: Exception, words: list[str]) -> str:
-    """One sentence for options and arguments the parser refuses, with the nearest name."""
+    """One sentence for options and arguments that the parser refuses, with the nearest name."""
+    from .app import command, path_in
     from .config import in_options, meant, name_of, why_refused
 
     context = getattr(error, "ctx", None)
-    path = _command_path(words) if context is None else context.command_path
+    if context is None:
+        path = " ".join(["vpem", *path_in(words, command())])
+    else:
+        path = context.command_path
     name = getattr(error, "option_name", None)
     if type(error).__name__ == "NoSuchOption" and name and context is not None:
         why = why_refused(context.info_name, name)
@@ -168,43 +168,42 @@ def _usage(error: Exception, words: list[str]) -> str:
             return in_options(why)
         options = context.command.get_params(context)
         known = {word.lstrip("-"): name_of(option) for option in options for word in option.opts}
-        # A long option with one dash is read as short ones: it is looked for as it was typed.
+        # A long option with one dash is read as short ones: search for the word as typed.
         typed = [word for word in words if word.startswith(name) and name[1] != "-"]
         word = next(iter(typed), name)
         near = [known[one] for one in meant(word, known)]
         sentence = f"no such option: {name}{_hint(near, word)}"
     elif "No such command" in str(error) and context is not None:
-        wanted = str(error).split("'")[1] if "'" in str(error) else ""
-        sentence = f"no such command: {wanted}{_hint(_commands(wanted, context), wanted)}"
+        name = str(error).split("'")[1] if "'" in str(error) else ""
+        sentence = f"no such command: {name}{_hint(_commands(name, context), name)}"
     else:
         message = error.format_message()  # type: ignore[attr-defined]
         sentence = " ".join(str(message).split()).rstrip(".")
         sentence = sentence[:1].lower() + sentence[1:]
     param = getattr(error, "param", None)
     if context is not None and param is not None:
-        from .config import WORDS, given, told_by
+        from .config import WORDS, given, origin_of
 
         wrong = re.search(r": input should be (a valid \w+).*", sentence, re.IGNORECASE)
         if wrong:
             got = given(context, param, context.meta[WORDS])
             sentence = f"{sentence[: wrong.start()]}: must be {wrong[1]}, got {got!r}"
-        origin = told_by(context, param)
+        origin = origin_of(context, param)
         sentence = sentence if origin is None else f"{sentence}; {origin}"
     return f"{sentence}; see '{path} --help'"
 
 
 def _hint(near: list[str], word: str) -> str:
-    """Say what was meant by a word, or what to do in its place, if either is known."""
-    from .config import in_place_of
+    """Suggest what a word may stand for, or what to do in its place, if either is known."""
+    from .config import ELSE
 
     if near:
         return f" (did you mean {' or '.join(map(repr, near))}?)"
-    instead = in_place_of(word)
-    return f"; {instead}" if instead else ""
+    return next((f"; {advice}" for words, advice in ELSE if word.strip("-") in words), "")
 
 
 def _commands(word: str, context: Any) -> list[str]:
-    """Return the commands that a word may stand for: here, or of another group in full."""
+    """Return the commands that a word may stand for: of this group, or of others by full name."""
     from .config import leaves, meant
 
     below: dict[str, list[str]] = {}
@@ -215,15 +214,3 @@ def _commands(word: str, context: Any) -> list[str]:
     if word in below or not here:
         return [path for name in meant(word, below) for path in below[name]] or here
     return here
-
-
-def _command_path(words: list[str]) -> str:
-    from .app import command
-
-    path, node = ["vpem"], command()
-    for word in words:
-        node = getattr(node, "commands", {}).get(word)
-        if node is None:
-            break
-        path.append(word)
-    return " ".join(path)

@@ -1,13 +1,13 @@
-"""Options that a study says for all its members, parsed by the commands that will be run.
+"""Options that a study sets for all its members, parsed by the commands that will be run.
 
-All members must run the same command, with the same options but those that are local to each.
+All members must run the same command with the same options, except those that are local to each.
 """
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from glob import has_magic
 from pathlib import Path
@@ -45,19 +45,18 @@ if TYPE_CHECKING:
 
 
 OWN_OPTIONS = ("data", "memory_limit", "proba")
-"""Parameters of commands that are each member's own; of settings `vpem.records.About.local` says
-so, and what is written is."""
+"""Local parameters that are no settings (`vpem.records.About.local`); outputs are local as well."""
 
 IF_ANY = "if any"
-"""What stands for --resume-if-any, which any member may give: all go on then, or begin."""
+"""Stands for --resume-if-any, which any member may give: all resume then, or start."""
 
 NOT_THERE = "nothing"
 
 
 def terms_of(context: Any) -> dict[str, list[str]]:
-    """Return what others must have alike, by names of options: values, and where they are from.
+    """Return the value and source of every option that all members must share, by option.
 
-    Of a file that is read its content counts, not its name; of a checkpoint whether there is one.
+    Of input files the content counts, not the name; of a checkpoint whether there is one.
     """
     known = getattr(context.command.callback, "settings", {})
     roles = context.command.roles()
@@ -77,12 +76,9 @@ def terms_of(context: Any) -> dict[str, list[str]]:
             value = IF_ANY
         if param.name != "resume_if_any":
             kind, place = source_of(context, param)
-            terms[name_of(param)] = [_word(value), Path(place).name if place else kind]
+            word = NOT_THERE if value is None or value is False else str(value)
+            terms[name_of(param)] = [word, Path(place).name if place else kind]
     return terms
-
-
-def _word(value: Any) -> str:
-    return NOT_THERE if value is None or value is False else str(value)
 
 
 def digest_of(path: Path) -> str:
@@ -96,17 +92,17 @@ def digest_of(path: Path) -> str:
 
 
 def introduced(introduction: Any, name: str) -> Any:
-    """Return what a member says of itself; InputError unless `is_introduction` holds of it."""
+    """Return a member's introduction; InputError unless `is_introduction` holds."""
     if not is_introduction(introduction):
-        raise InputError(f"{name} has sent no introduction; are all of the same version?")
+        raise InputError(f"{name} has sent no introduction; do all run the same version?")
     return introduction
 
 
 def check_alike(names: list[str], everyones: list[Any], study: str) -> None:
-    """Raise InputError where members run different things.
+    """Raise InputError unless all members run the same command with the same options.
 
-    Of each, ``everyones`` has the words of its command, its `terms_of`, which outputs it wants, and
-    how few parties with data its policy allows.
+    ``everyones`` has the introduction of each member: the words of its command, its `terms_of`,
+    the outputs that it requests, and the fewest parties with data that its policy allows.
     """
     command, terms, *_ = everyones[0]
     for name, (theirs, others, *_) in zip(names[1:], everyones[1:], strict=True):
@@ -116,7 +112,7 @@ def check_alike(names: list[str], everyones: list[Any], study: str) -> None:
                 f"{study} must run the same command"
             )
         for option in sorted({*terms, *others} - ({"--resume"} if goes_on(everyones) else set())):
-            one, two = (told.get(option, [NOT_THERE, "default"]) for told in (terms, others))
+            one, two = (each.get(option, [NOT_THERE, "default"]) for each in (terms, others))
             if one[0] != two[0]:
                 raise InputError(
                     f"{option} is set differently: {names[0]} has {one[0]:.300} ({one[1]:.60}), "
@@ -126,22 +122,19 @@ def check_alike(names: list[str], everyones: list[Any], study: str) -> None:
 
 
 def goes_on(everyones: list[Any]) -> bool:
-    """Whether all go on from what they have kept, if they have: one came back, or may have."""
+    """Whether all resume from their checkpoints, if there are any: a member has come back."""
     return any(terms.get("--resume", [None])[0] == IF_ANY for _, terms, *_ in everyones)
 
 
 def is_introduction(value: Any) -> bool:
-    """Whether a value may be an introduction, with its signature.
-
-    It is a command, what all must have alike, outputs, fewest parties, and random bytes.
-    """
+    """Whether a value may be an introduction: what `check_alike` compares, a nonce, a signature."""
     return (
         isinstance(value, list)
         and len(value) == 6
         and isinstance(value[0], str)
         and isinstance(value[1], dict)
-        and all(isinstance(told, list) and len(told) == 2 for told in value[1].values())
-        and all(isinstance(word, str) for key, told in value[1].items() for word in (key, *told))
+        and all(isinstance(term, list) and len(term) == 2 for term in value[1].values())
+        and all(isinstance(word, str) for key, term in value[1].items() for word in (key, *term))
         and isinstance(value[2], list)
         and all(isinstance(name, str) for name in value[2])
         and type(value[3]) is int
@@ -150,7 +143,7 @@ def is_introduction(value: Any) -> bool:
 
 
 def check_own(options: dict[str, Any]) -> None:
-    """Raise what this member alone can mend, before others hear of it and end."""
+    """Raise the errors that this member alone can mend, before others connect and have to end."""
     from vpem._core.threads import thread_count
     from vpem.checks import check_number
     from vpem.files.opening import check_readable
@@ -161,7 +154,7 @@ def check_own(options: dict[str, Any]) -> None:
     for file in options.get("data") or ():
         if str(file) == STDIN:
             raise InputError(
-                "standard input (-) can be read once; a member of a study names a file"
+                "standard input (-) can be read only once; a member of a study names a file"
             )
         if not has_magic(str(file)):
             check_readable(file)
@@ -171,26 +164,25 @@ def check_own(options: dict[str, Any]) -> None:
 
 
 OWN = ("engine", "parties", "shards", "threads", "jobs", "strict")
-"""Options of one member's machine, or what a study says elsewhere, besides those that are local."""
+"""Further options of one member's machine, or set elsewhere in the study."""
 
 OF_ONE_FILE = ("agents", "workers", "worker-rows", "partition", "dataset")
-"""Options of data in one file, which members of a study do not have."""
+"""Options for data in one file, which members of a study do not have."""
 
 NUMBER = re.compile(r"-\.?\d.*")
 
 
 class Agreed:
-    """What a study says of one command.
+    """One command of a study.
 
-    ``table`` has its options by their names in files, as they were given, ``values`` those of all
-    settings, and ``params`` are its parameters.
+    ``table`` has the given options by their names in files, ``values`` all settings, ``params``
+    the parameters of the command.
     """
 
     def __init__(self, command: str, table: Report, values: Report, params: Any = ()) -> None:
         self.command, self.table, self.values, self.params = command, table, values, params
 
     def words(self) -> list[str]:
-        """Return the options as they are typed."""
         words = []
         for name, value in self.table.items():
             if isinstance(value, bool):
@@ -201,47 +193,31 @@ class Agreed:
         return words
 
     def line(self) -> str:
-        """Return the command with its options."""
         return " ".join(["vpem", self.command, *self.words()])
-
-
-def runnable(root: Any) -> list[str]:
-    """Return the commands that members of a study can run: those with --engine."""
-    return [
-        name for name, leaf in root.commands.items()
-        if not hasattr(leaf, "commands") and any(key_of(param) == "engine" for param in leaf.params)
-    ]  # fmt: skip
-
-
-def _is_own(leaf: Any, param: Any) -> bool:
-    """Whether each member says a parameter of a command for itself: it is local, or names files."""
-    known = getattr(leaf.callback, "settings", {}).get(param.name)
-    return (
-        param.name in leaf.roles()
-        or param.name in OWN_OPTIONS
-        or key_of(param) in OWN
-        or (known is not None and known.local)
-    )
 
 
 def agree_on(
     context: Any,
     commands: Sequence[str],
-    name: str,  # what was taken for the study's
-    topology: str,  # of commands that have one
+    name: str,  # the word taken for the study's name
+    topology: str,  # for commands with --topology
     before: Mapping[str, Report] | None = None,
 ) -> list[Agreed]:
-    """Return what a study says of some commands.
+    """Return some commands of a study with their options.
 
-    The context, of the command that makes or changes the study, has words that it does not know
-    itself: options, each of which goes to the commands that have it. What the study has said of
-    commands ``before`` holds where no option says otherwise. InputError if an option is each
-    member's own, or a command refuses what it gets; ClickException if no command has an option, or
-    its value is of a wrong type.
+    Words that the command of the context ('vpem study init' or 'change') does not know itself are
+    options of these commands; each goes to those that have it. The options ``before`` hold where
+    no new one replaces them. InputError if an option is local to each member, or a command refuses
+    its options; ClickException if no command has an option, or its value has the wrong type.
     """
     root = context.find_root().command
+    runnable = [  # those with --engine
+        one
+        for one, leaf in root.commands.items()
+        if not hasattr(leaf, "commands") and any(key_of(param) == "engine" for param in leaf.params)
+    ]
     for one in commands:
-        check_choice("command", one, runnable(root))
+        check_choice("command", one, runnable)
     early = name.startswith("-")
     if early and any(_param(root.commands[one], name) for one in commands):
         raise InputError(f"the name of the study comes first, before {name}")
@@ -252,7 +228,7 @@ def agree_on(
         takers = [one for one in commands if _param(root.commands[one], group[0])]
         if not takers:
             refuse_as_own(context, group[0])
-        # What none has the first refuses, in its words.
+        # An option that no command has is refused by the first one, in its words.
         for one in takers or commands[:1]:
             added[one] += group
             known[one].pop(key_of(_param(root.commands[one], group[0])) if takers else "", None)
@@ -263,7 +239,7 @@ def agree_on(
 
 
 def agreed_before(context: Any, study: Study) -> list[Agreed]:
-    """Return what a study says of its commands, parsed as each would."""
+    """Return the commands of a study, their options parsed as each command would."""
     topology = setup_of(study).topology
     return [
         _agreed(context, one, Agreed(one, table, {}).words(), topology)
@@ -272,7 +248,7 @@ def agreed_before(context: Any, study: Study) -> list[Agreed]:
 
 
 def refuse_as_own(context: Any, word: str) -> None:
-    """Refuse a word that is nearly an option of the command itself, as it would."""
+    """Refuse a word that resembles an option of the command itself, as its parser would."""
     known = [opt.lstrip("-") for param in context.command.params for opt in param.opts]
     if nearest(word.partition("=")[0], known) is not None:
         parser = context.command.make_parser(context)
@@ -287,7 +263,7 @@ EXAMPLES = {
 
 
 def _groups(context: Any, words: list[str]) -> list[list[str]]:
-    """Return options with the values after them."""
+    """Return a list for each option: the option and the values after it."""
     groups: list[list[str]] = []
     for word in words:
         if word.startswith("-") and not NUMBER.fullmatch(word):
@@ -314,61 +290,46 @@ def _param(leaf: Any, word: str) -> Any:
 
 
 def _agreed(context: Any, name: str, words: list[str], topology: str) -> Agreed:
-    """Parse the options of one command, and check them as it would."""
+    """Parse the options of one command, and check them as the command would."""
     above = context.find_root()
-    root = above.command
-    leaf = root.commands[name]
+    leaf = above.command.commands[name]
     keys = {key_of(param) for param in leaf.params}
     needed = [param for param in leaf.params if param.param_type_name == "argument"]
     implied = ["--parties"] if "parties" in keys else []
     if "topology" in keys:
         implied += ["--topology", topology]
-    parsed, rest, _ = leaf.make_parser(_context(above, leaf, name)).parse_args(list(words))
-    stray = [*rest, *(word for param in needed for word in _words(parsed.get(param.name)))]
+    parser = leaf.make_parser(leaf.context_class(leaf, info_name=name, parent=above))
+    parsed, stray, _ = parser.parse_args(list(words))
+    for value in [parsed.get(param.name) for param in needed]:
+        stray += [value] if isinstance(value, str) else value or []
     if stray:
         raise InputError(
-            f"{stray[0]!r} is neither an option of 'vpem {name}' nor the value of one; data are "
-            "named by each member for itself"
+            f"{stray[0]!r} is neither an option of 'vpem {name}' nor the value of one; each member "
+            "names its data itself"
         )
     files = ["DATA" for param in needed if param.required]
     context = leaf.make_context(name, [*files, *implied, *words], parent=above)
-    given = _given(context, leaf)
+    settings = getattr(leaf.callback, "settings", {})
+    local = {*OWN_OPTIONS, *leaf.roles(), *(key for key in settings if settings[key].local)}
+    table = {}
     for param in leaf.params:
-        if param.name in given and key_of(param) in OF_ONE_FILE:
+        source, key = context.get_parameter_source(param.name), key_of(param)
+        if param in needed or key == "parties" or getattr(source, "name", "") != "COMMANDLINE":
+            continue
+        if key in OF_ONE_FILE:
             raise InputError(f"{name_of(param)} is for one file, and members have one each")
-        if param.name in given and _is_own(leaf, param) and key_of(param) != "parties":
+        if param.name in local or key in OWN:
             raise InputError(
-                f"{name_of(param)} is not for a study: each member says it for itself when it runs "
+                f"{name_of(param)} is not for a study: each member gives it itself when it runs "
                 f"'vpem {name} --study'"
             )
+        table[key] = context.params[param.name]
     _check(context)
-    table = {
-        key_of(param): context.params[param.name]
-        for param in leaf.params
-        if param.name in given and key_of(param) != "parties"
-    }
     return Agreed(name, table, dict(context.params), leaf.params)
 
 
-def _words(value: Any) -> Iterable[str]:
-    return value if isinstance(value, list | tuple) else [value] if isinstance(value, str) else []
-
-
-def _context(above: Any, leaf: Any, name: str) -> Any:
-    return leaf.context_class(leaf, info_name=name, parent=above)
-
-
-def _given(context: Any, leaf: Any) -> set[str]:
-    sources = {param.name: context.get_parameter_source(param.name) for param in leaf.params}
-    return {
-        name for name, source in sources.items()
-        if getattr(source, "name", "") == "COMMANDLINE"
-        and not any(p.name == name and p.param_type_name == "argument" for p in leaf.params)
-    }  # fmt: skip
-
-
 def _check(context: Any) -> None:
-    """Refuse what the command would refuse before it looks at data."""
+    """Refuse what the command would refuse before it opens data."""
     refuse_idle(context)
     refuse_repeatable(context.params)
     records = context.command.callback.records(context.params)
@@ -376,13 +337,13 @@ def _check(context: Any) -> None:
         from vpem.network.graph import make_graph
         from vpem.sums.exchanges import settled
 
-        # Of the graph only whether it has a server counts, and how many it has is not known yet.
+        # Only whether the graph has a server matters here; its size is not known yet.
         settled(make_graph("star" if topology == "star" else "path", 3), records["sums"])
 
 
-def load_study(context: Any, value: Path | None) -> Path | None:
-    """Take the options of a command that a study says: a callback of --study."""
-    if value is None or context.resilient_parsing:
+def load_study(context: Any, value: Path) -> Path:
+    """Take the options that a study sets for the command of a context."""
+    if context.resilient_parsing:
         return value
     from vpem.files.studies.study import read_study
 
@@ -392,15 +353,15 @@ def load_study(context: Any, value: Path | None) -> Path | None:
     if path not in tables:
         listed = ", ".join(f"vpem {' '.join(words)}" for words in tables) or "no command"
         raise InputError(
-            f"the study {study.name} is of {listed}, not of vpem {' '.join(path)}; its organiser, "
+            f"the study {study.name} runs {listed}, not vpem {' '.join(path)}; its organiser, "
             f"{study.organiser}, can add that by 'vpem study change {study.path.name}'"
         )
     known = {param.name for param in context.command.params}
     shards = study.result == "shards"
     if shards and "shards" not in known:
         raise InputError(
-            f"the study {study.name} leaves each member its own part of what is found (result = "
-            f"'shards'), and what 'vpem {' '.join(path)}' finds has no parts"
+            f"the study {study.name} leaves each member its own part of the result (result = "
+            f"'shards'), and the result of 'vpem {' '.join(path)}' has no parts"
         )
     implied = {"engine": "tls", "parties": True, "timeout": str(study.timeout), "shards": shards}
     implied = {name: chosen for name, chosen in implied.items() if name in known and chosen}
@@ -410,31 +371,30 @@ def load_study(context: Any, value: Path | None) -> Path | None:
 
 
 def check_data(context: Any) -> None:
-    """Raise InputError where a member gives no data and has some, or has none and gives some."""
+    """Raise InputError unless members with data, and only these, give data."""
     study = context.meta[STUDY]
     member = member_of(study, context.params.get("member"))
     given = context.params.get("data")
     if not any(one.holds for one in study.roster.members):
         raise InputError(
-            f"{study.name}, edition {study.edition}, has no member with data; parties ask by 'vpem "
-            f"party request {study.path.name}', and {study.organiser} approves them"
+            f"{study.name}, edition {study.edition}, has no member with data; parties join by "
+            f"'vpem party request {study.path.name}', and {study.organiser} approves them"
         )
     if member.holds and not given:
         raise InputError(
-            f"{member.name} brings data to the study {study.name}; give its own file after the "
-            "command"
+            f"{member.name} brings data to the study {study.name}; name its file after the command"
         )
     if given and not member.holds:
         raise InputError(
-            f"{member.name} brings no data to the study {study.name}, which it only serves; leave "
-            f"out {given[0]}"
+            f"{member.name} brings no data to the study {study.name}, in which it only serves; "
+            f"leave out {given[0]}"
         )
     if not context.params.get("parties"):
         raise InputError("members of a study are its parties; leave out --no-parties")
 
 
 def member_of(study: Study, name: str | None) -> Member:
-    """Return the member that takes part here: of this name, or the one whose key is here."""
+    """Return the member of this name, or else the one whose key lies beside the study."""
     from vpem.files.studies.identities import only_identity
 
     return study.member(only_identity(study.folder, name))
@@ -445,9 +405,9 @@ def own_party(
     files: Sequence[Path],
     table: TableSettings,
     kept: TableSettings | None = None,
-    features: Sequence[str] = (),  # that the study names, if the table has no choice
+    features: Sequence[str] = (),  # named by the study; the table's own choice comes first
 ) -> Party:
-    """Return a member as the party that it is in a run."""
+    """Return a member as a party of a run."""
     from vpem.files.parties.opening import choose_parties
 
     given = choose_parties(files[:1], table, kept)
@@ -460,7 +420,7 @@ def own_party(
 
 
 def whose_options(error: VpemError, study: Study) -> None:
-    """Note on an error who can say what it tells to try, where that is an option of a study."""
+    """Note on an error that suggests an option of the study that only the organiser sets it."""
     tried = [
         in_options(InputError(part))
         for part in error.parts
@@ -468,13 +428,13 @@ def whose_options(error: VpemError, study: Study) -> None:
     ]
     if tried:
         error.add_note(
-            f"{study.organiser} alone can change what {study.name} says: vpem study change "
+            f"only {study.organiser} can change the options of {study.name}: vpem study change "
             f"{study.path.name} {' '.join(tried)}"
         )
 
 
 INDIVIDUALS = "saem"
-"""A command whose files are no tables of features, and are read by options of its own."""
+"""The command whose files are not tables of features, and are read by options of its own."""
 
 
 def look_at(
@@ -484,11 +444,11 @@ def look_at(
     files: Sequence[Path],
     table: TableSettings,
     say: Callable[[str], None],
-    features: Sequence[str] = (),  # that the study names
+    features: Sequence[str] = (),  # named by the study
 ) -> tuple[tuple[str, ...], int]:
-    """Open a member's files as all commands of a study will, and find what these will refuse.
+    """Open a member's files as all commands of a study will, and raise what these would refuse.
 
-    Returned are the names of its features, and its number of rows.
+    Returns the names of its features and its number of rows.
     """
     names, n_rows = dict[str, None](), 0
     agreed = agreed_before(context, study)
@@ -498,7 +458,7 @@ def look_at(
         speak_of([*context.command.params, *one.params])
         brought = features if one.command != "impute" else ()
         with warnings.catch_warnings():
-            if place:  # the files were warned of
+            if place:  # the first has warned already
                 warnings.simplefilter("ignore", VpemWarning)
             try:
                 party = own_party(name, files, table, features=brought)
@@ -506,14 +466,14 @@ def look_at(
             except VpemError as error:
                 whose_options(error, study)
                 raise
-        if one in fits or not fits:  # a model has the features of its fit
+        if one in fits or not fits:  # predict and score take the features of the fit
             names |= dict.fromkeys(columns)
     speak_of(context.command.params)
     return tuple(names), n_rows
 
 
 def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequence[str], int]:
-    """Return names of features and number of rows that a command will find in a party's files."""
+    """Return the names of features and the number of rows as a command will read them."""
     from vpem.files.parties.alignment import check_ids
     from vpem.files.parties.joining import check_own_ids, refuse_gaps, refuse_shared
     from vpem.files.parties.observing import entries_of, read_observed
@@ -529,7 +489,7 @@ def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequenc
         entries_of(party, seen, rows, seen.columns)
         return seen.columns, seen.shape[0]
     over_features = one.values.get("split") == "features"
-    # A model knows whether values may be missing.
+    # For predict and score, the model says whether values may be missing.
     empty = one.values.get("missing") == "marginalize" or bool(one.values.get("missing_parties"))
     empty |= one.command in ("predict", "score", INDIVIDUALS)
     constant = not over_features or one.command in ("predict", "score")
@@ -556,7 +516,7 @@ def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequenc
 
 
 def _check_rows(one: Agreed, n_rows: int, name: str) -> None:
-    """Raise InputError where a party has fewer rows than any fit of a command has components."""
+    """Raise InputError where a party has fewer rows than the smallest fit has components."""
     param = next((param for param in one.params if {"-k"} & {*param.opts}), None)
     requested = None if param is None else one.values.get(param.name)
     if param is None or requested is None or param.name not in ("n_components", "n_clusters"):
@@ -566,26 +526,27 @@ def _check_rows(one: Agreed, n_rows: int, name: str) -> None:
         noun = param.name.removeprefix("n_")
         raise InputError(
             f"party {name!r} has {plural(n_rows, 'row')}, and {min(counts)} {noun} need at least "
-            "as many rows that all parties have"
+            "as many rows that all parties share"
         )
 
 
 def refuse_repeatable(options: Mapping[str, Any]) -> None:
-    """Raise InputError where whoever knows the seed of a study's noise could draw it again."""
+    """Raise InputError where all members would know the seed of the noise, and could repeat it."""
     if options.get("repeatable_noise") is not None:
         raise InputError(
-            Setting("repeatable_noise"), " is for tests on one machine: in a study all would know "
-            "the noise, and could subtract it; leave it out"
-        )  # fmt: skip
+            Setting("repeatable_noise"),
+            " is for tests on one machine: in a study all would know the noise, and could subtract "
+            "it; leave it out",
+        )
 
 
 @dataclass(frozen=True)
 class StudyLinks:
-    """How the members of a study are linked."""
+    """How the members of a study are linked, and who gets the result."""
 
     server: str  # the first member, which adds up on a star
     topology: str
-    relay: str | None  # passes sealed messages on
+    relay: str | None
     result: str  # "all" or "shards"
     if_lost: str = "wait"  # or "without"
     timeout: float = 600.0  # seconds until a silent member is lost
@@ -602,6 +563,11 @@ def setup_of(study: Study) -> StudyLinks:
     graphs = [table["topology"] for table in study.options.values() if "topology" in table]
     relay = study.roster.relay
     return StudyLinks(
-        study.organiser, next(iter(graphs), "star"), None if relay is None else relay.name,
-        study.result, study.if_lost, study.timeout, study.roster.members[0].holds,
-    )  # fmt: skip
+        study.organiser,
+        next(iter(graphs), "star"),
+        None if relay is None else relay.name,
+        study.result,
+        study.if_lost,
+        study.timeout,
+        study.roster.members[0].holds,
+    )

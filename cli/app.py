@@ -1,4 +1,4 @@
-"""The tree of commands, each made when it is asked for: most runs need one of them only.
+"""The tree of commands, each loaded at its first use: most runs need only one of them.
 
 `dress` gives all of them what they share (options from files and the environment,
 `--show-config`, help under headings); a command needs no line for that.
@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -42,15 +43,15 @@ from .config import (
     where_from,
 )
 from .files import READ, Role, begin, roles_of
-from .help import Elsewhere, complete_values, grouped, often, split_examples, tree
+from .help import Elsewhere, complete_values, grouped, often, tree
 from .output import print_json
 from .ranks import joined, launched
 
 SHOW = "vpem.show"
-"""Under this name a context keeps whether the values are shown in place of work."""
+"""Under this name a context keeps whether values are only shown (--show-config)."""
 
 WHOLE = "vpem.whole"
-"""Under this name a context keeps whether its help is to show everything."""
+"""Under this name a context keeps whether its help shows everything (--help-all)."""
 
 
 def _load(context: typer.Context, value: Path | None) -> Path | None:
@@ -92,8 +93,8 @@ def _own(
             is_eager=True,
             expose_value=False,
             callback=_load,
-            help="Take options from this TOML file, a table a command, where neither the command "
-            "line nor the environment gives them.",
+            help="Take options from this TOML file, with a table for each command, where neither "
+            "the command line nor the environment gives them.",
         ),
     ] = None,
     show_config: Annotated[
@@ -124,10 +125,10 @@ def _params(function: Callable[..., None]) -> list[Any]:
 
 
 EXAMPLES = 2
-"""So many of its examples the help of a command shows in brief."""
+"""Most examples in the brief help of a command."""
 
 KEPT = "\N{NON-BREAKING HYPHEN}"
-"""What hyphens are while lines are broken, so that no name of an option is."""
+"""Replaces hyphens while lines are broken, so that names of options stay whole."""
 
 
 class _Manners:
@@ -136,12 +137,14 @@ class _Manners:
     help: str | None
 
     def get_help_option_names(self, ctx: Any) -> list[str]:
-        """Return the words for help, also of a command that is parsed without those above it."""
+        """Return the words for help, also for a command that is parsed without its groups."""
         return ["-h", "--help"]
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write what the command does, and its examples in lines of their own, to be copied."""
-        text, examples = split_examples(self.help)
+        """Write what the command does, and its examples, each in a line that can be copied."""
+        paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
+        text = "\n\n".join(part for part in paragraphs if not part.startswith("Example: "))
+        examples = [" ".join(part.split()) for part in paragraphs if part.startswith("Example: ")]
         short = WHOLE not in ctx.meta and (ctx.parent is None or _chosen(ctx) is not None)
         formatter.write_paragraph()
         with formatter.indentation():
@@ -152,11 +155,10 @@ class _Manners:
                 formatter.write(f"{'':{formatter.current_indent}}{example}\n")
 
     def get_help(self, ctx: Any) -> str:
-        """Return the whole help."""
         return str(super().get_help(ctx)).replace(KEPT, "-")  # type: ignore[misc]
 
     def get_help_option(self, ctx: Any) -> Any:
-        """Return the option --help: not given is False, which needs no library to be checked."""
+        """Return --help with the default False, which needs no library to be checked."""
         option: Any = super().get_help_option(ctx)  # type: ignore[misc]
         if option is not None and option.default is None:
             option.default = False
@@ -164,7 +166,7 @@ class _Manners:
 
 
 class Command(_Manners, TyperCommand):
-    """A command whose options may stand in a file or in the environment."""
+    """A command whose options may come from a file or the environment."""
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
         own = [copy(param) for param in _params(_own)]
@@ -177,12 +179,20 @@ class Command(_Manners, TyperCommand):
                 param.is_eager, param.callback = True, lambda ctx, _, value: _study(ctx, value)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words; nothing is missing where the values are only shown."""
+        """Parse the words; --show-config needs no required ones, a shell no types."""
         ctx.meta[SHOW] = "--show-config" in args
         ctx.meta[WORDS] = list(args)
         speak_of(self.params)
-        if ctx.resilient_parsing:
-            return self._parse_for_a_shell(ctx, args)
+        if ctx.resilient_parsing:  # values stay words: loading their types takes long
+            parser: Any = self.make_parser(ctx)
+            given, rest, _ = parser.parse_args(list(args))
+            for param in self.get_params(ctx):
+                value, source = param.consume_value(ctx, given)
+                ctx.params[param.name] = value
+                ctx.set_parameter_source(param.name, source)
+            ctx.args = rest = list(rest)
+            ctx._opt_prefixes.update(parser._opt_prefixes)
+            return rest
         check_environment(ctx)
         known = self.params
         kinds = get_type_hints(_own) | get_type_hints(self.callback)
@@ -195,20 +205,8 @@ class Command(_Manners, TyperCommand):
             _refuse_missing(ctx, known)
         return rest
 
-    def _parse_for_a_shell(self, ctx: Any, args: list[str]) -> list[str]:
-        """Note which options the words give, whatever their types: loading those takes long."""
-        parser: Any = self.make_parser(ctx)
-        given, rest, _ = parser.parse_args(list(args))
-        for param in self.get_params(ctx):
-            value, source = param.consume_value(ctx, given)
-            ctx.params[param.name] = value
-            ctx.set_parameter_source(param.name, source)
-        ctx.args = rest = list(rest)
-        ctx._opt_prefixes.update(parser._opt_prefixes)
-        return rest
-
     def make_parser(self, ctx: Any) -> Any:
-        """Make a parser that knows for every flag the word that turns it off again."""
+        """Make a parser with --no-FLAG for every flag."""
         parser: Any = super().make_parser(ctx)
         for param in self.params:
             if is_flag(param) and not param.secondary_opts and param.expose_value:
@@ -217,7 +215,7 @@ class Command(_Manners, TyperCommand):
         return parser
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments and the options that most people need; or all, under headings."""
+        """Write the arguments, and the most needed options, or all under headings."""
         params: list[Any] = self.get_params(ctx)
         arguments = [param for param in params if param.param_type_name == "argument"]
         _write(formatter, "Arguments", [(_called(one), one.help or "") for one in arguments])
@@ -231,7 +229,7 @@ class Command(_Manners, TyperCommand):
             formatter.write(f"{others} more options: {ctx.command_path} --help-all\n")
 
     def roles(self) -> dict[str, Role]:
-        """Return what becomes of the files that options name, by the names of parameters."""
+        """Return the roles of the files that options name, by the names of parameters."""
         return roles_of(_own) | roles_of(self.callback)
 
     def invoke(self, ctx: Any) -> Any:
@@ -258,20 +256,20 @@ class Group(_Manners, TyperGroup):
         super().__init__(*args, params=[*(params or []), *own], **options)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write names and first sentences, for which no command is made."""
+        """Write names and first sentences, without loading a command."""
         rows = _listed(self.commands, () if WHOLE in ctx.meta else None)
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
 
 def _listed(members: Any, path: tuple[str, ...] | None) -> list[tuple[str, str]]:
-    """Return the names of commands and what they do; with the words before them also all below."""
-    found = []
-    for name, told in members.helps.items():
-        found.append((" ".join((*(path or ()), name)), told))
+    """Return names of commands and what they do; with a path, also those of subgroups."""
+    rows = []
+    for name, summary in members.helps.items():
+        rows.append((" ".join((*(path or ()), name)), summary))
         if path is not None and name in members.groups:
-            found += _listed(members[name].commands, (*path, name))
-    return found
+            rows += _listed(members[name].commands, (*path, name))
+    return rows
 
 
 def _chosen(context: Any) -> list[Any] | None:
@@ -285,15 +283,15 @@ def _called(argument: Any) -> str:
 
 
 def _write(formatter: Any, heading: str, rows: Iterable[tuple[str, str]]) -> None:
-    kept = [(name, told.replace("-", KEPT)) for name, told in rows]
-    if kept:
+    unbroken = [(name, text.replace("-", KEPT)) for name, text in rows]
+    if unbroken:
         with formatter.section(heading):
-            formatter.write_dl(kept)
+            formatter.write_dl(unbroken)
 
 
 @contextmanager
 def _noting_where_from(context: Any) -> Iterator[None]:
-    """Let sentences about a value say where it came from."""
+    """Let errors about a value say which file or variable it came from."""
     try:
         yield
     except (InputError, FileError) as error:
@@ -303,7 +301,6 @@ def _noting_where_from(context: Any) -> Iterator[None]:
 
 
 def _study(context: Any, value: Path | None) -> Path | None:
-    """Take what a study says of a command."""
     if value is None:
         return None
     from .agreed import load_study
@@ -312,7 +309,7 @@ def _study(context: Any, value: Path | None) -> Path | None:
 
 
 def _refuse_missing(context: Any, params: list[Any]) -> None:
-    """Raise what a parser does where an argument is missing, unless a study says it may be."""
+    """Raise the parser's error where an argument is missing, unless a study allows that."""
     if STUDY in context.meta:
         from .agreed import check_data
 
@@ -328,14 +325,14 @@ def _refuse_missing(context: Any, params: list[Any]) -> None:
 
 
 def _parsed(param: Any, kind: Any) -> Any:
-    """Return a parameter that is not required, and takes values that are plainly of its kind.
+    """Return a parameter that is not required, and converts plain values of its kind itself.
 
-    Whether data are missing is known once it is known whose they would be. All other values, and
-    what is wrong with them, are left to Typer: its library for them takes as long to load as numpy.
+    Whether data are missing is known once the member of a study is known. All other values, and
+    their errors, are left to Typer, whose library for them takes as long to load as numpy.
     """
-    found = copy(param)
-    found.required = False
-    convert = found.process_value
+    parsed = copy(param)
+    parsed.required = False
+    convert = parsed.process_value
     if NoneType in get_args(kind):
         kind = next(one for one in get_args(kind) if one is not NoneType)
 
@@ -344,10 +341,10 @@ def _parsed(param: Any, kind: Any) -> Any:
             plain = _plain(kind, value)
         except ValueError:
             return convert(context, value)
-        return plain if found.callback is None else found.callback(context, found, plain)
+        return plain if parsed.callback is None else parsed.callback(context, parsed, plain)
 
-    found.process_value = process_value
-    return found
+    parsed.process_value = process_value
+    return parsed
 
 
 def _plain(kind: Any, value: Any) -> Any:
@@ -371,7 +368,7 @@ def _plain(kind: Any, value: Any) -> Any:
 
 
 def dress(app: typer.Typer) -> typer.Typer:
-    """Give the commands of an app, and itself, the manners of this module."""
+    """Give an app and its commands the classes of this module."""
     for command in app.registered_commands:
         if command.cls in (None, TyperCommand):
             command.cls = Command
@@ -379,22 +376,21 @@ def dress(app: typer.Typer) -> typer.Typer:
     return app
 
 
-def _finish_one(path: tuple[str, ...], command: Any) -> None:
-    """Name the variables and choices of a command's options, and the command in their help."""
-    for param in command.params:
-        if param.help:
-            param.help = param.help.replace("{command}", " ".join(("vpem", *path)))
-    for name, param in variables(path, command).items():
-        param.envvar = name
-        param.show_envvar = False
-    complete_values(path, command)
-
-
 def finish(app: typer.Typer) -> Any:
     """Return the tree of an app, whose options have variables and choices."""
-    root = tree(app, dress, _finish_one)
+
+    def finish_one(path: tuple[str, ...], command: Any) -> None:
+        for param in command.params:
+            if param.help:
+                param.help = param.help.replace("{command}", " ".join(("vpem", *path)))
+        for name, param in variables(path, command).items():
+            param.envvar = name
+            param.show_envvar = False
+        complete_values(path, command)
+
+    root = tree(app, dress, finish_one)
     for param in root.params:
-        # A flag that is not given is False: its type then needs no library to be checked.
+        # With the default False the type of a flag needs no library to be checked.
         if is_flag(param) and param.default is None:
             param.default = False
     return root
@@ -452,7 +448,7 @@ COMMANDS = {
     "report": ("plot.report", "Write a page on a model: how well it fits, with all pictures."),
     "relay": ("relay.relay", "Pass sealed messages on between members of a study."),
     "help": ("help.show_help", "Show the help of a command."),
-    "doctor": ("doctor.doctor", "Look at this installation: first problems, then facts."),
+    "doctor": ("doctor.doctor", "Check this installation: problems, with advice, then facts."),
     "demo": ("demo.demo", "Show the main job: fit real data, compare, predict, draw."),
     "data": ("data.app", "Import, fetch, simulate, split and describe datasets."),
     "model": ("model.app", "Show and export fitted models."),
@@ -460,7 +456,7 @@ COMMANDS = {
     "party": ("party.app", "Take part in studies: keys, requests, policies, logs of messages."),
     "study": ("study.app", "Make, sign and show studies: who takes part, and what will be run."),
 }
-"""Where each command or group is, and what it does: help of it all loads none of them."""
+"""Where each command or group is, and what it does: the help of vpem loads none of them."""
 
 for _name, _of in COMMANDS.items():
     app.command(_name)(Elsewhere(*_of))
@@ -471,20 +467,26 @@ def command() -> Any:
     return finish(app)
 
 
-def engine_asked(words: list[str], root: Any) -> str | None:
-    """Return the engine that the environment or a file asks for, before anything is parsed.
-
-    Processes of an MPI job must join it before one of them finds fault with its options. A file
-    that cannot be read counts as asking for MPI where a launcher started several processes.
-    """
-    from vpem.files.json_text import read_toml
-
+def path_in(words: list[str], root: Any) -> list[str]:
+    """Return the first words of a command line, which name a command or group."""
     path, node = [], root
     for word in words:
         node = getattr(node, "commands", {}).get(word)
         if node is None:
             break
         path.append(word)
+    return path
+
+
+def configured_engine(words: list[str], root: Any) -> str | None:
+    """Return the engine that the environment or a file sets, before anything is parsed.
+
+    Processes of an MPI job must join it before an option of one of them is refused. A file that
+    cannot be read stands for MPI where a launcher started several processes.
+    """
+    from vpem.files.json_text import read_toml
+
+    path = path_in(words, root)
     start = "_".join(("VPEM", *path, "")).upper().replace("-", "_")
     if os.environ.get(f"{start}ENGINE"):
         return os.environ[f"{start}ENGINE"]
@@ -497,17 +499,16 @@ def engine_asked(words: list[str], root: Any) -> str | None:
     if not file:
         return None
     try:
-        found: Any = read_toml(file)
+        table: Any = read_toml(file)
     except VpemError:
         return "mpi" if launched() else None
-    for word in path:
-        found = found.get(word) if isinstance(found, dict) else None
-    engine = found.get("engine") if isinstance(found, dict) else None
-    return engine if isinstance(engine, str) else None
+    for word in [*path, "engine"]:
+        table = table.get(word) if isinstance(table, dict) else None
+    return table if isinstance(table, str) else None
 
 
 def show_config(context: Any) -> None:
-    """Print the value of every option with its source: TOML, or with --json JSON."""
+    """Print the value of every option with its source, as TOML or, with --json, as JSON."""
     from vpem.files.json_text import as_toml
 
     if not joined().speaks:
@@ -534,14 +535,14 @@ def show_config(context: Any) -> None:
             lines.append((f"{name} = {as_toml(value)}", comment))
     width = min(44, max((len(line) for line, _ in lines), default=0))
     path = path_of(context)
-    print(f"# vpem {' '.join(path)}: every option and where its value is from.")
+    print(f"# vpem {' '.join(path)}: every option, and where its value is from.")
     print(f"# To use it: vpem {' '.join(path)} --config FILE\n[{'.'.join(path)}]")
     for line, comment in lines:
         sys.stdout.write(f"{line:{width}}  # {printable(comment)}\n")
 
 
 def _as_written(value: Any) -> Any:
-    """Return a value as TOML and JSON know them."""
+    """Return a value as TOML and JSON can write it."""
     if isinstance(value, list | tuple):
         return [_as_written(item) for item in value]
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -1,4 +1,4 @@
-"""`vpem party check`: what stands between a member of a study and those whom it talks with.
+"""`vpem party check`: whether a member of a study can reach the others, and its data can be used.
 
 `Serving` keeps a port open until a signal ends it: for a relay, or to answer checks.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,9 +37,9 @@ LOOK_EVERY = 5.0
 
 
 class Serving:
-    """What members find who dial somebody that takes part in nothing at present.
+    """A port that answers members that dial while no run of the study is here.
 
-    ``identify`` returns whose door it is, given an edition of the study.
+    ``identify`` returns the identity that answers, given an edition of the study.
     """
 
     def __init__(
@@ -61,16 +62,16 @@ class Serving:
         self._seen = _mark(study.path)
 
     def run(self, where: tuple[str, int] | None, what: str, greeting: str) -> None:
-        """Serve until a signal comes, which is raised as a VpemError.
+        """Serve until a signal arrives, which is raised as a VpemError.
 
-        ``where`` says where to listen, if anywhere, ``what`` it is, for sentences ("the relay"),
-        and ``greeting`` is said when it is there.
+        It listens at ``where``, if anywhere, calls itself ``what`` in sentences ("the relay"), and
+        prints a ``greeting`` when it is ready.
         """
         import asyncio
         import gc
 
-        # A quarter as much garbage as there is of everything else may wait to be collected: what is
-        # there by now, mostly modules, does not count any more, or members' connections pile up.
+        # Garbage may grow to a quarter of all counted objects before it is collected: without what
+        # exists now, mostly modules, or members' connections would pile up.
         gc.freeze()
         number = asyncio.run(self._serve(where, what, greeting))
         name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
@@ -79,7 +80,7 @@ class Serving:
         raise ended
 
     async def _serve(self, where: tuple[str, int] | None, what: str, greeting: str) -> int:
-        """Serve; the number of the signal that ends it."""
+        """Serve, and return the number of the signal that ends it."""
         import asyncio
         import logging
 
@@ -87,12 +88,17 @@ class Serving:
         from vpem.engines.tls.trust import written_address
 
         loop = asyncio.get_running_loop()
-        # Nobody needs to read what strangers, and members that have gone, do to transports.
+        # What strangers, and members that have gone, do to transports needs no report.
         loop.set_exception_handler(lambda *_: None)
         logging.getLogger("asyncio").disabled = True
         ended: asyncio.Future[int] = loop.create_future()
+
+        def end(number: int) -> None:
+            if not ended.done():
+                ended.set_result(number)
+
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, _end, ended, number)
+            loop.add_signal_handler(number, end, number)
         look = asyncio.Event()
         loop.add_signal_handler(signal.SIGHUP, look.set)
         listener = None if where is None else listening(*where, what)
@@ -114,7 +120,7 @@ class Serving:
             await self.lobby.leave(f"{what} ends")
 
     async def _stay_registered(self) -> None:
-        """Let others come who reach this member through a relay only."""
+        """Stay registered at the relay, for members that can reach this one only through it."""
         from vpem.engines.tls.link import calls
 
         roster = self.study.roster
@@ -132,8 +138,11 @@ class Serving:
         await calls(relay, self.identity, roster, deliver, tell)
 
     async def _renew(self, look: Any) -> None:
-        """Take up newer editions of the study."""
+        """Use newer editions of the study; one that cannot be used leaves the last in use."""
         import asyncio
+
+        from vpem.engines.tls.trust import believed, server_context
+        from vpem.files.studies.study import read_study
 
         while True:
             try:
@@ -143,43 +152,31 @@ class Serving:
                     continue
             look.clear()
             self._seen = _mark(self.study.path)
-            self._take_up()
-
-    def _take_up(self) -> None:
-        """Read the study again; where it cannot be used the last edition stays."""
-        from vpem.engines.tls.trust import believed, server_context
-        from vpem.files.studies.study import read_study
-
-        try:
-            found = read_study(self.study.path)
-            self.identity = self._identify(found)
-        except VpemError as error:
-            self.screen.warn(f"{error}; edition {self.study.edition} stays in use")
-            return
-        self.study = found
-        self.lobby.identity = self.identity
-        self.lobby.renew(found.roster)
-        self.door.renew(server_context(self.identity, believed(found.roster)))
-        names = ", ".join(member.name for member in found.roster.members)
-        self.screen.say(f"edition {found.edition} of {found.name} is in use, for {names}")
-
-
-def _end(ended: Any, number: int) -> None:
-    if not ended.done():
-        ended.set_result(number)
+            try:
+                edition = read_study(self.study.path)
+                self.identity = self._identify(edition)
+            except VpemError as error:
+                self.screen.warn(f"{error}; edition {self.study.edition} stays in use")
+                continue
+            self.study = edition
+            self.lobby.identity = self.identity
+            self.lobby.renew(edition.roster)
+            self.door.renew(server_context(self.identity, believed(edition.roster)))
+            names = ", ".join(member.name for member in edition.roster.members)
+            self.screen.say(f"edition {edition.edition} of {edition.name} is in use, for {names}")
 
 
 def _mark(path: Path) -> tuple[int, int, int] | None:
     """Return what changes when a file is replaced."""
     try:
-        seen = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return seen.st_ino, seen.st_size, seen.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 LONGEST = 500.0
-"""Seconds of idle time that the other end answers after."""
+"""Most seconds of idle time after which the other end still answers."""
 
 
 def check(
@@ -189,8 +186,8 @@ def check(
         list[Path] | None,
         READ,
         typer.Argument(
-            help="The member's data, which are opened as the study's runs will, and looked through "
-            "for what these will refuse. Default: they are not looked at.",
+            help="The member's data, which are opened as the study's runs will, and searched for "
+            "what these will refuse. Default: they are not checked.",
             show_default=False,
         ),
     ] = None,
@@ -198,8 +195,8 @@ def check(
     idle: Annotated[
         float,
         typer.Option(
-            help="Leave each link without data for so many seconds: some networks cut what is "
-            "silent for long.",
+            help="Leave each link without data for so many seconds: some networks cut links that "
+            "are silent for long.",
         ),
     ] = 3.0,
     serve: Annotated[
@@ -215,22 +212,22 @@ def check(
         typer.Option(
             metavar="HOST:PORT",
             show_default=False,
-            help="Where others' connections arrive. Default: the port of the member's address, if "
-            "it has one, everywhere.",
+            help="Where to listen for others. Default: the port of the member's address, if it has "
+            "one, on all interfaces.",
         ),
     ] = None,
     json: Json = False,
     quiet: Quiet = False,
     *,
-    how: Annotated[TableSettings, Without("worker_column")],
+    settings: Annotated[TableSettings, Without("worker_column")],
 ) -> None:
-    """Look at this member's data, and at its links with others.
+    """Check this member's data, and its links with others.
 
-    Data, if they are named: ids, types and missing values, as the study's commands take them;
-    nobody is told of them. Certificates, names, proxy (https_proxy, no_proxy), port, TLS, clocks,
-    versions and editions, round trip, bytes a second both ways, idle time, and whether others can
-    dial this member, if it has an address. There is a table, and a sentence for whatever fails. The
-    exit code is 2 where something fails, or else 0.
+    Data, if they are named: ids, types and missing values, as the study's commands take them; this
+    is not sent to others. Links: certificates, names, proxy (https_proxy, no_proxy), port, TLS,
+    clocks, versions and editions, round trip, bytes a second both ways, idle time, and whether
+    others can dial this member, if it has an address. Prints a table, and a sentence for whatever
+    fails. The exit code is 2 if anything fails, otherwise 0.
 
     Example: vpem party check heart.toml lab.csv
     """
@@ -246,7 +243,7 @@ def check(
         own = study.member(who)
         door = study.listens.get(who) or (own.address and ("", own.address[1]))
         door = door if listen is None else address_of(listen)
-        own_data = _look(context, study, who, data or [], how, screen)
+        own_data = _look(context, study, who, data or [], settings, screen)
         if serve and all(one.state == "ok" for one in own_data):
             _serve(study, who, door, screen)
         certificate, *others = _check(study, who, door, idle)
@@ -255,18 +252,22 @@ def check(
         closed = [one.peer for one in findings if (one.what, one.state) == ("port", "fails")]
         command = f"vpem party check {study.path.name} --serve"
         if closed:
-            screen.say(f"{', '.join(closed)} answers while it runs the study, or '{command}'")
+            screen.say(f"{', '.join(closed)} answers only while it runs the study or '{command}'")
         elif own.address is not None:
-            screen.say(f"others find {own.name} while it runs the study, or '{command}'")
+            screen.say(f"others reach {own.name} only while it runs the study or '{command}'")
         if any(one.state == "fails" for one in findings):
             raise typer.Exit(2)
 
 
 def _look(
-    context: typer.Context, study: Study, name: str, data: list[Path], how: TableSettings,
+    context: typer.Context,
+    study: Study,
+    name: str,
+    data: list[Path],
+    settings: TableSettings,
     screen: Screen,
-) -> list[Finding]:  # fmt: skip
-    """Return what is found in a member's data."""
+) -> list[Finding]:
+    """Return the findings on a member's data."""
     from vpem.engines.tls.check import Finding
 
     if not study.member(name).holds:
@@ -276,15 +277,15 @@ def _look(
             )
         return []
     if not data:
-        refuse_given(how, "is of DATA; name the file")
+        refuse_given(settings, "applies to DATA; name the file")
         sentence = f"name your data: vpem party check {study.path.name} {name}.csv"
-        return [Finding(name, "data", "note", "not looked at", sentence)]
+        return [Finding(name, "data", "note", "not checked", sentence)]
     if {*study.options} == {INDIVIDUALS}:
-        sentence = f"not looked at: 'vpem {INDIVIDUALS}' reads them by options of its own"
+        sentence = f"not checked: 'vpem {INDIVIDUALS}' reads them by options of its own"
         return [Finding(name, "data", "ok", sentence)]
     try:
-        brought = study.features.get(name, ())
-        names, n_rows = look_at(context, study, name, data, how, screen.say, brought)
+        features = study.features.get(name, ())
+        names, n_rows = look_at(context, study, name, data, settings, screen.say, features)
     except VpemError as error:
         return [Finding(name, "data", "fails", "", spoken(error))]
     sentence = f"{plural(n_rows, 'row')}, {plural(len(names), 'feature')}, as the study takes them"
@@ -301,7 +302,7 @@ def _serve(study: Study, name: str, door: tuple[str, int] | None, screen: Screen
         and study.roster.relay is None
         and (first or study.roster.members[0].address is None)
     ):
-        raise InputError(f"nobody can dial {name}, which has neither an address nor a relay")
+        raise InputError(f"no member can dial {name}, which has neither an address nor a relay")
     relay = Relay() if first and study.roster.relay is None else None
     serving = Serving(study, lambda one: identity_of(one, name), screen, relay)
     serving.run(door, name, ": it answers checks until Ctrl-C")
@@ -336,7 +337,7 @@ def _own(study: Study, name: str) -> tuple[Identity, list[Finding]]:
         try:
             identity = identity_of(study, name)
         except InputError as error:
-            # Others are dialled all the same: it may be the clock.
+            # Others are dialled all the same: the clock may be wrong.
             identity, state = read_identity(study.folder, name), "fails"
             key_of(identity)
             mark = fingerprint(certificate_of(identity))
@@ -355,26 +356,41 @@ def _own(study: Study, name: str) -> tuple[Identity, list[Finding]]:
 
 
 async def _all(examined: Examined, door: tuple[str, int] | None) -> list[Finding]:
-    """Look at everybody whom this member may talk with."""
+    """Check the links with all whom this member may talk with.
+
+    Meanwhile it listens, so that others can dial it back, unless another process of it does.
+    """
     import asyncio
 
     from vpem.engines.tls.check import examine
+    from vpem.engines.tls.server import Door, Lobby, listening
+    from vpem.engines.tls.trust import believed, server_context
 
     async def collected(member: Member, relay: Member | None) -> list[Finding]:
         return [finding async for finding in examine(examined, member, relay)]
 
-    answering = await _answering(examined, door)
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    listener, tasks = None, []
+    with suppress(InputError):  # a run of the study, or --serve, listens already
+        listener = None if door is None else listening(*door)
+    if listener is not None:
+        lobby = Lobby(examined.roster, examined.identity)
+        context = server_context(examined.identity, believed(examined.roster))
+        answers = Door(context, lobby.welcome, lambda _: None)
+        tasks.append(asyncio.create_task(answers.serve(listener)))
     try:
         findings = await asyncio.gather(*(collected(*pair) for pair in _others(examined)))
         return [finding for one in findings for finding in one]
     finally:
-        for task in answering:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*answering, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if listener is not None:
+            listener.close()
 
 
 def _others(examined: Examined) -> list[tuple[Member, Member | None]]:
-    """Return who is looked at, and through whom."""
+    """Return the members to check, and the relay through which each is reached, if any."""
     roster, own = examined.roster, examined.own
     relay = roster.relay
     others = [one for one in roster.members if one.name != own.name]
@@ -386,33 +402,6 @@ def _others(examined: Examined) -> list[tuple[Member, Member | None]]:
     return pairs
 
 
-async def _answering(examined: Examined, door: tuple[str, int] | None) -> list[Any]:
-    """Open this member's door, so that others can dial it back, unless something does already."""
-    import asyncio
-
-    from vpem.engines.tls.server import Door, Lobby, listening
-    from vpem.engines.tls.trust import believed, server_context
-
-    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-    if door is None:
-        return []
-    try:
-        listener = listening(*door)
-    except InputError:  # a run of the study, or --serve
-        return []
-    lobby = Lobby(examined.roster, examined.identity)
-    context = server_context(examined.identity, believed(examined.roster))
-    answers = Door(context, lobby.welcome, lambda _: None)
-    return [asyncio.create_task(_until_cancelled(answers, listener))]
-
-
-async def _until_cancelled(door: Any, listener: Any) -> None:
-    try:
-        await door.serve(listener)
-    finally:
-        listener.close()
-
-
 def _show(study: Study, name: str, findings: list[Finding], json: bool, quiet: bool) -> None:
     works = not any(one.state == "fails" for one in findings)
     if json:
@@ -421,16 +410,15 @@ def _show(study: Study, name: str, findings: list[Finding], json: bool, quiet: b
              "value": one.value, "sentence": one.sentence or None}
             for one in findings
         ]  # fmt: skip
-        print_json({"works": works, "study": study.id, "edition": study.edition, "name": name,
-                    "checks": plain})  # fmt: skip
+        about = {"study": study.id, "edition": study.edition, "name": name}
+        print_json({"works": works, **about, "checks": plain})
         return
     if quiet:
         return
     rows: list[tuple[str, ...]] = []
-    for place, one in enumerate(findings):
-        again = place > 0 and findings[place - 1].peer == one.peer
-        rows.append(("" if again else one.peer, one.what, one.observation,
-                     "" if one.state == "ok" else one.state))  # fmt: skip
+    for before, one in zip([None, *findings], findings, strict=False):
+        peer = "" if before is not None and before.peer == one.peer else one.peer
+        rows.append((peer, one.what, one.observation, "" if one.state == "ok" else one.state))
     show(table(rows, "with", "what", "found", "", title=f"{study.name} as {name}"))
     for one in findings:
         if one.sentence:

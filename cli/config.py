@@ -4,15 +4,14 @@ A sentence of the library keeps names of parameters apart from all other text
 (`vpem.errors.Setting`); here they become the options of the command that runs.
 
 Values are taken from the command line, the environment, a file, or defaults, in this order. The
-parser of the commands looks them up (`default_map`, `envvar`); here is what it is given, and where
-each value is from: for errors, for the comparison of ranks, and for `--show-config`.
+parser of the commands looks them up (`default_map`, `envvar`); this module provides them, and the
+source of each value: for errors, for the comparison of ranks, and for `--show-config`.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from itertools import islice
@@ -111,7 +110,7 @@ SEVERAL: dict[str, tuple[str, ...]] = {
     "label": ("label-column", "labels"),
     "target": ("label-column", "labels"),
 }
-"""Words that may stand for several options: either that which there is, or all that there are."""
+"""Words that may stand for several options: all of these that a command has are suggested."""
 
 ELSE: tuple[tuple[tuple[str, ...], str], ...] = (
     (("verbose", "v", "debug", "progress"), "progress is shown unless --quiet is given"),
@@ -119,18 +118,18 @@ ELSE: tuple[tuple[tuple[str, ...], str], ...] = (
     (("color", "colour", "no-color", "no-colour"), "the variable NO_COLOR turns colours off"),
     (("version", "V"), "'vpem --version' prints the version"),
 )
-"""What to do in place of options and commands that there are not."""
+"""What to do in place of options and commands that do not exist."""
 
 PREFIXES = ("n-", "num-", "number-of-")
 CLOSE = 0.75
-"""How much alike two spellings are of which one may be meant by the other."""
+"""Similarity from which on one spelling may be meant by another."""
 
 _options: list[Any] = []
 """Parameters of the command that runs."""
 
 
 def speak_of(options: Iterable[Any]) -> None:
-    """Take the words of sentences from these parameters of a command."""
+    """Let sentences name these parameters of a command."""
     _options[:] = options
 
 
@@ -143,19 +142,19 @@ def name_of(option: Any) -> str:
 
 
 def in_options(error: VpemError | VpemWarning) -> str:
-    """Return a sentence of the library in the words of the command that runs."""
+    """Return a sentence of the library with the options of the command that runs."""
     return error.sentence_with(_typed)
 
 
 def spoken(error: VpemError) -> str:
-    """Return the sentence of an error, and what was noted on its way, in words of the command."""
+    """Return the sentence of an error and its notes, with the options of the command."""
     return "; ".join([in_options(error), *getattr(error, "__notes__", ())])
 
 
 def _typed(setting: Setting) -> str:
-    """Return what a user types to set a parameter; its name in Python if that is nothing."""
+    """Return what a user types to set a parameter; its name in Python if no option sets it."""
     options = {key_of(one): one for one in _options if one.param_type_name == "option"}
-    # An own option for one value: resume="if-any", --resume-if-any.
+    # A separate option for one value: resume="if-any", --resume-if-any.
     own = options.get(f"{setting.name}-{setting.value}")
     named = {one.name: key for key, one in options.items()}
     key = named.get(setting.name) or next(
@@ -171,7 +170,7 @@ def _typed(setting: Setting) -> str:
 
 
 def _alike(word: str) -> Iterator[str]:
-    """Yield names that may stand for a word: itself, without what counts it, of its meaning."""
+    """Yield names that a word may stand for: itself, without its prefix, with the same meaning."""
     plain = _letters(word)
     bare = next((plain.removeprefix(one) for one in PREFIXES if plain.startswith(one)), plain)
     own = dict.fromkeys((plain, bare))
@@ -185,7 +184,7 @@ def _alike(word: str) -> Iterator[str]:
 
 
 def meant(word: str, names: Iterable[str]) -> list[str]:
-    """Return which of some names a word may stand for; see `nearest`."""
+    """Return those of some names that a word may stand for; see `nearest`."""
     known, plain = list(names), _letters(word)
     several = [name for name in SEVERAL.get(plain, ()) if name in known]
     if several and several[0] == "samples":
@@ -194,20 +193,15 @@ def meant(word: str, names: Iterable[str]) -> list[str]:
     return several or ([] if one is None else [one])
 
 
-def in_place_of(word: str) -> str | None:
-    """Return what to do in place of an option or a command, if that is known."""
-    return next((told for words, told in ELSE if word.strip("-") in words), None)
-
-
 def _letters(word: str) -> str:
     return word.lower().replace("_", "-").strip("-")
 
 
 def nearest(word: str, names: Iterable[str]) -> str | None:
-    """Return which of some names of options or commands a word may stand for.
+    """Return the name of an option or command that a word most likely stands for, or None.
 
     By meaning, by its beginning, or by spelling; a single letter only by meaning. Names have no
-    dashes, the word may.
+    leading dashes; the word may.
     """
     known, plain = list(names), _letters(word)
     alike = next((name for name in _alike(word) if name in known), None)
@@ -229,7 +223,7 @@ STUDY = "vpem.study"
 """Under this name a context keeps the study that a member takes part in."""
 
 FILES = "vpem.files"
-"""Under this name a context keeps which file values are from, by names of parameters."""
+"""Under this name a context keeps the files that values are from, by names of parameters."""
 
 
 # ---- names --------------------------------------------------------------------------------------
@@ -256,7 +250,7 @@ def key_of(param: Any) -> str:
 
 
 def variables(path: tuple[str, ...], command: Any) -> Report:
-    """Options of a command that variables may set, by the names of these."""
+    """Options of a command that environment variables may set, by variable."""
     return {
         "_".join(("vpem", *path, key_of(param))).upper().replace("-", "_"): param
         for param in command.params
@@ -279,8 +273,8 @@ def path_of(context: Any) -> tuple[str, ...]:
 def read_config(path: Path, context: Any) -> Report:
     """Read a file of options, and return those of the command of a context by names of parameters.
 
-    It is TOML, a table a command: ``[fit]``, ``[data.import]``. InputError if it names what no
-    command has.
+    It is TOML with a table for each command: ``[fit]``, ``[data.import]``. InputError if it names
+    commands or options that do not exist.
     """
     from vpem.files.json_text import read_toml
 
@@ -288,7 +282,7 @@ def read_config(path: Path, context: Any) -> Report:
 
 
 def options_of(content: Report, path: Path, context: Any) -> dict[tuple[str, ...], Report]:
-    """Return the options of every command that has a table, by the words that name it."""
+    """Return the options of every command that has a table, by the words of the command."""
     try:
         return _tables(content, context.find_root().command, ())
     except InputError as error:
@@ -296,9 +290,9 @@ def options_of(content: Report, path: Path, context: Any) -> dict[tuple[str, ...
 
 
 def take_defaults(context: Any, path: Path, values: Report, *, last: bool = False) -> None:
-    """Take values of options, by names of parameters, from a file, before or after other files.
+    """Take values of options, by names of parameters, from a file.
 
-    If ``last``, what another file says wins.
+    They replace those of earlier files; if ``last``, those of earlier files stay.
     """
     known, files = dict(context.default_map or {}), context.meta.setdefault(FILES, {})
     for name, value in values.items():
@@ -316,12 +310,12 @@ def _tables(content: Report, group: Any, path: tuple[str, ...]) -> dict[tuple[st
         if member is None and not isinstance(value, dict):
             home = ".".join((*path, next(iter(group.commands))))
             raise InputError(
-                f"{table!r} stands in no command's table; put it below its command's name, such "
-                f"as [{home}]"
+                f"{table!r} is not in the table of a command; put it below its command's name, "
+                f"such as [{home}]"
             )
         if member is None:
             hint = did_you_mean(name, group.commands)
-            raise InputError(f"[{table}] is the table of no command{hint}; see 'vpem --help'")
+            raise InputError(f"[{table}] is not a table of a command{hint}; see 'vpem --help'")
         if not isinstance(value, dict):
             raise InputError(f"{table!r} must be a table, [{table}], got {value!r}")
         if hasattr(member, "commands"):
@@ -378,7 +372,7 @@ def _word(value: Any, where: str) -> str:
 
 
 def check_environment(context: Any) -> None:
-    """Raise InputError where a variable is named like an option of the command but is none."""
+    """Raise InputError where a variable is named like an option that the command does not have."""
     path = path_of(context)
     start = "_".join(("VPEM", *path, "")).upper().replace("-", "_")
     given = [name for name in os.environ if name.startswith(start)]
@@ -410,14 +404,14 @@ SOURCES = {
 
 
 def in_files(context: Any) -> Iterator[Any]:
-    """Options and arguments of a command that may stand in a file."""
+    """Options and arguments of a command that a file may set."""
     for param in context.command.params:
         if key_of(param) not in NOT_IN_FILES:
             yield param
 
 
 def source_of(context: Any, param: Any) -> tuple[str, str | None]:
-    """Source of a parameter's value, and the variable or file that it is from."""
+    """Source of a parameter's value, and the name of the variable or file."""
     found = context.get_parameter_source(param.name)
     kind = SOURCES.get(getattr(found, "name", ""), "default")
     if kind == "environment":
@@ -428,25 +422,25 @@ def source_of(context: Any, param: Any) -> tuple[str, str | None]:
 def is_given(context: Any, param: Any) -> bool:
     """Whether a user set a parameter.
 
-    Values from files and the environment count where they are not the default, so that what
-    --show-config prints can be given back.
+    Values from files and the environment count where they are not the default, so that the output
+    of --show-config can be used as a file.
     """
     typed = source_of(context, param)[0] == "command line"
     return typed or context.params.get(param.name) != param.default
 
 
 MOST_FILES = 10_000
-"""So many files of a folder are looked at for a name like a missing one."""
+"""Most files of a folder that are searched for a name like that of a missing one."""
 
 
-def told_by(context: Any, param: Any) -> str | None:
-    """Say where a value that is not from the command line is from, or None."""
+def origin_of(context: Any, param: Any) -> str | None:
+    """Say which file or variable a value is from; None for one from the command line."""
     kind, place = source_of(context, param)
     return None if place is None else f"{name_of(param)} is from {kind} {place}"
 
 
 def given(context: Any, param: Any, words: list[str]) -> object:
-    """Return the value of a parameter as it was given, before its type was looked at.
+    """Return the value of a parameter as it was given, before it was converted to its type.
 
     ``words`` are those after the name of the command.
     """
@@ -459,63 +453,47 @@ def given(context: Any, param: Any, words: list[str]) -> object:
 
 
 def where_from(context: Any, sentence: str) -> list[str]:
-    """Say of the values that a sentence speaks of where they are from, unless they were typed.
-
-    It is what the command said that refused them, in its words.
-    """
+    """Return the files or variables of the values that a sentence of an error speaks of."""
     found: dict[bool, list[str]] = {True: [], False: []}
     for param in context.command.params:
-        said = told_by(context, param)
-        if said is None:
+        origin = origin_of(context, param)
+        if origin is None:
             continue
         value = context.params.get(param.name)
         values = value if isinstance(value, list | tuple) else [value]
         plain = "[-_ ]".join(key_of(param).split("-"))
         named = re.search(rf"(?<![\w-]){name_of(param)}(?![\w-])", sentence)
         if named or any(repr(str(each)) in sentence for each in values):
-            found[True].append(said)
+            found[True].append(origin)
         elif re.search(rf"(?<![\w-]){plain}(?![\w-])", sentence):
-            found[False].append(said)
+            found[False].append(origin)
     return found[True] or found[False]
 
 
 def near_file(sentence: str) -> list[str]:
-    """Return a hint where a file is missing: one of much the same name, or what brings it.
-
-    Only sentences that say of a file that it does not exist get one.
-    """
+    """Return a hint for a sentence that a file does not exist: a similar name, or its source."""
     missing = re.fullmatch(r"'(.+)' does not exist|there is no file (.+)", sentence)
     if missing is None:
         return []
-    wanted = Path(missing[1] or missing[2])
+    path = Path(missing[1] or missing[2])
     try:
-        with os.scandir(wanted.parent) as entries:
+        with os.scandir(path.parent) as entries:
             names = [entry.name for entry in islice(entries, MOST_FILES)]
     except OSError:
         names = []
-    # An ending that all files have makes no two names alike.
+    # Without endings, which would make all names alike.
     stems = {name.partition(".")[0]: name for name in sorted(names, reverse=True)}
-    near = get_close_matches(wanted.name.partition(".")[0], stems, n=1, cutoff=0.75)
+    near = get_close_matches(path.name.partition(".")[0], stems, n=1, cutoff=0.75)
     if near:
-        return [f"did you mean {str(wanted.with_name(stems[near[0]]))!r}?"]
+        return [f"did you mean {str(path.with_name(stems[near[0]]))!r}?"]
     from vpem.files.examples import EXAMPLES
 
-    brought = [name for name, known in EXAMPLES.items() if known.file == wanted.name]
-    if wanted.parent == Path("data"):
-        return ["'vpem data copy' brings it" for _ in brought]
-    if not wanted.parent.is_dir():
+    examples = [name for name, example in EXAMPLES.items() if example.file == path.name]
+    if path.parent == Path("data"):
+        return ["'vpem data copy' writes it" for _ in examples]
+    if not path.parent.is_dir():
         return []
-    return [f"'vpem data copy {name} -o {shlex.quote(str(wanted))}' brings it" for name in brought]
-
-
-def told_apart(context: Any) -> dict[str, tuple[str, str]]:
-    """Return the values that are from files or variables, and from which, by names of options."""
-    own = {}
-    for param in context.command.params:
-        kind, place = source_of(context, param)
-        if place is not None:
-            own[name_of(param)] = (str(context.params.get(param.name)), f"{kind} {place}")
-    return own
+    return [f"'vpem data copy {name} -o {quote(str(path))}' writes it" for name in examples]
 
 
 # ---- options without effect ---------------------------------------------------------------------
@@ -532,32 +510,32 @@ ROWS = {
 
 
 INSTEAD = {
-    **{(command, "--agent-dropout"): "who is absent is drawn by --participation; take that"
+    **{(command, "--agent-dropout"): "absent agents are drawn by --participation; take that"
        for command in ("fedem", "impute", "saem")},
     ("fit", "--participation"): "on a graph agents are absent with --agent-dropout, and a server's "
-    "sum needs every agent; rows over workers that take part by turns are fitted by vpem fedem",
-    ("impute", "--missing"): "what nobody saw is what is imputed; leave it out",
-    ("fedem", "--accelerate"): "steps of FedEM are of statistics, of which no sum shows a "
-    "log-likelihood to take them back by; rows are fitted in fewer sums by vpem fit --split rows "
+    "sum needs every agent; rows over workers that take turns are fitted by vpem fedem",
+    ("impute", "--missing"): "missing entries are what is imputed; leave it out",
+    ("fedem", "--accelerate"): "FedEM steps are taken on statistics, and no sum shows a "
+    "log-likelihood by which to reject one; rows are fitted in fewer sums by vpem fit --split rows "
     "--accelerate squarem",
-    ("impute", "--accelerate"): "steps are of statistics, of which no sum shows a log-likelihood "
-    "to take them back by; leave it out",
-    ("saem", "--accelerate"): "latents are drawn anew in every iteration, so that no sum shows "
-    "whether a longer step was too much; leave it out",
+    ("impute", "--accelerate"): "steps are taken on statistics, and no sum shows a log-likelihood "
+    "by which to reject one; leave it out",
+    ("saem", "--accelerate"): "latents are drawn again in every iteration, so that no sum shows "
+    "whether a longer step was too long; leave it out",
     ("saem", "--spread"): "parameters that --random does not name are fixed, without any spread; "
     "leave it out",
-    ("kmeans", "--accelerate"): "Lloyd's iterations end by themselves after finitely many; with "
-    "fewer of them take --max-iter",
+    ("kmeans", "--accelerate"): "Lloyd's iterations end by themselves after finitely many; for "
+    "fewer of them give --max-iter",
 }  # fmt: skip
-"""What a command has for an option of others, or why it needs none."""
+"""What a command offers in place of an option of others, or why it needs none."""
 
 
 def why_refused(command: str, option: str) -> InputError | None:
     """Return why a command lacks an option, where `vpem.idle` or another option explains it."""
     if (command, option) in INSTEAD:
         return InputError(f"{option}: {INSTEAD[command, option]}")
-    for way, asked in WAYS.items():
-        if option in (flag.split()[0] for flag in asked.flags):
+    for way, about in WAYS.items():
+        if option in (flag.split()[0] for flag in about.flags):
             rows = [row for row in ROWS.get(command, ()) if (row, way) in REFUSED]
             if rows and len(rows) == len(ROWS[command]):
                 return refusal(rows[0], way)
@@ -565,11 +543,7 @@ def why_refused(command: str, option: str) -> InputError | None:
 
 
 def refuse_idle(context: Any) -> None:
-    """Raise InputError where an option was given that has no effect.
-
-    Values from files and the environment count where they are not the default, so that what
-    --show-config prints can be given back.
-    """
+    """Raise InputError where an option was given that has no effect."""
     known = getattr(context.command.callback, "settings", {})
     for param in context.command.params:
         if param.name not in known or not is_given(context, param):

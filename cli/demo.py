@@ -1,4 +1,4 @@
-"""Demonstrations: commands that are printed, and run, in folders of their own.
+"""Demonstrations: commands that are printed, and run, in separate folders.
 
 `vpem demo` goes from data to a picture; `vpem study demo` runs three parties and a server on this
 machine, each in a process and a folder.
@@ -50,16 +50,16 @@ class Play:
         print(f"\n# {sentence}", flush=True)
 
     def show(self, who: str, *words: str) -> None:
-        """Print a command as somebody types it."""
+        """Print a command as it is typed."""
         print(f"{who}$ {shlex.join(words)}", flush=True)
 
     def run(self, who: str, command: str, *words: str) -> str:
-        """Run one command in somebody's folder, and return what it prints."""
+        """Run one command in a member's folder, and return what it prints."""
         self.show(who, "vpem", *command.split(), *words)
         return self.end(who, self.start(who, *command.split(), *words))
 
     def start(self, who: str, *words: str) -> subprocess.Popen[str]:
-        """Start a command of vpem in somebody's folder."""
+        """Start a command of vpem in a member's folder."""
         return subprocess.Popen(
             [sys.executable, "-c", MAIN, *words],
             cwd=self.home / who,
@@ -71,20 +71,20 @@ class Play:
         )
 
     def end(self, who: str, process: subprocess.Popen[str]) -> str:
-        """Return what a process has printed, once it has ended well."""
+        """Return what a process has printed, once it has ended with exit code 0."""
         try:
             out, err = process.communicate(timeout=MOST_SECONDS)
         except subprocess.TimeoutExpired:
             raise VpemError(f"{who or 'vpem'} has not ended after {MOST_SECONDS} s") from None
         if process.returncode != 0:
-            said = (err or out).strip().splitlines()[-1:] or ["nothing"]
-            raise VpemError(f"the demonstration ends, since {who or 'vpem'} said: {said[0]}")
+            printed = (err or out).strip().splitlines()[-1:] or ["nothing"]
+            raise VpemError(f"the demonstration ends: {who or 'vpem'} printed: {printed[0]}")
         return out.rstrip("\n")
 
 
 @contextmanager
 def folder(keep: Path | None) -> Iterator[Path]:
-    """Make a folder, which goes in the end, unless it is kept."""
+    """Make a folder, which is removed in the end, unless it is to be kept."""
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="vpem-demo-") as made:
             yield Path(made)
@@ -105,7 +105,7 @@ STEPS = (
      "evaluate model.h5 breast_cancer.h5"),
     ("The component of each mass, and how certain that is:",
      "predict model.h5 breast_cancer.h5 --proba -o components.csv"),
-    ("A picture of the features by which components are told apart:",
+    ("A picture of the features that distinguish the components:",
      "plot model.h5 --kind profile -o profile.png"),
 )  # fmt: skip
 """What each command is for, and its words."""
@@ -133,18 +133,18 @@ def demo(keep: Keep = None) -> None:
 SERVER = "hub"
 PARTIES = ("clinic", "lab", "imaging")
 KNOWN = 550
-"""Patients that each party knows, of all."""
+"""Patients in each party's table, of all 569."""
 
 ROWS = 3
-"""Of labels that are shown, of each party."""
+"""Rows of labels shown for each party."""
 
 
 def demo_of_study(keep: Keep = None) -> None:
-    """Try it all: three parties and a server on this machine.
+    """Try a whole study: three parties and a server on this machine.
 
     Each has a folder and processes of its own, and they meet over TLS on 127.0.0.1. The breast
-    cancer data are cut into three tables, by features, of patients that not all know, and sums are
-    masked. Every command is printed as it is run; it takes less than a minute.
+    cancer data are split by features into three tables, each without some of the patients, and
+    sums are masked. Every command is printed as it is run; it takes less than a minute.
 
     Example: vpem study demo --keep try
     """
@@ -156,11 +156,13 @@ def demo_of_study(keep: Keep = None) -> None:
         play.tell("Each makes a key, which stays at home:")
         words = {who: _words(play.run(who, "party init", "--name", who)) for who in play.all}
         play.tell("The server's organiser says what will be run, and signs it:")
-        address = f"127.0.0.1:{_free_port()}"
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
         options = ["--hops", "0", "-k", "2", "--align", "ids", "--scale", "standard"]
         options.append("--secure-sum")
         print(play.run(SERVER, "study init", "heart", "--star", address, *options))
-        play.tell("Each party asks to take part; words are compared by telephone:")
+        play.tell("Each party requests to take part; words are compared by telephone:")
         for who in PARTIES:
             play.send("heart.toml", SERVER, who)
             play.run(who, "party request", "heart.toml", f"{who}.csv", "--id-column", "patient")
@@ -183,7 +185,7 @@ class _Study(Play):
     all = (SERVER, *PARTIES)
 
     def send(self, file: str, giver: str, taker: str) -> None:
-        """Copy a file into somebody else's folder, as mail would."""
+        """Copy a file into another member's folder, as mail would."""
         self.show(giver, "cp", file, f"../{taker}/")
         shutil.copy(self.home / giver / file, self.home / taker)
 
@@ -198,26 +200,20 @@ class _Study(Play):
                     words += ["--labels", f"{who}-clusters.csv"]
                 self.show(who, "vpem", *words)
                 processes[who] = self.start(who, *words)
-            told = {who: self.end(who, process) for who, process in processes.items()}
+            printed = {who: self.end(who, process) for who, process in processes.items()}
         finally:
             for process in processes.values():
                 if process.poll() is None:
                     process.kill()
                     process.communicate()
         self.tell(f"What {PARTIES[0]} sees; the others see the same:")
-        print(told[PARTIES[0]])
+        print(printed[PARTIES[0]])
 
     def head(self, who: str, file: str) -> None:
         """Print the first lines of a file."""
         self.show(who, "head", f"-{ROWS + 1}", file)
         lines = (self.home / who / file).read_text(encoding="utf-8").splitlines()
         print("\n".join(lines[: ROWS + 1]))
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def _words(shown: str) -> str:
@@ -228,7 +224,10 @@ def _words(shown: str) -> str:
 
 
 def _write_tables(home: Path) -> None:
-    """Cut the breast cancer data into a table a party, in an order of its own, some missing."""
+    """Split the breast cancer data by features into a table for each party.
+
+    Each table has its own order of rows, and lacks some of them.
+    """
     import csv
 
     import numpy as np

@@ -1,7 +1,7 @@
 """`vpem doctor`: whether this installation works, and what would make it work better.
 
 Every check returns facts and adds problems to a list. A problem is a pair: whether something that
-is needed is broken, and one line of what is wrong and what to do.
+is needed is broken, and one line that says what is wrong and what to do.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ EXTRAS = {
     "mnemonic": ("mnemonic", "tls", "fingerprints in words"),
     "websockets": ("websockets", "tls", "--engine tls"),
 }
-"""Distributions that add something: a module, the extra of vpem, and what for."""
+"""Optional distributions: a module, the extra of vpem, and what uses it."""
 
 LIBRARY_VARIABLES = ("VPEM_INSTRUCTIONS", "VPEM_NO_OPENMP", "VPEM_READ_LIMIT")
 SETS = ("base", "avx2", "avx512")
@@ -69,7 +69,7 @@ def _version(name: str) -> str | None:
 
 
 def libraries(problems: Problems) -> dict[str, str | None]:
-    """Versions of Python, vpem and what it needs, each of which is loaded."""
+    """Versions of Python, vpem and the libraries that it needs, each of which is loaded."""
     versions: dict[str, str | None] = {"python": sys.version.split()[0]}
     try:
         versions["vpem"] = str(import_module("vpem").__version__)
@@ -90,7 +90,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def processors(problems: Problems) -> Report:
-    """Processors there are and may be used, and the threads that kernels start."""
+    """Processors that exist and that may be used, and the threads that kernels start."""
     variable = os.environ.get("OMP_NUM_THREADS")
     found: Report = {
         "there": os.cpu_count(),
@@ -103,42 +103,35 @@ def processors(problems: Problems) -> Report:
     }
     try:
         from vpem._core.threads import processor_limit, thread_count, whereabouts
+        from vpem.checks import read_int
 
         found["usable"], found["limit"] = len(whereabouts()[1]), processor_limit()
         found["threads"] = thread_count(None)
-    except Exception:  # NumPy is told of elsewhere
+    except Exception:  # `libraries` reports what is wrong with NumPy
         return found
-    threads, limit = found["threads"], found["limit"]
-    found["why"] = _why(variable, found)
-    if variable and found["why"] != "OMP_NUM_THREADS":
-        problems.append(
-            (False, f"OMP_NUM_THREADS is {variable[:40]!r}, no number, and not looked at")
-        )
-    if limit is not None and threads > max(1, round(limit)):
-        problems.append(
-            (False, f"{threads} threads would share {limit:g} processors that the container may "
-                    f"use; set OMP_NUM_THREADS={max(1, round(limit))}")
-        )  # fmt: skip
-    elif found["usable"] and threads > found["usable"]:
-        problems.append(
-            (False, f"{threads} threads would share {found['usable']} processors; lower "
-                    "OMP_NUM_THREADS")
-        )  # fmt: skip
-    return found
-
-
-def _why(variable: str | None, found: Report) -> str:
-    """What makes the number of threads."""
-    from vpem.checks import read_int
-
+    threads, limit, usable = found["threads"], found["limit"], found["usable"]
+    share = None if limit is None else max(1, round(limit))
     if (read_int((variable or "").split(",")[0]) or 0) > 0:
-        return "OMP_NUM_THREADS"
-    usable, limit = found["usable"], found["limit"]
-    if limit is not None and max(1, round(limit)) < usable:
-        return "what the container may use"
-    if usable < (found["there"] or 0):
-        return "processors that the process may run on"
-    return "one a processor"
+        found["why"] = "OMP_NUM_THREADS"
+    elif share is not None and share < usable:
+        found["why"] = "what the container may use"
+    elif usable < (found["there"] or 0):
+        found["why"] = "processors that the process may run on"
+    else:
+        found["why"] = "one per processor"
+    if variable and found["why"] != "OMP_NUM_THREADS":
+        problem = f"OMP_NUM_THREADS is {variable[:40]!r}, which is not a number, and is ignored"
+        problems.append((False, problem))
+    if share is not None and threads > share:
+        problem = (
+            f"{threads} threads would share {limit:g} processors that the container may use; set "
+            f"OMP_NUM_THREADS={share}"
+        )
+        problems.append((False, problem))
+    elif usable and threads > usable:
+        problem = f"{threads} threads would share {usable} processors; lower OMP_NUM_THREADS"
+        problems.append((False, problem))
+    return found
 
 
 def blas() -> list[Report]:
@@ -146,7 +139,7 @@ def blas() -> list[Report]:
     try:
         import_module("scipy.linalg.cython_blas")
         controller = import_module("threadpoolctl").ThreadpoolController()
-    except Exception:  # told of elsewhere
+    except Exception:  # `libraries` reports what is wrong with them
         return []
     keys = ("user_api", "internal_api", "version", "num_threads", "filepath")
     return [{key: one.get(key) for key in keys} for one in controller.info()]
@@ -154,60 +147,63 @@ def blas() -> list[Report]:
 
 def kernels(problems: Problems) -> Report:
     """How the kernels are built, which instructions they use, and whether they agree with NumPy."""
-    found: Report = {"built": [], "openmp": None, "instructions": None,
-                             "machine": instructions_there(), "largest_error": None,
-                             "waiting": None}  # fmt: skip
+    found: Report = {
+        "built": [],
+        "openmp": None,
+        "instructions": None,
+        "machine": machine_instructions(),
+        "largest_error": None,
+        "waiting": None,
+    }
     folder = Path(__file__).parent
     try:
         folder = Path(str(import_module("vpem._core").__file__)).parent
-        sources = {path.stem for path in folder.glob("*.pyx")}  # where it is run from a clone
+        sources = {path.stem for path in folder.glob("*.pyx")}  # there in a clone
         built = {path.name.split(".")[0] for path in folder.iterdir() if path.suffix in BUILT}
         for name in sorted(sources | built):
             module = import_module(f"vpem._core.{name}")
             found["built"].append(name)
         found["waiting"] = import_module("vpem._core").waiting()
-        found["openmp"] = _with_openmp(Path(str(module.__file__)))
+        content = Path(str(module.__file__)).read_bytes()
+        found["openmp"] = b"GOMP_" in content or b"__kmpc_fork_call" in content
         found["instructions"] = import_module("vpem._core.sweep").instruction_set()
     except Exception as error:
-        problems.append(
-            (True, f"the kernels cannot be loaded: {_first_line(error)}; build them: pip install .")
-        )
+        problem = f"the kernels cannot be loaded: {_first_line(error)}; build them: pip install ."
+        problems.append((True, problem))
         return found
     if not found["openmp"]:
-        problems.append(
-            (False, "the kernels are built without OpenMP and use one thread; build them with a "
-                    "compiler that has it")
-        )  # fmt: skip
+        problem = (
+            "the kernels are built without OpenMP and use one thread; build them with a compiler "
+            "that has it"
+        )
+        problems.append((False, problem))
     chosen = os.environ.get("VPEM_INSTRUCTIONS")
     if chosen and chosen not in SETS:
         problems.append((False, f"VPEM_INSTRUCTIONS is {chosen!r}; it may be base or avx2"))
     elif chosen and chosen != found["machine"]:
-        problems.append((False, f"VPEM_INSTRUCTIONS={chosen} keeps the kernels to fewer "
-                                "instructions than the machine has; unset it"))  # fmt: skip
+        problem = (
+            f"VPEM_INSTRUCTIONS={chosen} restricts the kernels to fewer instructions than the "
+            "machine has; unset it"
+        )
+        problems.append((False, problem))
     try:
         found["largest_error"] = self_check()
     except Exception as error:
         problems.append((True, f"the kernels fail: {_first_line(error)}; build them again"))
         return found
     if found["largest_error"] > 1.0:
-        problems.append(
-            (True, "the kernels do not agree with NumPy "
-                   f"({found['largest_error']:.2g} times the error allowed); build them again, or "
-                   "set VPEM_INSTRUCTIONS=base")
-        )  # fmt: skip
+        problem = (
+            f"the kernels do not agree with NumPy ({found['largest_error']:.2g} times the allowed "
+            "error); build them again, or set VPEM_INSTRUCTIONS=base"
+        )
+        problems.append((True, problem))
     return found
 
 
-def _with_openmp(module: Path) -> bool:
-    """Whether a compiled module calls an OpenMP library."""
-    content = module.read_bytes()
-    return b"GOMP_" in content or b"__kmpc_fork_call" in content
+def machine_instructions() -> str | None:
+    """Largest instruction set of the kernels that the processor has, by its flags in Linux.
 
-
-def instructions_there() -> str | None:
-    """Largest instruction set of the kernels that the processor says it has, where it can be read.
-
-    Flags of Linux; None elsewhere.
+    None elsewhere.
     """
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
@@ -282,7 +278,7 @@ def self_check() -> float:
 
 
 def extras(problems: Problems) -> dict[str, Report]:
-    """What adds something to vpem: its version, or how to get it; a broken one is a problem."""
+    """Optional libraries: the version, or how to install it; a broken one is a problem."""
     found: dict[str, Report] = {}
     for name, (module, extra, what) in EXTRAS.items():
         version = _version(name)
@@ -291,30 +287,30 @@ def extras(problems: Problems) -> dict[str, Report]:
             try:
                 import_module(module)
             except Exception as error:
-                problems.append(
-                    (False, f"{name}, for {what}, cannot be loaded: {_first_line(error)}; try: "
-                            f"pip install --force-reinstall 'vpem[{extra}]'")
-                )  # fmt: skip
+                problem = (
+                    f"{name}, for {what}, cannot be loaded: {_first_line(error)}; try: pip install "
+                    f"--force-reinstall 'vpem[{extra}]'"
+                )
+                problems.append((False, problem))
     return found
 
 
 def mpi(problems: Problems) -> Report:
-    """The MPI library of mpi4py, and the launcher: those of another MPI do not go together."""
+    """The MPI library of mpi4py, and the launcher, which must belong to the same MPI."""
     beside = Path(sys.executable).parent
     launcher = shutil.which("mpiexec") or shutil.which("mpiexec", path=str(beside))
     found: Report = {"library": None, "mpiexec": launcher, "launcher": None}
     if _version("mpi4py") is None:
         return found
-    # In a process of its own: what does not go together may end it.
+    # In a process of its own, which a library that does not fit may end.
     program = (
         "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
         "print(MPI.Get_library_version())"
     )
     library = _output(sys.executable, "-c", program)
     if library is None:
-        problems.append(
-            (False, "mpi4py finds no MPI library, for --engine mpi; try: pip install mpich")
-        )
+        problem = "mpi4py finds no MPI library, for --engine mpi; try: pip install mpich"
+        problems.append((False, problem))
         return found
     found["library"] = " ".join(library.split("\n")[0].split())
     if launcher is None:
@@ -323,20 +319,27 @@ def mpi(problems: Problems) -> Report:
     found["launcher"] = _maker(_output(launcher, "--version") or "")
     maker = _maker(library)
     if maker and found["launcher"] and maker != found["launcher"]:
-        problems.append(
-            (False, f"mpi4py is built for {maker}, but {launcher} is that of {found['launcher']}; "
-                    "take the mpiexec of the same MPI")
-        )  # fmt: skip
+        problem = (
+            f"mpi4py is built for {maker}, but {launcher} belongs to {found['launcher']}; take the "
+            "mpiexec of the same MPI"
+        )
+        problems.append((False, problem))
     return found
 
 
+MAKERS = {
+    "open mpi": "Open MPI",
+    "openrte": "Open MPI",
+    "intel": "MPICH",
+    "mpich": "MPICH",
+    "hydra": "MPICH",
+    "mvapich": "MPICH",
+}
+"""Words in what libraries and launchers print, and their kind of MPI, whose launchers fit."""
+
+
 def _maker(text: str) -> str | None:
-    """Name the MPI that a text is of; those of one name start each other's processes."""
-    for word, name in (("open mpi", "Open MPI"), ("openrte", "Open MPI"), ("intel", "MPICH"),
-                       ("mpich", "MPICH"), ("hydra", "MPICH"), ("mvapich", "MPICH")):  # fmt: skip
-        if word in text.lower():
-            return name
-    return None
+    return next((name for word, name in MAKERS.items() if word in text.lower()), None)
 
 
 def _output(*words: str) -> str | None:
@@ -351,7 +354,7 @@ def _output(*words: str) -> str | None:
 
 
 def surroundings(problems: Problems, known: set[str]) -> Report:
-    """Terminal, temporary folder, and variables that are meant for vpem but not ``known``."""
+    """Terminal, temporary folder, and variables of vpem; those not ``known`` are a problem."""
     import tempfile
 
     size = shutil.get_terminal_size()
@@ -378,32 +381,31 @@ def surroundings(problems: Problems, known: set[str]) -> Report:
                 made["x"] = [1.0]
             with import_module("h5py").File(file, "r") as read:
                 if read["x"][0] != 1.0:
-                    raise OSError("what was written is not read")
-    except ImportError:  # h5py is told of elsewhere
+                    raise OSError("a file does not contain what was written")
+    except ImportError:  # `libraries` reports that h5py is missing
         pass
     except Exception as error:
-        problems.append(
-            (True, f"no HDF5 file can be written in a temporary folder: {_first_line(error)}; "
-                   "set TMPDIR to one with room, or HDF5_USE_FILE_LOCKING=FALSE")
-        )  # fmt: skip
+        problem = (
+            f"no HDF5 file can be written in a temporary folder: {_first_line(error)}; set TMPDIR "
+            "to one with room, or HDF5_USE_FILE_LOCKING=FALSE"
+        )
+        problems.append((True, problem))
     for name in sorted(os.environ):
         if name.startswith("VPEM_"):
             found["variables"][name] = os.environ[name]
             if name not in known and name not in LIBRARY_VARIABLES:
                 near = did_you_mean(name.lower(), [each.lower() for each in known]).upper()
                 hint = near.replace("DID YOU MEAN", "did you mean")
-                problems.append((False, f"{name} is the variable of no option{hint}; unset it"))
+                problems.append((False, f"{name} is no variable of an option{hint}; unset it"))
     return found
 
 
 def doctor(context: typer.Context, json: Json = False) -> None:
-    """Look at this installation: first problems, then facts.
-
-    A problem comes with a line of advice.
+    """Check this installation: problems, with advice, then facts.
 
     Versions, processors and threads, BLAS, OpenMP, the instructions that the kernels use and
-    whether they agree with NumPy, MPI, what is installed besides, terminal, temporary folder.
-    The exit code is 2 where something that vpem needs is broken, or else 0.
+    whether they agree with NumPy, MPI, optional libraries, terminal, temporary folder.
+    The exit code is 2 if something that vpem needs is broken, otherwise 0.
 
     Example: vpem doctor
     """
@@ -414,7 +416,7 @@ def doctor(context: typer.Context, json: Json = False) -> None:
     }
     problems: Problems = []
     with warnings.catch_warnings():
-        # What libraries say of themselves when they are loaded is nobody's problem here.
+        # Warnings of libraries about themselves are no problems of the installation.
         warnings.simplefilter("ignore")
         found: Report = {
             "libraries": libraries(problems),
@@ -428,8 +430,8 @@ def doctor(context: typer.Context, json: Json = False) -> None:
     problems.sort(key=lambda problem: not problem[0])
     works = not any(needed for needed, _ in problems)
     if json:
-        told = [{"needed": needed, "advice": advice} for needed, advice in problems]
-        print_json({"works": works, "problems": told, **found})
+        listed = [{"needed": needed, "advice": advice} for needed, advice in problems]
+        print_json({"works": works, "problems": listed, **found})
     else:
         _show(found, problems)
     if not works:
@@ -441,7 +443,7 @@ def _show(found: Report, problems: list[tuple[bool, str]]) -> None:
         print(printable(f"{'broken' if needed else 'note'}: {advice}"))
     if not problems:
         print("Everything works.")
-    missing = "not there"
+    missing = "not found"
     libraries, there = found["libraries"], found["processors"]
     versions = [(name, version or missing) for name, version in libraries.items()]
     limit = "no limit" if there["limit"] is None else f"{there['limit']:g} by the container"
@@ -463,7 +465,7 @@ def _show(found: Report, problems: list[tuple[bool, str]]) -> None:
     for one in found["blas"]:
         threads = plural(one["num_threads"], "thread")
         machine.append((one["user_api"], f"{one['internal_api']} {one['version'] or ''} {threads}"))
-    besides = [
+    extras = [
         (name, one["version"] or one["install"], one["for"])
         for name, one in found["extras"].items()
     ]
@@ -480,6 +482,6 @@ def _show(found: Report, problems: list[tuple[bool, str]]) -> None:
     show(
         table(versions, "", "", title="Versions"),
         table(machine, "", "", title="Machine"),
-        table(besides, "", "", "for", title="Besides"),
-        table(others, "", "", title="Surroundings"),
+        table(extras, "", "", "for", title="Optional libraries"),
+        table(others, "", "", title="Environment"),
     )

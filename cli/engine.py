@@ -1,4 +1,4 @@
-"""Where agents live: options of commands, who holds which parties, and what reports say of it.
+"""Where agents live: options of commands, the placement of parties, and its report.
 
 A command is alone in this process, a rank of an MPI job (`vpem_cli.ranks`), or a member of a study
 (`vpem_cli.meeting`).
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 
 LEAST_ROWS = 5.0
-"""Of a component in a model that others will have: none of them is more than a fifth of it."""
-
+"""Rows of each component in a model that others get: no row is more than a fifth of one."""
 
 ENGINES = ("simulator", "mpi", "tls")
 
@@ -53,8 +52,8 @@ class EngineSettings(Settings, heading="Running", kept=False):
     engine: str = setting(
         "simulator",
         "simulator: one process holds all agents. mpi: each agent is a rank of its own, or some "
-        "share one (mpiexec -n 5 {command} ... --engine mpi; needs vpem[mpi]). tls: each party is "
-        "at home, and all run this command (see --study).",
+        "share one (mpiexec -n 5 {command} ... --engine mpi; needs vpem[mpi]). tls: each party "
+        "runs this command on its own machine (see --study).",
         choices=ENGINES,
         idle=(
             lambda given: given["engine"] == "tls" and given["study"] is None,
@@ -69,26 +68,26 @@ class EngineSettings(Settings, heading="Running", kept=False):
         local=True,
         idle=(
             lambda given: given["engine"] != "tls",
-            (" is for --engine tls, which it stands for; leave out --engine",),
+            (" implies --engine tls; leave out --engine",),
         ),
     )
     member: str | None = setting(
         None,
-        "With --study: who of its members this is. Default: the one whose key lies beside it.",
+        "With --study: which of its members this is. Default: the one whose key lies beside it.",
         flags="--as",
         local=True,
         idle=MEMBERS,
     )
     listen: str | None = setting(
         None,
-        "With --study: where others reach this member, HOST:PORT or PORT, if not at the port that "
+        "With --study: where to listen for others, HOST:PORT or PORT. Default: at the port that "
         "the study says.",
         local=True,
         idle=MEMBERS,
     )
     log: Path | None = setting(
         None,
-        "With --study: note every message here, its kind, size and SHA-256, whom to or from, and "
+        "With --study: note every message in this file: kind, size, SHA-256, to or from whom, and "
         "when. Default: MEMBER-STUDY.log beside the study.",
         file="written",
         local=True,
@@ -100,7 +99,7 @@ class EngineSettings(Settings, heading="Running", kept=False):
     timeout: float | None = setting(
         None,
         "End, naming the rank or member, when one has not answered for so many seconds. Default: "
-        "with --engine mpi wait for ever, with --study as that says.",
+        "with --engine mpi wait forever, with --study as the study says.",
         least=0,
         above=True,
         local=True,
@@ -109,24 +108,24 @@ class EngineSettings(Settings, heading="Running", kept=False):
     shards: bool = setting(
         False,
         "Each hub's root writes its own parameters: with --engine mpi beside --output and named "
-        "after it, in a study (which says whether) there; see 'vpem model join'.",
+        "after it, in a study (if that says so) to --output; see 'vpem model join'.",
         idle=APART,
     )
 
 
-def where_of(how: EngineSettings, screen: Screen) -> Where:
+def where_of(settings: EngineSettings, screen: Screen) -> Where:
     """Return where a command runs, or raise InputError if it cannot run there."""
     where = joined()
-    if how.engine == "mpi" and where.word != "mpi":
+    if settings.engine == "mpi" and where.word != "mpi":
         where = join_job()
-    elif how.engine == "simulator":
+    elif settings.engine == "simulator":
         if launched():
             screen.note(
                 "a launcher started several processes, each of which does all of the work; to "
                 "share it give --engine mpi"
             )
         return Where()
-    where.prepare(how, screen)
+    where.prepare(settings, screen)
     return where
 
 
@@ -137,9 +136,10 @@ def place_parties(
     where: Where,
     labels: LabelFile | None = None,
 ) -> Placement:
-    """Return who holds which parties, once all have the same list and none is written over.
+    """Return which process holds which parties; InputError unless all have the same list.
 
-    ``output`` is the model that the first process is going to write, or all in ``shards``.
+    ``output`` is the model that the first process will write, or each its part if ``shards``; no
+    file of a party may be overwritten.
     """
     from vpem.engines.placement import Placement, for_each
     from vpem.fits.parts import shard_path
@@ -147,11 +147,11 @@ def place_parties(
     engine = where.engine
     names = [party.name for party in parties]
     ours, *others = engine.allgather(names)
-    for rank, said in enumerate(others, 1):
-        theirs = list(map(str, said)) if isinstance(said, list) else [str(said)]
+    for rank, listed in enumerate(others, 1):
+        theirs = list(map(str, listed)) if isinstance(listed, list) else [str(listed)]
         if theirs != ours:
             raise InputError(
-                f"rank 0 is told of the parties {', '.join(ours)}, rank {rank} of "
+                f"rank 0 has the parties {', '.join(ours)}, rank {rank} has "
                 f"{shorten(theirs, 200):.2000}; give all ranks the same, in the same order"
             )
     holders = Placement.evenly(engine, len(names), names)
@@ -171,20 +171,17 @@ def place_parties(
     return holders
 
 
-# ---- what is said -------------------------------------------------------------------------------
-
-
 def describe_engine(network: Network) -> Report:
-    """Say what a fit ran on, for its report."""
+    """Return the processes that a fit ran on, and what they sent, for its report."""
     engine, where = network.agents.engine, joined()
     if not engine.apart:
         return Where().describe()
-    total: Any = network.total  # over an engine every sum says what went
+    total: Any = network.total  # over an engine every sum counts its traffic
     traffic: Traffic = total.traffic
-    handed: dict[str, dict[str, int]] = {}
+    sent: dict[str, dict[str, int]] = {}
     ends = ("between_agents", f"by_{where.word}")
     for delivered, on_wire in engine.allgather((traffic.delivered, traffic.on_wire)):
         for name, counted in zip(ends, (delivered, on_wire), strict=True):
             for kind, size in counted.items():
-                handed.setdefault(kind, dict.fromkeys(ends, 0))[name] += size
-    return {**where.describe(), "handed": handed}
+                sent.setdefault(kind, dict.fromkeys(ends, 0))[name] += size
+    return {**where.describe(), "handed": sent}

@@ -1,9 +1,9 @@
-"""Help: options under headings, examples as they are typed, and values that a shell completes.
+"""Help: options under headings, and values that a shell completes.
 
-`--help` shows the options that most people need, in brief; `--help-all` and the reference show all.
-Settings of records have their choices there. Those of other options stand here once more, because
-a shell waits for them and the library takes long to load; tests hold the two together. An option
-that is not here offers the words that its help lists.
+`--help` shows the most needed options, in brief; `--help-all` and the reference show all. Settings
+of records have their choices there. Those of other options are repeated here, because a shell waits
+for them and the library takes long to load; tests compare the two. An option that is not here
+offers the words that its help lists.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .config import (
-    is_flag,
-    key_of,
-)
+from .config import is_flag, key_of
 from .options import spread
 
 if TYPE_CHECKING:
@@ -48,17 +45,14 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     "Output": ("output", "plot", "quote-formulas", "force", "json", "quiet"),
     "Configuration": ("config", "show-config", "help", "help-all"),
 }  # fmt: skip
-"""Headings in their order, and the options below them that are no settings of a record, by name."""
+"""Headings in order, and the options below them that are not settings of a record, by name."""
 
 FEW = 9
-"""So many options, without those of the last heading, need no headings."""
+"""Most options, without those of the last heading, that need no headings."""
 
 
 def grouped(params: Sequence[Any]) -> list[tuple[str, list[Any]]]:
-    """Return the options of a command under their headings; a short list stays in one.
-
-    Arguments and hidden options are left out.
-    """
+    """Return the options of a command by headings, without hidden ones; a short list has one."""
     options = [one for one in params if one.param_type_name == "option" and not one.hidden]
     last = HEADINGS["Configuration"]
     if sum(key_of(option) not in last for option in options) <= FEW:
@@ -69,14 +63,6 @@ def grouped(params: Sequence[Any]) -> list[tuple[str, list[Any]]]:
         heading = option.rich_help_panel or home.get(key_of(option), "Options")
         found[heading].append(option)
     return [(heading, group) for heading, group in found.items() if group]
-
-
-def split_examples(text: str | None) -> tuple[str, list[str]]:
-    """Return a help text without its examples, and these."""
-    paragraphs = inspect.cleandoc(text or "").split("\n\n")
-    examples = [part for part in paragraphs if part.startswith("Example: ")]
-    others = [part for part in paragraphs if not part.startswith("Example: ")]
-    return "\n\n".join(others), [" ".join(part.split()) for part in examples]
 
 
 LAST = " output force json quiet"
@@ -112,14 +98,14 @@ OFTEN: dict[str, str] = {
     "json plot",
     "study init": "command as star relay topology address data result",
 }
-"""Options that `--help` of a command shows, in their order; of other commands it shows all."""
+"""Options that `--help` of a command shows, in order; for other commands it shows all."""
 
 FIRST = re.compile(r"(?<=[\w)\]'])\.(?= [A-Z])")
-"""The end of a sentence after which there is another."""
+"""The end of a sentence that is followed by another."""
 
 
 def brief(text: str) -> str:
-    """Return the first sentence of a help text, and what it says of the default.
+    """Return the first sentence of a help text, and its default.
 
     "Number of things. They are many. Default: all." becomes "Number of things.  [default: all]".
     """
@@ -130,7 +116,7 @@ def brief(text: str) -> str:
 
 
 def often(path: str, options: Sequence[Any]) -> list[Any] | None:
-    """Return the options that `--help` shows, with brief help; None where that is all of them."""
+    """Return the options that `--help` shows, with brief help; None if it shows all."""
     known = {key_of(one): one for one in options}
     found = [known[name] for name in OFTEN.get(path, "").split() if name in known]
     if not found:
@@ -157,13 +143,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "topology describe source": ("star", "cycle", "path", "complete", "grid", "geometric",
                                  "erdos-renyi", "small-world", "scale-free", "tree"),
 }  # fmt: skip
-"""Words that options take, by the option's name; a command's own by its words and that name."""
+"""Words that options take, by the option's name, for one command by its words and that name."""
 
 _WORD = re.compile(r"[a-z][\w.+-]*(:[\w.]+)?")
 
 
 def words_of(path: tuple[str, ...], param: Any) -> tuple[str, ...]:
-    """Return the words that an option or argument of a command takes, or nothing if any."""
+    """Return the words that an option or argument of a command takes; none if it takes any."""
     key = key_of(param)
     own = CHOICES.get(" ".join((*path, key)))
     if own is not None:
@@ -197,21 +183,15 @@ def complete_values(path: tuple[str, ...], command: Any) -> None:
         own = known.get(param.name)
         words = own.choices or own.words if own else words_of(path, param)
         if words and param._custom_shell_complete is None:
-            param._custom_shell_complete = _Words(words)
+            param._custom_shell_complete = partial(_beginning, words)
 
 
-class _Words:
-    """Completion of a value that is one of a few words."""
-
-    def __init__(self, words: tuple[str, ...]) -> None:
-        self.words = words
-
-    def __call__(self, context: Any, param: Any, incomplete: str) -> list[str]:
-        return [word for word in self.words if word.startswith(incomplete)]
+def _beginning(words: tuple[str, ...], context: Any, param: Any, incomplete: str) -> list[str]:
+    return [word for word in words if word.startswith(incomplete)]
 
 
 def _begun(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the commands that the words so far may go on with."""
+    """Return the commands with which the words so far may continue."""
     node: Any = context.find_root().command
     for word in context.params.get("words") or ():
         node = getattr(node, "commands", {}).get(word)
@@ -247,18 +227,17 @@ def show_help(
 class Elsewhere:
     """Stands for a command or a group of another module, "module.name", until it is called."""
 
-    def __init__(self, home: str, told: str) -> None:
+    def __init__(self, home: str, summary: str) -> None:
         self.home = home
-        self.__doc__ = told
+        self.__doc__ = summary
 
     def __call__(self) -> Any:
-        """Load the module, and return what it stands for."""
         module, name = self.home.split(".")
         return getattr(import_module(f".{module}", __package__), name)
 
 
 class Members(MutableMapping[str, Any]):
-    """Commands and groups by name, each made at its first use; help is the first paragraph."""
+    """Commands and groups by name, each made at its first use."""
 
     def __init__(
         self, makers: dict[str, Callable[[], Any]], helps: dict[str, str], groups: Collection[str]
@@ -274,7 +253,7 @@ class Members(MutableMapping[str, Any]):
         return self._made[name]
 
     def __setitem__(self, name: str, member: Any) -> None:
-        self._makers[name] = partial(_itself, member)
+        self._makers[name] = lambda: member
         self._made[name] = member
 
     def __delitem__(self, name: str) -> None:
@@ -297,18 +276,26 @@ def tree(
     finish: Callable[[tuple[str, ...], Any], None],
     path: tuple[str, ...] = (),
 ) -> Any:
-    """Return the group of an app whose commands and groups are made when they are asked for.
+    """Return the group of an app whose commands and groups are made at their first use.
 
-    ``dress`` chooses the classes of an app's commands; ``finish`` is given the words that name a
-    command and the command, once it is made; ``path`` names the group.
+    ``dress`` chooses the classes of an app's commands; ``finish`` is called with the words that
+    name a command and the command, once it is made; ``path`` names the group.
     """
-    group = _alone(dress(app), [])
+    # The group itself, without commands, and with its options for completion, if it has them.
+    dress(app)
+    commands, app.registered_commands = app.registered_commands, []
+    try:
+        make = typer.main.get_command if app.registered_callback else typer.main.get_group
+        group: Any = make(app)
+    finally:
+        app.registered_commands = commands
     makers: dict[str, Callable[[], Any]] = {}
     helps: dict[str, str] = {}
     groups = []
-    for info in app.registered_commands:
+    for info in commands:
         name = info.name or info.callback.__name__.replace("_", "-")  # type: ignore[union-attr]
-        helps[name] = _first(inspect.getdoc(info.callback) if info.callback else None)
+        text = inspect.getdoc(info.callback) if info.callback else None
+        helps[name] = " ".join((text or "").partition("\n\n")[0].split())
         makers[name] = partial(_make, info, dress, finish, (*path, name))
         if isinstance(info.callback, Elsewhere) and info.callback.home.endswith(".app"):
             groups.append(name)
@@ -335,22 +322,3 @@ def _make(
     made = typer.main.get_command(one)
     finish(path, made)
     return made
-
-
-def _itself(member: Any) -> Any:
-    return member
-
-
-def _alone(app: typer.Typer, nothing: list[Any]) -> Any:
-    """Make the group of an app without what is below it."""
-    commands, app.registered_commands = app.registered_commands, nothing
-    try:
-        # With its options for completion, where it has them.
-        made = typer.main.get_command if app.registered_callback else typer.main.get_group
-        return made(app)
-    finally:
-        app.registered_commands = commands
-
-
-def _first(text: str | None) -> str:
-    return " ".join((text or "").partition("\n\n")[0].split())

@@ -1,9 +1,9 @@
-"""A command as one member of a study, each of whom is at home and has a user of its own.
+"""A command run by one member of a study, each on its own machine and with its own user.
 
-Members may begin again: because another came back, or to go on without it. To begin again is to
-run the same command in a new image of the process, which has new links and new keys, and nothing
-of what was on its way. What it is to know of the run before it inherits as a file without a name,
-which no other process can open and which is gone once it has been read.
+Members may begin again: because another came back, or to go on without it. They run the same
+command in a new image of the process, with new links and new keys, and without the messages that
+were under way. What the new image needs to know of the run before it inherits as a file without a
+name, which no other process can open and which is gone once it has been read.
 """
 
 from __future__ import annotations
@@ -62,30 +62,10 @@ if TYPE_CHECKING:
 
 
 PRIVATE = "it cannot use its data or its machine; ask there"
-"""Of most errors: what a member's files hold stays there."""
+"""Sent to others in place of most errors: the contents of a member's files stay with it."""
 
 INTERRUPTED = "it was interrupted"
-UNFORESEEN = "something that nobody has foreseen; ask there"
-
-
-def told_outside(error: Exception, sentence: str | None, code: int, name: str) -> str:
-    """Return what others hear of a member's error, whose process ends with a code.
-
-    ``sentence`` is what its user is told; None: nobody has foreseen it.
-    """
-    from vpem.engines.tls.faults import Fault, Parted, Returned
-    from vpem.files.studies.policy import PolicyError
-
-    if sentence is None:
-        return UNFORESEEN
-    if isinstance(error, PolicyError):
-        return error.elsewhere(name)
-    if code > 128 and not isinstance(error, Parted):
-        return INTERRUPTED  # its sentence says what was kept there
-    # In what two members do not agree all may know; proxies are one's own.
-    links = isinstance(error, Fault) and error.kind != "proxy"
-    return sentence if links or isinstance(error, Parted | Returned | StalledError) else PRIVATE
-
+UNFORESEEN = "an unexpected error; ask there"
 
 INHERITED = "_VPEM_INHERITED"
 """Variable with the number of the open file that a process inherits from the image before it."""
@@ -97,10 +77,10 @@ AGAIN = ("--resume", "--no-resume", "--resume-if-any", "--no-resume-if-any")
 
 
 class Losses:
-    """Who is missing in a run of a study, and what becomes of it when somebody else is lost.
+    """The members missing in a run of a study, and how the run goes on when another is lost.
 
-    ``fewest`` says how many parties each member's policy requires; those of others are known once
-    all have met. ``options`` are the command's, by names of parameters.
+    ``fewest`` has how many parties each member's policy requires, once all have met; ``options``
+    are those of the command, by names of parameters.
     """
 
     def __init__(self, study: Study, member: str, options: dict[str, Any]) -> None:
@@ -115,7 +95,7 @@ class Losses:
             self.outlast = Outlast(self._too_few, opened)
         again = options.get("resume") or options.get("resume_if_any")
         if not self.lost and again and member == self._first:
-            # What is wrong with a checkpoint is said where it is read to resume.
+            # A checkpoint that cannot be read is reported where the run resumes.
             with suppress(FileError, KeyError, TypeError, ValueError):
                 path = options.get("checkpoint")
                 lost = [] if path is None else read_state(path)["facts"]["without"]
@@ -133,60 +113,60 @@ class Losses:
 
     @property
     def study(self) -> Study:
-        """The study of those who are left."""
+        """The study without the lost members."""
         return replace(self._whole, roster=self._whole.roster.without(self.names))
 
     def facts(self) -> Report:
-        """Return what the report says of who is missing; nothing where all are there."""
+        """Return what the report says of lost members; nothing if there are none."""
         lost = self.lost if self.keeper is None else self.keeper.lost
         found = [{"member": name, "since_iteration": max(since, 0) + 1} for name, since in lost]
         return {"without": found} if found else {}
 
     def keep(self, saver: FileSaver | None, engine: Engine) -> Any:
-        """Return a saver that keeps what the others would go on from, if they would."""
+        """Return a saver that also keeps the state from which the others would go on."""
         if not self.goes_on:
             return saver
         self.keeper = Keeper(saver, engine, self.lost, self._kept)
         return self.keeper
 
-    # ---- somebody else is lost ------------------------------------------------------------------
+    # ---- another member is lost -----------------------------------------------------------------
 
     def deal_with(self, error: Exception, engine: Engine, post: Post, met: bool) -> Exception:
-        """Go on without whom an error is about, in a new image of the process, if that can be.
+        """Go on without the member that an error is about, in a new image, if that is possible.
 
-        Otherwise what is to be said is returned; ``met`` says whether all had met.
+        Otherwise returns the error to report; ``met`` says whether all had met.
         """
         from vpem.engines.tls.faults import GoneOn, Returned, Unheard
 
         if not self.goes_on:
             return error
-        told: Exception = error
+        fault: Exception = error
         gone = [] if self.outlast is None else [engine.names[n] for n in sorted(self.outlast.gone)]
         if self.outlast is not None and self.outlast.error is not None:
             post.flush()  # what others need to end this iteration, too
-            if not isinstance(error, VpemError):  # something else needed who is lost
-                told = self.outlast.error
-        if isinstance(told, Unheard | Returned) and engine.rank and told.name != self._first:
+            if not isinstance(error, VpemError):  # it follows from the loss
+                fault = self.outlast.error
+        if isinstance(fault, Unheard | Returned) and engine.rank and fault.name != self._first:
             try:
-                post.report(told.name, str(told))
+                post.report(fault.name, str(fault))
             except Exception as answer:
-                told = answer
-        if isinstance(told, GoneOn):
-            return self._follow(told, met)
-        if not isinstance(told, Unheard | Returned):
-            return told
-        names = list(dict.fromkeys([*gone, told.name, *post.silent]))
+                fault = answer
+        if isinstance(fault, GoneOn):
+            return self._follow(fault, met)
+        if not isinstance(fault, Unheard | Returned):
+            return fault
+        names = list(dict.fromkeys([*gone, fault.name, *post.silent]))
         reason = self._too_few(names) or self._repeats(names)
         if reason is None:
-            self._go_on(names, met, f"{spoken(told)}; going on without {', '.join(names)}")
-        told.add_note(f"the others do not go on: {reason}")
-        return told
+            self._go_on(names, met, f"{spoken(fault)}; going on without {', '.join(names)}")
+        fault.add_note(f"the others do not go on: {reason}")
+        return fault
 
     def _too_few(self, names: Sequence[str]) -> str | None:
-        """Return why those who are left cannot go on, or None where they can."""
+        """Return why the others cannot go on without these members, or None if they can."""
         members = self.study.roster.members
         if self._first in names:
-            return f"without {self._first}, the first member of {self._whole.name}, nobody can"
+            return f"they cannot without {self._first}, the first member of {self._whole.name}"
         left = sum(one.holds and one.name not in names for one in members)
         masked = bool(self._options.get("secure_sum"))
         if left < FEWEST[masked]:
@@ -198,26 +178,26 @@ class Losses:
         return None
 
     def _repeats(self, names: Sequence[str]) -> str | None:
-        """Return why the sums that would follow are none to take, or None where they are."""
+        """Return why the masked sums that follow must not be taken, or None if they may be."""
         if self.outlast is None:
             return None
         kept = self._kept if self.keeper is None else self.keeper.newest()
         left = {one.name for one in self.study.roster.members} - set(names)
         return REPEATED if self.outlast.repeats(kept, left) else None
 
-    def _follow(self, told: Any, met: bool) -> Exception:
-        """Go on without those without whom the first member does."""
+    def _follow(self, fault: Any, met: bool) -> Exception:
+        """Go on without the members that the first one leaves out."""
         members = {one.name for one in self._whole.roster.members[1:]}
-        names = [name for name in told.without if name not in self.names]
+        names = [name for name in fault.without if name not in self.names]
         if not set(names) <= members - {self._member}:
-            return InputError(f"{self._first} has said that it goes on without who is no member")
+            return InputError(f"{self._first} goes on without one that is not another member")
         reason = self._repeats(names)
         if reason is not None:
-            return StalledError(f"{told}; here that cannot be: {reason}")
+            return StalledError(f"{fault}; this member cannot: {reason}")
         self._go_on(names, met, f"{self._first} goes on without {', '.join(names)}")
 
     def _go_on(self, names: Sequence[str], met: bool, why: str) -> NoReturn:
-        """Run the same command again, without some more; does not return."""
+        """Run the same command again, without these members either; does not return."""
         from .output import tell
 
         if not self._options.get("quiet"):
@@ -228,17 +208,14 @@ class Losses:
         if met:
             resuming = [name for name in ("resume", "resume_if_any") if self._options.get(name)]
             words = _with(words, *(f"--no-{name.replace('_', '-')}" for name in resuming))
-        begin_again(
-            words,
-            [*lost, *((name, -1) for name in names)], kept,
-            None if self.outlast is None else self.outlast.state(),
-        )  # fmt: skip
+        opened = None if self.outlast is None else self.outlast.state()
+        begin_again(words, [*lost, *((name, -1) for name in names)], kept, opened)
 
     def come_back(self, met: bool) -> NoReturn:
         """Run the command again, from the newest checkpoint that all have; does not return."""
         lost = self.lost if self.keeper is None else self.keeper.lost
-        everybody = [one.name for one in self.study.roster.members]
-        opened = None if self.outlast is None else self.outlast.state(everybody)
+        members = [one.name for one in self.study.roster.members]
+        opened = None if self.outlast is None else self.outlast.state(members)
         begin_again(going_on(sys.orig_argv) if met else sys.orig_argv, lost, {}, opened)
 
 
@@ -251,11 +228,10 @@ def begin_again(
     kept: dict[int, Any],
     opened: dict[str, Any] | None = None,
 ) -> NoReturn:
-    """Run a command line in the place of this process.
+    """Run a command line in place of this process.
 
-    ``lost`` says who is missing, and since when, ``kept`` what the run resumes from, by iterations
-    (`vpem.steps.recovery.Keeper`), and ``opened`` what masked sums there were
-    (`vpem.network.faults.Outlast`).
+    The new image inherits the ``lost`` members and since when, the states ``kept`` by iterations
+    (`vpem.steps.recovery.Keeper`), and the masked sums ``opened`` (`vpem.network.faults.Outlast`).
     """
     import tempfile
 
@@ -272,7 +248,7 @@ def begin_again(
 
 
 def inherited() -> tuple[list[tuple[str, int]], dict[int, Any], dict[str, Any] | None]:
-    """Return who is missing, and what was kept and opened, as the image before knew it."""
+    """Return what `begin_again` of the image before left: lost members, states, opened sums."""
     number = os.environ.pop(INHERITED, None)
     if number is None:
         return [], {}, None
@@ -287,7 +263,7 @@ def inherited() -> tuple[list[tuple[str, int]], dict[int, Any], dict[str, Any] |
 
 def going_on(words: Sequence[str]) -> list[str]:
     """Return a command line that goes on from its checkpoint, if there is one."""
-    # What a variable or a file says of --resume does not count either.
+    # --no-resume overrides environment variables and files, too.
     return _with(words, "--no-resume", "--resume-if-any")
 
 
@@ -298,21 +274,19 @@ def _with(words: Sequence[str], *more: str) -> list[str]:
 
 
 HELLO = 0
-"""Tag of what members say of themselves before anything else; engines number from 2."""
+"""Tag of the introductions, which come before anything else; engines number from 2."""
 
 BEGINNING = 60.0
-"""Seconds that members have to begin again, if the time-out is shorter, where they would go on
-without one that is lost."""
+"""Least seconds that members have to begin again, where they go on without a lost one."""
 
 PATIENCE = 0.3
-"""Seconds in which members that find the same fault say so themselves, before they hear of it from
-others."""
+"""Seconds in which members that find the same fault report it themselves, before others do."""
 
 
 def meet(context: Any) -> Meeting:
-    """Join the other members of a study, once all are there and run the same.
+    """Join the other members of a study, once all are there and run the same command.
 
-    InputError if they do not, or the policy of this one does not allow it.
+    InputError if they do not, or this member's policy does not allow it.
     """
     study, options = context.meta[STUDY], context.params
     command = " ".join(path_of(context))
@@ -337,7 +311,7 @@ def meet(context: Any) -> Meeting:
 
 
 class Meeting(Where):
-    """A member of a study: who is missing there, and the words and options of its command."""
+    """A member of a study while its command runs."""
 
     word = "tls"
     own_users = True
@@ -361,10 +335,8 @@ class Meeting(Where):
         self._goes_on = options.get("checkpoint") is not None
         with Screen():
             identity = identity_of(study, member.name)  # before anything is written
-        self._log = MessageLog(
-            options.get("log") or log_beside(study.path, member.name), command=command,
-            edition=study.edition,
-        )  # fmt: skip
+        log = options.get("log") or log_beside(study.path, member.name)
+        self._log = MessageLog(log, command=command, edition=study.edition)
         self._post = Post(
             study.roster,
             identity,
@@ -383,7 +355,7 @@ class Meeting(Where):
         signal.signal(signal.SIGTERM, terminate)
 
     def _tell(self, sentence: str) -> None:
-        """Print a line; until all have met, who waits at the first member hears it, too."""
+        """Print a line; until all have met, the first member sends it to those who wait, too."""
         from .output import tell
 
         if not self._quiet:
@@ -395,14 +367,14 @@ class Meeting(Where):
                 self._post.put(rank, HELLO, encode(f"{self.member.name}: {sentence}"), "options")
 
     def introduce(self, own: Any) -> list[Any]:
-        """Return what all members say of themselves, and sign, once all are there.
+        """Return the signed introductions of all members, once all are there.
 
-        The first member says meanwhile whom it waits for, and passes on what others have signed.
+        Meanwhile the first member reports whom it waits for; it passes all introductions on.
         """
         from vpem.engines.tls.trust import INTRODUCTION
 
         def signed(said: list[Any]) -> bytes:
-            """Return what a member signs: the text of the study, and what it says of itself."""
+            """Return what a member signs: the text of the study, and its introduction."""
             return encode([self.study.roster.study, self.study.roster.text, *said])
 
         own = [*own, os.urandom(16)]  # no two runs are introduced alike
@@ -425,7 +397,7 @@ class Meeting(Where):
                 post.put(rank, HELLO, encode(found), "options")
         self._met, post.timeout = True, usual
         if not isinstance(found, list) or len(found) != self.engine.size:
-            raise InputError(f"{self.engine.names[0]} has not said who is there")
+            raise InputError(f"{self.engine.names[0]} has not sent the introductions of all")
         everyones = list(map(introduced, found, self.engine.names))
         self._signs.introduced([(signed(one[:-1]), one[-1]) for one in everyones])
         post.log_key = self._signs.run
@@ -433,17 +405,16 @@ class Meeting(Where):
 
     # ---- work -----------------------------------------------------------------------------------
 
-    def prepare(self, how: EngineSettings, screen: Screen) -> None:
-        """Say who is missing; options about processes were taken as members met."""
+    def prepare(self, settings: EngineSettings, screen: Screen) -> None:
+        """Warn of lost members; the options of processes were applied as members met."""
         for name in self.losses.names:
-            screen.warn(f"{name} is missing: it was not heard of, and the others go on without it")
+            screen.warn(f"{name} is missing: it did not answer, and the others go on without it")
 
     @property
     def gone_on(self) -> bool:
         return bool(self.losses.names)
 
     def keep(self, saver: FileSaver | None) -> Any:
-        """Return a saver that also keeps what the others go on from if somebody is lost."""
         return self.losses.keep(saver, self.engine)
 
     def parties(
@@ -454,7 +425,7 @@ class Meeting(Where):
         *,
         columns: bool = True,
     ) -> list[Party]:
-        """Return all parties; of others only the names are known here."""
+        """Return all parties; those of others by name only."""
         name = self.member.name
         own: Party | None = None
         if self.member.holds:
@@ -467,17 +438,17 @@ class Meeting(Where):
         return name in self.outputs
 
     def facts(self, screen: Screen, files: Sequence[Path]) -> Report:
-        """Return nothing of one member's files and warnings."""
+        """Return facts without this member's files and warnings."""
         return {"warnings": [], "data": f"study {self.study.name}", **self.losses.facts()}
 
     def options(self, record: Report, files: Sequence[str]) -> Report:
-        """Return what models keep of options, but for names of one member's files."""
+        """Return what models keep of options, without the names of one member's files."""
         return record | {name: None for name in ("data", *files) if name in record}
 
     def share(self, result: FitOutcome, out: Output, screen: Screen) -> Report:
-        """Give all members the report, and the model to those who want it; check what has come."""
+        """Send the report to all members, and the model to those with --output, who check it."""
         if self.losses.outlast is not None and self.losses.outlast.error is not None:
-            raise self.losses.outlast.error  # sums went on to here without one who is lost
+            raise self.losses.outlast.error  # masked sums went on so far without a lost member
         if self.engine.rank == 0:
             report = send(self.engine, result, out.output, self._over)
         else:
@@ -490,24 +461,24 @@ class Meeting(Where):
         return report | result.own(report)
 
     def _over(self) -> None:
-        """Note that no member needs or hears more of this process, however it ends."""
+        """Note that no member needs this process any more, however it ends."""
         self._delivered = True
 
     least_rows = LEAST_ROWS
 
     def check_published(self, result: FitOutcome) -> None:
-        """Raise InputError where a model would tell other members of few rows, at all alike."""
+        """Raise InputError, at all members alike, where a model would disclose few rows."""
         if result.apart or result.found is None:
             return
-        told: list[Any] = self.engine.allgather(
-            few_rows_of(result.found, self.least_rows, result.heaviest)
-        )
-        for sentence in filter(None, told):
+        few = few_rows_of(result.found, self.least_rows, result.heaviest)
+        sentences: list[Any] = self.engine.allgather(few)
+        for sentence in filter(None, sentences):
             raise InputError(
-                f"{sentence:.500}: a model would tell others of them, and none is written; fit "
-                "fewer components, or ask all parties to allow ", Setting("publish_anyway", True),
+                f"{sentence:.500}: a model would disclose them to others, and none is written; fit "
+                "fewer components, or ask all parties to allow ",
+                Setting("publish_anyway", True),
                 " in their policies",
-            )  # fmt: skip
+            )
 
     def watch(self, n_rows: int, over_rows: bool, screen: Screen) -> None:
         self.guard.watch(self.engine, n_rows, over_rows, screen)
@@ -516,12 +487,12 @@ class Meeting(Where):
         return {"engine": self.word, "study": self.study.name, "members": list(self.engine.names)}
 
     def tell_warnings(self, screen: Screen) -> None:
-        """Leave warnings where they were said: at each member's own user."""
+        """Leave warnings with the user of each member."""
 
     # ---- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the links, once all has arrived."""
+        """Close the links, once all messages have arrived."""
         join(None)
         self.guard.end()
         self._post.close()
@@ -530,14 +501,14 @@ class Meeting(Where):
         self._tell(f"noted {log.n_messages:,} messages in {log.path}, of {size(log.size)}")
 
     def fail(self, error: Exception, sentence: str | None, tell: Callable[..., int]) -> int:
-        """Say what went wrong, tell others as much as they may know, and end."""
+        """Report what went wrong, to others as much as they may know, and end."""
         from vpem.engines.tls.faults import Fault, LeftOut, Parted, Returned
         from vpem.files.studies.policy import PolicyError
 
         if isinstance(error, Returned) and (self._goes_on or not self._met):
             if self._met:
                 self._tell(
-                    f"{error.name} has begun again; going on from the newest checkpoint that all "
+                    f"{error.name} has begun again; resuming from the newest checkpoint that all "
                     "have"
                 )
             self.losses.come_back(self._met)  # does not return
@@ -550,30 +521,40 @@ class Meeting(Where):
                 whose_options(error, self.study)
             sentence = spoken(error)
         alike = isinstance(error, Interrupted) and error.iteration is not None
-        nobodys = isinstance(error, Fault) and error.kind == "taken"
-        if alike or nobodys or isinstance(error, LeftOut):
+        runs_twice = isinstance(error, Fault) and error.kind == "taken"
+        if alike or runs_twice or isinstance(error, LeftOut):
             self._over()
         code = getattr(error, "exit_code", 2) if sentence is not None else 1
         if isinstance(error, Parted):
-            # The member may have heard from another why that ended.
+            # The sentence may say already which member ended first.
             begins = tuple(f"{name} ended: " for name in self.engine.names)
             sentence = str(error.sentence)
             if not sentence.startswith(begins):
                 sentence = f"{error.name} ended: {sentence}"
         elif isinstance(error, Returned):
-            sentence = f"{sentence}; with --checkpoint all would have gone on from there"
-        outside = told_outside(error, sentence, code, self.member.name)
+            sentence = f"{sentence}; with --checkpoint all would have resumed from there"
+        # Faults of a link concern both ends; a proxy is one's own.
+        links = isinstance(error, Fault) and error.kind != "proxy"
+        if sentence is None:
+            for_others = UNFORESEEN
+        elif isinstance(error, PolicyError):
+            for_others = error.elsewhere(self.member.name)
+        elif code > 128 and not isinstance(error, Parted):
+            for_others = INTERRUPTED  # its own sentence says what was kept there
+        elif links or isinstance(error, Parted | Returned | StalledError):
+            for_others = sentence
+        else:
+            for_others = PRIVATE
         if sentence is None and not sys.flags.dev_mode:
-            # Where, without a word of what it was about: that is as likely to be of what another
-            # member has sent as of this program.
+            # Where, without the error's text: that may hold what another member has sent.
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = "/".join(Path(where.filename).parts[-3:])
             sentence = (
                 f"{type(error).__name__} in {place}, line {where.lineno}: another member has sent "
-                "what none does, or this is a defect of vpem; report it with what "
-                "PYTHONDEVMODE=1 prints"
+                "what no member of this version sends, or this is a defect of vpem; report it with "
+                "what PYTHONDEVMODE=1 prints"
             )
-        self._leave(outside, code)
+        self._leave(for_others, code)
         return super().fail(error, sentence, tell) and code
 
     def interrupted(self, tell: Callable[..., int], code: int) -> int:
@@ -581,9 +562,9 @@ class Meeting(Where):
         return super().interrupted(tell, code)
 
     def _leave(self, sentence: str, code: int) -> None:
-        """Tell others why this member ends."""
+        """Send others the reason why this member ends."""
         join(None)
-        with suppress(KeyboardInterrupt):  # one more ends the wait, not the sentence
+        with suppress(KeyboardInterrupt):  # another interrupt ends only the wait
             time.sleep(PATIENCE * bool(sentence == PRIVATE and self.engine.rank))
             if not self._delivered:
                 self._post.part(sentence, code)
@@ -593,7 +574,7 @@ class Meeting(Where):
 
 
 def _door(given: str | None, said: tuple[str, int] | None) -> tuple[str, int] | None:
-    """Return where a member listens: host and port."""
+    """Return the host and port at which a member listens."""
     if given is None:
         return said
     host, _, port = given.rpartition(":")

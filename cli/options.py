@@ -1,8 +1,8 @@
-"""Records of settings become options of commands, and records again.
+"""Options of commands from the fields of records of settings.
 
 A command names the records that it takes in its annotations. `spread` makes an option of every
-field, and a record of the values before the command runs. A parameter of the command's own that is
-called like a field takes the place of that field's option.
+field, and a record of the values before the command runs. A parameter of the command itself with
+the name of a field replaces that field's option.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ NO_CSV: Rule = (
 
 
 NOTHING_REPLACED: Rule = (
-    # A record of outputs alone, which knows of no input, does not know of a checkpoint either.
+    # A record of outputs alone has no input, and no checkpoint either.
     lambda given: (
         not {"data", "model", "topology"}.isdisjoint(given)
         and not any(given.get(name) for name in NAMED_OUTPUTS)
     ),
-    (" replaces files that are there, but nothing is to be written; leave it out",),
+    (" replaces existing files, but nothing is to be written; leave it out",),
 )
 
 
@@ -64,7 +64,7 @@ NO_CSV_AT_ALL: Rule = (
 
 FEW_VARY: Rule = (
     lambda given: given["covariance"] == "full" and "," not in (given["random"] or ","),
-    (" is of two or more that vary; let more of them vary, or leave it out",),
+    (" is for two or more that vary; let more of them vary, or leave it out",),
 )
 
 
@@ -77,7 +77,7 @@ KINDS: Report = {
     "int": int,
     "float": float,
 }
-"""What a shell makes of a word, by a type of the setting's; the first of them that it has."""
+"""Types of options, by the types of a setting: the first that it has."""
 
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 
@@ -85,17 +85,17 @@ ROLES = {"read": READ, "written": WRITTEN}
 
 
 class Without:
-    """Marks a record some of whose settings, ``names`` with blanks between, a command has not."""
+    """Marks a record of which a command lacks some settings: ``names``, separated by blanks."""
 
     def __init__(self, names: str) -> None:
         self.names = names.split()
 
 
 class Given:
-    """How the options of a command were given; a parameter of this kind is told.
+    """How the options of a command were given; `spread` fills parameters of this kind.
 
     ``record`` is what models keep: values of settings by the words of their options. Of these
-    ``files`` are one member's own, or name files.
+    ``files`` are local to one member, or name files.
     """
 
     def __init__(self, context: typer.Context, record: Report, files: Sequence[str]) -> None:
@@ -114,15 +114,12 @@ class Printing(Settings, heading="Output", kept=False):
 
     json: bool = setting(False, "Print one JSON object instead of tables.", local=True)
     quiet: bool = setting(
-        False,
-        "Print errors alone, and what --json asks for.",
-        flags="-q --quiet",
-        local=True,
+        False, "Print only errors, and the output of --json.", flags="-q --quiet", local=True
     )
 
 
 def spread(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command whose parameters that are records, by annotation, are options instead."""
+    """Return a command with options in place of the parameters that are records of settings."""
     own: list[inspect.Parameter] = []
     records: dict[str, tuple[type[Settings], list[str]]] = {}
     options: dict[str, inspect.Parameter] = {}
@@ -137,7 +134,7 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
         for one in kept:
             options.setdefault(one.name, _option(one))
     names = {param.name for param in own}
-    told = [param.name for param in own if param.annotation is Given]
+    as_given = [param.name for param in own if param.annotation is Given]
     own = [param for param in own if param.annotation is not Given]
     required = [param for param in own if param.default is param.empty]
     lists = [p.name for p in required if get_args(p.annotation)[:1] == (list[Path],)]
@@ -145,7 +142,7 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
         word_of(one) for record, _ in records.values() for one in record.fields()
         if record.kept and (about(one).local or about(one).file)
     ]  # fmt: skip
-    if told:
+    if as_given:
         own.append(inspect.Parameter("context", KEYWORD_ONLY, annotation=typer.Context))
     merged = [*own, *(one for name, one in options.items() if name not in names)]
 
@@ -158,10 +155,19 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def command(**values: Any) -> Any:
         made = made_of(values)
-        # Whoever only serves in a study has no data.
+        # A member that only serves in a study has no data.
         values |= {name: [] for name in lists if values[name] is None}
-        for name in told:
-            made[name] = Given(values.pop("context"), _recorded(made, records), files)
+        recorded = {
+            word_of(record.settings_by_name[one]): getattr(made[name], one)
+            for name, (record, kept) in records.items()
+            for one in (kept if record.kept else ())
+        }
+        recorded = {
+            word: str(value) if isinstance(value, Path) else value
+            for word, value in recorded.items()
+        }
+        for name in as_given:
+            made[name] = Given(values.pop("context"), recorded, files)
         return function(**{name: values[name] for name in names if name in values}, **made)
 
     for param in merged:
@@ -177,7 +183,7 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _read_number(param: inspect.Parameter) -> None:
-    """Let the library's reader of numbers make those of an option, in place of the parser's own."""
+    """Let the library read the numbers of an option, in place of the parser."""
     kind, *marks = get_args(param.annotation) or (param.annotation,)
     kinds = {kind, *get_args(kind)}
 
@@ -197,17 +203,6 @@ def _read_number(param: inspect.Parameter) -> None:
             mark.parser = parse
 
 
-def _recorded(made: Report, records: dict[str, tuple[type[Settings], list[str]]]) -> Report:
-    """Return what models keep of records: plain values by the words of their options."""
-    found = {}
-    for name, (record, kept) in records.items():
-        for one in kept if record.kept else ():
-            value = getattr(made[name], one)
-            word = word_of(record.settings_by_name[one])
-            found[word] = str(value) if isinstance(value, Path) else value
-    return found
-
-
 def flags_of(one: Field[Any]) -> list[str]:
     """Return the options of a setting."""
     return about(one).flags.split() or [f"--{one.name.replace('_', '-')}"]
@@ -220,7 +215,7 @@ def word_of(one: Field[Any]) -> str:
 
 
 def _option(one: Field[Any]) -> inspect.Parameter:
-    """Return the parameter of a command that is a setting's option."""
+    """Return the option of a setting as a parameter of a command."""
     known, kinds = about(one), str(one.type).split(" | ")
     kind = next(made for word, made in KINDS.items() if word in kinds)
     option = typer.Option(
@@ -238,7 +233,7 @@ def _option(one: Field[Any]) -> inspect.Parameter:
 
 
 def _read(record: type[Settings], name: str, value: Any) -> Any:
-    """Return a word as a number where the setting may be either and it reads as one."""
+    """Return a word as a number if the setting may be either and the word is one."""
     kinds = str(record.settings_by_name[name].type).split(" | ")
     if not isinstance(value, str) or not {"int", "float"} & set(kinds):
         return value
@@ -254,7 +249,7 @@ MemoryLimit = Annotated[
     str | None,
     typer.Option(
         help="Read data that would take more memory than this from disk in every iteration: "
-        "600MB, 2G; with --engine mpi this is for each rank and its own part. Default: half of the "
+        "600MB, 2G; with --engine mpi it limits each rank and its own part. Default: half of the "
         "machine's memory, which the ranks on it share.",
         rich_help_panel="Running",
     ),
@@ -263,7 +258,7 @@ Force = Annotated[bool, typer.Option("--force", help="Replace an existing output
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Quiet = Annotated[
     bool,
-    typer.Option("-q", "--quiet", help="Print errors alone, and what --json asks for."),
+    typer.Option("-q", "--quiet", help="Print only errors, and the output of --json."),
 ]
 InitModel = Annotated[
     Path | None,

@@ -1,7 +1,7 @@
-"""What goes to stdout (data) and what goes to stderr (messages), in one place.
+"""Everything printed to stdout (data) and to stderr (messages).
 
-Tables are laid out for the width there is: no number is cut, and no word is lost. Progress of a
-long run is a live line in a terminal, and a line now and then in pipes and logs.
+Tables are laid out for the available width: no number is cut, and no word is lost. Progress of a
+long run is a live line in a terminal, and an occasional line in pipes and logs.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 
 LEAST = 16
-"""Text may be broken into pieces of so many columns, where words are longer."""
+"""Columns of the pieces into which longer words may be broken."""
 
 LONGEST_NAME = 24
-"""Names of facts of so many columns are not broken."""
+"""Most columns of names of facts that are not broken."""
 
 GAP = 3
-"""Blanks from the text of one cell to that of the next."""
+"""Blanks between the texts of neighbouring cells."""
 
 
 @dataclass
@@ -51,15 +51,15 @@ class PrintedTable:
     title: str | None = None
     right: Sequence[str] = ()
     spare: Sequence[str] = ()
-    """Heads of columns that a narrow terminal goes without, first those named first."""
+    """Heads of columns that a narrow terminal leaves out, in this order."""
     caption: str | None = None
     """Below the table."""
 
     def fitting(self, width: int) -> PrintedTable:
-        """Return the table as it is shown in so many columns, or in a pipe.
+        """Return the table as it is shown in ``width`` columns, or in a pipe.
 
-        In a narrow terminal columns that can be spared are left out; then text is broken at its
-        words; and where that does not do either, every row takes lines of its own.
+        In a narrow terminal columns in ``spare`` are left out; then text is broken at its words;
+        and if that is not enough, every cell takes a line of its own.
         """
         one = self
         for name in () if self.is_whole else self.spare:
@@ -76,27 +76,27 @@ class PrintedTable:
 
     @property
     def natural(self) -> int:
-        """Columns that it takes with every cell in one line."""
+        """Width with every cell in one line."""
         return _total(self._widths(0))
 
     @property
     def least(self) -> int:
-        """Columns that it takes with text broken wherever it may be."""
+        """Width with text broken wherever possible."""
         return _total(self._least())
 
     def widths(self, width: int) -> list[int]:
-        """Return the width of each column, of those that together take so many at most."""
-        found, least = self._widths(0), self._least()
-        found = [max(min(one, width), few) for one, few in zip(found, least, strict=True)]
-        while not self.is_whole and _total(found) > max(width, _total([1] * len(found))):
-            room = [one if one > few else 0 for one, few in zip(found, least, strict=True)]
+        """Return the width of each column; together they take at most ``width``."""
+        widths, least = self._widths(0), self._least()
+        widths = [max(min(one, width), few) for one, few in zip(widths, least, strict=True)]
+        while not self.is_whole and _total(widths) > max(width, _total([1] * len(widths))):
+            room = [one if one > few else 0 for one, few in zip(widths, least, strict=True)]
             if not any(room):
-                room = found
-            found[room.index(max(room))] -= 1
-        return found
+                room = widths
+            widths[room.index(max(room))] -= 1
+        return widths
 
     def _widths(self, most: int) -> list[int]:
-        """Return the longest text of each column; with ``most`` its longest piece of that size."""
+        """Return the longest text of each column; with ``most`` its longest piece up to that."""
         from rich.cells import cell_len
 
         def taken(text: str, place: int) -> int:
@@ -110,16 +110,16 @@ class PrintedTable:
         return [max(taken(line[j], j) for line in lines) for j in range(len(self.heads))]
 
     def _least(self) -> list[int]:
-        found = self._widths(LEAST)
-        # Of a list of facts the names stay in one line, where that leaves room for them.
+        first, *others = self._widths(LEAST)
+        # In a list of facts the names stay in one line, unless they are long.
         whole = self._widths(0)[0] if self.heads and not any(self.heads) else 0
-        return [max(whole, found[0]) if whole <= LONGEST_NAME else found[0], *found[1:]]
+        return [max(whole, first) if whole <= LONGEST_NAME else first, *others]
 
     def without(self, name: str) -> PrintedTable:
         """Return the table without a column."""
-        kept = [j for j, head in enumerate(self.heads) if head != name]
-        rows = [[row[j] for j in kept] for row in self.rows]
-        return replace(self, heads=[self.heads[j] for j in kept], rows=rows)
+        columns = [j for j, head in enumerate(self.heads) if head != name]
+        rows = [[row[j] for j in columns] for row in self.rows]
+        return replace(self, heads=[self.heads[j] for j in columns], rows=rows)
 
     def upright(self) -> PrintedTable:
         """Return a table of two columns, with a line for every cell that is not empty."""
@@ -131,25 +131,25 @@ class PrintedTable:
         return replace(self, heads=["", ""], rows=rows, right=())
 
     def drawn(self, console: Console) -> Any:
-        """Return what Rich prints."""
+        """Return the table as Rich prints it."""
         from rich import box
-        from rich.table import Table as Drawn
+        from rich.table import Table
 
         one = self.fitting(console.width)
-        made = Drawn(title=one.title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-        made.show_header = any(one.heads)
+        drawn = Table(title=one.title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+        drawn.show_header = any(one.heads)
         widths = one.widths(console.width)
         for head, width in zip(one.heads, widths, strict=True):
             justify: Any = "right" if head in one.right else "left"
-            made.add_column(head, justify=justify, width=width, overflow="fold")
+            drawn.add_column(head, justify=justify, width=width, overflow="fold")
         for row in one.rows:
-            made.add_row(*map(_between_items, row, widths))
-        made.width, made.caption, made.caption_justify = _total(widths), one.caption, "left"
-        return made
+            drawn.add_row(*map(_between_items, row, widths))
+        drawn.width, drawn.caption, drawn.caption_justify = _total(widths), one.caption, "left"
+        return drawn
 
 
 def _between_items(text: str, width: int) -> str:
-    """Break text of several items between them, where that leaves no line nearly empty."""
+    """Break a list of items between them, where that leaves no line nearly empty."""
     if len(text) <= width or not text.isascii():
         return text
     lines = [""]
@@ -166,18 +166,17 @@ def _between_items(text: str, width: int) -> str:
 
 
 def _pieces(word: str, width: int) -> list[str]:
-    """Break what is longer than a line, behind a mark such as of a path where there is one."""
-    found = []
+    """Break a word longer than a line, after a mark as in paths if there is one."""
+    pieces = []
     while len(word) > width:
         marks = re.finditer(r"[/_:,-]", word[:width])
         end = max((mark.end() for mark in marks if mark.end() > width // 3), default=width)
-        found.append(word[:end])
+        pieces.append(word[:end])
         word = word[end:]
-    return [*found, word]
+    return [*pieces, word]
 
 
 def _total(widths: Sequence[int]) -> int:
-    """Columns that a table of such columns takes."""
     return sum(widths) + GAP * len(widths) - 1
 
 
@@ -189,11 +188,10 @@ def table(
     spare: Sequence[str] = (),
     caption: str | None = None,  # below
 ) -> PrintedTable:
-    """Return a table in the house style; without heads that are not empty there is no line of them.
+    """Return a table in the house style; if all heads are empty there is no line of them.
 
-    Cells of columns in ``right`` are aligned and not broken. A narrow terminal goes without
-    ``spare`` columns, the first of them first; where there are any a pipe gets all columns, however
-    wide.
+    Cells of columns in ``right`` are aligned and not broken. A narrow terminal leaves out
+    ``spare`` columns, in this order; if there are any, a pipe gets all columns, however wide.
     """
     cells = [[printable(cell) for cell in row] for row in rows]
     heads, right = [printable(one) for one in columns], [printable(one) for one in right]
@@ -203,17 +201,17 @@ def table(
 BETWEEN = "  "
 DOTS = "..."
 TICK = 0.5
-"""Seconds from one look at the clock to the next, where nothing else is to be told."""
+"""Seconds between updates of the time of a live line."""
 
 _line: LiveLine | None = None
-"""The live line there is, which other messages take away before they are printed."""
+"""The current live line, which other messages take away before they are printed."""
 
 alone = threading.RLock()
-"""Held by whoever writes to a terminal: a live line has a thread that keeps its time going."""
+"""Held while a thread writes to a terminal: a live line has one that updates its time."""
 
 
 def is_terminal() -> bool:
-    """Whether stderr is a terminal on which a line can be written over."""
+    """Whether stderr is a terminal on which a line can be overwritten."""
     return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
@@ -224,21 +222,21 @@ def take_away() -> None:
 
 
 class LiveLine:
-    """One line at the end of a terminal that is written over; the cursor stays visible.
+    """One line at the end of a terminal that is overwritten; the cursor stays visible.
 
-    A process that is killed leaves the terminal as it should be.
+    A process that is killed leaves the terminal usable.
     """
 
     def __init__(self) -> None:
         self.length = 0
 
     def draw(self, parts: Sequence[str], tail: Sequence[str] = ()) -> None:
-        """Write over what is there, in one row; see `fitting`."""
+        """Overwrite the line, in one row; see `fitting`."""
         columns = _columns()
         shown = fitting(parts, columns - 1, tail)
         with alone:
             back = self._back(columns)
-            # Known first: an interrupt may come in the middle.
+            # Set before writing, which may be interrupted.
             self.length = len(shown)
             self._write(back + shown)
 
@@ -250,7 +248,7 @@ class LiveLine:
                 self.length = 0
 
     def _back(self, columns: int) -> str:
-        """To the beginning of the line, which takes more rows where the terminal got narrower."""
+        """Return to the start of the line, which takes more rows if the terminal got narrower."""
         up = max(self.length - 1, 0) // columns
         return f"\x1b[{up}A\r\x1b[J" if up else "\r\x1b[J"
 
@@ -261,10 +259,10 @@ class LiveLine:
 
 
 def fitting(parts: Sequence[str], width: int, tail: Sequence[str] = ()) -> str:
-    """Return as many parts of a line as it is wide; no word or number is cut.
+    """Return as many parts of a line as fit in its width; no word or number is cut.
 
-    The most important part is first: the last goes first, the first is broken at a word at worst.
-    The ``tail`` goes only once the first part is alone.
+    The last part, the least important, is left out first; the first is broken at a word at worst.
+    The ``tail`` is left out only once the first part is alone.
     """
     left, end = list(parts), list(tail)
     while len(left) > 1 and len(BETWEEN.join([*left, *end])) > width:
@@ -298,11 +296,11 @@ def _columns() -> int:
 
 
 class ProgressLine:
-    """How far a long run is: iterations of the most there may be, what they found, time and rate.
+    """Progress of a long run: iterations out of the most, their results, time and rate.
 
-    Nothing is shown in the first second. Where there is no terminal a line with the time is printed
-    every ten seconds, and ever less often: a run of a day leaves some 200 lines. ``unkept`` names
-    options that would keep the result, where none does: that is said in time.
+    Nothing is shown in the first second. Without a terminal a line with the time is printed every
+    ten seconds, and ever less often: a run of a day leaves some 200 lines. ``unkept`` names options
+    that would keep the result, where none does: a note says so in time.
     """
 
     DRAW_EVERY = 0.1
@@ -325,7 +323,7 @@ class ProgressLine:
             threading.Thread(target=self._tick, daemon=True).start()
 
     def __call__(self, progress: Any) -> None:
-        """Take note of one iteration."""
+        """Show one iteration."""
         self.iterations += 1
         if self.iterations == 1:
             self._first = time.monotonic()
@@ -335,13 +333,13 @@ class ProgressLine:
             self.tell(self.place(progress), *self.facts(progress))
 
     def restarting(self, number: int, count: int, most: int) -> None:
-        """Take note of a restart, from 1, of how many, and of the most iterations of each."""
+        """Count restarts from 1 to ``count``, each with ``most`` iterations at most."""
         self.most = most
         self._restart = (number, count) if count > 1 else None
         self.latest = None
 
     def reading(self, path: str, part: float) -> None:
-        """Take note of which part of the rows of a file was read; logs do not say so."""
+        """Show which part of the rows of a file was read; logs do not."""
         self.remind()
         if is_terminal() and self.is_due():
             parts = [f"reading {os.path.basename(path)}: {100 * part:.0f} %{_of_size(path)}"]
@@ -350,27 +348,26 @@ class ProgressLine:
             self.tell(*parts)
 
     def starting(self, step: str) -> None:
-        """Take note of a step of a start."""
+        """Show a step of a start."""
         self.remind()
         self.tell(f"{self._which()}start: {step}")
 
     def place(self, progress: Any) -> str:
-        """Say how far a run is."""
+        """Return the number of the iteration, and of the restart if there are several."""
         most = "" if self.most is None else f"/{self.most}"
         return f"{self._which()}iteration {progress.iteration}{most}"
 
     def _which(self) -> str:
-        """Say which restart it is, where there are several."""
         return "" if self._restart is None else "restart {}/{}, ".format(*self._restart)
 
     def facts(self, progress: Any) -> Iterator[str]:
-        """Yield what an iteration found (`vpem.steps.runs.Progress`), most important first."""
+        """Yield the results of an iteration (`vpem.steps.runs.Progress`), most important first."""
         yield f"log-likelihood {progress.log_likelihood:.6f}"
         if progress.change is not None:
             yield f"change {progress.change:+.0e}"
 
     def rate(self) -> str:
-        """Say how many iterations there are in a second, or how long one takes."""
+        """Return the iterations per second, or the seconds per iteration."""
         now, done = time.monotonic(), self.iterations - 1
         a_second = done / max(now - self._first, 1e-9)
         if done < 1:
@@ -378,15 +375,15 @@ class ProgressLine:
         return f"{a_second:.3g} it/s" if a_second >= 1 else f"{1 / a_second:.3g} s/it"
 
     def remind(self) -> None:
-        """Say of a run that takes longer, once, that nothing of it will be kept."""
+        """Note once, after a second, that the result of a run will not be kept."""
         if self.unkept and not self.quiet and time.monotonic() - self.began >= 1.0:
-            # Whoever comes first: the run, or the clock (`driver.reminding`).
+            # From the run or from the clock (`driver.reminding`), whichever is first.
             with alone, suppress(OSError):
                 unkept, self.unkept = self.unkept, None
                 if unkept:
                     take_away()
-                    told = f"note: the result will not be kept; to keep it give {unkept}"
-                    print(in_rows(told), file=sys.stderr, flush=True)
+                    note = f"note: the result will not be kept; to keep it give {unkept}"
+                    print(in_rows(note), file=sys.stderr, flush=True)
 
     def is_due(self) -> bool:
         """Whether it is time for a line."""
@@ -399,7 +396,7 @@ class ProgressLine:
         return now - self.last_line >= wait
 
     def tell(self, *parts: str) -> None:
-        """Show a line, in place of the last one in a terminal, if it is time for one."""
+        """Show a line if it is time for one; in a terminal it replaces the last."""
         self._shown = parts
         if self.is_due():
             self._show()
@@ -420,14 +417,14 @@ class ProgressLine:
             print(BETWEEN.join([stamp, *self._shown, *rate]), file=sys.stderr, flush=True)
 
     def announce(self, line: str) -> None:
-        """Show at once what a run does now, if it has been long enough to be shown at all."""
+        """Show at once what a run does now, unless it is in its first second."""
         self._shown = (line,)
         self.iterations = 0
         if not self.quiet and time.monotonic() - self.began >= 1.0:
             self._show()
 
     def _tick(self) -> None:
-        """Keep the time going while a step takes long."""
+        """Update the time while a step takes long."""
         while not self._over.wait(TICK):
             with alone:
                 idle = time.monotonic() - self.last_line >= TICK
@@ -444,7 +441,6 @@ class ProgressLine:
 
 
 def _of_size(path: object, before: str = " of ") -> str:
-    """Say how large a file is, where that is known."""
     try:
         return f"{before}{size(os.path.getsize(str(path)))}"
     except OSError:
@@ -452,7 +448,7 @@ def _of_size(path: object, before: str = " of ") -> str:
 
 
 def what_is_read(files: Sequence[object]) -> str:
-    """Say that files are read, which, and how large one is."""
+    """Return the message that files are being read."""
     if len(files) != 1:
         return f"reading {len(files)} files"
     return f"reading {os.path.basename(str(files[0]))}{_of_size(files[0], ', ')}"
@@ -475,24 +471,8 @@ def span(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m$")
-"""The end of colours at the end of a line."""
-
-
-def _trimmed(line: str) -> str:
-    """Return a line without blanks at its end, where colours may stand between them."""
-    kept: list[str] = []
-    while True:
-        line = line.rstrip(" ")
-        found = _COLOUR.search(line[-40:])
-        if found is None:
-            return line + "".join(kept)
-        kept.insert(0, found[0])
-        line = line[: -len(found[0])]
-
-
 def tell(line: str) -> None:
-    """Print one line on stderr; a stderr that takes nothing stops no work."""
+    """Print one line on stderr; a stderr that cannot be written stops no work."""
     with alone, suppress(OSError):
         take_away()
         print(in_rows(printable(line)), file=sys.stderr, flush=True)
@@ -505,7 +485,7 @@ def fail(message: str, code: int = 2) -> int:
 
 
 def as_plain(value: Any) -> Any:
-    """Replace arrays by lists and numbers JSON has no word for (nan, inf) by None."""
+    """Replace arrays by lists, and numbers that JSON cannot write (nan, inf) by None."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, float):
@@ -527,12 +507,13 @@ def show(*items: PrintedTable | str) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-    # Written by ourselves: Rich would end the process where the reader of a pipe has gone.
+    # Not printed by Rich, which would end the process if the reader of a pipe has gone.
     with console.capture() as printed:
         for item in items:
             console.print(item.drawn(console) if isinstance(item, PrintedTable) else item)
-    # Cells are filled up with blanks, of which none are left at the end of a line.
-    sys.stdout.write("\n".join(map(_trimmed, printed.get().split("\n"))))
+    # Cells are padded with blanks; at the end of a line they go, colours between them stay.
+    trailing = re.compile(r"(?: |\x1b\[[0-9;]*m)+$", re.MULTILINE)
+    sys.stdout.write(trailing.sub(lambda end: end[0].replace(" ", ""), printed.get()))
 
 
 def plural(count: int, noun: str) -> str:
@@ -560,13 +541,13 @@ def size(count: int) -> str:
 
 
 def took(report: Report) -> list[str]:
-    """Write the iterations of a fit and its time, which nobody is told of noise added to rows."""
+    """Write the iterations of a fit and its time, which reports of private fits do not have."""
     seconds = report["seconds"]
     return [str(report["n_iter"]), *([] if seconds is None else [f"{number(seconds, 3)} s"])]
 
 
 def communication(sent: Report, names: Sequence[str]) -> str:
-    """Write in a line what a fit has sent, and over which link most."""
+    """Write in a line what a fit has sent, and its busiest link."""
     if not sent.get("messages"):
         return "nothing was sent"
     line = f"{sent['messages']:,} messages, {size(sent['bytes'])}, {sent['rounds']:,} rounds"
@@ -580,7 +561,7 @@ def communication(sent: Report, names: Sequence[str]) -> str:
 class Screen:
     """Messages of one command on stderr; warnings of the library are printed and kept.
 
-    If ``quiet``, errors only are printed; warnings are kept all the same, for --json and models.
+    If ``quiet``, only errors are printed; warnings are still kept, for --json and models.
     """
 
     def __init__(self, quiet: bool = False) -> None:
@@ -596,7 +577,7 @@ class Screen:
         if self.quiet:
             import logging
 
-            # It says so where it has no home that it can write to.
+            # It warns where it cannot write to its home.
             logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
         def show(message: Any, *_: Any, **__: Any) -> None:
@@ -615,14 +596,14 @@ class Screen:
         self._caught.__exit__(kind, error, trace)
 
     def warn(self, text: str, where: str = "") -> None:
-        """Print and keep a warning; unless quiet, which prints none."""
+        """Keep a warning, and print it unless quiet."""
         self.warnings.append(where + text)
         if not self.silent and not self.quiet:
             tell(f"vpem: warning: {where}{text}")
 
     @contextmanager
     def doing(self, what: str) -> Iterator[None]:
-        """Show in a terminal what takes longer than a second, and how long it has taken."""
+        """Show in a terminal a step that takes longer than a second, and its time."""
         progress = ProgressLine(self.quiet or self.silent)
         progress.announce(what)
         try:
@@ -631,7 +612,7 @@ class Screen:
             progress.close()
 
     def note(self, text: str) -> None:
-        """Print what a user may want to know of a result, unless quiet."""
+        """Print a note on a result, unless quiet."""
         self.say(f"note: {text}")
 
     def say(self, message: str) -> None:
@@ -641,7 +622,7 @@ class Screen:
 
 
 MOST_OF_IT = 0.9
-"""Share of all squares from which on one feature is all that clusters, or imputed values, are."""
+"""Share of all squares from which on one feature decides clusters, or imputed values."""
 
 
 def answer(report: Report, noun: str = "component") -> PrintedTable:
@@ -656,23 +637,23 @@ def answer(report: Report, noun: str = "component") -> PrintedTable:
 
 
 def note_of_one_feature(found: Answer) -> str | None:
-    """Say that one feature of large numbers decides which clusters there are, if one does."""
+    """Return a note if one feature with large values decides the clusters."""
     feature, share = found.leading
     if len(found.feature_names) < 2 or share < MOST_OF_IT:
         return None
     return (
-        f"{feature} makes {share:.1%} of what lies between the centres, since its numbers are the "
-        "largest; --scale standard lets all features count"
+        f"{feature} makes up {share:.1%} of the distances between the centres, since its values "
+        "are the largest; --scale standard lets all features count"
     )
 
 
 def note_of_one_column(fit: Completed) -> str | None:
-    """Say that one column of large numbers decides what is imputed, if one does."""
+    """Return a note if one column with large values decides the imputed values."""
     squares = (fit.fitted**2).sum(axis=0)
     share = squares.max() / squares.sum() if squares.any() else 0.0
     if len(squares) < 2 or not share >= MOST_OF_IT:
         return None
     return (
-        f"{fit.observations.column_names[squares.argmax()]} makes {share:.1%} of all squares, "
-        "since its numbers are the largest; --scale standard lets all columns count"
+        f"{fit.observations.column_names[squares.argmax()]} makes up {share:.1%} of all squares, "
+        "since its values are the largest; --scale standard lets all columns count"
     )

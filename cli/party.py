@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from math import inf, isinf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,7 +22,6 @@ from .output import Screen, plural, print_json, show, size, table
 from .policy import in_all, policy, refusals
 
 if TYPE_CHECKING:
-    from vpem.engines.tls.trust import Identity
     from vpem.files.studies.policy import Policy
     from vpem.files.studies.spent import Ran
     from vpem.files.studies.study import Study
@@ -44,12 +43,12 @@ def budget(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show what runs of studies have told of each data file here.
+    """Show what runs of studies have disclosed of each data file here.
 
     A party notes every run before it begins, in data.spent beside its studies: runs with
     differential privacy, whose epsilon is that of all together, at the largest of their deltas, and
-    runs without noise, of which no epsilon bounds what they told. What policy.toml leaves by
-    most-epsilon-in-all is shown, too. Files of one path or of one content are the same.
+    runs without noise, whose disclosure no epsilon bounds. What most-epsilon-in-all in policy.toml
+    leaves is shown, too. Files with the same path or the same content count as one.
 
     Example: vpem party budget --data lab.csv
     """
@@ -58,7 +57,7 @@ def budget(
 
     where = where or Path()
     if not where.exists():
-        raise FileError(f"there is no study, and no folder, {where}")
+        raise FileError(f"there is no study and no folder {where}")
     folder = where if where.is_dir() else where.parent
     ledger, policy = Spent(folder), policy_beside(folder / "policy.toml")
     runs = ledger.runs()
@@ -79,7 +78,7 @@ def budget(
 
 
 def _left(most: float, against: str, runs: Sequence[Ran]) -> float:
-    """Return the epsilon that one more run may have, at the largest delta of those before."""
+    """Return the epsilon left for one more run, at the largest delta of earlier runs."""
     from vpem.fits.privacy import Budget, spent
 
     if not runs or in_all(runs, against) >= most:
@@ -123,7 +122,7 @@ def _facts(totals: Report) -> list[tuple[str, str]]:
         and f"{plural(totals['with_noise'], 'run')}, together epsilon {epsilon['outsider']:.4g}, "
         f"delta {totals['delta']:g}, against {whom}",
         "without noise": totals["without_noise"]
-        and f"{plural(totals['without_noise'], 'run')}: no epsilon bounds what was told",
+        and f"{plural(totals['without_noise'], 'run')}: no epsilon bounds what was disclosed",
         "left": totals["left"] is not None
         and f"epsilon {totals['left']:.3g} for one more run (policy.toml)",
     }
@@ -135,7 +134,7 @@ def log(
         list[Path],
         READ,
         typer.Argument(
-            help="Logs of one member, such as lab-heart.log; of several the oldest first."
+            help="Logs of one member, such as lab-heart.log; if several, the oldest first."
         ),
     ],
     last: Annotated[bool, typer.Option("--last", help="Only the last run.")] = False,
@@ -144,8 +143,8 @@ def log(
     """Sum up the messages of a member of a study, by kind and peer.
 
     A member notes every message of a study in a log beside it, in a line of JSON: when, sent or
-    received, whom to or from, what it was about (the kinds of docs/reference/communication.md),
-    payload bytes, and their SHA-256, which is the same at both ends.
+    received, to or from whom, its kind (see docs/reference/communication.md), payload bytes, and
+    their SHA-256, which is the same at both ends.
 
     Example: vpem party log lab-heart.log
     """
@@ -176,14 +175,10 @@ def log(
     ]
     if logged.cut:
         facts.append(("cut short", f"{logged.cut} (the machine went down meanwhile)"))
-    heads = ("kind", "peer", "sent", "bytes sent", "received", "bytes received")
-    rows = [[f"{row[key]:,}" if key in NUMBERS else row[key] for key in KEYS]
-            for row in totals]  # fmt: skip
-    show(table(facts, "", ""), table(rows, *heads, right=heads[2:]))
-
-
-KEYS = ("kind", "peer", "sent", "bytes_sent", "received", "bytes_received")
-NUMBERS = KEYS[2:]
+    counts = ("sent", "bytes_sent", "received", "bytes_received")
+    rows = [[row["kind"], row["peer"], *(f"{row[key]:,}" for key in counts)] for row in totals]
+    heads = [key.replace("_", " ") for key in counts]
+    show(table(facts, "", ""), table(rows, "kind", "peer", *heads, right=heads))
 
 
 app = typer.Typer(
@@ -200,10 +195,11 @@ StudyFile = Annotated[
 As = Annotated[
     str | None,
     typer.Option(
-        "--as", help="Whose key is used. Default: the one in the folder of the study.",
+        "--as",
+        help="The member whose key is used. Default: the one in the folder of the study.",
         show_default=False,
     ),
-]  # fmt: skip
+]
 Days = Annotated[int, typer.Option(help="For how many days the certificate is valid.")]
 Address = Annotated[
     str | None,
@@ -217,25 +213,23 @@ Listen = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT",
-        help="Where the member's door is on its own machine, if others know it by another address "
-        "(a forwarded port).",
+        help="Where the member listens on its own machine, if others dial another address (a "
+        "forwarded port).",
         show_default=False,
     ),
 ]
-WIDE = 6
-"""Words of a fingerprint in a line."""
 
 
 def in_words(certificate: bytes) -> list[str]:
-    """Return two lines of six words each, which say who somebody is over a telephone."""
+    """Return a fingerprint as two lines of six words each, to be compared by telephone."""
     from vpem.engines.tls.trust import fingerprint_words
 
     words = fingerprint_words(certificate).split()
-    return [" ".join(words[:WIDE]), " ".join(words[WIDE:])]
+    return [" ".join(words[:6]), " ".join(words[6:])]
 
 
 def facts_of(certificate: bytes) -> list[tuple[str, str]]:
-    """Return what people compare of a certificate, for a table."""
+    """Return rows of a table: how long a certificate is valid, and its fingerprint."""
     from vpem.engines.tls.trust import fingerprint, validity
 
     hexadecimal = fingerprint(certificate)
@@ -250,7 +244,7 @@ def facts_of(certificate: bytes) -> list[tuple[str, str]]:
 
 
 def about_certificate(name: str, certificate: bytes) -> Report:
-    """Return what is told of a certificate as JSON."""
+    """Return the JSON report on a certificate."""
     from vpem.engines.tls.trust import fingerprint, fingerprint_words, validity
     from vpem.files.studies.signed import moment
 
@@ -265,13 +259,14 @@ def about_certificate(name: str, certificate: bytes) -> Report:
 @app.command()
 def init(
     name: Annotated[
-        str, typer.Option(help="Of the member: letters, digits, - and _.", show_default=False)
+        str,
+        typer.Option(help="Name of the member: letters, digits, - and _.", show_default=False),
     ],
     folder: Annotated[
         Path | None,
         FOLDER,
         typer.Option(
-            help="Where its key is to lie, and its studies. Default: here.", show_default=False
+            help="Folder for its key and its studies. Default: this one.", show_default=False
         ),
     ] = None,
     days: Days = 365,
@@ -290,9 +285,9 @@ def init(
 
         if folder is not None and not folder.is_dir():
             raise FileError(f"there is no folder {folder}")
-        made = make_identity(folder or Path(), name, days)
-        certificate = certificate_of(made)
-        screen.say(f"wrote {made.key}, which nobody else may have, and {made.certificate}")
+        identity = make_identity(folder or Path(), name, days)
+        certificate = certificate_of(identity)
+        screen.say(f"wrote {identity.key}, which is to stay secret, and {identity.certificate}")
         if json:
             print_json(about_certificate(name, certificate))
         elif not quiet:
@@ -304,7 +299,7 @@ def show_identity(
     file: Annotated[
         Path | None,
         READ,
-        typer.Argument(help="A certificate (.crt) or a request. Default: who is in this folder."),
+        typer.Argument(help="A certificate (.crt) or a request. Default: the keys in this folder."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -313,34 +308,30 @@ def show_identity(
     Example: vpem party show lab.crt
     """
     with Screen():
-        found = _certificates(file)
+        from vpem.files.studies.identities import (
+            certificate_of,
+            identities_in,
+            read_certificate,
+            read_identity,
+            read_request,
+        )
+        from vpem.files.studies.signed import common_name
+
+        if file is None:
+            names = identities_in(Path())
+            if not names:
+                raise InputError("there is no key here; make one by 'vpem party init --name ...'")
+            shown = [(name, certificate_of(read_identity(Path(), name))) for name in names]
+        elif file.suffix == ".request":
+            member = read_request(file).member
+            shown = [(member.name, member.certificate)]
+        else:
+            certificate = read_certificate(file)
+            shown = [(common_name(certificate), certificate)]
         if json:
-            print_json({"certificates": [about_certificate(*one) for one in found]})
+            print_json({"certificates": [about_certificate(*one) for one in shown]})
             return
-        show(*(table([("name", name), *facts_of(made)], "", "") for name, made in found))
-
-
-def _certificates(file: Path | None) -> list[tuple[str, bytes]]:
-    """Return names and certificates (DER) of a file, or of this folder."""
-    from vpem.files.studies.identities import (
-        certificate_of,
-        identities_in,
-        read_certificate,
-        read_identity,
-        read_request,
-    )
-    from vpem.files.studies.signed import common_name
-
-    if file is None:
-        names = identities_in(Path())
-        if not names:
-            raise InputError("there is no key here; make one by 'vpem party init --name ...'")
-        return [(name, certificate_of(read_identity(Path(), name))) for name in names]
-    if file.suffix == ".request":
-        member = read_request(file).member
-        return [(member.name, member.certificate)]
-    made = read_certificate(file)
-    return [(common_name(made), made)]
+        show(*(table([("name", name), *facts_of(der)], "", "") for name, der in shown))
 
 
 @app.command()
@@ -351,7 +342,7 @@ def request(
         list[Path] | None,
         READ,
         typer.Argument(
-            help="The member's data (HDF5, CSV, Parquet), of which the names of features are told. "
+            help="The member's data (HDF5, CSV, Parquet), whose features the request names. "
             "Default: none are named.",
             show_default=False,
         ),
@@ -362,7 +353,7 @@ def request(
     features: Annotated[
         str | None,
         typer.Option(
-            help="Names of features, with commas between: in place of DATA, or only these of it.",
+            help="Names of features, separated by commas: in place of DATA, or only these of it.",
             show_default=False,
         ),
     ] = None,
@@ -370,58 +361,77 @@ def request(
     *,
     table: Annotated[TableSettings, Without("worker_column")],
 ) -> None:
-    """Ask to take part in a study: write NAME.request.
+    """Request to take part in a study: write NAME.request.
 
-    It is sent to the organiser. In it are name, certificate and, if DATA or --features say them,
+    Send it to the organiser. It holds name, certificate and, if DATA or --features give them,
     names of features; nothing is secret. DATA that runs of the study would refuse are refused at
-    once. Compare the organiser's words, and your own, by telephone. A member that asks again says
-    what has changed; after 'vpem party renew' it asks with its new certificate.
+    once. Compare the organiser's words, and your own, by telephone. A further request of a member
+    says what has changed; after 'vpem party renew' it holds the new certificate.
 
     Example: vpem party request heart.toml lab.csv
     """
     with Screen(quiet) as screen:
         from vpem.files.studies.identities import only_identity
         from vpem.files.studies.signed import address_of
-        from vpem.files.studies.study import read_study
+        from vpem.files.studies.study import MOST_FEATURES, read_study
 
-        found = read_study(file)
-        who = only_identity(found.folder, name)
-        given: Report = {
-            "features": _features(context, found, who, data or [], table, screen.say),
+        study = read_study(file)
+        who = only_identity(study.folder, name)
+        if data:
+            names, _ = look_at(context, study, who, data, table, screen.say)
+            if len(names) > MOST_FEATURES:
+                screen.say(
+                    f"{len(names)} features are more than a request names ({MOST_FEATURES}); it "
+                    "names none"
+                )
+                names = ()
+        else:
+            refuse_given(table, "applies to DATA; name the file", "features")
+            named = table.features
+            names = tuple(part.strip() for part in named.split(",")) if named else ()
+            if "" in names or len(set(names)) < len(names):
+                raise InputError(
+                    f"--features must be different names, separated by commas, got {named!r}"
+                )
+        changes: Report = {
+            "features": names,
             "address": None if address is None else address_of(address),
             "listen": None if listen is None else address_of(listen),
         }
-        _ask(found, who, given, screen)
+        _request(study, who, changes, screen)
 
 
-def _ask(study: Study, name: str, given: Report, screen: Screen) -> None:
-    """Write a request, and show what to compare."""
-    from vpem.files.studies.identities import read_identity, usable, write_request
+def _request(study: Study, name: str, changes: Report, screen: Screen) -> None:
+    """Write a request, and show the words to compare."""
+    from vpem.files.studies.identities import (
+        certificate_of,
+        known_identity,
+        read_identity,
+        usable,
+        write_request,
+    )
     from vpem.files.studies.study import remember
 
     identity, before = usable(read_identity(study.folder, name)), None
     rank = study.roster.rank_of(name)
     if rank is not None:
-        # What a member does not say anew stays.
+        # What a member does not change stays.
         now = study.roster.members[rank]
-        before = _before(study, identity)
-        given["address"] = given["address"] or now.address
-        given["listen"] = given["listen"] or study.listens.get(name)
-        given["holds"] = now.holds or bool(given["features"])
-        given["features"] = given["features"] or study.features.get(name, ())
-    made = write_request(study, identity, before=before, **given)
+        if certificate_of(identity) != now.certificate:  # its own key was renewed
+            before = known_identity(study, name)
+        changes["address"] = changes["address"] or now.address
+        changes["listen"] = changes["listen"] or study.listens.get(name)
+        changes["holds"] = now.holds or bool(changes["features"])
+        changes["features"] = changes["features"] or study.features.get(name, ())
+    request = write_request(study, identity, before=before, **changes)
     remember(study)
     if screen.quiet:
         return
     organiser = study.member(study.organiser)
-    features = shorten(made.features, 4) if made.features else "none named"
-    show(
-        table(
-            [("request", str(made.path)), ("name", name), ("features", features),
-             *facts_of(made.member.certificate)],
-            "", "", title=f"Send {made.path.name} to {study.organiser}, and read your words there",
-        )
-    )  # fmt: skip
+    features = shorten(request.features, 4) if request.features else "none named"
+    facts = [("request", str(request.path)), ("name", name), ("features", features)]
+    title = f"Send {request.path.name} to {study.organiser}, and read your words there"
+    show(table([*facts, *facts_of(request.member.certificate)], "", "", title=title))
     for sentence in refusals(study, so_far=True):
         screen.warn(sentence)
     if name != study.organiser:
@@ -431,53 +441,12 @@ def _ask(study: Study, name: str, given: Report, screen: Screen) -> None:
         )
 
 
-def _before(study: Study, identity: Identity) -> Identity | None:
-    """Return the key that a study knows of a member whose own was renewed."""
-    from vpem.files.studies.identities import certificate_of, known_identity
-
-    if certificate_of(identity) == study.member(identity.name).certificate:
-        return None
-    return known_identity(study, identity.name)
-
-
-def _named(features: str) -> tuple[str, ...]:
-    """Return the names of features in an option, each of which is there once."""
-    names = tuple(part.strip() for part in features.split(","))
-    if "" in names or len(set(names)) < len(names):
-        raise InputError(
-            f"--features must be different names, with commas between, got {features!r}"
-        )
-    return names
-
-
-def _features(
-    context: typer.Context, study: Study, name: str, data: list[Path], table: TableSettings,
-    say: Any,
-) -> tuple[str, ...]:  # fmt: skip
-    """Return the names of features that a member would bring, if its runs will take its data."""
-    from vpem.files.studies.study import MOST_FEATURES
-
-    if not data:
-        refuse_given(table, "is of DATA; name the file", "features")
-        return _named(table.features) if table.features else ()
-    names, _ = look_at(context, study, name, data, table, say)
-    if len(names) > MOST_FEATURES:
-        say(f"{len(names)} features are more than a request names ({MOST_FEATURES}); it names none")
-        return ()
-    return names
-
-
 @app.command()
-def renew(
-    file: StudyFile,
-    name: As = None,
-    days: Days = 365,
-    quiet: Quiet = False,
-) -> None:
-    """Make a new key and certificate, and a request that they be taken.
+def renew(file: StudyFile, name: As = None, days: Days = 365, quiet: Quiet = False) -> None:
+    """Make a new key and certificate, and a request to use them.
 
-    The old key signs the request too. The old ones stay as NAME.old.key and NAME.old.crt, and are
-    used until the study has the new ones. For further studies in the same folder give 'vpem party
+    The old key signs the request, too. The old ones stay as NAME.old.key and NAME.old.crt, and are
+    used until the study has the new ones. For further studies in the same folder run 'vpem party
     request'.
 
     Example: vpem party renew heart.toml
@@ -488,17 +457,17 @@ def renew(
         from vpem.files.studies.study import read_study
 
         check_days(days)
-        found = read_study(file)
-        who = only_identity(found.folder, name)
-        known_identity(found, who)
-        made = renew_identity(found.folder, who, days)
-        screen.say(f"wrote {made.key} and {made.certificate}; the old ones are {who}.old.*")
-        _ask(found, who, {"address": None, "listen": None, "features": ()}, screen)
+        study = read_study(file)
+        who = only_identity(study.folder, name)
+        known_identity(study, who)
+        identity = renew_identity(study.folder, who, days)
+        screen.say(f"wrote {identity.key} and {identity.certificate}; the old ones are {who}.old.*")
+        _request(study, who, {"address": None, "listen": None, "features": ()}, screen)
 
 
 app.command()(policy)
 app.command()(log)
 app.command()(budget)
 app.command("check")(
-    Elsewhere("check.check", "Look at this member's data, and at its links with others.")
+    Elsewhere("check.check", "Check this member's data, and its links with others.")
 )

@@ -1,4 +1,4 @@
-"""A command as one rank of an MPI job, of which the first speaks for all."""
+"""A command run alone (`Where`), or by one rank of an MPI job, whose first rank speaks for all."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ LAUNCHERS = (
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
     ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
 )
-"""Where launchers tell a process how many there are, and which it is."""
+"""Variables in which launchers set the number of processes, and that of this one."""
 
 PASSED_ON = 0.5
-"""Seconds in which a signal that one rank got reaches the first, which then speaks for all."""
+"""Seconds in which a signal sent to one rank reaches the first, which then speaks for all."""
 
 LAST_WORDS = 0.1
-"""Seconds in which the launcher takes what was printed, before the job is ended."""
+"""Seconds in which the launcher reads what was printed, before the job is ended."""
 
 STALLED = 4
 """Exit code where a rank did not answer."""
 
 
 class Where:
-    """A process that is alone.
+    """A command that runs in one process.
 
-    ``word`` is what reports call its engine's processes; ``own_users`` says whether each has a user
-    of its own, who sees results and gives outputs.
+    ``word`` names its engine in reports; ``own_users`` says whether each process has a user of its
+    own, who sees results and names outputs.
     """
 
     word = "simulator"
@@ -54,29 +54,29 @@ class Where:
 
     @cached_property
     def engine(self) -> Engine:
-        """The processes, of which this is one."""
+        """The engine of all processes, including this one."""
         from vpem.engines.engine import OneProcess
 
         return OneProcess()
 
     @property
     def speaks(self) -> bool:
-        """Whether this process prints, and writes what is common."""
+        """Whether this process prints, and writes the common files."""
         return True
 
     def agree(self, context: Any) -> None:
-        """Raise InputError where processes were given what differs, before any work."""
+        """Raise InputError where processes were given different options, before any work."""
 
-    def prepare(self, how: EngineSettings, screen: Screen) -> None:
-        """Take the options of a command about processes."""
+    def prepare(self, settings: EngineSettings, screen: Screen) -> None:
+        """Apply the options about processes."""
 
     @property
     def gone_on(self) -> bool:
-        """Whether processes that were there before are missing."""
+        """Whether the run goes on without processes that were lost."""
         return False
 
     def keep(self, saver: FileSaver | None) -> Any:
-        """Return what keeps the state of a run: what keeps checkpoints, if anything."""
+        """Return a saver of the state of a run, given that of checkpoints, if any."""
         return saver
 
     def parties(
@@ -87,7 +87,7 @@ class Where:
         *,
         columns: bool = True,
     ) -> list[Party]:
-        """Return all parties, of whom at least those of this process are known by their files.
+        """Return all parties, at least those of this process with their files.
 
         ``columns`` says whether files are tables of features, which a study may name.
         """
@@ -100,15 +100,15 @@ class Where:
         return here
 
     def facts(self, screen: Screen, files: Sequence[Path]) -> Report:
-        """Return what the report that is common to all says of files, and of what was warned of."""
+        """Return the warnings and files of the common report."""
         return {"warnings": list(screen.warnings), "data": ", ".join(map(str, files))}
 
     def options(self, record: Report, files: Sequence[str]) -> Report:
-        """Return what models keep of options, of which these name files."""
+        """Return what models keep of options, of which ``files`` are local or name files."""
         return record
 
     def share(self, result: FitOutcome, out: Output, screen: Screen) -> Report:
-        """Write what was found where it is to be, and return the report."""
+        """Write the result to the outputs, and return the report."""
         report = result.tell()
         if out.output is not None:
             result.write(out.output, report)
@@ -117,35 +117,35 @@ class Where:
 
     @property
     def least_rows(self) -> float:
-        """Rows that every component of a model must have, for it to leave; 0: it stays here."""
+        """Rows that every component of a model needs before others get it; 0: none do."""
         return 0.0
 
     def check_published(self, result: FitOutcome) -> None:
-        """Raise InputError where a model would tell others of few rows."""
+        """Raise InputError where a model would disclose few rows to others."""
 
     def watch(self, n_rows: int, over_rows: bool, screen: Screen) -> None:
-        """Take note of how many rows there are, over which sums will be taken."""
+        """Check how many rows there are, over which sums will be taken."""
 
     def describe(self) -> dict[str, Any]:
-        """Return what reports say of the processes."""
+        """Return the processes as reports describe them."""
         return {"engine": self.word}
 
     def tell_warnings(self, screen: Screen) -> None:
-        """Bring warnings to where they are printed."""
+        """Bring warnings to the process that prints them."""
 
     # ---- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End with others, after work that was done."""
+        """End together with others, after the work is done."""
 
     def fail(self, error: Exception, sentence: str | None, tell: Callable[..., int]) -> int:
-        """Say what went wrong and return the exit code; a defect (no sentence) is raised again."""
+        """Report what went wrong, and return the exit code; a defect (no sentence) is raised."""
         if sentence is None:
             raise error
         return tell(sentence, code=getattr(error, "exit_code", 2))
 
     def interrupted(self, tell: Callable[..., int], code: int) -> int:
-        """Say that the command was interrupted, and return the exit code."""
+        """Report that the command was interrupted, and return the exit code."""
         return tell("interrupted; nothing was written", code=code)
 
 
@@ -154,18 +154,18 @@ _joined: Where = _alone
 
 
 def joined() -> Where:
-    """Return where this process is."""
+    """Return the place of this process: alone, in an MPI job, or in a study."""
     return _joined
 
 
 def join(where: Where | None) -> None:
-    """Note where this process is; None: alone again."""
+    """Set the place of this process; None: alone again."""
     global _joined
     _joined = where or _alone
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end (SIGTERM)."""
+    """The process received SIGTERM."""
 
 
 def terminate(number: int, frame: Any) -> None:
@@ -176,18 +176,12 @@ def terminate(number: int, frame: Any) -> None:
 # ---- joining ------------------------------------------------------------------------------------
 
 
-def asks_for_mpi(words: Sequence[str]) -> bool:
-    """Whether the words of a command line ask for MPI."""
-    pairs = zip(words, [*words[1:], ""], strict=True)
-    return any(a == "--engine=mpi" or (a == "--engine" and b == "mpi") for a, b in pairs)
-
-
 def launched() -> bool:
-    """Whether a launcher says that it started several processes."""
-    return any((_told(count) or 1) > 1 for count, _ in LAUNCHERS)
+    """Whether a launcher started several processes."""
+    return any((_variable(count) or 1) > 1 for count, _ in LAUNCHERS)
 
 
-def _told(name: str) -> int | None:
+def _variable(name: str) -> int | None:
     from vpem.checks import read_int
 
     return read_int(os.environ.get(name, ""))
@@ -198,11 +192,11 @@ def join_job() -> Job:
     from vpem.checks import check_int
     from vpem.errors import InputError
 
-    for count, _ in LAUNCHERS:  # of which the MPI library itself makes no sentence
-        given = _told(count) or os.environ.get(count) or 1
+    for count, _ in LAUNCHERS:  # the MPI library itself would end without a sentence
+        given = _variable(count) or os.environ.get(count) or 1
         check_int(f"the environment variable {count}", given, least=1)
     try:
-        # mpi4py warns of a launcher that looks foreign; whether it is is found out below.
+        # mpi4py warns of a launcher that looks foreign; that is checked below.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             from vpem.engines import mpi
@@ -214,26 +208,8 @@ def join_job() -> Job:
             "'vpem[mpi]' mpich"
         ) from None
     engine, library = mpi.join()
-    if engine.size == 1:
-        _check_launcher(library)
-    job = Job(engine)
-    join(job)
-    signal.signal(signal.SIGTERM, terminate)
-    return job
-
-
-def _leave_it_to_the_first() -> None:
-    """End without a word where a launcher says that this is not the first of its processes."""
-    if any(_told(number) or 0 for _, number in LAUNCHERS):
-        raise SystemExit(2)
-
-
-def _check_launcher(library: str) -> None:
-    """Raise InputError where a launcher started several processes that do not see each other."""
-    from vpem.errors import InputError
-
-    for count, _ in LAUNCHERS:
-        number = _told(count) or 1
+    for count, _ in LAUNCHERS if engine.size == 1 else ():
+        number = _variable(count) or 1
         if number > 1:
             _leave_it_to_the_first()
             raise InputError(
@@ -241,6 +217,16 @@ def _check_launcher(library: str) -> None:
                 f"mpi4py is built for another MPI ({library}); take the mpiexec of that MPI, "
                 "or build mpi4py for yours (pip install --no-binary mpi4py mpi4py)"
             )
+    job = Job(engine)
+    join(job)
+    signal.signal(signal.SIGTERM, terminate)
+    return job
+
+
+def _leave_it_to_the_first() -> None:
+    """End without a sentence if this is not the first process of a launcher."""
+    if any(_variable(number) or 0 for _, number in LAUNCHERS):
+        raise SystemExit(2)
 
 
 # ---- a rank -------------------------------------------------------------------------------------
@@ -259,44 +245,48 @@ class Job(Where):
         return self.engine.rank == 0
 
     def agree(self, context: Any) -> None:
-        """Raise InputError where ranks were told differently by files or variables."""
+        """Raise InputError where files or variables of ranks set options differently."""
         if self.engine.size == 1:
             return
         from vpem.errors import InputError
 
-        from .config import told_apart
+        from .config import name_of, source_of
 
-        everyones = self.engine.allgather(told_apart(context))
-        for name in sorted({name for told in everyones for name in told}):
-            values = [told.get(name) for told in everyones]
+        own = {}
+        for param in context.command.params:
+            kind, place = source_of(context, param)
+            if place is not None:
+                own[name_of(param)] = (str(context.params.get(param.name)), f"{kind} {place}")
+        everyones = self.engine.allgather(own)
+        for name in sorted({name for options in everyones for name in options}):
+            values = [options.get(name) for options in everyones]
             for rank, value in enumerate(values):
                 if (value and value[0]) != (values[0] and values[0][0]):
                     first, other = (
-                        "nothing" if told is None else f"{told[0]} ({told[1]})"
-                        for told in (values[0], value)
+                        "nothing" if option is None else f"{option[0]} ({option[1]})"
+                        for option in (values[0], value)
                     )
                     raise InputError(
-                        f"{name} is set differently: rank 0 is told {first}, rank {rank} {other}; "
-                        "give it on the command line, or all ranks the same file and variables"
+                        f"{name} is set differently: rank 0 has {first}, rank {rank} {other}; give "
+                        "it on the command line, or give all ranks the same file and variables"
                     )
 
-    def prepare(self, how: EngineSettings, screen: Screen) -> None:
+    def prepare(self, settings: EngineSettings, screen: Screen) -> None:
         """Share the processors of each machine, and let the first rank speak."""
         from vpem._core.threads import crowded, share_processors, whereabouts
         from vpem.errors import InputError
 
         engine = self.engine
-        if how.ranks is not None and how.ranks != engine.size:
+        if settings.ranks is not None and settings.ranks != engine.size:
             raise InputError(
-                f"--ranks {how.ranks} were asked for, but {engine.size} "
-                f"{'is' if engine.size == 1 else 'are'} there; start them with the mpiexec of the "
-                "MPI that mpi4py is built for, such as: pip install mpich"
+                f"--ranks requires {settings.ranks} ranks, but the job has {engine.size}; start it "
+                "with the mpiexec of the MPI that mpi4py is built for, such as: pip install mpich"
             )
-        engine.timeout = how.timeout
+        engine.timeout = settings.timeout
         share_processors(engine.allgather(whereabouts()))
         engine.crowded = crowded()
         screen.silent = engine.rank > 0
-        if engine.size == 1 and how.ranks is None:
+        if engine.size == 1 and settings.ranks is None:
             screen.say(
                 "one rank holds all agents; for more: mpiexec -n RANKS vpem ... --engine mpi"
             )
@@ -305,7 +295,7 @@ class Job(Where):
         return {"engine": self.word, "ranks": self.engine.size}
 
     def tell_warnings(self, screen: Screen) -> None:
-        """Print the warnings of other ranks in the first, each once."""
+        """Print the warnings of other ranks at the first, each once."""
         for rank, texts in enumerate(self.engine.gather(screen.warnings) or []):
             for text in texts if rank else []:
                 if text not in screen.warnings:
@@ -317,7 +307,7 @@ class Job(Where):
         self.engine.barrier()
 
     def fail(self, error: Exception, sentence: str | None, tell: Callable[..., int]) -> int:
-        """Say once what went wrong at one rank, or alike at all, and end all of them."""
+        """Report once what went wrong at one rank, or at all alike, and end all of them."""
         if self.engine.size == 1:
             return super().fail(error, sentence, tell)
         code = getattr(error, "exit_code", 2)
@@ -326,7 +316,12 @@ class Job(Where):
 
             last = traceback.format_exception_only(error)[-1].strip()
             sentence = f"{last} (a defect of vpem)\n{traceback.format_exc()}"
-            code, tell = 1, _as_defect
+
+            def tell(text: str, code: int = 1) -> int:
+                print(f"vpem: {text}", file=sys.stderr, flush=True)
+                return code
+
+            code = 1
         stalled = code == STALLED
         alike = self.engine.rank == 0 and stalled
         alike = alike or self.engine.part(sentence, patient=not stalled)
@@ -351,12 +346,7 @@ class Job(Where):
     def _abort(self, code: int) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
-        # What is on its way to the launcher would be lost.
+        # Otherwise output that the launcher has not read yet would be lost.
         time.sleep(LAST_WORDS)
         self.engine.abort(code)
         return code
-
-
-def _as_defect(text: str) -> int:
-    print(f"vpem: {text}", file=sys.stderr, flush=True)
-    return 1

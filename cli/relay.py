@@ -1,4 +1,4 @@
-"""`vpem relay`: passes sealed bytes on between members of a study whom nobody can dial."""
+"""`vpem relay`: passes sealed bytes on between members of a study that cannot be dialled."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def relay(
         typer.Option(
             metavar="HOST:PORT",
             show_default=False,
-            help="Where to listen; 0.0.0.0 or [::] is wherever this machine has an address. "
-            "Default: the port of the study's address, everywhere.",
+            help="Where to listen; 0.0.0.0 or [::] means all addresses of this machine. Default: "
+            "the port of the study's address, on all interfaces.",
         ),
     ] = None,
     log: Annotated[
@@ -44,16 +44,16 @@ def relay(
         WRITTEN,
         typer.Option(
             show_default=False,
-            help="Add a line of JSON to this file for whoever comes, goes, and talks with whom: "
-            "when, how long, how many bytes.",
+            help="Add a line of JSON to this file whenever a member connects, leaves, or talks "
+            "with another: when, how long, how many bytes.",
         ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Pass sealed messages on between members of a study.
 
-    It is for members of whom neither can be dialled: all dial the relay, which needs a port that
-    they can reach and no data. They speak TLS with each other inside, so that the relay learns who
+    It links members of which neither can be dialled: all dial the relay, which needs a port that
+    they can reach, and no data. Inside they speak TLS with each other, so that the relay learns who
     talks with whom, when and how much, and nothing else. It runs until Ctrl-C or SIGTERM; a newer
     edition of the study takes effect when the file is replaced.
 
@@ -68,43 +68,40 @@ def relay(
         from vpem.files.studies.signed import address_of
         from vpem.files.studies.study import read_study
 
-        found = read_study(file)
-        where = ("", _port(found)) if listen is None else address_of(listen)
-        passing = Relay(_Log(log, screen, found).note)
-        serving = Serving(found, _identity, screen, passing)
+        study = read_study(file)
+        known = study.roster.relay
+        if listen is not None:
+            where = address_of(listen)
+        elif known is not None and known.address is not None:
+            where = ("", known.address[1])
+        else:
+            raise InputError(
+                f"{study.path} names no relay; its organiser names one when the study is made: "
+                "vpem study init --relay HOST:PORT --relay-certificate FILE"
+            )
+        serving = Serving(study, _identity, screen, Relay(_Log(log, screen, study).note))
         knows = ": it sees who talks with whom and how much, and nothing else"
         serving.run(where, "the relay", knows)
 
 
-def _port(study: Study) -> int:
-    """Return the port of the relay's address."""
-    named = study.roster.relay
-    if named is None or named.address is None:
-        raise InputError(
-            f"{study.path} names no relay; its organiser names one when the study is made: vpem "
-            "study init --relay HOST:PORT --relay-certificate FILE"
-        )
-    return named.address[1]
-
-
 def _identity(study: Study) -> Identity:
-    """Return the relay's key and certificate, which are those that the study names."""
+    """Return the relay's key and certificate; InputError unless the study names them."""
     from vpem.files.studies.identities import certificate_of, read_identity, usable
 
     named = study.roster.relay
     if named is None:
         raise InputError(f"{study.path} names no relay any more")
-    found = usable(read_identity(study.folder, named.name))
-    if certificate_of(found) != named.certificate:
+    identity = usable(read_identity(study.folder, named.name))
+    if certificate_of(identity) != named.certificate:
         raise InputError(
-            f"the certificate {found.certificate} is not the one that {study.path} has of its "
+            f"the certificate {identity.certificate} is not the one that {study.path} has for its "
             f"relay {named.name}; give it to {study.organiser}"
         )
-    return found
+    return identity
 
 
 class _Log:
-    """Lines of JSON about what a relay passes on, in a file that may be taken away meanwhile."""
+    """Lines of JSON about what a relay passes on, in a file that may be moved away meanwhile."""
 
     def __init__(self, path: Path | None, screen: Screen, study: Study) -> None:
         self.path = path

@@ -1,7 +1,7 @@
-"""What a fit leaves: a report and a model, where those who may have them want them.
+"""Results of a fit: a report and a model, at the processes that may have them.
 
-A model may stay in pieces, one file for the parameters of each hub, where the hub lives. Of a fit
-whose rows are protected by noise, less is reported.
+A model may stay in pieces, one file for the parameters of each hub, where the hub lives. Less is
+reported of a fit whose rows are protected by noise.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def check_asked(
-    how: FitSettings | KmeansSettings,
+    settings: FitSettings | KmeansSettings,
     privacy: PrivacySettings,
     checkpoints: CheckpointSettings,
     given: Given,
@@ -50,37 +50,40 @@ def check_asked(
     for start in ("init_rows", "init_model"):
         if given.has(start):
             raise InputError(
-                Setting(start), " cannot be had with ", Setting("epsilon"), ": a private fit finds "
-                "its start by noisy sums of its own; leave it out",
+                Setting(start), " is not possible with ", Setting("epsilon"), ": a private fit "
+                "finds its start by noisy sums of its own; leave it out",
             )  # fmt: skip
     check_private(
-        how, OF_CLUSTERS if isinstance(how, KmeansSettings) else LEAVE_OUT, given=given.has,
-        weighted=given.has("sample_weight"), saved=checkpoints.checkpoint is not None,
-    )  # fmt: skip
+        settings,
+        OF_CLUSTERS if isinstance(settings, KmeansSettings) else LEAVE_OUT,
+        given=given.has,
+        weighted=given.has("sample_weight"),
+        saved=checkpoints.checkpoint is not None,
+    )
 
 
 def tell_what_is_left(
-    screen: Screen, how: FitSettings, privacy: PrivacySettings, task: Task
+    screen: Screen, settings: FitSettings, privacy: PrivacySettings, task: Task
 ) -> None:
-    """Say before a private fit of rows how large its noise will be."""
+    """Note before a private fit of rows how large its noise will be."""
     if privacy.epsilon is not None:
         from vpem.fits.privacy import foretell
 
         n_samples, n_features = task.parts.n_samples, len(task.source.feature_names)
-        foretold = foretell(how, privacy, n_samples, n_features, task.networks[0])
+        foretold = foretell(settings, privacy, n_samples, n_features, task.networks[0])
         foretold.check()
         screen.note(str(foretold))
 
 
 def kept_of_private(found: Fit | Clustering) -> Report:
-    """Return what a model keeps in the place of options that a private fit has no use for."""
+    """Return what a model keeps in place of options that do not apply to a private fit."""
     if found.guarantee is None:
         return {}
     return {"init": "noisy sums", "max_iter": found.n_iter, "tol": None}
 
 
 def warned_of_private(found: Fit | Clustering) -> Report:
-    """Return the warnings of a report where rows are protected: none that tells of data."""
+    """Return the warnings of a report where rows are protected: none that discloses data."""
     if found.guarantee is None:
         return {}
     from vpem.fits.privacy import REPEATABLE
@@ -89,20 +92,20 @@ def warned_of_private(found: Fit | Clustering) -> Report:
 
 
 def tell_of_clipped(screen: Screen, found: Fit | Clustering, names: Sequence[str]) -> None:
-    """Say where rows lie how many of them were clipped to the bounds; no report has that."""
+    """Note at each worker how many of its rows were clipped to the bounds; no report has that."""
     for worker, count in getattr(found, "clipped", {}).items():
         if count:
             screen.note(
                 f"{names[worker]}: {plural(count, 'row')} with values beyond --bounds, which were "
-                "clipped; nobody else is told"
+                "clipped; this is not reported to others"
             )
 
 
 def _own_paths(run: CommandRun, network: Network, names: Sequence[str]) -> dict[int, Path]:
     """Return the files of this process's shards by the numbers of hubs.
 
-    Beside --output and named after hubs' roots; where each process has a user, who names a file,
-    the one shard goes there.
+    They are beside --output and named after hubs' roots; where each process has a user, who names
+    a file, its only shard goes there.
     """
     from vpem.fits.parts import shard_paths
 
@@ -131,7 +134,7 @@ def write_shards(
 ) -> tuple[Fit, Report]:
     """Write the parameters of this process's hubs, a file each.
 
-    Returns what a report needs of the fit, and what it says of the files.
+    Returns the outline of the fit for a report, and its facts on the files.
     """
     from vpem.fits.parts import outline, write_shard
 
@@ -141,31 +144,31 @@ def write_shards(
         if number in paths:
             own = [feature_names[j] for j in blocks.features[number]]
             write_shard(paths[number], found, place, names, own, options, out.force)
-    said: Report = {}
+    files: Report = {}
     if run.where.own_users:
-        said = {"model": ", ".join(map(str, paths.values())) or None}
+        files = {"model": ", ".join(map(str, paths.values())) or None}
     elif out.output is not None:
         stem, suffix = out.output.with_name(out.output.stem), out.output.suffix
-        said = {"model": f"{stem}.*{suffix}, a shard a hub"}
-    return outline(found), said
+        files = {"model": f"{stem}.*{suffix}, a shard for each hub"}
+    return outline(found), files
 
 
 PIECE = 1 << 20
 """Bytes of a file that are sent at a time."""
 
 MOST = 1 << 32
-"""Bytes of a file that is taken from another member."""
+"""Most bytes of a file from another member."""
 
 
 @dataclass(frozen=True)
 class FitOutcome:
-    """What a fit has come to.
+    """The result of a fit.
 
-    ``tell`` returns the report where it is common to all, without the file of the data; ``write``
-    writes the model, ``show`` prints a report. ``own`` writes what each user wants beside, and
-    returns what reports say of it. If ``apart`` each process writes a model of its own. Others
-    will have ``found`` (see `vpem.fits.results.few_rows_of`); ``heaviest`` is the largest weight
-    of a row here.
+    ``tell`` returns the part of the report that is common to all, without the file of the data;
+    ``write`` writes the model, ``show`` prints a report. ``own`` writes further files of each user,
+    and returns its part of the report. If ``apart``, each process writes a model of its own. Others
+    get ``found`` (see `vpem.fits.results.few_rows_of`); ``heaviest`` is the largest weight of a
+    row of this process.
     """
 
     converged: bool
@@ -184,10 +187,10 @@ def send(
     output: Path | None,
     over: Callable[[], None] = lambda: None,
 ) -> Report:
-    """Send the finished report, which is returned, and file to all others; from the first member.
+    """Send report and file from the first member to all others; returns the report.
 
-    ``over`` is called when all has been sent: what goes wrong after that is this member's alone.
-    FileError if the model cannot be written: once others have it, if it can be made at all.
+    ``over`` is called when all is sent: later errors concern only this member. FileError if the
+    model cannot be written: after others have it, if it can be made at all.
     """
     report: Report = as_plain(result.tell())
     engine.topic = "result"
@@ -208,7 +211,7 @@ def send(
 def _finished(
     result: FitOutcome, report: Report, output: Path | None
 ) -> tuple[bytes, FileError | None]:
-    """Return the bytes of the finished file, and why it could not be written where it belongs."""
+    """Return the bytes of the finished file, and the error if the output cannot be written."""
     failed: FileError | None = None
     if output is not None:
         try:
@@ -232,9 +235,9 @@ def receive(
     force: bool,
     over: Callable[[], None] = lambda: None,
 ) -> Report:
-    """Take the finished report from the first member, and the file, which is checked by reading it.
+    """Receive report and file from the first member; the file is checked by reading it.
 
-    ``over`` is called when everything has come: what goes wrong after that is this member's alone.
+    ``over`` is called when everything has arrived: later errors concern only this member.
     """
     import os
     import tempfile
@@ -244,7 +247,7 @@ def receive(
     engine.topic = "result"
     report: Any = engine.bcast(None)
     if not isinstance(report, dict):
-        raise InputError(f"{engine.names[0]} has sent no report; are all of the same version?")
+        raise InputError(f"{engine.names[0]} has sent no report; do all run the same version?")
     if result.apart:
         over()
         return report
@@ -272,6 +275,6 @@ def receive(
                 _ = stored_at(temporary).stored
             except FileError as error:
                 raise FileError(
-                    f"what {engine.names[0]} has sent is no result of a fit: {error}"
+                    f"what {engine.names[0]} has sent is not the result of a fit: {error}"
                 ) from None
     return report

@@ -1,4 +1,4 @@
-"""`vpem study`: what parties agree on, as its organiser makes, signs and changes it."""
+"""`vpem study`: studies that an organiser makes, signs and changes, and parties agree on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from .policy import refusals
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vpem.engines.tls.trust import Member
     from vpem.files.studies.identities import MembershipRequest
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
@@ -37,9 +36,12 @@ if TYPE_CHECKING:
 WIDEST = 96
 """Characters of a line of text."""
 
+VARIADIC = {"ignore_unknown_options": True, "allow_extra_args": True}
+"""Context of commands whose further words are options of the commands to be run."""
+
 
 def report_of(study: Study) -> Report:
-    """Return all of a study as plain values."""
+    """Return the whole study as plain values."""
     from vpem.engines.tls.trust import fingerprint, fingerprint_words, validity, written_address
     from vpem.files.studies.signed import moment
 
@@ -72,7 +74,7 @@ def report_of(study: Study) -> Report:
 
 def show_study(study: Study) -> None:
     """Print a study."""
-    from vpem.engines.tls.trust import written_address
+    from vpem.engines.tls.trust import validity, written_address
 
     from .output import plural, show, table
 
@@ -89,12 +91,15 @@ def show_study(study: Study) -> None:
         facts.append(("relay", f"{relay.name}, {written_address(relay.address)}"))
     if study.roster.revoked:
         facts.append(("revoked", plural(len(study.roster.revoked), "certificate")))
-    members = [_row(study, one) for one in study.roster.members]
-    words = [
-        (name, line)
-        for one in study.roster.members
-        for name, line in zip((one.name, ""), in_words(one.certificate), strict=True)
-    ]
+    members = list[tuple[str, ...]]()
+    words = list[tuple[str, str]]()
+    for one in study.roster.members:
+        features = len(study.features.get(one.name, ()))
+        address = "-" if one.address is None else written_address(one.address)
+        brings = str(features) if features else "not named" if one.holds else "none"
+        kind, until = "a party" if one.holds else "the server", validity(one.certificate)[1]
+        members.append((one.name, kind, address, brings, f"{until:%Y-%m-%d}"))
+        words += zip((one.name, ""), in_words(one.certificate), strict=True)
     show(
         table(facts, "", ""),
         table(members, "member", "is", "dialled at", "features", "valid until", title="Members"),
@@ -107,32 +112,18 @@ def show_study(study: Study) -> None:
 
 
 def _folded(line: str) -> str:
-    """Break a line between words, those after the first a little to the right."""
     import shutil
     import textwrap
 
-    wide = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
-    return textwrap.fill(line, wide, subsequent_indent="  ", break_on_hyphens=False)
-
-
-def _row(study: Study, member: Member) -> tuple[str, ...]:
-    from vpem.engines.tls.trust import validity, written_address
-
-    features = len(study.features.get(member.name, ()))
-    return (
-        member.name,
-        "a party" if member.holds else "the server",
-        "-" if member.address is None else written_address(member.address),
-        str(features) if features else "not named" if member.holds else "none",
-        f"{validity(member.certificate)[1]:%Y-%m-%d}",
-    )
+    width = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
+    return textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False)
 
 
 class NewStudy(Settings, heading="Study", kept=False):
     """How members of a new study are linked, and what they will have."""
 
     star: str | None = setting(
-        None, "HOST:PORT where others dial its organiser, who adds up (a star)."
+        None, "HOST:PORT where others dial the organiser, who adds up (a star)."
     )
     relay: str | None = setting(
         None,
@@ -146,10 +137,10 @@ class NewStudy(Settings, heading="Study", kept=False):
         choices=TOPOLOGIES,
     )
     address: str | None = setting(
-        None, "HOST:PORT where others can dial the organiser, on other graphs than a star."
+        None, "HOST:PORT where others can dial the organiser, on graphs other than a star."
     )
     listen: str | None = setting(
-        None, "HOST:PORT of the organiser's door on its own machine, if others know another."
+        None, "HOST:PORT where the organiser listens on its own machine, if others dial another."
     )
     data: bool = setting(
         False, "The organiser brings data too. Without --star or --topology star it always does."
@@ -160,146 +151,139 @@ class NewStudy(Settings, heading="Study", kept=False):
         choices=("all", "shards"),
     )
     timeout: float = setting(
-        600.0, "Seconds after which a member that is not heard of is given up.", least=1.0
+        600.0, "Seconds after which a member that does not answer is given up.", least=1.0
     )
     if_lost: str = setting(
         "wait",
-        "What becomes of a run then: it ends, and goes on from checkpoints once that member is "
+        "What becomes of a run then: it ends, and resumes from checkpoints once that member is "
         "back (wait), or the others go on (without).",
         choices=("wait", "without"),
     )
 
 
-def check_links(how: NewStudy) -> None:
-    """Raise InputError where members could not reach each other, or options do not go together."""
-    star = how.topology in (None, "star")
-    if how.star is not None and not star:
-        raise InputError(
-            Setting("star"), " says where a star's server is; for other graphs it is ",
-            Setting("address"),
-        )  # fmt: skip
-    if how.star is not None and how.address is not None:
-        raise InputError("give ", Setting("star"), " or ", Setting("address"), ", not both")
-    if how.star is None and how.relay is None and star:
-        raise InputError(
-            "how do members reach each other? Say ", Setting("star", "HOST:PORT"),
-            ", where the others dial this one, or ", Setting("relay", "HOST:PORT"),
-        )  # fmt: skip
-    if (how.relay is None) != (how.relay_certificate is None):
-        raise InputError(
-            Setting("relay"), " and ", Setting("relay_certificate"), " go together: members pin it"
-        )  # fmt: skip
-    if how.listen is not None and how.star is None and how.address is None:
-        raise InputError(
-            Setting("listen"), " is for a member that others dial; give ", Setting("star"), " or ",
-            Setting("address"),
-        )  # fmt: skip
+def new_study(name: str, organiser: str | None, setup: NewStudy, agreed: Sequence[Agreed]) -> Study:
+    """Return the first edition of a study, with its organiser as the only member.
 
-
-def new_study(name: str, organiser: str | None, how: NewStudy, agreed: Sequence[Agreed]) -> Study:
-    """Return the first edition of a study, of its organiser alone.
-
-    Where nobody is named, the organiser is the one whose key alone lies in this folder.
+    Default organiser: the one whose key lies in this folder. InputError where members could not
+    reach each other, or options do not go together.
     """
     import secrets
 
     from vpem.engines.tls.trust import Member, Roster
-    from vpem.files.studies.identities import certificate_of, only_identity, read_identity
-    from vpem.files.studies.signed import address_of, check_name, moment
+    from vpem.files.studies.identities import (
+        certificate_of,
+        only_identity,
+        read_certificate,
+        read_identity,
+    )
+    from vpem.files.studies.signed import address_of, check_name, common_name, moment
     from vpem.files.studies.study import Study
 
+    topology, address = setup.topology or "star", setup.star or setup.address
+    if setup.star is not None and topology != "star":
+        raise InputError(
+            Setting("star"), " says where a star's server is; on other graphs give ",
+            Setting("address"),
+        )  # fmt: skip
+    if setup.star is not None and setup.address is not None:
+        raise InputError("give ", Setting("star"), " or ", Setting("address"), ", not both")
+    if setup.star is None and setup.relay is None and topology == "star":
+        raise InputError(
+            "how do members reach each other? Give ", Setting("star", "HOST:PORT"),
+            ", where the others dial this one, or ", Setting("relay", "HOST:PORT"),
+        )  # fmt: skip
+    if (setup.relay is None) != (setup.relay_certificate is None):
+        raise InputError(
+            Setting("relay"), " and ", Setting("relay_certificate"), " go together: members pin it"
+        )  # fmt: skip
+    if setup.listen is not None and address is None:
+        raise InputError(
+            Setting("listen"), " is for a member that others dial; give ", Setting("star"), " or ",
+            Setting("address"),
+        )  # fmt: skip
     check_name(name, "the name of a study")
-    folder, topology = Path(), how.topology or "star"
+    folder, number, relay = Path(), secrets.token_hex(16), None
     who = only_identity(folder, organiser)
-    address = how.star or how.address
     member = Member(
         who,
         certificate_of(read_identity(folder, who)),
         None if address is None else address_of(address),
-        holds=how.data or topology != "star",
+        holds=setup.data or topology != "star",
     )
-    relay, number = _relay(how), secrets.token_hex(16)
-    setup = StudyLinks(
+    if setup.relay is not None and setup.relay_certificate is not None:
+        certificate = read_certificate(setup.relay_certificate)
+        relay = Member(common_name(certificate), certificate, address_of(setup.relay), holds=False)
+    links = StudyLinks(
         who,
         topology,
         None if relay is None else relay.name,
-        how.result,
-        how.if_lost,
-        how.timeout,
+        setup.result,
+        setup.if_lost,
+        setup.timeout,
         member.holds,
     )
     return Study(
         folder / f"{name}.toml", name, number, 1, __version__, who,
-        moment(datetime.now(UTC)), how.result, float(how.timeout),
+        moment(datetime.now(UTC)), setup.result, float(setup.timeout),
         roster=Roster(number, name, 1, (member,), relay),
         features={who: ()},
-        listens={} if how.listen is None else {who: address_of(how.listen)},
-        if_lost=how.if_lost,
-        **what_is_run(setup, agreed),
+        listens={} if setup.listen is None else {who: address_of(setup.listen)},
+        if_lost=setup.if_lost,
+        **what_is_run(links, agreed),
     )  # fmt: skip
 
 
-def what_is_run(setup: StudyLinks, agreed: Sequence[Agreed]) -> Report:
-    """Return the fields of a study that say what is run, and what that shows to whom."""
+def what_is_run(links: StudyLinks, agreed: Sequence[Agreed]) -> Report:
+    """Return the fields of a study that say what is run, and what that shows to whom.
+
+    InputError where a run could not go on without a lost member, but should.
+    """
     from .policy import disclosures
 
-    if setup.if_lost == "without":
-        check_goes_on(agreed)
+    for one in agreed if links.if_lost == "without" else ():
+        if why := _needs_all(one.command, one.values):
+            raise InputError(Setting("if_lost", "without"), f" {why}")
     values = {one.command: one.values for one in agreed}
     return {
         "options": {one.command: one.table for one in agreed},
         "runs": tuple(one.line() for one in agreed),
-        "shows": tuple(one.text for one in disclosures(setup, values)),
+        "shows": tuple(one.text for one in disclosures(links, values)),
     }
 
 
-def check_goes_on(agreed: Sequence[Agreed]) -> None:
-    """Raise InputError where a run cannot go on without a member, saying why."""
-    for one in agreed:
-        if one.command == "select":
-            raise InputError(
-                Setting("if_lost", "without"), " cannot be had with 'vpem select', which compares "
-                "fits to the features of the same parties; let it wait",
-            )  # fmt: skip
-        for name in ("epsilon", "release_epsilon"):
-            if one.values.get(name) is not None:
-                raise InputError(
-                    Setting("if_lost", "without"),
-                    f" cannot be had with --{name.replace('_', '-')}, which is spent where a run "
-                    "begins again; let it wait",
-                )  # fmt: skip
-        over_rows = one.values.get("split") == "rows" or one.command not in ("fit", "kmeans")
-        if one.values.get("secure_sum") and (over_rows or one.values.get("sum") == "tree"):
-            raise InputError(
-                Setting("if_lost", "without"), " can be had with --secure-sum for 'vpem fit' and "
-                "'vpem kmeans' over features, at a server: others begin with sums that would be "
-                "taken again without who is lost; let it wait",
-            )  # fmt: skip
-        hops = one.values.get("hops") if one.values.get("split") != "rows" else None
-        if str(hops or 0) != "0":
-            raise InputError(
-                Setting("if_lost", "without"), " cannot be had with --hops above 0: hubs have "
-                "features of others, and of a lost one; give --hops 0, or let it wait",
-            )  # fmt: skip
-
-
-def _relay(how: NewStudy) -> Member | None:
-    """Return the relay of a new study."""
-    from vpem.engines.tls.trust import Member
-    from vpem.files.studies.identities import read_certificate
-    from vpem.files.studies.signed import address_of, common_name
-
-    if how.relay is None or how.relay_certificate is None:
-        return None
-    certificate = read_certificate(how.relay_certificate)
-    return Member(common_name(certificate), certificate, address_of(how.relay), holds=False)
+def _needs_all(command: str, values: Report) -> str | None:
+    """Return why a run of a command cannot go on without a member; None if it can."""
+    if command == "select":
+        return (
+            "is not possible with 'vpem select', which compares fits to the features of the same "
+            "parties; let it wait"
+        )
+    for name in ("epsilon", "release_epsilon"):
+        if values.get(name) is not None:
+            return (
+                f"is not possible with --{name.replace('_', '-')}, which is spent where a run "
+                "begins again; let it wait"
+            )
+    over_rows = values.get("split") == "rows" or command not in ("fit", "kmeans")
+    if values.get("secure_sum") and (over_rows or values.get("sum") == "tree"):
+        return (
+            "is possible with --secure-sum only for 'vpem fit' and 'vpem kmeans' over features, at "
+            "a server: others start with sums that would be taken again without the lost member; "
+            "let it wait"
+        )
+    if values.get("split") != "rows" and str(values.get("hops") or 0) != "0":
+        return (
+            "is not possible with --hops above 0: hubs have features of others, and of a lost "
+            "member; give --hops 0, or let it wait"
+        )
+    return None
 
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Make, sign and show studies: who takes part, and what will be run."
-    "\n\nExample: vpem study show heart.toml",
+    help="Make, sign and show studies: who takes part, and what will be run.\n\n"
+    "Example: vpem study show heart.toml",
 )
 
 StudyFile = Annotated[Path, READ, typer.Argument(metavar="STUDY", help="The study: NAME.toml.")]
@@ -310,29 +294,27 @@ StudyOption = Annotated[
 ]
 
 
-@app.command(
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-)
+@app.command(context_settings=VARIADIC)
 def init(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Of the study: letters, digits, - and _.")],
+    name: Annotated[str, typer.Argument(help="Name of the study: letters, digits, - and _.")],
     command: Annotated[
         list[str] | None,
         typer.Option(
-            help="What will be run: fit (the default), select, kmeans, ... Several: repeat it.",
+            help="What will be run: fit (the default), select, kmeans, ... Repeat it for several.",
             show_default=False,
         ),
     ] = None,
     organiser: As = None,
     quiet: Quiet = False,
     *,
-    how: NewStudy,
+    setup: NewStudy,
 ) -> None:
     """Make a study, signed by the member whose key is here.
 
-    It is written to NAME.toml. All other options are those of the command that will be run, which
-    all members then run with them; those of data, outputs and machines are each member's own. What
-    each will show to whom is printed, and stands in the file.
+    It is written to NAME.toml. All other options belong to the command that all members will run;
+    options of data, outputs and machines are each member's own. What each member will show to whom
+    is printed, and stands in the file.
 
     Example: vpem study init heart --star hub.org:443 --align ids --hops 0 -k 2
 
@@ -346,14 +328,13 @@ def init(
                 f"{there} exists, and 'vpem study show {there}' shows it; give the new study "
                 "another name"
             )
-        agreed = agree_on(context, command or ["fit"], name, how.topology or "star")
-        check_links(how)
-        study = sign_edition(new_study(name, organiser, how, agreed), force=False)
+        agreed = agree_on(context, command or ["fit"], name, setup.topology or "star")
+        study = sign_edition(new_study(name, organiser, setup, agreed), force=False)
         if not quiet:
             show_study(study)
         screen.say(
             f"wrote {study.path}, edition 1, signed by {study.organiser}; send it to those who are "
-            f"to take part: they ask by 'vpem party request {study.path.name}'"
+            f"to take part: they join by 'vpem party request {study.path.name}'"
         )
 
 
@@ -364,8 +345,8 @@ def init(
 def show(file: StudyFile, json: Json = False) -> None:
     """Check a study, and show who takes part and what is run.
 
-    And what each will show to whom, as the organiser has signed it. What the policy.toml beside it
-    does not allow is said.
+    It also shows what each member will show to whom, as the organiser has signed it, and warns of
+    whatever the policy.toml beside it does not allow.
 
     Example: vpem study show heart.toml
     """
@@ -392,7 +373,7 @@ def approve(
         READ,
         typer.Option(
             "--study",
-            help="The study. Default: the one here, or else beside the request.",
+            help="The study. Default: the one here, or else the one beside the request.",
             show_default=False,
         ),
     ] = None,
@@ -400,34 +381,51 @@ def approve(
     fingerprint: Annotated[
         str | None,
         typer.Option(
-            help="The twelve words (or 64 hexadecimal digits) that the member has said: others "
-            "are refused, and nothing is asked.",
+            help="The twelve words (or 64 hexadecimal digits) that the member has read out: any "
+            "others are refused, without a question.",
             show_default=False,
         ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Let somebody be a member, if the fingerprint is the right one.
+    """Accept a member's request, if the fingerprint is the right one.
 
-    Shows who asks, asks back, and signs the next edition of the study.
+    Shows the request, asks for a yes, and signs the next edition of the study.
 
     Example: vpem study approve lab.request
     """
     with Screen(quiet) as screen:
-        from vpem.files.studies.identities import approved, read_request, sign_edition
+        from vpem.files.studies.identities import (
+            approved,
+            check_request,
+            read_request,
+            sign_edition,
+        )
         from vpem.files.studies.study import read_study
 
-        asked = read_request(request)
-        here = Path(f"{asked.study}.toml")
+        joining = read_request(request)
+        here = Path(f"{joining.study}.toml")
         study = read_study(which or (here if here.exists() else request.parent / here))
-        following = approved(study, asked)
+        following = approved(study, joining)
         if fingerprint is not None:
-            _compare(asked, fingerprint)
+            _compare(joining, fingerprint)
         asks = fingerprint is None and not yes
         if asks or not quiet:
-            _show_request(study, asked)
+            purpose = {
+                "join": "join, as a new member",
+                "renew": "have a new certificate (signed by the old key, too)",
+                "change": "change what it said before",
+            }[check_request(study, joining)]
+            _show_facts(joining, [("wants to", purpose)])
         if asks:
-            _confirm(f"Is this {asked.member.name}? [y/N] ")
+            if not sys.stdin.isatty():
+                raise InputError(
+                    "nothing was signed: there is no terminal for the question; compare the words, "
+                    "then give them with --fingerprint, or give --yes"
+                )
+            print(f"Is this {joining.member.name}? [y/N] ", end="", file=sys.stderr, flush=True)
+            if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+                raise InputError("nothing was signed")
         _end(sign_edition(following), screen)
 
 
@@ -438,7 +436,7 @@ def _end(study: Study, screen: Any) -> None:
 
 
 def _compare(request: MembershipRequest, given: str) -> None:
-    """Refuse a certificate whose fingerprint is not the one that was told."""
+    """Refuse a certificate whose fingerprint, in words or digits, is not the one given."""
     from vpem.engines.tls.trust import fingerprint, fingerprint_words
 
     plain = " ".join(given.lower().replace(":", "").split())
@@ -450,19 +448,8 @@ def _compare(request: MembershipRequest, given: str) -> None:
         )
 
 
-def _show_request(study: Study, request: MembershipRequest) -> None:
-    from vpem.files.studies.identities import check_request
-
-    kind = {
-        "join": "join, as a new member",
-        "renew": "have a new certificate (signed by the old key, too)",
-        "change": "change what it said before",
-    }[check_request(study, request)]
-    _show_facts(request, [("wants to", kind)])
-
-
 def _show_facts(request: MembershipRequest, facts: list[tuple[str, str]]) -> None:
-    """Print what stands in a request, below what else there is to say."""
+    """Print the contents of a request, below other facts."""
     from vpem.engines.tls.trust import fingerprint, written_address
 
     from .output import show, table
@@ -472,7 +459,7 @@ def _show_facts(request: MembershipRequest, facts: list[tuple[str, str]]) -> Non
     brings = brings if count else "features that it does not name"
     facts = [
         *facts,
-        ("brings", brings if request.member.holds else "no data"),
+        ("brings", brings if member.holds else "no data"),
         ("dialled at", "-" if member.address is None else written_address(member.address)),
         *facts_of(member.certificate),
     ]
@@ -482,48 +469,34 @@ def _show_facts(request: MembershipRequest, facts: list[tuple[str, str]]) -> Non
 
 
 def show_request(file: Path, json: bool) -> None:
-    """Print a request, of which it is not known whether the study would take it."""
+    """Print a request, whether or not a study would accept it."""
     with Screen():
         from vpem.files.studies.identities import read_request
 
-        asked = read_request(file)
+        request = read_request(file)
         if json:
-            about = about_certificate(asked.member.name, asked.member.certificate)
-            print_json({"study": asked.study, **about, "features": list(asked.features)})
+            about = about_certificate(request.member.name, request.member.certificate)
+            print_json({"study": request.study, **about, "features": list(request.features)})
         else:
-            _show_facts(asked, [])
+            _show_facts(request, [])
 
 
-def _confirm(question: str) -> None:
-    """Ask on the terminal, and go on only after a yes."""
-    if not sys.stdin.isatty():
-        raise InputError(
-            "nothing was signed: there is no terminal to ask at; compare the words, then give "
-            "--fingerprint with them, or --yes"
-        )
-    print(question, end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise InputError("nothing was signed")
-
-
-@app.command(
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-)
+@app.command(context_settings=VARIADIC)
 def change(
     context: typer.Context,
     file: StudyFile,
     command: Annotated[
         list[str] | None,
         typer.Option(
-            help="What the options are of: a command that the study has, or one more that will be "
-            "run. Several: repeat it. Default: all that it has.",
+            help="Command of the options: one that the study has, or a further one that will be "
+            "run. Repeat it for several. Default: all that it has.",
             show_default=False,
         ),
     ] = None,
     if_lost: Annotated[
         str | None,
         typer.Option(
-            help="What becomes of a run when a member is not heard of: wait, or without.",
+            help="What becomes of a run when a member does not answer: wait, or without.",
             show_default=False,
         ),
     ] = None,
@@ -531,8 +504,8 @@ def change(
 ) -> None:
     """Change what will be run, or with which options.
 
-    Options take the place of those that the study has; others stay. Shows what each member will
-    show to whom, and signs the next edition.
+    New options replace those that the study has; its other options stay. Shows what each member
+    will show to whom, and signs the next edition.
 
     Example: vpem study change heart.toml --align ids -k 2-6
 
@@ -552,16 +525,17 @@ def change(
             check_choice("if_lost", if_lost, IF_LOST)
             study = replace(study, if_lost=if_lost)
         if not (command or context.args or if_lost):
-            raise InputError("nothing was to be changed: say ", Setting("command"), " or options")
+            raise InputError("nothing to change: give ", Setting("command"), " or options")
         if any(word.partition("=")[0] == "--topology" for word in context.args):
             raise InputError(
-                Setting("topology"), " says how members reach each other; for another make a new "
-                "study: vpem study init",
-            )  # fmt: skip
-        setup = setup_of(study)
+                Setting("topology"),
+                " says how members reach each other; for another one make a new study: vpem study "
+                "init",
+            )
+        links = setup_of(study)
         names = command or list(study.options)
-        agreed = agree_on(context, names, str(file), setup.topology, study.options)
-        edition = sign_edition(changed(study, **what_is_run(setup, agreed)))
+        agreed = agree_on(context, names, str(file), links.topology, study.options)
+        edition = sign_edition(changed(study, **what_is_run(links, agreed)))
         if not quiet:
             show_study(edition)
         _end(edition, screen)
@@ -573,10 +547,10 @@ def revoke(
     which: StudyOption = None,
     quiet: Quiet = False,
 ) -> None:
-    """Let a member's certificate hold no more.
+    """Revoke a member's certificate.
 
-    Signs the next edition of the study, without the member. Runs of older editions are refused by
-    all who have the new one.
+    Signs the next edition of the study, without the member. Everyone with the new edition refuses
+    runs of older ones.
 
     Example: vpem study revoke lab
     """
@@ -584,18 +558,12 @@ def revoke(
         from vpem.files.studies.identities import revoked, sign_edition
         from vpem.files.studies.study import read_study
 
-        study = read_study(which or _only_study())
-        _end(sign_edition(revoked(study, name)), screen)
-
-
-def _only_study() -> Path:
-    """Return the one study of this folder."""
-    names = sorted(file.with_suffix(".toml") for file in Path().glob("*.known"))
-    studies = [file for file in names if file.exists()]
-    if len(studies) != 1:
-        there = ", ".join(map(str, studies)) if studies else "none"
-        raise InputError(f"which study? Say --study NAME.toml; here there are {there}")
-    return studies[0]
+        files = sorted(file.with_suffix(".toml") for file in Path().glob("*.known"))
+        studies = [file for file in files if file.exists()] if which is None else [which]
+        if len(studies) != 1:
+            there = ", ".join(map(str, studies)) if studies else "none"
+            raise InputError(f"which study? Give --study NAME.toml; studies here: {there}")
+        _end(sign_edition(revoked(read_study(studies[0]), name)), screen)
 
 
 app.command("demo")(demo_of_study)

@@ -118,7 +118,7 @@ def test_a_working_folder_that_was_removed(capsys, folder, monkeypatch, words, b
     else:
         assert result.code == 2
         assert result.sentence == (
-            f"{before}the working folder has been removed: go to one that is there"
+            f"{before}the working folder has been removed: go to one that exists"
         )
 
 

@@ -169,10 +169,10 @@ def test_help_answers_whatever_the_file_holds(capsys, folder):
 
 BAD_FILES = {
     "[fit]\ncomponent = 3": "c.toml: [fit] has no option 'component' (did you mean 'components'?)",
-    "[fti]\nhops = 1": "c.toml: [fti] is the table of no command (did you mean 'fit'?)",
-    "[data.imprt]\nx = 1": "[data.imprt] is the table of no command (did you mean 'import'?)",
-    "hops = 1": "'hops' stands in no command's table",
-    "[data]\nagents = 1": "'data.agents' stands in no command's table",
+    "[fti]\nhops = 1": "c.toml: [fti] is not a table of a command (did you mean 'fit'?)",
+    "[data.imprt]\nx = 1": "[data.imprt] is not a table of a command (did you mean 'import'?)",
+    "hops = 1": "'hops' is not in the table of a command",
+    "[data]\nagents = 1": "'data.agents' is not in the table of a command",
     "fit = 3": "'fit' must be a table, [fit], got 3",
     "[[fit]]\nhops = 1": "'fit' must be a table, [fit]",
     "[fit.more]\nhops = 1": "[fit] has no option 'more'",
@@ -300,7 +300,7 @@ def test_ranks_that_were_told_differently_end_with_one_sentence(folder):
     assert found.returncode == 2
     assert found.stderr.count("error:") == 1
     assert (
-        "--hops is set differently: rank 0 is told nothing, rank 1 1 (environment VPEM_FIT_HOPS)"
+        "--hops is set differently: rank 0 has nothing, rank 1 1 (environment VPEM_FIT_HOPS)"
         in found.stderr
     )
 
@@ -352,7 +352,7 @@ def test_a_file_that_was_meant(capsys, folder):
     said = run(capsys, "fit", "brest_cancer.h5").sentence
     assert said == "'brest_cancer.h5' does not exist; did you mean 'breast_cancer.h5'?"
     said = run(capsys, "fit", "wine.h5").sentence
-    assert said == "'wine.h5' does not exist; 'vpem data copy wine -o wine.h5' brings it"
+    assert said == "'wine.h5' does not exist; 'vpem data copy wine -o wine.h5' writes it"
     said = run(capsys, "fit", "x.h5").sentence
     assert said == "'x.h5' does not exist", "an ending makes no likeness"
     said = run(capsys, "fit", "nowhere/breast_cancer.h5").sentence

@@ -101,7 +101,7 @@ def test_kernels_that_fail(capsys, light, monkeypatch):
     ("name", "value", "said"),
     [
         ("OMP_NUM_THREADS", "1000", "1000 threads would share"),
-        ("OMP_NUM_THREADS", "many", "OMP_NUM_THREADS is 'many', no number"),
+        ("OMP_NUM_THREADS", "many", "OMP_NUM_THREADS is 'many', which is not a number"),
         ("VPEM_INSTRUCTIONS", "sse", "VPEM_INSTRUCTIONS is 'sse'; it may be base or avx2"),
         ("VPEM_FIT_COMPONENT", "3", "(did you mean 'VPEM_FIT_COMPONENTS'?); unset it"),
     ],
@@ -146,7 +146,7 @@ def test_fewer_processors_than_threads_in_a_container(light, monkeypatch):
         ("3,2", 4, None, 3, "OMP_NUM_THREADS"),
         ("many", 4, 1.5, 2, "what the container may use"),
         ("", 4, 6.0, 4, "processors that the process may run on"),
-        ("", 8, None, 8, "one a processor"),
+        ("", 8, None, 8, "one per processor"),
     ],
 )
 def test_why_so_many_threads(monkeypatch, variable, usable, limit, threads, why):
@@ -166,7 +166,7 @@ def test_a_launcher_of_another_mpi(monkeypatch):
     problems = []
     found = doctor.mpi(problems)
     assert found["launcher"] == "MPICH"
-    assert problems[0][1].startswith("mpi4py is built for Open MPI, but /somewhere/mpiexec is")
+    assert problems[0][1].startswith("mpi4py is built for Open MPI, but /somewhere/mpiexec belongs")
     said["--version"] = "mpiexec (OpenRTE) 5.0"
     problems = []
     doctor.mpi(problems)

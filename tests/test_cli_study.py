@@ -145,7 +145,7 @@ OWN = {
         ("--command impute --align ids", "bare.csv", "'lab' has no ids, by which rows could be al"),
         ("--align ids --missing-parties -k 2-3", "single.csv", None),
         ("--align ids -k 2-3 --scale standard", "single.csv", "party 'lab' has 1 row, and 2 compon"
-         "ents need at least as many rows that all parties have"),
+         "ents need at least as many rows that all parties share"),
         ("--command kmeans -k 4 --split features --align ids", "lab.csv", "has 3 rows, and 4 clus"),
         ("--align ids", "twice.csv", "rows 0 and 2 of party 'lab' have the same id"),
         ("--align ids", "nameless.csv", "no id in column 'patient'; fill .*; also, .* is NaN"),
@@ -158,12 +158,12 @@ OWN = {
          "'patient' cannot be a feature: it holds ids"),
         ("--align hmac", "twice.csv --id-column patient", "rows 0 and 2 of party 'lab' have the"),
         ("--align ids", "gaps.csv", "is NaN; fill in or remove such rows first, or integrate them "
-         "out with --missing marginalize; hub alone can change what heart says: vpem study change "
-         "heart.toml --missing marginalize"),
+         "out with --missing marginalize; only hub can change the options of heart: vpem study "
+         "change heart.toml --missing marginalize"),
         ("--align ids", "gaps.h5", "gaps.h5: row 1, feature 0 .'iron'. is NaN"),
         ("--align ids", "poor.csv", "has no ids, .*; also, party 'lab': poor.csv: row 1, feat"),
         ("", "lab.csv", "party 'lab' has ids, but whether to match rows by them was not specified;"
-         " align them by adding --align ids .*hub alone can change what heart says: vpem study "
+         " align them by adding --align ids .*only hub can change the options of heart: vpem study "
          "change heart.toml --align ids"),
         ("--command kmeans -k 2", "counts.h5", "feature 'iron' is kept as poisson, which 'vpem f"),
         ("--command kmeans -k 2", "gaps.csv", "or integrate them out with --missing marginalize"),
@@ -220,7 +220,7 @@ def test_names_that_several_parties_bring_need_a_word(capsys, people, hub):
     (clinic / "c.csv").write_text("iron,age\n1,2\n3,4\n")
     said = run(capsys, "party", "request", "heart.toml", "c.csv").sentence
     assert said.startswith("parties 'clinic' and 'lab' both have a column 'iron', and no ids say")
-    assert said.endswith("hub alone can change what heart says: vpem study change heart.toml "
+    assert said.endswith("only hub can change the options of heart: vpem study change heart.toml "
                          "--align ids")  # fmt: skip
     done(capsys, "party", "request", "heart.toml", "c.csv", "--drop", "iron")
 
@@ -234,7 +234,7 @@ def test_nothing_is_signed_without_a_yes(capsys, people, hub, monkeypatch):
     people("hub", "lab/lab.request")
     other = fingerprint_words(b"another")
     for words, said in (
-        ((), "nothing was signed: there is no terminal to ask at"),
+        ((), "nothing was signed: there is no terminal for the question"),
         (("--fingerprint", other), "lab.request has another fingerprint than the one given"),
     ):
         result = run(capsys, "study", "approve", "lab.request", *words)
@@ -346,7 +346,7 @@ def test_a_changed_request_is_refused(capsys, people, hub):
         ("x --star h:1 --link-failure 0.1", "--link-failure makes links fail or agents silent"),
         ("x --star h:1 --sum consensus", "have no neighbours to agree with; leave --sum consen"),
         ("x --topology cycle --sum server", "--sum server needs a server that every agent"),
-        ("x --star h:1 -o m.h5", "--output is not for a study: each member says it for itself"),
+        ("x --star h:1 -o m.h5", "--output is not for a study: each member gives it itself"),
         ("x --star h:1 --checkpoint c", "--checkpoint is not for a study"),
         ("x --star h:1 --threads 2", "--threads is not for a study"),
         ("x --star h:1 --engine mpi", "--engine is not for a study"),
@@ -355,25 +355,28 @@ def test_a_changed_request_is_refused(capsys, people, hub):
         ("--hops 0 x --star h:1", "the name of the study comes first, before --hops"),
         ("x y --star h:1", "'y' is neither an option nor its value"),
         ("../x --star h:1", "the name of a study must be 1 to 40 letters"),
-        ("x", "how do members reach each other? Say --star HOST:PORT"),
+        ("x", "how do members reach each other? Give --star HOST:PORT"),
         ("x --star h", "an address must be a host and a port"),
-        ("x --star h:1 --topology cycle", "--star says where a star's server is; for other"),
+        ("x --star h:1 --topology cycle", "--star says where a star's server is; on other"),
         ("x --topology cycle --address h:1 --star h:1", "--star says where a star's server is"),
         ("x --star h:1 --address h:1", "give --star or --address, not both"),
         ("x --relay h:1", "--relay and --relay-certificate go together"),
         ("x --topology cycle --listen h:1", "--listen is for a member that others dial"),
         ("x --star h:1 --as lab", "lab.key does not exist; there is hub"),
         ("x --star h:1 --if-lost go", "--if-lost must be one of wait, without, got 'go'"),
-        ("x --star h:1 --if-lost without --hops 1", "--if-lost without cannot be had with --hops"),
-        ("x --star h:1 --if-lost without --command select", "cannot be had with 'vpem select'"),
+        (
+            "x --star h:1 --if-lost without --hops 1",
+            "--if-lost without is not possible with --hops",
+        ),
+        ("x --star h:1 --if-lost without --command select", "is not possible with 'vpem select'"),
         (
             "x --star h:1 --if-lost without --split rows --secure-sum",
-            "can be had with --secure-sum",
+            "is possible with --secure-sum",
         ),
-        ("x --star h:1 --if-lost without --command saem --secure-sum", "can be had with --secure"),
+        ("x --star h:1 --if-lost without --command saem --secure-sum", "is possible with --secure"),
         (
             "x --star h:1 --if-lost without --release-epsilon 4 --delta 1e-6 --bounds 0,1 --hops 0",
-            "--if-lost without cannot be had with --release-epsilon",
+            "--if-lost without is not possible with --release-epsilon",
         ),
     ],
 )
@@ -403,7 +406,7 @@ def test_what_is_run_is_changed(capsys, hub):
     assert "The first party that has data gets every id of every party" in out
     out = done(capsys, "study", "change", "heart.toml", "--if-lost", "without").out
     assert "if lost     the others go on" in out
-    assert "A member that is not heard of for 600 s is left out" in out
+    assert "A member that does not answer for 600 s is left out" in out
     told = done(capsys, "study", "change", "heart.toml", "--command", "kmeans", "-k", 3)
     assert "wrote heart.toml, edition 4" in told.err
     assert read_study("heart.toml").if_lost == "without"
@@ -413,16 +416,16 @@ def test_what_is_run_is_changed(capsys, hub):
     }
     before = (hub / "heart.toml").read_bytes()
     for words, said in (
-        ((), "nothing was to be changed"),
-        (("--topology", "cycle"), "for another make a new study"),
+        ((), "nothing to change"),
+        (("--topology", "cycle"), "for another one make a new study"),
         (("--agent-dropout", "0.1"), "a server's sum needs every agent"),
         (("--if-lost", "go"), "--if-lost must be one of wait, without, got 'go'"),
         (
             ("--command", "fit", "--hops", "1"),
-            "--if-lost without cannot be had with --hops above 0",
+            "--if-lost without is not possible with --hops above 0",
         ),
         (("--tol", "-1"), "--tol must be a finite number of at least 0"),
-        (("-o", "model.h5"), "each member says it for itself"),
+        (("-o", "model.h5"), "each member gives it itself"),
         (("heart",), "'heart' is neither an option nor its value; the study comes first"),
     ):
         result = run(capsys, "study", "change", "heart.toml", *words)

@@ -152,7 +152,7 @@ NAMED = {
     "all": ("all members",),
     "first": ("the server hub", "the first member lab"),
     "sum": ("the server hub", "its neighbours on the graph", "the party above it in the spanning"),
-    "joining": ("to parties up to", "to the one of them that has most"),
+    "joining": ("to parties up to", "to the one of them that has the most"),
     "first party": ("the first party that has data",),
     "parties": ("the other parties",),
 }
@@ -214,7 +214,7 @@ ALL = "protects from all who see what is published"
         (STAR, OVER | {"release_epsilon": 4.0, "delta": 1e-6}, [
             "privacy epsilon 4, delta 1e-06, of one row, protects from outsiders who see the model "
             "alone; parties see terms", "the sizes of components, with noise"],
-            ["squared distances of rows"]),
+            ["squared distances of all rows"]),
         (STAR, OVER, ["every id of every party from each directly; hub gets none",
                       "also to the first party"], ["privacy"]),
         (replace(STAR, holds=True), OVER, ["gets every id of every party (align ids)"],

@@ -180,7 +180,7 @@ def test_signals_to_the_launcher_end_all_ranks(number, code, data):
 def test_as_many_ranks_as_were_asked_for(data):
     ended = run_cli(2, "fit", data, *CYCLE, "--ranks", "3")
     assert ended.returncode == 2
-    assert "--ranks 3 were asked for, but 2 are there" in sentence(ended)
+    assert "--ranks requires 3 ranks, but the job has 2" in sentence(ended)
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -201,7 +201,7 @@ def test_what_cannot_be_aligned_is_said_at_all_ranks(whole, tmp_path):
     ("words", "sentence"),
     [
         (FILES, "party 'registry': 'registry.h5' does not exist"),
-        (("all.toml",), "rank 0 is told of the parties a, b, rank 1 of a; give all ranks the same"),
+        (("all.toml",), "rank 0 has the parties a, b, rank 1 has a; give all ranks the same"),
         (
             (*FILES[::2], "-o", "../rank1/lab.h5", "--force"),
             "rank1/lab.h5 is the input lab.h5 (DATA) itself; write to another name",

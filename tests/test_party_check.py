@@ -463,7 +463,7 @@ def test_own_files_that_are_no_tables_of_features(tmp_path, capsys, monkeypatch)
     (tmp_path / "lab" / "long.csv").write_text("row,column,value\nr,c,1\nr,d,2\ns,c,3\n")
     for command, said in (
         ("impute", "2 rows, 2 features, as the study takes them"),
-        ("saem", "not looked at: 'vpem saem' reads them by options of its own"),
+        ("saem", "not checked: 'vpem saem' reads them by options of its own"),
     ):
         roster = replace(study.roster, edition=study.edition + 1)
         study = replace(study, edition=roster.edition, options={command: {}}, roster=roster,

@@ -198,7 +198,7 @@ def test_runs_are_noted_and_refused_when_nothing_is_left(company, capsys):
     assert (one["with_noise"], one["without_noise"]) == (1, 1)
     shown = done(capsys, "party", "budget", lab / "heart.toml").out
     assert "1 run, together epsilon 8, delta 0.0001, against all" in shown
-    assert "1 run: no epsilon bounds what was told" in shown
+    assert "1 run: no epsilon bounds what was disclosed" in shown
 
 
 GUARDED = [
@@ -262,4 +262,4 @@ def test_what_a_guard_refuses_before_any_work(tmp_path, policy, asked, refused):
 def test_a_study_that_is_not_there_is_no_empty_ledger(capsys, tmp_path):
     found = run(capsys, "party", "budget", tmp_path / "nowhere")
     assert found.code == 2
-    assert "there is no study, and no folder, " in found.err
+    assert "there is no study and no folder " in found.err

@@ -103,7 +103,7 @@ def test_how_rows_are_matched_is_said_where_a_party_has_ids(tmp_path):
     try:
         found = made.run("fit", own=files())
         assert {result.code for result in found.values()} == {2}
-        ends = "hub alone can change what heart says: vpem study change heart.toml --align ids"
+        ends = "only hub can change the options of heart: vpem study change heart.toml --align ids"
         for result in found.values():
             sentence = result.err.splitlines()[-1]
             assert (
@@ -227,11 +227,11 @@ def test_what_a_file_holds_is_told_where_it_is(company):
             ("kmeans", "--study", "heart.toml", "x.csv"),
             "not of vpem kmeans; its organiser, hub, can add that",
         ),
-        (("fit", "--study", "heart.toml"), "lab brings data to the study heart; give its own file"),
+        (("fit", "--study", "heart.toml"), "lab brings data to the study heart; name its file"),
         (("fit", "--study", "heart.toml", "x.csv", "--as", "labb"), "'labb' is no member of heart"),
         (
             ("fit", "--study", "heart.toml", "x.csv", "--engine", "mpi"),
-            "--study is for --engine tls",
+            "--study implies --engine tls",
         ),
         (("fit", "--study", "heart.toml", "x.csv", "--no-parties"), "leave out --no-parties"),
         (("fit", "--study", "heart.toml", "x.csv", "-o", "heart.toml", "--force"), "--study"),
@@ -289,7 +289,7 @@ class Said:
         ([{}, 1 << 40], "hub has sent a file of 1099511627776 bytes"),
         ([{}, 3, b"abcd"], "hub has sent a file in pieces that do not fit"),
         ([{}, 3, b""], "hub has sent a file in pieces that do not fit"),
-        ([{}, 4, b"no", b"ne"], "what hub has sent is no result of a fit"),
+        ([{}, 4, b"no", b"ne"], "what hub has sent is not the result of a fit"),
     ],
 )
 def test_what_the_first_member_sends_is_checked(said, sentence, tmp_path):
