@@ -276,8 +276,11 @@ def split(
     Example: vpem data split data/breast_cancer.h5 --agents 5 --shuffle --drop-ids 0.05 -o parties
     """
     with Screen(printing.quiet) as screen:
+        from vpem.files.datasets import write_dataset
         from vpem.files.families import FamilyChoice, settle
+        from vpem.files.hdf5 import check_writable
         from vpem.files.parties.joining import cut, file_stems
+        from vpem.files.temporaries import new_folder
         from vpem.network.partition import contiguous
 
         tell = teller(screen.say, families=True)
@@ -298,7 +301,18 @@ def split(
             tell_families(whole, table, screen.say)
         parts = cut(whole, parties, shuffle=shuffle, drop_ids=drop_ids, seed=seed)
         files = [output / f"{stem}.h5" for stem in file_stems(parties.names)]
-        _write(output, files, parts, force)
+        writes("--output", *files)
+        with new_folder(output, parents=True):
+            for file in files:
+                check_writable(file, force, "datasets")
+            new = [file for file in files if not file.exists()]
+            try:
+                for file, part in zip(files, parts, strict=True):
+                    write_dataset(file, part, force)
+            except BaseException:
+                for file in new:
+                    file.unlink(missing_ok=True)
+                raise
         for file, part in zip(files, parts, strict=True):
             screen.say(
                 f"wrote {file}: {plural(part.n_samples, 'row')}, "
@@ -312,25 +326,6 @@ def split(
         ]  # fmt: skip
         settings = {"seed": seed, "shuffled": shuffle, "drop_ids": drop_ids}
         print_json({"source": str(source), **settings, "parties": listed})
-
-
-def _write(folder: Path, files: Sequence[Path], parts: Sequence[Dataset], force: bool) -> None:
-    from vpem.files.datasets import write_dataset
-    from vpem.files.hdf5 import check_writable
-    from vpem.files.temporaries import new_folder
-
-    writes("--output", *files)
-    with new_folder(folder, parents=True):
-        for file in files:
-            check_writable(file, force, "datasets")
-        new = [file for file in files if not file.exists()]
-        try:
-            for file, part in zip(files, parts, strict=True):
-                write_dataset(file, part, force)
-        except BaseException:
-            for file in new:
-                file.unlink(missing_ok=True)
-            raise
 
 
 def fetch(

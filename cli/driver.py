@@ -94,13 +94,9 @@ def saver_of(
     from vpem.files.checkpoints import EVERY, FileSaver
 
     return FileSaver(
-        how.checkpoint,
-        every=how.checkpoint_every or EVERY,
-        resume="if-any" if how.resume_if_any else how.resume,
-        force=force,
-        engine=engine,
-        gone_on=gone_on,
-    )
+        how.checkpoint, every=how.checkpoint_every or EVERY, force=force, engine=engine,
+        resume="if-any" if how.resume_if_any else how.resume, gone_on=gone_on,
+    )  # fmt: skip
 
 
 @contextmanager
@@ -139,11 +135,6 @@ def catching(saver: FileSaver | None) -> Iterator[None]:
 P = TypeVar("P", bound=ProgressLine)
 
 
-def _written(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
-    """Return the file of an output; those of shards are checked by `check_shards`."""
-    return [] if value is None or options.get("shards") else [value]
-
-
 class Output(Printing, heading="Output", kept=False):
     """What a fitting command writes and prints, and its exit code."""
 
@@ -151,8 +142,11 @@ class Output(Printing, heading="Output", kept=False):
         None,
         "Write the model here (HDF5).",
         flags="-o --output",
-        file=Role(writes=True, files=_written),
-    )
+        # Files of shards are checked by `check_shards`.
+        file=Role(writes=True, files=lambda path, options: (
+            [] if path is None or options.get("shards") else [path]
+        )),
+    )  # fmt: skip
     force: bool = setting(False, "Replace an existing output.", local=True, idle=NOTHING_REPLACED)
     publish_anyway: bool = setting(
         False,
@@ -192,19 +186,17 @@ class CommandRun:
     ) -> None:
         from vpem.files.hdf5 import check_writable
 
-        self.screen = screen
-        self.out = out
+        self.screen, self.out = screen, out
         self.network: Network | None = None
         self.labels: LabelFile | None = None
         self.table: TableSettings | None = None
         engine = engine or EngineSettings()
         self.where = where_of(engine, screen)
-        self.engine = self.where.engine
+        self.engine, self.shards = self.where.engine, engine.shards
         if out.publish_anyway and not self.where.least_rows:
             raise InputError(
                 "--publish-anyway is for a study, which publishes a model to others; leave it out"
             )
-        self.shards = engine.shards
         if out.output is not None and self.where.speaks and not self.shards:
             check_writable(out.output, out.force, kind)
         checkpoints = checkpoints or CheckpointSettings()
@@ -230,8 +222,7 @@ class CommandRun:
         """Show progress, of reading data on disk too, and stop at a checkpoint on a signal."""
         out = self.out
         kept = out.output or out.json or getattr(out, "labels_file", None)
-        unkept = None if kept else "--output FILE"
-        progress = kind(self.out.quiet or not self.where.speaks, unkept)
+        progress = kind(out.quiet or not self.where.speaks, None if kept else "--output FILE")
         if hasattr(data, "observer"):
             data.observer = progress.reading
         try:
@@ -260,11 +251,9 @@ class CommandRun:
         return how.changed(least_rows=max(how.least_rows, least))
 
     def facts(self, files: Sequence[Path]) -> Report:
-        """Return what a report says of files, and its warnings."""
         return self.where.facts(self.screen, files)
 
     def options(self, given: Given, **more: Any) -> Report:
-        """Return the options of the command that a model keeps."""
         ids = {} if self.table is None else {"id_column": self.table.id_column}
         return self.where.options(given.record | ids | more, given.files)
 

@@ -121,9 +121,6 @@ def fedem(
             report |= {"seed": how.seed, **run.facts(data), "sample_weight": held.sample_weight}
             return report | ran
 
-        def write(path: Path, report: Report) -> None:
-            write_model(path, found.kept(source.feature_names, report, options), out.force)
-
         def draw(report: Report) -> Report:
             if out.plot is not None:
                 name = _name(report)
@@ -133,9 +130,11 @@ def fedem(
             plot = None if out.plot is None else str(out.plot)
             return {"labels_files": run.labels.written, "plot": plot}
 
-        heaviest = heaviest_of(source, held.sample_weight)
+        names = source.feature_names
         run.finish(FitOutcome(
-            found.converged, tell, write, _show, own=draw, found=found, heaviest=heaviest
+            found.converged, tell,
+            lambda path, report: write_model(path, found.kept(names, report, options), out.force),
+            _show, own=draw, found=found, heaviest=heaviest_of(source, held.sample_weight),
         ))  # fmt: skip
 
 

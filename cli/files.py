@@ -12,6 +12,7 @@ import os
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -127,8 +128,8 @@ def writes(option: str, *paths: str | os.PathLike[str]) -> None:
 
 def written() -> list[tuple[str, str]]:
     """Return the files that the command will write, with their options."""
-    uses = [use for those in _uses.values() for use in those if use.writes]
-    return [(use.option, os.path.realpath(use.path)) for use in uses]
+    uses = chain.from_iterable(_uses.values())
+    return [(use.option, os.path.realpath(use.path)) for use in uses if use.writes]
 
 
 def _add(use: _Use) -> None:

@@ -154,7 +154,18 @@ def fit(
         labels = run.labels = LabelFile.of(out, run.where, parties.parties)
         if parties.missing_parties:
             how = how.changed(missing="marginalize")
-        _check_shards_asked(run, held, how)
+        if run.shards and held.split == "rows":
+            raise InputError(
+                "--shards have the features of one hub each, but with --split rows every worker's "
+                "model has all features; leave it out"
+            )
+        if run.shards and how.weight_concentration_prior_type in WEIGHT_PRIORS:
+            raise InputError(
+                "--shards hold means and covariances, but a posterior needs its priors too; leave "
+                "it out, or take EM without --prior"
+            )
+        if run.shards and out.output is None and not run.where.own_users:
+            raise InputError("--shards are named after --output; give it")
         graph, parties = graph.seeded(how.seed), with_families_of(parties, begin)
         source, alignment = gather(
             data, parties, held, how.missing == "marginalize", memory_limit, run
@@ -278,22 +289,6 @@ def _check_several(
         raise InputError(
             f"--components {choices.n_components} are several numbers of components, but {why}"
         )
-
-
-def _check_shards_asked(run: CommandRun, held: HoldingSettings, how: FitSettings) -> None:
-    """Raise InputError where options allow no shards."""
-    if held.split == "rows" and run.shards:
-        raise InputError(
-            "--shards have the features of one hub each, but with --split rows every worker's "
-            "model has all features; leave it out"
-        )
-    if how.weight_concentration_prior_type in WEIGHT_PRIORS and run.shards:
-        raise InputError(
-            "--shards hold means and covariances, but a posterior needs its priors too; leave it "
-            "out, or take EM without --prior"
-        )
-    if run.shards and run.out.output is None and not run.where.own_users:
-        raise InputError("--shards are named after --output; give it")
 
 
 def _show(report: Report, names: Sequence[str]) -> None:

@@ -487,20 +487,14 @@ def _holdout(scores: Report) -> list[Any]:
     tables: list[Any] = [table(lines, "", *head, title=title, right=head)]
     if "skipped" in scores["iterative_imputer"]:
         tables.append(f"iterative imputer was not run: {scores['iterative_imputer']['skipped']}")
-    return [*tables, _by_column(scores["by_column"])]
-
-
-def _by_column(scores: Sequence[Report]) -> PrintedTable:
-
-    title = "Error by column"
-    if len(scores) > LISTED:
-        title += f", the largest {LISTED} of {len(scores)} beside those of column means"
-    heads = ("hidden", "rmse", "rmse of column means")
-    lines = [
-        (one["column"], one["n_entries"], number(one["model"]["rmse"], 4),
-         number(one["column_means"]["rmse"], 4))
-        for one in _worst(
-            scores, lambda one: (one["model"]["rmse"], one["column_means"]["rmse"])
-        )
+    columns, title = scores["by_column"], "Error by column"
+    if len(columns) > LISTED:
+        title += f", the largest {LISTED} of {len(columns)} beside those of column means"
+    worst = _worst(columns, lambda one: (one["model"]["rmse"], one["column_means"]["rmse"]))
+    errors = [
+        (one["column"], one["n_entries"],
+         *(number(one[of]["rmse"], 4) for of in ("model", "column_means")))
+        for one in worst
     ]  # fmt: skip
-    return table(lines, "column", *heads, title=title, right=heads)
+    heads = ["hidden", "rmse", "rmse of column means"]
+    return [*tables, table(errors, "column", *heads, title=title, right=heads)]

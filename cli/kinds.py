@@ -36,7 +36,7 @@ KINDS = {
 
 
 def stored_at(path: Path, curve: str | None = None) -> StoredFile:
-    """Return what commands do with a file; one of no kind is read, and refused, as a model."""
+    """Return a file by its kind; one of no kind is read, and refused, as a model."""
     import h5py
 
     from vpem.files.hdf5 import open_read, read_attribute
@@ -49,10 +49,11 @@ def stored_at(path: Path, curve: str | None = None) -> StoredFile:
     with open_read(path) as file:
         encoding = read_attribute(file, "encoding-type")
         of_documents = encoding == "vpem-saem" and read_attribute(file, "model") == CORPUS_MODEL
-    other = ("kinds", "OtherFile") if (encoding or "").startswith("vpem-") else KINDS["vpem-model"]
-    module, name = KINDS.get(encoding or "", other)
+    module, name = KINDS.get(encoding or "vpem-model", KINDS["vpem-model"])
     if of_documents:
         module, name = "of_individuals", "TopicsFile"
+    elif encoding not in KINDS and (encoding or "").startswith("vpem-"):
+        module, name = "kinds", "OtherFile"
     stored: StoredFile = getattr(import_module(f"{__package__}.{module}"), name)(path)
     stored.curve = curve
     return stored
@@ -242,9 +243,9 @@ class ImputationFile(FactsFile):
         found = read_imputed(self.path)
         with open_read(self.path) as file:
             report = read_json_element(file, "report")
-        names = {"algorithm": str, "law": str, "rank": int, "n_components": int, "n_iter": int,
+        kinds = {"algorithm": str, "law": str, "rank": int, "n_components": int, "n_iter": int,
                  "converged": bool, "log_likelihood": float}  # fmt: skip
-        facts = {name: reported(report, name, kind) for name, kind in names.items()}
+        facts = {name: reported(report, name, kind) for name, kind in kinds.items()}
         return {
             "file": str(self.path),
             "holds": self.holds,

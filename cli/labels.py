@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +32,6 @@ if TYPE_CHECKING:
 
 OPTIONS = {"labels_file": "--labels", "output": "--output"}
 """Options that name tables of labels, by their settings."""
-
-
-def _of_one(value: Path | None, options: Mapping[str, Any]) -> Iterable[Path]:
-    """Return the table of one dataset; those of parties are checked by `LabelFile.place`."""
-    return () if value is None or options.get("parties") else (value,)
 
 
 class ResultSettings(Printing, heading="Output", kept=False):
@@ -80,8 +75,11 @@ class LabelledOutput(TableOutput, heading="Output", kept=False):
         "Write the component or cluster of each row here: .csv, .parquet, .h5. With --parties a "
         "file for each, named after it (clusters.lab.csv), with all its rows in its own order.",
         flags="--labels",
-        file=Role(writes=True, files=_of_one),
-    )
+        # Tables of parties are checked by `LabelFile.place`.
+        file=Role(writes=True, files=lambda path, options: (
+            () if path is None or options.get("parties") else (path,)
+        )),
+    )  # fmt: skip
     digits: int = changed(ResultSettings, "digits", idle=NO_CSV)
 
 
@@ -112,7 +110,6 @@ class LabelFile:
 
     @classmethod
     def of(cls, out: LabelledOutput, where: Where, parties: bool) -> LabelFile:
-        """Return that of a fit."""
         return cls(
             "labels_file", out.labels_file, where, parties, force=out.force,
             quote_formulas=out.quote_formulas, digits=out.digits,
@@ -123,7 +120,6 @@ class LabelFile:
 
     @property
     def written(self) -> list[str]:
-        """Files that were written."""
         if self._failed is not None:
             raise self._failed
         return self._written
@@ -169,11 +165,8 @@ class LabelFile:
             assert held is not None
             self.write_homes(source.homes, held.names, found, holders, screen)
         elif self:
-            homes = (
-                {0: whole_of(source.ids, source.n_samples, counted=source.counted)}
-                if self.where.speaks
-                else {}
-            )
+            whole = whole_of(source.ids, source.n_samples, counted=source.counted)
+            homes = {0: whole} if self.where.speaks else {}
             self.write_homes(homes, (), found, holders, screen)
 
     def write_homes(

@@ -22,7 +22,6 @@ from .parties import DataParties, check_parties, joined
 
 if TYPE_CHECKING:
     from vpem.checks import Labels
-    from vpem.engines.engine import Engine
     from vpem.files.datasets import Dataset
     from vpem.network.schema import Report
 
@@ -194,15 +193,11 @@ class UseRequest:
     def tables(self) -> LabelFile:
         """Tables of parties' rows, each party's in its process; none if one process has all."""
         out = self.output
-        file = out.output if self.processes.apart and self.parties.parties else None
+        file = out.output if self.where.engine.apart and self.parties.parties else None
         return LabelFile(
             "output", file, self.where, True, force=out.force, quote_formulas=out.quote_formulas,
             digits=out.digits,
         )  # fmt: skip
-
-    @property
-    def processes(self) -> Engine:
-        return self.where.engine
 
     def leave_it_to_the_first(self) -> None:
         """Exit where another process prints for all, once it has this one's warnings."""
@@ -216,10 +211,6 @@ class UseRequest:
         if len(self.files) > 1:
             raise InputError(f"give one file of individuals, got {len(self.files)}")
         return self.files[0] if self.files else None
-
-    @property
-    def source(self) -> str:
-        return ", ".join(map(str, self.files))
 
     @property
     def missing(self) -> str | None:
@@ -258,7 +249,7 @@ def load(used: RowFile, request: UseRequest, missing: str, narrow: bool = False)
     from vpem.files.matrix import FileMatrix
     from vpem.terms.rows import check_missing
 
-    if request.processes.apart:
+    if request.where.engine.apart:
         return _spread(used, request, missing, narrow)
     complete, names = missing == "refuse", used.stored.feature_names
     with request.screen.doing(what_is_read(request.files)):
@@ -276,11 +267,10 @@ def load(used: RowFile, request: UseRequest, missing: str, narrow: bool = False)
 
 
 def _spread(used: RowFile, request: UseRequest, missing: str, narrow: bool) -> Loaded:
-    """Read the data of this process's parties, which stay here."""
     from vpem.engines.placement import Placement
     from vpem.fits.spread_use import SpreadRows
 
-    parties, engine = request.parties, request.processes
+    parties, engine = request.parties, request.where.engine
     if not parties.parties:
         raise InputError(
             "--engine mpi is for parties, each read by a rank of its own; add --parties"
@@ -386,15 +376,6 @@ def _whose(file: Path, called: str, names: Sequence[str], expected: Sequence[str
     )
 
 
-def _by_their_party(names: Sequence[str], expected: Sequence[str], party: str) -> tuple[str, ...]:
-    """Name features as the model does, which puts the party before a name that several have."""
-    known = set(expected)
-    return tuple(
-        f"{party}.{name}" if f"{party}.{name}" in known and name not in known else name
-        for name in names
-    )
-
-
 def _dataset(used: RowFile, request: UseRequest, complete: bool) -> tuple[Dataset, Report | None]:
     """Read the one dataset, or join those of parties; with the report of their alignment."""
     from vpem.checks import available_memory
@@ -430,19 +411,15 @@ def _dataset(used: RowFile, request: UseRequest, complete: bool) -> tuple[Datase
     [file], [party] = files, choose_parties(files)
     expected = used.stored.feature_names
     source = read_one(
-        file,
-        settings.table,
-        request.where,
-        None,
-        kept=kept,
-        dataset=request.rows.dataset,
-        sample_weight=weight,
-        memory_limit=available_memory(),
+        file, settings.table, request.where, None, kept=kept, dataset=request.rows.dataset,
+        sample_weight=weight, memory_limit=available_memory(), keep_constant=True,
         columns=None if expected == default_names(len(expected)) else _names_of(expected),
-        keep_constant=True,
+    )  # fmt: skip
+    name, known = _whose(file, party.name, source.feature_names, expected), set(expected)
+    source.feature_names = tuple(  # a model puts the party before a name that several have
+        f"{name}.{one}" if f"{name}.{one}" in known and one not in known else one
+        for one in source.feature_names
     )
-    name = _whose(file, party.name, source.feature_names, expected)
-    source.feature_names = _by_their_party(source.feature_names, expected, name)
     teller(say)(source, settings.table, kept)
     return settle_for_model(source, FamilyChoice.of(kept.family)), None
 
@@ -463,11 +440,12 @@ def labels_of(request: UseRequest, source: Dataset) -> Labels:
     from vpem.fits.answer import read_labels
 
     where, parties = request.rows.labels, request.parties
+    named = ", ".join(map(str, request.files))
     if where == "labels":
         if source.labels is None:
             who = "every party" if parties.split == "rows" else "one party that has all the rows"
             raise InputError(
-                f"{request.source} has no labels; name their column with --label-column, or "
+                f"{named} has no labels; name their column with --label-column, or "
                 "another place with --labels"
                 if not parties.parties
                 else f"{who} must have labels: in HDF5, or in a column that --label-column or a "
@@ -481,7 +459,7 @@ def labels_of(request: UseRequest, source: Dataset) -> Labels:
         )
     if not h5py.is_hdf5(str(request.files[0])) and not Path(where).exists():
         raise InputError(
-            f"{request.source} is a table, whose labels are a column: ",
+            f"{named} is a table, whose labels are a column: ",
             Setting("label_column", where),
         )
     return read_labels(where, request.files[0], source.n_samples)

@@ -21,6 +21,7 @@ from .loading import RowSettings, UseRequest
 from .options import Force, Json, Quiet, Without
 from .output import Screen, number, plural, print_json
 from .parties import OF_A_FIT, DataParties
+from .use import ModelFile
 
 if TYPE_CHECKING:
     from vpem.files.models import Model
@@ -39,7 +40,6 @@ CRITERIA = {"log-likelihood": "log_likelihood", "bic": "bic", "aic": "aic"}
 JUDGED = ("model", "log_likelihood", "bic", "aic", "n_iter", "converged", "degenerate", "seed")
 """What JSON says of models that are compared."""
 
-ModelFile = Annotated[Path, READ, typer.Argument(help="Model, from 'vpem fit --output'.")]
 AnyFile = Annotated[Path, READ, typer.Argument(help="File that vpem has written.")]
 
 

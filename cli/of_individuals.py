@@ -348,7 +348,7 @@ class TopicsFile(StoredFile):
 
         return saved_of(str(self.path), self.stored.saved)
 
-    def _documents(self, request: UseRequest) -> Individuals | None:
+    def evaluation_data(self, request: UseRequest) -> Individuals | None:
         """Read the data, if any: all documents, or those of --individual."""
         from vpem.saem.formats.individuals import COLUMNS, read_corpus
 
@@ -373,9 +373,6 @@ class TopicsFile(StoredFile):
         found = read_corpus(data, given, request.rows.dataset)
         return found if options.individual is None else found.named(options.individual, "document")
 
-    def evaluation_data(self, request: UseRequest) -> Individuals | None:
-        return self._documents(request)
-
     def _hear(self, request: UseRequest, found: Individuals) -> Heard:
         """Apply the topics to documents, and report words that they lack."""
         heard = self.stored.hear(found)
@@ -392,7 +389,7 @@ class TopicsFile(StoredFile):
 
     def predict(self, request: UseRequest) -> int:
         output, saved = request.output, self.stored.saved
-        found = self._documents(request)
+        found = self.evaluation_data(request)
         unknown: Report = {}
         if found is None:
             which = saved.places(request.individuals.individual)
@@ -422,7 +419,7 @@ class TopicsFile(StoredFile):
         return len(names)
 
     def score(self, request: UseRequest) -> None:
-        found = self._documents(request)
+        found = self.evaluation_data(request)
         assert found is not None
         heard = self._hear(request, found)
         each = heard.log_likelihood()

@@ -102,7 +102,7 @@ class RowFile(StoredFile):
         named = request.rows.labels != "labels"
         labelled = request.labelled or named or found.source.labels is not None
         labels = labels_of(request, found.source) if labelled else None
-        return EvaluationData(found.X, labels, request.source)
+        return EvaluationData(found.X, labels, ", ".join(map(str, request.files)))
 
     def predict(self, request: UseRequest) -> int:
         import numpy as np

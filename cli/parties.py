@@ -189,14 +189,9 @@ def gather(
     tell = teller(say, not settings.numbers_only)
     if not settings.parties:
         source = read_one(
-            files[0],
-            settings.table,
-            run.where,
-            tell,
-            dataset=held.dataset,
-            sample_weight=held.sample_weight,
-            memory_limit=run.memory(memory_limit),
-        )
+            files[0], settings.table, run.where, tell, dataset=held.dataset,
+            sample_weight=held.sample_weight, memory_limit=run.memory(memory_limit),
+        )  # fmt: skip
         run.table = source.table
         source.labels_for_fit = settle_labels(
             source.labels_for_fit, [source], source.ids, settings.table
@@ -218,12 +213,12 @@ def gather(
         parties = [parties[n] if n == at else other for n, other in others]
     holders = place_parties(parties, run.out.output, run.shards, run.where, run.labels)
     weight = held.sample_weight
-    found = joined(parties, settings, over_rows, missing, weight, holders, say)
+    source, alignment = joined(parties, settings, over_rows, missing, weight, holders, say)
     if settings.numbers_only:
-        refuse_families(found[0].kinds, found[0].feature_names, found[0].source)
-    tell_families(found[0], settings.table, say)
-    run.where.watch(found[0].n_samples, over_rows, run.screen)
-    return found
+        refuse_families(source.kinds, source.feature_names, source.source)
+    tell_families(source, settings.table, say)
+    run.where.watch(source.n_samples, over_rows, run.screen)
+    return source, alignment
 
 
 def joined(
@@ -259,23 +254,18 @@ def joined(
 
 def check_parties(files: Sequence[Path], settings: PartySettings, over_rows: bool) -> None:
     """Raise InputError where options about parties exclude each other."""
-    used = {
-        "--align": settings.align,
-        "--align-key": settings.align_key,
-        "--missing-parties": settings.missing_parties,
-    }
-    for option, value in used.items():
+    for name in ("align", "align_key", "missing_parties"):
+        value = getattr(settings, name)
         if value and not settings.parties:
-            raise InputError(f"{option} is for data of several parties; add --parties")
+            raise InputError(Setting(name), " is for data of several parties; add --parties")
         if value and over_rows:
             raise InputError(
-                f"{option} is for parties that hold features of the same rows; with --split rows "
-                "leave it out"
-            )
-    if settings.parties:
-        if STDIN in map(str, files):
-            raise InputError("standard input (-) is one file; with --parties name files")
-    else:
+                Setting(name), " is for parties that hold features of the same rows; with --split "
+                "rows leave it out",
+            )  # fmt: skip
+    if settings.parties and STDIN in map(str, files):
+        raise InputError("standard input (-) is one file; with --parties name files")
+    if not settings.parties:
         if len(files) > 1:
             raise InputError(
                 f"give one dataset, got {len(files)} files; add --parties if each is one party's"
@@ -295,14 +285,11 @@ def lines_of(alignment: Report) -> list[str]:
     """Return the lines of a table of each party's rows: how many it has, and how many are lost."""
     outer = alignment["join"] == "outer"
     heads = ("party", "rows", "absent" if outer else "lost")
-    cells = [
-        (party["name"], str(party["rows"]), str(party["absent" if outer else "lost"]))
-        for party in alignment["parties"]
-    ]
-    wide = [max(len(row[column]) for row in [heads, *cells]) for column in range(3)]
+    cells = [heads, *((one["name"], str(one["rows"]), str(one[heads[2]]))
+                      for one in alignment["parties"])]  # fmt: skip
+    wide = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
-        f"{name:<{wide[0]}}  {rows:>{wide[1]}}  {gone:>{wide[2]}}"
-        for name, rows, gone in [heads, *cells]
+        f"{name:<{wide[0]}}  {rows:>{wide[1]}}  {gone:>{wide[2]}}" for name, rows, gone in cells
     ]
     complete = f", {alignment['complete']} of them complete" if outer else ""
     lines.append(f"{alignment['rows']} rows together{complete} (align {alignment['level']})")

@@ -97,7 +97,10 @@ def plot(
             data or (), screen, rows, individuals, labelled=labelled, parties=parties
         )
         given = stored.evaluation_data(request)
-        picture = draw(kind, saved, given, features=features_of(rows.features))
+        features = None
+        if rows.features is not None:
+            features = [name.strip() for name in rows.features.split(",") if name.strip()]
+        picture = draw(kind, saved, given, features=features)
         next_ones = next_kinds(kind, saved, given)
         save_picture(output, picture, force=target.force)
         for note in picture.notes:
@@ -125,11 +128,6 @@ def beside(model: Path, ending: str) -> Path:
     output = model.parent / f"{model.stem}{ending}"
     writes("--output", output)
     return output
-
-
-def features_of(text: str | None) -> list[str] | None:
-    """Read names with commas between."""
-    return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
 
 
 def report(

@@ -23,7 +23,6 @@ from .select import warn_of
 
 if TYPE_CHECKING:
     from vpem.fits.results import Fit
-    from vpem.fits.selection.search import Selection
     from vpem.fits.selection.trials import Outcome
     from vpem.network.schema import Report
 
@@ -73,7 +72,6 @@ class Each(Problem):
         """The best so far, its engine, and its warnings."""
 
     def fit(self, cell: Cell, rows: Any = None, **more: Any) -> Fit:
-        """Fit a cell, with a state of its own."""
         how, run = self.checkpoints, self.command
         if how.checkpoint is not None:
             how = how.changed(checkpoint=each_file(how.checkpoint, cell.n_components))
@@ -106,14 +104,6 @@ def choose_by_bic(problem: Each, counts: Sequence[int], how: FitSettings) -> tup
         if printable(in_options(one)) not in screen.warnings:
             warnings.warn(one, stacklevel=2)
     warn_of(screen, found, found.choice.best)
-    screen.say(_line(found))
-    without = ("restart", "restarts", "stands_for_hops")
-    listed = [{name: cell[name] for name in cell if name not in without} for cell in found.cells]
-    selection = {"criterion": "bic", "best": found.choice.best, "cells": listed}
-    return fit, ran | {"selection": selection}
-
-
-def _line(found: Selection) -> str:
     parts = []
     for place, cell in enumerate(found.cells):
         value = "failed" if cell["status"] == "failed" else f"{cell['bic']:.2f}"
@@ -122,4 +112,8 @@ def _line(found: Selection) -> str:
         if cell["status"] != "failed" and cell["degenerate"]:
             value += " (degenerate)"
         parts.append(f"{cell['n_components']}: {value}{', kept' * (place == found.choice.best)}")
-    return f"BIC by components (lower is better): {'; '.join(parts)}"
+    screen.say(f"BIC by components (lower is better): {'; '.join(parts)}")
+    without = ("restart", "restarts", "stands_for_hops")
+    listed = [{name: cell[name] for name in cell if name not in without} for cell in found.cells]
+    selection = {"criterion": "bic", "best": found.choice.best, "cells": listed}
+    return fit, ran | {"selection": selection}

@@ -147,6 +147,7 @@ def _network(
 
     All workers hold all features, but only the first counts them.
     """
+    from vpem.files.networks import read_graph
     from vpem.network.partition import contiguous
 
     over_rows = held.split == "rows"
@@ -168,18 +169,8 @@ def _network(
         )
     if held.partition is not None:
         raise InputError("--partition names the features of a dataset; give one")
-    joined = _named(source, agents, graph)
-    count = joined.n_agents
-    if over_rows:
-        return joined, [features or USUAL_FEATURES, *[0] * (count - 1)], None
-    return joined, contiguous(count if features is None else features, count, joined.names), None
-
-
-def _named(source: str | None, agents: int | None, graph: GraphSettings) -> Graph:
-    """Return the graph of a topology, or of a file, without a dataset."""
-    from vpem.files.networks import read_graph
-    from vpem.network.graph import make_graph
-
+    if source is not None and graph.graph is not None:
+        raise InputError(f"give a topology ({source}) or --graph, not both")
     if source is None:
         if graph.graph is None:
             raise InputError(
@@ -187,15 +178,15 @@ def _named(source: str | None, agents: int | None, graph: GraphSettings) -> Grap
             )
         if graph.radius is not None or graph.mean_degree is not None:
             raise InputError("--radius and --mean-degree need the topology of a random graph")
-        return read_graph(graph.graph, agents)
-    if graph.graph is not None:
-        raise InputError(f"give a topology ({source}) or --graph, not both")
-    if agents is None:
+        joined = read_graph(graph.graph, agents)
+    elif agents is None:
         raise InputError(f"how many agents? give -n: vpem topology describe {source} -n 8")
-    return make_graph(
-        source, agents, seed=graph.graph_seed or 0, radius=graph.radius,
-        mean_degree=graph.mean_degree,
-    )  # fmt: skip
+    else:
+        joined = graph_of(agents, None, graph.changed(topology=source))
+    count = joined.n_agents
+    if over_rows:
+        return joined, [features or USUAL_FEATURES, *[0] * (count - 1)], None
+    return joined, contiguous(count if features is None else features, count, joined.names), None
 
 
 def _show(found: Report) -> None:
