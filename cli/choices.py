@@ -406,18 +406,18 @@ class Task:
                 # Placeholders until `grouped` chooses the hubs.
                 sums, hops = sums.changed(hubs="size", hops=0), [0]
             before, self.warnings = list(heard), {}
+            last: int | None = None
             for number in sorted(set(hops or [sums.hops])):
-                last = next(reversed(self.networks), None)
                 if last is not None and len(self.networks[last].whole.hubs) == 1:
                     # One hub already has all agents: more hops change nothing.
                     self.networks[number] = self.networks[last]
                     self.warnings[number] = self.warnings[last]
                     continue
-                n_heard = len(heard)
-                network = connect(joined, self.parts, sums, hops=number)
-                self.networks[number] = run.over(network)
+                last, n_heard = number, len(heard)
+                self.networks[number] = run.over(connect(joined, self.parts, sums, hops=number))
                 self.warnings[number] = before + heard[n_heard:]
         self.names: Sequence[str] = self.parts.names
+        self.n_rows = int(self.parts.n_samples if self.over_rows else source.n_samples)
 
     def grouped(self, how: FitSettings, limit: int | None, private: bool) -> Task:
         """Replace the first network by that of hubs that the likelihood chooses."""
@@ -441,19 +441,12 @@ class Task:
         return self
 
     @property
-    def _n_rows(self) -> int:
-        return int(self.parts.n_samples if self.over_rows else self.source.n_samples)
-
-    @property
     def network(self) -> Network:
         """The network of fewest hops."""
         return self.networks[min(self.networks)]
 
     def data(self, limit: int | None) -> tuple[Any, Any, Report]:
-        """Return a process's part of the data, its weights, and further arguments of a fit.
-
-        ``limit`` is how many bytes of data this process may have in memory.
-        """
+        """Return this process's data (``limit`` bytes in memory), weights, and more arguments."""
         from vpem.fits.spread import own_columns
 
         source, network, weights = self.source, self.network, None
@@ -489,7 +482,7 @@ class Task:
         """Fit the data as `data` returns them; parameters stay in the processes of their hubs."""
         X, weights, about = data
         width = self.source.n_features if self.over_rows else self.network.whole.blocks.widths.max()
-        how = self.run.protecting(how, int(width), self._n_rows)
+        how = self.run.protecting(how, int(width), self.n_rows)
         more = how.values() | {"sample_weight": weights} | about | more
         if self.over_rows:
             from vpem.fits.rows import fit_em
@@ -500,12 +493,9 @@ class Task:
         return fit_spread(X, self.network, shards=True, **more)
 
     def problem(self, kind: type[P], how: FitSettings, limit: int | None, **more: Any) -> P:
-        """Return the problem of these settings, but for components, covariance and restarts.
-
-        ``limit`` is that of `data`; ``more`` are further arguments of that kind.
-        """
+        """Return the problem of these settings, but for components, covariance and restarts."""
         X, weights, about = self.data(limit)
-        how = self.run.protecting(how, 0, self._n_rows)
+        how = self.run.protecting(how, 0, self.n_rows)
         options = how.values("n_components", "covariance_type", "n_init") | about
         workers = self.parts if self.over_rows else None
         return kind(X, self.networks, workers, options, sample_weight=weights, **more)

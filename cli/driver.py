@@ -85,10 +85,7 @@ class CheckpointSettings(Settings, heading="Checkpoints", kept=False):
 def saver_of(
     how: CheckpointSettings, force: bool, engine: Engine | None = None, gone_on: bool = False
 ) -> FileSaver | None:
-    """Return a writer of checkpoints, or None without --checkpoint.
-
-    ``force`` replaces a checkpoint of another run; ``gone_on``: processes are missing.
-    """
+    """Return a writer of checkpoints, if any; ``gone_on``: processes are missing."""
     if how.checkpoint is None:
         return None
     from vpem.files.checkpoints import EVERY, FileSaver
@@ -234,8 +231,7 @@ class CommandRun:
     def protecting(self, how: FitSettings, width: int, n_rows: int) -> FitSettings:
         """Return settings that keep components of few rows out of a published model.
 
-        A full covariance of ``width`` features needs width + 1 rows; InputError if there are
-        fewer. A width of 0 is not known.
+        A full covariance of ``width`` features (0: not known) needs width + 1 rows.
         """
         least = self.where.least_rows
         if not least or self.out.publish_anyway:
@@ -258,10 +254,7 @@ class CommandRun:
         return self.where.options(given.record | ids | more, given.files)
 
     def finish(self, result: FitOutcome) -> None:
-        """Write the model, print the report, and exit with the code of the outcome.
-
-        Where another process speaks for all, this one ends once that has its warnings.
-        """
+        """Write the model, print the report, and exit with the code of the outcome."""
         self.where.tell_warnings(self.screen)
         if not self.where.speaks:
             raise typer.Exit(3 if self.out.strict and not result.converged else 0)
@@ -271,10 +264,7 @@ class CommandRun:
         self.end(report, result.converged, lambda: result.show(report))
 
     def end(self, report: Report, converged: bool, display: Callable[[], None]) -> None:
-        """Print a report as JSON or tables, and exit with the code of its outcome.
-
-        A note says what sums by consensus would send along a tree.
-        """
+        """Print a report as JSON or tables, and exit with the code of its outcome."""
         if self.out.json:
             print_json(report)
         elif not self.out.quiet:

@@ -58,8 +58,6 @@ FOLDER = Role(writes=False, files=lambda value, options: ())
 
 @dataclass(frozen=True)
 class _Use:
-    """A use of a file."""
-
     option: str
     path: str
     writes: bool

@@ -62,11 +62,7 @@ if TYPE_CHECKING:
 def known_to(
     task: Task, files: FitFiles, start: Path | None, counts: Sequence[int], how: FitSettings
 ) -> KnownLabels | None:
-    """Return what this process knows of labels for a fit.
-
-    Components of a model to ``start`` from are matched with labels by name; ``counts`` are the
-    numbers of components to fit, and ``how`` has that of the start.
-    """
+    """Return what this process knows of labels for a fit, matched with ``start`` by name."""
     import numpy as np
 
     from vpem.files.models import read_model

@@ -169,7 +169,6 @@ def _of_one_file(
     law: EntryLaw,
     run: CommandRun,
 ) -> tuple[Observations, Placement]:
-    """Read the file of all observers, of which this process keeps what its own saw."""
     import numpy as np
 
     from vpem.engines.placement import Placement

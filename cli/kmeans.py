@@ -170,10 +170,7 @@ def _cluster(
     run: CommandRun,
     limit: int,
 ) -> tuple[Clustering, Sequence[str], Report]:
-    """Cluster rows or features, with ``limit`` bytes of data in memory.
-
-    Returns also the names of their holders, and a description of the engine.
-    """
+    """Cluster with ``limit`` bytes of data in memory, and describe holders and engine."""
     from vpem.fits.clustering import check_absent
     from vpem.fits.feature_kmeans import kmeans_features
     from vpem.fits.row_kmeans import kmeans_rows

@@ -94,19 +94,19 @@ class LabelFile:
     """
 
     def __init__(
-        self, setting: str, file: Path | None, where: Where, parties: bool, **how: Any
+        self, setting: str, file: Path | None, where: Where, parties: bool, **options: Any
     ) -> None:
         from vpem.files.hdf5 import check_writable
         from vpem.files.temporaries import check_ending
 
         self.option, self.file, self.where, self.parties = OPTIONS[setting], file, where, parties
-        self.how, self._written = how, list[str]()
+        self.options, self._written = options, list[str]()
         self._failed: VpemError | None = None
         self.needed = where.anybody(setting, file is not None)
         if file is not None:
             check_ending(file, "results")
             if not parties and where.speaks:
-                check_writable(file, how["force"], "results")
+                check_writable(file, options["force"], "results")
 
     @classmethod
     def of(cls, out: LabelledOutput, where: Where, parties: bool) -> LabelFile:
@@ -137,7 +137,7 @@ class LabelFile:
             path = paths[party]
             if path is not None:
                 writes(self.option, path)
-                check_writable(path, self.how["force"], "results")
+                check_writable(path, self.options["force"], "results")
 
         for_each(holders, range(len(paths)), check)
 
@@ -157,8 +157,7 @@ class LabelFile:
     def write(self, source: Dataset, found: Found, holders: Placement, screen: Screen) -> None:
         """Write labels, and print how many rows have none; all processes call this.
 
-        ``found`` has columns by party, of rows as they were joined; for one dataset those of all
-        rows, by 0, in the first process.
+        ``found`` has columns by party, of joined rows; one dataset is party 0 of the first process.
         """
         if self.parties:
             held = source.partition or source.workers
@@ -191,7 +190,7 @@ class LabelFile:
                 return []
             columns = home.columns(found[party])
             try:
-                write_columns(path, columns, "vpem-predictions", **self.how)
+                write_columns(path, columns, "vpem-predictions", **self.options)
             except VpemError as error:
                 if not self.where.own_users:
                     raise

@@ -241,10 +241,7 @@ def are_spread(X: Any) -> bool:
 
 
 def load(used: RowFile, request: UseRequest, missing: str, narrow: bool = False) -> Loaded:
-    """Read data with the features of a model in its order, ``missing`` by one of `MISSINGS`.
-
-    ``narrow`` lets the model go on with those of its features that the data have.
-    """
+    """Read data with a model's features; ``narrow`` drops those of the model that data lack."""
     from vpem.checks import check_finite
     from vpem.files.matrix import FileMatrix
     from vpem.terms.rows import check_missing
@@ -301,11 +298,7 @@ def _spread(used: RowFile, request: UseRequest, missing: str, narrow: bool) -> L
 def _columns(
     used: RowFile, request: UseRequest, source: Dataset, missing: str, narrow: bool
 ) -> Sequence[int] | None:
-    """Return the column of each of the model's features; None: they are in its order.
-
-    With ``narrow`` a model goes on without features that the data lack, where values may be
-    missing.
-    """
+    """Return the column of each of the model's features; None: they are in its order."""
     from vpem.files.datasets import default_names
     from vpem.files.models import match_features
 
@@ -410,10 +403,13 @@ def _dataset(used: RowFile, request: UseRequest, complete: bool) -> tuple[Datase
         return found
     [file], [party] = files, choose_parties(files)
     expected = used.stored.feature_names
+    names = list(expected)  # those of the model, with the names of parties before them or without
+    for full in expected:
+        names += [full[dot + 1 :] for dot, letter in enumerate(full) if letter == "."]
     source = read_one(
         file, settings.table, request.where, None, kept=kept, dataset=request.rows.dataset,
         sample_weight=weight, memory_limit=available_memory(), keep_constant=True,
-        columns=None if expected == default_names(len(expected)) else _names_of(expected),
+        columns=None if expected == default_names(len(expected)) else frozenset(names),
     )  # fmt: skip
     name, known = _whose(file, party.name, source.feature_names, expected), set(expected)
     source.feature_names = tuple(  # a model puts the party before a name that several have
@@ -422,14 +418,6 @@ def _dataset(used: RowFile, request: UseRequest, complete: bool) -> tuple[Datase
     )
     teller(say)(source, settings.table, kept)
     return settle_for_model(source, FamilyChoice.of(kept.family)), None
-
-
-def _names_of(expected: Sequence[str]) -> frozenset[str]:
-    """Return the names of a model's features in a file: with their parties' names or without."""
-    names = set(expected)
-    for full in expected:
-        names |= {full[dot + 1 :] for dot, letter in enumerate(full) if letter == "."}
-    return frozenset(names)
 
 
 def labels_of(request: UseRequest, source: Dataset) -> Labels:

@@ -175,10 +175,10 @@ def best(
             })  # fmt: skip
         else:
             print(chosen["model"])
-        least = min(found, key=lambda one: sign * one[name])
+        least = min(sign * one[name] for one in found) * sign
         screen.say(
             f"{criterion} {number(chosen[name], 10)}, the best of {plural(len(found), 'model')} "
-            f"down to {number(least[name], 10)}"
+            f"down to {number(least, 10)}"
         )
 
 
@@ -446,11 +446,9 @@ class PolicyFile(FactsFile):
     def facts(self) -> dict[str, Any]:
         from vpem.files.studies.policy import read_policy
 
-        rules = vars(read_policy(self.path))
-        rules.pop("path")
         said = {
             name: ", ".join(value) if isinstance(value, tuple) else value
-            for name, value in rules.items()
-            if value is not None and value is not False
+            for name, value in vars(read_policy(self.path)).items()
+            if name != "path" and value is not None and value is not False
         }
         return {"file": str(self.path), "holds": "what this party allows"} | said

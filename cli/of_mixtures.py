@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from vpem.checks import Floats, Labels
+    from vpem.checks import Floats
     from vpem.files.models import Model
     from vpem.fits.contribution import Contribution
     from vpem.network.schema import Report
@@ -49,35 +49,6 @@ OF_PARTIES = (
     "information_lost", "shared_information", "log_likelihood_lost", "rows_moved", "agreement"
 )  # fmt: skip
 """Columns of a file that features have nothing in."""
-
-
-def held_by(model: Model, request: UseRequest, data: Loaded) -> Mapping[str, Sequence[int]] | None:
-    """Return the model's features that each party has; None: as in the fit."""
-    partition = data.source.partition
-    if not request.parties.parties or request.parties.split == "rows" or partition is None:
-        return None
-    names = model.feature_names
-    columns = match_features(model, data.source.feature_names, ordered=False)
-    place = {column: j for j, column in enumerate(columns or range(len(names)))}
-    return {
-        name: [place[column] for column in own.tolist() if column in place]
-        for name, own in zip(partition.names, partition.features, strict=True)
-    }
-
-
-def labels_if_any(request: UseRequest, data: Loaded) -> Labels | None:
-    """Return the labels of rows, if the user names some or the data have them."""
-    named = request.rows.labels != "labels"
-    if are_spread(data.X):
-        if named:
-            raise InputError(
-                "--labels are compared with the components of rows without each party, which only "
-                "the root of its hub knows; leave it out, or read all parties' files in one process"
-            )
-        return None
-    if not named and data.source.labels is None:
-        return None
-    return labels_of(request, data.source)
 
 
 def shown(found: Contribution) -> list[PrintedTable | str]:
@@ -237,15 +208,30 @@ class MixtureFile(RowFile):
     def contribution(self, request: UseRequest) -> None:
         from vpem.fits.contribution import contribution, spread_contribution
 
-        data = self.load(request)
+        data, names = self.load(request), self.stored.feature_names
+        named, partition = request.rows.labels != "labels", data.source.partition
         if are_spread(data.X):
-            labels_if_any(request, data)
-            found = spread_contribution(data.X, self.stored.mixture, self.stored.feature_names)
+            if named:
+                raise InputError(
+                    "--labels are compared with the components of rows without each party, which "
+                    "only the root of its hub knows; leave it out, or read all parties' files in "
+                    "one process"
+                )
+            found = spread_contribution(data.X, self.stored.mixture, names)
         else:
+            given = named or data.source.labels is not None
+            labels = labels_of(request, data.source) if given else None
+            parties, apart = None, request.parties.parties and request.parties.split != "rows"
+            if apart and partition is not None:  # else they are those of the fit
+                columns = match_features(self.stored, data.source.feature_names, ordered=False)
+                place = {column: j for j, column in enumerate(columns or range(len(names)))}
+                parties = {
+                    name: [place[column] for column in own.tolist() if column in place]
+                    for name, own in zip(partition.names, partition.features, strict=True)
+                }
             found = contribution(
-                self.stored, data.X, parties=held_by(self.stored, request, data),
-                labels=labels_if_any(request, data), missing=self.missing(request),
-            )  # fmt: skip
+                self.stored, data.X, parties=parties, labels=labels, missing=self.missing(request)
+            )
         facts = data.report()
         request.leave_it_to_the_first()
         out = request.output

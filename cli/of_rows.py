@@ -173,15 +173,12 @@ class RowFile(StoredFile):
             value = values[parameter.name]
             if parameter.name in known and known[parameter.name].why_idle(values):
                 continue
+            # A flag that is off has its default value.
+            usual = value is False or str(value) == str(parameter.default)
+            usual = usual or value == parameter.default
             if parameter.param_type_name == "argument":
                 words += str(value).split(", ") if value is not None else []
-            elif (
-                value is not None
-                and value is not False
-                and (  # a flag that is off is as by default
-                    value != parameter.default and str(value) != str(parameter.default)
-                )
-            ):
+            elif value is not None and not usual:
                 words += [parameter.opts[-1]] if value is True else [parameter.opts[-1], str(value)]
         return shlex.join(words)
 

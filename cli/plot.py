@@ -89,9 +89,7 @@ def plot(
         saved = stored.saved
         kind = kind or next(iter(kinds_of(saved)))
         labelled = check_kind(kind, saved).labels
-        output = target.output
-        if output is None:
-            output = beside(model, f"-{kind}.png")
+        output = target.output or beside(model, f"-{kind}.png")
         check_picture(output, target.force)
         request = UseRequest(
             data or (), screen, rows, individuals, labelled=labelled, parties=parties
@@ -153,9 +151,7 @@ def report(
     with Screen(target.quiet) as screen:
         from vpem.files.hdf5 import check_writable
 
-        output = target.output
-        if output is None:
-            output = beside(model, ".html")
+        output = target.output or beside(model, ".html")
         check_writable(output, target.force, "reports")
         from vpem.pictures.page import write_page
 

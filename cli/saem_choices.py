@@ -267,10 +267,7 @@ def needed_covariates(model: str, options: Mapping[str, Any]) -> list[str]:
 
 
 def name_words(options: Report, words: Mapping[str, Sequence[str]]) -> list[str]:
-    """Replace covariates of words, in effects and slopes, by one for each word but the first.
-
-    Returns a note for each such covariate.
-    """
+    """Split covariates of words in effects and slopes by words but the first; return notes."""
     notes = []
     for name, known in words.items():
         for option in ("effects", "slopes"):
@@ -347,10 +344,7 @@ class RowReader:
     def share(
         self, parts: Mapping[int, Individuals], engine: Engine | None
     ) -> tuple[dict[int, Individuals], None]:
-        """Return individuals whose words have the same numbers, and None for a vocabulary.
-
-        If some have doses, all have.
-        """
+        """Number the words of all parties alike; if some individuals have doses, all have."""
         from vpem.saem.doses import doses_of
         from vpem.saem.formats.individuals import join_numbers, numbered_as
 
@@ -458,10 +452,9 @@ def _names_in(stored: Any) -> dict[str, str]:
 def _events(
     data: Path, doses: str | None, covariates: Mapping[str, str], fitted: Mapping[str, Any]
 ) -> dict[str, str] | None:
-    """Return columns of doses with other names than the usual ones; None: there are no doses.
+    """Return columns of doses with unusual names; None: there are no doses.
 
-    There are doses if the user names some, the fit had some, or the table has amounts in place of
-    a covariate dose.
+    There are if the user names some, the fit had some, or amounts take the place of a covariate.
     """
     from vpem.files.observations import header_of
 

@@ -1,7 +1,4 @@
-"""Individuals or documents for `vpem saem`, from a file or from files of parties.
-
-Documents of all parties share one vocabulary.
-"""
+"""Individuals or documents for `vpem saem`, from a file or from files of parties."""
 
 from __future__ import annotations
 
@@ -98,10 +95,7 @@ class CorpusReader:
     def share(
         self, parts: Mapping[int, Individuals], engine: Engine | None
     ) -> tuple[dict[int, Individuals], tuple[str, ...]]:
-        """Give the documents of all parties one vocabulary, which is returned with them.
-
-        ``parts`` are those of this process; without an engine they are all.
-        """
+        """Give the documents of all parties one vocabulary; return them and it."""
         import numpy as np
 
         from vpem.saem.individuals import document_counts, in_words, join_words
@@ -262,7 +256,21 @@ def read_source(
     from vpem.network.partition import evenly
     from vpem.saem.formats.individuals import read_devices
 
-    reader = _reader(settings, model, needed, missing, masked, run)
+    columns = {name: getattr(settings, name) for name in ("id", "time", "value")}
+    of_documents = model == CORPUS_MODEL
+    for name in ("covariates", "doses", "sample_weight") if of_documents else CORPUS_SETTINGS:
+        if getattr(settings, name) is not None:
+            where = f"not for the model {model}" if of_documents else f"for {CORPUS_MODEL} alone"
+            raise InputError(Setting(name), f" is {where}; leave it out")
+    reader: CorpusReader | RowReader
+    if of_documents:
+        reader = CorpusReader(columns, settings, run.screen, masked)
+    else:
+        apart = settings.parties and run.engine.size > 1
+        reader = RowReader(
+            columns, settings.covariates, needed, missing, settings.sample_weight, settings.doses,
+            read_if_there(model), apart,
+        )  # fmt: skip
     if settings.parties:
         for name in ("devices", "device_individuals"):
             if getattr(settings, name) is not None:
@@ -290,35 +298,10 @@ def read_source(
     return Source(found, held, np.arange(n), run.engine)
 
 
-def _reader(
-    settings: HeldIndividuals,
-    model: str,
-    needed: Sequence[str],
-    missing: bool,
-    masked: bool,
-    run: CommandRun,
-) -> CorpusReader | RowReader:
-    columns = {name: getattr(settings, name) for name in ("id", "time", "value")}
-    of_documents = model == CORPUS_MODEL
-    wrong = ("covariates", "doses", "sample_weight") if of_documents else CORPUS_SETTINGS
-    for name in wrong:
-        if getattr(settings, name) is not None:
-            where = f"not for the model {model}" if of_documents else f"for {CORPUS_MODEL} alone"
-            raise InputError(Setting(name), f" is {where}; leave it out")
-    if of_documents:
-        return CorpusReader(columns, settings, run.screen, masked)
-    also = read_if_there(model)
-    weight = settings.sample_weight
-    apart = settings.parties and run.engine.size > 1
-    return RowReader(
-        columns, settings.covariates, needed, missing, weight, settings.doses, also, apart
-    )
-
-
 def _of_parties(
     parties: Sequence[Party], reader: CorpusReader | RowReader, run: CommandRun
 ) -> Source:
-    """Read the individuals of this process's parties, which no other process reads."""
+    """Read the individuals of this process's parties, named party/individual."""
     import numpy as np
 
     from vpem.engines.placement import for_each
@@ -333,7 +316,19 @@ def _of_parties(
             f"there are {run.engine.size} processes, but only {len(parties)} parties: every "
             "process needs one; take fewer processes"
         )
-    own = for_each(holders, range(len(parties)), lambda one: _of_party(parties[one], reader))
+
+    def read_party(place: int) -> Individuals:
+        party, usual = parties[place], TableSettings()
+        for name, value in party.table.values("id_column").items():
+            if value != getattr(usual, name):
+                raise InputError(
+                    f"party {party.name!r}: {name} is for tables of features, but these are "
+                    "measurements of individuals; leave it out"
+                )
+        found = chain([reader.read(file, party.table.id_column) for file in party.find()])
+        return replace(found, names=tuple(f"{party.name}/{name}" for name in found.names))
+
+    own = for_each(holders, range(len(parties)), read_party)
     read, words = reader.share(own, run.engine)
     said = holders.allgather({
         party: (some.n_individuals, list(some.covariates), some.doses is not None)
@@ -358,21 +353,6 @@ def _of_parties(
     some = found.covariates
     found = replace(found, covariates={name: some.get(name, np.empty(0)) for name in kept})
     return Source(found, held, numbers, run.engine)
-
-
-def _of_party(party: Party, reader: CorpusReader | RowReader) -> Individuals:
-    """Read the individuals of one party, their names after its own: party/individual."""
-    from vpem.saem.formats.individuals import chain
-
-    usual = TableSettings()
-    for name, value in party.table.values("id_column").items():
-        if value != getattr(usual, name):
-            raise InputError(
-                f"party {party.name!r}: {name} is for tables of features, but these are "
-                "measurements of individuals; leave it out"
-            )
-    found = chain([reader.read(file, party.table.id_column) for file in party.find()])
-    return replace(found, names=tuple(f"{party.name}/{name}" for name in found.names))
 
 
 def rows_of_names(found: Source, text: str) -> list[int]:

@@ -59,10 +59,7 @@ class _Signal(KeyboardInterrupt):
 
 
 class Stopping:
-    """Ends the block with `Stopped` at Ctrl-C or SIGTERM, but never inside `whole`.
-
-    ``what`` says what has been kept.
-    """
+    """Ends the block with `Stopped` at Ctrl-C or SIGTERM, but never inside `whole`."""
 
     def __init__(self, what: Callable[[], str]) -> None:
         self._what = what
@@ -252,10 +249,7 @@ def warn_of(screen: Screen, found: Selection, chosen: int) -> None:
 
 
 class Search:
-    """Data and settings of a search, a network for each number of hops, and its record.
-
-    ``settings`` say how the models of ``cells`` are judged.
-    """
+    """Data and settings of a search, a network for each number of hops, and its record."""
 
     def __init__(
         self,
@@ -369,8 +363,8 @@ class Search:
         heard = task.warnings[cell.hops] + screen.warnings[before:]
 
         def tell() -> Report:
-            report = self.describe(found) | run.facts(self.data)
-            return report | {"seconds": time.perf_counter() - began}
+            seconds = {"seconds": time.perf_counter() - began}
+            return self.describe(found) | run.facts(self.data) | seconds
 
         def write(path: Path, report: Report) -> None:
             """Write the model as `vpem fit` does."""

@@ -143,10 +143,7 @@ def _network(
     settings: PlanSettings,
     screen: Screen,
 ) -> tuple[Graph, Partition | list[int], int | None]:
-    """Return the graph, who holds which features, and the dataset's number of rows.
-
-    All workers hold all features, but only the first counts them.
-    """
+    """Return the graph, who holds which features (workers: the first all), and how many rows."""
     from vpem.files.networks import read_graph
     from vpem.network.partition import contiguous
 
@@ -286,10 +283,7 @@ def _time(found: Report) -> PrintedTable:
 
 
 def _messages(found: Report, names: list[str]) -> list[PrintedTable | str]:
-    """Return tables of what setup, batch, iteration and last E-step send, and of busiest links.
-
-    Means are rounded.
-    """
+    """Return tables of what each phase sends, means rounded, and of the busiest links."""
     communication = found["communication"]
     rows: list[tuple[object, ...]] = []
     busiest: list[tuple[object, ...]] = []
