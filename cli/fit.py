@@ -145,7 +145,10 @@ def fit(
         how = choices.into(FitSettings, n_components=counts[0])
         privacy = choices.into(PrivacySettings)
         check_asked(how, privacy, checkpoints, given)
-        _check_several(counts, choices, begin, sums)
+        if len(counts) > 1:
+            from .several import check_several
+
+            check_several(choices, begin, sums)
         run = CommandRun(screen, out, "models", engine, checkpoints if len(counts) == 1 else None)
         labels = run.labels = LabelFile.of(out, run.where, parties.parties)
         if parties.missing_parties:
@@ -263,28 +266,6 @@ def _fit(
         if named:
             run.screen.say(f"component {', '.join(named)}; all roots learn it for labelled rows")
     return found if run.shards else task.whole(found), ran, labels
-
-
-def _check_several(
-    counts: Sequence[int], choices: FitChoices, begin: StartSettings, sums: SumSettings
-) -> None:
-    """Raise InputError where options allow only one number of components."""
-    if len(counts) == 1:
-        return
-    why = None
-    for option, start in (("--init-model", begin.init_model), ("--init-rows", begin.init_rows)):
-        if start is not None and why is None:
-            why = f"{option} starts one; give one number, or leave {option} out"
-    if why is None and sums.hubs != "size":
-        why = f"--hubs {sums.hubs} are chosen for one; give one number"
-    if why is None and choices.weight_concentration_prior_type in WEIGHT_PRIORS:
-        why = "under --prior one fit finds how many are in use; give the largest number"
-    if why is None and choices.is_asked:
-        why = "choosing one of them looks at the data without noise; give one number"
-    if why is not None:
-        raise InputError(
-            f"--components {choices.n_components} are several numbers of components, but {why}"
-        )
 
 
 def _show(report: Report, names: Sequence[str]) -> None:

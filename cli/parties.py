@@ -49,14 +49,14 @@ class PartySettings(Settings, heading="Data"):
 
     parties: bool = setting(
         False,
-        "Each file is a party's (docs/reference/parties.md), or one .toml file names them all. "
+        "Each file is a party's (docs/reference/parties.md). One .toml file may name them all. "
         "The parties are the agents; with --split rows the workers.",
     )
     align: str | None = setting(
         None,
-        "How parties find the rows that all have: none (by position), ids, hmac (keyed hashes of "
-        "ids) or psi (private set intersection). Default: by position, if ids agree or no party "
-        "has any.",
+        "How parties find the rows that all have: none, ids, hmac, psi. With none it is by "
+        "position; hmac compares keyed hashes of ids, psi is private set intersection. Default: by "
+        "position, if ids agree or no party has any.",
         choices=ALIGNMENTS,
     )
     align_key: Path | None = setting(
@@ -116,7 +116,7 @@ class RowParties(NumberFiles, heading="Data"):
     parties: bool = changed(
         PartySettings,
         "parties",
-        help="Each file has a worker's rows (docs/reference/parties.md), or one .toml file names "
+        help="Each file has a worker's rows (docs/reference/parties.md). One .toml file may name "
         "them all.",
     )
 
@@ -136,7 +136,7 @@ class DataParties(FileSettings, heading="Data", kept=False):
     parties: bool = changed(
         PartySettings,
         "parties",
-        help="Each DATA is a party's (docs/reference/parties.md), or one .toml file names them "
+        help="Each DATA is a party's (docs/reference/parties.md). One .toml file may name them "
         "all. They need not be the parties of the fit: features are found by name.",
     )
     split: str = changed(

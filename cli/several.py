@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
-from vpem.errors import VpemWarning, printable
+from vpem.errors import InputError, VpemWarning, printable
 from vpem.files.checkpoints import own_files
 from vpem.files.hdf5 import check_writable
 from vpem.files.temporaries import check_ending
 from vpem.fits.selection.search import choose, search
 from vpem.fits.selection.trials import Cell, Problem
-from vpem.settings import FitSettings
+from vpem.settings import WEIGHT_PRIORS, FitSettings, SumSettings
 
 from .config import in_options
 from .driver import CheckpointSettings, CommandRun, catching, each_file, saver_of
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from vpem.fits.selection.trials import Outcome
     from vpem.network.schema import Report
 
+    from .choices import StartSettings
+    from .fit import FitChoices
+
 
 class EachProgress(ProgressLine):
     """Progress of a fit of several numbers of components."""
@@ -35,6 +38,24 @@ class EachProgress(ProgressLine):
     def place(self, progress: Any) -> str:
         count = "" if self.cell is None else f"{self.cell.n_components} components, "
         return f"{count}{super().place(progress)}"
+
+
+def check_several(choices: FitChoices, begin: StartSettings, sums: SumSettings) -> None:
+    """Raise InputError where options allow only one number of components."""
+    why = None
+    for option, start in (("--init-model", begin.init_model), ("--init-rows", begin.init_rows)):
+        if start is not None and why is None:
+            why = f"{option} starts one; give one number, or leave {option} out"
+    if why is None and sums.hubs != "size":
+        why = f"--hubs {sums.hubs} are chosen for one; give one number"
+    if why is None and choices.weight_concentration_prior_type in WEIGHT_PRIORS:
+        why = "under --prior one fit finds how many are in use; give the largest number"
+    if why is None and choices.is_asked:
+        why = "choosing one of them looks at the data without noise; give one number"
+    if why is not None:
+        raise InputError(
+            f"--components {choices.n_components} are several numbers of components, but {why}"
+        )
 
 
 def each_checkpoint(
