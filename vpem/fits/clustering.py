@@ -347,26 +347,21 @@ def pace_of(network: Network, how: KmeansSettings, n_values: int) -> Pace:
     that changed; where sums are rounded or rounds fail, once more; and where some are inactive on a
     graph, of whom others have different estimates meanwhile, three times.
     """
-    steady = network.faults is None or network.whole.total.exact
-    steady = steady and network.compress is None and how.participation == 1
-    return Pace(0 if steady else _patience(network, n_values, how.participation), how.batch_size)
-
-
-def _patience(network: Network, n_values: int, participation: float) -> int:
-    if network.faults is not None and network.faults.agent_dropout:
-        return CYCLES
-    total = network.whole.total
+    total, faults, patience = network.whole.total, network.faults, 1
     codec = getattr(total, "codec", None)
-    if codec is None:
-        return 1
-    if total.way == "consensus":
-        return MEMORIES_OF_ROUNDS
-    if participation == 1:
-        return 1
-    _, omega = contraction(codec, n_values)
-    left = sqrt(omega / (1.0 + omega))
-    hops = total.tree.hops if isinstance(total, AlongTree) else 1
-    return ceil(log(SETTLED) / log(left)) + hops - 1 if 0 < left < 1 else 1
+    steady = (faults is None or total.exact) and network.compress is None
+    if steady and how.participation == 1:
+        patience = 0
+    elif faults is not None and faults.agent_dropout:
+        patience = CYCLES
+    elif codec is not None and total.way == "consensus":
+        patience = MEMORIES_OF_ROUNDS
+    elif codec is not None and how.participation < 1:
+        _, omega = contraction(codec, n_values)
+        left = sqrt(omega / (1.0 + omega))
+        hops = total.tree.hops if isinstance(total, AlongTree) else 1
+        patience = ceil(log(SETTLED) / log(left)) + hops - 1 if 0 < left < 1 else 1
+    return Pace(patience, how.batch_size)
 
 
 @dataclass(frozen=True)

@@ -609,7 +609,6 @@ def _of_all(
     every: Sequence[dict[str, NDArray[Any]]],
     feature_names: Sequence[str],
 ) -> Contribution:
-    """Put together the figures of all roots."""
     information = np.zeros(len(feature_names))
     owner: dict[int, str] = {}
     for party, features in enumerate(rows_of_all.features):

@@ -440,7 +440,6 @@ class _OverFeatures:
 def _clustering(
     best: Best[Lloyd], inputs: KmeansInputs, terms: FeatureTerms, network: Network, outcome: Report
 ) -> Clustering:
-    """Return the result of the best run, in the user's order of features and units."""
     run, holders, roots = best.run, network.total.holders, network.total.roots
     assert inputs.deviations is not None
     centres, scaling, deviations = join_centres(

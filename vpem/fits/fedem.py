@@ -223,7 +223,6 @@ def _prepared(
     sample_weight: Floats | None,
     feature_names: Sequence[str] | None,
 ) -> Prepared:
-    """Check the rows, of which each process may have those of its own workers."""
     if not isinstance(workers, Workers):
         raise InputError(f"the workers must be vpem.Workers, got {type(workers).__name__}")
     n_workers = workers.n_workers
@@ -445,7 +444,6 @@ def _facts(
     codec: Codec | None,
     known_covariance: Any,
 ) -> State:
-    """Return what must be the same when a run goes on from a checkpoint."""
     facts = how.values("compress", "variance_reduction") | {
         "codec": None if codec is None else codec.name,
         "step_size": describe_steps(how.step_size),

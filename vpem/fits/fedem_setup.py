@@ -102,7 +102,8 @@ class HeldByWorkers:
 
     def parts(self) -> list[HeldPart]:
         """Rows of each of this process's workers, in the user's units."""
-        rows = arrange_rows(self.data, self._block(1), Scaling.none(self.n_features), np.float64)
+        block = Blocks.one(self.n_features)
+        rows = arrange_rows(self.data, block, Scaling.none(self.n_features), np.float64)
         return [
             HeldPart(
                 rows.part(run),
@@ -126,10 +127,6 @@ class HeldByWorkers:
             n_threads=n_threads,
             **others,
         )
-
-    def _block(self, n_workers: int) -> Blocks:
-        """All features in one block."""
-        return Blocks((np.arange(self.n_features),), (0,), (tuple(range(n_workers)),))
 
     # ---- starts ----------------------------------------------------------------------------------
 

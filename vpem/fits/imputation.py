@@ -487,7 +487,6 @@ def _check(
     observations: Observations, law: EntryLaw, how: ImputeSettings, network: Network,
     noise_stays: bool,
 ) -> None:  # fmt: skip
-    """Raise InputError where the observations are not for these settings."""
     small = min(observations.shape)
     shape = " x ".join(map(str, observations.shape))
     if isinstance(how.rank, int) and how.rank > small:
@@ -511,7 +510,6 @@ def _check(
 
 
 def _steps(observations: Observations, how: ImputeSettings, codec: Codec | None) -> Any:
-    """Return the steps, where they are "auto" those that noise allows."""
     if not isinstance(how.step_size, str) or how.step_size != "auto":
         return how.step_size
     omega = noise_of(Quantizer(codec, int(np.prod(observations.shape))))
@@ -526,7 +524,6 @@ def _steps(observations: Observations, how: ImputeSettings, codec: Codec | None)
 def _facts(
     observations: Observations, how: ImputeSettings, codec: Codec | None, network: Network
 ) -> State:
-    """Return what must be the same when a run goes on from a checkpoint."""
     own = observations.part(set(network.total.holders.own.tolist()))
     return how.values() | {
         "algorithm": "fedmissem",
@@ -539,7 +536,6 @@ def _facts(
 
 
 def _options(run: FedRun, how: ImputeSettings) -> Report:
-    """Return what a report says of the settings, as they were taken."""
     return {
         "copies": how.copies,
         "scale": how.scale,
@@ -555,7 +551,6 @@ def _options(run: FedRun, how: ImputeSettings) -> Report:
 
 
 def _warn(imputation: Imputation, tol: float, noise_stays: bool) -> None:
-    """Warn of noise that stays, of iterations that ran out, and of fits that find nothing."""
     run = imputation.run
     if run.in_noise:
         warnings.warn(

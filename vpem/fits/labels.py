@@ -412,7 +412,9 @@ def label_rows(
     if table is not None and n_components > 1:
         far = out_of_reach(network.whole.blocks.n_features, given.precision.itemsize)
         number = int(np.flatnonzero(network.total.holders.own == hub)[0])
-        known = _known(np.asarray(table), number, far)
+        with np.errstate(divide="ignore"):
+            costs = np.minimum(-2 * np.log(np.asarray(table)[:, 2:]), far)
+        known = Known(number, np.asarray(table)[:, 0].astype(np.intp), np.abs(costs), far)
     return Labelled(
         known, agent, tuple(map(str, shared["names"])), tuple(map(float, shared["counts"])),
         int(shared["n_rows"]), "" if table is None else checksum(np.asarray(table)),
@@ -430,13 +432,6 @@ def _weighed(shares: NDArray[np.float64]) -> NDArray[np.float64]:
         unknown = -np.where(own > 0, own * np.log(own), 0.0).sum(axis=1)
     known = 1 - unknown / np.log(max(shares.shape[1], 2))
     return np.column_stack([rows.astype(np.float64), known, own])
-
-
-def _known(table: NDArray[np.float64], hub: int, far: float) -> Known:
-    """Return what a hub knows of rows, of lines of `_weighed`."""
-    with np.errstate(divide="ignore"):
-        costs = np.minimum(-2 * np.log(table[:, 2:]), far)
-    return Known(hub, table[:, 0].astype(np.intp), np.abs(costs), far)
 
 
 def looked_up(labelled: Labelled | None) -> Report | None:

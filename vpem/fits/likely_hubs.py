@@ -149,68 +149,6 @@ def check_choice_of_hubs(
         )  # fmt: skip
 
 
-def _alone(network: Network) -> Network:
-    """Return the network as the one process has it."""
-    return network
-
-
-def choose_hubs(
-    X: Floats | FileMatrix | None,
-    network: Network,
-    hops: int,
-    settings: FitSettings,
-    *,
-    seed: int = 0,
-    sample_weight: Floats | None = None,
-    feature_names: Sequence[str] | None = None,
-    callback: Callable[[Progress], None] | None = None,
-) -> LikelyHubs:
-    """Choose hubs by the rise of the log-likelihood that their joint features promise.
-
-    A fit without hops gives each row's responsibilities. Moments of features of every two agents
-    that could share a hub are taken with them, at agents within ``hops`` of both. Hubs gain their
-    features' total correlation in each component, of which BIC's penalty for the entries that they
-    add is taken (`Gains`). The seed decides between equals.
-
-    ``network`` and ``settings`` are of the fit without hops; data and the rest are as for
-    `vpem.fits.spread.fit_spread`. The choice is the same in all processes.
-    """
-    agents, graph = network.agents, network.graph
-    meetings = find_meetings(graph, hops)
-    own = [one.root for one in meetings if agents.mine(one.root)]
-    with warnings.catch_warnings():
-        # Of data and stopping the fit that follows warns.
-        warnings.simplefilter("ignore", VpemWarning)
-        fit = fit_spread(
-            X, network, settings, sample_weight=sample_weight, feature_names=feature_names,
-            callback=callback, shards=True, labels=own,
-        )  # fmt: skip
-    assert fit.ledger is not None
-    copies = settings.n_components if settings.covariance_type == "full" else 1
-    check_memory(8 * (copies + 1) * sum(network.widths) ** 2, "correlations of all features")
-    met = _Met(network, hops, meetings, fit.n_samples, settings.n_components)
-    with one_blas_thread():
-        counts, covariances = met.moments(X, sample_weight, fit.responsibilities)
-    if copies == 1:
-        covariances = np.tensordot(counts, covariances, 1)[None] / counts.sum()
-    weights = counts / counts.sum() if copies > 1 else np.ones(1)
-    penalty = copies * np.log(max(fit.total_weight, 2.0)) / (2 * fit.total_weight)
-    # Correlations in each component of standardized features, (K, d, d).
-    place = np.arange(covariances.shape[1])
-    covariances[:, place, place] += RIDGE
-    scale = np.sqrt(covariances[:, place, place])
-    covariances /= scale[:, :, None] * scale[:, None, :]
-    gain = Gains(covariances, weights, met.columns, float(penalty))
-    hubs, total = search_hubs(graph, hops, gain, network.widths, seed)
-    # Where machines round differently the first one's hold.
-    listed, total = agents.engine.bcast(([(hub.root, hub.agents) for hub in hubs], total))
-    sent = Ledger(graph)
-    sent.charge("setup", fit.ledger)
-    charge_meetings(sent, graph, hops, meetings, network.widths, (fit.n_samples, copies))
-    first: Report = {"log_likelihood": fit.log_likelihood, "n_iter": fit.n_iter}
-    return LikelyHubs([Hub(r, tuple(a)) for r, a in listed], float(total), meetings, sent, first)
-
-
 class _Met:
     """Features on their way to the agents where they meet, and their moments."""
 

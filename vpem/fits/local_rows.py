@@ -489,8 +489,7 @@ def parts_of(
 ) -> list[HeldPart]:
     """Rows of each worker of this process, in the user's units, and their weights (m,)."""
     width = X.shape[1]
-    blocks = Blocks((np.arange(width),), (0,), ((0,),))
-    rows = arrange_rows(X, blocks, Scaling.none(width), np.float64)
+    rows = arrange_rows(X, Blocks.one(width), Scaling.none(width), np.float64)
     if row_weights is None:
         return [
             HeldPart(rows.part(run), None, float(run.stop - run.start)) for run in here.own_runs

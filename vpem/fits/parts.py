@@ -536,7 +536,6 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
 
 
 def _families(blocks: Blocks, found: dict[int, Model]) -> Any:
-    """Join hubs whose features are of several families; None where all are Gaussian."""
     some = next(iter(found.values())).mixture
     mixed = [isinstance(model.mixture, MixedMixture) for model in found.values()]
     if not any(mixed):
@@ -561,7 +560,6 @@ def _families(blocks: Blocks, found: dict[int, Model]) -> Any:
 
 
 def _shard_of(path: PathLike, model: Model) -> Report:
-    """Return the shard's description in its report, checked."""
     if "shard" not in model.report:
         raise InputError(
             f"{path} is not a shard of a model; shards are written by 'vpem fit ... --engine mpi "

@@ -135,7 +135,7 @@ class Work:
 
 def message_size(n_components: int, n_features: int) -> int:
     """Numbers of a worker's statistics with full covariances, and of its log-likelihood."""
-    blocks, units = Blocks((np.arange(n_features),), (0,), ((0,),)), Scaling.none(n_features)
+    blocks, units = Blocks.one(n_features), Scaling.none(n_features)
     terms = FeatureTerms(np.zeros((1, n_features)), blocks, "full", scaling=units)
     return Message(terms, np.zeros((n_components, n_features))).size
 
@@ -154,7 +154,7 @@ def measure_rates(width: int, n_components: int) -> Rates:
     one = Work(1, n_components, width, (1, n_components), ITEM)
     n_samples = max(64, int(TRIAL_FLOPS / one.flops))
     rng = np.random.default_rng(0)
-    blocks = Blocks((np.arange(width),), (0,), ((0,),))
+    blocks = Blocks.one(width)
     rows, units = rng.standard_normal((n_samples, width)), Scaling.none(width)
     terms = FeatureTerms(rows, blocks, "full", scaling=units, reg_covar=1.0)
     means = terms.at_rows(np.arange(n_components) % n_samples)
@@ -402,7 +402,6 @@ def _time(network: Network, sent: Report, link: LinkSpeed, work: Work) -> Report
 
 
 def _network(graph: Graph, held: Partition, settings: PlanSettings, split: str) -> Network:
-    """Set up the network."""
     how = settings.into(SumSettings)
     if check_choice("split", split, SPLITS) == "features":
         if how.hubs == "size":
@@ -422,7 +421,6 @@ def _network(graph: Graph, held: Partition, settings: PlanSettings, split: str) 
 def _iteration(
     network: Network, held: Partition, settings: PlanSettings, n_samples: int, split: str
 ) -> Report:
-    """What an iteration sends in all."""
     work = _work(network, held, settings, n_samples, split)
     sent = _sent(network, work, settings, n_samples, split)["iteration"]
     return {name: sent[name] for name in ("messages", "bytes", "rounds")}
@@ -522,7 +520,6 @@ def _matrix(graph: Graph, weights: str) -> Any:
 
 
 def _errors(mixing: Any, hubs: Sequence[Hub], rate: float, n_rounds: int) -> Report:
-    """Consensus error after some rounds, with and without acceleration."""
     errors: Report = {}
     for name in ACCELERATIONS:
         accelerated = name == "chebyshev"
@@ -539,7 +536,6 @@ def _errors(mixing: Any, hubs: Sequence[Hub], rate: float, n_rounds: int) -> Rep
 
 
 def _needed(mixing: Any, hubs: Sequence[Hub], rate: float, error: float) -> Report:
-    """Fewest rounds for an error, with and without acceleration."""
     needed: Report = {}
     for name in ACCELERATIONS:
         accelerated = name == "chebyshev"

@@ -402,7 +402,6 @@ class Foretold:
         raise InputError(*parts)
 
     def _others(self) -> Iterator[tuple[Setting, Foretold]]:
-        """Yield what could be chosen instead."""
         layout = self.layout
         kind = {"full": "diag", "tied": "tied-diag"}.get(layout.kind)
         if kind is not None:

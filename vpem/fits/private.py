@@ -193,7 +193,6 @@ def fit_private_rows(
 def _rows(
     X: Any, workers: Workers, network: Network, feature_names: Sequence[str] | None
 ) -> list[Rows]:
-    """Return the rows of each of this process's workers, which must be finite."""
     here, n_features = LocalRows.of(network.total.holders, workers, X), X.shape[1]
     data: Any = check_data(
         X, n_features, feature_names, least_rows=int(here is None),
@@ -250,7 +249,6 @@ def _mixture(
 
 
 def _block(n_features: int, n_workers: int) -> Blocks:
-    """Return one block of all features, which all workers hold."""
     return Blocks((np.arange(n_features),), (0,), (tuple(range(n_workers)),))
 
 

@@ -394,7 +394,6 @@ class MixtureResult(
         )
 
     def _size(self) -> Report:
-        """What was fitted, in numbers."""
         return {
             "n_components": self.mixture.n_components,
             "covariance_type": self.mixture.covariance_type,

@@ -405,7 +405,6 @@ class _OverRows:
     def _start(
         self, restart: Restart, stream: RowStream
     ) -> tuple[NDArray[np.float64], NDArray[np.intp] | None]:
-        """Return centres to start from, and the rows that they are at."""
         inputs, parts, total, k = self.inputs, self.rows.parts, restart.total, self.how.n_clusters
         if restart.start is not None:
             return inputs.scaling.apply(self.kept.begun_at(restart.start)), None
@@ -455,7 +454,18 @@ class _OverRows:
             differing = holders.allreduce(np.array([(assigned != run.labels).sum()]))
             disagreement = float(differing[0] / n_samples)
         assert off is not None
-        labels, distances = _by_row(holders, order, assigned, off)
+        labels, distances = assigned, off
+        if holders.engine.open:
+            # In the user's order in the first process; elsewhere, and at others', they stay.
+            own = {"labels": labels, "distances": distances}
+            with about(holders.engine, "result"):
+                parts = holders.engine.gather(own) or [own]
+            labels, distances = (
+                np.concatenate([part[name] for part in parts]) for name in ("labels", "distances")
+            )
+            if len(labels) == len(order):
+                position = np.argsort(order)
+                labels, distances = labels[position], distances[position]
         counts, inertia_of_all = self._totals(run, assigned, distances, holders)
         return Clustering(
             centres=inputs.scaling.undo(centres),
@@ -501,27 +511,3 @@ class _OverRows:
         elif holders.engine.rank == 0:
             whole = weighed(distances, self.inputs.row_weights)
         return holders.allreduce(counts), float(holders.engine.bcast(whole))
-
-
-def _by_row(
-    holders: Placement,
-    order: NDArray[np.intp],
-    labels: NDArray[np.int32],
-    distances: NDArray[np.float64],
-) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Put what is worker by worker in the user's order; at processes but the first it stays.
-
-    Where processes are others' it stays at all of them.
-    """
-    if not holders.engine.open:
-        return labels, distances
-    own = {"labels": labels, "distances": distances}
-    with about(holders.engine, "result"):
-        parts = holders.engine.gather(own) or [own]
-    labels, distances = (
-        np.concatenate([part[name] for part in parts]) for name in ("labels", "distances")
-    )
-    if len(labels) != len(order):
-        return labels, distances
-    position = np.argsort(order)
-    return labels[position], distances[position]

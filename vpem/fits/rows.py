@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, check_int
 from vpem.engines.engine import about
-from vpem.errors import InputError, VpemWarning
+from vpem.errors import InputError, Setting, VpemWarning
 from vpem.files.checkpoints import checksum, describe_run
 from vpem.files.matrix import FileMatrix
 from vpem.fits.local_rows import (
@@ -47,7 +47,6 @@ from vpem.fits.prepare import (
 from vpem.fits.private import fit_private_rows
 from vpem.fits.results import Fit, RowFit, copies_of, times, warn_of_few_values, warn_of_outcome
 from vpem.fits.settings import PrivacySettings
-from vpem.fits.vpem import refuse_over_rows
 from vpem.idle import refusal
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Blocks, Workers
@@ -162,12 +161,10 @@ class RowRestart:
         return run, rows
 
     def _over(self, model: Mixture) -> Mixture:
-        """Return a model in the units of the terms."""
         whole = self.terms.whole
         return model.over(whole.blocks, whole.covariance_type, whole.scaling)
 
     def _placed(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return the places of rows that the user numbers."""
         return rows if self.place is None else self.place[rows]
 
     def _again(self) -> Started:
@@ -446,7 +443,6 @@ def _terms(
 def _charge_setup(
     terms: WorkerTerms, given: Prepared, network: Network, ledger: Ledger, how: FitSettings
 ) -> None:
-    """Count what workers send before they start."""
     whole = terms.whole
     network.charge_setup(ledger, given.n_samples, whole.itemsize)
     total, d = network.total.on(ledger), whole.blocks.n_features
@@ -482,7 +478,12 @@ def _gathered(run: Run, kept: MixtureRuns, total: Sum) -> list[Mixture]:
 
 def _check_network(network: Network, workers: Workers, how: FitSettings) -> None:
     """Raise InputError unless the sum fits: exact, or by rounds, of one root a worker."""
-    refuse_over_rows(how)
+    if how.n_factors:
+        raise InputError(
+            Setting("n_factors", how.n_factors),
+            " are for correlations that no hub sees, but workers hold all features of their rows, "
+            "whose covariances have every correlation; leave it out",
+        )
     if not isinstance(network, Network) or not isinstance(workers, Workers):
         raise InputError(
             "the network must come from vpem.connect_workers and the workers be vpem.Workers, got "

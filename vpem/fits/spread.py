@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -141,9 +141,26 @@ def bring(
         ]
         features = held.select(columns).in_precision(dtype)
     else:
-        arrived = _arrivals(network, held, own, ways, (members, dtype), step or n_samples)
-        shape = (n_samples, sum(widths[agent] for agent in members))
-        features = _kept(arrived, shape, 0 if stay else step)
+        width = sum(widths[agent] for agent in members)
+        # Where rows travel a run at a time, they are kept in a file.
+        spool = Spool((n_samples, width), dtype) if step and width and not stay else None
+        runs_here: list[Floats] = []
+        for start in range(0, n_samples, step or n_samples):
+            rows = held[start : start + (step or n_samples)]
+            have = {agent: rows[:, run] for agent, run in own.items()}
+            for agent, node, parent in ways:
+                size = (len(rows), widths[agent])
+                with about(agents.engine, "setup"):
+                    part = agents.send_rows(have.pop(agent, None), size, dtype, node, parent)
+                if part is not None:
+                    have[agent] = part
+            parts = [np.empty((len(rows), 0), dtype), *(have[agent] for agent in members)]
+            arrived = np.ascontiguousarray(np.concatenate(parts, axis=1, dtype=dtype))
+            if spool is None:
+                runs_here.append(arrived)
+            else:
+                spool.add(arrived)
+        features = np.concatenate(runs_here) if spool is None else spool.matrix(step)
     if feature_names is None:
         return features, None
     names = {agent: list(map(str, feature_names[run])) for agent, run in own.items()}
@@ -178,46 +195,7 @@ def _carry_names(have: dict[int, list[Any]], network: Network) -> None:
             have[agent] = arrived
 
 
-def _arrivals(
-    network: Network,
-    held: Floats | FileMatrix,
-    own: dict[int, slice],
-    ways: Sequence[tuple[int, int, int]],
-    of: tuple[list[int], np.dtype[np.floating]],
-    step: int,
-) -> Iterator[Floats]:
-    """Yield what arrives here, so many rows at a time: of these agents, in this precision."""
-    agents, widths = network.agents, network.widths
-    members, dtype = of
-    for start in range(0, len(held), max(step, 1)):
-        rows = held[start : start + step]
-        count = len(rows)
-        have = {agent: rows[:, run] for agent, run in own.items()}
-        for agent, node, parent in ways:
-            shape = (count, widths[agent])
-            with about(agents.engine, "setup"):
-                part = agents.send_rows(have.pop(agent, None), shape, dtype, node, parent)
-            if part is not None:
-                have[agent] = part
-        parts = [np.empty((count, 0), dtype), *(have[agent] for agent in members)]
-        yield np.ascontiguousarray(np.concatenate(parts, axis=1, dtype=dtype))
-
-
-def _kept(arrived: Iterator[Floats], shape: tuple[int, int], step: int) -> Floats | FileMatrix:
-    """Keep what arrives in memory, or where it comes so many rows at a time in a file."""
-    first = next(arrived)
-    if not step or not shape[1]:
-        rest = list(arrived)
-        return np.concatenate([first, *rest]) if rest else first
-    spool = Spool(shape, first.dtype)
-    spool.add(first)
-    for rows in arrived:
-        spool.add(rows)
-    return spool.matrix(step)
-
-
 def _count_rows(network: Network, n_samples: int | None) -> int:
-    """Rows that all processes with features have."""
     engine = network.agents.engine
     counts = engine.allgather(n_samples)
     holders = [(rank, count) for rank, count in enumerate(counts) if count is not None]

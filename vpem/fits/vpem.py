@@ -62,16 +62,6 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.units import Scaling
 
 
-def refuse_over_rows(how: FitSettings) -> None:
-    """Raise InputError where workers that hold rows are to have factors."""
-    if how.n_factors:
-        raise InputError(
-            Setting("n_factors", how.n_factors),
-            " are for correlations that no hub sees, but workers hold all features of their rows, "
-            "whose covariances have every correlation; leave it out",
-        )
-
-
 def check_factors(
     how: FitSettings, network: Network, *, misses: bool = False, mixed: bool = False
 ) -> None:
@@ -231,15 +221,15 @@ def fit_vpem(
     how = FitSettings.of(settings, **changes)
     if not isinstance(network, Network):
         raise InputError(f"the network must come from vpem.connect, got {type(network).__name__}")
-    noise = privacy if privacy is not None and privacy.is_asked else None
+    private = privacy is not None and privacy.is_asked
     if isinstance(kinds, Kinds) and not kinds.is_gaussian:
-        refuse_with_kinds(how, private=noise is not None)
-    if noise is not None:
+        refuse_with_kinds(how, private=private)
+    if privacy is not None and private:
         refuse_labels(labels_for_fit)
         from vpem.fits.private import release_vpem
 
         return release_vpem(
-            X, network, how, noise, sample_weight=sample_weight, feature_names=feature_names,
+            X, network, how, privacy, sample_weight=sample_weight, feature_names=feature_names,
             saver=saver, labels=labels,
         )  # fmt: skip
     began_at, how = started(how)
@@ -257,8 +247,8 @@ def fit_vpem(
     if pace is not None and pace.local:
         n_values = len(network.total.holders.own) * len(given.X) * (how.n_components - 1)
         what = "what every hub knows of the rest of a sum, of every row and component,"
-        instead = "take ", Setting("accelerate", "squarem")
-        check_kept_beside(given.X, n_values * given.precision.itemsize, what, *instead)
+        needed = n_values * given.precision.itemsize
+        check_kept_beside(given.X, needed, what, "take ", Setting("accelerate", "squarem"))
     check_kept(given.X, network, how.n_components * (1 + how.n_factors), how.batch_size)
     how = how.changed(n_threads=thread_count(how.n_threads), dtype=given.precision.name)
     labelled = label_rows(labels_for_fit, network, given, how.n_components)
@@ -317,7 +307,6 @@ def _described(
     first_restart: int,
     labelled: Labelled | None,
 ) -> State:
-    """Describe the run by what must be the same where it goes on."""
     facts = how.values() | ({"first_restart": first_restart} if first_restart else {})
     if given.kinds is not None:
         facts["families"] = ",".join(given.kinds.families)
@@ -400,7 +389,6 @@ class _Attempts:
     def _start(
         self, restart: Restart, stream: RowStream
     ) -> tuple[Mixture, NDArray[np.intp] | None]:
-        """Return parameters to start from, and the rows that they come from."""
         terms, init, n_components = self.terms, self.how.init, self.how.n_components
         if restart.saved is not None:
             return self.kept.mixtures(restart.loop)[0], restart.drawn()
@@ -459,7 +447,6 @@ class _Attempts:
         return runs[best].mixture, starts[best][1]
 
     def _own(self, mixture: Any) -> Any:
-        """Return this process's part of a mixture of all features, as a start."""
         terms = self.terms
         if isinstance(mixture, FactorMixture) and mixture.n_factors != terms.n_factors:
             mixture = mixture.joint

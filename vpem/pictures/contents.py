@@ -213,7 +213,6 @@ def _counted(count: object, noun: str) -> str:
 
 
 def _warnings(saved: SavedFit) -> Items:
-    """Warnings, or that there are none."""
     said = [str(one) for one in saved.reported("warnings", list) or []]
     privacy = saved.reported("privacy", dict) or {}
     if privacy.get("repeatable"):
@@ -379,7 +378,6 @@ def _sent(saved: SavedFit) -> Items:
 
 
 def _busiest(saved: SavedFit) -> Items:
-    """Links that carried most."""
     try:
         links = saved.links()
         names = saved.node_names(saved.graph().n_nodes)

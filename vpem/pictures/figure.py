@@ -61,7 +61,6 @@ class Picture:
         return f"Picture({printable(self.alt)!r})"
 
     def _repr_png_(self) -> bytes:
-        """Show it in a notebook."""
         drawn = io.BytesIO()
         self.figure.savefig(drawn, format="png", dpi=ON_SCREEN)
         return drawn.getvalue()

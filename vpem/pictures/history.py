@@ -462,7 +462,6 @@ def _is_sound(cell: Report) -> bool:
 
 
 def _title(selection: Selection) -> str:
-    """Say what is best, and what bars and marks mean."""
     best = selection.grid[selection.choice.best]
     cells = selection.cells
     parts = [f"best: {best}"]

@@ -117,7 +117,15 @@ def draw_sparsity(saved: SavedMixture) -> Picture:
     most = BLOCKS_NAMED if len(panels) == 1 else BLOCKS_NAMED_OF_TWO
     for place, axes in enumerate(np.atleast_1d(figure.subplots(1, len(panels)))):
         _draw_blocks(axes, panels[place], diagonal)
-        _name_features(axes, [saved.feature_names[j] for j in order], most, names_left=place == 0)
+        if len(order) > most:
+            axes.set_xlabel("features, hub by hub")
+            continue
+        shown = [words(saved.feature_names[j], 22) if place == 0 else "" for j in order]
+        small = 8 if len(order) <= BLOCKS_NAMED_OF_TWO else 6.5
+        axes.set_xticks([])
+        axes.set_xlabel("the same features", fontsize=9)
+        axes.set_yticks(range(len(order)), shown, fontsize=small)
+        axes.tick_params(length=2)
     figure.suptitle(
         f"entries of a {mixture.covariance_type} covariance that are estimated; the rest is 0",
         fontsize=11,
@@ -171,7 +179,6 @@ def _runs(columns: NDArray[np.intp], agents: NDArray[np.intp]) -> list[NDArray[n
 
 
 def _count(parts: Sequence[NDArray[np.intp]], diagonal: bool) -> int:
-    """Entries that are estimated."""
     return sum(len(part) if diagonal else len(part) ** 2 for part in parts)
 
 
@@ -233,18 +240,6 @@ def _draw_blocks(axes: Axes, panel: Panel, diagonal: bool) -> None:
         f"{panel.title}: {kinds}{who}\n{count} of {d * d} entries ({100 * count / d**2:.3g} %)",
         fontsize=9,
     )
-
-
-def _name_features(axes: Axes, names: Sequence[str], most: int, names_left: bool) -> None:
-    if len(names) > most:
-        axes.set_xlabel("features, hub by hub")
-        return
-    small = 8 if len(names) <= BLOCKS_NAMED_OF_TWO else 6.5
-    shown = [words(name, 22) for name in names]
-    axes.set_xticks([])
-    axes.set_xlabel("the same features", fontsize=9)
-    axes.set_yticks(range(len(names)), shown if names_left else [""] * len(names), fontsize=small)
-    axes.tick_params(length=2)
 
 
 HUBS_NAMED = 60
@@ -448,7 +443,6 @@ def _is_crowded(graph: Graph) -> bool:
 
 
 def _legend(hubs: Sequence[Hub], graph: Graph, *, numbered: bool) -> list[Line2D]:
-    """Say what marks, lines and numbers mean."""
     from matplotlib.lines import Line2D
 
     def mark(marker: str, colour: str, label: str, width: float = 0.8) -> Line2D:
@@ -545,7 +539,6 @@ def _style(kind: str) -> Report:
 def _when(
     axes: Axes, saved: SavedFit, kinds: dict[str, dict[str, float]], notes: list[str]
 ) -> None:
-    """Draw bytes sent by each iteration, those of the setup below them."""
     try:
         history = saved.history()
     except InputError as error:
@@ -641,7 +634,6 @@ def _links(axes: Axes, saved: SavedFit, notes: list[str]) -> None:
 
 
 def _agents(axes: Axes, saved: SavedFit, notes: list[str]) -> None:
-    """Draw what each agent sent and received, the busiest first."""
     try:
         out, into = saved.sent_by_agent()
     except InputError as error:

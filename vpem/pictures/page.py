@@ -11,7 +11,7 @@ import gc
 import io
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from html import escape
@@ -100,8 +100,30 @@ def write_page(
     if left_out:
         items = "".join(f"<li>{text(f'{kind}: {why}')}</li>" for kind, why in left_out.items())
         more.append(("not-drawn", "Not drawn", f"<ul>{items}</ul>"))
+    parts: list[Part] = []
+    listed = []
+    for one in contents.sections:
+        drawn = {kind: pictures[kind] for kind in one.pictures if kind in pictures}
+        body = "".join([*map(show_item, one.items), *(shown for _, shown in drawn.values())])
+        if body:
+            parts.append((one.name, one.heading, body))
+            below = {f"picture-{kind}": title for kind, (title, _) in drawn.items()}
+            listed.append(_listed(one.name, one.heading, below))
+    parts += more
+    page = PAGE.format(
+        title=text(contents.title),
+        lead=text(contents.lead),
+        style=STYLE,
+        version=text(vpem.__version__),
+        contents="".join([*listed, *(_listed(name, heading, {}) for name, heading, _ in more)]),
+        sections="\n".join(
+            f'<section id="{key}" aria-labelledby="{key}-head">'
+            f'<h2 id="{key}-head">{text(head)}</h2>\n{body}\n</section>'
+            for key, head, body in parts
+        ),
+    )
     with atomic_write(path, force, "reports") as temporary:
-        temporary.write_text(fill_page(contents, pictures, more), encoding="utf-8")
+        temporary.write_text(page, encoding="utf-8")
     return left_out
 
 
@@ -431,41 +453,6 @@ def show_item(item: Table | Listing | str) -> str:
         items = "".join(f"<li>{text(line)}</li>" for line in item.lines)
         return f"<ul class='warnings'>{items}</ul>"
     return f"<p>{text(item)}</p>"
-
-
-def fill_page(
-    contents: Contents, pictures: Mapping[str, tuple[str, str]], more: Sequence[Part]
-) -> str:
-    """The page: sections with their pictures, and others. Empty ones are left out.
-
-    ``pictures`` have by kind the title and HTML of each that was drawn; ``more`` sections, which
-    come last, are (name, heading, HTML).
-    """
-    parts: list[Part] = []
-    listed = []
-    for one in contents.sections:
-        drawn = {kind: pictures[kind] for kind in one.pictures if kind in pictures}
-        body = "".join([*map(show_item, one.items), *(shown for _, shown in drawn.values())])
-        if body:
-            parts.append((one.name, one.heading, body))
-            below = {f"picture-{kind}": title for kind, (title, _) in drawn.items()}
-            listed.append(_listed(one.name, one.heading, below))
-    for name, heading, body in more:
-        if body:
-            parts.append((name, heading, body))
-            listed.append(_listed(name, heading, {}))
-    return PAGE.format(
-        title=text(contents.title),
-        lead=text(contents.lead),
-        style=STYLE,
-        version=text(vpem.__version__),
-        contents="".join(listed),
-        sections="\n".join(
-            f'<section id="{key}" aria-labelledby="{key}-head">'
-            f'<h2 id="{key}-head">{text(head)}</h2>\n{body}\n</section>'
-            for key, head, body in parts
-        ),
-    )
 
 
 def _listed(name: str, heading: str, below: Mapping[str, str]) -> str:

@@ -210,7 +210,6 @@ def report(
 
 
 def _saved(model: Any) -> Saved:
-    """Return what pictures are drawn of."""
     from vpem.fits.clustering import Clustering
     from vpem.fits.results import MixtureResult
     from vpem.pictures.saved import read_saved, saved_of

@@ -132,7 +132,6 @@ def _panels(figure: Figure, rows: int, columns: int, count: int) -> list[Axes]:
 def _finish(
     figure: Figure, panels: list[Axes], saved: SavedSaem, what: str, shown: int, count: int
 ) -> None:
-    """Write above the panels what they are of, and the legend below."""
     part = "" if shown == count else f", {shown} of {count}"
     figure.suptitle(f"SAEM, {words(saved.model)}: {what}{part}", fontsize=11)
     legend_below(figure, panels[0].get_legend_handles_labels()[0], size=9)
@@ -209,7 +208,6 @@ def _column(at: Individuals, name: str) -> str:
 
 
 def _points(axes: Axes, x: Numbers, y: Numbers, label: str) -> None:
-    """Draw points, of very many some."""
     some = slice(None, None, max(1, len(x) // MOST_POINTS))
     axes.plot(
         x[some], y[some], color="white", marker="o", markersize=3.4, markeredgecolor=RULE,
@@ -365,7 +363,6 @@ def draw_check(
 
 
 def _draw_check(axes: Axes, check: Check, at: Individuals) -> None:
-    """Draw one outcome: points, percentiles, and bands of what was simulated."""
     if len(check.shares) == 1:
         _draw_share(axes, check, check.shares[0], check.shares[0].name)
         axes.set_ylabel(check.shares[0].name, fontsize=9)
@@ -576,7 +573,6 @@ def draw_spreads(found: Topics) -> Picture:
 
 
 def _topic_panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
-    """Figure with so many panels, and the panels."""
     columns = min(count, COLUMNS)
     rows = -(-count // columns)
     figure = new_figure(max(3.4, WIDTH * columns / COLUMNS), height * rows + 0.5)

@@ -115,7 +115,6 @@ def _not_converged(saved: SavedSaem) -> list[str]:
 
 
 def _warnings(saved: SavedSaem) -> Items:
-    """Warnings, or that there are none."""
     said = _not_converged(saved)
     why = lacking_errors(saved.parameters, saved.standard_errors, saved.n_draws > 0)
     if why:

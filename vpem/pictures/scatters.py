@@ -473,7 +473,6 @@ def _with_widths(
 
 
 def _seen(parts: DrawnParts, origin: Matrix, directions: Matrix) -> DrawnParts:
-    """The components as they are in the plane."""
     means = (parts.means - origin) @ directions
     if parts.variances is None:
         return DrawnParts(parts.weights, means)
@@ -485,7 +484,6 @@ def _seen(parts: DrawnParts, origin: Matrix, directions: Matrix) -> DrawnParts:
 
 
 def _of(parts: DrawnParts, columns: list[int]) -> DrawnParts:
-    """The components in some of the features."""
     variances = None if parts.variances is None else parts.variances[:, columns]
     full = None if parts.full is None else parts.full[:, columns][:, :, columns]
     return DrawnParts(parts.weights, parts.means[:, columns], variances, full)

@@ -156,7 +156,6 @@ class StoredEstimator(BaseEstimator):
     _noun = "component"
 
     def _table(self) -> tuple[str, Cells | None]:
-        """Return what was fitted in a sentence, and the table of its components."""
         kept = self.kept()
         assert not isinstance(kept, Completed)
         report = kept.report
@@ -176,12 +175,10 @@ class StoredEstimator(BaseEstimator):
 
     @property
     def _repr_html_(self) -> Callable[[], str]:
-        """Show the parameters, as scikit-learn does, and what was fitted."""
         shown: Callable[[], str] = super()._repr_html_
         return lambda: shown() + self._table_as_html()
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
-        """Show the parameters, as scikit-learn does, and what was fitted."""
         bundle: dict[str, str] = super()._repr_mimebundle_(**options)
         if "text/html" in bundle:
             bundle["text/html"] += self._table_as_html()
@@ -444,7 +441,6 @@ class OnGraph(StoredEstimator):
     random_state: Any
 
     def _settings(self, record: type[T], **changes: Any) -> T:
-        """Return a record of the parameters, as recipes take it, with changes."""
         given = vars(self)
         own = {one.name: given[one.name] for one in record.fields() if one.name in given}
         return record(**{**own, **changes})
@@ -510,7 +506,6 @@ class OnGraph(StoredEstimator):
         return default_names(n_features) if names is None else tuple(map(str, names))
 
     def _options(self) -> Report:
-        """Return the parameters as JSON can hold them: the type's name of what it cannot."""
         return {name: _plain(value) for name, value in self.get_params(deep=False).items()}
 
     def _refuse_unfitted(self, attribute: str) -> None:

@@ -262,7 +262,6 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     def _place(
         self, centres: NDArray[np.float64], scaling: Scaling | None, dtype: np.dtype[np.floating]
     ) -> None:
-        """Set the centres, and the units of distances."""
         self._centres, self._scaling = centres, scaling
         self.cluster_centers_ = centres.astype(dtype)
         self._n_features_out = len(centres)

@@ -296,7 +296,6 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         return self.imputation_
 
     def _table(self) -> tuple[str, Cells | None]:
-        """Return what was fitted in a sentence."""
         facts = self.kept().describe()
         rows, columns = facts["n_samples"], facts["n_features"]
         of, each = "FedMissEM of rank {rank}", "entry seen"

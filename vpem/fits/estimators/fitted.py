@@ -64,7 +64,6 @@ class FittedMixture(DensityMixin, OnGraph):
         return hasattr(self, "mixture_")
 
     def _in_their_precision(self, mixture: Mixture, dtype: np.dtype[np.floating]) -> None:
-        """Set the mixture, and the precision of its parameters."""
         self._dtype = dtype
         self.mixture_ = mixture
 
@@ -106,18 +105,15 @@ class FittedMixture(DensityMixin, OnGraph):
         return (factors @ np.swapaxes(factors, -1, -2)).astype(self._dtype, copy=False)
 
     def _mixture_for(self, name: str) -> Mixture:
-        """Return the mixture for an attribute of this name."""
         if not hasattr(self, "mixture_"):
             raise AttributeError(f"{name} exists after fit only")
         return self.mixture_
 
     @property
     def _has_variances(self) -> bool:
-        """Whether `covariances_` are variances."""
         return self.mixture_.is_diagonal and not self.mixture_.n_factors
 
     def _factors(self, name: str) -> NDArray[np.float64]:
-        """Return the factors of the precisions for an attribute of this name."""
         covariances = self._mixture_for(name).assembled_covariances
         if self._has_variances:
             return 1 / np.sqrt(covariances)
@@ -258,7 +254,6 @@ class FittedByEM(FittedMixture):
         return last if len(last) else None
 
     def _take(self, fit: Fit, dtype: np.dtype[np.floating]) -> None:
-        """Set the attributes of a fit."""
         self.fit_ = fit
         self._in_their_precision(fit.mixture, dtype)
         self.converged_ = fit.converged

@@ -87,7 +87,6 @@ def _clustering(stored: StoredClustering) -> DistributedKMeans:
 
 
 def _create(kind: type[E], options: Report, report: Report) -> E:
-    """Return an estimator with the parameters that options and report name."""
     known = inspect.signature(kind.__init__).parameters
     named = {CALLED.get(name, name): value for name, value in options.items() if value is not None}
     given = {
@@ -126,7 +125,6 @@ def _fits(name: str, value: Any, default: Any) -> bool:
 
 
 def _name(estimator: OnGraph, feature_names: tuple[str, ...]) -> None:
-    """Give it the names of the features, unless these have none of their own."""
     estimator.n_features_in_ = len(feature_names)
     if feature_names != default_names(len(feature_names)):
         estimator.feature_names_in_ = np.array(feature_names, dtype=object)

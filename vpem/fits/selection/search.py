@@ -361,7 +361,6 @@ class Record:
         self.results = engine.bcast(ours)
 
     def _read(self, force: bool) -> None:
-        """Read the results that the file has."""
         path = self.path
         assert path is not None
         state = read_state(path)

@@ -228,11 +228,22 @@ class Problem:
         `_judged` for the rest. Other errors are raised. One of several processes may find that a
         fit fails while others still work on it: it raises the error.
         """
-        began, engine = time.perf_counter(), self.engine
+        began, engine, fit = time.perf_counter(), self.engine, None
+        alike = not engine.apart
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always", VpemWarning)
             try:
-                fit, outcome = self._tried(trial)
+                if not alike:
+                    # What all processes find alike.
+                    left = self.n_samples - (len(self._fold(trial)) if trial.n_folds else 0)
+                    alike = trial.cell.n_components > left
+                    check_count(trial.cell.n_components, left)
+                fit, outcome = self._judged(trial)
+            except (InputError, NumericalError, PartitionedError) as error:
+                if not alike:
+                    raise
+                # Found before any work it is not worth keeping.
+                fit, outcome = None, _failed(str(error), refused=isinstance(error, InputError))
             except MemoryError as error:
                 if engine.apart:
                     raise
@@ -253,24 +264,7 @@ class Problem:
             self.keep(fit, outcome, caught)
         return outcome
 
-    def _tried(self, trial: Trial) -> tuple[Fit | None, Outcome]:
-        """Do a trial, or say why it failed."""
-        alike = not self.engine.apart
-        try:
-            if not alike:
-                # What all processes find alike.
-                left = self.n_samples - (len(self._fold(trial)) if trial.n_folds else 0)
-                alike = trial.cell.n_components > left
-                check_count(trial.cell.n_components, left)
-            return self._judged(trial)
-        except (InputError, NumericalError, PartitionedError) as error:
-            if not alike:
-                raise
-            # Found before any work it is not worth keeping.
-            return None, _failed(str(error), refused=isinstance(error, InputError))
-
     def _fold(self, trial: Trial) -> NDArray[np.intp]:
-        """Rows that a trial holds out."""
         return folds_of(self.n_samples, trial.n_folds, self.seed)[trial.number]
 
     def _judged(self, trial: Trial) -> tuple[Fit, Outcome]:
@@ -321,5 +315,4 @@ class Problem:
 
 
 def _failed(reason: str, *, refused: bool = False, **more: Any) -> Outcome:
-    """What is said of a trial whose fit failed."""
     return {"status": "failed", "reason": reason, "refused": refused, **more}
