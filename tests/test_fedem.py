@@ -192,7 +192,7 @@ def test_components_that_coincide_are_told(covariance_type, noise):
     rows = np.random.default_rng(0).normal(size=(200, 3))
     rows[4] = rows[3]
     plain = {"n_components": 3, "covariance_type": covariance_type, "max_iter": 40, "tol": 0.0}
-    with pytest.warns(VpemWarning, match="components that are copies of others: 1; they"):
+    with pytest.warns(VpemWarning, match="components that are copies of others: 1; fewer"):
         found = run(rows, 4, init=[3, 4, 7], **plain, **noise)
     assert found.copies == [1]
     assert run(rows, 4, init=[3, 90, 7], **plain, **noise).copies == []
@@ -712,7 +712,7 @@ def test_units_do_not_matter_to_when_a_run_ends(X):
     ("options", "noise"),
     [
         ({"batch_size": 20, "step_size": 0.3}, "noise of batches"),
-        ({"participation": 0.5, "memory": "none"}, "noise of what is sent"),
+        ({"participation": 0.5, "memory": "none"}, "noise of codecs"),
     ],
     ids=["batches", "absent"],
 )

@@ -175,7 +175,7 @@ def test_a_record_is_checked_when_it_is_made(played, words, said):
         (SumSettings, {"sum": "tree", "n_rounds": 9}, "n_rounds is about consensus rounds"),
         (SumSettings, {"compress": "float32", "consensus_tol": 1e-3}, "depends on the codec"),
         (KmeansSettings, {"method": "grid", "n_init": 2}, "n_init is at least 4 in one shot"),
-        (FedMixtureSettings, {"alpha": 0.5}, "alpha is about what workers have not heard"),
+        (FedMixtureSettings, {"alpha": 0.5}, "alpha corrects for noise of codecs"),
         (FedMixtureSettings, {"memory": "zero"}, "memory is about what workers have not heard"),
         (SaemSettings, {"tol": 0, "window": 9}, "window is when to look whether to stop"),
     ],

@@ -112,7 +112,7 @@ class GraphSettings(Settings, heading="Network"):
     """The graph that a command draws or reads."""
 
     topology: str | None = setting(None, "Graph of agents: star (a server), cycle, path, complete, "
-        "grid, geometric, erdos-renyi, small-world, scale-free, tree; or of workers. Default: as "
+        "grid, geometric, erdos-renyi, small-world, scale-free, tree. Or of workers. Default: as "
         "stored, else star.",
         choices=TOPOLOGIES)
     graph: Path | None = setting(None, "Graph from a file: edge list, GraphML, or node-link JSON.",
@@ -139,8 +139,8 @@ class GraphSettings(Settings, heading="Network"):
 class WorkerSettings(Settings, heading="Data"):
     """Who holds which rows."""
 
-    workers: int | None = setting(None, "Split the rows evenly among this many workers, in "
-        "contiguous parts. Default: as in the dataset, else one.", least=1,
+    workers: int | None = setting(None, "Split the rows evenly among this many workers. "
+        "Parts are contiguous. Default: as in the dataset, else one.", least=1,
         idle=idle.BY_ROWS)
     worker_rows: Path | None = setting(None, 'Rows of each worker, JSON: {"name": [row, ...], '
         '...}.', file="read", idle=idle.BY_ROWS)
@@ -159,10 +159,10 @@ class HoldingSettings(WorkerSettings, heading="Data"):
 
     split: str = setting("features", "What is distributed: features over agents, or rows over "
         "workers.", choices=SPLITS)
-    agents: int | None = setting(None, "Split the features evenly among this many agents, in "
-        "contiguous parts. Default: as in the dataset, else one agent, or one per feature where "
-        "--topology, --graph, --hops or a way of summing calls for a network.",
-        least=1, idle=idle.BY_FEATURES)
+    agents: int | None = setting(None, "Split the features evenly among this many agents. Parts "
+        "are contiguous. By default there is one agent, or one per feature where --topology, "
+        "--graph, --hops or a way of summing calls for a network. Default: as in the dataset, else "
+        "one.", least=1, idle=idle.BY_FEATURES)
     partition: Path | None = setting(None, 'Features of each agent, JSON: {"name": [feature, ...], '
         '...}.', file="read", idle=idle.BY_FEATURES)
 
@@ -176,15 +176,16 @@ class KmeansHolding(HoldingSettings, heading="Data"):
 
     split: str = changed(HoldingSettings, "split", "rows")
     agents: int | None = changed(HoldingSettings, "agents", help="With --split features: split "
-        "them evenly among this many agents, in contiguous parts. Default: as in the dataset, else "
-        "one per feature.")
+        "them evenly among this many agents. Parts are contiguous. Default: as in the dataset, "
+        "else one per feature.")
 
 
 class SumSettings(Settings, heading="Network"):
     """How agents sum: see `vpem.connect`."""
 
-    hops: int = setting(0, "Agents at most this many hops from a root send it their features, "
-        "once; 0: none do. With features over agents only.", least=0, idle=idle.BY_FEATURES)
+    hops: int = setting(0, "Agents at most this many hops from a root send it their features; "
+        "0: none do. They do so once, and with features over agents only.", least=0,
+        idle=idle.BY_FEATURES)
     hubs: str = setting("size", "Which agents within these hops share a hub: as many as possible "
         "(size), or those whose features gain most from a joint covariance (likelihood). The "
         "latter takes a fit without hops first, and shows an agent's features to agents within "
@@ -274,8 +275,8 @@ class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
         "time; else the smallest is left out, one per iteration, and rows count relative to the "
         "largest weight. In a study at least 5, unless --publish-anyway.", heading="Method",
         least=0.0, above=True)
-    missing: str = setting("refuse", "What to do about missing values (NaN): refuse them, or "
-        "integrate them out (marginalize), assuming that they are missing at random.",
+    missing: str = setting("refuse", "What to do about missing values (NaN): refuse, or "
+        "marginalize. That integrates them out, assuming that they are missing at random.",
         heading="Data", choices=MISSINGS)
     batch_size: int | None = setting(None, "Rows of a batch (over rows, of each worker), whose "
         "statistics replace their previous ones. Default: all rows in every iteration.",
@@ -291,7 +292,7 @@ class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
         "(slower).", heading="Method")
     tol: float = setting(1e-7, "Stop when the log-likelihood per sample changes by less than this "
         "at all roots.", heading="Stopping", least=0.0)
-    max_iter: int = setting(1000, "Maximum number of iterations; 0: the start alone.",
+    max_iter: int = setting(1000, "Maximum number of iterations. With 0 the start alone.",
         heading="Stopping", least=0)
     dtype: Any = setting("float64", "Precision: float64 or float32.", heading="Running",
         choices=DTYPES)
@@ -318,7 +319,7 @@ class KmeansSettings(Settings, heading="Model"):
         heading="Start", choices=CLUSTER_INITS, idle=idle.STARTED)
     n_init: int = changed(FitSettings, "n_init", idle=[idle.RESTARTED, idle.FEW_STARTS])
     missing: str = changed(FitSettings, "missing", help="What to do about missing values (NaN): "
-        "refuse them, or marginalize: distances and means of observed values (k-POD).")
+        "refuse, or marginalize. Distances and means are then those of observed values (k-POD).")
     seed: int = changed(MixtureSettings, "seed")
     participation: float = setting(1.0, "At a server: probability that a worker or agent takes "
         "part in an iteration. The last message of an absent one still counts.",
@@ -342,15 +343,15 @@ class SelectSettings(Settings, heading="Selection", kept=False):
     covariance_type: str = setting("full", "Covariance types, with commas: full, diag, "
         "spherical, tied, tied-diag, tied-spherical.", flags="--covariance", heading="Model",
         words=COVARIANCE_TYPES)
-    criterion: str = setting("bic", "bic, aic, icl (BIC plus twice the entropy of the "
-        "responsibilities), of which lower is better; or heldout: log-likelihood per sample of "
-        "rows that were not fitted to, of which higher is better.", choices=CRITERIA)
+    criterion: str = setting("bic", "bic, aic, icl, or heldout: log-likelihood of rows not fitted "
+        "to. It is per sample, and higher is better; of the others lower is better, icl being BIC "
+        "plus twice the entropy of the responsibilities.", choices=CRITERIA)
     n_folds: int = setting(5, "With --criterion heldout: parts of the rows, each held out once.",
         flags="--folds", least=2, idle=idle.HELD_OUT)
     one_standard_error: bool = setting(False, "With --criterion heldout: choose the model with the "
         "fewest parameters that is at most one standard error worse than the best.",
         idle=idle.HELD_OUT)
-    n_jobs: int | None = setting(None, "Number of processes, with one thread each; results do not "
+    n_jobs: int | None = setting(None, "Number of processes, of one thread each. Results do not "
         "depend on it. Default: all processors.", flags="-j --jobs", heading="Running", least=1,
         most=1024)
 
@@ -384,8 +385,8 @@ class SaemSettings(Settings, heading="Method"):
         heading="Messages and faults", choices=FEEDBACKS)
     participation: float = setting(1.0, "Probability that a device takes part in an iteration.",
         heading="Messages and faults", least=1e-6, most=1.0)
-    missing: str = setting("refuse", "What to do about missing measurements: refuse them, or "
-        "integrate them out (marginalize), assuming that they are missing at random. An empty "
+    missing: str = setting("refuse", "What to do about missing measurements: refuse, or "
+        "marginalize. That integrates them out, assuming that they are missing at random. An empty "
         "value is missing, and for bifactor and gmm so is an absent line.", heading="Individuals",
         choices=MISSINGS)
     batch_size: int | None = setting(None, "Individuals of each device, drawn at random, that an "
