@@ -109,16 +109,16 @@ class Engine(Protocol):
     size: int
     apart: bool
     names: list[str]
-    timeout: float | None
-    crowded: bool
-    seats: Sequence[int] | None
-    topic: str
-    watch: Callable[[str, int], None] | None
-    limit: Callable[[Sequence[int], int, Sequence[str]], None] | None
+    timeout: float | None = None
+    crowded: bool = False
+    seats: Sequence[int] | None = None
+    topic: str = ""
+    watch: Callable[[str, int], None] | None = None
+    limit: Callable[[Sequence[int], int, Sequence[str]], None] | None = None
     copies: int
-    open: bool
-    signs: Signs | None
-    outlast: Outlast | None
+    open: bool = True
+    signs: Signs | None = None
+    outlast: Outlast | None = None
 
     def send(self, value: Any, to: int) -> None:
         """Send a value to another process."""
@@ -184,22 +184,13 @@ class _Arrived:
         """Return at once."""
 
 
-class OneProcess:
-    """All agents live here (`vpem.engines.engine.Engine`)."""
+class OneProcess(Engine):
+    """All agents live here."""
 
     rank = 0
     size = 1
     apart = False
-    timeout: float | None = None
-    crowded = False
-    seats: Sequence[int] | None = None
-    topic = ""
-    watch: Callable[[str, int], None] | None = None
-    limit: Callable[[Sequence[int], int, Sequence[str]], None] | None = None
     copies = 0
-    open = True
-    signs: Signs | None = None
-    outlast: Outlast | None = None
 
     def __init__(self) -> None:
         self.names = ["this process"]

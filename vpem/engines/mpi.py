@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -23,9 +23,8 @@ os.environ.setdefault("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1")
 import numpy as np
 from mpi4py import MPI
 
-from vpem.engines.engine import Engine, Signs, StalledError
+from vpem.engines.engine import Engine, StalledError
 from vpem.errors import Setting
-from vpem.network.faults import Outlast
 from vpem.network.messages import decode, encode
 
 YIELD = getattr(os, "sched_yield", lambda: time.sleep(0))
@@ -64,18 +63,11 @@ def join() -> tuple[Engine, str]:
     return MpiEngine(), str(MPI.Get_library_version()).strip().split("\n")[0]
 
 
-class MpiEngine:
-    """Ranks of an MPI communicator (`vpem.engines.engine.Engine`), which is duplicated."""
+class MpiEngine(Engine):
+    """Ranks of an MPI communicator, which is duplicated."""
 
     apart = True
-    seats: Sequence[int] | None = None
-    topic = ""
-    watch: Callable[[str, int], None] | None = None
-    limit: Callable[[Sequence[int], int, Sequence[str]], None] | None = None
     copies = 1
-    open = True
-    signs: Signs | None = None
-    outlast: Outlast | None = None
 
     def __init__(self, comm: Any = None, *, timeout: float | None = None) -> None:
         self._given = MPI.COMM_WORLD if comm is None else comm
