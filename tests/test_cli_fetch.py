@@ -141,8 +141,8 @@ def test_another_copy_whose_columns_fit_is_taken_with_a_warning(capsys, known):
     other = known / "other.csv"
     other.write_bytes(table(n_rows=12, seed=1))
     result = done(capsys, "data", "fetch", "htru2", "--from", other)
-    assert "is not the HTRU2 that is known" in result.err
-    assert "its 12 rows are taken as they are" in result.err
+    assert "differs from the known HTRU2" in result.err
+    assert "its 12 rows are used as they are" in result.err
     about = done(capsys, "data", "describe", "htru2.h5", "--json").json["about"]
     assert about == {"source": "a file that is not the known HTRU2", "sha256": digest(table(12, 1))}
 
@@ -235,7 +235,7 @@ def test_a_file_that_is_far_too_large(capsys, known):
         result = run(capsys, "data", "fetch", "htru2", "--from", known / "large.csv")
     finally:
         (known / "large.csv").unlink()
-    assert "has more than 16 MB, HTRU2 far less" in result.sentence
+    assert "is larger than 16 MB, far more than HTRU2" in result.sentence
 
 
 def test_a_download_that_is_another_file_is_not_kept(capsys, known, site):

@@ -99,9 +99,9 @@ REFUSED = {
     "age=bernouli": "did you mean 'bernoulli'",
     "aeg=t": "did you mean 'age'",
     "poisson,t": "without saying of which",
-    "age=t,age=gamma": "twice",
+    "age=t,age=gamma": "two families",
     "sex=gamma": "'sex'",
-    "name=categorical": "another value in each of its 6 rows",
+    "name=categorical": "a different value in each of its 6 rows",
 }
 
 

@@ -119,7 +119,7 @@ FILES = [
     ("t.csv", "1.5,2\n3,5\n", {}, "first row was taken for names .* no_header=True"),
     ("t.csv", "a,a\n1,2\n3,5\n", {}, "further ones are called 'a.1'"),
     ("t.csv", '"body\n mass","b, c"\n1,2\n3,5\n', {}, {**PLAIN, "names": ("body mass", "b, c")}),
-    ("t.csv", "Sales of May\n\na,b\n1,2\n3,5\n", {}, "remove what stands above .* delimiter"),
+    ("t.csv", "Sales of May\n\na,b\n1,2\n3,5\n", {}, "remove the lines above .* delimiter"),
     ("t.csv", "a,b\nx,y\nx,y\n", {}, r"a \(text\), b \(text\); features are columns of numbers"),
     ("t.csv", "a,b,,\n1,2,,\n3,5,,\n", {},
      {**PLAIN, "left_out": {"column 2": "no values", "column 3": "no values"}}),

@@ -295,7 +295,7 @@ PROXY_ANSWERS = {
     b"HTTP/1.1 403 Forbidden\r\n\r\n":
         r"does not connect to hub \(127.0.0.1:9\) \(HTTP 403 Forbidden\): ask who keeps it",
     b"HTTP/1.1 502 Bad Gateway\r\n\r\n": "HTTP 502",
-    b"hello\r\n\r\n": "does not answer as a proxy of HTTP does",
+    b"hello\r\n\r\n": "does not answer as an HTTP proxy does",
 }  # fmt: skip
 
 

@@ -265,7 +265,7 @@ def test_the_study_says_options_and_whose_key_there_is(company, monkeypatch, cap
         shutil.copy(path, tmp_path)
     make_identity(tmp_path, "other")
     monkeypatch.chdir(tmp_path)
-    assert "say --as which" in run(capsys, "fit", "--study", "heart.toml").sentence
+    assert "pass --as NAME" in run(capsys, "fit", "--study", "heart.toml").sentence
 
 
 class Said:

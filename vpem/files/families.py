@@ -55,7 +55,7 @@ class FamilyChoice:
         named = [(name, family) for name, family in said if name]
         twice = [name for name, count in Counter(name for name, _ in named).items() if count > 1]
         if twice:
-            raise InputError(Setting("family"), f" says twice what {twice[0]!r} is; say it once")
+            raise InputError(Setting("family"), f" gives {twice[0]!r} two families; give one")
         for _, family in said:
             if family not in (*FAMILY_NAMES, AUTO):
                 hint = did_you_mean(str(family), (*FAMILY_NAMES, AUTO))
@@ -111,7 +111,7 @@ def check_named(choice: FamilyChoice | None, *known: Iterable[str]) -> None:
     for name in {} if choice is None else choice.named:
         if name not in set(names):
             raise InputError(
-                Setting("family"), f" speaks of {name!r}, which is neither a feature nor an agent"
+                Setting("family"), f" names {name!r}, which is neither a feature nor an agent"
                 f"{did_you_mean(name, names)}; there are {shorten(dict.fromkeys(names), 10)}",
             )  # fmt: skip
 

@@ -81,8 +81,8 @@ def fetch(
         if found != entry.sha256 and given is None:
             raise FileError(
                 f"{entry.url} holds another {entry.member} than the one known: SHA-256 of its "
-                f"lines {found[:16]}... instead of {entry.sha256[:16]}...; look at it, and if you "
-                "trust it give it with ",
+                f"lines {found[:16]}... instead of {entry.sha256[:16]}...; inspect it, and if you "
+                "trust it, give it with ",
                 Setting("given"),
             )
     except FileError:
@@ -92,9 +92,9 @@ def fetch(
     table = _table(content, entry, path)
     if found != entry.sha256:
         warnings.warn(
-            f"{path} is not the {entry.title} that is known (SHA-256 of its lines {found[:16]}... "
+            f"{path} differs from the known {entry.title} (SHA-256 of its lines {found[:16]}... "
             f"instead of {entry.sha256[:16]}...), but its columns fit: its {len(table)} rows are "
-            "taken as they are",
+            "used as they are",
             VpemWarning,
             stacklevel=2,
         )
@@ -173,8 +173,8 @@ def _content(path: Path, entry: OpenData) -> bytes:
     try:
         if path.stat().st_size > LARGEST:
             raise FileError(
-                f"{path} has more than {LARGEST >> 20} MB, {entry.title} far less; give the "
-                f"{entry.member} of it"
+                f"{path} is larger than {LARGEST >> 20} MB, far more than {entry.title}; give its "
+                f"{entry.member}"
             )
         if not zipfile.is_zipfile(path):
             return path.read_bytes()

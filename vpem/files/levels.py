@@ -96,13 +96,13 @@ def check_levels(name: str, n_levels: int, n_values: int, source: str) -> None:
     if n_levels > MOST_LEVELS:
         raise InputError(
             f"{source}: {name!r} has more than {MOST_LEVELS} different values, and each would be a "
-            "parameter of every component; join those that are rare, or leave it out with ",
+            "parameter of every component; merge the rare ones, or leave it out with ",
             Setting("drop", name),
         )
     if n_levels == n_values > 2:
         raise InputError(
-            f"{source}: {name!r} has another value in each of its {n_values} rows, of which no "
-            "component could learn anything; if it names the rows say ",
+            f"{source}: {name!r} has a different value in each of its {n_values} rows, from which "
+            "no component can learn; if it identifies the rows, pass ",
             Setting("id_column", name), ", else leave it out with ", Setting("drop", name),
         )  # fmt: skip
 

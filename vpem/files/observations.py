@@ -361,7 +361,7 @@ def read_entries(path: PathLike, kinds: Sequence[str], weight: str | None = None
             into.append(value)
         for kind, text in zip(kinds, cells, strict=False):
             if not 0 < len(text) <= LONGEST_NAME or "\0" in text:
-                raise InputError(f"{where} names no {kind} that can be used, got {text[:40]!r}")
+                raise InputError(f"{where} has no usable name of a {kind}, got {text[:40]!r}")
             texts[kind].append(text)
     if not numbers[0]:
         raise InputError(f"{source} has a header but no entries")

@@ -159,8 +159,8 @@ def explain(error: BaseException, met: Met, members: Sequence[Member] = ()) -> F
     if isinstance(error, socket.gaierror):
         why = (error.strerror or str(error)).lower()
         return Trouble(
-            f"the host {met.host} of {name} has no address ({why}): look how the study spells it, "
-            "and at this machine's DNS",
+            f"the host {met.host} of {name} has no address ({why}): check its spelling in the "
+            "study, and this machine's DNS",
             "name",
         )
     if isinstance(error, ConnectionRefusedError):
@@ -184,13 +184,13 @@ def _by_proxy(error: BaseException, met: Met) -> Fault:
     past = f"no_proxy={met.host}"
     if isinstance(error, ImportError):
         return Refused(
-            f"the proxy {proxy} speaks SOCKS: pip install python-socks, or name one of HTTP, "
+            f"the proxy {proxy} speaks SOCKS: pip install python-socks, or name an HTTP proxy, "
             "https_proxy=http://HOST:PORT",
             "proxy",
         )
     if isinstance(error, ws.InvalidProxy):
         why = printable(error.msg)
-        return Refused(f"https_proxy cannot be read ({why}): it is to be {CREDENTIALS}", "proxy")
+        return Refused(f"https_proxy cannot be read ({why}): it must be {CREDENTIALS}", "proxy")
     if isinstance(error, ws.InvalidProxyStatus):
         status = error.response.status_code
         if status == 407:
@@ -199,12 +199,12 @@ def _by_proxy(error: BaseException, met: Met) -> Fault:
         reason = printable(error.response.reason_phrase)[:60]
         sentence = (
             f"the proxy {proxy} does not connect to {met.where} (HTTP {status} {reason}): ask who "
-            f"keeps it to allow CONNECT to {met.host}:{met.port}, or go past it with {past}"
+            f"keeps it to allow CONNECT to {met.host}:{met.port}, or bypass it with {past}"
         )
         return (Trouble if status >= 500 else Refused)(sentence, "proxy")
     if isinstance(error, ws.InvalidProxyMessage):
         return Refused(
-            f"what is at {proxy} does not answer as a proxy of HTTP does: look at https_proxy",
+            f"what is at {proxy} does not answer as an HTTP proxy does: check https_proxy",
             "proxy",
         )
     reasons = {
@@ -215,7 +215,7 @@ def _by_proxy(error: BaseException, met: Met) -> Fault:
     why = next((text for kind, text in reasons.items() if isinstance(error, kind)), "")
     why = why or printable(getattr(error, "strerror", None) or error).lower()
     return Trouble(
-        f"the proxy {proxy} cannot be used ({why}): look at https_proxy, or go past it with {past}",
+        f"the proxy {proxy} cannot be used ({why}): check https_proxy, or bypass it with {past}",
         "proxy",
     )
 

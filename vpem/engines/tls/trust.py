@@ -115,7 +115,7 @@ class Roster:
         """Return what to say where two members have different texts of one edition."""
         return (
             f"{own} and {name} have different texts of edition {self.edition} of {self.name}, with "
-            f"SHA-256 {self.text[:16]} and {text[:16]}; ask the organiser which one holds"
+            f"SHA-256 {self.text[:16]} and {text[:16]}; ask the organiser which one is valid"
         )
 
     def rank_of(self, name: str) -> int | None:

@@ -113,7 +113,7 @@ def align(
             warnings.warn(
                 f"{fact['respelled']} ids of party {name!r} have white space around them or "
                 f"letters composed in another way (first in row {fact['first']}), which was "
-                "evened out",
+                "normalised",
                 VpemWarning,
                 stacklevel=2,
             )

@@ -204,11 +204,11 @@ def nothing_left(frame: LazyFrame, left_out: dict[str, str]) -> InputError:
     listed = shorten((f"{name} ({why})" for name, why in left_out.items()), 10)
     sentence = f"{frame.source}: no column is left for the features: {listed or 'it has ids alone'}"
     if {*UNTELLING} & {*left_out.values()}:
-        return InputError(f"{sentence}; name those that are with ", Setting("features"))
+        return InputError(f"{sentence}; name the features with ", Setting("features"))
     if len(frame.names) - len(frame.index) > 1:
         return InputError(f"{sentence}; features are columns of numbers")
     return InputError(
-        f"{sentence}; remove what stands above the names, or say what is between columns with ",
+        f"{sentence}; remove the lines above the column names, or give the delimiter with ",
         Setting("delimiter"),
     )
 

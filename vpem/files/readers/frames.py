@@ -113,7 +113,7 @@ def ask_of_ids(source: str, names: Sequence[str], X: Floats) -> None:
     ids = [name for n, name in enumerate(names) if no_measurement(name, X[:, n]) == BY_NAME]
     if ids:
         _warn(
-            f"{source}: {shorten(map(repr, ids))} is among the features, but called as ids are; "
+            f"{source}: {shorten(map(repr, ids))} is among the features, but is named like an id; "
             "if it names the rows, leave it out with ",
             Setting("drop", ids[0]),
         )

@@ -221,7 +221,7 @@ def take_categories(
                 check_writing({name: column}, options.table, frame.source)
             except InputError as error:
                 names = Setting("family", f"{name}=categorical")
-                raise InputError(*error.parts, "; if these are names say ", names) from None
+                raise InputError(*error.parts, "; if these are categories, pass ", names) from None
         try:
             one = _category(frame, name, column, options, said or options.columns is not None)
         except VpemError:

@@ -72,7 +72,7 @@ def make_identity(folder: Path, name: str, days: int = 365) -> Identity:
     made = _files(folder, name)
     for file in (made.key, made.certificate):
         if os.path.lexists(file):
-            raise FileError(f"{file} exists; no key is replaced: take another name or folder")
+            raise FileError(f"{file} exists; no key is replaced: choose another name or folder")
     _look_at(folder)
     key, pem = make_key()
     certificate = make_certificate(name, key, days)
@@ -250,7 +250,7 @@ def only_identity(folder: Path, name: str | None = None) -> str:
         raise InputError(
             f"the folder {folder} has no key; make one by 'vpem party init --name ...'"
         )
-    raise InputError(f"the folder {folder} has the keys of {', '.join(there)}; say --as which")
+    raise InputError(f"the folder {folder} has the keys of {', '.join(there)}; pass --as NAME")
 
 
 def write_new(file: Path, content: bytes, mode: int) -> None:

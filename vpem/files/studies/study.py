@@ -284,7 +284,7 @@ def check_known(study: Study, text: Signed) -> None:
     if study.edition == edition and digest_of(text) != digest:
         raise FileError(
             f"{study.path} is another edition {edition} of {study.name} than the one that was here "
-            f"before; ask {study.organiser} which one holds"
+            f"before; ask {study.organiser} which one is valid"
         )
 
 
