@@ -18,6 +18,12 @@ from vpem.errors import InputError, MissingColumnError, check_choice, did_you_me
 if TYPE_CHECKING:
     from vpem.saem.individuals import Individuals
 
+EVENTS = ("amt", "rate", "duration", "evid", "mdv", "addl", "ii", "ss")
+"""Columns by their usual names: amount, rate or duration of an infusion, kind of event, whether
+there is no measurement, further doses, the time between them, steady state."""
+
+MOST_DOSES = 10_000_000
+
 
 @dataclass(frozen=True, eq=False)
 class Doses:
@@ -88,13 +94,6 @@ def doses_of(individuals: Individuals) -> Doses:
     if individuals.doses is not None:
         return individuals.doses
     return Doses.once(individuals.constant("dose", "a dose that changes needs rows of its own"))
-
-
-EVENTS = ("amt", "rate", "duration", "evid", "mdv", "addl", "ii", "ss")
-"""Columns by their usual names: amount, rate or duration of an infusion, kind of event, whether
-there is no measurement, further doses, the time between them, steady state."""
-
-MOST_DOSES = 10_000_000
 
 
 def event_columns(

@@ -45,6 +45,8 @@ CHAINS = 10
 P = ParamSpec("P")
 R = TypeVar("R")
 
+Maker = Callable[[Individuals], SaemModel]
+
 
 def finite(compute: Callable[P, R]) -> Callable[P, R]:
     """Refuse numbers that are not finite: a file may hold estimates that nothing follows from."""
@@ -146,9 +148,6 @@ def moved_to(
     """Individuals with their doses at the same times (T,), and no values."""
     moved = at_times(individuals.names, times, covariates, individuals.source)
     return replace(moved, doses=individuals.doses)
-
-
-Maker = Callable[[Individuals], SaemModel]
 
 
 class FittedModel:

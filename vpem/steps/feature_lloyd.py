@@ -32,6 +32,9 @@ from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms
 
+RESEEDED_BYTES = 12
+"""Of the message that says which cluster was re-initialised, and at which row."""
+
 
 @dataclass
 class Assigned:
@@ -110,10 +113,6 @@ def assign(
                 clusters.sums[:, columns] += hard @ data[:, columns]
     clusters.inertia += sums.firsts
     return clusters
-
-
-RESEEDED_BYTES = 12
-"""Of the message that says which cluster was re-initialised, and at which row."""
 
 
 def lloyd_features(

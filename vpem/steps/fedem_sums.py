@@ -38,6 +38,9 @@ MOST = 0.5
 StepSize = Callable[[int], float]
 """The step of each iteration, which are counted from 1."""
 
+ROOM = 2.0**8
+"""Corrections may be so much larger than statistics are: they differ by memories and estimates."""
+
 
 class StatisticModel(Protocol):
     """A latent variable model whose EM is a map of one statistic, a vector of P numbers.
@@ -224,10 +227,6 @@ def weights_of(model: StatisticModel, weighting: str) -> Vector:
             "weighting rows"
         )
     return np.full(len(counts), 1.0 / len(counts))
-
-
-ROOM = 2.0**8
-"""Corrections may be so much larger than statistics are: they differ by memories and estimates."""
 
 
 class _Keeping:

@@ -39,6 +39,19 @@ COUNTED_STREAM = {
 }
 """State of a counter-based stream."""
 
+REPEATED = (
+    "they have opened a masked sum of the same numbers with it, and the difference would be what "
+    "it added; wait for it and go on with --checkpoint and --resume, or start again with another "
+    "--seed"
+)
+"""Why the remaining agents do not go on."""
+
+Starts = dict[int, State]
+"""Parameters to begin at, by number of the restart."""
+
+NEWEST = 2
+"""Iterations of which parameters are kept."""
+
 
 class Saver(Protocol):
     """Takes the state of a run at the end of every iteration.
@@ -107,20 +120,6 @@ def check_length(done: int, max_iter: int, name: str = "max_iter") -> int:
             f" is {max_iter}; give at least {done}",
         )
     return done
-
-
-REPEATED = (
-    "they have opened a masked sum of the same numbers with it, and the difference would be what "
-    "it added; wait for it and go on with --checkpoint and --resume, or start again with another "
-    "--seed"
-)
-"""Why the remaining agents do not go on."""
-
-Starts = dict[int, State]
-"""Parameters to begin at, by number of the restart."""
-
-NEWEST = 2
-"""Iterations of which parameters are kept."""
 
 
 class Keeper(NoSaver):

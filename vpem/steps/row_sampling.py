@@ -23,6 +23,9 @@ MOST_DRAWS = 50
 ROW_BYTES = 8
 """Of a row's number in a message."""
 
+CHUNK_ROWS = 1 << 14
+"""Rows with missing values that are assigned at a time."""
+
 
 class RowStream:
     """Rows drawn in proportion to their weights (M,), if any, from a stream all agents share."""
@@ -135,10 +138,6 @@ class PointStream(RowStream):
 
     def draw_distinct(self, count: int) -> Indices:
         return np.array([self.draw() for _ in range(count)], dtype=np.intp)
-
-
-CHUNK_ROWS = 1 << 14
-"""Rows with missing values that are assigned at a time."""
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,45 @@ MOST_LOOKED_AT = 2000
 MOST_OPERATOR_VALUES = 5e7
 """Above this many values (agents times hubs) the operator is not formed, its error is bounded."""
 
+NOISE_PER_GAP = 1.5
+"""Acceleration stays stable while ``sqrt(1 - rate^2)`` is at least this times ``sqrt(omega)``."""
+
+CAUTION = 1.25
+"""Times the noise, in the step of rounds that are not accelerated."""
+
+FALL = 1e-4
+"""By what the rounds of one compressed sum are expected to reduce the distance to the mean.
+
+Early iterations, in which terms change much, take more of them, and late ones fewer."""
+
+NATS = 1e-5
+"""By how much no root's sum of log-densities may be off.
+
+Early iterations decide where EM goes: some fits end elsewhere where sums are off by 0.001."""
+
+OF_LARGEST = 1e-11
+"""Of the largest number that is added, by how much sums may be off however large it is: float64 has
+little more in many rounds, and log-densities so far apart say the same without their last nat."""
+
+FLOAT16 = 3e4
+"""Numbers above this may become larger than float16 can be, as accelerated rounds overshoot."""
+
+MOST_GOSSIP_ROUNDS = 10**5
+"""Of a compressed sum, or one with faults, which have to be run one by one."""
+
+MOST_NOISE = 1e4
+"""Variance of a codec, relative to the message, beyond which no number of rounds is looked for."""
+
+JITTER = 1e-3
+"""By what sums with faults are more accurate than others: each errs differently, and what the roots
+find must be steady within ``tol`` for them to stop."""
+
+MANY_VALUES = 1 << 16
+"""Values of a message for which a codec's noise is judged before the data are known."""
+
+LARGEST_CONSENSUS_ERROR = 1e-3
+"""A run whose operator is further than this from all ones is warned about."""
+
 
 class _Layout:
     """Agents of the network grouped in hubs: where the consensus starts and where it is read."""
@@ -293,30 +332,6 @@ def _bisect(layout: _Layout, tolerance: float, bound: int, n_threads: int) -> in
     return high
 
 
-NOISE_PER_GAP = 1.5
-"""Acceleration stays stable while ``sqrt(1 - rate^2)`` is at least this times ``sqrt(omega)``."""
-
-CAUTION = 1.25
-"""Times the noise, in the step of rounds that are not accelerated."""
-
-FALL = 1e-4
-"""By what the rounds of one compressed sum are expected to reduce the distance to the mean.
-
-Early iterations, in which terms change much, take more of them, and late ones fewer."""
-
-NATS = 1e-5
-"""By how much no root's sum of log-densities may be off.
-
-Early iterations decide where EM goes: some fits end elsewhere where sums are off by 0.001."""
-
-OF_LARGEST = 1e-11
-"""Of the largest number that is added, by how much sums may be off however large it is: float64 has
-little more in many rounds, and log-densities so far apart say the same without their last nat."""
-
-FLOAT16 = 3e4
-"""Numbers above this may become larger than float16 can be, as accelerated rounds overshoot."""
-
-
 def codec_of(kind: str, codec: Codec) -> Codec:
     """Return the codec of a sum's messages, by what the sum is for.
 
@@ -443,23 +458,6 @@ def further_rounds(stable: RoundSteps, rate: float, omega: float, fall: float) -
     """Return how many more rounds reduce the distance to the mean by ``fall``, below 1."""
     pace = max(stable.pace(rate), sqrt(omega / (1.0 + omega)))
     return max(1, ceil(log(fall) / log(pace))) if 0 < pace < 1 else 1
-
-
-MOST_GOSSIP_ROUNDS = 10**5
-"""Of a compressed sum, or one with faults, which have to be run one by one."""
-
-MOST_NOISE = 1e4
-"""Variance of a codec, relative to the message, beyond which no number of rounds is looked for."""
-
-JITTER = 1e-3
-"""By what sums with faults are more accurate than others: each errs differently, and what the roots
-find must be steady within ``tol`` for them to stop."""
-
-MANY_VALUES = 1 << 16
-"""Values of a message for which a codec's noise is judged before the data are known."""
-
-LARGEST_CONSENSUS_ERROR = 1e-3
-"""A run whose operator is further than this from all ones is warned about."""
 
 
 @dataclass(frozen=True)

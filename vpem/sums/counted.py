@@ -29,6 +29,9 @@ MASKED_BYTES = 8
 
 Exponents = int | NDArray[np.int64]
 
+SUM_KIND = Choice(("setup", "estep", "check"))
+"""What a sum is for; see `vpem.sums.sum.Sum.begin`."""
+
 
 class Addends:
     """What the holders of this process add to a total of all, and the total once it is there.
@@ -120,10 +123,6 @@ def farthest(holders: Placement, usual: float) -> float:
     """
     masks = holders.masks
     return usual if masks is None else min(usual, masks.fixed.largest / 4)
-
-
-SUM_KIND = Choice(("setup", "estep", "check"))
-"""What a sum is for; see `vpem.sums.sum.Sum.begin`."""
 
 
 def charged(kind: str, usual: str) -> str:

@@ -31,6 +31,17 @@ from vpem.sums.consensus import MOST_GOSSIP_ROUNDS
 Agents = NDArray[np.intp]
 Joined = tuple[Engine, Neighbours]
 
+T = TypeVar("T")
+
+MOST_ROUNDS = {"none": 10**9, "chebyshev": 10**6}
+"""By acceleration."""
+
+OF_ROUNDS = ("n_rounds", "weights", "acceleration", "consensus_tol", "consensus")
+"""Settings that a sum without rounds has no use for."""
+
+SUMS_OF_A_STAR = (None, "server", "tree")
+"""Its links are a tree around the server already."""
+
 
 class Exchange:
     """Rows that go to neighbouring processes, and rows that come from them.
@@ -113,9 +124,6 @@ class Ways(Exchange):
         if opened is None or opened.all():
             return self
         return Exchange(self._joined, *self._rows(opened))
-
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -331,16 +339,6 @@ class _Level:
     exchange: Ways | None
     parents: Agents
     leaves: Agents
-
-
-MOST_ROUNDS = {"none": 10**9, "chebyshev": 10**6}
-"""By acceleration."""
-
-OF_ROUNDS = ("n_rounds", "weights", "acceleration", "consensus_tol", "consensus")
-"""Settings that a sum without rounds has no use for."""
-
-SUMS_OF_A_STAR = (None, "server", "tree")
-"""Its links are a tree around the server already."""
 
 
 def way_of(graph: Graph, settings: SumSettings) -> str:

@@ -26,6 +26,11 @@ from vpem.sums.sum import ByChunks, Scalars, flattened, message_bytes, unflatten
 
 Senders = NDArray[np.intp]
 
+M = TypeVar("M")
+
+Carry = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
+"""Brings messages (a, size) of this process to others; returns those that it hears itself."""
+
 
 class Wrapper(ByChunks):
     """A sum around another at a server; what it does not change is that of the inner."""
@@ -329,9 +334,6 @@ def short_keys(rng: np.random.Generator, n_messages: int) -> Keys:
     return rng.integers(1 << 63, size=n_messages, dtype=np.uint64)
 
 
-M = TypeVar("M")
-
-
 class Memories(Generic[M]):
     """The memory that a sum goes on from, out of those of all batches."""
 
@@ -392,10 +394,6 @@ class GoesOn:
         self._memories.turn_to(batch, n_batches)
         if n_batches is None:
             self._number = batch
-
-
-Carry = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
-"""Brings messages (a, size) of this process to others; returns those that it hears itself."""
 
 
 class Carried(Compressed):

@@ -28,6 +28,20 @@ from vpem.sums.counted import TAG_BYTES, Addends, AtServer, Counted, charged
 from vpem.sums.exchanges import Neighbourhood, Traffic, finished, row_bytes
 from vpem.sums.sum import Scalars, beside, message_bytes, with_scalars
 
+ROUND_WIDTH = 32
+"""Values of a round's states are a multiple of this, and begin at a multiple of `ALIGNED`."""
+
+ALIGNED = 64
+
+IN_FLIGHT = 2
+"""Chunks of rows that are under way at a time."""
+
+Flying = Generator[None, None, Callable[[], Floats]]
+"""Goes on where what it has sent for should be there; returns what reads the sum.
+
+Sums are read in the order in which they began, everywhere, however they arrive.
+"""
+
 
 class ExactSum(AtServer):
     """Adds the terms of all blocks and returns the total to every root."""
@@ -59,21 +73,6 @@ class ExactSum(AtServer):
 
 class ServerSum(ExactSum):
     """The sum of all blocks at a server, Valdeira et al., (10)."""
-
-
-ROUND_WIDTH = 32
-"""Values of a round's states are a multiple of this, and begin at a multiple of `ALIGNED`."""
-
-ALIGNED = 64
-
-IN_FLIGHT = 2
-"""Chunks of rows that are under way at a time."""
-
-Flying = Generator[None, None, Callable[[], Floats]]
-"""Goes on where what it has sent for should be there; returns what reads the sum.
-
-Sums are read in the order in which they began, everywhere, however they arrive.
-"""
 
 
 class _Flight:

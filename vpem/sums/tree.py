@@ -23,6 +23,9 @@ from vpem.sums.exchanges import Exchange, Traffic, finished, row_bytes
 from vpem.sums.server import IN_FLIGHT, ExactSum, Flying, _OverEngine
 from vpem.sums.sum import Scalars
 
+Ranks = NDArray[np.intp]
+T = TypeVar("T")
+
 
 class AlongTree(AtServer):
     """A sum at the root of a tree, to which messages go from agent to agent, and back to all.
@@ -171,10 +174,6 @@ class TreeSum(AlongTree, ExactSum):
         super().__init__(len(agents))
         self.tree = tree
         self.agents = agents
-
-
-Ranks = NDArray[np.intp]
-T = TypeVar("T")
 
 
 class TreeWays:

@@ -33,6 +33,14 @@ from vpem.terms.mixture import Factors, Mixture, block_views, factorise
 from vpem.terms.statistics import Statistics
 from vpem.terms.units import Scaling
 
+FACTS = "{n_components:component}, {n_features:feature}, {covariance_type}, {n_factors:factor}"
+
+START = 2.0
+"""What all features together know of a factor at a start, in what is known before them."""
+
+TILE_BYTES = 1 << 19
+"""Size aimed at for what is computed of a tile of rows, so that it stays in cache."""
+
 
 @dataclass(frozen=True)
 class LoadedFactors(Factors):
@@ -126,9 +134,6 @@ class Posterior:
         explained = np.einsum("rmkq,rmkq->rmk", onto, expected)
         explained += self.log_dets[:, None].astype(onto.dtype, copy=False)
         return expected, explained
-
-
-FACTS = "{n_components:component}, {n_features:feature}, {covariance_type}, {n_factors:factor}"
 
 
 @dataclass(frozen=True)
@@ -310,13 +315,6 @@ def mixture_of(
     """Return a mixture of these parameters, with factors where there are ``loadings``."""
     made = FactorMixture if "loadings" in parameters else Mixture
     return made(blocks, covariance_type, scaling=scaling, **parameters)
-
-
-START = 2.0
-"""What all features together know of a factor at a start, in what is known before them."""
-
-TILE_BYTES = 1 << 19
-"""Size aimed at for what is computed of a tile of rows, so that it stays in cache."""
 
 
 @dataclass

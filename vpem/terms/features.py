@@ -27,6 +27,15 @@ from vpem.terms.rows import Arranges, Known, Rows, arrange_rows
 from vpem.terms.statistics import BlockStatistics, Statistics
 from vpem.terms.units import FLOOR, Scaling
 
+CHUNK_BYTES = 1 << 24
+"""Size aimed at for the terms of one chunk of rows, over all hubs or agents."""
+
+NEGLIGIBLE = 1e-22
+"""Responsibilities that together weigh less than this are left out of a component's moments."""
+
+NONE, NO_TABLE = np.zeros(0), np.zeros((0, 0))
+"""What kernels take for row weights, or for statistics, that there are not."""
+
 
 class Terms(Protocol):
     """What is summed."""
@@ -149,10 +158,6 @@ class BatchTerms(Terms, Protocol):
         """Expected ``log g~`` of the rows in the statistics, without `log_constant`."""
 
 
-CHUNK_BYTES = 1 << 24
-"""Size aimed at for the terms of one chunk of rows, over all hubs or agents."""
-
-
 class RowTerms:
     """Rows in chunks, their weights, and responsibilities from sums."""
 
@@ -244,13 +249,6 @@ def mixed(mix: Vector, terms: Floats) -> Floats:
     else:
         sums = (mix @ flat).astype(flat.dtype)
     return np.ascontiguousarray(sums).reshape(len(mix), *terms.shape[1:])
-
-
-NEGLIGIBLE = 1e-22
-"""Responsibilities that together weigh less than this are left out of a component's moments."""
-
-NONE, NO_TABLE = np.zeros(0), np.zeros((0, 0))
-"""What kernels take for row weights, or for statistics, that there are not."""
 
 
 def lightest_of(row_weights: Vector) -> float:

@@ -27,6 +27,19 @@ from vpem.terms.rows import Arranges, MemoryRows, Plan, Rows, marginal_terms, pa
 from vpem.terms.statistics import BlockStatistics, MissingStatistics, Statistics, enough_rows
 from vpem.terms.units import Add, Reach, Scaling, alone
 
+LEAST_SEEN = 0.5
+"""Effective rows that a block needs of a component to change its parameters; where rows weigh less
+than 1 on average it shrinks with them."""
+
+LEAST_VARIANCE = 1e-100
+"""Of a constant feature, where values are expected by the spread of the data alone."""
+
+FEWEST_ROWS = 10
+"""Fewer do not show what is usual: one of them may be the one that is far away."""
+
+MOST_ROWS = 1000
+"""More do not show it better."""
+
 
 @dataclass(frozen=True)
 class MissingFactors(Factors):
@@ -182,14 +195,6 @@ class MissingBlockStatistics(BlockStatistics):
         for own, row in zip(sums, values, strict=True):
             np.add.at(own, self.blocks.block_of, row)
         return sums[:, self.blocks.block_of]
-
-
-LEAST_SEEN = 0.5
-"""Effective rows that a block needs of a component to change its parameters; where rows weigh less
-than 1 on average it shrinks with them."""
-
-LEAST_VARIANCE = 1e-100
-"""Of a constant feature, where values are expected by the spread of the data alone."""
 
 
 @dataclass
@@ -482,13 +487,6 @@ def terms_of(X: Floats | Arranges, *arguments: Any, missing: bool, **options: An
     """Return the terms of data that miss values, or of data that do not."""
     kind = MissingTerms if missing else FeatureTerms
     return kind(X, *arguments, **options)
-
-
-FEWEST_ROWS = 10
-"""Fewer do not show what is usual: one of them may be the one that is far away."""
-
-MOST_ROWS = 1000
-"""More do not show it better."""
 
 
 def weighed(distances: Vector, row_weights: Vector | None) -> float:

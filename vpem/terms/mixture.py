@@ -28,6 +28,8 @@ from vpem.terms.density import Density
 from vpem.terms.rows import marginal_terms, pattern_plan
 from vpem.terms.units import Scaling
 
+Matrix = NDArray[np.float64]
+
 
 def is_tied(covariance_type: str) -> bool:
     """Whether all components share one covariance."""
@@ -607,9 +609,6 @@ def mixture_of_start(start: State, like: Density) -> Density:
     like = like.over(like.blocks, like.covariance_type, none)
     check(like.schema(), start, KEPT)
     return like.having(start)
-
-
-Matrix = NDArray[np.float64]
 
 
 def fill_gaps(

@@ -29,6 +29,9 @@ from vpem.terms.statistics import Statistics
 DIRICHLET = "dirichlet_distribution"
 """Prior of mixing weights, by scikit-learn's name."""
 
+NO_ROWS = np.array(1e-200)
+"""Effective rows that are none: no mean could be taken of them."""
+
 
 @dataclass(frozen=True)
 class Prior:
@@ -159,10 +162,6 @@ def check_prior(kind: str, weight: float, freedom: Any, sizes: Indices) -> None:
             Setting("degrees_of_freedom_prior", least_given), " must be above the number of "
             f"features of the widest hub less 1, {widest - 1}: a Wishart distribution has no fewer",
         )  # fmt: skip
-
-
-NO_ROWS = np.array(1e-200)
-"""Effective rows that are none: no mean could be taken of them."""
 
 
 @dataclass(frozen=True)

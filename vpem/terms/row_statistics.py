@@ -31,6 +31,18 @@ Integers = NDArray[np.int64]
 WIDEST = 3.5
 """Standard deviations at which single coordinates are clipped, where their squares are summed."""
 
+SHARE_BITS, COORDINATE_BITS = 12, 10
+"""g and h, where there are not too many rows."""
+
+EXACT_BITS = 53
+"""Bits of a double."""
+
+MOST_ROWS = 2048
+"""Rows that are added at a time."""
+
+BELOW_ONE = 1 - 2.0**-40
+"""By which lengths that are clipped are multiplied: rounding does not make them longer then."""
+
 
 def farthest(n_features: int) -> float:
     """Return the squared distance, in standard deviations, at which residuals are clipped.
@@ -223,19 +235,6 @@ def balanced(layouts: Sequence[Residuals]) -> list[Vector]:
     found = np.sqrt(lengths * spent.sum() / spent)
     pairs = found[1:].reshape(len(layouts), 2)
     return [np.concatenate([found[:1], pair]) for pair in pairs]
-
-
-SHARE_BITS, COORDINATE_BITS = 12, 10
-"""g and h, where there are not too many rows."""
-
-EXACT_BITS = 53
-"""Bits of a double."""
-
-MOST_ROWS = 2048
-"""Rows that are added at a time."""
-
-BELOW_ONE = 1 - 2.0**-40
-"""By which lengths that are clipped are multiplied: rounding does not make them longer then."""
 
 
 @dataclass(frozen=True)

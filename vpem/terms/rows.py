@@ -25,6 +25,16 @@ from vpem.errors import InputError
 from vpem.network.partition import Blocks
 from vpem.terms.units import Add, Scaling, alone, deviations_of
 
+TILE = 256
+"""Most rows of a tile, as in the kernels."""
+
+LEAST_APART, A_FEATURE = 2.0**12, 64.0
+"""Twice the nats by which features of a row may at least speak against its label, in vain, and
+for each feature where there are many: it may lie eight standard deviations away in all of them."""
+
+MOST_APART = {8: 2.0**24, 4: 2.0**14}
+"""The most by bytes of a number, whose digits hold the log-likelihoods of labelled rows too."""
+
 
 class Rows(Protocol):
     """Rows in block order and in the units and precision of fitting."""
@@ -140,10 +150,6 @@ def arrange_rows(X: Floats | Arranges, blocks: Blocks, scaling: Scaling, dtype: 
     if isinstance(X, np.ndarray):
         return MemoryRows(X, blocks, scaling, dtype)
     return X.arranged(blocks, scaling, dtype)
-
-
-TILE = 256
-"""Most rows of a tile, as in the kernels."""
 
 
 @dataclass(frozen=True)
@@ -348,14 +354,6 @@ def observed_moments(
         away = np.where(np.isnan(part), 0.0, part - shift)
         second += weights(start, part) @ np.square(away)
     return shift, deviations_of(shift, add(second) / np.where(total > 0, total, 1.0))
-
-
-LEAST_APART, A_FEATURE = 2.0**12, 64.0
-"""Twice the nats by which features of a row may at least speak against its label, in vain, and
-for each feature where there are many: it may lie eight standard deviations away in all of them."""
-
-MOST_APART = {8: 2.0**24, 4: 2.0**14}
-"""The most by bytes of a number, whose digits hold the log-likelihoods of labelled rows too."""
 
 
 def out_of_reach(n_features: int, itemsize: int) -> float:

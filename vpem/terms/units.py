@@ -23,7 +23,6 @@ from vpem.network.partition import Blocks
 if TYPE_CHECKING:
     from vpem.terms.mixture_statistics import StatisticMap
 
-
 FLOOR = 1e-6
 """What ``auto`` adds to variances of features in their own standard deviations."""
 
@@ -32,6 +31,17 @@ TENFOLD = 10.0
 
 Add = Callable[[Vector], Vector]
 """Adds what every process with rows has found of its own."""
+
+WHOLE_BITS = 31
+"""Of a number in fixed point, which has 32 more behind the point, and a sign."""
+
+MOST_NATS = 2.0**24
+"""Log-likelihood of a row, without its sign, that a mean over all rows may have."""
+
+Kind = TypeVar("Kind", bound=np.generic)
+
+SMALLEST = 1e-8
+"""Least eigenvalue of the data's correlations; below, directions are noise."""
 
 
 def alone(values: Vector) -> Vector:
@@ -238,13 +248,6 @@ class Points:
         return np.asarray(normals * self.root if self.root.ndim == 1 else normals @ self.root.T)
 
 
-WHOLE_BITS = 31
-"""Of a number in fixed point, which has 32 more behind the point, and a sign."""
-
-MOST_NATS = 2.0**24
-"""Log-likelihood of a row, without its sign, that a mean over all rows may have."""
-
-
 def exponents_of(bounds: Any, n_parties: int) -> NDArray[np.int64]:
     """Return the powers of two in units of which sums (P,) are as fine as they can be.
 
@@ -303,12 +306,6 @@ class Reach:
         """Return exponents of sums over rows, in whose rows nothing is beyond these bounds."""
         flat = np.concatenate([np.ravel(np.asarray(one, dtype=np.float64)) for one in bounds])
         return exponents_of(self.mass * flat, self.n_parties)
-
-
-Kind = TypeVar("Kind", bound=np.generic)
-
-SMALLEST = 1e-8
-"""Least eigenvalue of the data's correlations; below, directions are noise."""
 
 
 def lower_half(matrices: NDArray[Kind]) -> NDArray[Kind]:

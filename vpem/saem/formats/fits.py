@@ -51,7 +51,6 @@ from vpem.saem.topics import is_wide
 if TYPE_CHECKING:
     import h5py
 
-
 ENCODING = FIT
 VERSION = "0.1.0"
 DEEPEST = 8
@@ -81,6 +80,60 @@ SETTINGS = TableOf(
     },
 )
 """What is read of the settings again."""
+
+LATENT = Array("f", ("individuals", "latents"))
+
+SAEM: Elements = {
+    "@model": Choice((*MODELS, OWN)),
+    "@model_class": Maybe(TEXT),
+    "@grounds": Maybe(TEXT),
+    "@discrete": FLAG,
+    "@level": Number(0.0, 1.0),
+    "@n_draws": Integer(0, (1 << 31) - 1),
+    "@n_iter": Integer(1, (1 << 31) - 1, size="iterations"),
+    "@converged": FLAG,
+    "@change": Number(0.0, nan=True),
+    "parameters": Maybe(Strings("parameters", least=1, different=True)),
+    "words": Maybe(Strings("words", different=True)),
+    "latents": Strings("latents", least=1, different=True),
+    "corpus/device_names": Maybe(Strings("devices", least=1, different=True)),
+    "corpus/shares": Maybe(Array("f", ("latents",), 0, 1)),
+    "corpus/coherence": Maybe(Array("f", ("latents",), -1, 1)),
+    "corpus/n_tokens": Maybe(Array("f", (), 1, LARGEST)),
+    "corpus/device_shares": Maybe(Array("f", ("listed devices", "latents"), 0, 1)),
+    "corpus/perplexities": Maybe(Array("f", ("looks", 2), 0, LARGEST)),
+    "names": Strings("individuals", different=True),
+    "theta": Array("f", ("parameters",)),
+    "standard_errors": Array("f", ("parameters",), 0, nan=True),
+    "information": Array("f", ("informed", "informed"), nan=True, inf=True),
+    "covariance": Maybe(Array("f", ("informed", "informed"), nan=True)),
+    "freedom": Maybe(Array("f", ("parameters",), 0, nan=True, inf=True)),
+    "test_errors": Maybe(Array("f", ("parameters",), 0, nan=True)),
+    "means": LATENT,
+    "covariances": Array("f", ("individuals", "spread", "spread")),
+    "lower": LATENT,
+    "upper": LATENT,
+    "shrinkage": Array("f", ("latents",), 0, 1),
+    "acceptance": Maybe(Array("f", ("individuals",), 0, 1)),
+    "trace": Array("f", ("points", "followed")),
+    "bytes": Array("i", ("iterations",), 0, (1 << 62) - 1),
+    "log_likelihood/value": Array("f", (), most=LARGEST, nan=True, inf=True),
+    "log_likelihood/error": Array("f", (), 0, nan=True, inf=True),
+    "log_likelihood/each": Array("f", ("individuals",), most=LARGEST, nan=True, inf=True),
+    "log_likelihood/effective": Array("f", ("individuals",), 0, nan=True, inf=True),
+    "log_likelihood/linearized": Maybe(Array("f", (), most=LARGEST, nan=True, inf=True)),
+    "covariate_names": Strings("covariates", different=True),
+    "covariates": Array("f", ("covariates", "individuals"), nan=True),
+    "time_range": Array("f", (2,)),
+    "doses/counts": Maybe(Array("i", ("individuals",), 0)),
+    "doses/times": Maybe(Array("f", ("doses",))),
+    "doses/amounts": Maybe(Array("f", ("doses",), 0)),
+    "doses/durations": Maybe(Array("f", ("doses",), 0)),
+    "model_options": Json(TableOf(PLAIN, known={"slopes": ListOf(TEXT)}), DEEPEST),
+    "settings": Json(SETTINGS, DEEPEST),
+    "communication": Json(COMMUNICATION, DEEPEST),
+    "versions": Json(TableOf(TEXT), DEEPEST),
+}
 
 
 def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) -> None:
@@ -195,61 +248,6 @@ def read_saem(path: PathLike) -> SavedSaem:
             raise
         except (VpemError, KeyError, ValueError, TypeError) as error:
             raise FileError(f"{path} is damaged: {error}") from error
-
-
-LATENT = Array("f", ("individuals", "latents"))
-
-SAEM: Elements = {
-    "@model": Choice((*MODELS, OWN)),
-    "@model_class": Maybe(TEXT),
-    "@grounds": Maybe(TEXT),
-    "@discrete": FLAG,
-    "@level": Number(0.0, 1.0),
-    "@n_draws": Integer(0, (1 << 31) - 1),
-    "@n_iter": Integer(1, (1 << 31) - 1, size="iterations"),
-    "@converged": FLAG,
-    "@change": Number(0.0, nan=True),
-    "parameters": Maybe(Strings("parameters", least=1, different=True)),
-    "words": Maybe(Strings("words", different=True)),
-    "latents": Strings("latents", least=1, different=True),
-    "corpus/device_names": Maybe(Strings("devices", least=1, different=True)),
-    "corpus/shares": Maybe(Array("f", ("latents",), 0, 1)),
-    "corpus/coherence": Maybe(Array("f", ("latents",), -1, 1)),
-    "corpus/n_tokens": Maybe(Array("f", (), 1, LARGEST)),
-    "corpus/device_shares": Maybe(Array("f", ("listed devices", "latents"), 0, 1)),
-    "corpus/perplexities": Maybe(Array("f", ("looks", 2), 0, LARGEST)),
-    "names": Strings("individuals", different=True),
-    "theta": Array("f", ("parameters",)),
-    "standard_errors": Array("f", ("parameters",), 0, nan=True),
-    "information": Array("f", ("informed", "informed"), nan=True, inf=True),
-    "covariance": Maybe(Array("f", ("informed", "informed"), nan=True)),
-    "freedom": Maybe(Array("f", ("parameters",), 0, nan=True, inf=True)),
-    "test_errors": Maybe(Array("f", ("parameters",), 0, nan=True)),
-    "means": LATENT,
-    "covariances": Array("f", ("individuals", "spread", "spread")),
-    "lower": LATENT,
-    "upper": LATENT,
-    "shrinkage": Array("f", ("latents",), 0, 1),
-    "acceptance": Maybe(Array("f", ("individuals",), 0, 1)),
-    "trace": Array("f", ("points", "followed")),
-    "bytes": Array("i", ("iterations",), 0, (1 << 62) - 1),
-    "log_likelihood/value": Array("f", (), most=LARGEST, nan=True, inf=True),
-    "log_likelihood/error": Array("f", (), 0, nan=True, inf=True),
-    "log_likelihood/each": Array("f", ("individuals",), most=LARGEST, nan=True, inf=True),
-    "log_likelihood/effective": Array("f", ("individuals",), 0, nan=True, inf=True),
-    "log_likelihood/linearized": Maybe(Array("f", (), most=LARGEST, nan=True, inf=True)),
-    "covariate_names": Strings("covariates", different=True),
-    "covariates": Array("f", ("covariates", "individuals"), nan=True),
-    "time_range": Array("f", (2,)),
-    "doses/counts": Maybe(Array("i", ("individuals",), 0)),
-    "doses/times": Maybe(Array("f", ("doses",))),
-    "doses/amounts": Maybe(Array("f", ("doses",), 0)),
-    "doses/durations": Maybe(Array("f", ("doses",), 0)),
-    "model_options": Json(TableOf(PLAIN, known={"slopes": ListOf(TEXT)}), DEEPEST),
-    "settings": Json(SETTINGS, DEEPEST),
-    "communication": Json(COMMUNICATION, DEEPEST),
-    "versions": Json(TableOf(TEXT), DEEPEST),
-}
 
 
 def _read_parts(file: h5py.File) -> SavedSaem:

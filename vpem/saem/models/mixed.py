@@ -48,6 +48,12 @@ from vpem.terms.units import lower_half, symmetric
 if TYPE_CHECKING:
     from vpem.saem.conditional import Conditional
 
+MOST_LATENTS = 16
+"""Latents that kernels take."""
+
+LEAST_VARIANCE = 0.25
+"""Of logarithms, to begin with."""
+
 
 class Framed(Varying):
     """A model that is fitted in unrelated columns, see `vpem.saem.models.model.ColumnFrame`."""
@@ -154,12 +160,6 @@ def _outside(law: PopulationModel, theta: Vector, whole: PopulationModel) -> Vec
         B[j, 0] = effect + frame.rows[k + at] @ inner[:, 0]
     rest = theta[len(law.coefficients) + len(law.spreads) :]
     return np.concatenate([whole.pack(B, turn @ omega @ turn.T), rest])
-
-
-MOST_LATENTS = 16
-"""Latents that kernels take."""
-LEAST_VARIANCE = 0.25
-"""Of logarithms, to begin with."""
 
 
 class MixedModel(Framed):

@@ -25,6 +25,14 @@ from vpem.saem.structures.structure import SCALES, OwnCurve, Structure
 ORAL, TWO, LAG, BY_CL_AND_KE, BY_V_AND_KE = 1, 2, 4, 8, 16
 """Bits of the code by which `vpem._core.compartments` knows a formula."""
 
+CORES = {
+    ("cl", "v"): 0,
+    ("cl", "ke"): BY_CL_AND_KE,
+    ("v", "ke"): BY_V_AND_KE,
+    ("cl", "v1", "q", "v2"): TWO,
+}
+"""What is between ka, if doses are absorbed, and tlag, if that begins late."""
+
 
 @dataclass(frozen=True)
 class _Kind:
@@ -237,15 +245,6 @@ class LinearPredictor(Structure):
         each = zip(designs, np.split(individuals.values, cuts), strict=True)
         fits = [np.linalg.lstsq(X, y, rcond=1e-7)[0] for X, y in each]  # few rows tell few apart
         return np.array(fits).reshape(n, len(self.names))
-
-
-CORES = {
-    ("cl", "v"): 0,
-    ("cl", "ke"): BY_CL_AND_KE,
-    ("v", "ke"): BY_V_AND_KE,
-    ("cl", "v1", "q", "v2"): TWO,
-}
-"""What is between ka, if doses are absorbed, and tlag, if that begins late."""
 
 
 class Compartments(Structure):

@@ -20,6 +20,8 @@ ABSOLUTE = 1e-8
 
 MOST_STEPS = 20_000
 
+Change = Callable[[Vector, Vector, Indices], Vector]
+
 
 class Ode(Structure):
     """Amounts that change as a user's function says, see `ode`."""
@@ -128,9 +130,6 @@ class Stops:
         self.rates = np.concatenate([none, flow, -flow[runs]])[order]
         self.rows = np.where(order < rows, order, -1)
         self.n_rows = rows
-
-
-Change = Callable[[Vector, Vector, Indices], Vector]
 
 
 def solve(change: Change, amounts: Vector, stops: Stops, who: Indices, into: int) -> Vector:

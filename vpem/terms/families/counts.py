@@ -18,6 +18,38 @@ from vpem._core.rising import rising_moments, rising_terms
 from vpem.checks import Floats, Indices, Mask, Vector
 from vpem.terms.families.family import Family, Features, Table, Tables, where_seen
 
+LEAST_RATE = 1e-300
+"""What a rate counts as in a term where it is smaller: zero stays zero in EM, and terms finite."""
+
+LARGEST_COUNT = 2.0**53
+"""Whole numbers up to here are all different in double precision."""
+
+LEAST_SIZE, LARGEST_SIZE = 1e-6, 1e8
+"""Bounds of sizes; at the larger one counts of a mean below 1000 are Poisson to five digits."""
+
+EDGES = 4.0 ** np.arange(8)
+"""From where on curvatures are added up apart: 1 to 3, 4 to 15, .., from 16384 on."""
+
+LOOKED_UP = 64
+"""Counts below have tables; one of the edges."""
+
+SMALL, LARGE = EDGES[EDGES < LOOKED_UP], EDGES[EDGES >= LOOKED_UP]
+
+LAST = np.append(EDGES[1:] - 1, np.inf)
+"""Largest number of each run that begins at an edge."""
+
+HALVINGS = 60
+"""Of the range of a logarithm of sizes: to the last digit."""
+
+LEAST_PART = 1e-9
+"""Of the mean of all rows, what a component's is at least: all its values may be 0."""
+
+LEAST_SHAPE, LARGEST_SHAPE = 1e-4, 1e6
+"""Bounds of shapes: at the larger one, values vary by a thousandth of their mean."""
+
+STEPS = 6
+"""Of Newton's method, whose number of right digits each step doubles at least, from two."""
+
 
 class Products(Family):
     """Features with a cell of each parameter, and sums over rows of a few functions of each."""
@@ -77,13 +109,6 @@ class Products(Family):
             statistics[name] += own.T
 
 
-LEAST_RATE = 1e-300
-"""What a rate counts as in a term where it is smaller: zero stays zero in EM, and terms finite."""
-
-LARGEST_COUNT = 2.0**53
-"""Whole numbers up to here are all different in double precision."""
-
-
 def no_count(values: Floats) -> Mask:
     """Which values are no whole numbers from 0 to `LARGEST_COUNT`."""
     counts = (values >= 0) & (values <= LARGEST_COUNT) & (values == np.floor(values))
@@ -117,24 +142,6 @@ class Poisson(Products):
 
     def sample(self, own: Tables, rng: np.random.Generator) -> Table:
         return rng.poisson(own["rates"]).astype(np.float64)
-
-
-LEAST_SIZE, LARGEST_SIZE = 1e-6, 1e8
-"""Bounds of sizes; at the larger one counts of a mean below 1000 are Poisson to five digits."""
-
-EDGES = 4.0 ** np.arange(8)
-"""From where on curvatures are added up apart: 1 to 3, 4 to 15, .., from 16384 on."""
-
-LOOKED_UP = 64
-"""Counts below have tables; one of the edges."""
-
-SMALL, LARGE = EDGES[EDGES < LOOKED_UP], EDGES[EDGES >= LOOKED_UP]
-
-LAST = np.append(EDGES[1:] - 1, np.inf)
-"""Largest number of each run that begins at an edge."""
-
-HALVINGS = 60
-"""Of the range of a logarithm of sizes: to the last digit."""
 
 
 class NegativeBinomial(Family):
@@ -362,16 +369,6 @@ def _firsts(features: Features) -> Indices:
 def _summed(each: Vector) -> Vector:
     """Sums of none, one, two .. of some tables."""
     return np.concatenate([np.zeros_like(each[:1]), np.cumsum(each, axis=0)])
-
-
-LEAST_PART = 1e-9
-"""Of the mean of all rows, what a component's is at least: all its values may be 0."""
-
-LEAST_SHAPE, LARGEST_SHAPE = 1e-4, 1e6
-"""Bounds of shapes: at the larger one, values vary by a thousandth of their mean."""
-
-STEPS = 6
-"""Of Newton's method, whose number of right digits each step doubles at least, from two."""
 
 
 class Exponential(Products):

@@ -31,16 +31,6 @@ from vpem.terms.units import Scaling
 LAWS: dict[str, Law] = {law.name: law for law in (GaussianLaw(), StudentLaw(), LogNormalLaw())}
 """Families with locations and scatter, by their names; all others are in `FAMILIES`."""
 
-
-def law_of(name: str) -> Law:
-    """Return a family by its name."""
-    if name in LAWS:
-        return LAWS[name]
-    if name in FAMILIES:
-        return IndependentLaw(FAMILIES[name])
-    raise InputError(f"features cannot be {name!r}: there is no such family")
-
-
 MAY_BE = {
     "categorical": "codes from 0 to one less than there are levels",
     "bernoulli": "0 or 1",
@@ -51,6 +41,18 @@ MAY_BE = {
     "log-normal": "numbers above 0",
 }
 """What they are. All others are finite numbers."""
+
+TINY = 1e-300
+"""Numbers that are less count as this much."""
+
+
+def law_of(name: str) -> Law:
+    """Return a family by its name."""
+    if name in LAWS:
+        return LAWS[name]
+    if name in FAMILIES:
+        return IndependentLaw(FAMILIES[name])
+    raise InputError(f"features cannot be {name!r}: there is no such family")
 
 
 def check_values_of(kinds: Kinds, X: Matrix, feature_names: Sequence[str] | None = None) -> None:
@@ -258,10 +260,6 @@ def scaling_of(features: Sequence[Features], units: Sequence[Scaling]) -> Scalin
     for own, one in zip(features, units, strict=True):
         shift[own.columns], scale[own.columns] = one.shift, one.scale
     return Scaling(shift, scale)
-
-
-TINY = 1e-300
-"""Numbers that are less count as this much."""
 
 
 def coordinates_of(mixture: Density, floor: Vector) -> Any:

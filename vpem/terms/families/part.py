@@ -30,6 +30,15 @@ from vpem.terms.units import Scaling
 Change = Callable[[Floats], Floats]
 """What becomes of values before they are scaled."""
 
+RANGES: dict[str, tuple[float, float]] = {
+    "positive": (0.0, np.inf), "probability": (0.0, 1.0), "simplex": (0.0, 1.0),
+    "any": (-np.inf, np.inf),
+}  # fmt: skip
+"""What numbers of a domain are between. Some that are positive may come to be 0."""
+
+CHUNK_VALUES = 1 << 20
+"""Values of rows that are looked at together for what all of them have in common."""
+
 
 class Columns(Shaped):
     """The columns of one family as a matrix of their own, which arranges its own rows.
@@ -109,13 +118,6 @@ class PartRows:
     def part(self, rows: slice, following: slice | None = None) -> PartRows:
         """A run of rows as rows of their own, counted from 0."""
         return replace(self, whole=self.whole.part(rows, following))
-
-
-RANGES: dict[str, tuple[float, float]] = {
-    "positive": (0.0, np.inf), "probability": (0.0, 1.0), "simplex": (0.0, 1.0),
-    "any": (-np.inf, np.inf),
-}  # fmt: skip
-"""What numbers of a domain are between. Some that are positive may come to be 0."""
 
 
 @dataclass(frozen=True)
@@ -352,10 +354,6 @@ class PartTerms(ABC):
     @abstractmethod
     def some(self, rows: Indices, row_weights: Vector | None) -> PartTerms:
         """Return the terms of some rows."""
-
-
-CHUNK_VALUES = 1 << 20
-"""Values of rows that are looked at together for what all of them have in common."""
 
 
 @dataclass

@@ -34,6 +34,12 @@ MOST_DOF = 1e4
 """As good as a Gaussian: z standard deviations from the location of a feature log-densities differ
 by ``(z^4 - 2 z^2 - 1) / (4 nu)``."""
 
+START_DOF = 10.0
+"""Of components before their first M-step."""
+
+LIGHTER = 4.0
+"""Degrees of freedom from which on variances are reported as they are."""
+
 
 def degrees_of_freedom(gaps: Table) -> Table:
     """Solve ``log(nu/2) - digamma(nu/2) = gap`` for nu, within the bounds.
@@ -99,13 +105,6 @@ class StudentStatistics:
         self.moments.scale(factor)
         for own in self.tables:
             own *= factor
-
-
-START_DOF = 10.0
-"""Of components before their first M-step."""
-
-LIGHTER = 4.0
-"""Degrees of freedom from which on variances are reported as they are."""
 
 
 @dataclass(frozen=True)

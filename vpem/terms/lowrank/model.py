@@ -42,6 +42,9 @@ SETTLED = 1e-8
 MOST_TURNS = 3
 NEWTON_SWEEPS = 2
 
+OUTSIDE = 1e-9
+"""How far a mean may lie outside its law's domain before this counts as projected."""
+
 
 @dataclass(frozen=True)
 class LowRank:
@@ -237,10 +240,6 @@ def fit_rows(
             break
         U = moved
     return U
-
-
-OUTSIDE = 1e-9
-"""How far a mean may lie outside its law's domain before this counts as projected."""
 
 
 class ImputationModel:
