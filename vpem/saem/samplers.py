@@ -180,8 +180,26 @@ class Gibbs:
         chains.z = z
 
 
+class _Accepting:
+    """Proposes moves, and accepts them or not, in units of the curvature."""
+
+    precondition = True
+    n_threads: int
+
+    def _moves(self, q: int) -> Moves:
+        raise NotImplementedError
+
+    def move(
+        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
+    ) -> None:
+        if self.precondition:
+            learn(model, theta, chains, now, late)
+        moves = self._moves(chains.z.shape[2])
+        moves.make(model, theta, chains, streams, now, late, self.n_threads)
+
+
 @dataclass(frozen=True)
-class Metropolis:
+class Metropolis(_Accepting):
     """Random walk along one axis of each individual's law after the other, and jumps.
 
     A sweep ends with a proposal that does not depend on where the chain is, from two laws in turn:
@@ -200,17 +218,12 @@ class Metropolis:
         chains.scales *= WIDTH
         return chains
 
-    def move(
-        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
-    ) -> None:
-        """Sweep ``n_steps`` times."""
-        learn(model, theta, chains, now, late)
-        moves = Moves(WALK, self.n_steps * (chains.z.shape[2] + 1), self.target)
-        moves.make(model, theta, chains, streams, now, late, self.n_threads)
+    def _moves(self, q: int) -> Moves:
+        return Moves(WALK, self.n_steps * (q + 1), self.target)
 
 
 @dataclass(frozen=True)
-class Mala:
+class Mala(_Accepting):
     """Langevin steps that are accepted or not, so that their law is the posterior's.
 
     The drift of a step is bounded (Roberts and Tweedie 1996). Each individual's h is adapted to the
@@ -229,18 +242,12 @@ class Mala:
         curved, step = self.precondition, self.step
         return begin_chains(model, theta, z, n_chains, curved=curved, step=step)
 
-    def move(
-        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
-    ) -> None:
-        """Propose and accept ``n_steps`` times."""
-        if self.precondition:
-            learn(model, theta, chains, now, late)
-        moves = Moves(DRIFT, self.n_steps, self.target)
-        moves.make(model, theta, chains, streams, now, late, self.n_threads)
+    def _moves(self, q: int) -> Moves:
+        return Moves(DRIFT, self.n_steps, self.target)
 
 
 @dataclass(frozen=True)
-class Hmc:
+class Hmc(_Accepting):
     """Hamiltonian moves: a few leapfrog steps, of a size that is adapted and never the same.
 
     Together they are at most a quarter of the period of a normal law in units of its curvature,
@@ -256,13 +263,8 @@ class Hmc:
         """Start all chains at z (n, q), in units of the curvature there."""
         return begin_chains(model, theta, z, n_chains, curved=True, step=np.pi / 2 / LEAPS)
 
-    def move(
-        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
-    ) -> None:
-        """Propose and accept ``n_steps`` times."""
-        learn(model, theta, chains, now, late)
-        moves = Moves(LEAP, self.n_steps, self.target, LEAPS)
-        moves.make(model, theta, chains, streams, now, late, self.n_threads)
+    def _moves(self, q: int) -> Moves:
+        return Moves(LEAP, self.n_steps, self.target, LEAPS)
 
 
 @dataclass(frozen=True)
