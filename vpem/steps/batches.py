@@ -136,10 +136,7 @@ class Visits:
         run: Run,
         draw_row: Callable[[], int],
     ) -> None:
-        self.terms = terms
-        self.total = total
-        self.batches = batches
-        self.run = run
+        self.terms, self.total, self.batches, self.run = terms, total, batches, run
         self.reinitialiser = Reinitialiser(terms, total, draw_row, run.recoveries)
         self.factors: Factors
         total.turn_to(0, len(batches))
@@ -180,11 +177,6 @@ class Visits:
             return False
         return True
 
-    def begin_surely(self, number: int, n_samples: int) -> None:
-        """Begin a sum in which all take part, trying as often as needed."""
-        while not self.begin(number, n_samples, "check"):
-            pass
-
     def check(self) -> Vector:
         """Log-likelihood of the parameters, in sums in which all take part."""
         terms, total, mixture = self.terms, self.total, self.run.mixture
@@ -195,7 +187,8 @@ class Visits:
         order = np.arange(len(self.batches))
         for number in range(len(order)):
             part = self.part(order, number)
-            self.begin_surely(number, part.n_samples)
+            while not self.begin(number, part.n_samples, "check"):
+                continue
             found += log_likelihood(part, total, mixture, self.factors)
         return total.roots.join(found + terms.log_constant)
 
@@ -231,7 +224,8 @@ class Visits:
         moved = np.zeros(self.total.n_roots, dtype=bool)
         for place, number in enumerate(order):
             part = self.part(order, place)
-            self.begin_surely(int(number), part.n_samples)
+            while not self.begin(int(number), part.n_samples, "check"):
+                continue
             fresh = see(int(number), part)
             everything.add(terms.recentred(fresh, everything.shifts))
             if step_size is None or part.total_weight == 0:
@@ -543,9 +537,7 @@ class _Passes:
     def __init__(
         self, visits: Visits, fitting: Incremental | Stochastic, rng: np.random.Generator
     ) -> None:
-        self.visits = visits
-        self.fitting = fitting
-        self.rng = rng
+        self.visits, self.fitting, self.rng = visits, fitting, rng
         self.n_batches = len(visits.batches)
         self.order = np.empty(0, dtype=np.intp)
         self.full_pass = True

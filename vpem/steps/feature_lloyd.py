@@ -152,10 +152,7 @@ class _Clusters:
     """Features that hubs hold, in clusters (`vpem.steps.lloyd.Clusters`)."""
 
     def __init__(self, terms: FeatureTerms, total: Sum, pace: Pace, kind: str) -> None:
-        self.terms = terms
-        self.total = total
-        self.pace = pace
-        self.kind = kind
+        self.terms, self.total, self.pace, self.kind = terms, total, pace, kind
         self.fills = False
         self.settles = kind != "setup"
         self.agreement = "stopping" if self.settles else "flooding"

@@ -74,9 +74,7 @@ class Estimates:
         inner: int | None,
         rng: np.random.Generator,
     ) -> None:
-        self.model = model
-        self.rng = rng
-        self.reduced = reduced
+        self.model, self.rng, self.reduced = model, rng, reduced
         self.batch_size = batch_size
         if inner is not None and not reduced:
             raise InputError(
@@ -306,11 +304,8 @@ class _Loop:
         self.how, self.max_iter = how, how.max_iter or 0  # chosen if not given
         self.steps = parse_step_size(how.step_size)
         self.most_epochs = inf if how.n_epochs is None else how.n_epochs
-        self.weights = weights
-        self.keeper = keeper
-        self.estimates = estimates
-        self.rest = rest
-        self.rng = rng
+        self.weights, self.keeper, self.estimates = weights, keeper, estimates
+        self.rest, self.rng = rest, rng
         self.saved: State | None = None
 
     def start(self, start: Vector, alpha: float, omega: float) -> _Loop:

@@ -90,10 +90,7 @@ class Rest:
     def __init__(
         self, tol: float, looks: int, basis: Basis | None, drift: Drift | None = None
     ) -> None:
-        self.tol = tol
-        self.looks = looks
-        self.basis = basis
-        self.drift = drift
+        self.tol, self.looks, self.basis, self.drift = tol, looks, basis, drift
         self.count = 0  # small ones in a row so far
 
     def look(self, statistics: Vector, moved: Vector, step: float, epochs: float) -> list[bool]:

@@ -92,9 +92,7 @@ class PartSaver(NoSaver):
     def __init__(
         self, outer: Saver, wrap: Callable[[State], State], saved: State | None, *names: str
     ) -> None:
-        self.outer = outer
-        self.wrap = wrap
-        self.saved = saved
+        self.outer, self.wrap, self.saved = outer, wrap, saved
         self.place = outer.place.inside(*names)
 
     def offer(self, state: Callable[[], State], *, last: bool = False) -> None:

@@ -167,9 +167,7 @@ class Restarts(_Saving, Generic[R]):
         self.numbers = list(numbers)
         self._first, self._count = (self.numbers or [0])[0], len(self.numbers)
         self._tell: Callable[[int, int, int], None] | None = getattr(callback, "restarting", None)
-        self.seed = seed
-        self.max_iter = max_iter
-        self.kept = kept
+        self.seed, self.max_iter, self.kept = seed, max_iter, kept
         self.iterations = 0  # of all that are over
         self._ran_out = False
         self._going: State | None = None

@@ -88,9 +88,7 @@ class _Clusters:
     agreement = "stopping"
 
     def __init__(self, held: HeldRows, total: Sum, kind: str, n_threads: int) -> None:
-        self.held = held
-        self.total = total
-        self.kind = kind
+        self.held, self.total, self.kind = held, total, kind
         self.settles = kind != "setup"
         self.n_threads = n_threads
         self.n_samples = held.n_rows

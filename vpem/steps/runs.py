@@ -402,9 +402,7 @@ class Reinitialiser:
         recoveries: list[Recovery],
         over_rows: bool = False,
     ) -> None:
-        self.terms = terms
-        self.total = total
-        self.draw_row = draw_row
+        self.terms, self.total, self.draw_row = terms, total, draw_row
         self.recoveries = recoveries
         # Numbers in the network of the hubs, and of the roots, that are here.
         self.hubs: list[int] = [0] if over_rows else total.holders.own.tolist()

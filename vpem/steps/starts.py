@@ -438,9 +438,7 @@ class _OverFeatures:
     """The potential as the first root finds it."""
 
     def __init__(self, terms: StartTerms, total: Sum, stream: RowStream) -> None:
-        self.terms = terms
-        self.total = total
-        self.stream = stream
+        self.terms, self.total, self.stream = terms, total, stream
         self.nearest: NDArray[Any] | None = None
         self.trials: list[Floats] = []
 
@@ -488,10 +486,7 @@ class _OverRows:
     """The potential of every worker's rows."""
 
     def __init__(self, held: HeldRows, total: Sum, stream: RowStream, n_threads: int) -> None:
-        self.held = held
-        self.total = total
-        self.stream = stream
-        self.n_threads = n_threads
+        self.held, self.total, self.stream, self.n_threads = held, total, stream, n_threads
         self.trials = self.sums = self.remaining = np.empty(0)
         self.nearest: NDArray[Any] | None = None
 

@@ -171,9 +171,7 @@ class ConsensusSum(_OverHubs):
         if isinstance(n_rounds, bool) or int(n_rounds) != n_rounds or n_rounds < 0:
             raise InputError(f"n_rounds must be an integer of at least 0, got {n_rounds!r}")
         self.n_rounds = int(n_rounds)
-        self.rate = rate
-        self.n_threads = n_threads
-        self.mixing = mixing
+        self.rate, self.n_threads, self.mixing = rate, n_threads, mixing
         self._layout = _Layout(mixing, hubs)
         n_hubs = self._layout.n_hubs
         n_agents = self._layout.n_agents

@@ -208,9 +208,7 @@ class Memory(Wrapper):
         kept: Vector | None = None,
     ) -> None:
         super().__init__(inner)
-        self.step = step
-        self.values = values
-        self.kept = kept
+        self.step, self.values, self.kept = step, values, kept
 
     def differ(
         self, values: Vector, about: Vector | None = None, senders: Senders | None = None

@@ -48,9 +48,7 @@ class Quantizer:
             pieces = (slice(0, pieces),)
         self.codec = codec
         self.pieces = pieces if basis is None else (slice(0, pieces[-1].stop),)
-        self.basis = basis
-        self.n_threads = n_threads
-        self.n_exact = n_exact
+        self.basis, self.n_threads, self.n_exact = basis, n_threads, n_exact
         self.name = "float64" if codec is None else codec.name
         self.omega = 0.0
         """Bound of ``E|Q(v) - v|^2 / |v|^2``: the largest of the pieces."""

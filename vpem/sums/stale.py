@@ -55,9 +55,7 @@ class HeardAtServer(Wrapper):
     ) -> None:
         super().__init__(inner)
         self._probability = probability
-        self.seed = seed
-        self.codec = codec
-        self.n_threads = n_threads
+        self.seed, self.codec, self.n_threads = seed, codec, n_threads
         self.values_per_item = inner.n_senders
         self.ledger, self.way, self.exact = inner.ledger, inner.way, False
         self._number = 0

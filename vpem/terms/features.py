@@ -283,9 +283,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
         dtype: DTypeLike = np.float64,
         skip_negligible: bool = True,
     ) -> None:
-        self.blocks = blocks
-        self.covariance_type = covariance_type
-        self.scaling = scaling
+        self.blocks, self.covariance_type, self.scaling = blocks, covariance_type, scaling
         self.rows = arrange_rows(X, blocks, scaling, dtype)
         self.row_weights = None if row_weights is None else np.ascontiguousarray(row_weights)
         self.reg_covar = np.broadcast_to(reg_covar, (blocks.n_features,))[blocks.order]

@@ -308,8 +308,7 @@ class StatisticMap:
         known: ArrayLike | None = None,
         floor: float = FLOOR,
     ) -> None:
-        self.blocks = blocks
-        self.covariance_type = covariance_type
+        self.blocks, self.covariance_type = blocks, covariance_type
         self.n_components = n_components
         self.n_features = d = blocks.n_features
         self.moments = moments

@@ -521,9 +521,7 @@ class WorkerTerms:
         local: Rows,  # rows of this process
         reach: Reach | None = None,  # in units of fitting, where sums are masked
     ) -> None:
-        self.whole = whole
-        self.local = local
-        self.reach = reach
+        self.whole, self.local, self.reach = whole, local, reach
         # From a file the next worker's rows are read ahead, and after the last the first's.
         filled = [run for run in runs if run.stop > run.start]
         after = dict(zip([run.start for run in filled], filled[1:] + filled[:1], strict=True))

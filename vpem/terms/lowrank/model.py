@@ -267,10 +267,7 @@ class ImputationModel:
         add_up: Callable[[Matrix], float] = np.sum,
         most: float | None = None,
     ) -> None:
-        self.observations = observations
-        self.law = law
-        self.rank = rank
-        self.ridge = ridge
+        self.observations, self.law, self.rank, self.ridge = observations, law, rank, ridge
         self.n_copies = n_copies
         self.shape = observations.shape
         self.size = self.shape[0] * self.shape[1]
