@@ -422,7 +422,14 @@ def from_long(
             )
         columns[name] = array.astype(np.float64)
     if missing:
-        labels, columns = _measured(labels, columns, source)
+        there = ~np.isnan(columns["values"])
+        lacking = sorted(set(map(str, labels[~there])) - set(map(str, labels[there])))
+        if lacking:
+            raise InputError(
+                f"{source}: no value of {shorten([repr(name) for name in lacking])} was measured, "
+                "so that nothing can be learnt from it; leave such individuals out"
+            )
+        labels, columns = labels[there], {name: values[there] for name, values in columns.items()}
     for name in ("times", "values"):
         bad = np.flatnonzero(~np.isfinite(columns[name]))
         if len(bad):
@@ -529,20 +536,6 @@ def gather(
     first = np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp)
     times = (cells % width).astype(np.float64)
     return Individuals(tuple(names), first, times, values, source=source, words=tuple(words))
-
-
-def _measured(
-    labels: NDArray[Any], columns: dict[str, Vector], source: str
-) -> tuple[NDArray[Any], dict[str, Vector]]:
-    """Leave out rows of what was not measured; an individual has a measurement at least."""
-    there = ~np.isnan(columns["values"])
-    lacking = sorted(set(map(str, labels[~there])) - set(map(str, labels[there])))
-    if lacking:
-        raise InputError(
-            f"{source}: no value of {shorten([repr(name) for name in lacking])} was measured, "
-            "so that nothing can be learnt from it; leave such individuals out"
-        )
-    return labels[there], {name: values[there] for name, values in columns.items()}
 
 
 def _names_of(names: Sequence[str] | None, n: int, what: str, source: str) -> tuple[str, ...]:

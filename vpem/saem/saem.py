@@ -252,7 +252,23 @@ class _Loop:
         given: SaemSettings,
         start: Vector | None,
     ) -> None:
-        _check(model, devices, server, given.average)
+        n = model.individuals.number[0]
+        if devices.n_samples != n:
+            raise InputError(f"devices hold {devices.n_samples} individuals, but the model has {n}")
+        if not devices.counts.all():
+            empty = devices.names[int(devices.counts.argmin())]
+            raise InputError(f"{empty!r} holds no individuals; leave such devices out")
+        if given.average == "models" and isinstance(server, SaemNeighbours):
+            raise InputError(
+                Setting("average", "models"), " needs weights that are not negative, or "
+                "covariances would be invalid, and rounds between neighbours have negative "
+                "weights; average statistics, or take ", Setting("sum", "tree"),
+            )  # fmt: skip
+        if given.average == "models" and (server.codec is not None or server.feedback != "none"):
+            raise InputError(
+                "averaged models are sent exactly: leave out the codec and its feedback, or "
+                "average statistics"
+            )
         self.model, self.server, self.given = model, server, given
         server.longest = None if given.longest_step == "auto" else float(given.longest_step)
         self.burn_in = check_int(
@@ -527,26 +543,4 @@ class Devices:
         self._each[: self._kept] = state["each"]
         self.smoothed, self._models, self._known = (
             state[name] for name in ("smoothed", "models", "known")
-        )
-
-
-def _check(
-    model: SaemModel, devices: Workers, server: SaemServer | SaemNeighbours, average: str
-) -> None:
-    n = model.individuals.number[0]
-    if devices.n_samples != n:
-        raise InputError(f"devices hold {devices.n_samples} individuals, but the model has {n}")
-    if not devices.counts.all():
-        empty = devices.names[int(devices.counts.argmin())]
-        raise InputError(f"{empty!r} holds no individuals; leave such devices out")
-    if average == "models" and isinstance(server, SaemNeighbours):
-        raise InputError(
-            Setting("average", "models"), " needs weights that are not negative, or covariances "
-            "would be invalid, and rounds between neighbours have negative weights; average "
-            "statistics, or take ", Setting("sum", "tree"),
-        )  # fmt: skip
-    if average == "models" and (server.codec is not None or server.feedback != "none"):
-        raise InputError(
-            "averaged models are sent exactly: leave out the codec and its feedback, or average "
-            "statistics"
         )

@@ -120,7 +120,10 @@ class _Clusters:
         changed = 0
         for number in range(self.batches.n_batches):
             if number:
-                self._follow(run)
+                before = run.centres  # of clusters that are empty so far they stay
+                self.move(run)
+                empty = run.counts < self.least
+                run.centres = np.where(empty[:, :, None], before, run.centres)
             self.number = number
             changed += self._take(run)
         return changed
@@ -155,13 +158,6 @@ class _Clusters:
             run.centres[silent] = np.broadcast_to(before, run.centres.shape)[silent]
             light[silent] = False
         return np.flatnonzero(self.total.holders.any(light.any(axis=0)))
-
-    def _follow(self, run: Lloyd) -> None:
-        """Move the centres between batches; those of clusters that are empty so far stay."""
-        before = run.centres
-        self.move(run)
-        empty = run.counts < self.least
-        run.centres = np.where(empty[:, :, None], before, run.centres)
 
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
         run.centres[:, clusters] = self.held.share(rows)

@@ -260,7 +260,10 @@ class GossipSum(GoesOn, _OverHubs):
         alone = self._layout.n_hubs == 1 and self.codec is None
         failure = self._outages.failure(drawn, alone)
         if self.ledger is not None:
-            self._count_flooding(drawn.awake)
+            # Agents learn who is awake and heard of: one bit an agent.
+            flags, hops = ceil(self.graph.n_agents / 8), self.diameter
+            links = self.ledger.among(drawn.awake)
+            self._send("flooding", flags, links=links, times=hops, rounds=hops)
             times = drawn.up.sum(axis=0)[self._links.edge_of_link]
             if self.codec is None:
                 informed = self._informed[self.ledger.targets[self._down]]
@@ -279,13 +282,6 @@ class GossipSum(GoesOn, _OverHubs):
             return
         links = self.ledger.among(self._drawn.awake)
         self._send(kind, size, links=links, times=self.diameter, rounds=self.diameter)
-
-    def _count_flooding(self, awake: Mask) -> None:
-        """Count how the agents learn who is awake and heard of: one bit an agent."""
-        assert self.ledger is not None
-        links = self.ledger.among(awake)
-        size = ceil(self.graph.n_agents / 8)
-        self._send("flooding", size, links=links, times=self.diameter, rounds=self.diameter)
 
     # ---- the sum -------------------------------------------------------------------------------
 

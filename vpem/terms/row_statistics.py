@@ -394,7 +394,12 @@ class ResidualSums:
 
     def _add(self, component: int, z: Vector, own: Vector) -> None:
         layout, h = self.layout, self.grid.coordinate_bits
-        z = _clipped(z, layout) * 2.0**h
+        # Clipped to their radius, and their coordinates where these are squared.
+        if layout.shape == "diag":
+            z = np.clip(z, -WIDEST, WIDEST)
+        norms = np.einsum("ij,ij->i", z, z)
+        ratios = np.sqrt(layout.radius / np.maximum(norms, layout.radius)) * BELOW_ONE
+        z = np.nan_to_num(z * ratios[:, None]) * 2.0**h
         np.trunc(z, out=z)
         count = int(own.sum())
         # In units of 2^-(g + 2 h), all of them.
@@ -402,16 +407,6 @@ class ResidualSums:
         self.firsts[component] += (own @ z).astype(np.int64) << h
         copy = 0 if layout.copies == 1 else component
         self.seconds[copy] += _second(own, z, layout.shape) - count * _identity(layout, h)
-
-
-def _clipped(z: Vector, layout: Residuals) -> Vector:
-    """Clip residuals (m, d) to their radius, and their coordinates where these are squared."""
-    if layout.shape == "diag":
-        z = np.clip(z, -WIDEST, WIDEST)
-    norms = np.einsum("ij,ij->i", z, z)
-    ratios = np.sqrt(layout.radius / np.maximum(norms, layout.radius)) * BELOW_ONE
-    found: Vector = np.nan_to_num(z * ratios[:, None])
-    return found
 
 
 def _second(own: Vector, z: Vector, shape: str) -> Integers:

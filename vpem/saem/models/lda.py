@@ -97,20 +97,6 @@ class LdaModel(SaemModel):
         self.alpha = check_number("alpha", 1 / K if alpha is None else alpha, least=1e-4, most=1e6)
         self.eta = check_number("eta", 1 / K if eta is None else eta, least=1e-9, most=1e6)
         self.seed = check_int("seed", seed, least=0, most=2**64 - 1)
-        self._check_rows()
-        V = self.n_words = self._vocabulary(n_words)
-        check_memory(4 * 8 * K * V, f"{K} topics of {V} words")
-        self._first = np.ascontiguousarray(individuals.first, dtype=np.intp)
-        self._words = individuals.times.astype(np.intp)
-        self._counts = np.ascontiguousarray(individuals.values, dtype=np.float64)
-        self._topics: Vector | None = None
-        self.latents = tuple(f"topic {k}" for k in range(K))
-        self.parameters = TopicNames(K, V, individuals.words)
-        self.pieces = (slice(0, K * V),)
-        self.found = {"n_words": V}
-
-    def _check_rows(self) -> None:
-        """Raise InputError unless times are numbers of words, and values numbers of them."""
         data = self.individuals
         for what, values in (("word (time)", data.times), ("count (value)", data.values)):
             wrong = ~((values >= 0) & (values == np.rint(values)) & (values < 2**53))
@@ -128,6 +114,16 @@ class LdaModel(SaemModel):
                 f"{data.names[data.individual_of[most]]!r}, more than {MOST_COUNT}, and a topic is "
                 "drawn for each; count in larger units, or split the document"
             )
+        V = self.n_words = self._vocabulary(n_words)
+        check_memory(4 * 8 * K * V, f"{K} topics of {V} words")
+        self._first = np.ascontiguousarray(individuals.first, dtype=np.intp)
+        self._words = individuals.times.astype(np.intp)
+        self._counts = np.ascontiguousarray(individuals.values, dtype=np.float64)
+        self._topics: Vector | None = None
+        self.latents = tuple(f"topic {k}" for k in range(K))
+        self.parameters = TopicNames(K, V, individuals.words)
+        self.pieces = (slice(0, K * V),)
+        self.found = {"n_words": V}
 
     def _vocabulary(self, n_words: int | None) -> int:
         """Size of the vocabulary; InputError where documents have words that it has not."""

@@ -216,7 +216,10 @@ class MixedModel(Framed):
         self.found = {"error": list(self.outcomes.kinds)}
         self.scoring = Scoring.of(population, structure.scales, self.outcomes)
         self.parameters = (*population.coefficients, *population.spreads, *self.outcomes.parameters)
-        self._lay_out()
+        s = self.scoring.size
+        sizes = [*self.law.sizes, self.outcomes.size, s, s * (s + 1) // 2]
+        self._slices = [slice(*map(int, one)) for one in pairwise(np.cumsum([0, *sizes]))]
+        self.pieces = tuple(one for one in self._slices if one.stop > one.start)
         self._begun: Vector | None = None
         if shift is None:
             self._begun = self._begin()
@@ -232,12 +235,6 @@ class MixedModel(Framed):
     def reads(cls, options: Mapping[str, object]) -> tuple[str, ...]:
         """Covariates of effects."""
         return columns_of(words_of(options.get("effects")))
-
-    def _lay_out(self) -> None:
-        s = self.scoring.size
-        sizes = [*self.law.sizes, self.outcomes.size, s, s * (s + 1) // 2]
-        self._slices = [slice(*map(int, one)) for one in pairwise(np.cumsum([0, *sizes]))]
-        self.pieces = tuple(one for one in self._slices if one.stop > one.start)
 
     # ---- the start -------------------------------------------------------------------------------
 
