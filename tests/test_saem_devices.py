@@ -47,7 +47,7 @@ def test_coarse_codecs_with_feedback_find_the_estimates(boys, codec, participati
         assert off < 0.06
 
 
-@pytest.mark.filterwarnings("ignore:after 300 iterations the server's statistics")
+@pytest.mark.filterwarnings("ignore:after 300 iterations no latents")
 def test_changes_are_compressed_without_collapse(boys):
     """Plain top-k or few bits make variances zero; changes leave out less, but are biased."""
     for codec, most in (("topk:0.5", 0.2), ("qsgd:2bits", 0.1)):
