@@ -181,7 +181,7 @@ def test_feedback_does_nothing_to_exact_messages(boys):
     np.testing.assert_allclose(fine, thetas[0], rtol=0.02)
 
 
-@pytest.mark.filterwarnings("ignore:after 400 iterations the server's statistics")
+@pytest.mark.filterwarnings("ignore:after 400 iterations no latents")
 def test_feedback_repairs_top_k(boys):
     model = LinearModel(boys)
     off = {}
@@ -239,7 +239,7 @@ def test_models_are_weighed_by_individuals_or_devices(boys):
     assert by_device.theta[0] - by_each.theta[0] == pytest.approx(expected, abs=0.3)
 
 
-@pytest.mark.filterwarnings("ignore:after 10 iterations the server's statistics")
+@pytest.mark.filterwarnings("ignore:after 10 iterations no latents")
 def test_the_ledger_counts_what_is_sent(boys):
     model = LinearModel(boys)
     _, server = run(model, 4, n_iter=10, burn_in=5)

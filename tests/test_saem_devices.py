@@ -62,7 +62,7 @@ def test_statistics_of_no_latents_are_told(boys):
     assert not found.converged
 
 
-@pytest.mark.filterwarnings("ignore:after 10 iterations the server's statistics")
+@pytest.mark.filterwarnings("ignore:after 10 iterations no latents")
 def test_statistics_go_down_where_changes_come_up(boys):
     options = {"n_iter": 10, "burn_in": 5, "tol": 0.0}
     plain = run(boys, 4, "topk:0.5", **options)[2].ledger.of_kind("server")
