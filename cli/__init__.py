@@ -65,9 +65,9 @@ def _fail(message: str, code: int = 2) -> int:
 
 def _join(words: list[str]) -> None:
     """Join the MPI job of this process if --engine mpi is chosen, before anything is parsed."""
-    pairs = list(zip(words, [*words[1:], ""], strict=True))
     if any(word == "--engine" or word.startswith("--engine=") for word in words):
-        chosen = any(pair == ("--engine", "mpi") or pair[0] == "--engine=mpi" for pair in pairs)
+        pairs = zip(words, [*words[1:], ""], strict=True)
+        chosen = any(a == "--engine=mpi" or (a == "--engine" and b == "mpi") for a, b in pairs)
     else:
         variables = any(name.startswith("VPEM_") for name in os.environ)
         if not variables and not any(word.startswith("--config") for word in words):

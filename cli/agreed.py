@@ -92,7 +92,7 @@ def digest_of(path: Path) -> str:
 
 
 def introduced(introduction: Any, name: str) -> Any:
-    """Return a member's introduction; InputError unless `is_introduction` holds."""
+    """Return a member's introduction, or raise InputError if it is none."""
     if not is_introduction(introduction):
         raise InputError(f"{name} has sent no introduction; do all run the same version?")
     return introduction
@@ -324,21 +324,16 @@ def _agreed(context: Any, name: str, words: list[str], topology: str) -> Agreed:
                 f"'vpem {name} --study'"
             )
         table[key] = context.params[param.name]
-    _check(context)
-    return Agreed(name, table, dict(context.params), leaf.params)
-
-
-def _check(context: Any) -> None:
-    """Refuse what the command would refuse before it opens data."""
     refuse_idle(context)
     refuse_repeatable(context.params)
-    records = context.command.callback.records(context.params)
+    records = leaf.callback.records(context.params)
     if "sums" in records and (topology := context.params.get("topology")):
         from vpem.network.graph import make_graph
         from vpem.sums.exchanges import settled
 
         # Only whether the graph has a server matters here; its size is not known yet.
         settled(make_graph("star" if topology == "star" else "path", 3), records["sums"])
+    return Agreed(name, table, dict(context.params), leaf.params)
 
 
 def load_study(context: Any, value: Path) -> Path:
@@ -446,10 +441,7 @@ def look_at(
     say: Callable[[str], None],
     features: Sequence[str] = (),  # named by the study
 ) -> tuple[tuple[str, ...], int]:
-    """Open a member's files as all commands of a study will, and raise what these would refuse.
-
-    Returns the names of its features and its number of rows.
-    """
+    """Open a member's files as all commands of a study will; return its features and row count."""
     names, n_rows = dict[str, None](), 0
     agreed = agreed_before(context, study)
     others = [one for one in agreed if one.command != INDIVIDUALS]

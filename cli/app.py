@@ -33,8 +33,8 @@ from .config import (
     is_flag,
     key_of,
     near_file,
+    options_of,
     path_of,
-    read_config,
     refuse_idle,
     source_of,
     speak_of,
@@ -56,7 +56,10 @@ WHOLE = "vpem.whole"
 
 def _load(context: typer.Context, value: Path | None) -> Path | None:
     if value is not None and not context.resilient_parsing:
-        take_defaults(context, value, read_config(value, context))
+        from vpem.files.json_text import read_toml
+
+        tables = options_of(read_toml(value), value, context)
+        take_defaults(context, value, tables.get(path_of(context), {}))
         context.meta[FILE] = value
     return value
 
@@ -118,7 +121,6 @@ def _of_groups(help_all: HelpAll = False) -> None:
 
 @cache
 def _params(function: Callable[..., None]) -> list[Any]:
-    """Return the options that a function has by its annotations."""
     maker = typer.Typer(add_completion=False, rich_markup_mode=None)
     maker.command()(function)
     return list(typer.main.get_command(maker).params)
@@ -217,8 +219,12 @@ class Command(_Manners, TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, and the most needed options, or all under headings."""
         params: list[Any] = self.get_params(ctx)
-        arguments = [param for param in params if param.param_type_name == "argument"]
-        _write(formatter, "Arguments", [(_called(one), one.help or "") for one in arguments])
+        arguments = [
+            (f"{one.metavar or one.name.upper()}{'...' * (one.nargs == -1)}", one.help or "")
+            for one in params
+            if one.param_type_name == "argument"
+        ]
+        _write(formatter, "Arguments", arguments)
         chosen = _chosen(ctx)
         groups = grouped(params) if chosen is None else [("Options", chosen)]
         for heading, group in groups:
@@ -276,10 +282,6 @@ def _chosen(context: Any) -> list[Any] | None:
     if WHOLE in context.meta or isinstance(context.command, TyperGroup):
         return None
     return often(" ".join(path_of(context)), context.command.params)
-
-
-def _called(argument: Any) -> str:
-    return f"{argument.metavar or argument.name.upper()}{'...' * (argument.nargs == -1)}"
 
 
 def _write(formatter: Any, heading: str, rows: Iterable[tuple[str, str]]) -> None:

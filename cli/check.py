@@ -196,7 +196,7 @@ def check(
         float,
         typer.Option(
             help="Leave each link without data for so many seconds: some networks cut links that "
-            "are silent for long.",
+            "are silent for long."
         ),
     ] = 3.0,
     serve: Annotated[
@@ -267,7 +267,6 @@ def _look(
     settings: TableSettings,
     screen: Screen,
 ) -> list[Finding]:
-    """Return the findings on a member's data."""
     from vpem.engines.tls.check import Finding
 
     if not study.member(name).holds:
@@ -312,23 +311,7 @@ def _check(study: Study, name: str, door: tuple[str, int] | None, idle: float) -
     import asyncio
 
     from vpem.engines.tls.check import Examined, Finding
-    from vpem.engines.tls.trust import not_valid
-    from vpem.files.studies.identities import certificate_of
-
-    identity, findings = _own(study, name)
-    examined = Examined(study.roster, identity, idle)
-    findings += asyncio.run(_all(examined, door))
-    if any((one.what, one.state) == ("clock", "fails") for one in findings) and not_valid(
-        name, certificate_of(identity)
-    ):
-        sentence = f"{findings[0].observation}, so not by this machine's clock"
-        findings[0] = Finding(name, "certificate", "note", sentence)
-    return findings
-
-
-def _own(study: Study, name: str) -> tuple[Identity, list[Finding]]:
-    from vpem.engines.tls.check import Finding
-    from vpem.engines.tls.trust import fingerprint, validity
+    from vpem.engines.tls.trust import fingerprint, not_valid, validity
     from vpem.files.studies.identities import certificate_of, identity_of, key_of, read_identity
 
     sentence, state = "", "ok"
@@ -351,8 +334,13 @@ def _own(study: Study, name: str) -> tuple[Identity, list[Finding]]:
     for one in caught:
         if isinstance(one.message, VpemWarning):
             sentence, state = str(one.message), "note"
-    until = f"until {validity(certificate_of(identity))[1]:%Y-%m-%d}"
-    return identity, [Finding(name, "certificate", state, until, sentence)]
+    certificate = certificate_of(identity)
+    until = f"until {validity(certificate)[1]:%Y-%m-%d}"
+    links = asyncio.run(_all(Examined(study.roster, identity, idle), door))
+    clock_fails = any((one.what, one.state) == ("clock", "fails") for one in links)
+    if clock_fails and not_valid(name, certificate):
+        state, until, sentence = "note", f"{until}, so not by this machine's clock", ""
+    return [Finding(name, "certificate", state, until, sentence), *links]
 
 
 async def _all(examined: Examined, door: tuple[str, int] | None) -> list[Finding]:

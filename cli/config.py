@@ -215,7 +215,6 @@ def nearest(word: str, names: Iterable[str]) -> str | None:
 
 NOT_IN_FILES = ("config", "show-config", "help-all")
 
-
 FILE = "vpem.file"
 """Under this name a context keeps the file that --config names."""
 
@@ -224,9 +223,6 @@ STUDY = "vpem.study"
 
 FILES = "vpem.files"
 """Under this name a context keeps the files that values are from, by names of parameters."""
-
-
-# ---- names --------------------------------------------------------------------------------------
 
 
 def is_flag(param: Any) -> bool:
@@ -267,22 +263,12 @@ def path_of(context: Any) -> tuple[str, ...]:
     return tuple(words)
 
 
-# ---- files --------------------------------------------------------------------------------------
-
-
-def read_config(path: Path, context: Any) -> Report:
-    """Read a file of options, and return those of the command of a context by names of parameters.
-
-    It is TOML with a table for each command: ``[fit]``, ``[data.import]``. InputError if it names
-    commands or options that do not exist.
-    """
-    from vpem.files.json_text import read_toml
-
-    return options_of(read_toml(path), path, context).get(path_of(context), {})
-
-
 def options_of(content: Report, path: Path, context: Any) -> dict[tuple[str, ...], Report]:
-    """Return the options of every command that has a table, by the words of the command."""
+    """Return the options of every command with a table, by the words of the command.
+
+    Tables are called ``[fit]``, ``[data.import]``; options come by names of parameters. InputError
+    if a file names commands or options that do not exist.
+    """
     try:
         return _tables(content, context.find_root().command, ())
     except InputError as error:
@@ -326,7 +312,6 @@ def _tables(content: Report, group: Any, path: tuple[str, ...]) -> dict[tuple[st
 
 
 def _values(content: Report, command: Any, table: str) -> Report:
-    """Check the table of one command."""
     known = {key_of(param): param for param in command.params}
     known |= {opt[2:]: param for param in command.params for opt in param.opts if opt[:2] == "--"}
     known = {key: param for key, param in known.items() if key not in NOT_IN_FILES}
@@ -341,21 +326,19 @@ def _values(content: Report, command: Any, table: str) -> Report:
             raise InputError(f"[{table}] has no option {name!r}{hint}; see '{see}'")
         if param.name in found:
             raise InputError(f"[{table}] gives {key!r} twice, once as {name!r}")
-        found[param.name] = _value(value, param, f"[{table}] {name}")
+        where, several = f"[{table}] {name}", param.multiple or param.nargs == -1
+        if is_flag(param):
+            if not isinstance(value, bool):
+                raise InputError(f"{where} must be true or false, got {value!r}")
+            found[param.name] = value
+        elif several:
+            items = value if isinstance(value, list) else [value]
+            found[param.name] = [_word(item, where) for item in items]
+        elif isinstance(value, list):
+            raise InputError(f"{where} takes one value, written as on the command line, got a list")
+        else:
+            found[param.name] = _word(value, where)
     return found
-
-
-def _value(value: Any, param: Any, where: str) -> Any:
-    """Return a value of a file as a command line would have it."""
-    if is_flag(param):
-        if not isinstance(value, bool):
-            raise InputError(f"{where} must be true or false, got {value!r}")
-        return value
-    if param.multiple or param.nargs == -1:
-        return [_word(item, where) for item in (value if isinstance(value, list) else [value])]
-    if isinstance(value, list):
-        raise InputError(f"{where} takes one value, written as on the command line, got a list")
-    return _word(value, where)
 
 
 def _word(value: Any, where: str) -> str:
@@ -366,9 +349,6 @@ def _word(value: Any, where: str) -> str:
         )
         raise InputError(f"{where} must be a number or a string, got {got}")
     return str(value)
-
-
-# ---- the environment ----------------------------------------------------------------------------
 
 
 def check_environment(context: Any) -> None:
@@ -496,9 +476,6 @@ def near_file(sentence: str) -> list[str]:
     return [f"'vpem data copy {name} -o {quote(str(path))}' writes it" for name in examples]
 
 
-# ---- options without effect ---------------------------------------------------------------------
-
-
 ROWS = {
     "fit": ("vp-em", "em-rows"),
     "kmeans": ("kmeans-rows", "kmeans-features"),
@@ -507,7 +484,6 @@ ROWS = {
     "saem": ("saem",),
 }
 """Algorithms of each command, as rows of `vpem.idle`."""
-
 
 INSTEAD = {
     **{(command, "--agent-dropout"): "absent agents are drawn by --participation; take that"

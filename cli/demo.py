@@ -27,9 +27,7 @@ from .files import FOLDER
 from .output import Screen
 
 Keep = Annotated[
-    Path | None,
-    FOLDER,
-    typer.Option(help="Keep all files in this new folder.", show_default=False),
+    Path | None, FOLDER, typer.Option(help="Keep all files in this new folder.", show_default=False)
 ]
 
 MOST_SECONDS = 300
@@ -50,16 +48,13 @@ class Play:
         print(f"\n# {sentence}", flush=True)
 
     def show(self, who: str, *words: str) -> None:
-        """Print a command as it is typed."""
         print(f"{who}$ {shlex.join(words)}", flush=True)
 
     def run(self, who: str, command: str, *words: str) -> str:
-        """Run one command in a member's folder, and return what it prints."""
         self.show(who, "vpem", *command.split(), *words)
         return self.end(who, self.start(who, *command.split(), *words))
 
     def start(self, who: str, *words: str) -> subprocess.Popen[str]:
-        """Start a command of vpem in a member's folder."""
         return subprocess.Popen(
             [sys.executable, "-c", MAIN, *words],
             cwd=self.home / who,
@@ -80,6 +75,11 @@ class Play:
             printed = (err or out).strip().splitlines()[-1:] or ["nothing"]
             raise VpemError(f"the demonstration ends: {who or 'vpem'} printed: {printed[0]}")
         return out.rstrip("\n")
+
+    def send(self, file: str, giver: str, taker: str) -> None:
+        """Copy a file into another member's folder, as mail would."""
+        self.show(giver, "cp", file, f"../{taker}/")
+        shutil.copy(self.home / giver / file, self.home / taker)
 
 
 @contextmanager
@@ -149,12 +149,13 @@ def demo_of_study(keep: Keep = None) -> None:
     Example: vpem study demo --keep try
     """
     with Screen() as screen, folder(keep) as home:
-        for name in (SERVER, *PARTIES):
-            (home / name).mkdir(mode=0o700)
-        play = _Study(home)
+        members = (SERVER, *PARTIES)
+        for who in members:
+            (home / who).mkdir(mode=0o700)
+        play = Play(home)
         _write_tables(home)
         play.tell("Each makes a key, which stays at home:")
-        words = {who: _words(play.run(who, "party init", "--name", who)) for who in play.all}
+        words = {who: _words(play.run(who, "party init", "--name", who)) for who in members}
         play.tell("The server's organiser says what will be run, and signs it:")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -171,49 +172,30 @@ def demo_of_study(keep: Keep = None) -> None:
         for who in PARTIES:
             play.send("heart.toml", SERVER, who)
         play.tell("All run it, each at home, at the same time:")
-        play.fit()
-        play.tell("What each party has now, of its own patients:")
-        for who in PARTIES:
-            play.head(who, f"{who}-clusters.csv")
-        if keep is not None:
-            screen.say(f"all files are in {keep}")
-
-
-class _Study(Play):
-    """Commands of members, each in a folder of its own."""
-
-    all = (SERVER, *PARTIES)
-
-    def send(self, file: str, giver: str, taker: str) -> None:
-        """Copy a file into another member's folder, as mail would."""
-        self.show(giver, "cp", file, f"../{taker}/")
-        shutil.copy(self.home / giver / file, self.home / taker)
-
-    def fit(self) -> None:
-        """Run the fit at all members at once, and print the report of one."""
         processes: dict[str, subprocess.Popen[str]] = {}
         try:
-            for who in self.all:
-                words = ["fit", "--study", "heart.toml", "--as", who]
+            for who in members:
+                fit = ["fit", "--study", "heart.toml", "--as", who]
                 if who != SERVER:
-                    words += [f"{who}.csv", "--id-column", "patient"]
-                    words += ["--labels", f"{who}-clusters.csv"]
-                self.show(who, "vpem", *words)
-                processes[who] = self.start(who, *words)
-            printed = {who: self.end(who, process) for who, process in processes.items()}
+                    fit += [f"{who}.csv", "--id-column", "patient"]
+                    fit += ["--labels", f"{who}-clusters.csv"]
+                play.show(who, "vpem", *fit)
+                processes[who] = play.start(who, *fit)
+            printed = {who: play.end(who, process) for who, process in processes.items()}
         finally:
             for process in processes.values():
                 if process.poll() is None:
                     process.kill()
                     process.communicate()
-        self.tell(f"What {PARTIES[0]} sees; the others see the same:")
+        play.tell(f"What {PARTIES[0]} sees; the others see the same:")
         print(printed[PARTIES[0]])
-
-    def head(self, who: str, file: str) -> None:
-        """Print the first lines of a file."""
-        self.show(who, "head", f"-{ROWS + 1}", file)
-        lines = (self.home / who / file).read_text(encoding="utf-8").splitlines()
-        print("\n".join(lines[: ROWS + 1]))
+        play.tell("What each party has now, of its own patients:")
+        for who in PARTIES:
+            play.show(who, "head", f"-{ROWS + 1}", f"{who}-clusters.csv")
+            lines = (home / who / f"{who}-clusters.csv").read_text(encoding="utf-8").splitlines()
+            print("\n".join(lines[: ROWS + 1]))
+        if keep is not None:
+            screen.say(f"all files are in {keep}")
 
 
 def _words(shown: str) -> str:

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
+from collections import UserDict
+from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from .config import is_flag, key_of
 from .options import spread
-
-if TYPE_CHECKING:
-    from vpem.network.schema import Report
 
 HEADINGS: dict[str, tuple[str, ...]] = {
     "Options": (),
@@ -236,38 +234,23 @@ class Elsewhere:
         return getattr(import_module(f".{module}", __package__), name)
 
 
-class Members(MutableMapping[str, Any]):
+class Members(UserDict[str, Any]):
     """Commands and groups by name, each made at its first use."""
 
     def __init__(
         self, makers: dict[str, Callable[[], Any]], helps: dict[str, str], groups: Collection[str]
     ) -> None:
-        self._makers = makers
-        self._made: Report = {}
-        self.helps = helps
-        self.groups = groups
+        self.data = dict.fromkeys(makers)
+        self._makers, self.helps, self.groups = makers, helps, groups
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
-            self._made[name] = self._makers[name]()
-        return self._made[name]
+        if name in self._makers:
+            self[name] = self._makers[name]()
+        return self.data[name]
 
     def __setitem__(self, name: str, member: Any) -> None:
-        self._makers[name] = lambda: member
-        self._made[name] = member
-
-    def __delitem__(self, name: str) -> None:
-        del self._makers[name]
-        self._made.pop(name, None)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
-
-    def __len__(self) -> int:
-        return len(self._makers)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._makers
+        self.data[name] = member
+        self._makers.pop(name, None)
 
 
 def tree(

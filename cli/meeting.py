@@ -129,8 +129,6 @@ class Losses:
         self.keeper = Keeper(saver, engine, self.lost, self._kept)
         return self.keeper
 
-    # ---- another member is lost -----------------------------------------------------------------
-
     def deal_with(self, error: Exception, engine: Engine, post: Post, met: bool) -> Exception:
         """Go on without the member that an error is about, in a new image, if that is possible.
 
@@ -217,9 +215,6 @@ class Losses:
         members = [one.name for one in self.study.roster.members]
         opened = None if self.outlast is None else self.outlast.state(members)
         begin_again(going_on(sys.orig_argv) if met else sys.orig_argv, lost, {}, opened)
-
-
-# ---- images of a process ------------------------------------------------------------------------
 
 
 def begin_again(
@@ -335,12 +330,12 @@ class Meeting(Where):
         self._goes_on = options.get("checkpoint") is not None
         with Screen():
             identity = identity_of(study, member.name)  # before anything is written
-        log = options.get("log") or log_beside(study.path, member.name)
+        log, listen = options.get("log") or log_beside(study.path, member.name), options["listen"]
         self._log = MessageLog(log, command=command, edition=study.edition)
         self._post = Post(
             study.roster,
             identity,
-            listen=_door(options["listen"], study.listens.get(member.name)),
+            listen=_door(listen) if listen is not None else study.listens.get(member.name),
             timeout=float(options["timeout"]),
             note=self._log.note,
             tell=self._tell,
@@ -402,8 +397,6 @@ class Meeting(Where):
         self._signs.introduced([(signed(one[:-1]), one[-1]) for one in everyones])
         post.log_key = self._signs.run
         return everyones
-
-    # ---- work -----------------------------------------------------------------------------------
 
     def prepare(self, settings: EngineSettings, screen: Screen) -> None:
         """Warn of lost members; the options of processes were applied as members met."""
@@ -489,8 +482,6 @@ class Meeting(Where):
     def tell_warnings(self, screen: Screen) -> None:
         """Leave warnings with the user of each member."""
 
-    # ---- the end --------------------------------------------------------------------------------
-
     def close(self) -> None:
         """Close the links, once all messages have arrived."""
         join(None)
@@ -573,10 +564,8 @@ class Meeting(Where):
             self.guard.end()
 
 
-def _door(given: str | None, said: tuple[str, int] | None) -> tuple[str, int] | None:
-    """Return the host and port at which a member listens."""
-    if given is None:
-        return said
+def _door(given: str) -> tuple[str, int]:
+    """Return the host and port of --listen."""
     host, _, port = given.rpartition(":")
     number = read_int(port) or 0
     if not 0 < number < 65536:

@@ -32,7 +32,6 @@ NAMED_OUTPUTS = (
 
 
 def _writes_csv(given: Any) -> bool:
-    """Whether one of the files that a command writes is CSV."""
     files = (given.get("output"), given.get("individuals"), given.get("labels_file"))
     return any(file is not None and str(file).lower().endswith(".csv") for file in files)
 
@@ -41,7 +40,6 @@ NO_CSV: Rule = (
     lambda given: not _writes_csv(given),
     (" is for CSV, and none is written; leave it out",),
 )
-
 
 NOTHING_REPLACED: Rule = (
     # A record of outputs alone has no input, and no checkpoint either.
@@ -52,7 +50,6 @@ NOTHING_REPLACED: Rule = (
     (" replaces existing files, but nothing is to be written; leave it out",),
 )
 
-
 NO_CSV_AT_ALL: Rule = (
     lambda given: (
         not _writes_csv(given) and (given.get("output") is not None or bool(given.get("json")))
@@ -61,12 +58,10 @@ NO_CSV_AT_ALL: Rule = (
 )
 """Where CSV goes to standard output by default."""
 
-
 FEW_VARY: Rule = (
     lambda given: given["covariance"] == "full" and "," not in (given["random"] or ","),
     (" is for two or more that vary; let more of them vary, or leave it out",),
 )
-
 
 KINDS: Report = {
     "list[str]": list[str],
@@ -104,7 +99,6 @@ class Given:
         self.files = files
 
     def has(self, name: str) -> bool:
-        """Whether the user set this setting."""
         params = {param.name: param for param in self._context.command.params}
         return name in params and is_given(self._context, params[name])
 
@@ -243,8 +237,6 @@ def _read(record: type[Settings], name: str, value: Any) -> Any:
     return value if found is None else found
 
 
-# ---- options that are not in records yet
-
 MemoryLimit = Annotated[
     str | None,
     typer.Option(
@@ -257,8 +249,7 @@ MemoryLimit = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Quiet = Annotated[
-    bool,
-    typer.Option("-q", "--quiet", help="Print only errors, and the output of --json."),
+    bool, typer.Option("-q", "--quiet", help="Print only errors, and the output of --json.")
 ]
 InitModel = Annotated[
     Path | None,

@@ -59,30 +59,28 @@ class PrintedTable:
         """Return the table as it is shown in ``width`` columns, or in a pipe.
 
         In a narrow terminal columns in ``spare`` are left out; then text is broken at its words;
-        and if that is not enough, every cell takes a line of its own.
+        and if that is not enough, every cell that is not empty takes a line of its own.
         """
         one = self
         for name in () if self.is_whole else self.spare:
-            if one.natural <= width:
+            if _total(one._widths(0)) <= width:
                 break
-            one = one.without(name)
-        whole = self.is_whole or not any(one.heads)
-        return one if whole or one.least <= width else one.upright()
+            columns = [j for j, head in enumerate(one.heads) if head != name]
+            rows = [[row[j] for j in columns] for row in one.rows]
+            one = replace(one, heads=[one.heads[j] for j in columns], rows=rows)
+        if self.is_whole or not any(one.heads) or _total(one._least()) <= width:
+            return one
+        lines: list[list[str]] = []
+        for row in one.rows:
+            lines += [["", ""]] if lines else []
+            named = zip(one.heads, row, strict=True)
+            lines += [[head, cell] for head, cell in named if head or cell]
+        return replace(one, heads=["", ""], rows=lines, right=())
 
     @property
     def is_whole(self) -> bool:
         """Whether it goes to a pipe, which gets all columns however wide they are."""
         return bool(self.spare) and not sys.stdout.isatty()
-
-    @property
-    def natural(self) -> int:
-        """Width with every cell in one line."""
-        return _total(self._widths(0))
-
-    @property
-    def least(self) -> int:
-        """Width with text broken wherever possible."""
-        return _total(self._least())
 
     def widths(self, width: int) -> list[int]:
         """Return the width of each column; together they take at most ``width``."""
@@ -115,23 +113,7 @@ class PrintedTable:
         whole = self._widths(0)[0] if self.heads and not any(self.heads) else 0
         return [max(whole, first) if whole <= LONGEST_NAME else first, *others]
 
-    def without(self, name: str) -> PrintedTable:
-        """Return the table without a column."""
-        columns = [j for j, head in enumerate(self.heads) if head != name]
-        rows = [[row[j] for j in columns] for row in self.rows]
-        return replace(self, heads=[self.heads[j] for j in columns], rows=rows)
-
-    def upright(self) -> PrintedTable:
-        """Return a table of two columns, with a line for every cell that is not empty."""
-        rows: list[list[str]] = []
-        for row in self.rows:
-            rows += [["", ""]] if rows else []
-            named = zip(self.heads, row, strict=True)
-            rows += [[head, cell] for head, cell in named if head or cell]
-        return replace(self, heads=["", ""], rows=rows, right=())
-
     def drawn(self, console: Console) -> Any:
-        """Return the table as Rich prints it."""
         from rich import box
         from rich.table import Table
 
@@ -323,7 +305,6 @@ class ProgressLine:
             threading.Thread(target=self._tick, daemon=True).start()
 
     def __call__(self, progress: Any) -> None:
-        """Show one iteration."""
         self.iterations += 1
         if self.iterations == 1:
             self._first = time.monotonic()
@@ -348,7 +329,6 @@ class ProgressLine:
             self.tell(*parts)
 
     def starting(self, step: str) -> None:
-        """Show a step of a start."""
         self.remind()
         self.tell(f"{self._which()}start: {step}")
 
@@ -386,7 +366,6 @@ class ProgressLine:
                     print(in_rows(note), file=sys.stderr, flush=True)
 
     def is_due(self) -> bool:
-        """Whether it is time for a line."""
         now = time.monotonic()
         if self.quiet or now - self.began < 1.0:
             return False
@@ -432,7 +411,6 @@ class ProgressLine:
                     self._show()
 
     def close(self) -> None:
-        """Take the live line away."""
         global _line
         with alone:
             self._over.set()
@@ -612,11 +590,9 @@ class Screen:
             progress.close()
 
     def note(self, text: str) -> None:
-        """Print a note on a result, unless quiet."""
         self.say(f"note: {text}")
 
     def say(self, message: str) -> None:
-        """Print a message unless quiet."""
         if not self.quiet and not self.silent:
             tell(message)
 

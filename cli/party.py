@@ -259,8 +259,7 @@ def about_certificate(name: str, certificate: bytes) -> Report:
 @app.command()
 def init(
     name: Annotated[
-        str,
-        typer.Option(help="Name of the member: letters, digits, - and _.", show_default=False),
+        str, typer.Option(help="Name of the member: letters, digits, - and _.", show_default=False)
     ],
     folder: Annotated[
         Path | None,
@@ -308,25 +307,20 @@ def show_identity(
     Example: vpem party show lab.crt
     """
     with Screen():
-        from vpem.files.studies.identities import (
-            certificate_of,
-            identities_in,
-            read_certificate,
-            read_identity,
-            read_request,
-        )
+        from vpem.files.studies import identities
         from vpem.files.studies.signed import common_name
 
         if file is None:
-            names = identities_in(Path())
+            names = identities.identities_in(Path())
             if not names:
                 raise InputError("there is no key here; make one by 'vpem party init --name ...'")
-            shown = [(name, certificate_of(read_identity(Path(), name))) for name in names]
+            keys = [identities.read_identity(Path(), name) for name in names]
+            shown = list(zip(names, map(identities.certificate_of, keys), strict=True))
         elif file.suffix == ".request":
-            member = read_request(file).member
+            member = identities.read_request(file).member
             shown = [(member.name, member.certificate)]
         else:
-            certificate = read_certificate(file)
+            certificate = identities.read_certificate(file)
             shown = [(common_name(certificate), certificate)]
         if json:
             print_json({"certificates": [about_certificate(*one) for one in shown]})
@@ -402,28 +396,21 @@ def request(
 
 
 def _request(study: Study, name: str, changes: Report, screen: Screen) -> None:
-    """Write a request, and show the words to compare."""
-    from vpem.files.studies.identities import (
-        certificate_of,
-        known_identity,
-        read_identity,
-        usable,
-        write_request,
-    )
+    from vpem.files.studies import identities
     from vpem.files.studies.study import remember
 
-    identity, before = usable(read_identity(study.folder, name)), None
+    identity, before = identities.usable(identities.read_identity(study.folder, name)), None
     rank = study.roster.rank_of(name)
     if rank is not None:
         # What a member does not change stays.
         now = study.roster.members[rank]
-        if certificate_of(identity) != now.certificate:  # its own key was renewed
-            before = known_identity(study, name)
+        if identities.certificate_of(identity) != now.certificate:  # its own key was renewed
+            before = identities.known_identity(study, name)
         changes["address"] = changes["address"] or now.address
         changes["listen"] = changes["listen"] or study.listens.get(name)
         changes["holds"] = now.holds or bool(changes["features"])
         changes["features"] = changes["features"] or study.features.get(name, ())
-    request = write_request(study, identity, before=before, **changes)
+    request = identities.write_request(study, identity, before=before, **changes)
     remember(study)
     if screen.quiet:
         return

@@ -268,7 +268,6 @@ def disclosures(setup: StudyLinks, commands: Mapping[str, Mapping[str, Any]]) ->
 
 
 def _of_command(setup: StudyLinks, command: str, values: Mapping[str, Any]) -> Iterator[Shown]:
-    """Return what one command shows."""
     from vpem.pictures.contents import promised
     from vpem.sums.private import noise_by
 

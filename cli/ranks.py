@@ -133,8 +133,6 @@ class Where:
     def tell_warnings(self, screen: Screen) -> None:
         """Bring warnings to the process that prints them."""
 
-    # ---- the end --------------------------------------------------------------------------------
-
     def close(self) -> None:
         """End together with others, after the work is done."""
 
@@ -171,9 +169,6 @@ class Terminated(KeyboardInterrupt):
 def terminate(number: int, frame: Any) -> None:
     """Raise `Terminated`: a handler of SIGTERM."""
     raise Terminated
-
-
-# ---- joining ------------------------------------------------------------------------------------
 
 
 def launched() -> bool:
@@ -227,9 +222,6 @@ def _leave_it_to_the_first() -> None:
     """End without a sentence if this is not the first process of a launcher."""
     if any(_variable(number) or 0 for _, number in LAUNCHERS):
         raise SystemExit(2)
-
-
-# ---- a rank -------------------------------------------------------------------------------------
 
 
 class Job(Where):
@@ -301,8 +293,6 @@ class Job(Where):
                 if text not in screen.warnings:
                     screen.warn(text, f"{self.engine.names[rank]}: ")
 
-    # ---- the end --------------------------------------------------------------------------------
-
     def close(self) -> None:
         self.engine.barrier()
 
@@ -325,7 +315,7 @@ class Job(Where):
         stalled = code == STALLED
         alike = self.engine.rank == 0 and stalled
         alike = alike or self.engine.part(sentence, patient=not stalled)
-        tell(sentence if alike or stalled else f"{self._name}: {sentence}")
+        tell(sentence if alike or stalled else f"{self.engine.names[self.engine.rank]}: {sentence}")
         return self._abort(code)
 
     def interrupted(self, tell: Callable[..., int], code: int) -> int:
@@ -335,13 +325,9 @@ class Job(Where):
         self.engine.part(sentence, patient=False)
         if self.engine.rank:
             time.sleep(PASSED_ON)
-            sentence = f"{self._name}: {sentence}"
+            sentence = f"{self.engine.names[self.engine.rank]}: {sentence}"
         tell(sentence)
         return self._abort(code)
-
-    @property
-    def _name(self) -> str:
-        return self.engine.names[self.engine.rank]
 
     def _abort(self, code: int) -> int:
         sys.stdout.flush()

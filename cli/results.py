@@ -182,10 +182,7 @@ class FitOutcome:
 
 
 def send(
-    engine: Engine,
-    result: FitOutcome,
-    output: Path | None,
-    over: Callable[[], None] = lambda: None,
+    engine: Engine, result: FitOutcome, output: Path | None, over: Callable[[], None] = lambda: None
 ) -> Report:
     """Send report and file from the first member to all others; returns the report.
 

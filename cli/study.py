@@ -170,12 +170,7 @@ def new_study(name: str, organiser: str | None, setup: NewStudy, agreed: Sequenc
     import secrets
 
     from vpem.engines.tls.trust import Member, Roster
-    from vpem.files.studies.identities import (
-        certificate_of,
-        only_identity,
-        read_certificate,
-        read_identity,
-    )
+    from vpem.files.studies import identities
     from vpem.files.studies.signed import address_of, check_name, common_name, moment
     from vpem.files.studies.study import Study
 
@@ -203,15 +198,15 @@ def new_study(name: str, organiser: str | None, setup: NewStudy, agreed: Sequenc
         )  # fmt: skip
     check_name(name, "the name of a study")
     folder, number, relay = Path(), secrets.token_hex(16), None
-    who = only_identity(folder, organiser)
+    who = identities.only_identity(folder, organiser)
     member = Member(
         who,
-        certificate_of(read_identity(folder, who)),
+        identities.certificate_of(identities.read_identity(folder, who)),
         None if address is None else address_of(address),
         holds=setup.data or topology != "star",
     )
     if setup.relay is not None and setup.relay_certificate is not None:
-        certificate = read_certificate(setup.relay_certificate)
+        certificate = identities.read_certificate(setup.relay_certificate)
         relay = Member(common_name(certificate), certificate, address_of(setup.relay), holds=False)
     links = StudyLinks(
         who,
@@ -338,9 +333,6 @@ def init(
         )
 
 
-# ---- showing -------------------------------------------------------------------------------------
-
-
 @app.command()
 def show(file: StudyFile, json: Json = False) -> None:
     """Check a study, and show who takes part and what is run.
@@ -360,9 +352,6 @@ def show(file: StudyFile, json: Json = False) -> None:
             show_study(study)
         for sentence in refusals(study):
             screen.warn(sentence)
-
-
-# ---- editions ------------------------------------------------------------------------------------
 
 
 @app.command()
@@ -395,18 +384,13 @@ def approve(
     Example: vpem study approve lab.request
     """
     with Screen(quiet) as screen:
-        from vpem.files.studies.identities import (
-            approved,
-            check_request,
-            read_request,
-            sign_edition,
-        )
+        from vpem.files.studies import identities
         from vpem.files.studies.study import read_study
 
-        joining = read_request(request)
+        joining = identities.read_request(request)
         here = Path(f"{joining.study}.toml")
         study = read_study(which or (here if here.exists() else request.parent / here))
-        following = approved(study, joining)
+        following = identities.approved(study, joining)
         if fingerprint is not None:
             _compare(joining, fingerprint)
         asks = fingerprint is None and not yes
@@ -415,7 +399,7 @@ def approve(
                 "join": "join, as a new member",
                 "renew": "have a new certificate (signed by the old key, too)",
                 "change": "change what it said before",
-            }[check_request(study, joining)]
+            }[identities.check_request(study, joining)]
             _show_facts(joining, [("wants to", purpose)])
         if asks:
             if not sys.stdin.isatty():
@@ -426,7 +410,7 @@ def approve(
             print(f"Is this {joining.member.name}? [y/N] ", end="", file=sys.stderr, flush=True)
             if sys.stdin.readline().strip().lower() not in ("y", "yes"):
                 raise InputError("nothing was signed")
-        _end(sign_edition(following), screen)
+        _end(identities.sign_edition(following), screen)
 
 
 def _end(study: Study, screen: Any) -> None:

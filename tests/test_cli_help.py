@@ -124,9 +124,10 @@ def test_lists_of_commands_have_whole_sentences(capsys, monkeypatch, group):
 def test_only_the_command_that_is_asked_for_is_made():
     parser = app.command.__wrapped__()
     assert list(parser.commands)[:2] == ["fit", "select"]
-    assert parser.commands._made.keys() <= {"data", "model", "topology"}
+    made = {name for name, member in parser.commands.data.items() if member is not None}
+    assert made <= {"data", "model", "topology"}
     assert parser.commands["saem"] is parser.commands["saem"]
-    assert "fit" not in parser.commands._made
+    assert parser.commands.data["fit"] is None
 
 
 @each("path", HELP)

@@ -422,7 +422,7 @@ def test_the_command_asks_one_that_serves_and_says_what_fails(tmp_path, capsys, 
         assert "hub was ended by SIGTERM" in serving.communicate()[1]
     assert (found["works"], found["name"], found["edition"]) == (True, "lab", 1)
     data = found["checks"].pop(1)
-    assert (data["state"], data["found"]) == ("note", "not looked at")
+    assert (data["state"], data["found"]) == ("note", "not checked")
     assert data["sentence"] == "name your data: vpem party check heart.toml lab.csv"
     assert {one["state"] for one in found["checks"]} == {"ok"}
     assert {one["with"] for one in found["checks"]} == {"hub", "lab"}
