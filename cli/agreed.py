@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from glob import has_magic
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vpem.errors import InputError, Setting, VpemError, VpemWarning, check_choice
 from vpem.files.table_settings import TableSettings
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from vpem.files.parties.opening import Party
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
-
 
 OWN_OPTIONS = ("data", "memory_limit", "proba")
 """Local parameters that are no settings (`vpem.records.About.local`); outputs are local as well."""
@@ -172,28 +171,25 @@ OF_ONE_FILE = ("agents", "workers", "worker-rows", "partition", "dataset")
 NUMBER = re.compile(r"-\.?\d.*")
 
 
-class Agreed:
-    """One command of a study.
+class Agreed(NamedTuple):
+    """One command of a study."""
 
-    ``table`` has the given options by their names in files, ``values`` all settings, ``params``
-    the parameters of the command.
-    """
+    command: str
+    table: Report  # the given options, by their names in files
+    values: Report  # all options, by names of parameters
+    params: Sequence[Any]
 
-    def __init__(self, command: str, table: Report, values: Report, params: Any = ()) -> None:
-        self.command, self.table, self.values, self.params = command, table, values, params
 
-    def words(self) -> list[str]:
-        words = []
-        for name, value in self.table.items():
-            if isinstance(value, bool):
-                words.append(f"--{name}" if value else f"--no-{name}")
-            else:
-                for one in value if isinstance(value, list) else [value]:
-                    words += [f"--{name}", str(one)]
-        return words
-
-    def line(self) -> str:
-        return " ".join(["vpem", self.command, *self.words()])
+def typed(table: Report) -> list[str]:
+    """Return options of a study as the words of a command line."""
+    words = []
+    for name, value in table.items():
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no-{name}")
+        else:
+            for one in value if isinstance(value, list) else [value]:
+                words += [f"--{name}", str(one)]
+    return words
 
 
 def agree_on(
@@ -232,19 +228,18 @@ def agree_on(
         for one in takers or commands[:1]:
             added[one] += group
             known[one].pop(key_of(_param(root.commands[one], group[0])) if takers else "", None)
-    shares = {one: [*Agreed(one, known[one], {}).words(), *added[one]] for one in known}
-    agreed = [_agreed(context, one, share, topology) for one, share in shares.items()]
+    agreed = [
+        _agreed(context, one, [*typed(table), *added[one]], topology)
+        for one, table in known.items()
+    ]
     speak_of(context.command.params)
     return agreed
 
 
 def agreed_before(context: Any, study: Study) -> list[Agreed]:
     """Return the commands of a study, their options parsed as each command would."""
-    topology = setup_of(study).topology
-    return [
-        _agreed(context, one, Agreed(one, table, {}).words(), topology)
-        for one, table in study.options.items()
-    ]
+    topology, tables = setup_of(study).topology, study.options.items()
+    return [_agreed(context, one, typed(table), topology) for one, table in tables]
 
 
 def refuse_as_own(context: Any, word: str) -> None:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from vpem.engines.tls.trust import Identity, Member
     from vpem.files.studies.study import Study
 
-
 LOOK_EVERY = 5.0
 """Seconds between looks at the study's file."""
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from vpem.errors import Setting, VpemError, VpemWarning
     from vpem.network.schema import Report
 
-
 ALIKE: tuple[tuple[str, ...], ...] = (
     ("components", "clusters", "k", "classes", "mixtures", "groups"),
     ("max-iter", "iterations", "iter", "max-iterations", "iters", "epochs"),

@@ -147,14 +147,8 @@ def blas() -> list[Report]:
 
 def kernels(problems: Problems) -> Report:
     """How the kernels are built, which instructions they use, and whether they agree with NumPy."""
-    found: Report = {
-        "built": [],
-        "openmp": None,
-        "instructions": None,
-        "machine": machine_instructions(),
-        "largest_error": None,
-        "waiting": None,
-    }
+    facts = ("built", "openmp", "instructions", "machine", "largest_error", "waiting")
+    found: Report = dict.fromkeys(facts) | {"built": [], "machine": machine_instructions()}
     folder = Path(__file__).parent
     try:
         folder = Path(str(import_module("vpem._core").__file__)).parent
@@ -327,14 +321,8 @@ def mpi(problems: Problems) -> Report:
     return found
 
 
-MAKERS = {
-    "open mpi": "Open MPI",
-    "openrte": "Open MPI",
-    "intel": "MPICH",
-    "mpich": "MPICH",
-    "hydra": "MPICH",
-    "mvapich": "MPICH",
-}
+MAKERS = {"open mpi": "Open MPI", "openrte": "Open MPI"}
+MAKERS |= dict.fromkeys(("intel", "mpich", "hydra", "mvapich"), "MPICH")
 """Words in what libraries and launchers print, and their kind of MPI, whose launchers fit."""
 
 

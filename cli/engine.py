@@ -26,11 +26,8 @@ if TYPE_CHECKING:
     from .labels import LabelFile
     from .output import Screen
 
-
 LEAST_ROWS = 5.0
 """Rows of each component in a model that others get: no row is more than a fifth of one."""
-
-ENGINES = ("simulator", "mpi", "tls")
 
 APART: Rule = (
     lambda given: given["engine"] == "simulator",
@@ -54,7 +51,7 @@ class EngineSettings(Settings, heading="Running", kept=False):
         "simulator: one process holds all agents. mpi: each agent is a rank of its own, or some "
         "share one (mpiexec -n 5 {command} ... --engine mpi; needs vpem[mpi]). tls: each party "
         "runs this command on its own machine (see --study).",
-        choices=ENGINES,
+        choices=("simulator", "mpi", "tls"),
         idle=(
             lambda given: given["engine"] == "tls" and given["study"] is None,
             (" tls is for members of a study; add --study FILE",),

@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from .engine import EngineSettings
     from .results import FitOutcome
 
-
 PRIVATE = "it cannot use its data or its machine; ask there"
 """Sent to others in place of most errors: the contents of a member's files stay with it."""
 
@@ -295,7 +294,9 @@ def meet(context: Any) -> Meeting:
     meeting.guard.check(command, options, member)
     given = [name for name, role in context.command.roles().items() if role.writes]
     given = [name for name in given if options.get(name) is not None]
-    everyones = meeting.introduce([command, terms, given, meeting.guard.fewest])
+    policy = meeting.guard.policy
+    fewest = (policy and policy.fewest_parties) or 1
+    everyones = meeting.introduce([command, terms, given, fewest])
     losses.fewest = dict(zip(meeting.engine.names, (one[3] for one in everyones), strict=True))
     check_alike(meeting.engine.names, everyones, study.name)
     if goes_on(everyones):

@@ -25,7 +25,6 @@ from .files import READ, WRITTEN, Role
 if TYPE_CHECKING:
     from vpem.network.schema import Report
 
-
 NAMED_OUTPUTS = (
     "output", "plot", "state", "checkpoint", "individuals", "topics", "traces", "labels_file",
 )  # fmt: skip

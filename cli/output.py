@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from vpem.fits.observers import Completed
     from vpem.network.schema import Report
 
-
 LEAST = 16
 """Columns of the pieces into which longer words may be broken."""
 

@@ -233,13 +233,11 @@ def facts_of(certificate: bytes) -> list[tuple[str, str]]:
     from vpem.engines.tls.trust import fingerprint, validity
 
     hexadecimal = fingerprint(certificate)
-    first, second = in_words(certificate)
     return [
         ("valid until", f"{validity(certificate)[1]:%Y-%m-%d}"),
         ("fingerprint", hexadecimal[:32]),
         ("", hexadecimal[32:]),
-        ("in words", first),
-        ("", second),
+        *zip(("in words", ""), in_words(certificate), strict=True),
     ]
 
 
@@ -417,7 +415,7 @@ def _request(study: Study, name: str, changes: Report, screen: Screen) -> None:
     organiser = study.member(study.organiser)
     features = shorten(request.features, 4) if request.features else "none named"
     facts = [("request", str(request.path)), ("name", name), ("features", features)]
-    title = f"Send {request.path.name} to {study.organiser}, and read your words there"
+    title = f"Send {request.path.name} to {study.organiser}, and read your words to them"
     show(table([*facts, *facts_of(request.member.certificate)], "", "", title=title))
     for sentence in refusals(study, so_far=True):
         screen.warn(sentence)

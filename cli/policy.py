@@ -123,11 +123,6 @@ class Guard:
                 self.spent.end(self._run, max(sums, bool(self._steps and self._hops)))
 
     @property
-    def fewest(self) -> int:
-        """How many parties must have data."""
-        return (self.policy and self.policy.fewest_parties) or 1
-
-    @property
     def facts(self) -> Report:
         """The facts of the study that a policy limits."""
         n_parties = sum(member.holds for member in self.study.roster.members)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from .output import Screen
     from .results import FitOutcome
 
-
 LAUNCHERS = (
     ("PMI_SIZE", "PMI_RANK"),
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),

@@ -12,7 +12,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from vpem import errors
 from vpem.errors import FileError, InputError, Setting
 from vpem.settings import KmeansSettings
 
@@ -195,7 +194,21 @@ def send(
     if result.apart:
         over()
         return report
-    content, failed = _finished(result, report, output)
+    content = failed = None
+    if output is not None:
+        try:
+            result.write(output, report)
+            content = output.read_bytes()
+        except FileError as error:
+            failed = error
+    if content is None:
+        with TemporaryDirectory() as folder:
+            path = Path(folder, "model.h5")
+            try:
+                result.write(path, report)
+            except FileError as error:
+                raise failed or error from None
+            content = path.read_bytes()
     engine.bcast(len(content))
     for begin in range(0, len(content), PIECE):
         engine.bcast(content[begin : begin + PIECE])
@@ -203,26 +216,6 @@ def send(
     if failed is not None:
         raise failed
     return report
-
-
-def _finished(
-    result: FitOutcome, report: Report, output: Path | None
-) -> tuple[bytes, FileError | None]:
-    """Return the bytes of the finished file, and the error if the output cannot be written."""
-    failed: FileError | None = None
-    if output is not None:
-        try:
-            result.write(output, report)
-            return output.read_bytes(), None
-        except errors.FileError as error:
-            failed = error
-    with TemporaryDirectory() as folder:
-        made = Path(folder, "model.h5")
-        try:
-            result.write(made, report)
-        except errors.FileError as error:
-            raise failed or error from None
-        return made.read_bytes(), failed
 
 
 def receive(

@@ -15,7 +15,7 @@ from vpem.errors import InputError, Setting, check_choice, shorten
 from vpem.records import Settings, setting
 from vpem.settings import TOPOLOGIES
 
-from .agreed import EXAMPLES, StudyLinks, agree_on, refuse_as_own, setup_of
+from .agreed import EXAMPLES, StudyLinks, agree_on, refuse_as_own, setup_of, typed
 from .demo import demo_of_study
 from .files import READ
 from .options import Json, Quiet
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
 
     from .agreed import Agreed
-
 
 WIDEST = 96
 """Characters of a line of text."""
@@ -241,7 +240,7 @@ def what_is_run(links: StudyLinks, agreed: Sequence[Agreed]) -> Report:
     values = {one.command: one.values for one in agreed}
     return {
         "options": {one.command: one.table for one in agreed},
-        "runs": tuple(one.line() for one in agreed),
+        "runs": tuple(" ".join(["vpem", one.command, *typed(one.table)]) for one in agreed),
         "shows": tuple(one.text for one in disclosures(links, values)),
     }
 
@@ -384,6 +383,7 @@ def approve(
     Example: vpem study approve lab.request
     """
     with Screen(quiet) as screen:
+        from vpem.engines.tls import trust
         from vpem.files.studies import identities
         from vpem.files.studies.study import read_study
 
@@ -392,7 +392,13 @@ def approve(
         study = read_study(which or (here if here.exists() else request.parent / here))
         following = identities.approved(study, joining)
         if fingerprint is not None:
-            _compare(joining, fingerprint)
+            plain = " ".join(fingerprint.lower().replace(":", "").split())
+            certificate = joining.member.certificate
+            words = trust.fingerprint_words(certificate)
+            if plain.replace(" ", "") != trust.fingerprint(certificate) and plain != words:
+                raise InputError(
+                    f"{request} has another fingerprint than the one given: its words are {words}"
+                )
         asks = fingerprint is None and not yes
         if asks or not quiet:
             purpose = {
@@ -417,19 +423,6 @@ def _end(study: Study, screen: Any) -> None:
     others = [one.name for one in study.roster.members if one.name != study.organiser]
     to = f"; send it to {', '.join(others)}" if others else ""
     screen.say(f"wrote {study.path}, edition {study.edition}{to}")
-
-
-def _compare(request: MembershipRequest, given: str) -> None:
-    """Refuse a certificate whose fingerprint, in words or digits, is not the one given."""
-    from vpem.engines.tls.trust import fingerprint, fingerprint_words
-
-    plain = " ".join(given.lower().replace(":", "").split())
-    certificate = request.member.certificate
-    words = fingerprint_words(certificate)
-    if plain.replace(" ", "") != fingerprint(certificate) and plain != words:
-        raise InputError(
-            f"{request.path} has another fingerprint than the one given: its words are {words}"
-        )
 
 
 def _show_facts(request: MembershipRequest, facts: list[tuple[str, str]]) -> None:
