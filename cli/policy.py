@@ -218,7 +218,7 @@ def refusals(study: Study, so_far: bool = False) -> list[str]:
 LATER = "it can disclose more than it seems to: see 'What leaves an agent' in the documentation"
 
 
-class Shown(NamedTuple):
+class Notice(NamedTuple):
     """A sentence on what is shown, the kinds of its messages, as logs call them, and their way.
 
     They go to "all" through the first member, to the "first", to the adder ("sum"), to the members
@@ -230,13 +230,15 @@ class Shown(NamedTuple):
     to: str = "all"
 
 
-def disclosures(setup: StudyLinks, commands: Mapping[str, Mapping[str, Any]]) -> list[Shown]:
+def disclosures(setup: StudyLinks, commands: Mapping[str, Mapping[str, Any]]) -> list[Notice]:
     """Return what each command, by the values of its settings, shows to whom."""
     sentences = [
-        Shown("Every message is sealed by TLS 1.3 between two members: only its receiver reads it.")
+        Notice(
+            "Every message is sealed by TLS 1.3 between two members: only its receiver reads it."
+        )
     ]
     if setup.relay is not None:
-        sentences.append(Shown(
+        sentences.append(Notice(
             f"The relay {setup.relay} passes sealed messages on: it learns who talks to whom, when "
             "and how much, and nothing of their contents."
         ))  # fmt: skip
@@ -245,10 +247,10 @@ def disclosures(setup: StudyLinks, commands: Mapping[str, Mapping[str, Any]]) ->
         also = "neighbours on the graph also to each other"
     to = f"Parties talk to {setup.first}, through which everything goes that all members learn"
     sentences.append(
-        Shown(f"{to}." if setup.holds and setup.topology == "star" else f"{to}; {also}.")
+        Notice(f"{to}." if setup.holds and setup.topology == "star" else f"{to}; {also}.")
     )
     if setup.if_lost == "without":
-        sentences.append(Shown(
+        sentences.append(Notice(
             f"A member that does not answer for {setup.timeout:g} s is left out, and the others go "
             f"on without it. Those who see totals (all members, {setup.server} among them) have "
             "one with its part and one without, at nearly the same parameters: their difference "
@@ -262,7 +264,7 @@ def disclosures(setup: StudyLinks, commands: Mapping[str, Mapping[str, Any]]) ->
     return sentences
 
 
-def _of_command(setup: StudyLinks, command: str, values: Mapping[str, Any]) -> Iterator[Shown]:
+def _of_command(setup: StudyLinks, command: str, values: Mapping[str, Any]) -> Iterator[Notice]:
     from vpem.pictures.contents import promised
     from vpem.sums.private import noise_by
 
@@ -276,14 +278,14 @@ def _of_command(setup: StudyLinks, command: str, values: Mapping[str, Any]) -> I
         "consensus": f"its neighbours on the graph ({setup.topology})",
     }[way]
     kind = "server" if way == "server" else "estep"
-    yield Shown(
+    yield Notice(
         "All members learn with which options each runs, and how to go on: whether any member has "
         "to stop, or a component has no rows"
         + (", not who or how many" if masked else f"; {setup.first} also learns at whom")
         + ".", "options agreement",
     )  # fmt: skip
     if command not in ("impute", "saem"):
-        yield Shown(
+        yield Notice(
             "All members learn each party's name, names and families of features, and number of "
             "rows.", "alignment",
         )  # fmt: skip
@@ -300,29 +302,29 @@ def _of_command(setup: StudyLinks, command: str, values: Mapping[str, Any]) -> I
     elif of_rows:
         yield from _of_rows(command, values, receiver, kind)
     elif values.get("method") == "grid":
-        yield Shown("No value of a feature leaves its party (hops 0).")
-        yield Shown(
+        yield Notice("No value of a feature leaves its party (hops 0).")
+        yield Notice(
             f"Each party sends {setup.first}, once, its own cluster of every row and the centres "
             "of its own clusters: means of its features.", "server", "first",
         )  # fmt: skip
-        yield Shown("All members learn the cluster of every row.", "server")
+        yield Notice("All members learn the cluster of every row.", "server")
     else:
         yield from _of_features(command, values, receiver, kind)
     if of_rows and kind == "server":
-        yield Shown("All members learn the totals.", "server" if of_matrix else "setup server")
+        yield Notice("All members learn the totals.", "server" if of_matrix else "setup server")
     if (command == "fedem" or of_matrix) and not masked:
-        yield Shown(
+        yield Notice(
             f"To report progress, {setup.first} also gets each party's own sums, exactly.",
             "check", "first",
         )  # fmt: skip
-        yield Shown("All members learn the totals of these.", "check")
+        yield Notice("All members learn the totals of these.", "check")
     for name, by in (("epsilon", noise_by(masked, way)), ("release_epsilon", "hubs")):
         if values.get(name) is not None:
             promise = {"epsilon": values[name], "delta": values.get("delta"), "noise_by": by}
             lines = ", ".join(f"{head} {line}" for head, line in promised(promise))
-            yield Shown(f"Differential privacy (--{name.replace('_', '-')}): {lines}.")
+            yield Notice(f"Differential privacy (--{name.replace('_', '-')}): {lines}.")
     if masked:
-        yield Shown(
+        yield Notice(
             "Sums are masked: what a party sends for them looks random, and only totals over all "
             "parties can be read, by those who get them. All other parties together could find "
             "out what one party added. A server that reports a wrong total is found out, unless it "
@@ -330,7 +332,9 @@ def _of_command(setup: StudyLinks, command: str, values: Mapping[str, Any]) -> I
         )
     codec = values.get("compress") or values.get("codec")
     if codec:
-        yield Shown(f"What is sent in iterations is rounded by the codec {codec}; it hides little.")
+        yield Notice(
+            f"What is sent in iterations is rounded by the codec {codec}; it hides little."
+        )
     model = {
         "kmeans": "centres, and standard deviations of features",
         "lowrank": "the filled matrix and its factors",
@@ -344,19 +348,19 @@ def _of_command(setup: StudyLinks, command: str, values: Mapping[str, Any]) -> I
         end = "each party has the parameters of its own features only, and all members have the "
         end += "report (result shards)"
     if command not in ("predict", "score"):
-        yield Shown(f"In the end {end}.", "result")
+        yield Notice(f"In the end {end}.", "result")
     if command in ("fit", "select", "fedem", "kmeans") and " all)" in end:
         few = f"components of fewer than {LEAST_ROWS:g} rows, or singular ones"
         if values.get("publish_anyway"):
-            yield Shown(f"It may have {few}, which disclose single rows (--publish-anyway).")
+            yield Notice(f"It may have {few}, which disclose single rows (--publish-anyway).")
         elif values.get("epsilon") is None and values.get("release_epsilon") is None:
-            yield Shown(f"It has no {few}: otherwise no model is written.")
+            yield Notice(f"It has no {few}: otherwise no model is written.")
 
 
-def _of_ids(setup: StudyLinks, level: str | None) -> Iterator[Shown]:
+def _of_ids(setup: StudyLinks, level: str | None) -> Iterator[Notice]:
     """What the search for common rows shows."""
     if level in (None, "none"):
-        yield Shown(
+        yield Notice(
             "Rows are not matched: they must be the same, in one order, in all files (align none). "
             "All members see checksums of ids, if there are any, which are of this run alone."
             if level else
@@ -367,7 +371,7 @@ def _of_ids(setup: StudyLinks, level: str | None) -> Iterator[Shown]:
     past = ""
     if setup.topology == "star" and not setup.holds:
         past = f" from each directly; {setup.server} gets none"
-    yield Shown(
+    yield Notice(
         "The first party that has data gets "
         + {
             "ids": f"every id of every party{past} (align ids).",
@@ -378,7 +382,7 @@ def _of_ids(setup: StudyLinks, level: str | None) -> Iterator[Shown]:
         }[level], "alignment", "first party",
     )  # fmt: skip
     encrypted = "its ids in encrypted form, and " if level == "psi" else ""
-    yield Shown(
+    yield Notice(
         f"The other parties get from it {encrypted}which of their rows are used: all that all "
         "parties have, if it leaves none out.", "alignment", "parties",
     )  # fmt: skip
@@ -386,26 +390,26 @@ def _of_ids(setup: StudyLinks, level: str | None) -> Iterator[Shown]:
 
 def _of_features(
     command: str, values: Mapping[str, Any], receiver: str, kind: str
-) -> Iterator[Shown]:
+) -> Iterator[Notice]:
     """What is shown where parties have features of the same rows."""
     hops, private = values.get("hops", 0), values.get("release_epsilon") is not None
     masked = ", under masks" if values.get("secure_sum") else ""
     if hops in (0, "0"):
-        yield Shown("No value of a feature leaves its party (hops 0).")
+        yield Notice("No value of a feature leaves its party (hops 0).")
     else:
-        yield Shown(
+        yield Notice(
             f"VALUES OF FEATURES, of all rows, go once to parties up to {hops} hop(s) away, and "
             "to all in between.", "setup agreement", "joining",
         )  # fmt: skip
         if values.get("hubs") == "likelihood":
-            yield Shown(
+            yield Notice(
                 "To choose hubs (hubs likelihood) they go to more of these than the root of the "
                 "party's hub, and all members learn correlations, in each component of a first "
                 "fit, of features of parties that could share a hub.", "flooding",
             )  # fmt: skip
     starts = values.get("init") in ("kmeans", "k-means++") and not private
     if starts:
-        yield Shown(
+        yield Notice(
             f"To begin with, each party sends {receiver} squared distances of all rows to a few"
             f"{masked}.", "setup", "sum",
         )  # fmt: skip
@@ -415,32 +419,34 @@ def _of_features(
         what = "how its squared distances to the centres differ"
     labels = " labels" * (command == "fit")
     again = " Once more at the end if a member wants labels (--labels)." * (command == "fit")
-    yield Shown(
+    yield Notice(
         f"In every iteration each party sends {receiver}, for every row, {what} (K - 1 numbers, "
         f"K = {count}){masked or f'; {LATER}'}.{again}", kind + labels, "sum",
     )  # fmt: skip
     if "squarem" in str(values.get("accelerate") or ""):
-        yield Shown("Between iterations it sends two numbers of how far its parameters have moved.")
-    yield Shown(
+        yield Notice(
+            "Between iterations it sends two numbers of how far its parameters have moved."
+        )
+    yield Notice(
         "All members learn the total, and so the cluster of every row (its responsibilities), "
         "which depends on all parties' features.",
         f"{'setup' * starts} server{labels}" if kind == "server" else "",
     )
     if command == "fit":
-        yield Shown(
+        yield Notice(
             "If a party labels rows for the fit (--labels-for-fit), all members learn the names of "
             "its labels and how many rows have each, and the labels as part of its numbers."
         )
     if private:
-        yield Shown(
+        yield Notice(
             "In every iteration all members learn the sizes of components, with noise.", "flooding"
         )
 
 
-def _of_rows(command: str, values: Mapping[str, Any], receiver: str, kind: str) -> Iterator[Shown]:
+def _of_rows(command: str, values: Mapping[str, Any], receiver: str, kind: str) -> Iterator[Notice]:
     """What is shown where parties have rows of the same features."""
     masked = ", under masks" if values.get("secure_sum") else ""
-    yield Shown(
+    yield Notice(
         f"To begin with, each party sends {receiver} sums over all its rows (of weights, and of "
         "each feature's values and squares) and over its rows in each cluster of a start"
         f"{masked}.", "setup", "sum",
@@ -448,15 +454,15 @@ def _of_rows(command: str, values: Mapping[str, Any], receiver: str, kind: str) 
     part = "size and sum of its part of each cluster"
     if command != "kmeans":
         part = "weights, weighted sums of rows and of their squares, by component"
-    yield Shown(
+    yield Notice(
         f"In every iteration each party sends {receiver} sums over its rows{masked} ({part})."
         + ("" if masked else " Sums over many rows say little about one; the sum over a single row "
            "is that row."), kind, "sum",
     )  # fmt: skip
     if masked:
-        yield Shown("No row is shown; a start consists of means of groups of rows of all parties.")
+        yield Notice("No row is shown; a start consists of means of groups of rows of all parties.")
         return
-    yield Shown(
+    yield Notice(
         "Rows that become a start, or the place of a component without rows, are shown to all "
         f"members: at least {values.get('n_components', values.get('n_clusters'))} of them.",
         "flooding",
@@ -465,7 +471,7 @@ def _of_rows(command: str, values: Mapping[str, Any], receiver: str, kind: str) 
 
 def _of_private_rows(
     setup: StudyLinks, values: Mapping[str, Any], receiver: str, kind: str, by: str
-) -> Iterator[Shown]:
+) -> Iterator[Notice]:
     """What is shown of rows whose sums have noise."""
     noise = {
         "server": f"{setup.first} adds noise to the total before others get it, and sees what each "
@@ -475,75 +481,75 @@ def _of_private_rows(
         "workers": "each party adds its share of the noise to its own, under masks: no member sees "
         "a sum without noise, but each party knows its share",
     }[by]
-    yield Shown(
+    yield Notice(
         f"To begin with, and in every iteration, each party sends {receiver} sums over its rows "
         f"within the bounds (counts, then first and second moments); {noise}.",
         f"setup {kind}", "sum",
     )  # fmt: skip
-    yield Shown(
+    yield Notice(
         "All members learn the totals, the start and the parameters with noise. No row is shown, "
         "nor how well the model fits.", "setup",
     )  # fmt: skip
 
 
-def _of_entries(of_mixture: bool, receiver: str, kind: str, masked: bool) -> Iterator[Shown]:
+def _of_entries(of_mixture: bool, receiver: str, kind: str, masked: bool) -> Iterator[Notice]:
     """What imputation shows."""
     sent = f"In every iteration each party sends {receiver}"
     if of_mixture:
-        yield Shown(
+        yield Notice(
             "All members learn names of rows and columns, who has which, how many saw each entry, "
             "and the mean of each column; and the parameters of every fit.", "setup result",
         )  # fmt: skip
-        yield Shown(
+        yield Notice(
             f"{sent} sums over its rows by component or, where it has columns, how likely its part "
             "of every row is in each component. With columns no value leaves its party.",
             f"setup {kind}", "sum",
         )  # fmt: skip
         if not masked:
-            yield Shown(
+            yield Notice(
                 "Of rows, those at which a fit starts are shown to all members.", "flooding"
             )
     else:
-        yield Shown(
+        yield Notice(
             "All members learn names of rows and columns, how many entries each party saw, and the "
             "sum of what was seen at every entry: an entry seen by one party alone is disclosed."
         )
-        yield Shown(f"{sent} corrections of its own filled matrix.", kind, "sum")
+        yield Notice(f"{sent} corrections of its own filled matrix.", kind, "sum")
 
 
-def _of_individuals(values: Mapping[str, Any], receiver: str, kind: str) -> Iterator[Shown]:
+def _of_individuals(values: Mapping[str, Any], receiver: str, kind: str) -> Iterator[Notice]:
     """What SAEM shows."""
-    yield Shown(
+    yield Notice(
         "All members learn how many individuals each party has, names of covariates, medians of "
         "the first and last readings, and sums over all individuals of means, variances and "
         "log-likelihoods."
     )
     if values.get("model") in ("bifactor", "gmm"):
-        yield Shown(
+        yield Notice(
             "The times (items) at which all are read are shown to all members, and for gmm "
             "READINGS OF THE INDIVIDUALS that are the first means."
         )
-    yield Shown("No other row, time or covariate leaves its party.")
-    yield Shown(
+    yield Notice("No other row, time or covariate leaves its party.")
+    yield Notice(
         f"To begin with, and in every iteration, each party sends {receiver} the mean of "
         "statistics of its individuals as they were simulated; for a single individual these are "
         "its latents.", f"setup {kind}", "sum",
     )  # fmt: skip
 
 
-def _of_use(setup: StudyLinks, masked: bool) -> Iterator[Shown]:
+def _of_use(setup: StudyLinks, masked: bool) -> Iterator[Notice]:
     """What predicting and scoring show."""
-    yield Shown(
+    yield Notice(
         "Where a hub of the model has features of several parties (--hops of its fit above 0), "
         "these send VALUES OF FEATURES, of all rows, to the one of them that has the most.",
         "features", "joining",
     )  # fmt: skip
-    yield Shown(
+    yield Notice(
         f"Each party sends {setup.first}, for every row, how likely its own features are in each "
         f"component (K numbers), once{', under masks' if masked else ''}; {LATER}.",
         "server", "first",
     )  # fmt: skip
-    yield Shown("All members learn the total, and so the cluster of every row.", "server")
+    yield Notice("All members learn the total, and so the cluster of every row.", "server")
 
 
 def in_all(runs: Sequence[Ran], against: str) -> float:
