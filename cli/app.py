@@ -435,9 +435,9 @@ def _options(
 
 
 COMMANDS = {
-    "fit": ("fit.fit", "Fit a Gaussian mixture to features, or rows, that are spread."),
+    "fit": ("fit.fit", "Fit a Gaussian mixture to features, or rows, that are distributed."),
     "select": ("select.select", "Fit a grid of models and choose the best by a criterion."),
-    "kmeans": ("kmeans.kmeans", "Cluster rows by k-means, rows or features being spread."),
+    "kmeans": ("kmeans.kmeans", "Cluster rows by k-means, rows or features being distributed."),
     "fedem": ("fedem.fedem", "Fit a Gaussian mixture to rows of workers by FedEM or VR-FedEM."),
     "impute": ("impute.impute", "Impute a matrix from the parts of it that observers saw."),
     "saem": ("saem.saem", "Fit a model with latent variables by stochastic EM (SAEM)."),
