@@ -152,15 +152,15 @@ def with_families_of(files: S, begin: StartSettings) -> S:
     return files.changed(family={"": "gaussian"} | said)
 
 
-def started(how: F, begin: StartSettings, source: Dataset, given: Given) -> F:
+def started(settings: F, begin: StartSettings, source: Dataset, given: Given) -> F:
     """Return the settings of a fit with the start that the user chose, if any.
 
     Features of a model to start from are matched with the data's by name, and their levels too.
     """
     if begin.init_rows is not None:
-        return how.changed(init=rows_of(begin.init_rows))
+        return settings.changed(init=rows_of(begin.init_rows))
     if begin.init_model is None:
-        return how
+        return settings
     from vpem.files.families import in_levels_of
     from vpem.files.models import match_features, read_model
 
@@ -178,8 +178,8 @@ def started(how: F, begin: StartSettings, source: Dataset, given: Given) -> F:
             f"the starting model has {len(columns)} features, the data have {source.n_features}"
         )
     mixture = mixture if columns is None else mixture.renumbered(columns)
-    count = how.n_components if given.has("n_components") else mixture.n_components
-    return how.changed(init=mixture, n_components=count)
+    count = settings.n_components if given.has("n_components") else mixture.n_components
+    return settings.changed(init=mixture, n_components=count)
 
 
 def _check_families(source: Dataset, kinds: Kinds, columns: Sequence[int] | None) -> None:
@@ -265,14 +265,14 @@ def how_summed(report: Report) -> str:
 
 
 def tell_of_parameters(
-    screen: Screen, how: FitSettings, kind: str, k: int, n_parameters: int, n_rows: int
+    screen: Screen, settings: FitSettings, kind: str, k: int, n_parameters: int, n_rows: int
 ) -> None:
     """Note that a mixture has more parameters than there are rows, and which have fewer."""
     if n_parameters <= n_rows:
         return
     ways = ["--covariance diag"] * (not kind.endswith(("diag", "spherical")))
     ways += ["--covariance tied"] * (k > 1 and not kind.startswith("tied"))
-    ways += ["--prior map"] * (how.weight_concentration_prior_type is None)
+    ways += ["--prior map"] * (settings.weight_concentration_prior_type is None)
     ways += ["fewer components"] * (k > 1)
     listed = " or ".join(filter(None, (", ".join(ways[:-1]), *ways[-1:]))) or "fewer features"
     screen.note(
@@ -419,7 +419,7 @@ class Task:
         self.names: Sequence[str] = self.parts.names
         self.n_rows = int(self.parts.n_samples if self.over_rows else source.n_samples)
 
-    def grouped(self, how: FitSettings, limit: int | None, private: bool) -> Task:
+    def grouped(self, settings: FitSettings, limit: int | None, private: bool) -> Task:
         """Replace the first network by that of hubs that the likelihood chooses."""
         if self.over_rows or self._sums.hubs != "likelihood":
             return self
@@ -428,7 +428,7 @@ class Task:
         X, names = own_features(self.source, self.network, limit)
         weights = self.source.sample_weight if self._weighted else None
         network = connect_by_likelihood(
-            X, self._graph, self.parts, self._sums, how, over=self.run.over,
+            X, self._graph, self.parts, self._sums, settings, over=self.run.over,
             private=private, kinds=self.source.kinds, sample_weight=weights, feature_names=names,
         )  # fmt: skip
         self.networks = {self._sums.hops: network}
@@ -478,12 +478,12 @@ class Task:
             about["kinds"] = source.kinds.of(own_columns(network)) if apart else source.kinds
         return X, weights, about
 
-    def fit(self, data: tuple[Any, Any, Report], how: FitSettings, **more: Any) -> Fit:
+    def fit(self, data: tuple[Any, Any, Report], settings: FitSettings, **more: Any) -> Fit:
         """Fit the data as `data` returns them; parameters stay in the processes of their hubs."""
         X, weights, about = data
         width = self.source.n_features if self.over_rows else self.network.whole.blocks.widths.max()
-        how = self.run.protecting(how, int(width), self.n_rows)
-        more = how.values() | {"sample_weight": weights} | about | more
+        settings = self.run.protecting(settings, int(width), self.n_rows)
+        more = settings.values() | {"sample_weight": weights} | about | more
         if self.over_rows:
             from vpem.fits.rows import fit_em
 
@@ -492,11 +492,11 @@ class Task:
 
         return fit_spread(X, self.network, shards=True, **more)
 
-    def problem(self, kind: type[P], how: FitSettings, limit: int | None, **more: Any) -> P:
+    def problem(self, kind: type[P], settings: FitSettings, limit: int | None, **more: Any) -> P:
         """Return the problem of these settings, but for components, covariance and restarts."""
         X, weights, about = self.data(limit)
-        how = self.run.protecting(how, 0, self.n_rows)
-        options = how.values("n_components", "covariance_type", "n_init") | about
+        settings = self.run.protecting(settings, 0, self.n_rows)
+        options = settings.values("n_components", "covariance_type", "n_init") | about
         workers = self.parts if self.over_rows else None
         return kind(X, self.networks, workers, options, sample_weight=weights, **more)
 

@@ -596,9 +596,9 @@ def repack(
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
-    """Rewrite a dataset in chunks of whole rows, which are quick to read.
+    """Rewrite a dataset in chunks of whole rows.
 
-    It takes little memory.
+    These are quick to read. Memory stays small.
 
     Example: vpem data repack data/wine.h5 -o repacked.h5
     """

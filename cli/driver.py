@@ -83,16 +83,16 @@ class CheckpointSettings(Settings, heading="Checkpoints", kept=False):
 
 
 def saver_of(
-    how: CheckpointSettings, force: bool, engine: Engine | None = None, gone_on: bool = False
+    settings: CheckpointSettings, force: bool, engine: Engine | None = None, gone_on: bool = False
 ) -> FileSaver | None:
     """Return a writer of checkpoints, if any; ``gone_on``: processes are missing."""
-    if how.checkpoint is None:
+    if settings.checkpoint is None:
         return None
     from vpem.files.checkpoints import EVERY, FileSaver
 
     return FileSaver(
-        how.checkpoint, every=how.checkpoint_every or EVERY, force=force, engine=engine,
-        resume="if-any" if how.resume_if_any else how.resume, gone_on=gone_on,
+        settings.checkpoint, every=settings.checkpoint_every or EVERY, force=force, engine=engine,
+        resume="if-any" if settings.resume_if_any else settings.resume, gone_on=gone_on,
     )  # fmt: skip
 
 
@@ -228,15 +228,15 @@ class CommandRun:
         finally:
             progress.close()
 
-    def protecting(self, how: FitSettings, width: int, n_rows: int) -> FitSettings:
+    def protecting(self, settings: FitSettings, width: int, n_rows: int) -> FitSettings:
         """Return settings that keep components of few rows out of a published model.
 
         A full covariance of ``width`` features (0: not known) needs width + 1 rows.
         """
         least = self.where.least_rows
         if not least or self.out.publish_anyway:
-            return how
-        if how.covariance_type == "full" and how.weight_concentration_prior_type is None:
+            return settings
+        if settings.covariance_type == "full" and settings.weight_concentration_prior_type is None:
             least = max(least, width + 1.0)
             if n_rows < least:
                 raise InputError(
@@ -244,7 +244,7 @@ class CommandRun:
                     "would reveal single rows to others; take ", Setting("covariance_type", "diag"),
                     ", or ", Setting("weight_concentration_prior_type", "map"),
                 )  # fmt: skip
-        return how.changed(least_rows=max(how.least_rows, least))
+        return settings.changed(least_rows=max(settings.least_rows, least))
 
     def facts(self, files: Sequence[Path]) -> Report:
         return self.where.facts(self.screen, files)

@@ -80,7 +80,7 @@ def fedem(
     parties: Annotated[RowParties, Without("family align align_key missing_parties")],
     held: FedWorkers,
     graph: Annotated[FedGraph, Without("graph_seed")],
-    how: Annotated[FedMixtureSettings, Without("floor")],
+    settings: Annotated[FedMixtureSettings, Without("floor")],
     sums: Annotated[SumSettings, Without("hops hubs eigenvalue consensus compress agent_dropout")],
     begin: StartSettings,
     checkpoints: CheckpointSettings,
@@ -104,21 +104,26 @@ def fedem(
         run.labels = LabelFile.of(out, run.where, parties.parties)
         if out.plot is not None and run.where.speaks:
             check_picture(out.plot, out.force)
-        if out.strict and how.tol == 0:
+        if out.strict and settings.tol == 0:
             raise InputError("--strict needs a --tol above 0: without it nothing can converge")
-        missing = how.missing == "marginalize"
+        missing = settings.missing == "marginalize"
         source, _ = gather(data, parties, held, missing, memory_limit, run)
         workers = workers_of(source, held, screen, held.sort_by_label)
-        how = started(how, begin, source, given)
+        settings = started(settings, begin, source, given)
         limit = run.memory(memory_limit)
         weighted = held.sample_weight is not None
-        found, ran = _fit(source, limit, workers, weighted, graph.seeded(how.seed), sums, how, run)
-        options = run.options(given, data=", ".join(map(str, data)), components=how.n_components)
+        found, ran = _fit(
+            source, limit, workers, weighted, graph.seeded(settings.seed), sums, settings, run
+        )
+        options = run.options(
+            given, data=", ".join(map(str, data)), components=settings.n_components
+        )
 
         def tell() -> Report:
             report = found.describe(source.feature_names, workers.names)
             report["components"] = found.answer(source.feature_names).describe()
-            report |= {"seed": how.seed, **run.facts(data), "sample_weight": held.sample_weight}
+            report |= {"seed": settings.seed, **run.facts(data)}
+            report["sample_weight"] = held.sample_weight
             return report | ran
 
         def draw(report: Report) -> Report:
@@ -145,7 +150,7 @@ def _fit(
     weighted: bool,
     graph: GraphSettings,
     sums: SumSettings,
-    how: FedMixtureSettings,
+    settings: FedMixtureSettings,
     run: CommandRun,
 ) -> tuple[FedFit, Report]:
     """Fit with ``limit`` bytes of data in memory, and describe the engine for the report."""
@@ -156,20 +161,20 @@ def _fit(
     joined = graph_of(workers.n_workers, workers.names, graph)
     if way_of(joined, sums) == "consensus":
         # By consensus the codec compresses rounds; elsewhere corrections, not the sum.
-        sums, how = sums.changed(compress=how.compress), how.changed(compress=None)
+        sums, settings = sums.changed(compress=settings.compress), settings.changed(compress=None)
     with run.working(ProgressLine, source.X) as progress:
-        progress.most = how.max_iter
+        progress.most = settings.max_iter
         network = run.over(connect_workers(joined, sums), workers=True)
         X = own_rows(source, workers, network, limit)
         found = fit_fedem(
-            X, workers, network, how, feature_names=source.feature_names, callback=progress,
+            X, workers, network, settings, feature_names=source.feature_names, callback=progress,
             sample_weight=own_weights(source, workers, network) if weighted else None,
             saver=run.saver,
         )  # fmt: skip
     ran = describe_engine(network)
     labels, agents = run.labels, network.agents
     assert labels is not None
-    labels_found = of_workers(labels, X, workers, [found.mixture], agents, how.missing)
+    labels_found = of_workers(labels, X, workers, [found.mixture], agents, settings.missing)
     labels.write(source, labels_found, agents, run.screen)
     return found, ran
 

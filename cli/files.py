@@ -198,7 +198,7 @@ def read_one(
     tell: Callable[..., None] | None,
     *,
     kept: TableSettings | None = None,  # of a model's data
-    **how: Any,
+    **options: Any,
 ) -> Dataset:
     """Read the dataset of a command; ``tell`` (`teller`) prints what of a table is left out.
 
@@ -208,8 +208,8 @@ def read_one(
     from vpem.files.data import read_data
 
     refuse_shared_stdin(path, where)
-    how = {"on_disk": where.engine.apart, **how}
-    found = read_data(path, table, kept=kept, **how)
+    options = {"on_disk": where.engine.apart, **options}
+    found = read_data(path, table, kept=kept, **options)
     if tell is not None:
         tell(found, table, kept)
     return found

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 def known_to(
-    task: Task, files: FitFiles, start: Path | None, counts: Sequence[int], how: FitSettings
+    task: Task, files: FitFiles, start: Path | None, counts: Sequence[int], settings: FitSettings
 ) -> KnownLabels | None:
     """Return what this process knows of labels for a fit, matched with ``start`` by name."""
     import numpy as np
@@ -95,7 +95,7 @@ def known_to(
             Setting("labels_for_fit"), f" have {shorten(map(repr, strange), 3)}, but no component "
             f"of {start} has such a name: they are {shorten(names, 10)}",
         )  # fmt: skip
-    shares = np.zeros((n, how.n_components))  # labels as probabilities of components
+    shares = np.zeros((n, settings.n_components))  # labels as probabilities of components
     for place, name in enumerate(own):
         shares[:, list(names).index(name)] = codes[:, place]
     shares[np.isnan(codes).any(axis=1)] = np.nan
@@ -142,9 +142,9 @@ def fit(
         if out.output is not None:
             check_ending(out.output, "models")
         counts = counts_of(choices.n_components)
-        how = choices.into(FitSettings, n_components=counts[0])
+        settings = choices.into(FitSettings, n_components=counts[0])
         privacy = choices.into(PrivacySettings)
-        check_asked(how, privacy, checkpoints, given)
+        check_asked(settings, privacy, checkpoints, given)
         if len(counts) > 1:
             from .several import check_several
 
@@ -152,34 +152,34 @@ def fit(
         run = CommandRun(screen, out, "models", engine, checkpoints if len(counts) == 1 else None)
         labels = run.labels = LabelFile.of(out, run.where, parties.parties)
         if parties.missing_parties:
-            how = how.changed(missing="marginalize")
+            settings = settings.changed(missing="marginalize")
         if run.shards and held.split == "rows":
             raise InputError(
                 "--shards have the features of one hub each, but with --split rows every worker's "
                 "model has all features; leave it out"
             )
-        if run.shards and how.weight_concentration_prior_type in WEIGHT_PRIORS:
+        if run.shards and settings.weight_concentration_prior_type in WEIGHT_PRIORS:
             raise InputError(
                 "--shards hold means and covariances, but a posterior needs its priors too; leave "
                 "it out, or take EM without --prior"
             )
         if run.shards and out.output is None and not run.where.own_users:
             raise InputError("--shards are named after --output; give it")
-        graph, parties = graph.seeded(how.seed), with_families_of(parties, begin)
+        graph, parties = graph.seeded(settings.seed), with_families_of(parties, begin)
         source, alignment = gather(
-            data, parties, held, how.missing == "marginalize", memory_limit, run
+            data, parties, held, settings.missing == "marginalize", memory_limit, run
         )
-        how = started(how, begin, source, given)
+        settings = started(settings, begin, source, given)
         limit = run.memory(memory_limit)
-        task = Task(source, held, graph, sums, run).grouped(how, limit, privacy.is_asked)
+        task = Task(source, held, graph, sums, run).grouped(settings, limit, privacy.is_asked)
         if run.shards and out.output is not None:
             check_shards(run, task.network, task.names)
-        tell_what_is_left(screen, how, privacy, task)
-        task.labels_for_fit = known_to(task, parties, begin.init_model, counts, how)
-        found, ran, rows = _fit(task, how, counts, privacy, checkpoints, limit)
+        tell_what_is_left(screen, settings, privacy, task)
+        task.labels_for_fit = known_to(task, parties, begin.init_model, counts, settings)
+        found, ran, rows = _fit(task, settings, counts, privacy, checkpoints, limit)
         options = run.options(
             given, data=", ".join(map(str, data)), graph_seed=graph.graph_seed,
-            missing=how.missing, components=found.mixture.n_components,
+            missing=settings.missing, components=found.mixture.n_components,
             **kept_of_private(found),
         )  # fmt: skip
         tell_of_clipped(screen, found, task.names)
@@ -195,7 +195,8 @@ def fit(
                 report["components"] = [
                     one | {"differs_most_in": None} for one in report["components"]
                 ]
-            report |= {"seed": how.seed, **run.facts(data), "sample_weight": held.sample_weight}
+            report |= {"seed": settings.seed, **run.facts(data)}
+            report["sample_weight"] = held.sample_weight
             if alignment is not None:
                 report["alignment"] = alignment
             return report | ran | warned_of_private(found)
@@ -206,7 +207,7 @@ def fit(
 
         mixture = found.mixture
         tell_of_parameters(
-            screen, how, mixture.covariance_type, mixture.n_components, mixture.n_parameters,
+            screen, settings, mixture.covariance_type, mixture.n_components, mixture.n_parameters,
             found.n_samples,
         )  # fmt: skip
         run.finish(FitOutcome(
@@ -218,7 +219,7 @@ def fit(
 
 def _fit(
     task: Task,
-    how: FitSettings,
+    settings: FitSettings,
     counts: Sequence[int],
     privacy: PrivacySettings,
     checkpoints: CheckpointSettings,
@@ -243,19 +244,21 @@ def _fit(
         each = each_checkpoint(checkpoints, counts, run)
         with run.working(EachProgress, task.source.X) as shown:
             problem = task.problem(
-                Each, how, limit, command=run, checkpoints=each, progress=shown, more=more
+                Each, settings, limit, command=run, checkpoints=each, progress=shown, more=more
             )
             data = problem.X, None, {}
-            found, ran = choose_by_bic(problem, counts, how)
+            found, ran = choose_by_bic(problem, counts, settings)
     else:
         with run.working(ProgressLine, task.source.X) as progress:
             data = task.data(limit)
-            found = task.fit(data, how, callback=progress, saver=run.saver, **more)
+            found = task.fit(data, settings, callback=progress, saver=run.saver, **more)
             ran = describe_engine(network)
     labels: Found = {}
     if run.labels and isinstance(found, RowFit):
         agents = task.network.agents
-        labels = of_workers(run.labels, data[0], task.parts, found.mixtures, agents, how.missing)
+        labels = of_workers(
+            run.labels, data[0], task.parts, found.mixtures, agents, settings.missing
+        )
     elif run.labels:
         labels = {agent: columns_of(shares) for agent, shares in found.responsibilities.items()}
     if (known := found.labels_for_fit) is not None:

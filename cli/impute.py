@@ -260,7 +260,7 @@ def impute(
         ),
     ],
     *,
-    how: Annotated[ImputeSettings, Without("memory alpha")],
+    settings: Annotated[ImputeSettings, Without("memory alpha")],
     parties: Annotated[ObserverFiles, Without("family align_key missing_parties")],
     dealing: Dealing,
     graph: Annotated[ImputeGraph, Without("graph_seed")],
@@ -286,18 +286,18 @@ def impute(
         from vpem.pictures.figure import check_picture, save_picture
 
         run = CommandRun(screen, out, "imputations", engine, checkpoints)
-        of_mixture = how.method == "mixture"
+        of_mixture = settings.method == "mixture"
         if out.plot is not None and of_mixture:
             raise InputError(
                 Setting("plot"), " draws what FedMissEM found; leave it out, or take ",
                 Setting("method", "lowrank"),
             )  # fmt: skip
         if out.plot is not None:
-            how = how.changed(method="lowrank")
+            settings = settings.changed(method="lowrank")
             if run.where.speaks:
                 check_picture(out.plot, out.force)
-        found, hidden = observed(data, parties, dealing, how, run)
-        fit, ran = _fit(found, graph.seeded(how.seed), sums, how, run)
+        found, hidden = observed(data, parties, dealing, settings, run)
+        fit, ran = _fit(found, graph.seeded(settings.seed), sums, settings, run)
         of_mixture = not isinstance(fit, Imputation)
 
         def tell() -> Report:
@@ -306,14 +306,14 @@ def impute(
                 screen.note(
                     "every entry was seen, so nothing is imputed; --holdout holds some of them out"
                 )
-            free = report["law"] == "gaussian" and how.scale == "none" and not of_mixture
+            free = report["law"] == "gaussian" and settings.scale == "none" and not of_mixture
             unseen = report["share_seen"] < 1
             if free and unseen and (note := note_of_one_column(fit)) is not None:
                 screen.note(note)
             report |= {"sample_weight": dealing.sample_weight, "holdout": None}
             if hidden is not None and dealing.holdout is not None:
-                report["holdout"] = score_holdout(fit, hidden, dealing.holdout, how.seed)
-            return report | {"seed": how.seed, **run.facts(data)} | ran
+                report["holdout"] = score_holdout(fit, hidden, dealing.holdout, settings.seed)
+            return report | {"seed": settings.seed, **run.facts(data)} | ran
 
         def write(path: Path, report: Report) -> None:
             again = not parties.parties and str(data[0]) != STDIN
@@ -335,7 +335,7 @@ def _fit(
     found: Observations,
     graph: GraphSettings,
     sums: SumSettings,
-    how: ImputeSettings,
+    settings: ImputeSettings,
     run: CommandRun,
 ) -> tuple[Completed, Report]:
     """Fit, and describe the engine for the report."""
@@ -346,11 +346,11 @@ def _fit(
     joined = graph_of(found.n_observers, found.names, graph)
     if way_of(joined, sums) == "consensus":
         # By consensus the codec compresses rounds; elsewhere corrections, not the sum.
-        sums, how = sums.changed(compress=how.compress), how.changed(compress=None)
-    with run.working(ProgressLine if how.method == "mixture" else _Progress) as progress:
-        progress.most = how.max_iter
+        sums, settings = sums.changed(compress=settings.compress), settings.changed(compress=None)
+    with run.working(ProgressLine if settings.method == "mixture" else _Progress) as progress:
+        progress.most = settings.max_iter
         network = run.over(connect_workers(joined, sums), workers=True)
-        fit = fit_imputation(found, how, network=network, callback=progress, saver=run.saver)
+        fit = fit_imputation(found, settings, network=network, callback=progress, saver=run.saver)
         return fit, describe_engine(getattr(fit, "ran_on", network))
 
 

@@ -98,46 +98,47 @@ def kmeans(
     with Screen(out.quiet) as screen:
         from vpem.files.results import write_clustering
 
-        how, privacy = choices.into(KmeansSettings), choices.into(PrivacySettings)
-        check_asked(how, privacy, checkpoints, given)
+        settings, privacy = choices.into(KmeansSettings), choices.into(PrivacySettings)
+        check_asked(settings, privacy, checkpoints, given)
         run = CommandRun(screen, out, "clusterings", engine, checkpoints)
         labels = run.labels = LabelFile.of(out, run.where, parties.parties)
-        graph = graph.seeded(how.seed)
-        if how.method == "grid" and held.split == "rows":
+        graph = graph.seeded(settings.seed)
+        if settings.method == "grid" and held.split == "rows":
             raise InputError(
                 "--method grid joins clusterings of different features: it needs --split features"
             )
-        if how.method == "grid" and start.init_rows is not None:
+        if settings.method == "grid" and start.init_rows is not None:
             raise InputError(
                 "--method grid starts each agent's own clustering by k-means++: --init-rows are "
                 "for --method lloyd"
             )
         if parties.missing_parties:
-            how = how.changed(missing="marginalize")
-        misses = how.missing == "marginalize"
+            settings = settings.changed(missing="marginalize")
+        misses = settings.missing == "marginalize"
         source, alignment = gather(data, parties, held, misses, memory_limit, run)
-        options = run.options(given, data=", ".join(map(str, data)), missing=how.missing)
+        options = run.options(given, data=", ".join(map(str, data)), missing=settings.missing)
         if start.init_rows is not None:
             rows = rows_of(start.init_rows)
-            if len(rows) != how.n_clusters:
+            if len(rows) != settings.n_clusters:
                 raise InputError(
-                    f"--clusters {how.n_clusters} needs as many --init-rows, got {len(rows)}"
+                    f"--clusters {settings.n_clusters} needs as many --init-rows, got {len(rows)}"
                 )
-            how = how.changed(init=rows)
+            settings = settings.changed(init=rows)
         limit = run.memory(memory_limit)
-        found, names, ran = _cluster(source, held, graph, sums, how, privacy, run, limit)
+        found, names, ran = _cluster(source, held, graph, sums, settings, privacy, run, limit)
         tell_of_clipped(screen, found, names)
         answered = found.answer(source.feature_names)
         # One feature of large numbers may decide the clusters alone.
-        alone = how.scale == "none" and found.guarantee is None and run.where.speaks
+        alone = settings.scale == "none" and found.guarantee is None and run.where.speaks
         if alone and (note := note_of_one_feature(answered)) is not None:
             screen.note(note)
 
         def tell() -> Report:
             report = found.describe(source.feature_names, names)
             report["clusters"] = answered.describe("cluster")
-            report |= {"seed": how.seed, **run.facts(data), "sample_weight": held.sample_weight}
-            report["participation"] = how.participation
+            report |= {"seed": settings.seed, **run.facts(data)}
+            report["sample_weight"] = held.sample_weight
+            report["participation"] = settings.participation
             if alignment is not None:
                 report["alignment"] = alignment
             return report | ran | warned_of_private(found)
@@ -165,7 +166,7 @@ def _cluster(
     held: KmeansHolding,
     graph: GraphSettings,
     sums: SumSettings,
-    how: KmeansSettings,
+    settings: KmeansSettings,
     privacy: PrivacySettings,
     run: CommandRun,
     limit: int,
@@ -184,24 +185,24 @@ def _cluster(
         if held.split == "rows":
             workers = workers_of(source, held, run.screen)
             joined = graph_of(workers.n_workers, workers.names, graph)
-            check_absent(joined, sums, how)
+            check_absent(joined, sums, settings)
             network = run.over(connect_workers(joined, sums), workers=True)
             X = own_rows(source, workers, network, limit)
             if held.sample_weight is not None:
                 common["sample_weight"] = own_weights(source, workers, network)
-            found = kmeans_rows(X, workers, network, how, privacy=privacy, **common)
+            found = kmeans_rows(X, workers, network, settings, privacy=privacy, **common)
             of_clusters(run, source, found, network, workers)
             return found, workers.names, describe_engine(network)
         parts = partition_of(source, held, True)
-        if how.method == "grid" and graph.topology is None and graph.graph is None:
+        if settings.method == "grid" and graph.topology is None and graph.graph is None:
             graph = graph.changed(topology="star")
         joined = stored_graph(source, held, parts, graph, run.screen)
-        check_absent(joined, sums, how)
+        check_absent(joined, sums, settings)
         network = run.over(connect(joined, parts, sums))
         X, common["feature_names"] = own_features(source, network, limit)
         if held.sample_weight is not None:
             common["sample_weight"] = source.sample_weight
-        found = kmeans_features(X, network, how, labels=bool(run.labels), **common)
+        found = kmeans_features(X, network, settings, labels=bool(run.labels), **common)
         of_clusters(run, source, found, network)
         return found, parts.names, describe_engine(network)
 

@@ -222,7 +222,7 @@ def contribution(
     engine: Annotated[RankSettings, Without("shards study member listen log")],
     results: ContributionResults,
 ) -> None:
-    """Measure which parties and features matter, without fitting again.
+    """Tell which parties and features matter, without fitting again.
 
     For each party: the information of its features alone on a row's component, what is lost of it
     without its term since no other party has it, what its features share with those of others, the

@@ -80,7 +80,7 @@ def saem(
     held: Annotated[HeldIndividuals, Without("align align_key missing_parties id_column")],
     graph: Annotated[SaemGraph, Without("graph_seed")],
     moves: SamplerSettings,
-    how: SaemSettings,
+    settings: SaemSettings,
     sums: Annotated[
         SumSettings, Without("hops hubs eigenvalue consensus compress agent_dropout n_threads")
     ],
@@ -107,7 +107,7 @@ def saem(
         from vpem.saem.formats.fits import save_saem
         from vpem.saem.results import collect, leave_out
 
-        check_start(how, out.strict)
+        check_start(settings, out.strict)
         _check_outputs(model.model, out)
         options = model_options_of(model)
         sampler = sampler_options_of(model.model, options, moves, given)
@@ -120,7 +120,7 @@ def saem(
                 check_picture(out.traces, out.force)
         needed = needed_covariates(model.model, options)
         source = read_source(
-            data, held, model.model, needed, how.missing == "marginalize", run, sums.secure_sum
+            data, held, model.model, needed, settings.missing == "marginalize", run, sums.secure_sum
         )
         for said in name_words(options, source.individuals.columns.get("words", {})):
             screen.note(said)
@@ -128,7 +128,7 @@ def saem(
             options["rows"] = rows_of_names(source, model.init_individuals)
         if init_model is not None:
             sampler["start"] = start_of(init_model, model.model, source.individuals, options)
-        found, ran = _fit(source, model.model, how, graph.seeded(how.seed), sums, run, {
+        found, ran = _fit(source, model.model, settings, graph.seeded(settings.seed), sums, run, {
             "model_options": options, **sampler
         })  # fmt: skip
         network = ran.pop("network")
@@ -158,7 +158,7 @@ def saem(
 def _fit(
     source: Source,
     model: str,
-    how: SaemSettings,
+    settings: SaemSettings,
     graph: GraphSettings,
     sums: SumSettings,
     run: CommandRun,
@@ -173,17 +173,17 @@ def _fit(
     held = source.held
     joined = graph_of(held.n_workers, held.names, graph)
     if way_of(joined, sums) == "consensus":
-        if how.feedback is not None:
+        if settings.feedback is not None:
             raise InputError(
                 Setting("feedback"), " is about messages to a server; among neighbours rounds are "
                 "compressed, and remember what was sent: leave it out",
             )  # fmt: skip
-        sums, how = sums.changed(compress=how.codec), how.changed(codec=None)
-    burn_in = burn_in_of(how.n_iter, how.burn_in)
+        sums, settings = sums.changed(compress=settings.codec), settings.changed(codec=None)
+    burn_in = burn_in_of(settings.n_iter, settings.burn_in)
     with run.working(partial(SaemCounter, burn_in=burn_in)) as progress:
         network = run.over(connect_workers(joined, sums), workers=True)
         found = fit_saem(
-            source.of(network), model, how, devices=held, network=network,
+            source.of(network), model, settings, devices=held, network=network,
             callback=progress, saver=run.saver, **given,
         )  # fmt: skip
         return found, {"network": network, **describe_engine(network)}

@@ -245,17 +245,17 @@ def sampler_options_of(
     return {"sampler": requested, "sampler_options": found, "gradient_codec": gradients}
 
 
-def check_start(how: SaemSettings, strict: bool) -> None:
+def check_start(settings: SaemSettings, strict: bool) -> None:
     """Refuse iterations without a decreasing step, and --strict of a run that cannot converge."""
     from vpem.saem.saem import burn_in_of
 
-    burn_in = burn_in_of(how.n_iter, how.burn_in)
-    if burn_in >= how.n_iter:
+    burn_in = burn_in_of(settings.n_iter, settings.burn_in)
+    if burn_in >= settings.n_iter:
         raise InputError(
             f"--burn-in must be below --iterations, or no step decreases, got {burn_in} of "
-            f"{how.n_iter}"
+            f"{settings.n_iter}"
         )
-    if strict and how.tol == 0:
+    if strict and settings.tol == 0:
         raise InputError("--strict needs a --tol above 0: without it nothing can converge")
 
 

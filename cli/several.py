@@ -59,21 +59,21 @@ def check_several(choices: FitChoices, begin: StartSettings, sums: SumSettings) 
 
 
 def each_checkpoint(
-    how: CheckpointSettings, counts: Sequence[int], run: CommandRun
+    settings: CheckpointSettings, counts: Sequence[int], run: CommandRun
 ) -> CheckpointSettings:
     """Return settings of checkpoints of several fits, whose files can all be written."""
-    if how.checkpoint is None:
-        return how
-    check_ending(how.checkpoint, "checkpoints")
-    again = run.out.force or run.where.gone_on or how.resume or how.resume_if_any
-    each = [each_file(how.checkpoint, count) for count in counts]
+    if settings.checkpoint is None:
+        return settings
+    check_ending(settings.checkpoint, "checkpoints")
+    again = run.out.force or run.where.gone_on or settings.resume or settings.resume_if_any
+    each = [each_file(settings.checkpoint, count) for count in counts]
     files = [file for path in each for file in own_files(path, run.engine)]
     for file in files:
         check_writable(file, again)
-    if how.resume and any(file.exists() for file in files):
+    if settings.resume and any(file.exists() for file in files):
         # The run may have been interrupted before it reached the others.
-        return how.changed(resume=False, resume_if_any=True)
-    return how
+        return settings.changed(resume=False, resume_if_any=True)
+    return settings
 
 
 @dataclass
@@ -93,10 +93,10 @@ class Each(Problem):
         """The best so far, its engine, and its warnings."""
 
     def fit(self, cell: Cell, rows: Any = None, **more: Any) -> Fit:
-        how, run = self.checkpoints, self.command
-        if how.checkpoint is not None:
-            how = how.changed(checkpoint=each_file(how.checkpoint, cell.n_components))
-        saver = saver_of(how, run.out.force, self.engine, run.where.gone_on)
+        kept, run = self.checkpoints, self.command
+        if kept.checkpoint is not None:
+            kept = kept.changed(checkpoint=each_file(kept.checkpoint, cell.n_components))
+        saver = saver_of(kept, run.out.force, self.engine, run.where.gone_on)
         self.progress.cell = cell
         with catching(saver):
             more |= {"callback": self.progress, "saver": saver, **self.more}
@@ -113,11 +113,13 @@ class Each(Problem):
             self.best = fit, describe_engine(network), heard
 
 
-def choose_by_bic(problem: Each, counts: Sequence[int], how: FitSettings) -> tuple[Fit, Report]:
+def choose_by_bic(
+    problem: Each, counts: Sequence[int], settings: FitSettings
+) -> tuple[Fit, Report]:
     """Fit each number of components, and return the fit of lowest BIC and its report."""
     screen, (hops,) = problem.command.screen, problem.networks
-    cells = [Cell(count, hops, how.covariance_type) for count in counts]
-    found = search(problem, cells, n_init=how.n_init, n_jobs=None)
+    cells = [Cell(count, hops, settings.covariance_type) for count in counts]
+    found = search(problem, cells, n_init=settings.n_init, n_jobs=None)
     assert problem.best is not None
     fit, ran, heard = problem.best
     for one in heard:
