@@ -92,23 +92,6 @@ class CategoryLevels:
         return int(np.argmax(self.shares[component] - weights @ self.shares))
 
 
-def levels_of(mixture: Density) -> dict[int, CategoryLevels]:
-    """Return the levels of each feature of a mixture that is a category, by its column."""
-    levels: dict[int, CategoryLevels] = {}
-    if not isinstance(mixture, MixedMixture):
-        return levels
-    for part in mixture.parts:
-        features = part.features
-        if part.family != "categorical":
-            continue
-        for place, j in enumerate(features.columns[features.blocks.order].tolist()):
-            own = slice(*features.level_offsets[place : place + 2])
-            shares = part.tables["probabilities"][:, own]
-            numbers = tuple(map(str, range(shares.shape[1])))
-            levels[j] = CategoryLevels(mixture.kinds.levels.get(j, numbers), shares)
-    return levels
-
-
 NAMED = 3
 """Features that are named of each component, those in which it differs most."""
 
@@ -203,7 +186,8 @@ class Answer:
     ) -> Answer:
         """Return that of a mixture fitted to rows of so much weight in all."""
         # The variance of a mixture is that between the means of its components and that within.
-        weights, freedom, levels = mixture.assembled_weights, None, levels_of(mixture)
+        weights, freedom = mixture.assembled_weights, None
+        levels: dict[int, CategoryLevels] = {}  # of categories, by their columns
         if isinstance(mixture, MixedMixture):
             away = np.empty((mixture.n_components, mixture.n_features))
             for law, part in zip(mixture.laws, mixture.parts, strict=True):
@@ -213,8 +197,14 @@ class Answer:
                 )
                 if part.family == "t":
                     freedom = np.where(part.features.blocks.widths > 0, dof_of(part), np.nan)
-            for j, own in levels.items():
-                away[:, j] = own.away(weights)
+                features = part.features
+                named = features.columns[features.blocks.order].tolist()
+                for place, j in enumerate(named if part.family == "categorical" else ()):
+                    own = slice(*features.level_offsets[place : place + 2])
+                    shares = part.tables["probabilities"][:, own]
+                    numbers = tuple(map(str, range(shares.shape[1])))
+                    levels[j] = CategoryLevels(mixture.kinds.levels.get(j, numbers), shares)
+                    away[:, j] = levels[j].away(weights)
         else:
             assert isinstance(mixture, Mixture)
             means = mixture.means[:, mixture.blocks.position]

@@ -534,7 +534,22 @@ def spread_contribution(
     """
     if isinstance(mixture, VariationalMixture):
         mixture = mixture.plain
-    _check_roots(rows_of_all, mixture)
+    if mixture.n_factors:
+        raise InputError(
+            "with factors that hubs share, the density without a party is not a sum of the others' "
+            "terms; use the model where one process may read the data of all"
+        )
+    root_of = np.zeros(mixture.n_features, dtype=np.intp)
+    roots = rows_of_all.roots(mixture.blocks)
+    for features, root in zip(mixture.blocks.features, roots, strict=True):
+        root_of[features] = root
+    for party, features in enumerate(rows_of_all.features):
+        if len(np.unique(root_of[features])) > 1:
+            raise InputError(
+                f"{rows_of_all.names[party]!r} has features in hubs of several roots, and none of "
+                "them knows all of its terms; use a model with each party in one hub, or use it "
+                "where one process may read the data of all"
+            )
     hubs = rows_of_all.hubs_here(mixture)
     part, data, columns = hubs
     whole, seen = Whole(mixture), rows_of_all.seen().astype(np.float64)
@@ -581,26 +596,6 @@ def spread_contribution(
     n_roots = len(set(rows_of_all.roots(mixture.blocks)))
     rows_of_all.communication["figures"] = {"messages": n_roots, "bytes": 8 * n_sent}
     return _of_all(rows_of_all, whole, every, feature_names)
-
-
-def _check_roots(rows_of_all: SpreadRows, mixture: Mixture) -> None:
-    """Raise InputError where no root has all that a party adds."""
-    if mixture.n_factors:
-        raise InputError(
-            "with factors that hubs share, the density without a party is not a sum of the others' "
-            "terms; use the model where one process may read the data of all"
-        )
-    blocks = mixture.blocks
-    root_of = np.zeros(mixture.n_features, dtype=np.intp)
-    for own, root in zip(blocks.features, rows_of_all.roots(blocks), strict=True):
-        root_of[own] = root
-    for party, own in enumerate(rows_of_all.features):
-        if len(np.unique(root_of[own])) > 1:
-            raise InputError(
-                f"{rows_of_all.names[party]!r} has features in hubs of several roots, and none of "
-                "them knows all of its terms; use a model with each party in one hub, or use it "
-                "where one process may read the data of all"
-            )
 
 
 def _of_all(

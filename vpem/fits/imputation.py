@@ -484,9 +484,8 @@ def _model(
 
 
 def _check(
-    observations: Observations, law: EntryLaw, how: ImputeSettings, network: Network,
-    noise_stays: bool,
-) -> None:  # fmt: skip
+    observations: Observations, law: EntryLaw, how: ImputeSettings, network: Network, noisy: bool
+) -> None:
     small = min(observations.shape)
     shape = " x ".join(map(str, observations.shape))
     if isinstance(how.rank, int) and how.rank > small:
@@ -504,7 +503,7 @@ def _check(
     check_covered(observations, network.total.holders.any(rows > 0), True)
     n = observations.n_observers
     each = ON_A_GRAPH if network.whole.total.n_roots > 1 else AT_A_SERVER
-    drift = 4 * network.whole.total.n_roots if noise_stays else 0
+    drift = 4 * network.whole.total.n_roots if noisy else 0
     needed = 8 * (each * n + drift + MATRICES) * observations.shape[0] * observations.shape[1]
     check_memory(needed, f"imputing a matrix of {shape} seen by {n} observers")
 

@@ -323,7 +323,19 @@ def plan(
     """
     settings = PlanSettings.of(settings, **changes)
     n_samples = settings.n_samples or USUAL_SAMPLES
-    held = partition if isinstance(partition, Partition) else _of_widths(graph, partition)
+    if isinstance(partition, Partition):
+        held = partition
+    else:  # columns in order, so many to each agent
+        what = "the number of features of an agent"
+        counts = [check_int(what, width, least=0) for width in partition]
+        names = graph.names or tuple(f"agent {agent}" for agent in range(len(counts)))
+        if len(names) != len(counts):
+            raise InputError(
+                f"the graph has {graph.n_agents} agents, but {len(counts)} counts of features are "
+                "given"
+            )
+        columns = np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1]) if counts else []
+        held = Partition(tuple(columns), names)
     link = None if settings.link is None else parse_link(settings.link)
     network = _network(graph, held, settings, split)
     work = _work(network, held, settings, n_samples, split)
@@ -462,19 +474,6 @@ def _sent(
         total.agree("flooding", ROW_BYTES + ITEM * work.width, place)
     add_vectors(total, np.zeros((network.graph.n_agents, message_size(1, work.width))), "setup")
     return sent | {"setup": ledger.summary(), "labels": Ledger(network.graph).summary()}
-
-
-def _of_widths(graph: Graph, widths: Sequence[int]) -> Partition:
-    """Hand out columns in order, so many to each agent."""
-    counts = [check_int("the number of features of an agent", width, least=0) for width in widths]
-    ends = np.cumsum(counts)
-    parts = [np.arange(end - count, end) for end, count in zip(ends, counts, strict=True)]
-    names = graph.names or tuple(f"agent {agent}" for agent in range(len(counts)))
-    if len(names) != len(counts):
-        raise InputError(
-            f"the graph has {graph.n_agents} agents, but {len(counts)} counts of features are given"
-        )
-    return Partition(tuple(parts), names)
 
 
 def _mixing(network: Network) -> Report:

@@ -72,6 +72,8 @@ MARK = 6.5
 SAME = 0.01
 """Share of the height within which marks lie on one another."""
 
+Place = tuple[float, float]
+
 Line = tuple[tuple[int, ...], str]
 """Numbers of hops, and a covariance type."""
 
@@ -351,7 +353,7 @@ def draw_selection(selection: Selection) -> Picture:
     lines = list(dict.fromkeys(_line(cell) for cell in cells))
     figure = new_figure(WIDTH, 5.0)
     axes = figure.add_subplot()
-    places: dict[int, tuple[float, float]] = {}
+    places: dict[int, Place] = {}
     for number, one in enumerate(lines):
         indices = [index for index, cell in enumerate(cells) if _line(cell) == one]
         places |= _draw_line(axes, selection, indices, number, _label(one, lines))
@@ -408,7 +410,7 @@ def _label(one: Line, lines: list[Line]) -> str:
 
 def _draw_line(
     axes: Axes, selection: Selection, own: list[int], number: int, label: str
-) -> dict[int, tuple[float, float]]:
+) -> dict[int, Place]:
     """Draw the cells of one line, and return where each is."""
     cells, criterion = selection.cells, selection.criterion
     there = {
@@ -443,9 +445,8 @@ def _draw_line(
 
 
 def _mark(
-    axes: Axes, place: tuple[float, float], number: int, sound: bool, more: float = 0.0,
-    below: float = 0.0,
-) -> None:  # fmt: skip
+    axes: Axes, place: Place, number: int, sound: bool, more: float = 0.0, below: float = 0.0
+) -> None:
     """Draw the mark of one cell, open where it is not sound."""
     own = contender(number)
     axes.plot(

@@ -81,11 +81,26 @@ def draw_sparsity(saved: SavedMixture) -> Picture:
 
     Features stand hub by hub, and agent by agent in a hub, so that blocks lie on the diagonal.
     """
-    mixture = saved.mixture
+    mixture: Any = saved.mixture
     blocks = mixture.blocks
     notes: list[str] = []
     diagonal = is_diagonal(mixture.covariance_type)
-    inside, filled = _covariance_blocks(mixture, notes, saved.feature_names)
+    # The features of each block, and its hub, which has a block of each family with a covariance.
+    filled = np.flatnonzero(blocks.widths).tolist()
+    inside = [blocks.features[b] for b in filled]
+    if isinstance(mixture, MixedMixture):
+        found = []
+        for part in mixture.parts:
+            if part.core is not None:
+                own = enumerate(part.features.blocks.features)
+                found += [(b, part.features.columns[one]) for b, one in own if len(one)]
+        found.sort(key=lambda one: one[0])
+        inside, filled = [columns for _, columns in found], [b for b, _ in found]
+        there = np.concatenate([np.empty(0, dtype=np.intp), *inside])
+        rest = np.setdiff1d(np.arange(mixture.n_features), there).tolist()
+        if rest:
+            listed = shorten((saved.feature_names[j] for j in rest), 6)
+            notes.append(f"left out, as their families have no covariance: {listed}")
     hops = saved.reported("hops", int)
     if saved.over_rows or blocks.n_blocks == 1:
         title = (
@@ -135,31 +150,6 @@ def draw_sparsity(saved: SavedMixture) -> Picture:
     if len(order) > most:
         notes.append(f"names of features are left out, as there are more than {most}")
     return Picture(figure, f"Blocks of the covariance. {'; '.join(shares)}.", notes)
-
-
-def _covariance_blocks(
-    mixture: Any, notes: list[str], names: Sequence[str]
-) -> tuple[list[NDArray[np.intp]], list[int]]:
-    """Return the features of each block of the covariance, and its hub; ``notes`` list others.
-
-    A hub has a block of each family with a covariance.
-    """
-    if not isinstance(mixture, MixedMixture):
-        blocks = mixture.blocks
-        filled = np.flatnonzero(blocks.widths).tolist()
-        return [blocks.features[b] for b in filled], filled
-    found = []
-    for part in mixture.parts:
-        if part.core is not None:
-            own = enumerate(part.features.blocks.features)
-            found += [(b, part.features.columns[one]) for b, one in own if len(one)]
-    inside = np.concatenate([np.empty(0, dtype=np.intp), *(columns for _, columns in found)])
-    others = np.setdiff1d(np.arange(mixture.n_features), inside).tolist()
-    if others:
-        listed = shorten((names[j] for j in others), 6)
-        notes.append(f"left out, as their families have no covariance: {listed}")
-    found.sort(key=lambda one: one[0])
-    return [columns for _, columns in found], [b for b, _ in found]
 
 
 def _holders(
@@ -319,7 +309,11 @@ def _name(names: Sequence[str], node: int) -> str:
     return names[node] if node < len(names) else "server"
 
 
-def _places(graph: Graph) -> NDArray[np.float64]:
+Places = NDArray[np.float64]
+"""Where nodes are drawn, (n_nodes, 2)."""
+
+
+def _places(graph: Graph) -> Places:
     """Where to draw each node (n_nodes, 2): where it is if that is known, else by the graph."""
     if graph.positions is not None:
         return np.asarray(graph.positions, dtype=np.float64)
@@ -342,9 +336,7 @@ def _places(graph: Graph) -> NDArray[np.float64]:
     return np.array([found[node] for node in range(n)])
 
 
-def _draw_links(
-    axes: Axes, graph: Graph, hub_of: NDArray[np.intp], places: NDArray[np.float64]
-) -> None:
+def _draw_links(axes: Axes, graph: Graph, hub_of: NDArray[np.intp], places: Places) -> None:
     """Draw links between hubs thin and grey, links inside one thick and in its colour."""
     from matplotlib.collections import LineCollection
 
@@ -362,9 +354,8 @@ def _draw_links(
 
 
 def _draw_nodes(
-    axes: Axes, graph: Graph, hubs: Sequence[Hub], fills: list[str], numbers: list[str],
-    places: NDArray[np.float64],
-) -> None:  # fmt: skip
+    axes: Axes, graph: Graph, hubs: Sequence[Hub], fills: list[str], numbers: list[str], at: Places
+) -> None:
     """Draw agents as discs, roots as squares, a server that is no root as a diamond."""
     many = graph.n_agents > HUBS_NUMBERED
     size = float(np.clip(14000 / graph.n_nodes, 10 if many else 18, 420))
@@ -381,14 +372,14 @@ def _draw_nodes(
         (server, "D", 1.0, 0.8),
     ):
         axes.scatter(
-            places[nodes, 0], places[nodes, 1], s=size * scale, marker=marker,
+            at[nodes, 0], at[nodes, 1], s=size * scale, marker=marker,
             c=[fills[node] for node in nodes], edgecolors="black", linewidths=width, zorder=3,
         )  # fmt: skip
     if many or not numbers:
         return
     for node in np.concatenate([plain, roots]):
         axes.annotate(
-            numbers[node], places[node], ha="center", va="center", zorder=4,
+            numbers[node], at[node], ha="center", va="center", zorder=4,
             fontsize=float(np.clip(0.42 * np.sqrt(size), 6.3, 9)),
         )  # fmt: skip
 
@@ -397,9 +388,7 @@ SIDES = ((0, 1), (1, 0), (0, -1), (-1, 0), (0.8, 0.8), (0.8, -0.8), (-0.8, -0.8)
 """Of a node, where its name may stand; upright ones are taken first where they are as free."""
 
 
-def _draw_names(
-    axes: Axes, graph: Graph, names: Sequence[str], places: NDArray[np.float64]
-) -> None:
+def _draw_names(axes: Axes, graph: Graph, names: Sequence[str], places: Places) -> None:
     """Write each node's name at the side where it is farthest from links, and rather outside."""
     sides = np.array(SIDES)
     outward = places - places.mean(axis=0)

@@ -340,7 +340,18 @@ def draw_check(
     grid = figure.subplots(high, len(checks), squeeze=False, height_ratios=ratios, sharex="col")
     outside = total = 0
     for column, check in zip(grid.T, checks, strict=True):
-        _draw_check(column[0], check, individuals)
+        top = column[0]
+        if len(check.shares) == 1:
+            _draw_share(top, check, check.shares[0], check.shares[0].name)
+            top.set_ylabel(check.shares[0].name, fontsize=9)
+        else:
+            rows = check.rows
+            _points(top, individuals.times[rows], individuals.values[rows], "measured")
+            low, middle, above = check.shares
+            _draw_share(top, check, low, "percentiles 5 and 95", outer=True)
+            _draw_share(top, check, above, None, outer=True)
+            _draw_share(top, check, middle, middle.name)
+            top.set_ylabel(_column(individuals, "value"), fontsize=9)
         for share in check.limited:
             _draw_share(column[1], check, share, None)
             column[1].set_ylabel(words(share.name), fontsize=9)
@@ -360,19 +371,6 @@ def draw_check(
         f"{sum(len(one.times) for one in checks)} bins of time, with {100 * predictor.level:.3g} % "
         f"intervals of simulated data; {outside} of {total} lie outside.",
     )
-
-
-def _draw_check(axes: Axes, check: Check, at: Individuals) -> None:
-    if len(check.shares) == 1:
-        _draw_share(axes, check, check.shares[0], check.shares[0].name)
-        axes.set_ylabel(check.shares[0].name, fontsize=9)
-        return
-    _points(axes, at.times[check.rows], at.values[check.rows], "measured")
-    low, middle, high = check.shares
-    _draw_share(axes, check, low, "percentiles 5 and 95", outer=True)
-    _draw_share(axes, check, high, None, outer=True)
-    _draw_share(axes, check, middle, middle.name)
-    axes.set_ylabel(_column(at, "value"), fontsize=9)
 
 
 def _draw_share(

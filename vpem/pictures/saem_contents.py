@@ -316,6 +316,22 @@ def contents_of_topics(saved: SavedTopics, corpus: Individuals | None) -> Conten
     course = [] if warned else ["No warnings were given."]
     kinds = counted_by_kind(fit.communication)
     sent = "The file does not say what was sent." if kinds is None else sent_by_phase(kinds)
+    named = [(name.replace("_", " "), value) for name, value in fit.model_options.items()]
+    versions = ", ".join(f"{name} {value}" for name, value in fit.versions.items())
+    has_codec = fit.settings.get("codec")
+    by = {"statistics sent by": "codec", "feedback": "feedback"} if has_codec else {}
+    settings: list[Fact] = [
+        ("data", _setting(fit, "data")),
+        ("model", "lda"),
+        ("its options", "; ".join(f"{name} {value}" for name, value in named) or "none"),
+        ("devices", _setting(fit, "devices")),
+        ("sampler", _setting(fit, "sampler")),
+        ("chains of a document", _setting(fit, "n_chains")),
+        *((name, _setting(fit, setting)) for name, setting in by.items()),
+        ("participation", _setting(fit, "participation")),
+        ("seed", _setting(fit, "seed")),
+        ("versions", versions or "not said"),
+    ]
     sections = [
         *([Section("warnings", "Warnings", [Listing(warned)])] if warned else []),
         Section("topics", "Topics", _topics(topics), ("topics",)),
@@ -323,7 +339,7 @@ def contents_of_topics(saved: SavedTopics, corpus: Individuals | None) -> Conten
         Section("quality", "How well", _topic_quality(topics, corpus)),
         Section("course", "How the fit went", course, ("spreads",)),
         Section("sent", "What was sent", [sent]),
-        Section("fitted", "Settings", [facts(_fitted_topics(fit))]),
+        Section("fitted", "Settings", [facts(settings)]),
     ]
     documents = f"{_setting(fit, 'n_individuals')} documents"
     name = os.path.basename(saved.path)
@@ -386,23 +402,3 @@ def _topic_quality(topics: Topics, corpus: Individuals | None) -> Items:
         what = "perplexity of half of the words, given the other half"
         quality.append((what, f"{heard.completed:.6g}"))
     return [*items, facts(quality, "Held against these data")]
-
-
-def _fitted_topics(fit: SavedSaem) -> list[Fact]:
-    named = [(name.replace("_", " "), value) for name, value in fit.model_options.items()]
-    options = "; ".join(f"{name} {value}" for name, value in named)
-    versions = ", ".join(f"{name} {value}" for name, value in fit.versions.items())
-    has_codec = fit.settings.get("codec")
-    by = {"statistics sent by": "codec", "feedback": "feedback"} if has_codec else {}
-    return [
-        ("data", _setting(fit, "data")),
-        ("model", "lda"),
-        ("its options", options or "none"),
-        ("devices", _setting(fit, "devices")),
-        ("sampler", _setting(fit, "sampler")),
-        ("chains of a document", _setting(fit, "n_chains")),
-        *((name, _setting(fit, setting)) for name, setting in by.items()),
-        ("participation", _setting(fit, "participation")),
-        ("seed", _setting(fit, "seed")),
-        ("versions", versions or "not said"),
-    ]
