@@ -176,8 +176,8 @@ def test_a_record_is_checked_when_it_is_made(played, words, said):
         (SumSettings, {"compress": "float32", "consensus_tol": 1e-3}, "depends on the codec"),
         (KmeansSettings, {"method": "grid", "n_init": 2}, "n_init is at least 4 in one shot"),
         (FedMixtureSettings, {"alpha": 0.5}, "alpha corrects for noise of codecs"),
-        (FedMixtureSettings, {"memory": "zero"}, "memory is about what workers have not heard"),
-        (SaemSettings, {"tol": 0, "window": 9}, "window is when to look whether to stop"),
+        (FedMixtureSettings, {"memory": "zero"}, "memory corrects for noise of codecs"),
+        (SaemSettings, {"tol": 0, "window": 9}, "window is how often to check"),
     ],
 )
 def test_programs_are_refused_the_same(record, bad, said):

@@ -247,9 +247,7 @@ def precision_of(dtype: DTypeLike) -> np.dtype[np.floating]:
 
 
 def check_finite(
-    X: Any,
-    feature_names: Sequence[str] | None = None,
-    advice: Sequence[str | Setting] = (),
+    X: Any, feature_names: Sequence[str] | None = None, advice: Sequence[str | Setting] = ()
 ) -> Extremes:
     """Return the extremes of a matrix (M, d), or raise InputError if a value is not finite.
 

@@ -46,16 +46,13 @@ class PriorSettings(Settings, heading="Prior"):
         "process or distribution for the mixing weights and normal-Wishart priors for hubs, so "
         "that components which the rows do not need end empty. map: EM to the mode under a prior "
         "for hubs alone, like mclust's, which keeps small components from being singular. Default: "
-        "none, EM.",
-        flags="--prior",
-        choices=PRIORS)
+        "none, EM.", flags="--prior", choices=PRIORS)
     weight_concentration_prior: float | None = setting(None, "Concentration of the mixing weights; "
         "the smaller, the fewer components are in use. Default: 1/K.", flags="--concentration",
         least=0.0, above=True, idle=[WITHOUT_PRIOR, OF_WEIGHTS])
     mean_precision_prior: float | None = setting(None, "Number of rows that the prior mean of a "
         "hub, the mean of all rows, counts for in each component. Default: 1; with --prior map "
-        "0.01.",
-        flags="--mean-precision", least=0.0, above=True, idle=WITHOUT_PRIOR)
+        "0.01.", flags="--mean-precision", least=0.0, above=True, idle=WITHOUT_PRIOR)
     degrees_of_freedom_prior: float | None = setting(None, "Degrees of freedom of a hub's prior "
         "covariance, above its number of features minus 1; with diagonal covariances, of each "
         "variance. Default: the number of features, or 1 for a variance; with --prior map 2 more.",
@@ -68,7 +65,6 @@ class PriorSettings(Settings, heading="Prior"):
 
 # ---- choices -------------------------------------------------------------------------------------
 
-# fmt: off
 TOPOLOGIES = ("star", "cycle", "path", "complete", "grid", "geometric", "erdos-renyi",
               "small-world", "scale-free", "tree")
 WEIGHTS = ("metropolis", "laplacian", "max-degree", "fastest")
@@ -113,8 +109,7 @@ class GraphSettings(Settings, heading="Network"):
 
     topology: str | None = setting(None, "Graph of agents: star (a server), cycle, path, complete, "
         "grid, geometric, erdos-renyi, small-world, scale-free, tree. Or of workers. Default: as "
-        "stored, else star.",
-        choices=TOPOLOGIES)
+        "stored, else star.", choices=TOPOLOGIES)
     graph: Path | None = setting(None, "Graph from a file: edge list, GraphML, or node-link JSON.",
         file="read")
     radius: float | None = setting(None, "Radius of a geometric graph in the unit square.")
@@ -140,8 +135,7 @@ class WorkerSettings(Settings, heading="Data"):
     """Who holds which rows."""
 
     workers: int | None = setting(None, "Split the rows evenly among this many workers. "
-        "Parts are contiguous. Default: as in the dataset, else one.", least=1,
-        idle=idle.BY_ROWS)
+        "Parts are contiguous. Default: as in the dataset, else one.", least=1, idle=idle.BY_ROWS)
     worker_rows: Path | None = setting(None, 'Rows of each worker, JSON: {"name": [row, ...], '
         '...}.', file="read", idle=idle.BY_ROWS)
     dataset: str | None = setting(None, "Path of a 2-D dataset inside the HDF5 file, instead of X.")
@@ -198,8 +192,7 @@ class SumSettings(Settings, heading="Network"):
         idle=idle.ROUNDS)
     acceleration: str | None = setting(None, "Accelerate rounds by Chebyshev polynomials "
         "(chebyshev), or not (none). Default: chebyshev; none with faults, under which rounds "
-        "cannot be accelerated.",
-        choices=ACCELERATIONS, idle=idle.ROUNDS)
+        "cannot be accelerated.", choices=ACCELERATIONS, idle=idle.ROUNDS)
     eigenvalue: str = setting("computed", "Mixing rate of the acceleration: computed from the "
         "graph, or estimated by the agents, which costs messages.", choices=EIGENVALUES)
     consensus_tol: float = setting(1e-6, "Largest consensus error, relative to a hub's term, with "
@@ -263,8 +256,7 @@ class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
 
     n_factors: int = setting(0, "Number of factors that hubs share, by which features of different "
         "hubs may correlate within a component; 0: none. EM with factors is slow without "
-        "--accelerate squarem.",
-        flags="--factors", least=0, most=64, idle=idle.BY_FEATURES)
+        "--accelerate squarem.", flags="--factors", least=0, most=64, idle=idle.BY_FEATURES)
     n_init: int = setting(1, "Restarts; the best is kept.", flags="--n-init --restarts",
         heading="Start", least=1, most=10**6, idle=idle.RESTARTED)
     floor_fits: str = setting("last", "Restarts with a component that only the floor under "
@@ -381,8 +373,7 @@ class SaemSettings(Settings, heading="Method"):
         "difference from what the server has of the device; error: send the difference from the "
         "server's mean, and add what the codec left out to the next message; change: as error, but "
         "add nothing; none: send statistics as they are, which fails with coarse codecs. Default: "
-        "memory with --compress.",
-        heading="Messages and faults", choices=FEEDBACKS)
+        "memory with --compress.", heading="Messages and faults", choices=FEEDBACKS)
     participation: float = setting(1.0, "Probability that a device takes part in an iteration.",
         heading="Messages and faults", least=1e-6, most=1.0)
     missing: str = setting("refuse", "What to do about missing measurements: refuse, or "

@@ -245,9 +245,10 @@ def warn_of_partitions(partitions: list[tuple[int, str]]) -> None:
     """Warn where the network was disconnected in iterations."""
     if partitions:
         iteration, reason = partitions[0]
+        count = f"{len(partitions)} iteration{'' if len(partitions) == 1 else 's'}"
         warnings.warn(
-            f"the network was disconnected in {len(partitions)} iterations, which changed nothing; "
-            f"the first was iteration {iteration}: {reason}",
+            f"the network was disconnected in {count}, which changed nothing; the first was "
+            f"iteration {iteration}: {reason}",
             VpemWarning,
             stacklevel=4,
         )
