@@ -360,8 +360,7 @@ class _Progress(ProgressLine):
     objective: float | None = None
 
     def __call__(self, progress: Any) -> None:
-        """Keep the objective, which not every iteration reports."""
-        found = getattr(progress, "objective", None)
+        found = getattr(progress, "objective", None)  # not every iteration has one
         self.objective = self.objective if found is None else found
         super().__call__(progress)
 

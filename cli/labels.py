@@ -58,7 +58,6 @@ class ResultSettings(Printing, heading="Output", kept=False):
     quiet: bool = changed(Printing, "quiet")
 
     def write(self, columns: Mapping[str, Any], kind: str) -> None:
-        """Write a table, unless only JSON is printed."""
         from vpem.files.results import write_columns
 
         if self.output is not None or not self.json:

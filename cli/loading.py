@@ -100,11 +100,9 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
 
     @property
     def columns(self) -> dict[str, str | None]:
-        """Columns of a table by their contents."""
         return {"id": self.id, "time": self.time, "value": self.value}
 
     def grid(self) -> list[float] | None:
-        """Times to predict at, of from:to:step or of numbers with commas between."""
         from vpem.checks import read_float
 
         text = self.times
@@ -207,7 +205,6 @@ class UseRequest:
 
     @property
     def data(self) -> Path | None:
-        """The one file, or None."""
         if len(self.files) > 1:
             raise InputError(f"give one file of individuals, got {len(self.files)}")
         return self.files[0] if self.files else None

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from vpem.network.schema import Report
+    from vpem.pictures.saved import Saved
     from vpem.saem.individuals import Individuals
     from vpem.saem.prediction import FittedCurves, Predictor
     from vpem.saem.results import SavedSaem
+    from vpem.saem.topics import Heard, Topics
 
     Tables = tuple[Report, Report]
     """A report, and the columns of a table."""
-    from vpem.pictures.saved import Saved
-    from vpem.saem.topics import Heard, Topics
 
 
 class SaemFile(StoredFile):

@@ -129,7 +129,6 @@ class MixtureFile(RowFile):
         return int(self.stored.mixture.n_components)
 
     def load(self, request: UseRequest) -> Loaded:
-        """Read data, and note which features of a hub parties send to its root."""
         found = super().load(request)
         if are_spread(found.X):
             names, parties = self.stored.feature_names, found.X.names

@@ -41,9 +41,6 @@ class SaemCounter(ProgressLine):
             yield "burn-in"
 
 
-LATENT = ("mean", "sd", "lower", "upper")
-
-
 def _latent_values(given: Any) -> list[Any]:
     """Return means, standard deviations and ends of intervals of latents, (n, q) each."""
     import numpy as np
@@ -54,17 +51,16 @@ def _latent_values(given: Any) -> list[Any]:
 
 def latent_columns(latents: Sequence[str], given: Any) -> Report:
     """Return the mean, sd and interval of each latent as columns."""
-    named = zip(("", " sd", " lower", " upper"), _latent_values(given), strict=True)
-    parts = list(named)
+    parts = list(zip(("", " sd", " lower", " upper"), _latent_values(given), strict=True))
     return {f"{name}{end}": part[:, j] for j, name in enumerate(latents) for end, part in parts}
 
 
 def latents_of(latents: Sequence[str], given: Any) -> list[Report]:
     """Return the mean, sd and interval of each latent of each individual."""
-    parts = _latent_values(given)
+    parts = list(zip(("mean", "sd", "lower", "upper"), _latent_values(given), strict=True))
     return [
         {
-            latent: dict(zip(LATENT, (float(part[one, j]) for part in parts), strict=True))
+            latent: {name: float(part[one, j]) for name, part in parts}
             for j, latent in enumerate(latents)
         }
         for one in range(len(given.means))

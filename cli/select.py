@@ -106,7 +106,6 @@ class SearchProgress(ProgressLine):
         self.began = self.last_line = time.monotonic()
 
     def __call__(self, trial: Trial, result: Outcome) -> None:  # type: ignore[override]
-        """Count a finished trial."""
         self.done += 1
         self.failed += result["status"] == "failed"
         self.unconverged += result["status"] == "not converged"
@@ -353,7 +352,6 @@ class Search:
             return self._result(found, given, began)
 
     def _result(self, found: Selection, given: Given, began: float) -> FitOutcome:
-        """Return the outcome, once the chosen model is fitted again."""
         task, run, screen = self.task, self.command, self.command.screen
         cell, before = found.grid[self.chosen(found)], len(screen.warnings)
         fitted: tuple[Fit, Report] | None = None
@@ -437,13 +435,11 @@ class Search:
 
 
 def _state(state: Path | None, output: Path | None) -> Path | None:
-    """Return where a search is kept: the file given, or one beside the model."""
     beside = output.parent / f"{output.stem}.select.h5" if output else None
     return state or beside
 
 
 def _kept(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
-    """Return the files of a search's state, one for each process."""
     value = _state(value, options["output"])
     if value is None:
         return []

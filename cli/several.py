@@ -103,7 +103,6 @@ class Each(Problem):
             return super().fit(cell, rows, **more)
 
     def keep(self, fit: Fit, found: Outcome, heard: Sequence[VpemWarning]) -> None:
-        """Keep the fit if it is the best so far."""
         self._found.append(found)
         done = [one for one in self._found if one["status"] != "failed"]
         if found["status"] != "failed" and (
