@@ -373,7 +373,10 @@ def test_a_picture_that_fails_leaves_nothing(capsys, monkeypatch, tmp_path):
             ("cycle", "-n", "5", "--split", "rows", "--compress", "qsgd:8bits"),
             "corrects this: vpem fedem --compress",
         ),
-        (("star", "-n", "5", "--split", "rows", "--dtype", "float32"), "--dtype is of terms"),
+        (
+            ("star", "-n", "5", "--split", "rows", "--dtype", "float32"),
+            "--dtype is the precision of terms",
+        ),
         (("cycle", "-n", "200", "--weights", "fastest"), "at most 150 agents"),
         (("cycle", "-n", "5", "--hps", "1"), "did you mean '--hops'"),
     ],

@@ -122,6 +122,6 @@ def test_every_feature_is_drawn_or_left_out_with_a_word(saved, files, kind):
 
 
 def test_what_lies_along_no_axis_is_refused_where_it_is_asked_for(saved):
-    with pytest.raises(InputError, match="colour is categorical, whose levels lie along no axis"):
+    with pytest.raises(InputError, match="colour is categorical, whose levels have no order"):
         draw("pairs", saved, features=["colour", "temp"])
     assert in_a_plane(saved, None, []) == [0, 1, 2, 5, 6, 7, 8, 9]
