@@ -196,8 +196,32 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
                 said = words.format(getattr(part, what))
                 raise InputError(f"{self.source}: {said}, but X has {have}")
         if self.edges is not None:
-            n_agents = None if self.partition is None else self.partition.n_agents
-            self.edges = _as_edges(self.edges, n_agents, self.source)
+            edges, n_agents = np.asarray(self.edges), None
+            if self.partition is not None:
+                n_agents = self.partition.n_agents
+            if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
+                raise InputError(
+                    f"{self.source}: graph/edges must be pairs of agent numbers (integers, n x 2), "
+                    f"got {edges.dtype} of shape {' x '.join(map(str, edges.shape))}"
+                )
+            wrong = (edges < 0).any(axis=1)
+            if n_agents is not None:
+                wrong |= (edges >= n_agents).any(axis=1)
+            if wrong.any():
+                first = int(np.argmax(wrong))
+                one, two = edges[first]
+                known = "from 0" if n_agents is None else f"0 to {n_agents - 1}"
+                raise InputError(
+                    f"{self.source}: edge {first} of graph/edges joins {one} and {two}, but agents "
+                    f"are numbered {known}"
+                )
+            loops = np.flatnonzero(edges[:, 0] == edges[:, 1])
+            if len(loops):
+                raise InputError(
+                    f"{self.source}: edge {loops[0]} of graph/edges joins agent "
+                    f"{edges[loops[0], 0]} to itself"
+                )
+            self.edges = edges.astype(np.intp)
 
     @property
     def plain(self) -> bool:
@@ -253,33 +277,6 @@ class Share(Dataset):
     def n_samples(self) -> int:
         """Number of rows of all parties."""
         return len(self.X) if self.workers is None else self.workers.n_samples
-
-
-def _as_edges(values: ArrayLike, n_agents: int | None, source: str) -> NDArray[np.intp]:
-    """Return the edges as an (n_edges, 2) array of agent numbers after checking their range."""
-    edges = np.asarray(values)
-    if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
-        raise InputError(
-            f"{source}: graph/edges must be pairs of agent numbers (integers, n x 2), got "
-            f"{edges.dtype} of shape {' x '.join(map(str, edges.shape))}"
-        )
-    wrong = (edges < 0).any(axis=1)
-    if n_agents is not None:
-        wrong |= (edges >= n_agents).any(axis=1)
-    if wrong.any():
-        first = int(np.argmax(wrong))
-        known = "from 0" if n_agents is None else f"0 to {n_agents - 1}"
-        raise InputError(
-            f"{source}: edge {first} of graph/edges joins {edges[first, 0]} and {edges[first, 1]}, "
-            f"but agents are numbered {known}"
-        )
-    loops = edges[:, 0] == edges[:, 1]
-    if loops.any():
-        raise InputError(
-            f"{source}: edge {int(np.argmax(loops))} of graph/edges joins agent "
-            f"{edges[np.argmax(loops), 0]} to itself"
-        )
-    return edges.astype(np.intp)
 
 
 def write_dataset(

@@ -15,6 +15,7 @@ from vpem.errors import InputError, Setting, did_you_mean, shorten
 from vpem.files.datasets import Dataset
 from vpem.files.levels import Recoding, distinct, in_levels, named_numbers, recoded
 from vpem.network.partition import Partition
+from vpem.records import words_in
 from vpem.settings import FAMILY_NAMES
 from vpem.terms.families.kinds import Kinds
 
@@ -45,7 +46,21 @@ class FamilyChoice:
         if isinstance(value, Mapping):
             said = [(str(name), family) for name, family in value.items()]
         else:
-            said = _pairs(value, names)
+            said = []
+            words = [str(word) for word in words_in("family", value)]
+            if isinstance(value, str) or any("=" in word for word in words) or len(words) == 1:
+                for word in words:
+                    name, _, family = word.rpartition("=")
+                    said.append((name.strip(), family.strip()))
+            elif names is not None and len(words) == len(names):
+                said = list(zip(names, words, strict=True))
+            else:
+                count = "" if names is None else f", of which there are {len(names)}"
+                raise InputError(
+                    Setting("family"),
+                    f" is a list of {len(words)} families; give one for each feature{count}, or a "
+                    "mapping of names",
+                )
         rest = [family for name, family in said if not name]
         if len(rest) > 1:
             raise InputError(
@@ -83,26 +98,6 @@ class FamilyChoice:
         if name not in self.named:  # an agent may be meant
             words |= {family for one, family in self.named.items() if one not in set(names)}
         return bool(words & {AUTO, "categorical"})
-
-
-def _pairs(value: Any, names: Sequence[str] | None) -> list[tuple[str, Any]]:
-    """Return names (none: "") and families of words, or of a list with a family a feature."""
-    from vpem.records import words_in
-
-    words = [str(word) for word in words_in("family", value)]
-    if not isinstance(value, str) and not any("=" in word for word in words) and len(words) != 1:
-        if names is None or len(words) != len(names):
-            count = "" if names is None else f", of which there are {len(names)}"
-            raise InputError(
-                Setting("family"), f" is a list of {len(words)} families; give one for each feature"
-                f"{count}, or a mapping of names",
-            )  # fmt: skip
-        return list(zip(names, words, strict=True))
-    found = []
-    for word in words:
-        name, _, family = word.rpartition("=")
-        found.append((name.strip(), family.strip()))
-    return found
 
 
 def check_named(choice: FamilyChoice | None, *known: Iterable[str]) -> None:

@@ -347,7 +347,16 @@ def read_families(
         there = [hub for hub in hubs if hub is not None]
         for name in cells:
             tables[name] = np.concatenate([hub[name] for hub in there], axis=1)
-        core = None if like is None else _core(like, there)
+        core = None
+        if like is not None:
+            arrays = like.arrays()
+            arrays["means"] = np.concatenate([hub["means"] for hub in there], axis=1)
+            own = [hub["covariances"] for hub in there]
+            if like.is_diagonal:
+                arrays["covariances"] = np.concatenate(own, axis=1)
+            else:
+                arrays["covariances"] = np.concatenate([part.ravel() for part in own])
+            core = like.having(arrays)
         parts.append(Part(family, features, tables, core))
     found = MixedMixture(blocks, kinds, covariance_type, weights, tuple(parts))
     _check(found)
@@ -372,17 +381,6 @@ def _read_hub(
         schema["means"] = Array("f", (k, width))
         schema["covariances"] = Array("f", own[:2] if like.is_diagonal else own)
     return read_elements(group, schema, components=k)
-
-
-def _core(like: Mixture, hubs: list[Arrays]) -> Mixture:
-    arrays = like.arrays()
-    arrays["means"] = np.concatenate([hub["means"] for hub in hubs], axis=1)
-    own = [hub["covariances"] for hub in hubs]
-    if like.is_diagonal:
-        arrays["covariances"] = np.concatenate(own, axis=1)
-    else:
-        arrays["covariances"] = np.concatenate([part.ravel() for part in own])
-    return like.having(arrays)
 
 
 def _check(mixture: MixedMixture) -> None:

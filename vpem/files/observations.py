@@ -124,10 +124,19 @@ def read_observations(
             weights=entries.weights,
         )
         return replace(listed, long=True)
-    matrix = dataset is not None or os.fspath(path) == STDIN
-    found = None if matrix else _read_observers(path, sample_weight)
-    if found is not None:
-        return found
+    if dataset is None and os.fspath(path) != STDIN:
+        import h5py
+
+        if h5py.is_hdf5(check_readable(path)):
+            with open_read(path) as file:
+                group = find(file, "observers")
+                if group is not None:
+                    check_encoding(file, ENCODING, VERSION)
+                    if not is_group(group):
+                        raise FileError(
+                            f"{path}: observers must be a group with a member an observer"
+                        )
+                    return _read_members(file, group, os.fspath(path), sample_weight)
     data = read_data(path, table, keep_constant=True, dataset=dataset, sample_weight=sample_weight)
     if tell is not None:
         tell(data)
@@ -143,21 +152,6 @@ def read_observations(
         source=data.source,
         weights=weights,
     )
-
-
-def _read_observers(path: PathLike, weight: str | None) -> Observations | None:
-    import h5py
-
-    if not h5py.is_hdf5(check_readable(path)):
-        return None
-    with open_read(path) as file:
-        group = find(file, "observers")
-        if group is None:
-            return None
-        check_encoding(file, ENCODING, VERSION)
-        if not is_group(group):
-            raise FileError(f"{path}: observers must be a group with a member an observer")
-        return _read_members(file, group, os.fspath(path), weight)
 
 
 def _read_members(
@@ -361,7 +355,7 @@ def read_entries(path: PathLike, kinds: Sequence[str], weight: str | None = None
             into.append(value)
         for kind, text in zip(kinds, cells, strict=False):
             if not 0 < len(text) <= LONGEST_NAME or "\0" in text:
-                raise InputError(f"{where} has no usable name of a {kind}, got {text[:40]!r}")
+                raise InputError(f"{where} names no {kind} that can be used, got {text[:40]!r}")
             texts[kind].append(text)
     if not numbers[0]:
         raise InputError(f"{source} has a header but no entries")

@@ -276,7 +276,16 @@ def open_party(
         arranged = [_arranged(dataset, names, datasets[0].source) for dataset in datasets]
         parts, kinds = settle_party(party, datasets, arranged, names)
         ids = _chained([dataset.ids for dataset in datasets], "ids", party)
-        known = _known(party, datasets, ids)
+        found = [one.labels_for_fit for one in datasets]
+        there = [one for one in found if one is not None]
+        together = None
+        if there:
+            columns = [one.values for one in there]
+            text = {column.dtype.kind == "U" for column in columns}
+            if len(there) < len(found) or len(text) > 1:
+                raise InputError("its files differ in what their labels for the fit are")
+            together = SomeLabels(np.concatenate(columns), there[0].names)
+        known = settle_labels(together, datasets, ids, party.table, party.folder)
     except VpemError as error:
         also: Sequence[str | Setting] = ()
         if isinstance(error, MissingIdError) and not keep_empty:
@@ -313,19 +322,6 @@ def _gaps_without_ids(party: Party) -> Sequence[str | Setting]:
         except VpemError:  # of which the error of the ids says enough
             return ()
     return () if gaps is None else ("; also, ", *gaps.parts)
-
-
-def _known(party: Party, datasets: Sequence[Dataset], ids: Labels | None) -> SomeLabels | None:
-    found = [one.labels_for_fit for one in datasets]
-    there = [one for one in found if one is not None]
-    together = None
-    if there:
-        columns = [one.values for one in there]
-        text = {column.dtype.kind == "U" for column in columns}
-        if len(there) < len(found) or len(text) > 1:
-            raise InputError("its files differ in what their labels for the fit are")
-        together = SomeLabels(np.concatenate(columns), there[0].names)
-    return settle_labels(together, datasets, ids, party.table, party.folder)
 
 
 def _arranged(dataset: Dataset, names: Sequence[str], first: str) -> Any:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from io import BufferedReader, RawIOBase
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
@@ -331,24 +331,21 @@ def _said(text: TextTable, header: bool) -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise not_this_text(text.source, text.encoding) from error
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-        if "UTF8" in str(error):
+        message = str(error)
+        if "UTF8" in message:
             raise not_this_text(text.source, text.encoding) from error
-        _explain(str(error), text.source, header, error)
-
-
-def _explain(message: str, source: str, header: bool, error: BaseException) -> NoReturn:
-    ragged = re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", message)
-    if ragged:
-        number, expected, found = ragged.groups()
-        row = f"row {int(number) - 1 - header} (counted from 0)" if number else "a row"
-        sentence = (
-            f"{row} has {found} fields instead of {expected}; check the delimiter, and remove "
-            "what stands above the names"
-        )
-    elif "Empty CSV" in message:
-        sentence = "the file has no rows"
-    elif "straddles" in message or "straddling" in message:
-        sentence = f"a row is longer than {BLOCK_BYTES} bytes; is a quotation mark left open?"
-    else:
-        sentence = f"the file cannot be parsed ({message})"
-    raise FileError(f"{source}: {sentence}") from error
+        ragged = re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", message)
+        if ragged:
+            number, expected, found = ragged.groups()
+            row = f"row {int(number) - 1 - header} (counted from 0)" if number else "a row"
+            sentence = (
+                f"{row} has {found} fields instead of {expected}; check the delimiter, and remove "
+                "what stands above the names"
+            )
+        elif "Empty CSV" in message:
+            sentence = "the file has no rows"
+        elif "straddles" in message or "straddling" in message:
+            sentence = f"a row is longer than {BLOCK_BYTES} bytes; is a quotation mark left open?"
+        else:
+            sentence = f"the file cannot be parsed ({message})"
+        raise FileError(f"{text.source}: {sentence}") from error

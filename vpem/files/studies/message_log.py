@@ -216,15 +216,6 @@ class Totals:
     bytes_sent: int = 0
     bytes_received: int = 0
 
-    def add(self, entry: Entry) -> None:
-        """Count a message."""
-        if entry.sent:
-            self.sent += 1
-            self.bytes_sent += entry.size
-        else:
-            self.received += 1
-            self.bytes_received += entry.size
-
 
 @dataclass
 class Logged:
@@ -238,7 +229,13 @@ class Logged:
 
     def add(self, entry: Entry) -> None:
         """Count a message."""
-        self.totals.setdefault((entry.kind, entry.peer), Totals()).add(entry)
+        total = self.totals.setdefault((entry.kind, entry.peer), Totals())
+        if entry.sent:
+            total.sent += 1
+            total.bytes_sent += entry.size
+        else:
+            total.received += 1
+            total.bytes_received += entry.size
         self.first = self.first or entry.time
         self.last = entry.time
 

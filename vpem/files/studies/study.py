@@ -8,7 +8,7 @@ signed by the same one, or by one that it has named its successor, and be no old
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +145,13 @@ def read_study(path: PathLike) -> Study:
         if not re.fullmatch("[0-9a-f]{64}", mark):
             raise InputError(f"{path}: [revoked] must have fingerprints, got {mark[:80]!r}")
     revoked = {mark: fields.time(mark) for mark in table}
-    relay = _relay(text, path)
+    table, relay = text.content.pop("relay", None), None
+    if table is not None:
+        fields = Fields(table, f"{path}: [relay]")
+        relay = replace(check_member(fields), holds=False)
+        fields.end()
+        if relay.address is None:
+            raise InputError(f"{path}: [relay] has no address")
     roster = Roster(number, name, edition, members, relay, revoked, text=digest_of(text))
     study = Study(
         path, name, number, edition, version, organiser,
@@ -202,18 +208,6 @@ def check_member(fields: Fields) -> Member:
     return Member(
         name, certificate, fields.read_if_any("address", address_of), fields.flag("data", True)
     )
-
-
-def _relay(text: Signed, path: Path) -> Member | None:
-    table = text.content.pop("relay", None)
-    if table is None:
-        return None
-    fields = Fields(table, f"{path}: [relay]")
-    relay = check_member(fields)
-    fields.end()
-    if relay.address is None:
-        raise InputError(f"{path}: [relay] has no address")
-    return Member(relay.name, relay.certificate, relay.address, holds=False)
 
 
 def _options(content: Report, path: Path) -> dict[str, dict[str, Any]]:
