@@ -225,7 +225,7 @@ def test_what_a_file_holds_is_told_where_it_is(company):
         (("fit", "--as", "lab", "x.csv"), "--as is for members of a study; add --study FILE"),
         (
             ("kmeans", "--study", "heart.toml", "x.csv"),
-            "not of vpem kmeans; its organiser, hub, can add that",
+            "not vpem kmeans; its organiser, hub, can add that",
         ),
         (("fit", "--study", "heart.toml"), "lab brings data to the study heart; name its file"),
         (("fit", "--study", "heart.toml", "x.csv", "--as", "labb"), "'labb' is no member of heart"),
