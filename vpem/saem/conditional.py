@@ -154,12 +154,12 @@ def _sample_blocks(
     size = max(1, MOST_NUMBERS // (n_iter * n_chains * q))
     for begin in range(0, n, size):
         block = np.arange(begin, min(n, begin + size))
-        part, own, keys = model.take(block), chains.take(block), streams.take(block)
+        part, some, keys = model.take(block), chains.take(block), streams.take(block)
         draws = np.empty((n_iter * n_chains, len(block), q))
         for k in range(n_iter):
-            sampler.move(part, theta, own, keys, after + k + 1, max(1, late + k))
-            draws[k * n_chains : (k + 1) * n_chains] = part.shown(own.z)
-        chains.put(block, own)
+            sampler.move(part, theta, some, keys, after + k + 1, max(1, late + k))
+            draws[k * n_chains : (k + 1) * n_chains] = part.shown(some.z)
+        chains.put(block, some)
         means[block], variances[block] = draws.mean(axis=0), draws.var(axis=0)
         lower[block], upper[block] = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
     _check_finite(means, sampler)
@@ -241,12 +241,12 @@ class Certainty:
     test_errors: Vector  # (p,)
 
     @staticmethod
-    def of(model: SaemModel, theta: Vector, given: Conditional) -> Certainty:
+    def of(model: SaemModel, theta: Vector, conditional: Conditional) -> Certainty:
         """By draws of latents; of a wide model nothing is known."""
         if model.wide:
             none, unknown = np.empty((0, 0)), np.full(len(theta), np.nan)
             return Certainty(none, none, unknown, unknown, unknown)
-        information = observed_information(model, theta, given)
+        information = observed_information(model, theta, conditional)
         covariance = covariance_of(information, model.constraints(theta))
         errors, freedom = np.sqrt(np.diag(covariance)), np.full(len(theta), np.inf)
         p = model.n_coefficients
@@ -270,10 +270,12 @@ class Certainty:
         return Certainty(information, covariance, errors, self.freedom, errors)
 
     @staticmethod
-    def by(found: Integrated) -> Certainty:
-        errors = np.sqrt(np.diag(found.covariance))
-        tested = np.where(np.isfinite(found.errors), found.errors, errors)
-        return Certainty(found.information, found.covariance, errors, found.freedom, tested)
+    def by(integrated: Integrated) -> Certainty:
+        errors = np.sqrt(np.diag(integrated.covariance))
+        tested = np.where(np.isfinite(integrated.errors), integrated.errors, errors)
+        return Certainty(
+            integrated.information, integrated.covariance, errors, integrated.freedom, tested
+        )
 
 
 def standard_errors(information: Vector, constraints: Vector | None = None) -> Vector:
@@ -306,7 +308,7 @@ def covariance_of(information: Vector, constraints: Vector | None = None) -> Vec
     return covariance
 
 
-def observed_information(model: SaemModel, theta: Vector, given: Conditional) -> Vector:
+def observed_information(model: SaemModel, theta: Vector, conditional: Conditional) -> Vector:
     """Return the observed information (p, p), ``-d^2 log g(y; theta)``, at a maximum.
 
     Louis 1982: the mean of ``-d^2 log f`` over the latents less the variance of ``d log f``. Both
@@ -317,33 +319,35 @@ def observed_information(model: SaemModel, theta: Vector, given: Conditional) ->
     """
 
     def information_of(at: SaemModel) -> Vector:
-        complete, hidden = complete_and_hidden(at, theta, given)
+        complete, hidden = complete_and_hidden(at, theta, conditional)
         information: Vector = complete - hidden
         lost = np.diag(information) <= least * np.maximum(np.diag(complete), 0.0)
         information[lost] = information[:, lost] = np.nan
         return information
 
-    least = least_share(model, given)
+    least = least_share(model, conditional)
     information = information_of(model)
-    own = zip(model.parameters, np.diag(information), strict=True)
-    lost = {name for name, value in own if np.isnan(value)}
+    diagonal = zip(model.parameters, np.diag(information), strict=True)
+    lost = {name for name, value in diagonal if np.isnan(value)}
     flat = np.array([f"var({latent})" in lost for latent in model.latents], dtype=np.bool_)
     return information_of(model.about(theta).carrying(flat)) if flat.any() else information
 
 
-def least_share(model: SaemModel, given: Conditional) -> float:
+def least_share(model: SaemModel, conditional: Conditional) -> float:
     """Least share of a parameter's complete information that draws can tell from none."""
-    return min(0.5, DISTINCT / float(np.sqrt(given.n_draws * max(model.counts.individuals, 1))))
+    return min(
+        0.5, DISTINCT / float(np.sqrt(conditional.n_draws * max(model.counts.individuals, 1)))
+    )
 
 
 def complete_and_hidden(
-    model: SaemModel, theta: Vector, given: Conditional
+    model: SaemModel, theta: Vector, conditional: Conditional
 ) -> tuple[Vector, Vector]:
     """Complete information (p, p), and what latents hide of it: the rest is observed."""
     p, size = len(theta), model.size
 
     def density(at: Vector) -> float:
-        return model.log_density(given.statistics, model.counts, at)
+        return model.log_density(conditional.statistics, model.counts, at)
 
     middle = density(theta)
     steps = np.diag([_nudge(density, theta, middle, i) for i in range(p)])
@@ -362,7 +366,7 @@ def complete_and_hidden(
         for k, unit in enumerate(np.eye(size)):
             up, down = (model.log_density(unit, none, theta + s * steps[i]) for s in (1, -1))
             slopes[i, k] = (up - down) / (2 * sizes[i])
-    hidden = slopes @ given.spread @ slopes.T
+    hidden = slopes @ conditional.spread @ slopes.T
     return -hessian, (hidden + hidden.T) / 2
 
 
@@ -404,7 +408,7 @@ class LogLikelihood:
 def importance_log_likelihood(
     model: SaemModel,
     theta: Vector,
-    given: Conditional,
+    conditional: Conditional,
     streams: Streams,
     *,
     after: int,  # iterations that have used the streams
@@ -418,7 +422,7 @@ def importance_log_likelihood(
     """
     check_int("importance draws", n_draws, least=10)
     check_number("degrees of freedom", freedom, least=1, most=1000)
-    n, q = given.means.shape
+    n, q = conditional.means.shape
     among = model.individuals
     each = model.marginal(theta)
     if each is not None or model.discrete or model.wide:
@@ -428,7 +432,7 @@ def importance_log_likelihood(
                 "it that method"
             )
         return LogLikelihood(float(among.total(each)), 0.0, each, np.full(n, np.inf))
-    roots = _roots(given)
+    roots = _roots(conditional)
     log_det = np.log(np.einsum("nii->ni", roots)).sum(axis=1)
     constant = gammaln((freedom + q) / 2) - gammaln(freedom / 2) - q / 2 * np.log(freedom * np.pi)
     most = np.full(n, -np.inf)
@@ -440,7 +444,7 @@ def importance_log_likelihood(
         normals = streams.at(now, 0).normals(size, q)
         chi = chdtri(freedom, streams.at(now, 1).uniforms(size, 1))
         apart = normals * np.sqrt(freedom / chi)
-        z = given.means + np.einsum("nij,cnj->cni", roots, apart)
+        z = conditional.means + np.einsum("nij,cnj->cni", roots, apart)
         tail = np.log1p((apart**2).sum(axis=-1) / freedom)
         log_proposal = constant - log_det - (freedom + q) / 2 * tail
         pieces = np.array_split(z, max(1, min(size, size * among.n_rows // MOST_DRAWN)))
@@ -461,22 +465,22 @@ def importance_log_likelihood(
         effective = first**2 / second
     # Copies of an individual have the same draws.
     error = float(np.sqrt(among.total(among.weighed(np.maximum(variance, 0.0), among.weights))))
-    tangent = linearized_log_likelihood(model, theta, given.means)
+    tangent = linearized_log_likelihood(model, theta, conditional.means)
     return LogLikelihood(float(among.total(each)), error, each, effective, tangent)
 
 
-def _roots(given: Conditional) -> Vector:
+def _roots(conditional: Conditional) -> Vector:
     """Lower roots (n, q, q) of conditional covariances, which few draws may leave singular.
 
     Correlations of few draws are shrunk, so that no direction is left out, and variances that are
     zero are taken as small ones.
     """
-    q = given.means.shape[1]
-    sd = np.sqrt(np.einsum("nii->ni", given.covariances))
-    sd = np.where(sd > 0, sd, 1e-8 * np.maximum(np.abs(given.means), 1e-8))
-    correlations = given.covariances / (sd[:, :, None] * sd[:, None, :])
-    if given.n_draws < FEW * (q + 1):
-        correlations *= 1 - min(0.5, (q + 1) / given.n_draws)
+    q = conditional.means.shape[1]
+    sd = np.sqrt(np.einsum("nii->ni", conditional.covariances))
+    sd = np.where(sd > 0, sd, 1e-8 * np.maximum(np.abs(conditional.means), 1e-8))
+    correlations = conditional.covariances / (sd[:, :, None] * sd[:, None, :])
+    if conditional.n_draws < FEW * (q + 1):
+        correlations *= 1 - min(0.5, (q + 1) / conditional.n_draws)
     correlations[:, range(q), range(q)] = 1.0
     values, vectors = np.linalg.eigh(correlations)
     values = np.maximum(values, 1e-12)

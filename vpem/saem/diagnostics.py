@@ -82,25 +82,29 @@ def residuals_of(predictor: Predictor, individuals: Individuals) -> RowResiduals
 
     Data sets are simulated as many as the predictor's ``n_draws``.
     """
-    found: list[tuple[Vector, ...]] = []
+    residuals: list[tuple[Vector, ...]] = []
     theta = predictor.saved.theta
     for some in in_batches(individuals, len(predictor.saved.latents), predictor.n_draws):
         model = predictor.model.of(some).about(theta)
-        fitted, typical, own = _predicted(predictor, model)
+        fitted, typical, means = _predicted(predictor, model)
         drawn = finite(simulate)(model, predictor.saved.theta, predictor.n_draws, predictor.seed)
         chances = Streams.of(some.names, predictor.seed).at(SIMULATED, 2).of_rows(1, some.first)[0]
         among, npde = _prediction_errors(some, drawn, chances)
-        found.append((typical, fitted, model.weighted_residuals(own[None], theta)[0], among, npde))
-    return RowResiduals(individuals, *(np.concatenate(part) for part in zip(*found, strict=True)))
+        residuals.append(
+            (typical, fitted, model.weighted_residuals(means[None], theta)[0], among, npde)
+        )
+    return RowResiduals(
+        individuals, *(np.concatenate(part) for part in zip(*residuals, strict=True))
+    )
 
 
 @finite
 def _predicted(predictor: Predictor, model: SaemModel) -> tuple[Vector, Vector, Vector]:
     """Curves of the latents given the rows and of the population, (N,), and the first (n, q)."""
     at = model.individuals
-    given = predictor.latents(at).means
+    means = predictor.latents(at).means
     typical = model.prior(predictor.saved.theta, at)[0]
-    return model.curve(given[None], at)[0], model.curve(typical[None], at)[0], given
+    return model.curve(means[None], at)[0], model.curve(typical[None], at)[0], means
 
 
 def _prediction_errors(at: Individuals, drawn: Vector, chances: Vector) -> tuple[Vector, Vector]:
@@ -110,17 +114,17 @@ def _prediction_errors(at: Individuals, drawn: Vector, chances: Vector) -> tuple
     whole = bool((drawn == np.round(drawn)).all())
     for first, last in zip(at.first[:-1], at.first[1:], strict=True):
         rows = slice(first, last)
-        apart, own, limits = drawn[:, rows], at.values[rows], censored[rows]
+        apart, observed, limits = drawn[:, rows], at.values[rows], censored[rows]
         if not whole and not limits.any():
             middle = apart.mean(axis=0)
-            apart, own = apart - middle, own - middle
+            apart, observed = apart - middle, observed - middle
             try:
                 root = np.linalg.cholesky(apart.T @ apart / len(apart))
             except np.linalg.LinAlgError:  # rows are certain, or more than there are simulations
                 continue
-            apart, own = np.linalg.solve(root, apart.T).T, np.linalg.solve(root, own)
-            among[rows] = own
-        less, same = (apart < own).mean(axis=0), (apart == own).mean(axis=0)
+            apart, observed = np.linalg.solve(root, apart.T).T, np.linalg.solve(root, observed)
+            among[rows] = observed
+        less, same = (apart < observed).mean(axis=0), (apart == observed).mean(axis=0)
         share = less + chances[rows] * same
         share = np.where(limits > 0, chances[rows] * less, share)
         share = np.where(limits < 0, less + chances[rows] * (1 - less), share)
@@ -152,7 +156,7 @@ def visual_checks(
     drawn = np.concatenate(parts, axis=1)
     outcomes = individuals.covariates.get("outcome")
     several = [None] if outcomes is None else np.unique(outcomes).tolist()
-    found = []
+    checks = []
     for outcome in several:
         rows = np.arange(individuals.n_rows)
         if outcomes is not None and outcome is not None:
@@ -160,8 +164,8 @@ def visual_checks(
         each = np.bincount(individuals.individual_of[rows])
         usual = int(np.clip(np.median(each[each > 0]), 1, MOST_BINS))
         edges = _edges(individuals.times[rows], n_bins or usual)
-        found.append(_check(individuals, drawn[:, rows], rows, edges, outcome, predictor.level))
-    return found
+        checks.append(_check(individuals, drawn[:, rows], rows, edges, outcome, predictor.level))
+    return checks
 
 
 def _edges(times: Vector, count: int) -> Vector:
@@ -203,7 +207,7 @@ def _check(
         for percent in PERCENTILES:
             name = "median" if percent == 50 else f"percentile {percent:g}"
             shares.append(_share(name, values[None], drawn, bins, level, percent))
-    middles = np.array([np.median(times[own]) for own in bins])
+    middles = np.array([np.median(times[rows_of_bin]) for rows_of_bin in bins])
     return Check(outcome, edges, middles, tuple(shares), tuple(limited), rows, level)
 
 
@@ -218,7 +222,7 @@ def _share(
     """Means, or percentiles, of bins: of what was observed (1, N), and of what was drawn."""
 
     def each(values: Vector) -> Vector:
-        parts = (values[:, own] for own in bins)
+        parts = (values[:, rows_of_bin] for rows_of_bin in bins)
         if percent is None:
             return np.stack([part.mean(axis=1) for part in parts], axis=1)
         return np.stack([np.percentile(part, percent, axis=1) for part in parts], axis=1)

@@ -106,14 +106,14 @@ def event_columns(
             missing = f"{column!r}{did_you_mean(column, header)}"
             raise MissingColumnError(f"{source} has no column {missing} in its first line", column)
     usual = {column.lower(): column for column in header if column not in taken}
-    found = {name: usual[name] for name in EVENTS if name in usual} | dict(named)
-    if "amt" not in found:
+    columns = {name: usual[name] for name in EVENTS if name in usual} | dict(named)
+    if "amt" not in columns:
         have = shorten([repr(name) for name in header])
         raise InputError(
             f"{source} has no column 'amt' with the amounts of doses; name it, such as "
             f"--doses amt=DOSE; there are: {have}"
         )
-    return found
+    return columns
 
 
 def measured_lines(

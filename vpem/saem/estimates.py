@@ -139,13 +139,13 @@ class _Estimates:
         above = name.startswith(POSITIVE)
         at = self.place[name]
         value = float(self.theta[at])
-        found = self.figure(name, value, {name: 1.0}, "positive" if above else "")
+        figure = self.figure(name, value, {name: 1.0}, "positive" if above else "")
         if self.freedom is None or self.test_errors is None or not math.isfinite(self.freedom[at]):
-            return found
+            return figure
         freedom, error = float(self.freedom[at]), float(self.test_errors[at])
         half = float(stdtrit(freedom, self.chance)) * error
         return replace(
-            found, lower=value - half, upper=value + half, freedom=freedom, test_error=error
+            figure, lower=value - half, upper=value + half, freedom=freedom, test_error=error
         )
 
     def back(self, name: str) -> Figure | None:

@@ -131,26 +131,26 @@ def fit_saem(
     """
     began = time.perf_counter()
     settings = SaemSettings.of(settings, **changes)
-    held = evenly(individuals.n_individuals, devices) if isinstance(devices, int) else devices
+    workers = evenly(individuals.n_individuals, devices) if isinstance(devices, int) else devices
     _check_masked(individuals, network, settings, model)
-    individuals = _among(individuals, held, network)
+    individuals = _among(individuals, workers, network)
     if settings.missing == "marginalize" and model in INCOMPLETE:
         model_options = {"items": individuals.items().tolist(), **(model_options or {})}
     model_options = seeded(model, model_options, settings.seed)
-    made = _made(individuals, model, model_options)
-    fitted = made.inside() if isinstance(made, Framed) else made
+    built = _made(individuals, model, model_options)
+    fitted = built.inside() if isinstance(built, Framed) else built
     codec = None if settings.codec is None else parse_codec(settings.codec)
-    chosen = _sampler(made, sampler, sampler_options, gradient_codec)
+    chosen = _sampler(built, sampler, sampler_options, gradient_codec)
     feedback = settings.feedback or ("none" if codec is None else "memory")
-    server = keeper_of(network, _shares(individuals, held), codec, feedback, fitted.pieces)
+    server = keeper_of(network, _shares(individuals, workers), codec, feedback, fitted.pieces)
     if saver is not None:
-        saver.begin(_facts(made, model, model_options, held, chosen, server, settings, start))
+        saver.begin(_facts(built, model, model_options, workers, chosen, server, settings, start))
     saving = OneRun(saver, server.ledger)
     if saving.saved is not None:
         saving.restored(NOTHING)
     start = _begun(saving, fitted, start)
     run = run_saem(
-        fitted, held, chosen, server, settings, start=start, callback=callback,
+        fitted, workers, chosen, server, settings, start=start, callback=callback,
         saver=saving.inner(None),
     )  # fmt: skip
     if settings.tol > 0 and not run.converged:
@@ -164,19 +164,19 @@ def fit_saem(
     tried = individuals.largest(np.array([run.chains.tried.any()], dtype=np.uint8))[0]
     acceptance = run.chains.accepted / np.maximum(run.chains.tried, 1) if tried else None
     theta, trace = run.canonical(fitted)
-    theta, given, likelihood, certain = _look_closer(
+    theta, conditional, likelihood, certain = _look_closer(
         fitted, theta, chosen, run, settings, callback, server
     )
     trace = trace if not isinstance(fitted, Framed) else trace @ fitted.jacobian.T
     named = isinstance(model, str)
     return SaemFit(
-        made,
+        built,
         theta,
         certain.errors,
         certain.information,
         likelihood,
-        given,
-        People.of(made, theta),
+        conditional,
+        People.of(built, theta),
         acceptance,
         None if acceptance is None else spread_of(individuals, acceptance),
         -float(individuals.largest(-likelihood.effective.min(initial=np.inf))),
@@ -188,10 +188,10 @@ def fit_saem(
         run.grounds,
         server.ledger,
         str(model) if named else OWN,
-        {**all_options(str(model), model_options or {}), **made.found} if named else {},
-        _settings(individuals, held, chosen, server, settings),
+        {**all_options(str(model), model_options or {}), **built.found} if named else {},
+        _settings(individuals, workers, chosen, server, settings),
         network_report(network, run, server.disagreement),
-        corpus_facts(made, theta, given, held, run.looks),
+        corpus_facts(built, theta, conditional, workers, run.looks),
         saving.seconds + time.perf_counter() - began,
         certain,
     )
@@ -199,15 +199,16 @@ def fit_saem(
 
 def _settings(
     individuals: Individuals,
-    held: Workers,
+    workers: Workers,
     sampler: Sampler,
     server: SaemServer | SaemNeighbours,
     settings: SaemSettings,
 ) -> Report:
     return {
-        "devices": held.n_workers, "sampler": sampler.name, "sampler_options": options_of(sampler),
+        "devices": workers.n_workers,
+        "sampler": sampler.name, "sampler_options": options_of(sampler),
         **settings.values("level"),
-        "n_chains": chains_of(sampler, held.n_samples, settings.n_chains),
+        "n_chains": chains_of(sampler, workers.n_samples, settings.n_chains),
         "burn_in": burn_in_of(settings.n_iter, settings.burn_in),
         "codec": None if server.codec is None else server.codec.name, "feedback": server.feedback,
         "longest_step": server.damping, "safe_step": server.safe, "omega": server.omega,
@@ -216,7 +217,7 @@ def _settings(
     }  # fmt: skip
 
 
-def _among(individuals: Individuals, held: Workers, network: Network | None) -> Individuals:
+def _among(individuals: Individuals, workers: Workers, network: Network | None) -> Individuals:
     """The individuals of this process, with totals over those of all."""
     if hasattr(individuals, "runs"):
         raise refusal("saem", "disk")
@@ -229,20 +230,22 @@ def _among(individuals: Individuals, held: Workers, network: Network | None) -> 
         raise InputError(f"weights must be {n_here} numbers above 0, one per individual")
     masked = network is not None and network.agents.masks is not None
     if network is None or not (network.agents.apart or masked):
-        if held.n_samples != n_here:
-            raise InputError(f"devices hold {held.n_samples} individuals, but there are {n_here}")
+        if workers.n_samples != n_here:
+            raise InputError(
+                f"devices hold {workers.n_samples} individuals, but there are {n_here}"
+            )
         return individuals
     place = network.total.holders
-    numbers = np.concatenate([np.empty(0, np.intp), *(held.rows[one] for one in place.own)])
+    numbers = np.concatenate([np.empty(0, np.intp), *(workers.rows[one] for one in place.own)])
     if not place.apart:
-        numbers = np.arange(held.n_samples)
+        numbers = np.arange(workers.n_samples)
     if len(numbers) != n_here:
         raise InputError(
             f"devices of this process hold {len(numbers)} individuals, but there are {n_here}"
         )
     parts = None
     if masked:
-        parts = [held.rows[one] for one in place.own]
+        parts = [workers.rows[one] for one in place.own]
         if place.apart:
             ends = np.cumsum([0, *map(len, parts)])
             parts = [np.arange(*pair) for pair in pairwise(ends)]
@@ -275,36 +278,36 @@ def _check_masked(
         )  # fmt: skip
 
 
-def _shares(individuals: Individuals, held: Workers) -> Vector:
+def _shares(individuals: Individuals, workers: Workers) -> Vector:
     """What each device counts of all, (D,)."""
     weights, together = individuals.weights, individuals.together
     if weights is None:
-        shares: Vector = held.counts / held.n_samples
+        shares: Vector = workers.counts / workers.n_samples
         return shares
-    numbers = np.arange(held.n_samples) if together is None else together.numbers
-    sums = np.bincount(held.worker_of[numbers], weights, held.n_workers).astype(np.float64)
+    numbers = np.arange(workers.n_samples) if together is None else together.numbers
+    sums = np.bincount(workers.worker_of[numbers], weights, workers.n_workers).astype(np.float64)
     shares = individuals.add(sums[None]) / individuals.everyone[0]
     return shares
 
 
 def _facts(
-    made: SaemModel,
+    built: SaemModel,
     model: str | Callable[[Individuals], SaemModel],
     model_options: Mapping[str, Any] | None,
-    held: Workers,
+    workers: Workers,
     sampler: Sampler,
     server: SaemServer | SaemNeighbours,
     settings: SaemSettings,
     start: Vector | None,
 ) -> State:
-    data = made.individuals
+    data = built.individuals
     named = isinstance(model, str)
     options = all_options(str(model), model_options or {}) if named else None
     return {
         "algorithm": "saem",
         "what the data hold": checksum(*data.contents),
-        "who holds which individuals": checksum(held.order, held.counts),
-        "model": model if named else type(made).__name__,
+        "who holds which individuals": checksum(workers.order, workers.counts),
+        "model": model if named else type(built).__name__,
         "what options the model has": checksum(options),
         "sampler": sampler.name,
         "what options the sampler has": checksum(options_of(sampler)),
@@ -313,7 +316,7 @@ def _facts(
         "codec": None if server.codec is None else server.codec.name,
         "feedback": server.feedback,
         "start": start_facts(start),
-        **({"what columns are fitted": "unrelated ones"} if isinstance(made, Framed) else {}),
+        **({"what columns are fitted": "unrelated ones"} if isinstance(built, Framed) else {}),
         **({} if server.network is None else network_facts(server.network.whole)),
     }
 
@@ -332,31 +335,32 @@ def _look_closer(
     if exact is not None:
         if not run.converged:
             server.add_formulas(*exact.numbers, len(theta))
-        given = exact_conditional(model, exact.theta, settings.level)
+        conditional = exact_conditional(model, exact.theta, settings.level)
         value, sure = model.individuals.total(exact.each), np.full(model.n, np.inf)
         likelihood = LogLikelihood(float(value), 0.0, exact.each, sure)
-        return exact.theta, given, likelihood, Certainty.by(exact)
+        return exact.theta, conditional, likelihood, Certainty.by(exact)
     announce = getattr(callback, "announce", lambda _: None)
     streams = Streams.of(model.individuals.names, settings.seed)
     n_conditional, n_importance = settings.n_conditional, settings.n_importance
     announce(f"drawing latents at the estimates, {n_conditional} draws of each chain")
-    given = sample_conditional(
+    conditional = sample_conditional(
         model, theta, sampler, run.chains, streams, after=run.n_iter,
         late=max(1, run.n_iter - burn_in_of(settings.n_iter, settings.burn_in)),
         n_iter=n_conditional, level=settings.level,
     )  # fmt: skip
     announce(f"computing the log-likelihood, {n_importance} draws of each individual")
     likelihood = importance_log_likelihood(
-        model, theta, given, streams, after=run.n_iter + n_conditional, n_draws=n_importance
+        model, theta, conditional, streams, after=run.n_iter + n_conditional, n_draws=n_importance
     )
     warn_of_few(likelihood, model.individuals.names, n_importance)
     announce("computing standard errors")
     server.sum_up(3 if model.normal_rows else 2, model.wide)
-    certain = Certainty.of(model, theta, given)
+    certain = Certainty.of(model, theta, conditional)
     if isinstance(model, Framed):
-        certain, given = certain.turned(model.jacobian), model.about(theta).reported(given)
+        certain = certain.turned(model.jacobian)
+        conditional = model.about(theta).reported(conditional)
         theta = model.outside(theta)
-    return theta, given, likelihood, certain
+    return theta, conditional, likelihood, certain
 
 
 def _begun(saving: OneRun, model: SaemModel, start: Vector | None) -> Vector | None:
@@ -377,15 +381,15 @@ def _made(
 ) -> SaemModel:
     if isinstance(model, str):
         return make_model(model, individuals, **(options or {}))
-    made = model(individuals)
-    if options or not isinstance(made, SaemModel):
+    built = model(individuals)
+    if options or not isinstance(built, SaemModel):
         raise InputError(
             "a model of your own is a function of the individuals that returns a SaemModel, with "
-            f"no model_options; got {type(made).__name__}"
+            f"no model_options; got {type(built).__name__}"
         )
-    if not made.pieces:
-        raise InputError(f"model {type(made).__name__} has no pieces, the parts of a statistic")
-    return made
+    if not built.pieces:
+        raise InputError(f"model {type(built).__name__} has no pieces, the parts of a statistic")
+    return built
 
 
 def _sampler(

@@ -565,44 +565,46 @@ def share_words(parts: Sequence[Individuals]) -> list[Individuals]:
     return [in_words(one, words)[0] for one in parts]
 
 
-def in_words(found: Individuals, words: Sequence[str]) -> tuple[Individuals, float]:
+def in_words(individuals: Individuals, words: Sequence[str]) -> tuple[Individuals, float]:
     """Return documents in another vocabulary, and how often words came that it has not.
 
     Documents of such words only are left out; one at least must be left.
     """
     words = tuple(words)
-    if found.words is None:
-        raise InputError(f"{found.source} has no words: it must be documents, words and counts")
-    if found.words == words:
-        return found, 0.0
-    where = {word: place for place, word in enumerate(words)}
-    place = np.array([where.get(word, -1) for word in found.words], dtype=np.intp)
-    moved = place[found.times.astype(np.intp)]
-    known = moved >= 0
-    left = np.bincount(found.individual_of[known], minlength=found.n_individuals)
-    kept = np.flatnonzero(left)
-    if not len(kept) and found.n_individuals:
+    if individuals.words is None:
         raise InputError(
-            f"{found.source}: no document has a word of the vocabulary, whose words are "
+            f"{individuals.source} has no words: it must be documents, words and counts"
+        )
+    if individuals.words == words:
+        return individuals, 0.0
+    where = {word: place for place, word in enumerate(words)}
+    place = np.array([where.get(word, -1) for word in individuals.words], dtype=np.intp)
+    moved = place[individuals.times.astype(np.intp)]
+    known = moved >= 0
+    left = np.bincount(individuals.individual_of[known], minlength=individuals.n_individuals)
+    nonempty = np.flatnonzero(left)
+    if not len(nonempty) and individuals.n_individuals:
+        raise InputError(
+            f"{individuals.source}: no document has a word of the vocabulary, whose words are "
             f"{shorten(map(repr, words), 5)}"
         )
-    whose, moved, values = found.individual_of[known], moved[known], found.values[known]
+    whose, moved, values = individuals.individual_of[known], moved[known], individuals.values[known]
     order = np.lexsort((moved, whose))
-    made = replace(
-        found.take(kept),
-        first=np.concatenate([[0], np.cumsum(left[kept])]).astype(np.intp),
+    documents = replace(
+        individuals.take(nonempty),
+        first=np.concatenate([[0], np.cumsum(left[nonempty])]).astype(np.intp),
         times=moved[order].astype(np.float64),
         values=values[order],
-        covariates={name: column[known][order] for name, column in found.covariates.items()},
+        covariates={name: column[known][order] for name, column in individuals.covariates.items()},
         words=words,
     )
-    return made, float(found.values[~known].sum())
+    return documents, float(individuals.values[~known].sum())
 
 
-def document_counts(found: Individuals) -> Indices:
+def document_counts(individuals: Individuals) -> Indices:
     """Return in how many documents each word of the vocabulary comes, (V,)."""
-    size = len(found.words or ())
-    return np.bincount(found.times.astype(np.intp), minlength=size)
+    size = len(individuals.words or ())
+    return np.bincount(individuals.times.astype(np.intp), minlength=size)
 
 
 @dataclass(frozen=True)
@@ -615,11 +617,11 @@ class Streams:
     def of(names: Sequence[str], seed: int) -> Streams:
         """Make the streams of individuals of these names; the seed is below 2^64."""
         salt = int(seed).to_bytes(8, "little")
-        found = [
+        numbers = [
             int.from_bytes(blake2b(name.encode(), digest_size=8, key=salt).digest(), "little")
             for name in names
         ]
-        return Streams(np.array(found, dtype=np.uint64))
+        return Streams(np.array(numbers, dtype=np.uint64))
 
     def take(self, which: Indices) -> Streams:
         """Return those of some individuals."""
@@ -656,13 +658,13 @@ class Stream:
         ends = np.cumsum(counts)
         place = np.arange(1, 1 + int(counts.sum())) - np.repeat(ends - counts, counts)
         words = _stir(np.repeat(_stir(self.keys), counts) + place.astype(np.uint64) * GOLDEN)
-        found: Mask = words >> np.uint64(63) > 0
-        return found
+        heads: Mask = words >> np.uint64(63) > 0
+        return heads
 
     def normals(self, n_chains: int, width: int) -> Vector:
         """Standard normal numbers, (chains, n, width)."""
-        found: Vector = ndtri(self.uniforms(n_chains, width))
-        return found
+        normals: Vector = ndtri(self.uniforms(n_chains, width))
+        return normals
 
     def of_rows(self, n_chains: int, first: Indices) -> Vector:
         """Return uniform numbers (chains, N) inside (0, 1), one a row of the individuals.
@@ -685,5 +687,5 @@ def _stir(words: Keys) -> Keys:
 
 def _between(words: Keys) -> Vector:
     """Uniform numbers inside (0, 1) of random bits."""
-    found: Vector = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    return found
+    uniforms: Vector = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return uniforms

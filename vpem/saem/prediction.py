@@ -266,8 +266,8 @@ class Predictor:
         for some in in_batches(individuals, len(self.saved.latents), self.n_draws):
             model = self.model.of(some)
             if model.wide:
-                given = draw_latents(model, self.saved.theta, self.n_draws, self.seed, self.level)
-                parts.append((given.means, given.lower, given.upper, given.covariances))
+                drawn = draw_latents(model, self.saved.theta, self.n_draws, self.seed, self.level)
+                parts.append((drawn.means, drawn.lower, drawn.upper, drawn.covariances))
                 continue
             draws, means, covariances = self._given(model)
             parts.append((means, *self._ends(draws), covariances))
@@ -350,8 +350,8 @@ class Predictor:
     def _needed(self, individuals: Individuals | None) -> list[str]:
         """Covariates that the model reads; of a user's own model, those that do not change."""
         if self.saved.model in MODELS:
-            given = (self.saved if individuals is None else individuals).doses is not None
-            return [name for name in self.model.reads if name != "dose" or not given]
+            has_doses = (self.saved if individuals is None else individuals).doses is not None
+            return [name for name in self.model.reads if name != "dose" or not has_doses]
         if individuals is None:
             return []
         each = individuals.first[:-1]
@@ -478,13 +478,13 @@ class Predictor:
                 continue
             draws, means, covariances = self._given(model)
             empty = np.zeros(0)
-            given = Conditional(
+            conditional = Conditional(
                 means, covariances, *self._ends(draws), self.level, empty, empty, empty,
                 len(draws), empty,
             )  # fmt: skip
             parts.append(
                 importance_log_likelihood(
-                    model, self.saved.theta, given, Streams.of(some.names, self.seed),
+                    model, self.saved.theta, conditional, Streams.of(some.names, self.seed),
                     after=BURN_IN + len(draws), n_draws=n_importance,
                 )
             )  # fmt: skip

@@ -78,7 +78,7 @@ class People:
         )
 
 
-def collect(fit: SaemFit, held: Workers, place: Placement) -> SaemFit:
+def collect(fit: SaemFit, workers: Workers, place: Placement) -> SaemFit:
     """Bring what a fit says of individuals together in the first process; others keep their own."""
     doses = fit.people.doses
     dosing = [] if doses is None else [doses.first, *doses.columns]
@@ -88,7 +88,7 @@ def collect(fit: SaemFit, held: Workers, place: Placement) -> SaemFit:
     if parts is None:
         return fit
     devices = np.argsort(place.ranks, kind="stable")
-    order = np.argsort(np.concatenate([held.rows[one] for one in devices]))
+    order = np.argsort(np.concatenate([workers.rows[one] for one in devices]))
     names = [name for _, some, _ in parts for name in some]
     columns = {name: np.concatenate([part[0][name] for part in parts])[order] for name in local}
     joined = Doses.chain([Doses(*part[2]) for part in parts]).take(order) if dosing else None
@@ -127,9 +127,9 @@ def _with(
         doses=doses,
     )
     likelihood = replace(fit.log_likelihood, each=columns["each"], effective=columns["effective"])
-    given = replace(fit.given, **{name: columns[name] for name in OF_GIVEN})
+    conditional = replace(fit.given, **{name: columns[name] for name in OF_GIVEN})
     return replace(
-        fit, people=people, given=given, log_likelihood=likelihood,
+        fit, people=people, given=conditional, log_likelihood=likelihood,
         acceptance=columns.get("acceptance"),
     )  # fmt: skip
 
@@ -154,8 +154,8 @@ class CorpusFacts:
 def corpus_facts(
     model: SaemModel,
     theta: Vector,
-    given: Conditional,
-    held: Workers,
+    conditional: Conditional,
+    workers: Workers,
     looks: Sequence[tuple[int, float]],
 ) -> CorpusFacts | None:
     """Facts of a corpus, in all processes together; None of other data."""
@@ -165,20 +165,20 @@ def corpus_facts(
     topics = theta.reshape(len(model.latents), -1)
     lengths = corpus.sums(corpus.values) if corpus.n_individuals else np.zeros(0)
     n_tokens = float(corpus.total(lengths))
-    of_topics = given.means * lengths[:, None]
+    of_topics = conditional.means * lengths[:, None]
     device_shares: Vector = np.zeros((0, len(model.latents)))
     if not corpus.masked:
         together = corpus.together
-        numbers = np.arange(held.n_samples) if together is None else together.numbers
-        sums = np.zeros((held.n_workers, len(model.latents)))
-        np.add.at(sums, held.worker_of[numbers], of_topics)
+        numbers = np.arange(workers.n_samples) if together is None else together.numbers
+        sums = np.zeros((workers.n_workers, len(model.latents)))
+        np.add.at(sums, workers.worker_of[numbers], of_topics)
         summed = np.asarray(corpus.add(sums[None]))
         device_shares = summed / summed.sum(axis=1, keepdims=True)
     return CorpusFacts(
         corpus.total(of_topics) / n_tokens,
         coherence_of(topics, corpus),
         n_tokens,
-        tuple(held.names),
+        tuple(workers.names),
         device_shares,
         np.array(looks, dtype=np.float64).reshape(-1, 2),
     )
@@ -388,30 +388,30 @@ def as_saved(fit: SaemFit | SavedSaem) -> SavedSaem:
     """Return what a file would keep of a fit."""
     if isinstance(fit, SavedSaem):
         return fit
-    model, people, given = fit.model, fit.people, fit.given
+    model, people, conditional = fit.model, fit.people, fit.given
     q = len(model.latents)  # without values that are drawn with them
     facts = {"data": model.individuals.source, "n_individuals": people.n_individuals}
-    kept: dict[str, Any] = {name: getattr(fit, name) for name in OF_FIT}
-    kept |= {name: getattr(people, name) for name in OF_PEOPLE}
+    saved: dict[str, Any] = {name: getattr(fit, name) for name in OF_FIT}
+    saved |= {name: getattr(people, name) for name in OF_PEOPLE}
     if not model.wide:
-        kept |= {name: getattr(fit.certain, name) for name in CERTAIN}
+        saved |= {name: getattr(fit.certain, name) for name in CERTAIN}
     return SavedSaem(
         model=fit.model_name,
         model_class=type(model).__name__,
         parameters=model.parameters if model.wide else tuple(model.parameters),
         latents=tuple(model.latents),
         discrete=model.discrete,
-        means=given.means[:, :q],
-        covariances=given.covariances[:, :q, :q],
-        lower=given.lower[:, :q],
-        upper=given.upper[:, :q],
-        level=given.level,
-        shrinkage=given.shrinkage[:q],
-        n_draws=given.n_draws,
+        means=conditional.means[:, :q],
+        covariances=conditional.covariances[:, :q, :q],
+        lower=conditional.lower[:, :q],
+        upper=conditional.upper[:, :q],
+        level=conditional.level,
+        shrinkage=conditional.shrinkage[:q],
+        n_draws=conditional.n_draws,
         settings={**facts, "n_rows": people.n_rows, **fit.settings, **fit.network},
         communication=fit.ledger.summary(),
         versions=current_versions(),
         words=model.individuals.words or (),
         own_curve=str(fit.model_options.get("curve") or ""),
-        **kept,
+        **saved,
     )

@@ -231,13 +231,13 @@ def step_size(iteration: int, burn_in: int, decay: float) -> float:
     return 1.0 if iteration <= burn_in else float((iteration - burn_in) ** -decay)
 
 
-def exact_at(server: SaemServer | SaemNeighbours, given: SaemSettings) -> bool:
+def exact_at(server: SaemServer | SaemNeighbours, settings: SaemSettings) -> bool:
     """Whether a fit may go to the maximum by formulas, and is not to end where its algorithm does.
 
     It ends there with ``tol`` 0, where models are averaged, and where codecs go uncorrected.
     """
-    plain = given.average == "statistics" and (server.codec is None or server.feedback != "none")
-    return given.tol > 0 and plain
+    plain = settings.average == "statistics" and (server.codec is None or server.feedback != "none")
+    return settings.tol > 0 and plain
 
 
 class _Loop:
@@ -249,7 +249,7 @@ class _Loop:
         devices: Workers,
         sampler: Sampler,
         server: SaemServer | SaemNeighbours,
-        given: SaemSettings,
+        settings: SaemSettings,
         start: Vector | None,
     ) -> None:
         n = model.individuals.number[0]
@@ -258,52 +258,55 @@ class _Loop:
         if not devices.counts.all():
             empty = devices.names[int(devices.counts.argmin())]
             raise InputError(f"{empty!r} holds no individuals; leave such devices out")
-        if given.average == "models" and isinstance(server, SaemNeighbours):
+        if settings.average == "models" and isinstance(server, SaemNeighbours):
             raise InputError(
                 Setting("average", "models"), " needs weights that are not negative, or "
                 "covariances would be invalid, and rounds between neighbours have negative "
                 "weights; average statistics, or take ", Setting("sum", "tree"),
             )  # fmt: skip
-        if given.average == "models" and (server.codec is not None or server.feedback != "none"):
+        if settings.average == "models" and (server.codec is not None or server.feedback != "none"):
             raise InputError(
                 "averaged models are sent exactly: leave out the codec and its feedback, or "
                 "average statistics"
             )
-        self.model, self.server, self.given = model, server, given
-        server.longest = None if given.longest_step == "auto" else float(given.longest_step)
+        self.model, self.server, self.given = model, server, settings
+        server.longest = None if settings.longest_step == "auto" else float(settings.longest_step)
         self.burn_in = check_int(
-            "burn_in", burn_in_of(given.n_iter, given.burn_in), least=0, most=given.n_iter
+            "burn_in", burn_in_of(settings.n_iter, settings.burn_in), least=0, most=settings.n_iter
         )
         theta, z = begin_model(model)
         if start is not None:
             theta = np.array(start, dtype=np.float64)
         check_model(model, theta, z)
         theta = np.asarray(server.holders.bcast(theta))
-        self.rng = np.random.Generator(np.random.Philox(given.seed))
+        self.rng = np.random.Generator(np.random.Philox(settings.seed))
         if model.wide:
-            held = KEPT_STATISTICS * 8 * devices.n_workers * model.size
-            check_memory(held, f"the statistics of {devices.n_workers} devices")
+            n_bytes = KEPT_STATISTICS * 8 * devices.n_workers * model.size
+            check_memory(n_bytes, f"the statistics of {devices.n_workers} devices")
         self.units = Units(model.about(theta).units(z[None]))
         chains = sampler.begin(
-            model, theta, z, chains_of(sampler, devices.n_samples, given.n_chains)
+            model, theta, z, chains_of(sampler, devices.n_samples, settings.n_chains)
         )
         self.local = Devices(
-            model, devices, server.holders, sampler, chains, given.seed, z, theta, given.batch_size
-        )
+            model, devices, server.holders, sampler, chains, settings.seed, z, theta,
+            settings.batch_size,
+        )  # fmt: skip
         self.thetas = theta[None]
-        self.weights = np.ones(devices.n_workers) if given.shares == "devices" else server.weights
+        self.weights = (
+            np.ones(devices.n_workers) if settings.shares == "devices" else server.weights
+        )
         self.run = SaemRun(theta, chains, [model.followed(theta)])
         # As much is seen of each device in between.
-        self.often = given.participation * self.local.share
-        looks = math.ceil(given.window / self.often)
-        exact = exact_at(server, given)
-        often = self.burn_in, given.tol, min(looks, given.n_iter) if exact else looks
+        self.often = settings.participation * self.local.share
+        looks = math.ceil(settings.window / self.often)
+        exact = exact_at(server, settings)
+        often = self.burn_in, settings.tol, min(looks, settings.n_iter) if exact else looks
         self.watch: Watch | PerplexityWatch = (
             PerplexityWatch(model, server, *often)
             if model.wide
             else Watch(model, sampler, self.local.streams, server, *often, exact)
         )
-        if given.tol > 0:
+        if settings.tol > 0:
             self.run.grounds = (
                 f"parameters are looked at from iteration {self.burn_in + 2 * looks} on"
             )
@@ -408,7 +411,7 @@ class Devices:
     def __init__(
         self,
         model: SaemModel,
-        held: Workers,  # who holds which, of all
+        workers: Workers,  # who holds which, of all
         place: Placement,
         sampler: Sampler,
         chains: Chains,  # changed in place
@@ -417,12 +420,12 @@ class Devices:
         theta: Vector,  # (p,) first parameters
         batch_size: int | None = None,
     ) -> None:
-        self.model, self.held, self.sampler, self.chains = model, held, sampler, chains
+        self.model, self.held, self.sampler, self.chains = model, workers, sampler, chains
         self.batch_size = batch_size
         self.streams = Streams.of(model.individuals.names, seed)
-        self.rows: dict[int, Indices] = {int(one): held.rows[one] for one in place.own}
+        self.rows: dict[int, Indices] = {int(one): workers.rows[one] for one in place.own}
         if place.apart:
-            ends = np.cumsum([0, *held.counts[place.own]])
+            ends = np.cumsum([0, *workers.counts[place.own]])
             self.rows = {
                 int(one): np.arange(*pair)
                 for one, pair in zip(place.own, pairwise(ends), strict=True)
@@ -431,12 +434,12 @@ class Devices:
         first = model.about(theta)
         self._each = np.empty((0, model.size)) if model.wide else first.statistics(z[None])
         self._weights = model.individuals.weights
-        self.smoothed = self._means(np.arange(held.n_workers), theta[None], z[None])
+        self.smoothed = self._means(np.arange(workers.n_workers), theta[None], z[None])
         data = model.individuals
         self._counts = {one: Counts(*data.take(rows).everyone) for one, rows in self.rows.items()}
-        self._models = np.zeros((held.n_workers, len(theta)))  # the last of each device
+        self._models = np.zeros((workers.n_workers, len(theta)))  # the last of each device
         self._models[place.own] = theta
-        self._known = np.zeros(held.n_workers, dtype=np.bool_)
+        self._known = np.zeros(workers.n_workers, dtype=np.bool_)
 
     @property
     def share(self) -> float:
@@ -450,16 +453,16 @@ class Devices:
         Parameters (R, p) are of all devices (R = 1) or of each; ``now`` and ``late`` are as for
         `vpem.saem.samplers.Sampler.move`.
         """
-        here = [int(one) for one in active if int(one) in self.rows]
+        local = [int(one) for one in active if int(one) in self.rows]
         if len(thetas) > 1:
-            for one in here:
+            for one in local:
                 self._move(self._drawn(one, now), thetas[one], now, late)
-        elif len(here) == len(self.rows) and self.share == 1:
+        elif len(local) == len(self.rows) and self.share == 1:
             self.sampler.move(self.model, thetas[0], self.chains, self.streams, now, late)
             if not self.model.wide:
                 self._each = self.model.about(thetas[0]).statistics(self.chains.z)
-        elif here:
-            which = np.concatenate([self._drawn(one, now) for one in here])
+        elif local:
+            which = np.concatenate([self._drawn(one, now) for one in local])
             self._move(which, thetas[0], now, late)
         return self._means(active, thetas, self.chains.z)
 
@@ -491,8 +494,8 @@ class Devices:
         """
         means = np.zeros((len(devices), self.model.size))
         if self.model.wide:
-            here = [place for place, one in enumerate(devices.tolist()) if one in self.rows]
-            shared = [here] if len(thetas) == 1 else [[place] for place in here]
+            local = [place for place, one in enumerate(devices.tolist()) if one in self.rows]
+            shared = [local] if len(thetas) == 1 else [[place] for place in local]
             for places in shared:
                 theta = thetas[0 if len(thetas) == 1 else devices[places[0]]]
                 groups = [self.rows[int(devices[place])] for place in places]

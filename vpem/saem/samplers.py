@@ -534,8 +534,8 @@ class _Slow:
 
 
 def propose(
-    law: LatentDensity, how: Moves, roots: Vector, centres: Vector, scales: Vector, steps: Vector,
-    moves: Keys, chances: Keys, gain: float, z: Vector, accepted: NDArray[np.int64],
+    law: LatentDensity, settings: Moves, roots: Vector, centres: Vector, scales: Vector,
+    steps: Vector, moves: Keys, chances: Keys, gain: float, z: Vector, accepted: NDArray[np.int64],
 ) -> None:  # fmt: skip
     """Propose and accept latents z (chains, n, q), as `vpem._core.proposals.propose` does.
 
@@ -547,8 +547,8 @@ def propose(
     """
     n_chains, _, q = z.shape
     accepted[:] = 0
-    kind, n_leaps = how.kind, how.n_leaps
-    here = _Place(law, roots, z)
+    kind, n_leaps = settings.kind, settings.n_leaps
+    current = _Place(law, roots, z)
     wide = law.population() if kind == WALK else None
     for number, (one, other) in enumerate(zip(moves, chances, strict=True)):
         j = number % (q + 1)
@@ -557,24 +557,24 @@ def propose(
             if kind == WALK and j == q:
                 second = number // (q + 1) % 2 == 1
                 law_of_jump = wide if second else None
-                proposed, there, odds = _jump(here, law, centres, law_of_jump, one, other)
+                proposed, there, odds = _jump(current, law, centres, law_of_jump, one, other)
             elif kind == WALK:
                 far = Stream(one).normals(n_chains, 1)[..., 0] * scales[:, j]
                 proposed = z + far[..., None] * roots[:, :, j]
                 there = _Place(law, roots, proposed)
-                odds = there.values - here.values
+                odds = there.values - current.values
             elif kind == DRIFT:
-                proposed, there, odds = _drift(here, law, steps, one)
+                proposed, there, odds = _drift(current, law, steps, one)
             else:
-                proposed, there, odds = _leap(here, law, steps, n_leaps, one, other)
+                proposed, there, odds = _leap(current, law, steps, n_leaps, one, other)
             taken = chance < odds  # false where it is not a number
         z[...] = np.where(taken[..., None], proposed, z)
-        here.take(there, taken)
+        current.take(there, taken)
         if kind == WALK and j == q:
             continue
         accepted += taken.sum(axis=0)
         if gain > 0:
-            factor = np.exp(gain * (taken.mean(axis=0) - how.target))
+            factor = np.exp(gain * (taken.mean(axis=0) - settings.target))
             if kind == WALK:
                 scales[:, j] *= factor
             else:
@@ -601,55 +601,55 @@ class _Place:
 
 
 def _jump(
-    here: _Place, law: LatentDensity, centres: Vector, wide: tuple[Vector, Vector, Vector] | None,
-    one: Keys, other: Keys,
+    current: _Place, law: LatentDensity, centres: Vector,
+    wide: tuple[Vector, Vector, Vector] | None, one: Keys, other: Keys,
 ) -> tuple[Vector, _Place, Vector]:  # fmt: skip
     """Proposals about the centre, or of the population if ``wide``, wherever chains are."""
-    n_chains, _, q = here.z.shape
+    n_chains, _, q = current.z.shape
 
     def density(z: Vector) -> Vector:  # its logarithm, up to a constant
         if wide is not None:
             return np.asarray(-0.5 * quadratic(z - wide[0], wide[1]), np.float64)
-        u: Vector = np.asarray(np.linalg.solve(here.roots, (z - centres)[..., None]))[..., 0]
+        u: Vector = np.asarray(np.linalg.solve(current.roots, (z - centres)[..., None]))[..., 0]
         return np.asarray(-0.5 * (TAIL + q) * np.log1p(squares(u) / TAIL), np.float64)
 
     u = Stream(one).normals(n_chains, q)
     if wide is None:
         words = Stream(other).uniforms(1, 4 * n_chains)[0, :, n_chains:]
         spread = -2 * np.log(words.reshape(-1, n_chains, 3).prod(axis=-1).T)
-        proposed = centres + turn(here.roots, u * np.sqrt(TAIL / spread)[..., None])
+        proposed = centres + turn(current.roots, u * np.sqrt(TAIL / spread)[..., None])
     else:
-        proposed = wide[0] + turn(np.broadcast_to(wide[2], here.roots.shape), u)
-    there = _Place(law, here.roots, proposed)
-    return proposed, there, there.values - here.values + density(here.z) - density(proposed)
+        proposed = wide[0] + turn(np.broadcast_to(wide[2], current.roots.shape), u)
+    there = _Place(law, current.roots, proposed)
+    return proposed, there, there.values - current.values + density(current.z) - density(proposed)
 
 
 def _drift(
-    here: _Place, law: LatentDensity, steps: Vector, one: Keys
+    current: _Place, law: LatentDensity, steps: Vector, one: Keys
 ) -> tuple[Vector, _Place, Vector]:
-    n_chains, _, q = here.z.shape
+    n_chains, _, q = current.z.shape
     h = steps[:, None]
     noise = Stream(one).normals(n_chains, q)
-    way = 0.5 * h * here.slopes + np.sqrt(h) * noise
-    proposed = here.z + turn(here.roots, way)
-    there = _Place(law, here.roots, proposed)
+    way = 0.5 * h * current.slopes + np.sqrt(h) * noise
+    proposed = current.z + turn(current.roots, way)
+    there = _Place(law, current.roots, proposed)
     back = squares(way + 0.5 * h * there.slopes) / steps
-    return proposed, there, there.values - here.values - 0.5 * back + 0.5 * squares(noise)
+    return proposed, there, there.values - current.values - 0.5 * back + 0.5 * squares(noise)
 
 
 def _leap(
-    here: _Place, law: LatentDensity, steps: Vector, n_leaps: int, one: Keys, other: Keys
+    current: _Place, law: LatentDensity, steps: Vector, n_leaps: int, one: Keys, other: Keys
 ) -> tuple[Vector, _Place, Vector]:
-    n_chains, _, q = here.z.shape
+    n_chains, _, q = current.z.shape
     jitter = Stream(other).uniforms(1, 2 * n_chains)[0, :, n_chains:].T
     h = (steps * (0.8 + 0.4 * jitter))[..., None]
     noise = Stream(one).normals(n_chains, q)
-    there, pace = here, noise
+    there, pace = current, noise
     for leap in range(n_leaps):
         pace = pace + (0.5 if leap == 0 else 1.0) * h * there.slopes
-        there = _Place(law, here.roots, there.z + h * turn(here.roots, pace))
+        there = _Place(law, current.roots, there.z + h * turn(current.roots, pace))
     back = squares(pace + 0.5 * h * there.slopes)
-    return there.z, there, there.values - here.values - 0.5 * back + 0.5 * squares(noise)
+    return there.z, there, there.values - current.values - 0.5 * back + 0.5 * squares(noise)
 
 
 def turn(roots: Vector, x: Vector) -> Vector:

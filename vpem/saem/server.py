@@ -306,8 +306,8 @@ class SaemNeighbours:
 
     def _add(self, values: Vector, kind: str = "estep") -> Vector:
         """Add up a vector a device (D, P), as each finds it (R, P); zero of those elsewhere."""
-        found = add_vectors(self.total, values[self.holders.own], kind)
-        shared: Vector = self.holders.padded(found) if self._apart else found
+        total = add_vectors(self.total, values[self.holders.own], kind)
+        shared: Vector = self.holders.padded(total) if self._apart else total
         return shared[: len(self.estimates)]
 
     def _every(self) -> Vector:
@@ -319,8 +319,8 @@ class SaemNeighbours:
     @property
     def statistic(self) -> Vector:
         """Mean (P,) of the devices' estimates."""
-        found: Vector = self._every().mean(axis=0)
-        return found
+        mean: Vector = self._every().mean(axis=0)
+        return mean
 
     @property
     def disagreement(self) -> float:

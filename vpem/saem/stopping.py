@@ -95,15 +95,15 @@ class Watch:
         return run.converged
 
     def _finish(self, run: SaemRun) -> bool:
-        found = self.model.integrated(run.theta)
-        if found is None or not found.far < self.tol:
+        integrated = self.model.integrated(run.theta)
+        if integrated is None or not integrated.far < self.tol:
             return False
-        self.server.add_formulas(*found.numbers, len(found.theta))
-        run.theta = run.trace[-1] = found.theta
-        run.change, run.converged = found.far, True
+        self.server.add_formulas(*integrated.numbers, len(integrated.theta))
+        run.theta = run.trace[-1] = integrated.theta
+        run.change, run.converged = integrated.far, True
         run.grounds = (
             "random effects are integrated out, and the likelihood is at its maximum, to "
-            f"{max(found.far, 1e-9):.0e} standard errors"
+            f"{max(integrated.far, 1e-9):.0e} standard errors"
         )
         return True
 
@@ -170,14 +170,14 @@ class Watch:
         chains = run.chains.take(np.arange(self.model.n))
         least = 2 if self.sampler.name == "exact" else LEAST
         n_iter = max(least, -(-DRAWS // len(chains.z)))
-        given = sample_conditional(
+        conditional = sample_conditional(
             self.model, run.theta, self.sampler, chains, self.streams,
             after=run.n_iter, late=since, n_iter=n_iter,
         )  # fmt: skip
         self.server.sum_up()
-        self._complete, self._hidden = complete_and_hidden(self.model, run.theta, given)
-        self._least = least_share(self.model, given)
-        self._since, self._times = since, given.times
+        self._complete, self._hidden = complete_and_hidden(self.model, run.theta, conditional)
+        self._least = least_share(self.model, conditional)
+        self._since, self._times = since, conditional.times
 
 
 class PerplexityWatch:
@@ -206,21 +206,21 @@ class PerplexityWatch:
         due = since >= self.window and since % self.window == 0
         if self.tol <= 0 or not (due or run.n_iter % max(1, self.window // LOOKS) == 0):
             return False
-        found = self.model.perplexity(run.theta)
+        perplexity = self.model.perplexity(run.theta)
         self.server.sum_up(wide=True)
-        run.looks.append((run.n_iter, found))
+        run.looks.append((run.n_iter, perplexity))
         if not due:
             return False
         if self._at:
             travelled = math.fsum(run.steps[self._at :])
-            run.change = 100 * abs(math.log(found / self._last)) / max(travelled, 1e-12)
+            run.change = 100 * abs(math.log(perplexity / self._last)) / max(travelled, 1e-12)
             run.converged = run.change < self.tol
             than = "less" if run.converged else "more"
             run.grounds = (
-                f"the perplexity, {found:.5g}, changes by about {run.change:.2g} percent in an "
-                f"iteration of step 1, {than} than tol {self.tol:g}"
+                f"the perplexity, {perplexity:.5g}, changes by about {run.change:.2g} percent in "
+                f"an iteration of step 1, {than} than tol {self.tol:g}"
             )
-        self._at, self._last = run.n_iter, found
+        self._at, self._last = run.n_iter, perplexity
         return run.converged
 
     def state(self) -> State:
@@ -254,9 +254,9 @@ def still_to_go(
     far = np.zeros(trace.shape[1])
     change = trace[-1] - trace[0]
     travelled = min(math.fsum(steps), 500.0)
-    own = np.diag(complete)
+    diagonal = np.diag(complete)
     known = np.flatnonzero(
-        (own > 0) & np.isfinite(complete).all(axis=1) & np.isfinite(hidden).all(axis=1)
+        (diagonal > 0) & np.isfinite(complete).all(axis=1) & np.isfinite(hidden).all(axis=1)
     )
     alone = np.setdiff1d(np.arange(len(far)), known)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -264,7 +264,7 @@ def still_to_go(
     far[alone] = np.where(change[alone] == 0, 0.0, ratio)
     if not len(known):
         return far
-    sizes = np.sqrt(own[known])
+    sizes = np.sqrt(diagonal[known])
     free = np.eye(len(known))
     if len(constraints):
         free = null_space(constraints[:, known] / sizes)

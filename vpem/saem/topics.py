@@ -31,14 +31,14 @@ def is_wide(saved: SavedSaem) -> bool:
     return saved.model in MODELS and bool(model_class(saved.model).wide)
 
 
-def in_words_of(saved: SavedSaem, found: Individuals) -> Individuals:
+def in_words_of(saved: SavedSaem, individuals: Individuals) -> Individuals:
     """Return documents in the vocabulary of a fit; words that it has not are left out."""
-    if saved.words and found.words is None:
+    if saved.words and individuals.words is None:
         raise InputError(
-            f"{found.source} has numbers for words, but the topics are of words with names; give "
-            "documents with the words' names"
+            f"{individuals.source} has numbers for words, but the topics are of words with names; "
+            "give documents with the words' names"
         )
-    return in_words(found, saved.words)[0] if saved.words else found
+    return in_words(individuals, saved.words)[0] if saved.words else individuals
 
 
 def draw_latents(
@@ -127,8 +127,8 @@ class Topics:
         """Most probable words of each topic, with their probabilities."""
         places = top_words(self.topics, count)
         return [
-            [(self.words[v], float(own[v])) for v in some]
-            for own, some in zip(self.topics, places.tolist(), strict=True)
+            [(self.words[v], float(chances[v])) for v in some]
+            for chances, some in zip(self.topics, places.tolist(), strict=True)
         ]
 
     def hear(self, corpus: Individuals) -> Heard:

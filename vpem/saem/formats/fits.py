@@ -252,73 +252,74 @@ def read_saem(path: PathLike) -> SavedSaem:
 
 def _read_parts(file: h5py.File) -> SavedSaem:
     n_iter = read_elements(file, {"@n_iter": SAEM["@n_iter"]})["n_iter"]
-    found = read_elements(file, SAEM, points=n_iter + 1)
+    elements = read_elements(file, SAEM, points=n_iter + 1)
 
     def need(fine: object, what: str) -> None:
         if not fine:
             raise FileError(f"{file.filename}: {what}")
 
-    found["parameters"] = _names_of(found, need)
-    found["words"] = found["words"] or ()
-    found["corpus"] = _corpus_of(found, need)
-    need(0 < found["level"] < 1, "attribute 'level' must be between 0 and 1, and neither")
-    need((found["lower"] <= found["upper"]).all(), "lower must not be above upper")
-    need((np.diff(found["bytes"]) >= 0).all(), "bytes must be whole numbers that do not fall")
-    need(_semidefinite(found["covariances"]), "covariances must be positive semi-definite")
-    if np.isfinite(found["standard_errors"]).all():
+    elements["parameters"] = _names_of(elements, need)
+    elements["words"] = elements["words"] or ()
+    elements["corpus"] = _corpus_of(elements, need)
+    need(0 < elements["level"] < 1, "attribute 'level' must be between 0 and 1, and neither")
+    need((elements["lower"] <= elements["upper"]).all(), "lower must not be above upper")
+    need((np.diff(elements["bytes"]) >= 0).all(), "bytes must be whole numbers that do not fall")
+    need(_semidefinite(elements["covariances"]), "covariances must be positive semi-definite")
+    if np.isfinite(elements["standard_errors"]).all():
         need(
-            _semidefinite(found["information"][None]), "information must be positive semi-definite"
+            _semidefinite(elements["information"][None]),
+            "information must be positive semi-definite",
         )
-    first, last = found.pop("time_range").tolist()
+    first, last = elements.pop("time_range").tolist()
     need(first <= last, "time_range is no range: its first time is after its last")
-    for name, value in found["model_options"].items():
+    for name, value in elements["model_options"].items():
         # A model makes no more of an option than there are parameters.
         count = len(value) if isinstance(value, list) else value if isinstance(value, int) else 0
         need(
-            count <= len(found["parameters"]),
-            f"model option {name[:40]!r} is too large for {len(found['parameters'])} parameters",
+            count <= len(elements["parameters"]),
+            f"model option {name[:40]!r} is too large for {len(elements['parameters'])} parameters",
         )
     value, error, each, effective = (
-        found.pop(f"log_likelihood/{name}") for name in ("value", "error", "each", "effective")
+        elements.pop(f"log_likelihood/{name}") for name in ("value", "error", "each", "effective")
     )
-    tangent = found.pop("log_likelihood/linearized")
+    tangent = elements.pop("log_likelihood/linearized")
     likelihood = LogLikelihood(
         float(value), float(error), each, effective, math.nan if tangent is None else float(tangent)
     )
-    summed = found["names"] and not found["settings"].get("weighted")
+    summed = elements["names"] and not elements["settings"].get("weighted")
     if math.isfinite(likelihood.value) and summed:
         size = max(1.0, float(np.abs(likelihood.each).sum()))
         near = abs(float(likelihood.each.sum()) - likelihood.value) <= 1e-6 * size
         need(near, "log_likelihood/value must be the sum of log_likelihood/each")
-    covariates = dict(zip(found.pop("covariate_names"), found.pop("covariates"), strict=True))
-    found["doses"] = _doses_of(found, need)
+    covariates = dict(zip(elements.pop("covariate_names"), elements.pop("covariates"), strict=True))
+    elements["doses"] = _doses_of(elements, need)
     for name in ("model_class", "grounds"):
-        found[name] = found[name] or ""
+        elements[name] = elements[name] or ""
     return SavedSaem(
-        **found, log_likelihood=likelihood, covariates=covariates, time_range=(first, last)
+        **elements, log_likelihood=likelihood, covariates=covariates, time_range=(first, last)
     )
 
 
-def _names_of(found: State, need: Callable[[object, str], None]) -> Sequence[str]:
+def _names_of(elements: State, need: Callable[[object, str], None]) -> Sequence[str]:
     """Names of parameters, if all that has as many agrees."""
-    p, q = len(found["theta"]), len(found["latents"])
-    wide = found["model"] in MODELS and model_class(found["model"]).wide
-    shapes = [found[name].shape[-1] for name in ("information", "covariances", "trace")]
+    p, q = len(elements["theta"]), len(elements["latents"])
+    wide = elements["model"] in MODELS and model_class(elements["model"]).wide
+    shapes = [elements[name].shape[-1] for name in ("information", "covariances", "trace")]
     sizes = [0, 0, q] if wide else [p, q, p]
     need(shapes == sizes, f"information, covariances and trace must be of {sizes} numbers each")
-    need(wide == (found["parameters"] is None), "there must be names of parameters, or of words")
+    need(wide == (elements["parameters"] is None), "there must be names of parameters, or of words")
     if not wide:
-        names: Sequence[str] = found["parameters"]
+        names: Sequence[str] = elements["parameters"]
         return names
-    words, V = found["words"], found["model_options"].get("n_words")
+    words, V = elements["words"], elements["model_options"].get("n_words")
     fits = type(V) is int and V > 0 and q * V == p and len(words or ()) in (0, V)
     need(fits, f"{p} probabilities of words in {q} topics must be those of a vocabulary")
     return TopicNames(q, V, words or None)
 
 
-def _doses_of(found: State, need: Callable[[object, str], None]) -> Doses | None:
+def _doses_of(elements: State, need: Callable[[object, str], None]) -> Doses | None:
     """Doses of individuals, if all that says so is there and agrees."""
-    counts, *columns = (found.pop(f"doses/{name}") for name in ("counts", *OF_DOSES))
+    counts, *columns = (elements.pop(f"doses/{name}") for name in ("counts", *OF_DOSES))
     there = [value is not None for value in (counts, *columns)]
     need(all(there) or not any(there), "doses must be there with counts, times and amounts, or not")
     if counts is None:
@@ -329,16 +330,16 @@ def _doses_of(found: State, need: Callable[[object, str], None]) -> Doses | None
     return Doses.of(len(counts), np.repeat(np.arange(len(counts)), counts), *columns)
 
 
-def _corpus_of(found: State, need: Callable[[object, str], None]) -> CorpusFacts | None:
+def _corpus_of(elements: State, need: Callable[[object, str], None]) -> CorpusFacts | None:
     """Facts of a corpus, if all that says so is there and agrees."""
-    parts = {name: found.pop(f"corpus/{name}") for name in ("device_names", *OF_CORPUS)}
+    parts = {name: elements.pop(f"corpus/{name}") for name in ("device_names", *OF_CORPUS)}
     there = [value is not None for value in parts.values()]
-    wide = isinstance(found["parameters"], TopicNames)
+    wide = isinstance(elements["parameters"], TopicNames)
     need(there == [wide] * len(there), "a corpus must say of which topics it is, and nothing else")
     if not wide:
         return None
-    topics = found["theta"].reshape(len(found["latents"]), -1)
-    for values in (topics, parts["shares"], parts["device_shares"], found["means"]):
+    topics = elements["theta"].reshape(len(elements["latents"]), -1)
+    for values in (topics, parts["shares"], parts["device_shares"], elements["means"]):
         need((np.abs(values.sum(axis=-1) - 1) < 1e-6).all(), "shares of topics must add up to 1")
     count = len(parts["device_shares"])
     need(count in (0, len(parts["device_names"])), "shares must be of all devices, or of none")

@@ -359,13 +359,13 @@ def chain(parts: Sequence[Individuals]) -> Individuals:
         raise InputError(f"{sources} both have an individual {twice!r}; their names must differ")
     ends = np.cumsum([0, *(part.n_rows for part in parts)])
     first = [part.first[:-1] + end for part, end in zip(parts, ends, strict=False)]
-    kept = [name for name in parts[0].covariates if all(name in one.covariates for one in parts)]
+    shared = [name for name in parts[0].covariates if all(name in one.covariates for one in parts)]
     return Individuals(
         names,
         np.concatenate([*first, ends[-1:]]).astype(np.intp),
         np.concatenate([part.times for part in parts]),
         np.concatenate([part.values for part in parts]),
-        {name: np.concatenate([part.covariates[name] for part in parts]) for name in kept},
+        {name: np.concatenate([part.covariates[name] for part in parts]) for name in shared},
         ", ".join(part.source for part in parts),
         parts[0].columns,
         None if parts[0].weights is None else np.concatenate([part.weights for part in parts]),
@@ -382,27 +382,30 @@ def join_numbers(tables: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, lis
     }
 
 
-def numbered_as(found: Individuals, tables: Mapping[str, Sequence[str]]) -> Individuals:
+def numbered_as(individuals: Individuals, tables: Mapping[str, Sequence[str]]) -> Individuals:
     """Return individuals whose covariates are numbers of words in these tables."""
     if not tables:
-        return found
-    own = found.columns.get("words", {})
-    covariates = dict(found.covariates)
+        return individuals
+    words_of = individuals.columns.get("words", {})
+    covariates = dict(individuals.covariates)
     for name, words in tables.items():
-        if name not in covariates or list(own.get(name, ())) == list(words):
+        if name not in covariates or list(words_of.get(name, ())) == list(words):
             continue
-        lacking = [word for word in own.get(name, ()) if word not in words]
-        if lacking or name not in own:
+        lacking = [word for word in words_of.get(name, ()) if word not in words]
+        if lacking or name not in words_of:
             what = shorten([repr(word) for word in lacking]) or "numbers"
             raise InputError(
-                f"{found.source}: {name} has {what}, where others have "
+                f"{individuals.source}: {name} has {what}, where others have "
                 f"{shorten([repr(word) for word in words])}; give the same words everywhere"
             )
-        numbers = np.array([*(words.index(word) for word in own[name]), np.nan])
+        numbers = np.array([*(words.index(word) for word in words_of[name]), np.nan])
         values = covariates[name]
         covariates[name] = numbers[np.where(np.isnan(values), -1, values).astype(np.intp)]
-    columns = {**found.columns, "words": {name: list(words) for name, words in tables.items()}}
-    return replace(found, covariates=covariates, columns=columns)
+    columns = {
+        **individuals.columns,
+        "words": {name: list(words) for name, words in tables.items()},
+    }
+    return replace(individuals, covariates=covariates, columns=columns)
 
 
 def write_individuals(path: PathLike, found: Individuals, force: bool = False) -> None:
@@ -425,10 +428,10 @@ def write_individuals(path: PathLike, found: Individuals, force: bool = False) -
             for name, words in found.columns["words"].items():
                 write_strings(tables, name, words)
         if found.doses is not None:
-            given = file.create_group("doses")
-            write_array(given, "counts", found.doses.counts.astype(np.int64))
+            of_doses = file.create_group("doses")
+            write_array(of_doses, "counts", found.doses.counts.astype(np.int64))
             for name, column in zip(DOSES, found.doses.columns, strict=True):
-                write_array(given, name, column)
+                write_array(of_doses, name, column)
 
 
 def read_corpus(
@@ -472,11 +475,14 @@ def read_corpus(
     with open_read(path) as file:
         if dataset is not None or read_attribute(file, "encoding-type") != ENCODING:
             return _read_corpus_hdf5(file, os.fspath(path), dataset or "X")
-    found = read_individuals(path)
-    if found.words is None:
+    individuals = read_individuals(path)
+    if individuals.words is None:
         raise InputError(f"{path} holds individuals without words; a corpus needs a vocabulary")
-    places = found.times.astype(np.int64)
-    return gather(found.individual_of, places, found.values, found.names, found.words, found.source)
+    places = individuals.times.astype(np.int64)
+    return gather(
+        individuals.individual_of, places, individuals.values, individuals.names,
+        individuals.words, individuals.source,
+    )  # fmt: skip
 
 
 def _read_csv(path: PathLike, columns: dict[str, str]) -> Individuals:
@@ -520,10 +526,10 @@ def _read_csv(path: PathLike, columns: dict[str, str]) -> Individuals:
     words = sorted(numbers[1])
     order = np.empty(len(words), dtype=np.int64)
     order[[numbers[1][word] for word in words]] = np.arange(len(words))
-    found = gather(
+    individuals = gather(
         documents, order[places_of], np.frombuffer(counts), tuple(numbers[0]), words, source
     )
-    return replace(found, columns=dict(zip(COLUMNS, three, strict=False)))
+    return replace(individuals, columns=dict(zip(COLUMNS, three, strict=False)))
 
 
 def _read_corpus_hdf5(file: h5py.File, source: str, name: str) -> Individuals:
@@ -549,18 +555,18 @@ def _names(file: h5py.File, which: int, shape: tuple[int, ...]) -> tuple[str, ..
     """Return the names of documents (0) or words (1); numbers where there are none."""
     group, alone, what = (("obs", "obs_names", "documents"), ("var", "var_names", "words"))[which]
     if is_group(find(file, group)):
-        found = names_in(file, group)
+        strings = names_in(file, group)
     elif find(file, alone) is not None:
-        found = read_strings(file, alone)
+        strings = read_strings(file, alone)
     else:
         check_unpacked(shape[which] * BYTES_OF_NAME, file.filename)
         return tuple(map(str, range(shape[which])))
-    if len(found) != shape[which] or len(set(found)) < len(found):
+    if len(strings) != shape[which] or len(set(strings)) < len(strings):
         raise FileError(
             f"{file.filename}: {shape[which]} {what} need as many different names, got "
-            f"{len(found)}, {len(set(found))} of them different"
+            f"{len(strings)}, {len(set(strings))} of them different"
         )
-    return found
+    return strings
 
 
 def write_corpus(path: PathLike, found: Individuals, force: bool = False) -> None:

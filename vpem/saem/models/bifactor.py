@@ -178,9 +178,9 @@ class BifactorModel(SaemModel):
             values, vectors = np.linalg.eigh(moments[np.ix_(mine, mine)])
             values = np.maximum(values, 1e-8 * max(float(np.abs(values).max()), 1e-12))
             right = np.array([y[j], general[j], group[j]])
-            found = vectors @ ((vectors.T @ right) / values)
-            out[:3, j] = found
-            out[3, j] = max(squares[j] - found @ right, self._floors[j])
+            coefficients = vectors @ ((vectors.T @ right) / values)
+            out[:3, j] = coefficients
+            out[3, j] = max(squares[j] - coefficients @ right, self._floors[j])
         out[0] += self.shift
         return out.ravel()
 
@@ -214,8 +214,8 @@ class BifactorModel(SaemModel):
         right = np.zeros((self.n, loadings.shape[1]))
         for j in range(len(means)):
             right += (self._y[:, j] - means[j])[:, None] * weighed[j]
-        found = times(covariance, right)
-        return found, np.broadcast_to(covariance, (self.n, *covariance.shape)).copy()
+        mean = times(covariance, right)
+        return mean, np.broadcast_to(covariance, (self.n, *covariance.shape)).copy()
 
     def population(self, theta: Vector) -> tuple[Vector, Vector]:
         """The standard normal law."""
@@ -304,9 +304,9 @@ class IncompleteBifactorModel(BifactorModel):
             values, vectors = np.linalg.eigh(moments)
             values = np.maximum(values, 1e-8 * max(float(np.abs(values).max()), 1e-12))
             right = np.array([y[j], ya[j], yc[j]])
-            found = vectors @ ((vectors.T @ right) / values)
-            out[:3, j] = found
-            out[3, j] = max(squares[j] - found @ right, self._floors[j])
+            coefficients = vectors @ ((vectors.T @ right) / values)
+            out[:3, j] = coefficients
+            out[3, j] = max(squares[j] - coefficients @ right, self._floors[j])
         out[0] += self.shift
         return out.ravel()
 
@@ -348,7 +348,7 @@ class IncompleteBifactorModel(BifactorModel):
         """Log-likelihood of each individual: Bayes' rule at the posterior mean."""
         means, covariances = self.posterior(theta)
         complete = self.log_complete(means[None], theta)[0]
-        found: Vector = complete + 0.5 * (
+        log_density: Vector = complete + 0.5 * (
             means.shape[1] * LOG_2_PI + np.linalg.slogdet(covariances)[1]
         )
-        return found
+        return log_density

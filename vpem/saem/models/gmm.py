@@ -73,8 +73,8 @@ class GmmModel(SaemModel):
 
     def _mean(self, values: Vector) -> Vector:
         """Mean of values (n, d) over all individuals, (d,)."""
-        found: Vector = self.individuals.mean(values)
-        return found
+        mean: Vector = self.individuals.mean(values)
+        return mean
 
     def take(self, which: Indices) -> Self:
         part = copy(self)
@@ -134,14 +134,16 @@ class GmmModel(SaemModel):
         """Probability of each component given the values, (n, K)."""
         joint = self._log_joint(theta)
         odds = np.exp(joint - joint.max(axis=1, keepdims=True))
-        found: Vector = odds / odds.sum(axis=1, keepdims=True)
-        return found
+        shares: Vector = odds / odds.sum(axis=1, keepdims=True)
+        return shares
 
     def draw(self, theta: Vector, stream: Stream, n_chains: int) -> Vector:
         """Draw components from their responsibilities, (chains, n, 1)."""
         below = np.cumsum(self.responsibilities(theta), axis=1)[:, :-1]
-        found: Vector = (stream.uniforms(n_chains, 1) > below).sum(axis=-1, keepdims=True) * 1.0
-        return found
+        components: Vector = (stream.uniforms(n_chains, 1) > below).sum(
+            axis=-1, keepdims=True
+        ) * 1.0
+        return components
 
     def log_complete(self, z: Vector, theta: Vector) -> Vector:
         joint = self._log_joint(theta)
@@ -183,15 +185,15 @@ class GmmModel(SaemModel):
         sizes = total[self.pieces[0]]
         sums = total[self.pieces[1]].reshape(K, d)
         lower = total[self.pieces[2]].reshape(K, -1)
-        found = 0.0
+        log_density = 0.0
         for k in range(K):
             mean = means[k] - self.shift
             scatter = symmetric(lower[k], d) - np.outer(sums[k], mean) - np.outer(mean, sums[k])
             scatter += sizes[k] * np.outer(mean, mean)
             constant = d * LOG_2_PI + np.linalg.slogdet(covariances[k])[1] - 2 * np.log(weights[k])
             inner = np.sum(np.linalg.inv(covariances[k]) * scatter)
-            found -= 0.5 * float(sizes[k] * constant + inner)
-        return found
+            log_density -= 0.5 * float(sizes[k] * constant + inner)
+        return log_density
 
     def constraints(self, theta: Vector) -> Vector:
         """Weights add up to 1."""
@@ -202,8 +204,8 @@ class GmmModel(SaemModel):
         """Log-likelihood of each individual: the sum over components."""
         joint = self._log_joint(theta)
         most = joint.max(axis=1)
-        found: Vector = most + np.log(np.exp(joint - most[:, None]).sum(axis=1))
-        return found
+        log_sum: Vector = most + np.log(np.exp(joint - most[:, None]).sum(axis=1))
+        return log_sum
 
 
 class IncompleteGmmModel(GmmModel):
@@ -229,8 +231,8 @@ class IncompleteGmmModel(GmmModel):
         """Mean of values (n, d) over those who have the item, (d,)."""
         seen = ~np.isnan(values)
         n = np.maximum(self.individuals.total(seen.astype(np.float64)), 1.0)
-        found: Vector = self.individuals.total(np.where(seen, values, 0.0)) / n
-        return found
+        mean: Vector = self.individuals.total(np.where(seen, values, 0.0)) / n
+        return mean
 
     def start(self) -> tuple[Vector, Vector]:
         """As `GmmModel.start`, with means instead of what is missing."""
@@ -250,13 +252,13 @@ class IncompleteGmmModel(GmmModel):
         if not np.isnan(self._y).any():
             return super()._log_joint(theta)
         weights, means, covariances = self.unpack(theta)
-        found = np.empty((self.n, self.n_components))
+        log_joint = np.empty((self.n, self.n_components))
         for who, seen in self._patterns():
             y = self._y[np.ix_(who, seen)]
             for k, covariance in enumerate(covariances):
                 part = log_normal(y, means[k, seen], covariance[np.ix_(seen, seen)])
-                found[who, k] = np.log(weights[k]) + part
-        return found
+                log_joint[who, k] = np.log(weights[k]) + part
+        return log_joint
 
     def draw(self, theta: Vector, stream: Stream, n_chains: int) -> Vector:
         """Draw components, and what is missing given them: (chains, n, 1 + d)."""
@@ -295,11 +297,11 @@ class IncompleteGmmModel(GmmModel):
             np.log(weight) + log_normal(z[..., 1:], mean, covariance)
             for weight, mean, covariance in zip(weights, means, covariances, strict=True)
         ]
-        found: Vector = np.choose(z[..., 0].astype(np.intp), joint)
-        return found
+        chosen: Vector = np.choose(z[..., 0].astype(np.intp), joint)
+        return chosen
 
     def statistics(self, z: Vector) -> Vector:
-        found = np.zeros((self.n, self.size))
+        sums = np.zeros((self.n, self.size))
         for one in z:
             shares = (one[:, :1] == np.arange(self.n_components)).astype(np.float64)
             x = one[:, 1:] - self.shift
@@ -307,5 +309,5 @@ class IncompleteGmmModel(GmmModel):
             for values in (x, lower_half(x[:, :, None] * x[:, None, :])):
                 each = shares[:, :, None] * values[:, None, :]
                 parts.append(each.reshape(self.n, self.n_components * values.shape[1]))
-            found += np.concatenate(parts, axis=1)
-        return found / len(z)
+            sums += np.concatenate(parts, axis=1)
+        return sums / len(z)

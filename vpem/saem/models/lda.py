@@ -150,9 +150,9 @@ class LdaModel(SaemModel):
 
     def about(self, theta: Vector) -> LdaModel:
         """Return the model whose statistics are expected under topics theta (p,)."""
-        found = copy(self)
-        found._topics = self.topics(theta)
-        return found
+        model = copy(self)
+        model._topics = self.topics(theta)
+        return model
 
     def topics(self, theta: Vector) -> Vector:
         """Probabilities of words by topics, (V, K)."""
@@ -203,11 +203,11 @@ class LdaModel(SaemModel):
         return self._topics
 
     def means(self, z: Vector, groups: Sequence[Indices]) -> Vector:
-        found = self._totals(z, groups, self._expected())
+        totals = self._totals(z, groups, self._expected())
         weights = self.individuals.weights
-        for total, rows in zip(found, groups, strict=True):
+        for total, rows in zip(totals, groups, strict=True):
             total /= len(rows) if weights is None else weights[rows].sum()
-        return found
+        return totals
 
     def units(self, z: Vector) -> Vector:
         """Roots of the mean statistic, for numbers of words vary as counts do, (P,)."""
@@ -223,9 +223,9 @@ class LdaModel(SaemModel):
 
     def maximize(self, total: Vector, counts: Counts) -> Vector:
         """Shares of the words of each topic, (K, V), each with eta more; none below zero."""
-        found = np.maximum(total.reshape(self.n_topics, self.n_words), 0.0) + self.eta
-        found /= found.sum(axis=1, keepdims=True)
-        return found.ravel()
+        topics = np.maximum(total.reshape(self.n_topics, self.n_words), 0.0) + self.eta
+        topics /= topics.sum(axis=1, keepdims=True)
+        return topics.ravel()
 
     def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
         """Log-likelihood of the words of topics, whose proportions do not depend on parameters."""
@@ -234,8 +234,8 @@ class LdaModel(SaemModel):
     def followed(self, theta: Vector) -> Vector:
         """Over how many words each topic is spread: the perplexity of its law, (K,)."""
         phi = theta.reshape(self.n_topics, self.n_words)
-        found: Vector = np.exp(-(phi * np.log(phi)).sum(axis=1))
-        return found
+        perplexities: Vector = np.exp(-(phi * np.log(phi)).sum(axis=1))
+        return perplexities
 
     # ---- documents -----------------------------------------------------------------------------
 
@@ -267,8 +267,8 @@ class LdaModel(SaemModel):
         Topics that it lacks have next to none, but in units of that steps would lead out of those
         that it has.
         """
-        found: Vector = (self.individuals.sums(self._counts) + self.n_topics * self.alpha) / 4
-        return found
+        bounds: Vector = (self.individuals.sums(self._counts) + self.n_topics * self.alpha) / 4
+        return bounds
 
     def bound(self, theta: Vector) -> tuple[Vector, Vector]:
         """Return a lower bound of the log-likelihood of each document (n,), and gamma (n, K).
@@ -305,8 +305,8 @@ class LdaModel(SaemModel):
         """
         data, topics = self.individuals, self.topics(theta)
         tokens = self._counts.astype(np.intp)
-        own = data.sums(self._counts).astype(np.intp)
-        coins = Streams.of(data.names, seed).at(0, 1).coins(own)
+        lengths = data.sums(self._counts).astype(np.intp)
+        coins = Streams.of(data.names, seed).at(0, 1).coins(lengths)
         row = np.repeat(np.arange(len(tokens)), tokens)
         first = np.bincount(row, coins, len(tokens)).astype(np.float64)
         left = self._counts - first

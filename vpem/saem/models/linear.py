@@ -459,10 +459,10 @@ class LinearModel(Varying):
         cuts = data.first[1:]
         self._own = np.empty((self.n, Z.shape[1]))
         each = zip(np.split(Z, cuts)[:-1], np.split(rest, cuts)[:-1], strict=True)
-        for i, (own, y) in enumerate(each):  # of the smallest size in units of the columns
-            units = np.sqrt(np.mean(own**2, axis=0))
+        for i, (columns, y) in enumerate(each):  # of the smallest size in units of the columns
+            units = np.sqrt(np.mean(columns**2, axis=0))
             units = np.where(units > 0, units, 1.0)
-            self._own[i] = np.linalg.lstsq(own / units, y, rcond=None)[0] / units
+            self._own[i] = np.linalg.lstsq(columns / units, y, rcond=None)[0] / units
         self._turn: Vector = np.linalg.pinv(self._cross) @ self._both
         left = rest - np.einsum("nq,nq->n", self._own[data.individual_of], Z)
         self._left = data.sums(left**2)
@@ -528,8 +528,8 @@ class LinearModel(Varying):
     def gradient(self, z: Vector, theta: Vector) -> Vector:
         B, omega, variance = self.unpack(theta)
         mean = self.law.means(B)[:, self.law.random]
-        own = times(self._cross, z - self._fitted(B)) / variance
-        return gradient_normal(z, mean, omega) - own
+        of_rows = times(self._cross, z - self._fitted(B)) / variance
+        return gradient_normal(z, mean, omega) - of_rows
 
     def statistics(self, z: Vector) -> Vector:
         return np.asarray(self.statistics_by_chain(z).mean(axis=0), np.float64)

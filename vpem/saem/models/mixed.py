@@ -110,10 +110,10 @@ class Framed(Varying):
         apart = z - mean[:, self.law.random]
         return outer.means(B)[:, outer.random] + apart @ _turn(self.law).T
 
-    def reported(self, given: Conditional) -> Conditional:
+    def reported(self, conditional: Conditional) -> Conditional:
         """Latents given rows as they are in the user's columns, as ends are already."""
-        covariances = np.einsum("ij,njk,lk->nil", self.turn, given.covariances, self.turn)
-        return replace(given, means=self.shown(given.means), covariances=covariances)
+        covariances = np.einsum("ij,njk,lk->nil", self.turn, conditional.covariances, self.turn)
+        return replace(conditional, means=self.shown(conditional.means), covariances=covariances)
 
 
 def _turn(law: PopulationModel) -> Vector:
@@ -278,9 +278,9 @@ class MixedModel(Framed):
             )
         k = self.outcomes.n_sds
         for _ in range(3 if k else 0):
-            here = self.about(theta)
-            found = here.maximize(data.total(here.statistics(z[None])), self.counts)
-            theta = np.concatenate([theta[:-k], found[-k:]])
+            model = self.about(theta)
+            fitted = model.maximize(data.total(model.statistics(z[None])), self.counts)
+            theta = np.concatenate([theta[:-k], fitted[-k:]])
         return theta, z
 
     # ---- parameters ------------------------------------------------------------------------------
@@ -321,8 +321,8 @@ class MixedModel(Framed):
         each = self.outcomes.log_density(f, sds)
         with np.errstate(all="ignore"):
             mean = self.law.means(B)[:, self.law.random]
-            found = self.individuals.sums(each) + log_normal(z, mean, omega)
-        return np.where(np.isfinite(found), found, -np.inf)
+            log_density = self.individuals.sums(each) + log_normal(z, mean, omega)
+        return np.where(np.isfinite(log_density), log_density, -np.inf)
 
     def gradient(self, z: Vector, theta: Vector) -> Vector:
         B, omega, sds = self.unpack(theta)
@@ -383,8 +383,8 @@ class MixedModel(Framed):
         lower = self.outcomes.expansion(f, slopes, sds)[1][0]
         info = np.tril(lower) + np.swapaxes(np.tril(lower, -1), 1, 2)
         inner = info[:, self.law.random[:, None], self.law.random] + np.linalg.inv(omega)
-        found = np.linalg.solve(inner, info[:, self.law.random[:, None], self.law.fixed])
-        return np.swapaxes(found, 1, 2)
+        shares = np.linalg.solve(inner, info[:, self.law.random[:, None], self.law.fixed])
+        return np.swapaxes(shares, 1, 2)
 
     def _carried(self, B: Vector) -> Vector:
         """By what (q, n_carried) means of the latents move with the fixed coefficients."""
@@ -427,8 +427,8 @@ class MixedModel(Framed):
         latent, squares, _, _ = self._taken_apart(total)
         if self.law.n_carried:
             assert self.theta is not None, "statistics are about parameters: call about(theta)"
-            own = self._carried(self.unpack(self.theta)[0])
-            latent = self.law.without(latent, counts.individuals, own)
+            coefficients = self._carried(self.unpack(self.theta)[0])
+            latent = self.law.without(latent, counts.individuals, coefficients)
         fine = self.law.maximize(latent, counts.individuals)[2]
         exact = self.outcomes.exact(squares, counts)
         return fine and all(size >= one.floor * rows for one, size, rows in exact)
@@ -442,17 +442,17 @@ class MixedModel(Framed):
             assert self.theta is not None, "latents move from parameters: call about(theta)"
             before, near, _ = self.unpack(self.theta)
             moved[self.law.random[self.carried]] = (B - before)[self.law.random[self.carried]]
-            held = self.carried[:, None] | self.carried
-            B, omega = B - moved, np.where(held, near, omega)
+            carried = self.carried[:, None] | self.carried
+            B, omega = B - moved, np.where(carried, near, omega)
         if self.law.n_carried:
             B[self.law.random, -self.law.n_carried :] = self._carried(B)
-        found = self.law.log_density(latent, counts.individuals, B, omega)
+        log_density = self.law.log_density(latent, counts.individuals, B, omega)
         for one, size, rows in self.outcomes.exact(squares, counts):
             variance = float(sds[one.sds][0]) ** 2
-            found -= 0.5 * (size / variance + rows * np.log(variance))
+            log_density -= 0.5 * (size / variance + rows * np.log(variance))
         at, info = self.scoring.at(B, sds), symmetric(half, self.scoring.size)
         at[: len(self.scoring.rows)] += moved[self.law.places]
-        return found + float(at @ score - 0.5 * at @ info @ at)
+        return log_density + float(at @ score - 0.5 * at @ info @ at)
 
     # ---- curves and rows -------------------------------------------------------------------------
 

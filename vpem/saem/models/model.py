@@ -429,9 +429,9 @@ class SaemModel(ABC):
         mine = self.individuals
         sds = self.row_sds(z, theta, mine)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            found = (mine.values - self.curve(z, mine)) / sds
+            residuals = (mine.values - self.curve(z, mine)) / sds
         censored = mine.covariates.get("censored", np.zeros(mine.n_rows)) != 0
-        return np.where(np.isfinite(found) & ~censored, found, np.nan)
+        return np.where(np.isfinite(residuals) & ~censored, residuals, np.nan)
 
     def kernels(self, theta: Vector) -> Latents | None:
         """Return the law of the latents as kernels know it, where they do: they move chains then.
@@ -586,24 +586,24 @@ def framed(
             if not data.largest(np.array([apart], np.uint8))[0]:
                 moved.append((int(j), int(k)))
                 break
-    kept = np.setdiff1d(np.arange(len(mask)), [j for j, _ in moved])
+    unmoved = np.setdiff1d(np.arange(len(mask)), [j for j, _ in moved])
     there = np.pad(mask, ((0, 0), (0, len(moved))))
     for place, (_, k) in enumerate(moved):
         there[k, mask.shape[1] + place] = True
-    there, varies = there[kept], varies[kept]
+    there, varies = there[unmoved], varies[unmoved]
     # Whether a column may be taken about another: that one's coefficient then depends on all that
     # its own does.
     may = (there[:, None] <= there).all(axis=2) & (~varies[:, None] | (varies & full))
-    n, m, W = len(kept), len(mask), np.eye(len(mask))
+    n, m, W = len(unmoved), len(mask), np.eye(len(mask))
     if X.shape[1]:
         alone = ~varies & ~there[:, 1:].any(axis=1)
         every = np.zeros((m, m), dtype=np.bool_)
         every[:n, :n], every[:n, n:], every[n:, 0] = may, alone[:, None], True
-        order = np.append(kept, [j for j, _ in moved]).astype(np.intp)
+        order = np.append(unmoved, [j for j, _ in moved]).astype(np.intp)
         W = _unrelated(data.mean_of_rows, X[:, order], every)[:, :n]
     C = np.column_stack([people, *[_share(data, X, *pair) for pair in moved]])
     V = _unrelated(data.mean, C, (there.T[:, None] <= there.T).all(axis=2))
-    return ColumnFrame(columns, kept, tuple(moved), W, V)
+    return ColumnFrame(columns, unmoved, tuple(moved), W, V)
 
 
 def _share(at: Individuals, X: Vector, j: int, k: int) -> Vector:

@@ -48,8 +48,8 @@ class RowLaw(ABC):
     code: int  # of kernels
 
     @abstractmethod
-    def check(self, rows: OutcomeRows, individuals: Individuals, here: Indices) -> None:
-        """Raise InputError for values that cannot be of this law; ``here`` says which rows."""
+    def check(self, rows: OutcomeRows, individuals: Individuals, places: Indices) -> None:
+        """Raise InputError for values that cannot be of this law; ``places`` says which rows."""
 
     @abstractmethod
     def log_density(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Vector:
@@ -107,11 +107,11 @@ class Normal(RowLaw):
         """Whether the variance does not depend on the curve."""
         return self.kind in ("constant", "exponential")
 
-    def check(self, rows: OutcomeRows, individuals: Individuals, here: Indices) -> None:
+    def check(self, rows: OutcomeRows, individuals: Individuals, places: Indices) -> None:
         """Refuse values without logarithms."""
         wrong = np.flatnonzero(rows.values <= 0)
         if self.logs and len(wrong):
-            row = here[wrong[0]]
+            row = places[wrong[0]]
             who = individuals.names[individuals.individual_of[row]]
             raise InputError(
                 f"{individuals.source}: individual {who!r} has the value "
@@ -146,14 +146,14 @@ class Normal(RowLaw):
             variance = self._variance(f, sds)
             y = np.log(rows.values) if self.logs else rows.values
             rest = y - self._own(f)
-            found = -0.5 * (rest**2 / variance + np.log(variance) + LOG_2_PI)
+            log_density = -0.5 * (rest**2 / variance + np.log(variance) + LOG_2_PI)
             if self.logs:
-                found = found - y
+                log_density = log_density - y
             if rows.censored.any():
                 where = rows.censored != 0
                 u = rows.censored[where] * rest[..., where] / np.sqrt(variance[..., where])
-                found[..., where] = log_ndtr(u)
-        return found
+                log_density[..., where] = log_ndtr(u)
+        return log_density
 
     def bends(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Bends:
         """Derivatives, and expected information; of censored rows the observed one."""
@@ -164,7 +164,7 @@ class Normal(RowLaw):
             grow = np.zeros(f.shape) if self.is_steady else 2 * sds[-1] ** 2 * f
             of_variance = 0.5 * (rest**2 / variance - 1) / variance
             of_f = rest / variance
-            own = 1 / variance
+            precision = 1 / variance
             curve = np.ones(f.shape) if not self.logs else 1 / f
             info = 0.5 / variance**2
             if rows.censored.any():
@@ -174,11 +174,11 @@ class Normal(RowLaw):
                 u = sign * rest[..., where] / sd
                 hazard = np.exp(-0.5 * (u**2 + LOG_2_PI) - log_ndtr(u))
                 of_f[..., where] = -sign * hazard / sd
-                own[..., where] = np.maximum(hazard * (hazard + u), 0.0) / sd**2
+                precision[..., where] = np.maximum(hazard * (hazard + u), 0.0) / sd**2
                 of_variance[..., where] = -0.5 * u * hazard / sd**2
                 info[..., where] = of_variance[..., where] ** 2
         slope = of_f * curve + of_variance * grow
-        weight = own * curve**2 + info * grow**2
+        weight = precision * curve**2 + info * grow**2
         return Bends(
             slope,
             weight,
@@ -222,8 +222,8 @@ class BernoulliRows(RowLaw):
 
     code = 2
 
-    def check(self, rows: OutcomeRows, individuals: Individuals, here: Indices) -> None:
-        _refuse(np.isin(rows.values, (0.0, 1.0)), "0 (no) or 1 (yes)", individuals, here)
+    def check(self, rows: OutcomeRows, individuals: Individuals, places: Indices) -> None:
+        _refuse(np.isin(rows.values, (0.0, 1.0)), "0 (no) or 1 (yes)", individuals, places)
 
     def log_density(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Vector:
         return np.asarray(log_expit((2 * rows.values - 1) * f), np.float64)
@@ -248,9 +248,9 @@ class PoissonRows(RowLaw):
 
     code = 3
 
-    def check(self, rows: OutcomeRows, individuals: Individuals, here: Indices) -> None:
+    def check(self, rows: OutcomeRows, individuals: Individuals, places: Indices) -> None:
         fine = (rows.values >= 0) & (rows.values == np.floor(rows.values))
-        _refuse(fine, "counts, whole numbers from 0 on", individuals, here)
+        _refuse(fine, "counts, whole numbers from 0 on", individuals, places)
 
     def log_density(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Vector:
         with np.errstate(over="ignore"):
@@ -279,9 +279,9 @@ def _only(slope: Vector, weight: Vector) -> Bends:
     return Bends(slope, weight, none, none, np.zeros((0, 0, *slope.shape)))
 
 
-def _refuse(fine: Mask, what: str, individuals: Individuals, here: Indices) -> None:
+def _refuse(fine: Mask, what: str, individuals: Individuals, places: Indices) -> None:
     if not fine.all():
-        row = here[int(np.argmin(fine))]
+        row = places[int(np.argmin(fine))]
         who = individuals.names[individuals.individual_of[row]]
         raise InputError(
             f"{individuals.source}: individual {who!r} has the value "
@@ -525,9 +525,9 @@ def _split(individuals: Individuals, laws: Sequence[RowLaw]) -> list[Outcome]:
     of = individuals.individual_of
     outcomes, place = [], 0
     for code, law in enumerate(laws):
-        here = np.flatnonzero(codes == code) if len(laws) > 1 else np.arange(n)
-        rows = OutcomeRows(individuals.values[here], limits[here].astype(np.int8))
+        places = np.flatnonzero(codes == code) if len(laws) > 1 else np.arange(n)
+        rows = OutcomeRows(individuals.values[places], limits[places].astype(np.int8))
         ends = slice(place, place + len(law.parameters))
-        outcomes.append(Outcome(law, here, rows, of[here], ends))
+        outcomes.append(Outcome(law, places, rows, of[places], ends))
         place = ends.stop
     return outcomes

@@ -269,32 +269,34 @@ class PopulationModel:
             return products(apart)
         by = (apart[..., None] * self.design[:, None, :]).reshape(*apart.shape[:-1], -1)
         half = lower_half(apart[..., :, None] * apart[..., None, :])
-        own = lower_half(self.design[:, :, None] * self.design[:, None, :])
-        return np.concatenate([by, half, np.broadcast_to(own, (len(z), *own.shape))], axis=-1)
+        squares = lower_half(self.design[:, :, None] * self.design[:, None, :])
+        return np.concatenate(
+            [by, half, np.broadcast_to(squares, (len(z), *squares.shape))], axis=-1
+        )
 
     def _moments(self, total: Vector, n: float) -> tuple[Vector, Vector, Vector]:
         """Sums of u c^T (q, L), of u u^T (q, q) and of c c^T (L, L), u about the shift."""
         q, wide = len(self.random), self.design.shape[1]
         first, second = self.sizes[0], self.sizes[0] + self.sizes[1]
-        own = np.array([[float(n)]]) if wide == 1 else symmetric(total[second:], wide)
-        return total[:first].reshape(q, wide), symmetric(total[first:second], q), own
+        gram = np.array([[float(n)]]) if wide == 1 else symmetric(total[second:], wide)
+        return total[:first].reshape(q, wide), symmetric(total[first:second], q), gram
 
     def carried(self, total: Vector, n: float, B: Vector, omega: Vector) -> tuple[Vector, Vector]:
         """Score (n_carried, q) of the carried columns in each latent's mean, where they move none.
 
         And the information (q, n_carried, q, n_carried) of n latents of such statistics.
         """
-        by, _, own = self._moments(total, n)
+        by, _, gram = self._moments(total, n)
         precision, e = np.linalg.inv(omega), self.n_carried
-        score = precision @ (by - (B - self.shift)[self.random] @ own)[:, -e:]
-        return score.T, np.einsum("kl,ab->kalb", precision, own[-e:, -e:])
+        score = precision @ (by - (B - self.shift)[self.random] @ gram)[:, -e:]
+        return score.T, np.einsum("kl,ab->kalb", precision, gram[-e:, -e:])
 
     def without(self, total: Vector, n: float, D: Vector) -> Vector:
         """Statistics of n latents less what carried columns times D (q, n_carried) are."""
-        by, squares, own = self._moments(total, n)
-        D = np.pad(D, ((0, 0), (own.shape[1] - D.shape[1], 0)))
-        left = squares - D @ by.T - by @ D.T + D @ own @ D.T
-        return np.concatenate([(by - D @ own).ravel(), lower_half(left), lower_half(own)])
+        by, squares, gram = self._moments(total, n)
+        D = np.pad(D, ((0, 0), (gram.shape[1] - D.shape[1], 0)))
+        left = squares - D @ by.T - by @ D.T + D @ gram @ D.T
+        return np.concatenate([(by - D @ gram).ravel(), lower_half(left), lower_half(gram)])
 
     def maximize(
         self, total: Vector, n: float, least: Vector | float = LEAST, near: Vector | None = None
@@ -305,7 +307,7 @@ class PopulationModel:
         differ between parameters that vary together, from a covariance ``near`` on; variances are
         ``least`` (q,) at least. The last: whether there are such latents.
         """
-        by, squares, own = self._moments(total, n)
+        by, squares, gram = self._moments(total, n)
         mask = self.mask[self.random]
         alike = (mask == mask[0]).all() or not (
             self.free & ~np.eye(len(mask), dtype=np.bool_)
@@ -314,8 +316,8 @@ class PopulationModel:
         omega = np.eye(len(mask)) if near is None else near
         for _ in range(ROUNDS):
             before = D
-            D = _rows_alone(by, own, mask) if alike else _together(by, own, mask, omega)
-            left = (squares - D @ by.T - by @ D.T + D @ own @ D.T) / n
+            D = _rows_alone(by, gram, mask) if alike else _together(by, gram, mask, omega)
+            left = (squares - D @ by.T - by @ D.T + D @ gram @ D.T) / n
             scatter = np.where(self.free, left, 0.0)
             omega, holds = floored(scatter, least), not is_floored(scatter, least)
             if alike or np.abs(D - before).max() <= CLOSE * max(1.0, float(np.abs(D).max())):
@@ -326,9 +328,9 @@ class PopulationModel:
 
     def log_density(self, total: Vector, n: float, B: Vector, omega: Vector) -> float:
         """Sum of the log-densities of n latents of such statistics."""
-        by, squares, own = self._moments(total, n)
+        by, squares, gram = self._moments(total, n)
         D = (B - self.shift)[self.random]
-        left = squares - D @ by.T - by @ D.T + D @ own @ D.T
+        left = squares - D @ by.T - by @ D.T + D @ gram @ D.T
         constant = n * (len(omega) * LOG_2_PI + np.linalg.slogdet(omega)[1])
         return float(-0.5 * (constant + np.sum(np.linalg.inv(omega) * left)))
 
@@ -362,21 +364,21 @@ class Varying(SaemModel):
         return self.law.of(at).means(B)[:, self.law.random], omega
 
 
-def _rows_alone(by: Vector, own: Vector, mask: Mask) -> Vector:
+def _rows_alone(by: Vector, gram: Vector, mask: Mask) -> Vector:
     """Least squares of each latent by itself."""
     if mask.all():
-        return np.asarray(np.linalg.lstsq(own, by.T, rcond=None)[0].T)
+        return np.asarray(np.linalg.lstsq(gram, by.T, rcond=None)[0].T)
     D = np.zeros(mask.shape)
     for row, there in enumerate(mask):
-        D[row, there] = np.linalg.lstsq(own[np.ix_(there, there)], by[row, there], rcond=None)[0]
+        D[row, there] = np.linalg.lstsq(gram[np.ix_(there, there)], by[row, there], rcond=None)[0]
     return D
 
 
-def _together(by: Vector, own: Vector, mask: Mask, omega: Vector) -> Vector:
+def _together(by: Vector, gram: Vector, mask: Mask, omega: Vector) -> Vector:
     """Generalised least squares of all latents, given their covariance."""
     precision = np.linalg.inv(omega)
     rows, columns = np.nonzero(mask)
-    left = precision[np.ix_(rows, rows)] * own[np.ix_(columns, columns)]
+    left = precision[np.ix_(rows, rows)] * gram[np.ix_(columns, columns)]
     D = np.zeros(mask.shape)
     D[mask] = np.linalg.lstsq(left, (precision @ by)[mask], rcond=None)[0]
     return D

@@ -276,8 +276,8 @@ class Compartments(Structure):
         """Refuse doses and rows that have no meaning."""
         doses = doses_of(at)
         start = np.full(at.n_individuals, -np.inf)
-        given = doses.counts > 0
-        start[given] = doses.times[doses.first[:-1][given]]
+        dosed = doses.counts > 0
+        start[dosed] = doses.times[doses.first[:-1][dosed]]
         early = at.times < start[at.individual_of]
         for what, wrong, who, values in (
             ("a dose that is negative", doses.amounts < 0, doses.individual_of, doses.amounts),
@@ -351,11 +351,11 @@ def _read(data: Individuals, doses: Doses, one: int) -> tuple[float, ...]:
     highest value for an amount of 1, and a time before absorption shows.
     """
     rows = slice(data.first[one], data.first[one + 1])
-    given = slice(doses.first[one], doses.first[one + 1])
+    events = slice(doses.first[one], doses.first[one + 1])
     t, y = data.times[rows], np.maximum(data.values[rows], 0.0)
     order = np.argsort(t, kind="stable")  # outcomes may be one after the other
     t, y = t[order], y[order]
-    begun, amounts = doses.times[given], doses.amounts[given]
+    begun, amounts = doses.times[events], doses.amounts[events]
     after = np.searchsorted(begun, t) - 1  # which dose a row is after
     runs = [np.flatnonzero(after == dose) for dose in np.unique(after[after >= 0])]
     if not runs or len(t) < 2:

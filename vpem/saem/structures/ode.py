@@ -114,17 +114,17 @@ class Stops:
 
     def __init__(self, at: Individuals, doses: Doses | None) -> None:
         n, rows = at.n_individuals, at.n_rows
-        given = Doses.of(n, np.empty(0, np.intp), *([np.empty(0)] * 2)) if doses is None else doses
-        runs = given.durations > 0
-        ends, flow = given.times + given.durations, np.zeros(len(runs))
-        np.divide(given.amounts, given.durations, out=flow, where=runs)
-        who = np.concatenate([at.individual_of, given.individual_of, given.individual_of[runs]])
-        times = np.concatenate([at.times, given.times, ends[runs]])
+        events = Doses.of(n, np.empty(0, np.intp), *([np.empty(0)] * 2)) if doses is None else doses
+        runs = events.durations > 0
+        ends, flow = events.times + events.durations, np.zeros(len(runs))
+        np.divide(events.amounts, events.durations, out=flow, where=runs)
+        who = np.concatenate([at.individual_of, events.individual_of, events.individual_of[runs]])
+        times = np.concatenate([at.times, events.times, ends[runs]])
         order = np.lexsort((np.arange(len(who)) >= rows, times, who))
         none = np.zeros(rows)
         self.first = np.searchsorted(who[order], np.arange(n + 1))
         self.times = times[order]
-        self.jumps = np.concatenate([none, np.where(runs, 0.0, given.amounts), 0 * flow[runs]])[
+        self.jumps = np.concatenate([none, np.where(runs, 0.0, events.amounts), 0 * flow[runs]])[
             order
         ]
         self.rates = np.concatenate([none, flow, -flow[runs]])[order]
@@ -142,7 +142,7 @@ def solve(change: Change, amounts: Vector, stops: Stops, who: Indices, into: int
     chain after the other, and doses go ``into`` a state.
     """
     n_chains = len(who) // max(1, len(stops.first) - 1)
-    found = np.full((len(amounts), n_chains, stops.n_rows), np.nan)
+    states = np.full((len(amounts), n_chains, stops.n_rows), np.nan)
     chain = np.repeat(np.arange(n_chains), len(stops.first) - 1)
     y, place, last = amounts.copy(), stops.first[:-1][who], stops.first[1:][who]
     t = stops.times[np.minimum(place, len(stops.times) - 1)]
@@ -153,16 +153,16 @@ def solve(change: Change, amounts: Vector, stops: Stops, who: Indices, into: int
     for _ in range(MOST_STEPS):
         while True:  # rows are read, and doses taken, of the courses that are there
             live = live[place[live] < last[live]]
-            here = live[stops.times[place[live]] <= t[live]]
-            if not len(here):
+            due = live[stops.times[place[live]] <= t[live]]
+            if not len(due):
                 break
-            now = place[here]
+            now = place[due]
             rows = stops.rows[now]
             read = rows >= 0
-            found[:, chain[here[read]], rows[read]] = y[:, here[read]]
-            y[into, here] += stops.jumps[now]
-            inflow[here] = inflow[here] + stops.rates[now]
-            place[here] += 1
+            states[:, chain[due[read]], rows[read]] = y[:, due[read]]
+            y[into, due] += stops.jumps[now]
+            inflow[due] = inflow[due] + stops.rates[now]
+            place[due] += 1
         if not len(live):
             break
         np.maximum.at(largest, live, np.abs(y[:, live]).max(axis=0))
@@ -181,7 +181,7 @@ def solve(change: Change, amounts: Vector, stops: Stops, who: Indices, into: int
         # A step that a stop cut short says little of how long the next may be.
         h[live] = np.where(whole & (factor >= 1), np.maximum(h[live], step * factor), step * factor)
         live = live[h[live] > 1e-14 * np.maximum(np.abs(t[live]), span[live])]
-    return found.reshape(len(amounts), -1)
+    return states.reshape(len(amounts), -1)
 
 
 def _step(

@@ -139,15 +139,15 @@ class Signature:
         arguments = list(inspect.signature(function).parameters.values())
         plain = [one for one in arguments if one.kind in (one.POSITIONAL_OR_KEYWORD,)]
         self.covariates = tuple(one.name for one in arguments if one.kind is one.KEYWORD_ONLY)
-        own = plain[first:]
-        if len(plain) + len(self.covariates) < len(arguments) or not own:
+        parameters = plain[first:]
+        if len(plain) + len(self.covariates) < len(arguments) or not parameters:
             raise InputError(
                 f"{self.title} must take {first} argument{'s' if first > 1 else ''} and then its "
                 "parameters, and after * covariates; not *args or **others"
             )
-        self.names = tuple(one.name for one in own)
-        values = {one.name: one.default for one in own} | dict(begin or {})
-        for one in own:
+        self.names = tuple(one.name for one in parameters)
+        values = {one.name: one.default for one in parameters} | dict(begin or {})
+        for one in parameters:
             value = values[one.name]
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise InputError(
