@@ -48,9 +48,11 @@ class Levels(Family):
 
     def ready(self, parameters: Tables, features: Features, dtype: DTypeLike) -> dict[str, Floats]:
         """Minus twice the logarithms, a row a level; one for missing values, one for no level."""
-        found = np.maximum(self.probabilities(parameters).T, LEAST_PROBABILITY)
-        table = np.full((len(found) + 2, found.shape[1]), -2 * np.log(LEAST_PROBABILITY))
-        table[:-2] = -2 * np.log(found)
+        probabilities = np.maximum(self.probabilities(parameters).T, LEAST_PROBABILITY)
+        table = np.full(
+            (len(probabilities) + 2, probabilities.shape[1]), -2 * np.log(LEAST_PROBABILITY)
+        )
+        table[:-2] = -2 * np.log(probabilities)
         table[-2] = 0
         return {"table": table}
 
@@ -71,9 +73,9 @@ class Levels(Family):
     ) -> Table:
         """Responsibilities of the rows that have each level, (K, L)."""
         firsts = self.firsts(features)
-        found = np.zeros((int(firsts[-1]), responsibilities.shape[2]))
-        cell_moments(data, responsibilities, features.blocks.offsets, firsts, found, n_threads)
-        return found.T
+        counts = np.zeros((int(firsts[-1]), responsibilities.shape[2]))
+        cell_moments(data, responsibilities, features.blocks.offsets, firsts, counts, n_threads)
+        return counts.T
 
 
 class Categorical(Levels):
@@ -133,25 +135,25 @@ class Categorical(Levels):
 
     def at(self, centres: Table, features: Features, pooled: Tables) -> Tables:
         """Half of a row's own level, half of all rows'."""
-        found = np.repeat(pooled["probabilities"], len(centres), axis=0)
+        probabilities = np.repeat(pooled["probabilities"], len(centres), axis=0)
         shares = row_shares(len(centres))[:, 0]
         firsts = features.level_offsets
         for k, j in np.argwhere(~np.isnan(centres)):
-            found[k, firsts[j] : firsts[j + 1]] *= 1 - shares[k]
-            found[k, firsts[j] + int(centres[k, j])] += shares[k]
-        return {"probabilities": found}
+            probabilities[k, firsts[j] : firsts[j + 1]] *= 1 - shares[k]
+            probabilities[k, firsts[j] + int(centres[k, j])] += shares[k]
+        return {"probabilities": probabilities}
 
     def means(self, parameters: Tables, features: Features) -> Table:
         """Level that is most probable, the first of them."""
-        found = parameters["probabilities"]
+        probabilities = parameters["probabilities"]
         runs = pairwise(features.level_offsets)
-        modes = np.array([found[:, i:j].argmax(axis=1) for i, j in runs], dtype=np.float64)
-        return modes.reshape(features.n_features, len(found)).T
+        modes = np.array([probabilities[:, i:j].argmax(axis=1) for i, j in runs], dtype=np.float64)
+        return modes.reshape(features.n_features, len(probabilities)).T
 
     def variances(self, parameters: Tables, features: Features) -> Table:
         squares = np.square(parameters["probabilities"])
-        found: Table = 1 - np.add.reduceat(squares, features.level_offsets[:-1], axis=1)
-        return found
+        variances: Table = 1 - np.add.reduceat(squares, features.level_offsets[:-1], axis=1)
+        return variances
 
     def draw(
         self, parameters: Tables, features: Features, labels: Indices, rng: np.random.Generator
@@ -160,9 +162,9 @@ class Categorical(Levels):
         drawn = np.empty((len(labels), features.n_features))
         members = [np.flatnonzero(labels == k) for k in range(len(parameters["probabilities"]))]
         for j in range(features.n_features):
-            own = slice(*features.level_offsets[j : j + 2])
+            levels = slice(*features.level_offsets[j : j + 2])
             points = rng.random(len(labels))
-            for rows, chances in zip(members, parameters["probabilities"][:, own], strict=True):
+            for rows, chances in zip(members, parameters["probabilities"][:, levels], strict=True):
                 below = np.cumsum(chances)[:-1] / chances.sum()
                 drawn[rows, j] = np.searchsorted(below, points[rows], side="right")
         return drawn
@@ -216,15 +218,15 @@ class Bernoulli(Levels):
     def update(self, statistics: Tables, features: Features, pooled: Tables | None) -> Tables:
         """Probabilities as ones are counted."""
         ones, seen = statistics["ones"], statistics["seen"]
-        found = where_seen(ones, seen, "probabilities", pooled)
-        return {"probabilities": np.minimum(found, 1.0)}
+        probabilities = where_seen(ones, seen, "probabilities", pooled)
+        return {"probabilities": np.minimum(probabilities, 1.0)}
 
     def variances(self, parameters: Tables, features: Features) -> Table:
         """``p (1 - p)``."""
         ones = parameters["probabilities"]
         return ones * (1 - ones)
 
-    def sample(self, own: Tables, rng: np.random.Generator) -> Table:
+    def sample(self, parameters: Tables, rng: np.random.Generator) -> Table:
         """Draw zeros and ones."""
-        chances = own["probabilities"]
+        chances = parameters["probabilities"]
         return (rng.random(chances.shape) < chances).astype(np.float64)

@@ -102,11 +102,11 @@ class Products(Family):
     ) -> None:
         """Add the sums of these rows."""
         n_components = responsibilities.shape[2]
-        found = np.zeros((len(self.sums), features.n_features, n_components))
+        moments = np.zeros((len(self.sums), features.n_features, n_components))
         offsets = features.blocks.offsets
-        product_moments(data, responsibilities, offsets, self.kind, found, n_threads)
-        for name, own in zip(self.sums, found, strict=True):
-            statistics[name] += own.T
+        product_moments(data, responsibilities, offsets, self.kind, moments, n_threads)
+        for name, moment in zip(self.sums, moments, strict=True):
+            statistics[name] += moment.T
 
 
 def no_count(values: Floats) -> Mask:
@@ -140,8 +140,8 @@ class Poisson(Products):
         """Rates."""
         return parameters["rates"]
 
-    def sample(self, own: Tables, rng: np.random.Generator) -> Table:
-        return rng.poisson(own["rates"]).astype(np.float64)
+    def sample(self, parameters: Tables, rng: np.random.Generator) -> Table:
+        return rng.poisson(parameters["rates"]).astype(np.float64)
 
 
 class NegativeBinomial(Family):
@@ -215,9 +215,9 @@ class NegativeBinomial(Family):
     def empty(self, features: Features, n_components: int) -> Tables:
         """Sums of no rows; curvatures have a cell for each of `EDGES`."""
         names = ("seen", "total", "slopes", "curves", "places", "squares")
-        found = {name: np.zeros((n_components, features.n_features)) for name in names}
-        found["curves"] = np.zeros((n_components, features.n_features * len(EDGES)))
-        return found
+        tables = {name: np.zeros((n_components, features.n_features)) for name in names}
+        tables["curves"] = np.zeros((n_components, features.n_features * len(EDGES)))
+        return tables
 
     def add_moments(
         self,
@@ -244,12 +244,12 @@ class NegativeBinomial(Family):
         cell_moments(data, responsibilities, offsets, _firsts(features), counts, n_threads)
         large = np.zeros((n, len(LARGE), 3, n_components))
         rising_moments(data, LARGE, responsibilities, offsets, sizes, large, n_threads)
-        found = _bent(sizes, counts.reshape(n, LOOKED_UP, n_components), large)
+        derivatives = _bent(sizes, counts.reshape(n, LOOKED_UP, n_components), large)
         statistics["seen"] += sums[0].T
         statistics["total"] += sums[1].T
-        statistics["slopes"] += found[:, 0].T
-        statistics["curves"] += found[:, 1:].reshape(-1, n_components).T
-        statistics["places"] += (found[:, 1:].sum(axis=1) * np.log(sizes)).T
+        statistics["slopes"] += derivatives[:, 0].T
+        statistics["curves"] += derivatives[:, 1:].reshape(-1, n_components).T
+        statistics["places"] += (derivatives[:, 1:].sum(axis=1) * np.log(sizes)).T
         if ready is None:
             product_moments(data**2, responsibilities, offsets, 0, squares, n_threads)
             statistics["squares"] += squares[1].T
@@ -272,10 +272,10 @@ class NegativeBinomial(Family):
         means = parameters["means"]
         return means + np.square(means) / parameters["sizes"]
 
-    def sample(self, own: Tables, rng: np.random.Generator) -> Table:
+    def sample(self, parameters: Tables, rng: np.random.Generator) -> Table:
         """Draw counts: of Poissons, whose rates are drawn from a gamma."""
-        sizes = own["sizes"]
-        return rng.poisson(rng.gamma(sizes, own["means"] / sizes)).astype(np.float64)
+        sizes = parameters["sizes"]
+        return rng.poisson(rng.gamma(sizes, parameters["means"] / sizes)).astype(np.float64)
 
 
 def size_from(statistics: Tables, means: Table) -> Table:
@@ -309,8 +309,8 @@ def size_from(statistics: Tables, means: Table) -> Table:
         middle = (low + high) / 2
         higher = rises(middle)
         low, high = np.where(higher, middle, low), np.where(higher, high, middle)
-    found: Table = np.clip(np.exp(place + (low + high) / 2), LEAST_SIZE, LARGEST_SIZE)
-    return found
+    size: Table = np.clip(np.exp(place + (low + high) / 2), LEAST_SIZE, LARGEST_SIZE)
+    return size
 
 
 def _bent(sizes: Table, counts: Table, large: Table) -> Table:
@@ -325,21 +325,21 @@ def _bent(sizes: Table, counts: Table, large: Table) -> Table:
     run = np.searchsorted(SMALL, below, side="right") - 1
     each = [ratios] + [np.where(run == one, bends, 0) for one in range(len(SMALL))]
     until = _summed(np.stack(each, axis=2))  # what a count of so many adds
-    found = np.zeros((len(sizes), 1 + len(EDGES), sizes.shape[1]))
-    found[:, : 1 + len(SMALL)] = np.einsum("jxk,xjdk->jdk", counts, until[:-1])
+    derivatives = np.zeros((len(sizes), 1 + len(EDGES), sizes.shape[1]))
+    derivatives[:, : 1 + len(SMALL)] = np.einsum("jxk,xjdk->jdk", counts, until[:-1])
     if not large[:, :, 0].any():
-        return found
+        return derivatives
     # What lies beyond an edge adds all that is below it.
     beyond = np.cumsum(large[:, ::-1, 0], axis=1)[:, ::-1]
-    found[:, : 1 + len(SMALL)] += beyond[:, :1] * until[-1]
+    derivatives[:, : 1 + len(SMALL)] += beyond[:, :1] * until[-1]
     for p, (first, last) in enumerate(pairwise(np.append(LARGE, LARGE[-1]))):
-        found[:, 0] += large[:, p, 1]
-        found[:, 1 + len(SMALL) + p] += large[:, p, 2]
+        derivatives[:, 0] += large[:, p, 1]
+        derivatives[:, 1 + len(SMALL) + p] += large[:, p, 2]
         if p + 1 < len(LARGE):
             slope, bend = _of_run(sizes, first, last)
-            found[:, 0] += beyond[:, p + 1] * slope
-            found[:, 1 + len(SMALL) + p] += beyond[:, p + 1] * bend
-    return found
+            derivatives[:, 0] += beyond[:, p + 1] * slope
+            derivatives[:, 1 + len(SMALL) + p] += beyond[:, p + 1] * bend
+    return derivatives
 
 
 def _of_run(sizes: Table, first: float, last: float) -> tuple[Table, Table]:
@@ -350,12 +350,12 @@ def _of_run(sizes: Table, first: float, last: float) -> tuple[Table, Table]:
     from_, to = 1 / (sizes + first), 1 / (sizes + last)
 
     def digamma_less_log(z: Table) -> Table:
-        found: Table = -z / 2 - z**2 / 12 + z**4 / 120 - z**6 / 252
-        return found
+        series: Table = -z / 2 - z**2 / 12 + z**4 / 120 - z**6 / 252
+        return series
 
     def trigamma(z: Table) -> Table:
-        found: Table = z + z**2 / 2 + z**3 / 6 - z**5 / 30 + z**7 / 42
-        return found
+        series: Table = z + z**2 / 2 + z**3 / 6 - z**5 / 30 + z**7 / 42
+        return series
 
     slope = np.log1p((last - first) * from_) + digamma_less_log(to) - digamma_less_log(from_)
     return sizes * slope, sizes * (slope - sizes * (trigamma(from_) - trigamma(to)))
@@ -388,17 +388,17 @@ class Exponential(Products):
 
     def update(self, statistics: Tables, features: Features, pooled: Tables | None) -> Tables:
         """Means, at least `LEAST_PART` of that of all rows; 1 where all of these are 0."""
-        found = where_seen(statistics["total"], statistics["seen"], "means", pooled)
+        means = where_seen(statistics["total"], statistics["seen"], "means", pooled)
         if pooled is None:
-            return {"means": np.where(found > 0, found, 1.0)}
-        return {"means": np.maximum(found, LEAST_PART * pooled["means"])}
+            return {"means": np.where(means > 0, means, 1.0)}
+        return {"means": np.maximum(means, LEAST_PART * pooled["means"])}
 
     def variances(self, parameters: Tables, features: Features) -> Table:
         """Squares of the means."""
         return np.square(parameters["means"])
 
-    def sample(self, own: Tables, rng: np.random.Generator) -> Table:
-        return rng.exponential(own["means"])
+    def sample(self, parameters: Tables, rng: np.random.Generator) -> Table:
+        return rng.exponential(parameters["means"])
 
 
 class Gamma(Products):
@@ -438,9 +438,9 @@ class Gamma(Products):
         """``mean^2 / a``."""
         return np.square(parameters["means"]) / parameters["shapes"]
 
-    def sample(self, own: Tables, rng: np.random.Generator) -> Table:
+    def sample(self, parameters: Tables, rng: np.random.Generator) -> Table:
         """Draw numbers; those that are too small for a double are the least there is."""
-        drawn = rng.gamma(own["shapes"], own["means"] / own["shapes"])
+        drawn = rng.gamma(parameters["shapes"], parameters["means"] / parameters["shapes"])
         return np.maximum(drawn, np.finfo(np.float64).tiny)
 
 
@@ -453,9 +453,9 @@ def shape_of(gap: Table) -> Table:
     from scipy.special import digamma, polygamma
 
     gap = np.maximum(gap, 0.5 / LARGEST_SHAPE)
-    found = (3 - gap + np.sqrt((gap - 3) ** 2 + 24 * gap)) / (12 * gap)
+    shape = (3 - gap + np.sqrt((gap - 3) ** 2 + 24 * gap)) / (12 * gap)
     for _ in range(STEPS):
-        found = np.clip(found, LEAST_SHAPE, LARGEST_SHAPE)
-        slope = np.log(found) - digamma(found) - gap
-        found = 1 / (1 / found + slope / (found**2 * (1 / found - polygamma(1, found))))
-    return np.clip(found, LEAST_SHAPE, LARGEST_SHAPE)
+        shape = np.clip(shape, LEAST_SHAPE, LARGEST_SHAPE)
+        slope = np.log(shape) - digamma(shape) - gap
+        shape = 1 / (1 / shape + slope / (shape**2 * (1 / shape - polygamma(1, shape))))
+    return np.clip(shape, LEAST_SHAPE, LARGEST_SHAPE)

@@ -49,8 +49,8 @@ class Features:
 def where_seen(totals: Table, seen: Table, name: str, pooled: Tables | None) -> Table:
     """Return totals by responsibilities, (K, C); where there are none, the pooled ``name``."""
     some = seen > 0
-    found = np.divide(totals, seen, out=np.zeros_like(totals), where=some)
-    return found if pooled is None else np.where(some, found, pooled[name])
+    means = np.divide(totals, seen, out=np.zeros_like(totals), where=some)
+    return means if pooled is None else np.where(some, means, pooled[name])
 
 
 def row_shares(n_components: int) -> Table:
@@ -139,10 +139,10 @@ class Family(ABC):
         Of other parameters than expected values those of all rows.
         """
         first, *others = self.domains
-        found = {name: np.repeat(pooled[name], len(centres), axis=0) for name in others}
+        repeated = {name: np.repeat(pooled[name], len(centres), axis=0) for name in others}
         share, usual = row_shares(len(centres)), pooled[first]
         between = share * centres + (1 - share) * usual
-        return {first: np.where(np.isnan(centres), usual, between), **found}
+        return {first: np.where(np.isnan(centres), usual, between), **repeated}
 
     def means(self, parameters: Tables, features: Features) -> Table:
         """Expected value of each feature in each component (K, n); of a category its mode."""
@@ -161,6 +161,6 @@ class Family(ABC):
         """Draw rows of these components (m,), shape (m, n)."""
         return self.sample({name: table[labels] for name, table in parameters.items()}, rng)
 
-    def sample(self, own: Tables, rng: np.random.Generator) -> Table:
+    def sample(self, parameters: Tables, rng: np.random.Generator) -> Table:
         """Draw rows, each by parameters of its own (m, n), of families with one cell a feature."""
         raise NotImplementedError

@@ -113,7 +113,9 @@ class Kinds(Shown, facts="{summary}"):
 
     def columns_of(self, *families: str) -> Indices:
         """Features of some families, as the user numbers them, in ascending order."""
-        return np.array([j for j, own in enumerate(self.families) if own in families], np.intp)
+        return np.array(
+            [j for j, family in enumerate(self.families) if family in families], np.intp
+        )
 
     def of(self, columns: Sequence[int] | Indices) -> Kinds:
         """Return the families of some features, in this order."""
@@ -146,10 +148,10 @@ class Kinds(Shown, facts="{summary}"):
         columns = self.columns_of(family)
         place = np.full(self.n_features, -1, dtype=np.intp)
         place[columns] = np.arange(len(columns))
-        inside = [place[own] for own in blocks.features]
-        own = Blocks(tuple(one[one >= 0] for one in inside), blocks.roots, blocks.agents)
+        inside = [place[members] for members in blocks.features]
+        inner = Blocks(tuple(one[one >= 0] for one in inside), blocks.roots, blocks.agents)
         n_levels = np.array(self.n_levels, dtype=np.intp)[columns]
-        return Features(columns, own, n_levels[own.order])
+        return Features(columns, inner, n_levels[inner.order])
 
     def split(self, blocks: Blocks) -> dict[str, Features]:
         """Return the features of each family that is present, hub by hub."""

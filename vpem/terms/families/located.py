@@ -66,29 +66,33 @@ class GaussianLaw(Law):
 
     def variances(self, part: Part) -> Table:
         core = core_of(part)
-        found: Table = variances_of(core) * np.square(core.scaling.scale)
-        return found
+        variances: Table = variances_of(core) * np.square(core.scaling.scale)
+        return variances
 
     def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
         return core_of(part).drawn(labels, rng)
 
-    def terms(self, columns: Columns, features: Features, how: How) -> LocatedTerms:
-        return LocatedTerms(self, columns, features, how)
+    def terms(self, columns: Columns, features: Features, settings: How) -> LocatedTerms:
+        return LocatedTerms(self, columns, features, settings)
 
 
 class LocatedTerms(PartTerms):
     """Rows of Gaussian features: ``inner`` are the terms of a fit of these alone."""
 
-    def __init__(self, law: GaussianLaw, columns: Columns, features: Features, how: How) -> None:
+    def __init__(
+        self, law: GaussianLaw, columns: Columns, features: Features, settings: How
+    ) -> None:
         self.law, self.family, self.features = law, law.name, features
         misses = any(bool(np.isnan(part).any()) for _, part in columns.runs())
         standard = observed_scaling if misses else Scaling.standard
-        hubs = sharing(features.blocks, how.covariance_type, how.scale)
-        scaling = standard(columns, how.row_weights, hubs=hubs)
+        hubs = sharing(features.blocks, settings.covariance_type, settings.scale)
+        scaling = standard(columns, settings.row_weights, hubs=hubs)
         self.inner: FeatureTerms = terms_of(
-            columns, features.blocks, how.covariance_type, missing=misses, scaling=scaling,
-            row_weights=how.row_weights, reg_covar=floors_of(how.reg_covar, how.scale, scaling),
-            n_threads=how.n_threads, dtype=how.dtype, skip_negligible=how.skip_negligible,
+            columns, features.blocks, settings.covariance_type, missing=misses, scaling=scaling,
+            row_weights=settings.row_weights,
+            reg_covar=floors_of(settings.reg_covar, settings.scale, scaling),
+            n_threads=settings.n_threads, dtype=settings.dtype,
+            skip_negligible=settings.skip_negligible,
         )  # fmt: skip
 
     @property
@@ -108,8 +112,8 @@ class LocatedTerms(PartTerms):
         if isinstance(self.inner, MissingTerms):
             self.inner.forget()
 
-    def add_terms(self, made: Made, rows: slice, out: Floats) -> None:
-        out += self.inner.local(made.ready, rows)
+    def add_terms(self, prepared: Made, rows: slice, out: Floats) -> None:
+        out += self.inner.local(prepared.ready, rows)
         out += self.constants(rows)[:, :, None]
 
     def constants(self, rows: slice) -> Vector:
@@ -159,8 +163,8 @@ class LocatedTerms(PartTerms):
 
     def middle(self, part: Part, weights: Vector) -> Table:
         """The mean of all components (n,)."""
-        found: Table = weights @ core_of(part).means
-        return found
+        middle: Table = weights @ core_of(part).means
+        return middle
 
     def embedded(self, rows: slice) -> Floats:
         """Rows (m, n) in block order and units of fitting; NaN missing."""
@@ -192,19 +196,19 @@ def _constants(there: NDArray[np.generic] | None, blocks: Blocks, scaling: Scali
 
     ``there`` (m, n) says which values are there, in block order; None: all, (B, 1).
     """
-    own = np.log(2 * np.pi) + 2 * np.log(scaling.scale[blocks.order])
+    of_columns = np.log(2 * np.pi) + 2 * np.log(scaling.scale[blocks.order])
     if there is None:
-        return np.bincount(blocks.block_of, own, blocks.n_blocks).astype(np.float64)[:, None]
-    found = np.zeros((blocks.n_blocks, len(there)))
-    for one, (begin, end) in zip(found, pairwise(blocks.offsets.tolist()), strict=True):
-        one[...] = there[:, begin:end] @ own[begin:end]
-    return found
+        return np.bincount(blocks.block_of, of_columns, blocks.n_blocks).astype(np.float64)[:, None]
+    constants = np.zeros((blocks.n_blocks, len(there)))
+    for one, (begin, end) in zip(constants, pairwise(blocks.offsets.tolist()), strict=True):
+        one[...] = there[:, begin:end] @ of_columns[begin:end]
+    return constants
 
 
 def _logs(values: Floats) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
-        found: Floats = np.log(values)
-    return found
+        logs: Floats = np.log(values)
+    return logs
 
 
 class LogNormalLaw(GaussianLaw):
@@ -223,26 +227,26 @@ class LogNormalLaw(GaussianLaw):
     def terms_of(self, part: Part, values: Vector, there: Mask) -> Floats:
         logs = np.where(there, _logs(values), 0.0)
         terms = super().terms_of(part, logs, there)
-        for own, columns in zip(terms, part.features.blocks.features, strict=True):
-            own += 2 * logs[:, columns].sum(axis=1, keepdims=True)
+        for term, columns in zip(terms, part.features.blocks.features, strict=True):
+            term += 2 * logs[:, columns].sum(axis=1, keepdims=True)
         return terms
 
     def means(self, part: Part) -> Table:
         """Expected values ``exp(mu + s^2 / 2)``, (K, n), of logarithms of variance s^2."""
-        found: Table = np.exp(super().means(part) + 0.5 * super().variances(part))
-        return found
+        means: Table = np.exp(super().means(part) + 0.5 * super().variances(part))
+        return means
 
     def variances(self, part: Part) -> Table:
         """``(exp(s^2) - 1)`` times the squares of the means, (K, n)."""
-        found: Table = np.expm1(super().variances(part)) * np.square(self.means(part))
-        return found
+        variances: Table = np.expm1(super().variances(part)) * np.square(self.means(part))
+        return variances
 
     def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
         drawn: Table = np.exp(super().draw(part, labels, rng))
         return drawn
 
-    def terms(self, columns: Columns, features: Features, how: How) -> LogNormalTerms:
-        return LogNormalTerms(self, columns, features, how)
+    def terms(self, columns: Columns, features: Features, settings: How) -> LogNormalTerms:
+        return LogNormalTerms(self, columns, features, settings)
 
 
 class LogNormalTerms(LocatedTerms):
@@ -254,6 +258,6 @@ class LogNormalTerms(LocatedTerms):
         logs = inner.rows.read(rows) * scale + shift[inner.blocks.order]
         if isinstance(inner, MissingTerms):
             logs = logs * inner.observed[rows]
-        own = [logs[:, a:b].sum(axis=1) for a, b in pairwise(inner.blocks.offsets)]
-        found: Vector = super().constants(rows) + 2 * np.stack(own)
-        return found
+        sums = [logs[:, a:b].sum(axis=1) for a, b in pairwise(inner.blocks.offsets)]
+        constants: Vector = super().constants(rows) + 2 * np.stack(sums)
+        return constants

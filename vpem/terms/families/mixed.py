@@ -46,8 +46,8 @@ class _Embedded(Shaped):
         self.feature_of = np.repeat(np.arange(len(self.widths)), self.widths)
         self.ends = np.concatenate([[0], np.cumsum(self.widths)]).astype(np.intp)
         bounds = self.ends[whole.offsets]
-        own = tuple(np.arange(begin, end, dtype=np.intp) for begin, end in pairwise(bounds))
-        self.blocks = Blocks(own, whole.roots, whole.agents)
+        columns = tuple(np.arange(begin, end, dtype=np.intp) for begin, end in pairwise(bounds))
+        self.blocks = Blocks(columns, whole.roots, whole.agents)
         self.shape, self.dtype = (terms.n_samples, int(self.ends[-1])), terms.dtype
 
     def __getitem__(self, rows: slice) -> Floats:
@@ -65,9 +65,9 @@ class _Embedded(Shaped):
             for column, begin, count in zip(
                 data.T, begins.tolist(), part.features.n_levels.tolist(), strict=True
             ):
-                own = out[:, begin : begin + count]
-                own[...] = column[:, None] == np.arange(count)
-                own[np.isnan(column)] = np.nan
+                indicators = out[:, begin : begin + count]
+                indicators[...] = column[:, None] == np.arange(count)
+                indicators[np.isnan(column)] = np.nan
         return out
 
     def runs(self) -> Iterator[tuple[int, Floats]]:
@@ -132,19 +132,19 @@ class MixedStatistics:
     @property
     def nbytes(self) -> int:
         """Bytes that the arrays take."""
-        own = sum(part.nbytes for part in self.parts)
-        return int(self.counts.nbytes + self.shifts.nbytes + own)
+        of_parts = sum(part.nbytes for part in self.parts)
+        return int(self.counts.nbytes + self.shifts.nbytes + of_parts)
 
     def add(self, other: MixedStatistics, times: float = 1.0) -> None:
         """Add so many times the statistics of other rows about the same shift."""
         self.counts += times * other.counts
-        for own, one in zip(self.parts, other.parts, strict=True):
-            own.add(one, times)
+        for part, one in zip(self.parts, other.parts, strict=True):
+            part.add(one, times)
 
     def scale(self, factor: float) -> None:
         self.counts *= factor
-        for own in self.parts:
-            own.scale(factor)
+        for part in self.parts:
+            part.scale(factor)
 
 
 class MixedTerms(RowTerms):
@@ -191,7 +191,7 @@ class MixedTerms(RowTerms):
         self.n_features = blocks.n_features
         self.widest = int(blocks.widths.max(initial=0))
         self.add_up: Callable[[Vector], float] = np.sum
-        how = How(
+        settings = How(
             covariance_type, self.row_weights, reg_covar, n_threads, precision, skip_negligible,
             scale,
         )  # fmt: skip
@@ -201,7 +201,7 @@ class MixedTerms(RowTerms):
         for family, features in kinds.split(blocks).items():
             law = law_of(family)
             columns = Columns(X, self.rows, features, blocks, law.change)
-            self.parts.append(law.terms(columns, features, how))
+            self.parts.append(law.terms(columns, features, settings))
             self.places.append(blocks.position[features.columns[features.blocks.order]])
         self.reg_covar = np.zeros(blocks.n_features)
         for part, places in zip(self.parts, self.places, strict=True):
@@ -247,20 +247,22 @@ class MixedTerms(RowTerms):
 
     def prepare(self, mixture: MixedMixture) -> MixedFactors:
         """Make what the E-step needs of every part, and remember it for the M-step."""
-        made = tuple(own.prepare(part) for own, part in zip(self.parts, mixture.parts, strict=True))
+        prepared = tuple(
+            terms.prepare(part) for terms, part in zip(self.parts, mixture.parts, strict=True)
+        )
         copies = 1 if mixture.is_tied else mixture.n_components
         failed = np.zeros((copies, self.blocks.n_blocks), dtype=np.uint8)
-        for one in made:
+        for one in prepared:
             if one.failed is not None:
                 failed |= one.failed
-        return MixedFactors(made, mixture.n_components, failed)
+        return MixedFactors(prepared, mixture.n_components, failed)
 
     def local(self, factors: MixedFactors, rows: slice) -> Floats:
         """Terms of each hub for these rows, shape (B, m, K)."""
         shape = (self.blocks.n_blocks, rows.stop - rows.start, factors.n_components)
         out = np.zeros(shape, dtype=self.dtype)
-        for own, made in zip(self.parts, factors.parts, strict=True):
-            own.add_terms(made, rows, out)
+        for terms, prepared in zip(self.parts, factors.parts, strict=True):
+            terms.add_terms(prepared, rows, out)
         return self.labelled(out, rows)
 
     def sweep(
@@ -279,22 +281,23 @@ class MixedTerms(RowTerms):
         """Statistics of no rows about centres (K, d)."""
         counts = np.zeros((n_roots, len(centres)))
         parts = tuple(
-            own.empty(np.ascontiguousarray(centres[:, places]), n_roots)
-            for own, places in zip(self.parts, self.places, strict=True)
+            terms.empty(np.ascontiguousarray(centres[:, places]), n_roots)
+            for terms, places in zip(self.parts, self.places, strict=True)
         )
         return MixedStatistics(counts, parts, centres)
 
     def summarize(self, statistics: MixedStatistics, responsibilities: Floats, rows: slice) -> None:
         """Add these rows to the statistics, each hub by its own root's responsibilities."""
         statistics.counts += responsibilities.sum(axis=1, dtype=np.float64)
-        for own, one in zip(self.parts, statistics.parts, strict=True):
-            own.summarize(one, responsibilities, rows)
+        for terms, one in zip(self.parts, statistics.parts, strict=True):
+            terms.summarize(one, responsibilities, rows)
 
     def update(self, statistics: MixedStatistics) -> MixedMixture:
         counts = statistics.counts
         weights = counts / counts.sum(axis=1, keepdims=True)
         parts = [
-            own.update(one, weights) for own, one in zip(self.parts, statistics.parts, strict=True)
+            terms.update(one, weights)
+            for terms, one in zip(self.parts, statistics.parts, strict=True)
         ]
         return self._mixture(weights, parts)
 
@@ -303,13 +306,15 @@ class MixedTerms(RowTerms):
         counts = statistics.counts
         weights = counts / counts.sum(axis=1, keepdims=True)
         both = zip(self.parts, statistics.parts, strict=True)
-        return self._mixture(weights, [own.update_early(one, row, weights) for own, one in both])
+        return self._mixture(
+            weights, [terms.update_early(one, row, weights) for terms, one in both]
+        )
 
     def recentred(self, statistics: MixedStatistics, centres: Floats) -> MixedStatistics:
         """Return the same statistics about other centres (K, d)."""
         parts = tuple(
-            own.recentred(one, np.ascontiguousarray(centres[:, places]))
-            for own, one, places in zip(self.parts, statistics.parts, self.places, strict=True)
+            terms.recentred(one, np.ascontiguousarray(centres[:, places]))
+            for terms, one, places in zip(self.parts, statistics.parts, self.places, strict=True)
         )
         return MixedStatistics(statistics.counts.copy(), parts, centres)
 
@@ -319,13 +324,13 @@ class MixedTerms(RowTerms):
         """Return the statistics with those hubs' (B,) part taken from other ones."""
         counts = np.where(hubs[:, None], other.counts, statistics.counts)
         both = zip(self.parts, statistics.parts, other.parts, strict=True)
-        parts = tuple(own.with_hubs_of(one, two, hubs) for own, one, two in both)
+        parts = tuple(terms.with_hubs_of(one, two, hubs) for terms, one, two in both)
         return MixedStatistics(counts, parts, statistics.shifts)
 
     def enough(self, counts: Vector) -> Mask:
         """Whether so many rows a component (R, K) are enough for an M-step, for each root (R,)."""
-        found: Mask = counts.min(axis=1) >= enough_rows(self.widest)
-        return found
+        suffices: Mask = counts.min(axis=1) >= enough_rows(self.widest)
+        return suffices
 
     def _mixture(self, weights: Vector, parts: list[Part]) -> MixedMixture:
         return MixedMixture(self.blocks, self.kinds, self.covariance_type, weights, tuple(parts))
@@ -336,28 +341,28 @@ class MixedTerms(RowTerms):
         weights = np.broadcast_to(mixture.weights, shape).copy()
         weights[hubs] = np.broadcast_to(before.weights, shape)[hubs]
         both = zip(self.parts, mixture.parts, before.parts, strict=True)
-        return self._mixture(weights, [own.keep(new, old, hubs) for own, new, old in both])
+        return self._mixture(weights, [terms.keep(new, old, hubs) for terms, new, old in both])
 
     def blank(self, n_components: int) -> MixedMixture:
         """Return a mixture of so many components with everything but parameters."""
         shares = np.full((1, n_components), 1.0 / n_components)
-        return self._mixture(shares, [own.blank(n_components) for own in self.parts])
+        return self._mixture(shares, [terms.blank(n_components) for terms in self.parts])
 
     # ---- starts and repairs ---------------------------------------------------------------------
 
     def at_rows(self, indices: Indices) -> Vector:
         """Rows of the data as centres, shape (len(indices), d), in block order and fit units."""
-        found = np.empty((len(indices), self.blocks.n_features))
-        for own, places in zip(self.parts, self.places, strict=True):
-            found[:, places] = own.at_rows(indices)
-        return found
+        values = np.empty((len(indices), self.blocks.n_features))
+        for terms, places in zip(self.parts, self.places, strict=True):
+            values[:, places] = terms.at_rows(indices)
+        return values
 
     def middle(self, mixture: MixedMixture) -> Vector:
         """A centre (d,) that is no row: means of numbers, the commonest levels of categories."""
-        found, weights = np.empty(self.blocks.n_features), mixture.weights.mean(axis=0)
-        for own, part, places in zip(self.parts, mixture.parts, self.places, strict=True):
-            found[places] = own.middle(part, weights)
-        return found
+        middle, weights = np.empty(self.blocks.n_features), mixture.weights.mean(axis=0)
+        for terms, part, places in zip(self.parts, mixture.parts, self.places, strict=True):
+            middle[places] = terms.middle(part, weights)
+        return middle
 
     def start(self, centres: Vector) -> MixedMixture:
         """Equal weights, and each family's parameters to start from at ``centres`` (K, d)."""
@@ -365,8 +370,8 @@ class MixedTerms(RowTerms):
         return self._mixture(
             weights,
             [
-                own.start(np.ascontiguousarray(centres[:, places]), weights)
-                for own, places in zip(self.parts, self.places, strict=True)
+                terms.start(np.ascontiguousarray(centres[:, places]), weights)
+                for terms, places in zip(self.parts, self.places, strict=True)
             ],
         )
 
@@ -380,8 +385,8 @@ class MixedTerms(RowTerms):
         weights[:, others] *= (1 - weight) / np.where(rest > 0, rest, 1.0)
         weights[:, component] = weight
         parts = [
-            own.reseeded(part, component, centre[places])
-            for own, part, places in zip(self.parts, mixture.parts, self.places, strict=True)
+            terms.reseeded(part, component, centre[places])
+            for terms, part, places in zip(self.parts, mixture.parts, self.places, strict=True)
         ]
         return self._mixture(weights, parts)
 
@@ -400,18 +405,18 @@ class MixedTerms(RowTerms):
                 np.bincount(matrix.feature_of, np.square(deviations), len(matrix.widths))
             )
             scaling = Scaling.by(means, together[matrix.feature_of])
-            made = terms_of(
+            measured = terms_of(
                 matrix, matrix.blocks, "diag", missing=self.misses, scaling=scaling,
                 row_weights=self.row_weights, n_threads=self.n_threads, dtype=self.dtype,
             )  # fmt: skip
-            made.n_features = int(self.add_up(matrix.blocks.widths.astype(np.float64)))
-            made.widest, made.add_up = self.widest, self.add_up
-            self._measured = made
+            measured.n_features = int(self.add_up(matrix.blocks.widths.astype(np.float64)))
+            measured.widest, measured.add_up = self.widest, self.add_up
+            self._measured = measured
         return self._measured
 
     def of_clusters(self, centres: Vector, n_roots: int) -> MixedStatistics:
         """Statistics of no rows, of as many clusters as centres; nothing is expected of them."""
-        for own in self.parts:
-            own.forget()
+        for terms in self.parts:
+            terms.forget()
         first = self.at_rows(np.zeros(1, dtype=np.intp))
         return self.empty(np.repeat(first, len(centres), axis=0), n_roots)

@@ -61,9 +61,9 @@ def check_values_of(kinds: Kinds, X: Matrix, feature_names: Sequence[str] | None
     Missing values (NaN) are not looked at.
     """
     for start, part in row_blocks(X):
-        found = wrong_value(kinds, part, feature_names)
-        if found is not None:
-            row, said = found
+        wrong = wrong_value(kinds, part, feature_names)
+        if wrong is not None:
+            row, said = wrong
             raise InputError(f"row {start + row}, {said}; give it another family")
 
 
@@ -118,35 +118,37 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
     def n_parameters(self) -> int:
         """Free parameters: K - 1 weights, and those of every part."""
         k = self.n_components
-        own = zip(self.laws, self.parts, strict=True)
-        return k - 1 + sum(law.n_parameters(part, k) for law, part in own)
+        pairs = zip(self.laws, self.parts, strict=True)
+        return k - 1 + sum(law.n_parameters(part, k) for law, part in pairs)
 
     @cached_property
     def means(self) -> Vector:  # type: ignore[override]  # computed, not kept
         """Where components lie, (K, d), in block order and in the units of fitting."""
-        found = np.empty((self.n_components, self.n_features))
+        means = np.empty((self.n_components, self.n_features))
         for law, part in zip(self.laws, self.parts, strict=True):
-            own = part.features
-            found[:, self.blocks.position[own.columns[own.blocks.order]]] = law.locations(part)
-        return found
+            features = part.features
+            means[:, self.blocks.position[features.columns[features.blocks.order]]] = law.locations(
+                part
+            )
+        return means
 
     @property
     def assembled_means(self) -> Vector:
         """Expected values (K, d) in the user's order and units; of a category its mode."""
-        found = np.empty((self.n_components, self.n_features))
+        means = np.empty((self.n_components, self.n_features))
         for law, part in zip(self.laws, self.parts, strict=True):
-            found[:, part.features.columns] = law.means(part)
-        return found
+            means[:, part.features.columns] = law.means(part)
+        return means
 
     def terms_of(self, values: Vector, there: Mask) -> tuple[Floats, Vector | float]:
         """Terms (B, m, K) of each hub for some rows; what their log-density has besides is 0."""
         if (wrong := wrong_value(self.kinds, np.where(there, values, np.nan))) is not None:
             raise InputError(f"{wrong[1]}, as the model has been fitted to")
-        found = np.zeros((self.blocks.n_blocks, len(values), self.n_components))
+        terms = np.zeros((self.blocks.n_blocks, len(values), self.n_components))
         for law, part in zip(self.laws, self.parts, strict=True):
             columns = part.features.columns
-            found += law.terms_of(part, values[:, columns], there[:, columns])
-        return found, 0.0
+            terms += law.terms_of(part, values[:, columns], there[:, columns])
+        return terms, 0.0
 
     def arrays(self) -> State:
         """Parameters as arrays, family by family."""
@@ -155,10 +157,10 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
 
     def schema(self, n_roots: int = 1) -> Schema:
         """Say what `arrays` must be."""
-        own = zip(self.laws, self.parts, strict=True)
+        pairs = zip(self.laws, self.parts, strict=True)
         return {
             "weights": Array("f8", ((1, n_roots), self.n_components), least=0, sums=1),
-            "parts": {part.family: part.schema(law.domains) for law, part in own},
+            "parts": {part.family: part.schema(law.domains) for law, part in pairs},
         }
 
     def having(self, arrays: State) -> MixedMixture:
@@ -215,17 +217,17 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         chosen = np.asarray(features, dtype=np.intp)
         place = np.full(self.n_features, -1, dtype=np.intp)
         place[chosen] = np.arange(len(chosen))
-        inside = [place[own] for own in self.blocks.features]
-        blocks = replace(self.blocks, features=tuple(own[own >= 0] for own in inside))
+        inside = [place[members] for members in self.blocks.features]
+        blocks = replace(self.blocks, features=tuple(numbers[numbers >= 0] for numbers in inside))
         kinds, parts = self.kinds.of(chosen), []
         for part in self.parts:
             if part.family in kinds.present:
-                own = kinds.features(part.family, blocks)
+                remaining = kinds.features(part.family, blocks)
                 core = part.core
                 if core is not None:
-                    columns = np.searchsorted(part.features.columns, chosen[own.columns])
+                    columns = np.searchsorted(part.features.columns, chosen[remaining.columns])
                     core = core.marginal(columns.tolist())
-                parts.append(self._moved(part, own, chosen, core))
+                parts.append(self._moved(part, remaining, chosen, core))
         return replace(self, blocks=blocks, kinds=kinds, parts=tuple(parts))
 
     def renumbered(self, columns: Sequence[int]) -> MixedMixture:
@@ -234,12 +236,12 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         order = np.argsort(place)
         kinds, parts = self.kinds.of(order), []
         for part in self.parts:
-            own = kinds.features(part.family, blocks)
+            features = kinds.features(part.family, blocks)
             core = part.core
             if core is not None:
-                before = np.searchsorted(own.columns, place[part.features.columns])
+                before = np.searchsorted(features.columns, place[part.features.columns])
                 core = core.renumbered(before.tolist())
-            parts.append(self._moved(part, own, order, core))
+            parts.append(self._moved(part, features, order, core))
         return replace(self, blocks=blocks, kinds=kinds, parts=tuple(parts))
 
     def _moved(
@@ -255,10 +257,10 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
 
 def scaling_of(features: Sequence[Features], units: Sequence[Scaling]) -> Scaling:
     """Join the units that each part has of its own features."""
-    n_features = sum(len(own.columns) for own in features)
+    n_features = sum(len(part.columns) for part in features)
     shift, scale = np.zeros(n_features), np.ones(n_features)
-    for own, one in zip(features, units, strict=True):
-        shift[own.columns], scale[own.columns] = one.shift, one.scale
+    for part, one in zip(features, units, strict=True):
+        shift[part.columns], scale[part.columns] = one.shift, one.scale
     return Scaling(shift, scale)
 
 
@@ -292,7 +294,7 @@ class MixedCoordinates:
         weights = np.log(np.where(mixture.weights > 0, mixture.weights, 1.0))
         points = []
         for law, part in zip(mixture.laws, mixture.parts, strict=True):
-            tables = {name: _free(law.domains[name], own) for name, own in part.tables.items()}
+            tables = {name: _free(law.domains[name], table) for name, table in part.tables.items()}
             core = None
             if part.core is not None:
                 core = Coordinates.of(part.core, floor[_places(mixture, part)])
@@ -303,7 +305,7 @@ class MixedCoordinates:
         """Return how this one differs from another."""
         points = []
         for one, two in zip(self.points, other.points, strict=True):
-            tables = {name: own - two.tables[name] for name, own in one.tables.items()}
+            tables = {name: table - two.tables[name] for name, table in one.tables.items()}
             core = None
             if one.core is not None and two.core is not None:
                 core = one.core.minus(two.core)
@@ -315,8 +317,9 @@ class MixedCoordinates:
         points = []
         for one, way in zip(self.points, along.points, strict=True):
             tables = {
-                name: own + (steps if len(steps) == 1 else steps[one.hubs[name]]) * way.tables[name]
-                for name, own in one.tables.items()
+                name: table
+                + (steps if len(steps) == 1 else steps[one.hubs[name]]) * way.tables[name]
+                for name, table in one.tables.items()
             }
             core = None
             if one.core is not None and way.core is not None:
@@ -328,39 +331,39 @@ class MixedCoordinates:
     def dot(self, other: MixedCoordinates, share: float = 1.0) -> Vector:
         """Inner product of each hub's part, (B,), with a share of its root's mixing weights."""
         weights = share * (self.weights * other.weights).sum(axis=1)
-        found = np.broadcast_to(weights, self.n_hubs).copy()
+        products = np.broadcast_to(weights, self.n_hubs).copy()
         for one, two in zip(self.points, other.points, strict=True):
-            for name, own in one.tables.items():
-                cells = (own * two.tables[name]).sum(axis=0)
-                found += np.bincount(one.hubs[name], cells, self.n_hubs)
+            for name, table in one.tables.items():
+                cells = (table * two.tables[name]).sum(axis=0)
+                products += np.bincount(one.hubs[name], cells, self.n_hubs)
             if one.core is not None and two.core is not None:
-                found += one.core.dot(two.core, 0.0)
-        return found
+                products += one.core.dot(two.core, 0.0)
+        return products
 
     def mixture(self, like: MixedMixture, floor: Vector) -> MixedMixture:
         """Return the mixture at this point; see `vpem.terms.mixture.Coordinates.mixture`."""
         logs = np.where(like.weights > 0, self.weights, -np.inf)
         weights = np.exp(logs - logs.max(axis=1, keepdims=True))
         weights /= weights.sum(axis=1, keepdims=True)
-        own = zip(like.laws, like.parts, self.points, strict=True)
+        triples = zip(like.laws, like.parts, self.points, strict=True)
         parts = tuple(
-            _part(law, part, point, floor[_places(like, part)]) for law, part, point in own
+            _part(law, part, point, floor[_places(like, part)]) for law, part, point in triples
         )
         return replace(like, weights=weights, parts=parts)
 
 
 def _places(mixture: MixedMixture, part: Part) -> Indices:
     """Where a part's features (n,) stand among all, both in block order."""
-    found: Indices = mixture.blocks.position[part.features.columns[part.features.blocks.order]]
-    return found
+    places: Indices = mixture.blocks.position[part.features.columns[part.features.blocks.order]]
+    return places
 
 
 def _part(law: Law, like: Part, point: _Point, floor: Vector) -> Part:
     tables = {}
-    for name, own in point.tables.items():
-        found = _bound(law.domains[name], own, law.features_of_cells(like.features)[name])
-        found[like.tables[name] == 0] = 0.0
-        tables[name] = found
+    for name, table in point.tables.items():
+        values = _bound(law.domains[name], table, law.features_of_cells(like.features)[name])
+        values[like.tables[name] == 0] = 0.0
+        tables[name] = values
     core = like.core
     if core is not None and point.core is not None:
         core = point.core.mixture(core, floor)
@@ -371,8 +374,8 @@ def _free(domain: str, values: Vector) -> Vector:
     """Return numbers of a domain as any numbers."""
     if domain == "any":
         return values
-    found = np.log(np.maximum(values, TINY))
-    return found - np.log(np.maximum(1 - values, TINY)) if domain == "probability" else found
+    logs = np.log(np.maximum(values, TINY))
+    return logs - np.log(np.maximum(1 - values, TINY)) if domain == "probability" else logs
 
 
 def _bound(domain: str, values: Vector, features: Indices) -> Vector:
@@ -387,6 +390,6 @@ def _bound(domain: str, values: Vector, features: Indices) -> Vector:
     if not len(firsts):
         return values.copy()
     groups = np.cumsum(np.diff(features, prepend=-1) != 0) - 1
-    found = np.exp(values - np.maximum.reduceat(values, firsts, axis=1)[:, groups])
-    total: Vector = np.add.reduceat(found, firsts, axis=1)[:, groups]
-    return found / total
+    odds = np.exp(values - np.maximum.reduceat(values, firsts, axis=1)[:, groups])
+    total: Vector = np.add.reduceat(odds, firsts, axis=1)[:, groups]
+    return odds / total

@@ -143,19 +143,19 @@ class Part:
         """Say what `arrays` must be, of tables of these domains."""
         core = {} if self.core is None else self.core.schema()
         assert isinstance(core, dict)
-        found: dict[str, Schema] = {
+        schema: dict[str, Schema] = {
             name: Array("f8", table.shape, *RANGES[domains[name]])
             for name, table in self.tables.items()
         }
-        return found | {name: own for name, own in core.items() if name != "weights"}
+        return schema | {name: one for name, one in core.items() if name != "weights"}
 
     def having(self, arrays: State) -> Part:
         """Return the same part with other parameters."""
         tables = {name: arrays[name] for name in self.tables}
         core = self.core
         if core is not None:
-            own = {name: one for name, one in arrays.items() if name not in tables}
-            core = core.having({"weights": core.weights, **own})
+            of_core = {name: one for name, one in arrays.items() if name not in tables}
+            core = core.having({"weights": core.weights, **of_core})
         return replace(self, tables=tables, core=core)
 
     def weighing(self, weights: Vector) -> Part:
@@ -213,7 +213,7 @@ class Law(ABC):
         """How many cells of each table each hub (B,) has; a hub's lie side by side."""
         hubs = self.hubs_of_cells(features)
         n_hubs = features.blocks.n_blocks
-        return {name: np.bincount(own, minlength=n_hubs) for name, own in hubs.items()}
+        return {name: np.bincount(hub_of, minlength=n_hubs) for name, hub_of in hubs.items()}
 
     @abstractmethod
     def features_of_cells(self, features: Features) -> dict[str, Indices]:
@@ -226,7 +226,7 @@ class Law(ABC):
         """
         owners, tables = self.features_of_cells(part.features), {}
         for name, table in part.tables.items():
-            cells = [np.flatnonzero(owners[name] == own) for own in origin]
+            cells = [np.flatnonzero(owners[name] == feature) for feature in origin]
             chosen = np.concatenate([np.empty(0, dtype=np.intp), *cells])
             tables[name] = np.ascontiguousarray(table[:, chosen])
         return tables
@@ -263,7 +263,7 @@ class Law(ABC):
         """Draw rows of these components, (m, n) as `means`."""
 
     @abstractmethod
-    def terms(self, columns: Columns, features: Features, how: How) -> PartTerms:
+    def terms(self, columns: Columns, features: Features, settings: How) -> PartTerms:
         """Return the terms of data."""
 
 
@@ -292,7 +292,7 @@ class PartTerms(ABC):
         """Remember no parameters: a start follows."""
 
     @abstractmethod
-    def add_terms(self, made: Made, rows: slice, out: Floats) -> None:
+    def add_terms(self, prepared: Made, rows: slice, out: Floats) -> None:
         """Add ``-2 log f`` of each hub to ``out`` (B, m, K), constants included."""
 
     @abstractmethod
@@ -390,16 +390,16 @@ class IndependentLaw(Law):
 
     def hubs_of_cells(self, features: Features) -> dict[str, Indices]:
         hubs = features.blocks.block_of
-        return {name: hubs[own] for name, own in self.features_of_cells(features).items()}
+        return {name: hubs[owners] for name, owners in self.features_of_cells(features).items()}
 
     def cells_of_hubs(self, features: Features) -> dict[str, Indices]:
         """How many cells of each table each hub (B,) has: of a file these may be far too many."""
         offsets = features.blocks.offsets
-        found = {}
+        counts = {}
         for name, count in self.family.a_feature(features).items():
             ends = np.concatenate([[0], np.cumsum(count)])
-            found[name] = np.diff(ends[offsets]).astype(np.intp)
-        return found
+            counts[name] = np.diff(ends[offsets]).astype(np.intp)
+        return counts
 
     def features_of_cells(self, features: Features) -> dict[str, Indices]:
         counts = self.family.a_feature(features)
@@ -425,14 +425,14 @@ class IndependentLaw(Law):
 
     def means(self, part: Part) -> Table:
         """Expected values (K, n) in the user's order; of a category its mode."""
-        found = self.family.means(part.tables, part.features)
-        ordered: Table = found[:, part.features.blocks.position]
+        means = self.family.means(part.tables, part.features)
+        ordered: Table = means[:, part.features.blocks.position]
         return ordered
 
     def variances(self, part: Part) -> Table:
         """Variances within components (K, n) in the user's order."""
-        found = self.family.variances(part.tables, part.features)
-        ordered: Table = found[:, part.features.blocks.position]
+        variances = self.family.variances(part.tables, part.features)
+        ordered: Table = variances[:, part.features.blocks.position]
         return ordered
 
     def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
@@ -440,20 +440,22 @@ class IndependentLaw(Law):
         ordered: Table = drawn[:, part.features.blocks.position]
         return ordered
 
-    def terms(self, columns: Columns, features: Features, how: How) -> IndependentTerms:
-        return IndependentTerms(self, columns, features, how)
+    def terms(self, columns: Columns, features: Features, settings: How) -> IndependentTerms:
+        return IndependentTerms(self, columns, features, settings)
 
 
 class IndependentTerms(PartTerms):
     """Rows of a family whose features are independent within a component."""
 
-    def __init__(self, law: IndependentLaw, columns: Columns, features: Features, how: How) -> None:
+    def __init__(
+        self, law: IndependentLaw, columns: Columns, features: Features, settings: How
+    ) -> None:
         self.law, self.family, self.features = law, law.name, features
         none = Scaling.none(features.n_features)
-        self.rows: Rows = columns.arranged(features.blocks, none, how.dtype)
-        self.n_threads = how.n_threads
+        self.rows: Rows = columns.arranged(features.blocks, none, settings.dtype)
+        self.n_threads = settings.n_threads
         self._ready: dict[str, Floats] | None = None
-        self._whole = (self.rows, how.row_weights)
+        self._whole = (self.rows, settings.row_weights)
 
     @cached_property
     def pooled(self) -> Tables:
@@ -461,8 +463,8 @@ class IndependentTerms(PartTerms):
         rows, weights = self._whole
         statistics = self.law.family.empty(self.features, 1)
         for some in _runs(rows, self.features.n_features):
-            own = np.ones(some.stop - some.start) if weights is None else weights[some]
-            shares = np.ascontiguousarray(own[None, :, None], dtype=rows.dtype)
+            row_weights = np.ones(some.stop - some.start) if weights is None else weights[some]
+            shares = np.ascontiguousarray(row_weights[None, :, None], dtype=rows.dtype)
             self.law.family.add_moments(
                 statistics, None, self.features, rows.read(some), shares, self.n_threads
             )
@@ -475,9 +477,9 @@ class IndependentTerms(PartTerms):
     def forget(self) -> None:
         self._ready = None
 
-    def add_terms(self, made: Made, rows: slice, out: Floats) -> None:
+    def add_terms(self, prepared: Made, rows: slice, out: Floats) -> None:
         data = self.rows.read(rows)
-        self.law.family.add_terms(made.ready, self.features, data, out, self.n_threads)
+        self.law.family.add_terms(prepared.ready, self.features, data, out, self.n_threads)
 
     def empty(self, centres: Floats, n_roots: int) -> Cells:
         """Statistics of no rows, which are about no centres."""
@@ -520,7 +522,7 @@ class IndependentTerms(PartTerms):
 
     def blank(self, n_components: int) -> Part:
         cells = self.law.features_of_cells(self.features)
-        tables = {name: np.zeros((n_components, len(own))) for name, own in cells.items()}
+        tables = {name: np.zeros((n_components, len(features))) for name, features in cells.items()}
         return Part(self.family, self.features, tables)
 
     def at_rows(self, indices: Indices) -> Table:

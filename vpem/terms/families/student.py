@@ -98,13 +98,13 @@ class StudentStatistics:
     def add(self, other: StudentStatistics, times: float = 1.0) -> None:
         """Add so many times the statistics of other rows about the same shift."""
         self.moments.add(other.moments, times)
-        for own, table in zip(self.tables, other.tables, strict=True):
-            own += times * table
+        for mine, table in zip(self.tables, other.tables, strict=True):
+            mine += times * table
 
     def scale(self, factor: float) -> None:
         self.moments.scale(factor)
-        for own in self.tables:
-            own *= factor
+        for table in self.tables:
+            table *= factor
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,8 @@ class StudentLaw(GaussianLaw):
         at_centre = np.broadcast_to(core.scaling.shift, values.shape)
         log_dets = super().terms_of(centred, at_centre, there)
         apart = np.maximum(gaussian - log_dets, 0.0).astype(np.float64)
-        own = [there[:, columns].sum(axis=1, dtype=np.intp) for columns in blocks.features]
-        widths = np.stack(own) if own else np.zeros((0, len(there)), dtype=np.intp)
+        counts = [there[:, columns].sum(axis=1, dtype=np.intp) for columns in blocks.features]
+        widths = np.stack(counts) if counts else np.zeros((0, len(there)), dtype=np.intp)
         return student_terms(apart, log_dets.astype(np.float64), dof_of(part), widths)
 
     def variances(self, part: Part) -> Table:
@@ -170,8 +170,8 @@ class StudentLaw(GaussianLaw):
         dof = np.maximum(dof_of(part), LIGHTER)
         blocks = part.features.blocks
         factors = (dof / (dof - 2))[:, blocks.block_of[blocks.position]]
-        found: Table = super().variances(part) * factors
-        return found
+        variances: Table = super().variances(part) * factors
+        return variances
 
     def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
         """Draw rows of these components, (m, n): Gaussian ones, divided by scales of each hub."""
@@ -182,16 +182,16 @@ class StudentLaw(GaussianLaw):
         drawn: Table = core.assembled_means[labels] + away / np.sqrt(scales)
         return drawn
 
-    def terms(self, columns: Columns, features: Features, how: How) -> StudentTerms:
-        return StudentTerms(self, columns, features, how)
+    def terms(self, columns: Columns, features: Features, settings: How) -> StudentTerms:
+        return StudentTerms(self, columns, features, settings)
 
 
 def dof_of(part: Part) -> Table:
     """Degrees of freedom (K, B) of all hubs; `START_DOF` of those without such features."""
-    filled, own = part.features.blocks.widths > 0, part.tables["dof"]
-    found = np.full((len(own), len(filled)), START_DOF)
-    found[:, filled] = own
-    return found
+    filled, dof = part.features.blocks.widths > 0, part.tables["dof"]
+    padded = np.full((len(dof), len(filled)), START_DOF)
+    padded[:, filled] = dof
+    return padded
 
 
 class StudentTerms(LocatedTerms):
@@ -211,12 +211,12 @@ class StudentTerms(LocatedTerms):
         super().forget()
         self._latest = self._distances = None
 
-    def add_terms(self, made: Made, rows: slice, out: Floats) -> None:
-        factors: StudentFactors = made.ready
+    def add_terms(self, prepared: Made, rows: slice, out: Floats) -> None:
+        factors: StudentFactors = prepared.ready
         apart, log_dets = self._apart(factors, rows)
-        found = student_terms(apart, log_dets, factors.dof, self._widths(rows))
-        found += self.constants(rows)[:, :, None]
-        out += found.astype(out.dtype, copy=False)
+        terms = student_terms(apart, log_dets, factors.dof, self._widths(rows))
+        terms += self.constants(rows)[:, :, None]
+        out += terms.astype(out.dtype, copy=False)
 
     def _widths(self, rows: slice) -> Indices:
         """Features that rows have of each hub, (B, m), or (B, 1) where they have all."""
@@ -224,8 +224,8 @@ class StudentTerms(LocatedTerms):
         if not isinstance(inner, MissingTerms):
             return blocks.widths[:, None]
         observed = inner.observed[rows]
-        own = [observed[:, a:b].sum(axis=1) for a, b in pairwise(blocks.offsets)]
-        return np.stack(own).astype(np.intp)
+        counts = [observed[:, a:b].sum(axis=1) for a, b in pairwise(blocks.offsets)]
+        return np.stack(counts).astype(np.intp)
 
     def _apart(self, factors: StudentFactors, rows: slice) -> tuple[Table, Table]:
         """Mahalanobis distances (B, m, K) of what rows have, and log-determinants of that part."""
@@ -247,11 +247,11 @@ class StudentTerms(LocatedTerms):
         """Log-determinants of the scatter of what rows have: terms of rows at the means."""
         observed = inner.observed[rows]
         nowhere = np.zeros(observed.shape)
-        found = marginal_terms(
+        terms = marginal_terms(
             nowhere, observed, inner.plan(rows), inner.blocks, np.zeros_like(gaussian.means),
             gaussian.mixture.covariances, gaussian.inverse, gaussian.log_dets, inner.n_threads,
         )  # fmt: skip
-        return found.astype(np.float64, copy=False)
+        return terms.astype(np.float64, copy=False)
 
     # ---- M-step --------------------------------------------------------------------------------
 
@@ -283,9 +283,9 @@ class StudentTerms(LocatedTerms):
         if factors is None:
             scales, gaps = np.ones((1, 1, 1)), np.zeros((1, 1, 1))
         else:
-            kept = self._distances
-            found = kept is not None and kept[0] is factors and kept[1] == rows
-            apart = kept[2] if found and kept is not None else self._apart(factors, rows)[0]
+            saved = self._distances
+            is_saved = saved is not None and saved[0] is factors and saved[1] == rows
+            apart = saved[2] if is_saved and saved is not None else self._apart(factors, rows)[0]
             degrees = factors.dof.T[:, None, :] + width
             scales = degrees / (factors.dof.T[:, None, :] + apart)
             gaps = scales - 1 - np.log(scales) + (np.log(degrees / 2) - digamma(degrees / 2))
@@ -323,9 +323,9 @@ class StudentTerms(LocatedTerms):
         there = statistics.there
         if self._latest is None:
             return np.full(there.T.shape, START_DOF)
-        kept = (there <= least) | (self.inner.blocks.widths == 0)[:, None]
-        found = degrees_of_freedom(statistics.gaps / np.where(kept, 1.0, there))
-        return np.where(kept.T, self._latest.dof, found.T)
+        stays = (there <= least) | (self.inner.blocks.widths == 0)[:, None]
+        dof = degrees_of_freedom(statistics.gaps / np.where(stays, 1.0, there))
+        return np.where(stays.T, self._latest.dof, dof.T)
 
     def recentred(self, statistics: StudentStatistics, centres: Floats) -> StudentStatistics:
         moments = self.inner.recentred(statistics.moments, centres)
