@@ -37,18 +37,18 @@ def degenerate(terms: Any, mixture: Any, rows: float | None = None) -> Flags:
     ``terms`` have the floors, and how many ``rows`` there are unless that is said. A prior makes
     every component proper.
     """
-    found = np.zeros(mixture.n_components, dtype=np.bool_)
+    flags = np.zeros(mixture.n_components, dtype=np.bool_)
     if mixture.is_proper or terms.is_proper:
-        return found
+        return flags
     if rows is None:
         # Rows that weigh less than 1 on average are rows all the same.
         rows = max(terms.total_weight, terms.n_samples)
     if isinstance(mixture, Mixture):
         return degenerate_in_hubs(mixture, terms.reg_covar, rows)
-    for part, own in zip(mixture.parts, terms.parts, strict=True):
+    for part, part_terms in zip(mixture.parts, terms.parts, strict=True):
         if part.core is not None:
-            found |= degenerate_in_hubs(part.core, own.reg_covar, rows)
-    return found
+            flags |= degenerate_in_hubs(part.core, part_terms.reg_covar, rows)
+    return flags
 
 
 def degenerate_in_hubs(mixture: Any, floors: Values, rows: float) -> Flags:
@@ -60,7 +60,7 @@ def degenerate_in_hubs(mixture: Any, floors: Values, rows: float) -> Flags:
     blocks, k = mixture.blocks, mixture.n_components
     every = np.broadcast_to(mixture.weights, (blocks.n_blocks, k))
     floors = np.maximum(floors, ROUNDING)
-    found = np.zeros(k, dtype=np.bool_)
+    flags = np.zeros(k, dtype=np.bool_)
     bands, views = blocks.bands, None if mixture.is_diagonal else mixture.covariance_blocks
     if mixture.is_diagonal and not mixture.n_factors:
         # Each column is judged by itself.
@@ -72,8 +72,8 @@ def degenerate_in_hubs(mixture: Any, floors: Values, rows: float) -> Flags:
         units = 1 / np.sqrt(floors[columns].reshape(count, 1, width))
         means = mixture.means[:, columns].reshape(shape).swapaxes(0, 1) * units
         if views is None:
-            own = mixture.covariances[:, columns].reshape(-1, count, width).swapaxes(0, 1)
-            spreads = own[..., None] * np.eye(width)
+            variances = mixture.covariances[:, columns].reshape(-1, count, width).swapaxes(0, 1)
+            spreads = variances[..., None] * np.eye(width)
         else:
             spreads = np.stack(views[hubs.start : hubs.stop])
         if mixture.n_factors:
@@ -88,7 +88,7 @@ def degenerate_in_hubs(mixture: Any, floors: Values, rows: float) -> Flags:
         varying = (np.diagonal(total, axis1=1, axis2=2) > AT_FLOOR).sum(axis=1)
         if mixture.is_diagonal:
             varying = np.minimum(varying, 1 + mixture.n_factors)
-        found |= _have_few(rows * weights, varying, mixture.is_tied)
+        flags |= _have_few(rows * weights, varying, mixture.is_tied)
         # At a floor of 1 in directions where all rows are not.
         low = np.zeros(spreads.shape[:2], dtype=np.bool_)
         try:
@@ -100,10 +100,10 @@ def degenerate_in_hubs(mixture: Any, floors: Values, rows: float) -> Flags:
                 varied = vectors[:, values > AT_FLOOR]
                 inside = varied.T @ spreads[hub] @ varied
                 low[hub] = np.linalg.eigvalsh(inside).min(axis=1, initial=np.inf) <= AT_FLOOR
-        found |= low.any(axis=0)
+        flags |= low.any(axis=0)
     # Those that were given up are no part of the mixture.
-    found &= (mixture.weights > 0).any(axis=0)
-    return found
+    flags &= (mixture.weights > 0).any(axis=0)
+    return flags
 
 
 def _have_few(rows: Values, varying: Indices, tied: bool) -> Flags:
@@ -148,18 +148,18 @@ def copies_in_noise(mixture: Mixture, is_noisy: bool) -> list[int]:
     """
     nearness = IN_NOISE if is_noisy else COINCIDES
     spreads = np.sqrt(variances_of(mixture))
-    found = []
+    copies = []
     for k in range(1, mixture.n_components):
         units = np.minimum(spreads[:k], spreads[k])
         near = (np.abs(mixture.means[:k] - mixture.means[k]) <= nearness * units).all(axis=1)
         near &= (np.abs(spreads[:k] - spreads[k]) <= nearness * units).all(axis=1)
         if not mixture.is_diagonal and not mixture.is_tied and near.any():
-            for own in mixture.covariance_blocks:
-                apart = np.abs(own[:k] - own[k])
+            for covariances in mixture.covariance_blocks:
+                apart = np.abs(covariances[:k] - covariances[k])
                 near &= (apart <= nearness * units[:, :, None] * units[:, None]).all(axis=(1, 2))
         if near.any():
-            found.append(k)
-    return found
+            copies.append(k)
+    return copies
 
 
 def _same_normals(mixture: Mixture) -> Flags:
@@ -169,7 +169,7 @@ def _same_normals(mixture: Mixture) -> Flags:
         return np.ones((k, k), dtype=np.bool_)
     spreads = variances_of(mixture)
     full = [] if mixture.is_diagonal else mixture.covariance_blocks
-    flat = [np.broadcast_to(own, (k, *own.shape[1:])).reshape(k, -1) for own in full]
+    flat = [np.broadcast_to(view, (k, *view.shape[1:])).reshape(k, -1) for view in full]
     means = mixture.means[:, mixture.blocks.position]
     values = np.concatenate([means, spreads, *flat], axis=1)
     return _near(values, np.concatenate([np.sqrt(spreads), spreads, *map(np.abs, flat)], axis=1))
@@ -178,6 +178,6 @@ def _same_normals(mixture: Mixture) -> Flags:
 def _near(values: Values, sizes: Values) -> Flags:
     """Return which rows (K, K) of values (K, n) are the same beside their sizes."""
     least = COINCIDES * (sizes + np.finfo(np.float64).tiny)
-    rows = [(np.abs(values - one) <= np.minimum(least, own)).all(axis=1)
-            for one, own in zip(values, least, strict=True)]  # fmt: skip
+    rows = [(np.abs(values - one) <= np.minimum(least, tolerance)).all(axis=1)
+            for one, tolerance in zip(values, least, strict=True)]  # fmt: skip
     return np.array(rows).reshape(len(values), len(values))

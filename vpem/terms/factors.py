@@ -70,20 +70,20 @@ class LoadedFactors(Factors):
             if lower:
                 root = np.stack(lower[hubs])
                 white = root @ loadings
-                found = root.swapaxes(2, 3) @ white
+                scaled = root.swapaxes(2, 3) @ white
             else:
                 inverse = np.sqrt(factors.inverse[:, columns].astype(np.float64))
                 root = inverse.reshape(1 if tied else k, *shape[1:], 1).swapaxes(0, 1)
                 white = root * loadings
-                found = root * white
+                scaled = root * white
             grams[hubs] = white.swapaxes(2, 3) @ white
             away = (mixture.means - centre)[:, columns].reshape(shape).swapaxes(0, 1)
-            offsets[hubs] = (away[:, :, None] @ found)[:, :, 0]
-            projections[columns] = found.swapaxes(1, 2).reshape(-1, k, q)
-        kept = (factors.means, factors.inverse, factors.log_dets)
-        made = (projections.reshape(d, k * q), centre, offsets.reshape(-1, k * q))
-        noise = [own.astype(dtype, copy=False) for own in kept]
-        onto = [own.astype(dtype, copy=False) for own in made]
+            offsets[hubs] = (away[:, :, None] @ scaled)[:, :, 0]
+            projections[columns] = scaled.swapaxes(1, 2).reshape(-1, k, q)
+        of_noise = (factors.means, factors.inverse, factors.log_dets)
+        of_loadings = (projections.reshape(d, k * q), centre, offsets.reshape(-1, k * q))
+        noise = [array.astype(dtype, copy=False) for array in of_noise]
+        onto = [array.astype(dtype, copy=False) for array in of_loadings]
         return cls(
             noise[0], noise[1], noise[2], factors.failed, blocks, onto[0], onto[1], onto[2], grams
         )
@@ -93,16 +93,16 @@ class LoadedFactors(Factors):
         out = np.zeros((len(self.offsets), len(rows), self.projections.shape[1]), dtype=rows.dtype)
         centred = rows - self.centre
         for columns, hubs, width in self.blocks.bands:
-            own = centred[:, columns].reshape(len(rows), -1, width).swapaxes(0, 1)
+            of_hubs = centred[:, columns].reshape(len(rows), -1, width).swapaxes(0, 1)
             onto = self.projections[columns].reshape(-1, width, self.projections.shape[1])
-            np.matmul(own, onto, out=out[hubs])
+            np.matmul(of_hubs, onto, out=out[hubs])
         out -= self.offsets[:, None]
         return out
 
     def projected_together(self, rows: Floats) -> Floats:
         """Return the sum U of all hubs for rows (m, d) in block order: (1, m, K q)."""
-        found: Floats = (rows - self.centre) @ self.projections - self.offsets.sum(axis=0)
-        return found[None]
+        projected: Floats = (rows - self.centre) @ self.projections - self.offsets.sum(axis=0)
+        return projected[None]
 
 
 @dataclass(frozen=True)
@@ -204,17 +204,17 @@ class FactorMixture(Mixture, facts=FACTS):
     def assembled_covariances(self) -> Vector:
         """Covariances (K, d, d) in the user's order and units: ``L_k L_k'`` and the noise."""
         k, d, scale = self.n_components, self.n_features, self.scaling.scale
-        found = self.assembled_loadings
-        found = found @ found.swapaxes(1, 2)
+        assembled = self.assembled_loadings
+        assembled = assembled @ assembled.swapaxes(1, 2)
         if self.is_diagonal:
             variances = self.covariances[:, self.blocks.position] * scale**2
-            found[:, np.arange(d), np.arange(d)] += variances
-            return found
+            assembled[:, np.arange(d), np.arange(d)] += variances
+            return assembled
         for columns, view in zip(self.blocks.features, self.covariance_blocks, strict=True):
             units = np.outer(scale[columns], scale[columns])
             noise = np.broadcast_to(view * units, (k, len(columns), len(columns)))
-            found[:, columns[:, None], columns] += noise
-        return found
+            assembled[:, columns[:, None], columns] += noise
+        return assembled
 
     def block_loadings(self, b: int) -> Vector:
         """Loadings (K, d_b, q) of block b, in scaled units."""
@@ -271,25 +271,27 @@ class FactorMixture(Mixture, facts=FACTS):
         """
         if not there.all():
             patterns, which = np.unique(there, axis=0, return_inverse=True)
-            found = np.zeros((1, len(values), self.n_components))
+            terms = np.zeros((1, len(values), self.n_components))
             constants = np.zeros(len(values))
             for number, pattern in enumerate(patterns):
                 some = which.reshape(-1) == number
                 if pattern.any():
-                    kept = self.marginal(np.flatnonzero(pattern).tolist())
+                    marginal = self.marginal(np.flatnonzero(pattern).tolist())
                     seen = values[some][:, pattern]
-                    found[:, some], constants[some] = kept.terms_of(seen, np.ones(seen.shape, bool))
-            return found, constants
-        own, constant = super().terms_of(values, there)
+                    terms[:, some], constants[some] = marginal.terms_of(
+                        seen, np.ones(seen.shape, bool)
+                    )
+            return terms, constants
+        of_noise, constant = super().terms_of(values, there)
         rows = self.blocks.arrange(self.scaling.apply(values), np.float64)
-        sums = own.sum(axis=0, keepdims=True), self.loaded.projected_together(rows)
+        sums = of_noise.sum(axis=0, keepdims=True), self.loaded.projected_together(rows)
         return self.joined(*sums), constant
 
     def apart(self, values: Vector) -> tuple[Floats, Vector | float]:
         """Return c and u of each hub for rows in which nothing is missing, (B, m, K + K q)."""
-        own, constant = super().terms_of(values, np.ones(values.shape, dtype=np.bool_))
+        terms, constant = super().terms_of(values, np.ones(values.shape, dtype=np.bool_))
         rows = self.blocks.arrange(self.scaling.apply(values), np.float64)
-        return np.concatenate([own, self.loaded.projected(rows)], axis=2), constant
+        return np.concatenate([terms, self.loaded.projected(rows)], axis=2), constant
 
     def joined(self, total: Floats, onto: Floats) -> Floats:
         """Return the term of all hubs together, (1, m, K), of C (1, m, K) and U (1, m, K q)."""
@@ -313,8 +315,8 @@ def mixture_of(
     blocks: Blocks, covariance_type: str, scaling: Scaling, **parameters: Any
 ) -> Mixture:
     """Return a mixture of these parameters, with factors where there are ``loadings``."""
-    made = FactorMixture if "loadings" in parameters else Mixture
-    return made(blocks, covariance_type, scaling=scaling, **parameters)
+    kind = FactorMixture if "loadings" in parameters else Mixture
+    return kind(blocks, covariance_type, scaling=scaling, **parameters)
 
 
 @dataclass
@@ -328,8 +330,8 @@ class FactorStatistics(Statistics):
     @property
     def nbytes(self) -> int:
         """Bytes that the arrays take."""
-        own = (self.scores, self.squares, self.products)
-        return super().nbytes + sum(part.nbytes for part in own)
+        arrays = (self.scores, self.squares, self.products)
+        return super().nbytes + sum(part.nbytes for part in arrays)
 
     def add(self, other: Statistics, times: float = 1.0) -> None:
         assert isinstance(other, FactorStatistics)
@@ -399,11 +401,11 @@ class FactorTerms(FeatureTerms):
         """
         expected, explained = posterior.explain(onto)
         left = np.ascontiguousarray(total - explained)
-        responsibilities, found = self.responsibilities(mixture, left, rows)
+        responsibilities, log_likelihoods = self.responsibilities(mixture, left, rows)
         if statistics is not None:
             self.summarize(statistics, responsibilities, rows)
             self._correlate(statistics, factors, posterior, responsibilities, expected, rows)
-        return found
+        return log_likelihoods
 
     def _correlate(
         self,
@@ -431,8 +433,8 @@ class FactorTerms(FeatureTerms):
             products += (centred.T @ flat[0]).reshape(-1, k, q).swapaxes(0, 1)
             return
         for columns, hubs, width in self.blocks.bands:
-            own = centred[:, columns].reshape(m, -1, width).transpose(1, 2, 0)
-            products[:, columns] += (own @ flat[hubs]).reshape(-1, k, q).swapaxes(0, 1)
+            of_hubs = centred[:, columns].reshape(m, -1, width).transpose(1, 2, 0)
+            products[:, columns] += (of_hubs @ flat[hubs]).reshape(-1, k, q).swapaxes(0, 1)
 
     def sweep_factors(
         self,
@@ -444,7 +446,7 @@ class FactorTerms(FeatureTerms):
     ) -> Vector:
         """Take the sums ``mix @ local`` and all that depends on them, a tile of rows at a time."""
         k, q, n_hubs = mixture.n_components, self.n_factors, self.blocks.n_blocks
-        found = np.zeros(len(mix))
+        log_likelihoods = np.zeros(len(mix))
         shared = len(mix) == 1 and bool((mix == 1).all())
         a_row = self.blocks.n_features + k * (n_hubs + 4 * q)
         step = max(64, TILE_BYTES // (self.itemsize * a_row * (1 if shared else n_hubs)))
@@ -453,14 +455,16 @@ class FactorTerms(FeatureTerms):
             for begin in range(run.start, run.stop, step):
                 rows = slice(begin, min(begin + step, run.stop))
                 if shared:
-                    own = FeatureTerms.local(self, factors, rows)
-                    distances: Floats = own.sum(axis=0, keepdims=True)
+                    terms = FeatureTerms.local(self, factors, rows)
+                    distances: Floats = terms.sum(axis=0, keepdims=True)
                     onto = factors.projected_together(self.rows.read(rows))
                 else:
                     every: Any = np.tensordot(matrix, self.local(factors, rows), axes=1)
                     distances, onto = every[..., :k], every[..., k:]
-                found += self.take(mixture, factors, posterior, distances, onto, rows, statistics)
-        return found
+                log_likelihoods += self.take(
+                    mixture, factors, posterior, distances, onto, rows, statistics
+                )
+        return log_likelihoods
 
     # ---- M-step --------------------------------------------------------------------------------
 
@@ -490,9 +494,9 @@ class FactorTerms(FeatureTerms):
         squares = statistics.squares / n[..., None] - means[..., None] * means[..., None, :]
         squares = np.where(used[..., None], squares, np.eye(self.n_factors))
         of_feature = self._of_feature
-        own, centres = of_feature(n)[..., 0], of_feature(means)
-        about = statistics.first / own
-        crossed = statistics.products / own[..., None] - about[..., None] * centres
+        counts_of_features, centres = of_feature(n)[..., 0], of_feature(means)
+        about = statistics.first / counts_of_features
+        crossed = statistics.products / counts_of_features[..., None] - about[..., None] * centres
         inverse: Any = np.linalg.inv(squares)
         loadings = (crossed[..., None, :] @ of_feature(inverse))[..., 0, :]
         shifted = (loadings * centres).sum(axis=2)
@@ -529,9 +533,9 @@ class FactorTerms(FeatureTerms):
                     explained[:, columns] = np.repeat(mean, width, axis=1)
             unexplained: Vector = covariances - explained
             return unexplained
-        found = covariances.copy()
+        rest = covariances.copy()
         copies = 1 if self._is_tied else k
-        for columns, count, width, view in self._banded(found, copies):
+        for columns, count, width, view in self._banded(rest, copies):
             left, right = (
                 part[:, columns].reshape(k, count, width, -1).swapaxes(0, 1)
                 for part in (loadings, crossed)
@@ -539,16 +543,16 @@ class FactorTerms(FeatureTerms):
             explained = left @ right.swapaxes(2, 3)
             explained = 0.5 * (explained + explained.swapaxes(2, 3))
             view -= explained.sum(axis=1, keepdims=True) if self._is_tied else explained
-        return found
+        return rest
 
     def keep(self, mixture: Mixture, before: Mixture, hubs: Mask) -> Mixture:
         assert isinstance(mixture, FactorMixture)
         assert isinstance(before, FactorMixture)
         columns = hubs[self.blocks.block_of][:, None]
         loadings = np.where(columns, before.loadings, mixture.loadings)
-        kept = super().keep(mixture, before, hubs)
-        assert isinstance(kept, FactorMixture)
-        return replace(kept, loadings=loadings)
+        chosen = super().keep(mixture, before, hubs)
+        assert isinstance(chosen, FactorMixture)
+        return replace(chosen, loadings=loadings)
 
     # ---- starts and repairs ---------------------------------------------------------------------
 
@@ -572,15 +576,15 @@ class FactorTerms(FeatureTerms):
             deviations: Vector = np.sqrt(np.maximum(mixture.covariances, 0.0))[..., None]
             spread: Vector = size * deviations * directions
             return spread
-        found = np.zeros_like(directions)
+        loadings = np.zeros_like(directions)
         for b, view in enumerate(
             block_views(mixture.covariances, self.blocks.widths, mixture.n_copies)
         ):
             part = slice(self.blocks.offsets[b], self.blocks.offsets[b + 1])
             values, vectors = np.linalg.eigh(view)
             root = vectors * np.sqrt(np.maximum(values, 0.0))[:, None]
-            found[:, part] = size * root @ vectors.swapaxes(1, 2) @ directions[:, part]
-        return found
+            loadings[:, part] = size * root @ vectors.swapaxes(1, 2) @ directions[:, part]
+        return loadings
 
     def reseeded(self, mixture: Mixture, component: int, centre: Vector, weight: float) -> Mixture:
         """Place one component at a new centre, with the loadings that it began with."""

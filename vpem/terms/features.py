@@ -173,9 +173,9 @@ class RowTerms:
 
     def __copy__(self) -> Self:
         """Return the same terms; as `copy` would, but in less time than a small batch takes."""
-        made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        return made
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
 
     def chunks(self, n_values: int) -> Iterator[slice]:
         """Yield runs of rows for which ``n_values`` numbers a row fit in the working memory."""
@@ -220,14 +220,14 @@ class RowTerms:
 
     def sweep_chunks(self: Any, mixture: Any, factors: Any, mix: Vector, statistics: Any) -> Vector:
         """Take the sum ``mix @ Q`` and all that depends on it, chunk by chunk: (R,)."""
-        found = np.zeros(len(mix))
+        totals = np.zeros(len(mix))
         for rows in self.chunks(self.blocks.n_blocks * mixture.n_components):
             sums = mixed(mix, self.local(factors, rows))
             responsibilities, log_likelihoods = self.responsibilities(mixture, sums, rows)
-            found += log_likelihoods
+            totals += log_likelihoods
             if statistics is not None:
                 self.summarize_by(statistics, responsibilities, rows, factors)
-        return found
+        return totals
 
     def summarize_by(
         self: Any, statistics: Any, responsibilities: Floats, rows: slice, factors: Any
@@ -309,8 +309,8 @@ class FeatureTerms(RowTerms, BlockStatistics):
         """What each hub here has of `log_constant`, (B,)."""
         blocks, scale = self.blocks, self.scaling.scale
         per_feature = -0.5 * np.log(2 * np.pi) - np.log(scale[blocks.order])
-        found = np.bincount(blocks.block_of, per_feature, blocks.n_blocks)
-        return self.total_weight * found.astype(np.float64, copy=False)
+        constants = np.bincount(blocks.block_of, per_feature, blocks.n_blocks)
+        return self.total_weight * constants.astype(np.float64, copy=False)
 
     def part(self, rows: slice, following: slice | None = None) -> FeatureTerms:
         """Return the terms of a run of rows, which are counted from 0 in it.
@@ -367,8 +367,8 @@ class FeatureTerms(RowTerms, BlockStatistics):
 
     def local(self, factors: Factors, rows: slice) -> Floats:
         """Terms ``Q`` of each hub for these rows, shape (B, m, K), Valdeira et al., (12)."""
-        found = factors.terms(self.rows.read(rows), self.blocks.offsets, self.n_threads)
-        return self.labelled(found, rows)
+        terms = factors.terms(self.rows.read(rows), self.blocks.offsets, self.n_threads)
+        return self.labelled(terms, rows)
 
     def distances(self, centres: Vector, rows: slice) -> Floats:
         """Squared distances of each hub's part of these rows to centres (L, d), (B, m, L)."""
@@ -397,9 +397,9 @@ class FeatureTerms(RowTerms, BlockStatistics):
         log_weights = mixture.log_weights
         if len(log_weights) < len(mix):
             log_weights = np.repeat(log_weights, len(mix), axis=0)
-        found = np.zeros(len(mix))
+        log_likelihoods = np.zeros(len(mix))
         for run in self.rows.runs():
-            found += sweep(
+            log_likelihoods += sweep(
                 self.rows.read(run),
                 NONE if self.row_weights is None else self.row_weights[run],
                 self.blocks.offsets,
@@ -415,7 +415,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
                 self.least,
                 self.n_threads,
             )
-        return found
+        return log_likelihoods
 
     # ---- M-step --------------------------------------------------------------------------------
 
@@ -489,8 +489,8 @@ class FeatureTerms(RowTerms, BlockStatistics):
 
     def middle(self, mixture: Mixture) -> Vector:
         """The mean of a mixture (d,): a centre that is no row."""
-        found: Vector = mixture.weights.mean(axis=0) @ mixture.means
-        return found
+        middle: Vector = mixture.weights.mean(axis=0) @ mixture.means
+        return middle
 
     def with_sample_covariance(self, covariances: Vector) -> FeatureTerms:
         """Return the same terms with a sample covariance that is known from elsewhere."""
@@ -517,8 +517,8 @@ class FeatureTerms(RowTerms, BlockStatistics):
             if rows.start == 0 and weights.sum() > 0:  # about a point among the rows that weigh
                 near = weights @ self.rows.read(rows).astype(np.float64, copy=False)
                 statistics = self.empty(near[None] / weights.sum(), 1)
-            own = weights[None, :, None].astype(self.rows.dtype)
-            self.summarize(statistics, np.ascontiguousarray(own), rows)
+            shares = weights[None, :, None].astype(self.rows.dtype)
+            self.summarize(statistics, np.ascontiguousarray(shares), rows)
         return self.update(statistics)
 
     def start(self, centres: Vector) -> Mixture:
@@ -554,8 +554,8 @@ class FeatureTerms(RowTerms, BlockStatistics):
                 covariances[component] = self.sample_covariance[0]
             else:
                 widths = self.blocks.widths
-                own = block_views(covariances, widths, weights.shape[1])
+                views = block_views(covariances, widths, weights.shape[1])
                 fresh = block_views(self.sample_covariance, widths, 1)
-                for view, sample in zip(own, fresh, strict=True):
+                for view, sample in zip(views, fresh, strict=True):
                     view[component] = sample[0]
         return replace(mixture, weights=weights, means=means, covariances=covariances)

@@ -80,11 +80,11 @@ class MissingBlockStatistics(BlockStatistics):
         return self._is_diagonal
 
     def empty(self, centres: Floats, n_roots: int) -> MissingStatistics:
-        made = super().empty(centres, n_roots)
-        n_components, d = made.shifts.shape
+        plain = super().empty(centres, n_roots)
+        n_components, d = plain.shifts.shape
         shape = (n_components, d) if self._is_diagonal else (self.blocks.n_blocks, n_components)
         return MissingStatistics(
-            made.counts, made.first, made.second, made.shifts, seen=np.zeros(shape)
+            plain.counts, plain.first, plain.second, plain.shifts, seen=np.zeros(shape)
         )
 
     def recentred(self, statistics: Statistics, centres: Floats) -> MissingStatistics:
@@ -114,16 +114,16 @@ class MissingBlockStatistics(BlockStatistics):
         Every block sees the same part of each component's rows, as it does of all. Where stochastic
         EM settles does not depend on that, only how far a step moves a block.
         """
-        made = super()._about_means(mixture, weight, n_roots)
+        plain = super()._about_means(mixture, weight, n_roots)
         if self._is_diagonal:
-            second = made.second * self.share
-            seen = self.blocks.of_feature(made.counts) * self.share
-            return MissingStatistics(made.counts, made.first, second, made.shifts, seen=seen)
+            second = plain.second * self.share
+            seen = self.blocks.of_feature(plain.counts) * self.share
+            return MissingStatistics(plain.counts, plain.first, second, plain.shifts, seen=seen)
         copies = 1 if self._is_tied else mixture.n_components
         per_feature = self.share[self.blocks.block_of]
-        for columns, count, width, view in self._banded(made.second, copies):
+        for columns, count, width, view in self._banded(plain.second, copies):
             view *= per_feature[columns].reshape(count, width)[:, 0, None, None, None]
-        return MissingStatistics(**vars(made), seen=made.counts * self.share[:, None])
+        return MissingStatistics(**vars(plain), seen=plain.counts * self.share[:, None])
 
     def _determinants(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> Vector:
         """Log-determinants (B,) of blocks' covariances, each as often as it is seen."""
@@ -186,14 +186,14 @@ class MissingBlockStatistics(BlockStatistics):
         total = n.sum(axis=0, keepdims=True) if self._is_tied else n
         if self.covariance_type.endswith("spherical"):
             value, total = (self._over_blocks(np.maximum(part, 0.0)) for part in (value, total))
-        found = np.maximum(value / np.where(total > 0, total, 1.0), 0.0) + self.reg_covar
-        return np.where(total < least, before.covariances, found)
+        variances = np.maximum(value / np.where(total > 0, total, 1.0), 0.0) + self.reg_covar
+        return np.where(total < least, before.covariances, variances)
 
     def _over_blocks(self, values: Vector) -> Vector:
         """Sum over the features of each block, repeated for each of them; (n, d)."""
         sums = np.zeros((len(values), self.blocks.n_blocks))
-        for own, row in zip(sums, values, strict=True):
-            np.add.at(own, self.blocks.block_of, row)
+        for row_sums, row in zip(sums, values, strict=True):
+            np.add.at(row_sums, self.blocks.block_of, row)
         return sums[:, self.blocks.block_of]
 
 
@@ -285,8 +285,8 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         """Sum constants over rows that have a value of each feature and weigh so much, (d,)."""
         blocks = self.blocks
         per_feature = -0.5 * np.log(2 * np.pi) - np.log(self.scaling.scale[blocks.order])
-        found = np.bincount(blocks.block_of, there * per_feature, blocks.n_blocks)
-        return found.astype(np.float64, copy=False)
+        constants = np.bincount(blocks.block_of, there * per_feature, blocks.n_blocks)
+        return constants.astype(np.float64, copy=False)
 
     def among(
         self, rows: Rows, n_samples: int, total: float | None = None, lightest: float = 1.0
@@ -320,8 +320,8 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
 
     def prepare(self, mixture: Mixture) -> MissingFactors:
         """Factor every block for the E-step, and remember whose expectations the M-step takes."""
-        made = factorise(mixture, np.float64)
-        self._latest = MissingFactors(**vars(made), mixture=mixture)
+        factors = factorise(mixture, np.float64)
+        self._latest = MissingFactors(**vars(factors), mixture=mixture)
         return self._latest
 
     def forget(self) -> None:
@@ -331,12 +331,12 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
     def local(self, factors: Factors, rows: slice) -> Floats:
         """Terms of each hub for what it has of these rows, shape (B, m, K); 0 of nothing."""
         assert isinstance(factors, MissingFactors)
-        found = marginal_terms(
+        terms = marginal_terms(
             self.rows.read(rows), self.observed[rows], self.plan(rows), self.blocks,
             factors.means, factors.mixture.covariances, factors.inverse, factors.log_dets,
             self.n_threads,
         )  # fmt: skip
-        return self.labelled(found, rows)
+        return self.labelled(terms, rows)
 
     def squares(self, centres: Vector, rows: slice) -> Floats:
         """Squared distances by what is there of each block of these rows to centres, (B, m, L)."""
@@ -355,9 +355,9 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         self._latest = None
         out, observed = self.squares(centres, rows), self.observed[rows]
         for b, width in enumerate(self.blocks.widths):
-            own = observed[:, self.blocks.offsets[b] : self.blocks.offsets[b + 1]]
-            if not own.all():
-                there = own.sum(axis=1, dtype=np.intp)
+            of_block = observed[:, self.blocks.offsets[b] : self.blocks.offsets[b + 1]]
+            if not of_block.all():
+                there = of_block.sum(axis=1, dtype=np.intp)
                 out[b] *= (width / np.maximum(there, 1))[:, None].astype(out.dtype)
         return out
 
@@ -375,12 +375,12 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
             complete = np.asarray(self.observed.all(axis=1))
             self._found.split += [self._of_rows(complete), self._of_rows(~complete)]
         whole, others = self._found.split
-        found = np.zeros(len(mix))
+        log_likelihoods = np.zeros(len(mix))
         if whole.n_samples:
             assert isinstance(factors, MissingFactors)
-            own = factors.in_precision(self.rows.dtype)
+            rounded = factors.in_precision(self.rows.dtype)
             before = 0.0 if statistics is None else statistics.counts.copy()
-            found += whole._sweep_complete(mixture, own, mix, statistics)
+            log_likelihoods += whole._sweep_complete(mixture, rounded, mix, statistics)
             if statistics is not None:
                 assert isinstance(statistics, MissingStatistics)
                 gained = statistics.counts - before
@@ -389,17 +389,17 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
                 else:
                     statistics.seen += gained
         if others.n_samples:
-            found += others.sweep_chunks(mixture, factors, mix, statistics)
-        return found
+            log_likelihoods += others.sweep_chunks(mixture, factors, mix, statistics)
+        return log_likelihoods
 
     _sweep_complete = FeatureTerms.sweep
 
     def _of_rows(self, chosen: Mask) -> MissingTerms:
         """Return the terms of the rows of a mask, for sweeps alone."""
         if chosen.all():
-            made = copy(self)
-            made._found = _Found()
-            return made
+            copied = copy(self)
+            copied._found = _Found()
+            return copied
         weights = None if self.row_weights is None else self.row_weights[chosen]
         return self.some(np.flatnonzero(chosen), weights)
 
@@ -466,18 +466,20 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         mixture = Mixture(
             self.blocks, self.covariance_type, weights, means, covariances, self.scaling
         )
-        made = factorise(mixture, np.float64)
-        return MissingFactors(made.means, made.inverse, made.log_dets, made.failed, mixture=mixture)
+        factors = factorise(mixture, np.float64)
+        return MissingFactors(
+            factors.means, factors.inverse, factors.log_dets, factors.failed, mixture=mixture
+        )
 
     def sample(self) -> Mixture:
         """Return one component after one M-step from the features' own variances."""
-        own = copy(self)
-        own._latest = None
-        statistics = own.empty(self.centre[None], 1)
+        terms = copy(self)
+        terms._latest = None
+        statistics = terms.empty(self.centre[None], 1)
         for rows in self.chunks(self.blocks.n_features):
             weights = self._weights(rows)[None, :, None].astype(self.rows.dtype)
-            own.summarize(statistics, np.ascontiguousarray(weights), rows)
-        return own.update(statistics)
+            terms.summarize(statistics, np.ascontiguousarray(weights), rows)
+        return terms.update(statistics)
 
     def chunks(self, n_values: int) -> Iterator[slice]:
         return super().chunks(max(n_values, self.n_features))
@@ -504,10 +506,12 @@ def distances_within(
     off = terms.rows.read(rows) - centres[labels[rows]]
     if isinstance(terms, MissingTerms):
         off *= terms.observed[rows]
-    found = np.empty((terms.blocks.n_blocks, len(off)))
-    for own, (begin, end) in zip(found, pairwise(terms.blocks.offsets.tolist()), strict=True):
-        np.einsum("mj,mj->m", off[:, begin:end], off[:, begin:end], out=own)
-    return found
+    distances = np.empty((terms.blocks.n_blocks, len(off)))
+    for of_block, (begin, end) in zip(
+        distances, pairwise(terms.blocks.offsets.tolist()), strict=True
+    ):
+        np.einsum("mj,mj->m", off[:, begin:end], off[:, begin:end], out=of_block)
+    return distances
 
 
 def diagonals(terms: StartTerms) -> Vector:
@@ -526,13 +530,13 @@ def usual_squares(rows: Floats) -> Vector:
 
     A few values that lie far away do not change it. It is 0 where values are too few.
     """
-    found = np.zeros(rows.shape[1])
+    squares = np.zeros(rows.shape[1])
     for feature, column in enumerate(rows.T):
         there = column[np.isfinite(column)]
         if len(there) >= FEWEST_ROWS:
             off = (there - np.median(there)) ** 2
-            found[feature] = np.median(off[off > 0]) if off.any() else 0.0
-    return found
+            squares[feature] = np.median(off[off > 0]) if off.any() else 0.0
+    return squares
 
 
 def spread_rows(n_rows: int) -> Indices:
@@ -552,8 +556,8 @@ def squares_of_observed(
         known, observed, ends, np.ascontiguousarray(points, dtype=np.float64), ones,
         np.zeros_like(ones), out, n_threads,
     )  # fmt: skip
-    found: Floats = out[0]
-    return found
+    squares: Floats = out[0]
+    return squares
 
 
 def nearest(
@@ -581,9 +585,9 @@ def nearest(
             if there is None and np.isnan(rows).any():
                 there = np.ascontiguousarray(~np.isnan(rows), dtype=np.uint8)
             if there is not None:
-                found = squares_of_observed(rows, there, places, n_threads)
-                labels[start:end] = found.argmin(axis=1)
-                distances[start:end] = found.min(axis=1)
+                squares = squares_of_observed(rows, there, places, n_threads)
+                labels[start:end] = squares.argmin(axis=1)
+                distances[start:end] = squares.min(axis=1)
                 continue
             nearest_rows(rows, places, labels[start:end], distances[start:end], n_threads)
     return labels, distances

@@ -115,12 +115,12 @@ def variances_of(mixture: Mixture) -> Vector:
     """
     shape = mixture.means.shape
     if mixture.is_diagonal:
-        found = np.broadcast_to(mixture.covariances, shape)
+        variances = np.broadcast_to(mixture.covariances, shape)
     else:
         blocks = [np.diagonal(view, axis1=1, axis2=2) for view in mixture.covariance_blocks]
-        found = np.broadcast_to(np.concatenate(blocks, axis=1), shape)
-    found = found + mixture.explained
-    return found[:, mixture.blocks.position]
+        variances = np.broadcast_to(np.concatenate(blocks, axis=1), shape)
+    variances = variances + mixture.explained
+    return variances[:, mixture.blocks.position]
 
 
 @dataclass(frozen=True)
@@ -299,9 +299,9 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         position = self.blocks.position
         if self.is_diagonal:
             variances = self.covariances[:, position] * scale**2
-            own, widths = self.blocks.order, self.blocks.widths
-            first = own[self.blocks.offsets[:-1][widths > 0]]
-            alike = np.array_equal(np.repeat(scale[first], widths[widths > 0]), scale[own])
+            order, widths = self.blocks.order, self.blocks.widths
+            first = order[self.blocks.offsets[:-1][widths > 0]]
+            alike = np.array_equal(np.repeat(scale[first], widths[widths > 0]), scale[order])
             if self.covariance_type.endswith("spherical") and alike:
                 variances = variances[:, first]
                 variances = variances[:, 0] if self.blocks.n_blocks == 1 else variances
@@ -423,13 +423,13 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         chosen = np.asarray(features, dtype=np.intp)
         place = np.full(self.n_features, -1, dtype=np.intp)
         place[chosen] = np.arange(len(chosen))
-        inside = [np.flatnonzero(place[own] >= 0) for own in self.blocks.features]
-        own = zip(self.blocks.features, inside, strict=True)
-        blocks = replace(self.blocks, features=tuple(place[one[kept]] for one, kept in own))
+        inside = [np.flatnonzero(place[block] >= 0) for block in self.blocks.features]
+        pairs = zip(self.blocks.features, inside, strict=True)
+        blocks = replace(self.blocks, features=tuple(place[one[kept]] for one, kept in pairs))
         starts = zip(self.blocks.offsets, inside, strict=False)
-        kept = np.concatenate([begin + one for begin, one in starts])
+        columns = np.concatenate([begin + one for begin, one in starts])
         if self.is_diagonal:
-            covariances = self.covariances[:, kept]
+            covariances = self.covariances[:, columns]
         else:
             views = zip(self.covariance_blocks, inside, strict=True)
             covariances = np.concatenate(
@@ -438,7 +438,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         return replace(
             self,
             blocks=blocks,
-            means=np.ascontiguousarray(self.means[:, kept]),
+            means=np.ascontiguousarray(self.means[:, columns]),
             covariances=np.ascontiguousarray(covariances),
             scaling=self.scaling.of(chosen),
         )
@@ -541,15 +541,15 @@ class Coordinates:
         blocks = self.blocks
         weights = share * (self.weights * other.weights).sum(axis=1)
         columns = (self.means * other.means).sum(axis=0)
-        found = np.broadcast_to(weights, blocks.n_blocks).copy()
+        products = np.broadcast_to(weights, blocks.n_blocks).copy()
         if self.spreads.ndim == 2:
             columns += (self.spreads * other.spreads).sum(axis=0)
         else:
             one, two = self.spreads, other.spreads
             ends = [0, *np.cumsum(_sizes(blocks, one)).tolist()]
-            found += [one[a:b] @ two[a:b] for a, b in pairwise(ends)]
-        found += np.bincount(blocks.block_of, columns, minlength=blocks.n_blocks)
-        return found
+            products += [one[a:b] @ two[a:b] for a, b in pairwise(ends)]
+        products += np.bincount(blocks.block_of, columns, minlength=blocks.n_blocks)
+        return products
 
     def mixture(self, like: Mixture, floor: Vector) -> Mixture:
         """Return the mixture at this point, over the same floor as in `of`.
@@ -624,9 +624,9 @@ def fill_gaps(
     """
     from scipy.linalg import solve_triangular
 
-    scaled, found = mixture.scaling.apply(values), values.copy()
+    scaled, completed = mixture.scaling.apply(values), values.copy()
     noise = np.zeros(values.shape) if noise is None else noise
-    for b, own in shares.items():
+    for b, block_shares in shares.items():
         columns, means, covariances = (
             mixture.blocks.features[b],
             mixture.block(b)[1],
@@ -641,15 +641,15 @@ def fill_gaps(
         for pattern, rows in zip(patterns, groups, strict=False):
             seen, gaps = np.flatnonzero(pattern), np.flatnonzero(~pattern)
             both, n = np.concatenate([seen, gaps]), len(seen)
-            for k in np.flatnonzero(own[rows].any(axis=0)):
+            for k in np.flatnonzero(block_shares[rows].any(axis=0)):
                 # One factor has what explains the gaps, and below it what is left of them.
                 lower = np.linalg.cholesky(covariances[k][both[:, None], both])
-                some = rows[own[rows, k] > 0]
+                some = rows[block_shares[rows, k] > 0]
                 known = (part[some[:, None], seen] - means[k, seen]).T
                 known = solve_triangular(lower[:n, :n], known, lower=True) if n else known
                 left = lower[n:, n:] @ drawn[some[:, None], gaps].T
                 expected = means[k, gaps] + (lower[n:, :n] @ known + left).T
-                filled[some[:, None], gaps] += own[some, k, None] * expected
+                filled[some[:, None], gaps] += block_shares[some, k, None] * expected
         filled = mixture.scaling.of(columns).undo(filled)
-        found[:, columns] = np.where(there, values[:, columns], filled)
-    return found
+        completed[:, columns] = np.where(there, values[:, columns], filled)
+    return completed

@@ -72,12 +72,12 @@ class MixtureStatistics:
         self.size, self.pieces = to_mixture.size, to_mixture.pieces
         origin = np.zeros(to_mixture.n_features)
         self.bounds = None if reach is None else to_mixture.bounds(reach.off(origin))
-        here = np.array([run.stop - run.start for run in self.runs], dtype=np.intp)
-        self.counts = here if counts is None else counts
+        local_counts = np.array([run.stop - run.start for run in self.runs], dtype=np.intp)
+        self.counts = local_counts if counts is None else counts
         self.masses = self.counts if masses is None else masses
         self.n_samples = int(self.counts.sum())
         self.total_weight = float(self.masses.sum())
-        self.own = np.flatnonzero(here * self.counts)
+        self.own = np.flatnonzero(local_counts * self.counts)
         """Workers with rows in this process."""
         self.add_up = add_up
         # Negligible among all rows, of which some are here.
@@ -140,8 +140,8 @@ class MixtureStatistics:
         of independent draws.
         """
         if not self.weighs:
-            held = self._held[worker]
-            drawn: Indices = rng.choice(held, count, replace=False, shuffle=False)
+            n_held = self._held[worker]
+            drawn: Indices = rng.choice(n_held, count, replace=False, shuffle=False)
             return drawn
         # In other processes too, so that the shared stream goes on alike.
         places = (np.arange(count) + rng.random(count)) / count
@@ -151,18 +151,18 @@ class MixtureStatistics:
         assert weights is not None
         ends = np.cumsum(weights)
         inside = np.minimum(places * ends[-1], np.nextafter(ends[-1], 0))
-        found: Indices = np.searchsorted(ends, inside, side="right")
-        return found
+        numbers: Indices = np.searchsorted(ends, inside, side="right")
+        return numbers
 
     def objective(self, parameters: Mixture) -> float:
         """Log-likelihood per sample of all rows, in the user's units."""
         each = np.zeros(len(self.counts))
         for worker in self.own.tolist():
             each[worker] = self._whole(worker, parameters)[1]
-        found = self.add_up(each)
+        total = self.add_up(each)
         if self._constant is None:
             self._constant = self._log_constant()
-        return float(found / self.total_weight + self._constant)
+        return float(total / self.total_weight + self._constant)
 
     def _log_constant(self) -> float:
         """What a sample's log-likelihood has whatever the parameters are."""
@@ -175,17 +175,17 @@ class MixtureStatistics:
 
     def _whole(self, worker: int, parameters: Mixture) -> tuple[Vector, float]:
         """Statistic and log-likelihood of a worker's rows, kept until other parameters come."""
-        kept = self._passes.get(worker)
-        if kept is None or kept[0] is not parameters:
-            found = self._pass(self.parts[worker], parameters)
-            kept = self._passes[worker] = (parameters, *found)
-        return kept[1], kept[2]
+        saved = self._passes.get(worker)
+        if saved is None or saved[0] is not parameters:
+            passed = self._pass(self.parts[worker], parameters)
+            saved = self._passes[worker] = (parameters, *passed)
+        return saved[1], saved[2]
 
     def _pass(self, part: FeatureTerms, mixture: Mixture) -> tuple[Vector, float]:
         """Mean statistic (P,) and log-likelihood, without its constant, of some rows."""
         statistics = part.empty(mixture.means, 1)
-        found = part.sweep(mixture, self._factors(mixture), ONE, statistics)
-        return self.to_mixture.packed(statistics) / part.total_weight, float(found[0])
+        log_likelihood = part.sweep(mixture, self._factors(mixture), ONE, statistics)
+        return self.to_mixture.packed(statistics) / part.total_weight, float(log_likelihood[0])
 
     def _factors(self, mixture: Mixture) -> Factors:
         if not self.misses:
@@ -212,12 +212,12 @@ class MixtureStatistics:
             weights = None if part.row_weights is None else part.row_weights[run]
             n += np.bincount(own_labels, weights, minlength=k)
             for component in range(k):
-                here = own_labels == component
-                own = heavy = rows[here]
+                members = own_labels == component
+                of_component = heavy = rows[members]
                 if weights is not None:
-                    heavy = own * weights[here, None]
+                    heavy = of_component * weights[members, None]
                 first[component] += heavy.sum(axis=0)
-                second[component] += self.to_mixture.second_moments(heavy.T @ own)
+                second[component] += self.to_mixture.second_moments(heavy.T @ of_component)
         every = np.concatenate([n, first.ravel(), second.ravel()])
         return np.asarray(every[: self.size] / part.total_weight)
 
@@ -331,19 +331,22 @@ class StatisticMap:
         self._metric = np.linalg.pinv(matrix, hermitian=True)
         self._known: Vector | None = None
         if known is not None:
-            given = np.asarray(known, dtype=np.float64)
+            covariances = np.asarray(known, dtype=np.float64)
             k = n_components
             expected = {"tied": (d, d), "full": (k, d, d)}.get(covariance_type)
-            if given.shape != expected:
+            if covariances.shape != expected:
                 raise InputError(
                     f"known covariances are of shape ({d}, {d}) with covariance type tied or "
-                    f"({k}, {d}, {d}) with full, got shape {given.shape} with {covariance_type}"
+                    f"({k}, {d}, {d}) with full, got shape {covariances.shape} with "
+                    f"{covariance_type}"
                 )
-            given = given / np.outer(self.scaling.scale, self.scaling.scale)
-            good = np.isfinite(given).all() and np.allclose(given, given.swapaxes(-1, -2))
-            if not good or np.linalg.eigvalsh(given).min() <= 0:
+            covariances = covariances / np.outer(self.scaling.scale, self.scaling.scale)
+            good = np.isfinite(covariances).all() and np.allclose(
+                covariances, covariances.swapaxes(-1, -2)
+            )
+            if not good or np.linalg.eigvalsh(covariances).min() <= 0:
                 raise InputError("known covariances must be symmetric and positive definite")
-            self._known = given.ravel()
+            self._known = covariances.ravel()
         self._lower = np.tril_indices(d)
         self._lay_out()
         there = moments.there  # each feature counts its own values
@@ -378,15 +381,15 @@ class StatisticMap:
     def bounds(self, off: Vector) -> Vector:
         """Bounds (P,) of a mean statistic of rows that are no farther off (d,) than that."""
         k = self.n_components
-        found = [np.ones(k), np.tile(off, k)]
+        parts = [np.ones(k), np.tile(off, k)]
         if self._has_squares:
-            found.append(np.tile(self.second_moments(np.outer(off, off)), k))
-        return np.concatenate(found)
+            parts.append(np.tile(self.second_moments(np.outer(off, off)), k))
+        return np.concatenate(parts)
 
     def squared_norms(self, points: Vector) -> Vector:
         """Squared lengths of points (m, d), in the metric of the data's covariance."""
-        found: Vector = np.einsum("ij,ij->i", points @ self._metric, points)
-        return np.maximum(found, 0.0)
+        squares: Vector = np.einsum("ij,ij->i", points @ self._metric, points)
+        return np.maximum(squares, 0.0)
 
     def packed(self, statistics: Statistics) -> Vector:
         """Lay out sums over rows (P,), of moments about zero, which are about shifts."""
@@ -483,24 +486,24 @@ class StatisticMap:
             one = self.second + np.diag(self.reg_covar)
             copies = 1 if self._is_tied else k
             if self.is_diagonal:
-                own = np.diagonal(one)
-                own = np.full_like(own, self._over_features(own)) if self.is_spherical else own
-                covariances = np.repeat(own[None], copies, axis=0)
+                diag = np.diagonal(one)
+                diag = np.full_like(diag, self._over_features(diag)) if self.is_spherical else diag
+                covariances = np.repeat(diag[None], copies, axis=0)
             else:
                 covariances = np.tile(one.ravel(), copies)
         return self._mixture(np.full(k, 1.0 / k), np.array(means, dtype=np.float64), covariances)
 
     def _mixture(self, weights: Vector, means: Vector, covariances: Vector) -> Mixture:
-        made = Mixture(
+        mixture = Mixture(
             self.blocks, self.covariance_type, weights[None], means, covariances, self.scaling
         )
-        if made.factors.failed.any():
+        if mixture.factors.failed.any():
             raise NumericalError(
                 "a covariance is not positive definite although its variances were raised: "
                 "features are constant or linearly dependent; try a larger ",
                 Setting("reg_covar"),
             )
-        return made
+        return mixture
 
     def _over_features(self, variances: Vector) -> Any:
         """Mean over the observed values of variances of their features (..., d)."""
@@ -526,8 +529,8 @@ class StatisticMap:
             variances = squares.reshape(k, d) / n[:, None] - means**2
             return variances
         if self.is_spherical:
-            found: Vector = (squares - (seen * means**2).sum(axis=1)) / seen.sum(axis=1)
-            return found[:, None]
+            averages: Vector = (squares - (seen * means**2).sum(axis=1)) / seen.sum(axis=1)
+            return averages[:, None]
         variances = squares.reshape(k, d) / seen - means**2
         return variances
 
@@ -535,8 +538,8 @@ class StatisticMap:
         """Raise small variances (copies, d), or (copies, 1), and count components with such."""
         if self.is_spherical:
             variances = np.repeat(variances, self.n_features, axis=1)
-        own = self._own_variances
-        own_or_mean = self._over_features(own) if self.is_spherical else own
+        of_features = self._own_variances
+        own_or_mean = self._over_features(of_features) if self.is_spherical else of_features
         ratios = (variances + self.reg_covar) / own_or_mean
         smallest = ratios.min(axis=1, keepdims=True)
         least = np.maximum(self.floor or LEAST, -smallest)
@@ -575,10 +578,10 @@ class StatisticMap:
         """Which components (K,) have variances that are raised to the floor of noisy statistics."""
         most = self.floor * RESTS
         if self.is_diagonal:
-            own = self._own_variances
-            smallest = (mixture.covariances / own).min(axis=1)
+            variances = self._own_variances
+            smallest = (mixture.covariances / variances).min(axis=1)
             if self.is_spherical:
-                smallest = mixture.covariances.min(axis=1) / self._over_features(own)
+                smallest = mixture.covariances.min(axis=1) / self._over_features(variances)
         else:
             (matrices,), (into, _) = mixture.covariance_blocks, self._white
             smallest = np.linalg.eigvalsh(into @ matrices @ into.T)[:, 0]

@@ -66,21 +66,21 @@ class Prior:
         """Expected logarithms of the mixing weights (R, K), given effective rows (R, K)."""
         from scipy.special import digamma
 
-        found = self.concentrations(counts)
+        concentrations = self.concentrations(counts)
         if self.kind == DIRICHLET:
-            return np.asarray(digamma(found[:, 0]) - digamma(found.sum(axis=2)))
-        taken, left = digamma(found).swapaxes(0, 1)
-        whole = digamma(found.sum(axis=1))
+            return np.asarray(digamma(concentrations[:, 0]) - digamma(concentrations.sum(axis=2)))
+        taken, left = digamma(concentrations).swapaxes(0, 1)
+        whole = digamma(concentrations.sum(axis=1))
         before = np.zeros_like(counts)
         before[:, 1:] = np.cumsum(left - whole, axis=1)[:, :-1]
         return np.asarray(taken - whole + before)
 
     def weights(self, counts: Vector) -> Vector:
         """Expected mixing weights (R, K), given effective rows (R, K); they add up to 1."""
-        found = self.concentrations(counts)
+        concentrations = self.concentrations(counts)
         if self.kind == DIRICHLET:
-            return np.asarray(found[:, 0] / found.sum(axis=2))
-        taken, left = (found / found.sum(axis=1, keepdims=True)).swapaxes(0, 1)
+            return np.asarray(concentrations[:, 0] / concentrations.sum(axis=2))
+        taken, left = (concentrations / concentrations.sum(axis=1, keepdims=True)).swapaxes(0, 1)
         before = np.ones_like(counts)
         before[:, 1:] = np.cumprod(left, axis=1)[:, :-1]
         weights = taken * before
@@ -90,13 +90,13 @@ class Prior:
         """Kullback-Leibler divergence (R,) of the weights' posterior from the prior, in nats."""
         from scipy.special import betaln, digamma, gammaln
 
-        found = self.concentrations(counts)
+        concentrations = self.concentrations(counts)
         if self.kind == DIRICHLET:
-            own, k = found[:, 0], counts.shape[1]
-            normal = gammaln(own.sum(axis=1)) - gammaln(own).sum(axis=1)
+            of_dirichlet, k = concentrations[:, 0], counts.shape[1]
+            normal = gammaln(of_dirichlet.sum(axis=1)) - gammaln(of_dirichlet).sum(axis=1)
             normal -= gammaln(k * self.concentration) - k * gammaln(self.concentration)
             return np.asarray(normal + (counts * self.log_weights(counts)).sum(axis=1))
-        taken, left = found.swapaxes(0, 1)
+        taken, left = concentrations.swapaxes(0, 1)
         parts = betaln(1.0, self.concentration) - betaln(taken, left)
         parts += (taken - 1) * digamma(taken) + (left - self.concentration) * digamma(left)
         parts += (1 + self.concentration - taken - left) * digamma(taken + left)
@@ -184,11 +184,11 @@ class ConjugateTerms(FeatureTerms):
     @classmethod
     def of_plain(cls, plain: FeatureTerms) -> Self:
         """Return such terms of the rows that plain terms have, without a prior yet."""
-        made = object.__new__(cls)
-        made.__dict__.update(plain.__dict__)
-        made.reg_covar = np.zeros_like(plain.reg_covar)
-        made._sample_covariance = None
-        return made
+        terms = object.__new__(cls)
+        terms.__dict__.update(plain.__dict__)
+        terms.reg_covar = np.zeros_like(plain.reg_covar)
+        terms._sample_covariance = None
+        return terms
 
     def prepare(self, mixture: Mixture) -> PriorFactors:
         """Factor every block, for terms that have the prior's part in them."""
@@ -207,20 +207,21 @@ class ConjugateTerms(FeatureTerms):
     def _log_dets_of_prior(self, means: Vector, covariances: Vector) -> Vector:
         """Log-determinants (B,) of the prior scale matrices; NumericalError where there is none."""
         common = self.blocks, self.covariance_type, np.ones((1, 1))
-        found = factorise(Mixture(*common, means[None], covariances, self.scaling), np.float64)
-        if found.failed.any():
+        factors = factorise(Mixture(*common, means[None], covariances, self.scaling), np.float64)
+        if factors.failed.any():
             raise NumericalError(
                 "the prior covariance of a hub is not positive definite: its features are "
                 "constant or linearly dependent; try a larger ", Setting("reg_covar"),
             )  # fmt: skip
-        return np.asarray(found.log_dets[0])
+        return np.asarray(factors.log_dets[0])
 
     def _with_shares(
-        self, made: Factors, log_dets: Floats, dtype: DTypeLike, plain: Factors
+        self, factors: Factors, log_dets: Floats, dtype: DTypeLike, plain: Factors
     ) -> PriorFactors:
         """Return factors with these log-determinants (C, B), in the precision of the data."""
         means, inverse, dets = (
-            np.ascontiguousarray(part, dtype=dtype) for part in (made.means, made.inverse, log_dets)
+            np.ascontiguousarray(part, dtype=dtype)
+            for part in (factors.means, factors.inverse, log_dets)
         )
         return PriorFactors(means, inverse, dets, plain.failed, plain)
 
@@ -237,8 +238,8 @@ class ConjugateTerms(FeatureTerms):
             covariances *= factors
             return
         for columns, count, width, view in self._banded(covariances, len(factors)):
-            own = factors[:, columns].reshape(len(factors), count, width)[..., 0]
-            view *= own.T[..., None, None]
+            of_hubs = factors[:, columns].reshape(len(factors), count, width)[..., 0]
+            view *= of_hubs.T[..., None, None]
 
     def _add_squares(self, covariances: Vector, away: Vector, times: Vector | float) -> None:
         """Add ``times (K, d)`` the squares of ``away (K, d)`` to what is shaped as covariances."""
@@ -249,13 +250,13 @@ class ConjugateTerms(FeatureTerms):
             return
         k = len(away)
         for columns, count, width, view in self._banded(covariances, 1 if self._is_tied else k):
-            own, weighed = (
+            of_hubs, weighed = (
                 part[:, columns].reshape(k, count, width).swapaxes(0, 1) for part in (away, heavy)
             )
             if self._is_tied:
-                view[:, 0] += weighed.swapaxes(1, 2) @ own
+                view[:, 0] += weighed.swapaxes(1, 2) @ of_hubs
             else:
-                view += weighed[..., None] * own[:, :, None]
+                view += weighed[..., None] * of_hubs[:, :, None]
 
     def _averaged(self, values: Vector) -> Vector:
         """Mean of what is (n, d) over each block, repeated for each of its features."""
@@ -270,8 +271,8 @@ class ConjugateMissingTerms(ConjugateTerms, MissingTerms):
 
     def prepare(self, mixture: Mixture) -> PriorMissingFactors:
         """Factor every block for the E-step, and remember whose expectations the M-step takes."""
-        made = self._expected(mixture, MissingTerms.prepare(self, mixture), np.float64)
-        return PriorMissingFactors(**vars(made), mixture=mixture)
+        factors = self._expected(mixture, MissingTerms.prepare(self, mixture), np.float64)
+        return PriorMissingFactors(**vars(factors), mixture=mixture)
 
     def _maximised(self, statistics: Statistics) -> Mixture:
         return self._updated(statistics, NO_ROWS)
@@ -305,9 +306,9 @@ class MapTerms(ConjugateTerms):
     @classmethod
     def of(cls, plain: FeatureTerms, pull: float, freedom: Vector, scale: Vector) -> Self:
         """Return terms of the same rows, with a prior yet to be found."""
-        made = cls.of_plain(plain)
-        made._plain, made.pull, made.freedom, made.scale = plain, pull, freedom, scale
-        return made
+        terms = cls.of_plain(plain)
+        terms._plain, terms.pull, terms.freedom, terms.scale = plain, pull, freedom, scale
+        return terms
 
     def sample(self) -> Mixture:
         """Return the mixture of one component that is fitted to all rows, without the prior."""
@@ -319,18 +320,18 @@ class MapTerms(ConjugateTerms):
 
     def with_sample_covariance(self, covariances: Vector) -> Self:
         """Return these terms under the prior about this sample covariance."""
-        made, blocks, weight = copy(self), self.blocks, self.total_weight
-        made._sample_covariance = covariances
+        terms, blocks, weight = copy(self), self.blocks, self.total_weight
+        terms._sample_covariance = covariances
         sizes, widths = wishart_sizes(blocks, self.covariance_type), blocks.widths.clip(1)
         check_prior(MAP, weight, self.freedom, sizes)
-        factors, made._power = self.scale * weight / (weight - 1), self.freedom + sizes + 1
+        factors, terms._power = self.scale * weight / (weight - 1), self.freedom + sizes + 1
         if self.covariance_type.endswith("spherical"):
             # One variance: its density is that of each feature to this power, d times.
-            factors, made._power = factors / widths, (self.freedom + 2) / widths
-        made._scales = covariances.copy()
-        self._scale_hubs(made._scales, self._for_features(factors[:, None]))
-        made._log_dets = self._log_dets_of_prior(np.zeros(blocks.n_features), made._scales)
-        return made
+            factors, terms._power = factors / widths, (self.freedom + 2) / widths
+        terms._scales = covariances.copy()
+        self._scale_hubs(terms._scales, self._for_features(factors[:, None]))
+        terms._log_dets = self._log_dets_of_prior(np.zeros(blocks.n_features), terms._scales)
+        return terms
 
     def _powers(self, like: Mixture) -> Vector:
         """Power ``a + c`` (B,) of a covariance's determinant in the prior's density, times -2."""
@@ -351,10 +352,10 @@ class MapTerms(ConjugateTerms):
         power, d = self._powers(mixture), self.blocks.widths
         pairs = self._repeated(self._scales, copies)
         self._add_squares(pairs, mixture.means, self.pull)
-        found = power * plain.log_dets.sum(axis=0)
-        found += self._over_hubs(self._lower_precisions(plain) * pairs)
-        found -= copies * power * (self._log_dets - d * np.log(power) + d)
-        return np.asarray(-0.5 * found)
+        densities = power * plain.log_dets.sum(axis=0)
+        densities += self._over_hubs(self._lower_precisions(plain) * pairs)
+        densities -= copies * power * (self._log_dets - d * np.log(power) + d)
+        return np.asarray(-0.5 * densities)
 
     def log_prior(self, mixture: Mixture) -> float:
         """Log-density of all hubs' parameters under the prior, less that at its mode, in nats."""
@@ -377,19 +378,19 @@ class MapTerms(ConjugateTerms):
     def _divisors(self, statistics: Statistics, like: Mixture) -> Vector:
         """What sums of squares of each feature (n_copies, d) are divided by."""
         n = self._per_feature(statistics)
-        found = n.sum(axis=0, keepdims=True) if self._is_tied else n
-        found = found + self._powers(like)[self.blocks.block_of]
-        return self._averaged(found) if self.covariance_type.endswith("spherical") else found
+        divisors = n.sum(axis=0, keepdims=True) if self._is_tied else n
+        divisors = divisors + self._powers(like)[self.blocks.block_of]
+        return self._averaged(divisors) if self.covariance_type.endswith("spherical") else divisors
 
     def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> Any:
         """Statistics for which `update` gives a mixture, about its means."""
-        made = super()._about_means(mixture, weight, n_roots)
-        made.first += self.pull * mixture.means
-        made.second[...] = mixture.covariances
-        self._scale_hubs(made.second, self._divisors(made, mixture))
-        made.second -= self._repeated(self._scales, mixture.n_copies)
-        self._add_squares(made.second, mixture.means, -self.pull)
-        return made
+        statistics = super()._about_means(mixture, weight, n_roots)
+        statistics.first += self.pull * mixture.means
+        statistics.second[...] = mixture.covariances
+        self._scale_hubs(statistics.second, self._divisors(statistics, mixture))
+        statistics.second -= self._repeated(self._scales, mixture.n_copies)
+        self._add_squares(statistics.second, mixture.means, -self.pull)
+        return statistics
 
 
 class MapMissingTerms(MapTerms, ConjugateMissingTerms):
@@ -407,5 +408,5 @@ class MapMissingTerms(MapTerms, ConjugateMissingTerms):
         """Log-determinants (B,) of hubs' covariances, and the prior's part of these rows."""
         assert isinstance(factors, PriorFactors)
         shares = (factors.log_dets - factors.plain.log_dets)[0]
-        found = MissingTerms._determinants(self, statistics, mixture, factors.plain)
-        return np.asarray(found + statistics.counts[0].sum() * shares)
+        determinants = MissingTerms._determinants(self, statistics, mixture, factors.plain)
+        return np.asarray(determinants + statistics.counts[0].sum() * shares)

@@ -81,18 +81,18 @@ class Parts:
         """Return rows (m, d) about a mean, in units of the component's spread."""
         from scipy.linalg import solve_triangular
 
-        spread, found = self.spreads[component], rows - self.means[component]
+        spread, residuals = self.spreads[component], rows - self.means[component]
         if spread.ndim == 1:
-            found /= spread
+            residuals /= spread
         else:
-            found = solve_triangular(spread, found.T, lower=True, check_finite=False).T
-        return np.asarray(found)
+            residuals = solve_triangular(spread, residuals.T, lower=True, check_finite=False).T
+        return np.asarray(residuals)
 
     def log_volumes(self) -> Vector:
         """Return the logarithms of the determinants of the spreads, (K,)."""
         spreads = self.spreads
-        own = spreads if spreads.ndim == 2 else np.diagonal(spreads, axis1=1, axis2=2)
-        return np.asarray(np.log(own).sum(axis=1))
+        diagonals = spreads if spreads.ndim == 2 else np.diagonal(spreads, axis1=1, axis2=2)
+        return np.asarray(np.log(diagonals).sum(axis=1))
 
     def responsibilities(self, norms: Vector) -> Vector:
         """Return the responsibilities (m, K) of rows with squared residuals (m, K)."""
@@ -232,9 +232,9 @@ def balanced(layouts: Sequence[Residuals]) -> list[Vector]:
     lengths = np.concatenate([[1.0], *(one.lengths[1:] for one in layouts)])
     losses = np.concatenate([[0.5], *(one.losses[1:] for one in layouts)])
     spent = np.sqrt(losses * lengths)
-    found = np.sqrt(lengths * spent.sum() / spent)
-    pairs = found[1:].reshape(len(layouts), 2)
-    return [np.concatenate([found[:1], pair]) for pair in pairs]
+    scales = np.sqrt(lengths * spent.sum() / spent)
+    pairs = scales[1:].reshape(len(layouts), 2)
+    return [np.concatenate([scales[:1], pair]) for pair in pairs]
 
 
 @dataclass(frozen=True)
@@ -315,11 +315,11 @@ class BoundedRows:
 
     @staticmethod
     def _count(part: Rows, bounds: Vector) -> int:
-        found = 0
+        count = 0
         for run in part.runs() if part.n_samples else ():
             rows = part.read(run)
-            found += int(((rows < bounds[0]) | (rows > bounds[1])).any(axis=1).sum())
-        return found
+            count += int(((rows < bounds[0]) | (rows > bounds[1])).any(axis=1).sum())
+        return count
 
     def chunks(self, worker: int, most: int = MOST_ROWS) -> Iterator[Vector]:
         """Yield a worker's rows, at most so many at a time."""
@@ -334,12 +334,12 @@ class BoundedRows:
     def histograms(self, worker: int, n_bins: int) -> Integers:
         """Count a worker's rows by each feature, in so many equal bins, shape (d, n_bins)."""
         d = len(self._middle)
-        found = np.zeros(d * n_bins, dtype=np.int64)
+        counts = np.zeros(d * n_bins, dtype=np.int64)
         for rows in self.chunks(worker):
             cells = np.minimum(((rows + 1) * (n_bins / 2)).astype(np.int64), n_bins - 1)
             cells += np.arange(d) * n_bins
-            found += np.bincount(cells.ravel(), minlength=found.size)
-        return found.reshape(d, n_bins)
+            counts += np.bincount(cells.ravel(), minlength=counts.size)
+        return counts.reshape(d, n_bins)
 
     def sketch(
         self, worker: int, centre: Vector, directions: Vector, n_bins: int, reach: float
@@ -350,13 +350,13 @@ class BoundedRows:
         and what is beyond is counted in the last.
         """
         q = directions.shape[1]
-        found = np.zeros(n_bins**q, dtype=np.int64)
+        counts = np.zeros(n_bins**q, dtype=np.int64)
         for rows in self.chunks(worker):
             places = ((rows - centre) @ directions + reach) * (n_bins / (2 * reach))
             cells = np.clip(np.floor(np.nan_to_num(places)), 0, n_bins - 1).astype(np.int64)
             flat = cells @ (n_bins ** np.arange(q - 1, -1, -1, dtype=np.int64))
-            found += np.bincount(flat, minlength=found.size)
-        return found
+            counts += np.bincount(flat, minlength=counts.size)
+        return counts
 
     def residuals(self, worker: int, parts: Parts, layout: Residuals) -> Integers:
         """Run the E-step on a worker's rows: sums of `Residuals`, in units of the grid, (P,)."""
@@ -388,11 +388,11 @@ class ResidualSums:
         """Add rows, of which each component has residuals (m, d), and responsibilities (m, K)."""
         for begin in range(0, len(shares), self._most):
             some = slice(begin, begin + self._most)
-            own = np.nan_to_num(np.floor(shares[some] * 2.0**self.grid.share_bits))
+            weights = np.nan_to_num(np.floor(shares[some] * 2.0**self.grid.share_bits))
             for component, z in enumerate(residuals):
-                self._add(component, z[some], own[:, component])
+                self._add(component, z[some], weights[:, component])
 
-    def _add(self, component: int, z: Vector, own: Vector) -> None:
+    def _add(self, component: int, z: Vector, weights: Vector) -> None:
         layout, h = self.layout, self.grid.coordinate_bits
         # Clipped to their radius, and their coordinates where these are squared.
         if layout.shape == "diag":
@@ -401,20 +401,20 @@ class ResidualSums:
         ratios = np.sqrt(layout.radius / np.maximum(norms, layout.radius)) * BELOW_ONE
         z = np.nan_to_num(z * ratios[:, None]) * 2.0**h
         np.trunc(z, out=z)
-        count = int(own.sum())
+        count = int(weights.sum())
         # In units of 2^-(g + 2 h), all of them.
         self.counts[component] += count << 2 * h
-        self.firsts[component] += (own @ z).astype(np.int64) << h
+        self.firsts[component] += (weights @ z).astype(np.int64) << h
         copy = 0 if layout.copies == 1 else component
-        self.seconds[copy] += _second(own, z, layout.shape) - count * _identity(layout, h)
+        self.seconds[copy] += _second(weights, z, layout.shape) - count * _identity(layout, h)
 
 
-def _second(own: Vector, z: Vector, shape: str) -> Integers:
+def _second(weights: Vector, z: Vector, shape: str) -> Integers:
     """Second moments (n_second,) of residuals (m, d) that count so much each (m,)."""
     if shape == "full":
-        whole = (z * own[:, None]).T @ z
+        whole = (z * weights[:, None]).T @ z
         return whole[np.tril_indices(z.shape[1])].astype(np.int64)
-    squares = own @ np.square(z)
+    squares = weights @ np.square(z)
     if shape == "diag":
         return np.asarray(squares.astype(np.int64))
     return np.asarray([squares.astype(np.int64).sum()])
@@ -481,7 +481,7 @@ class Message:
 
     def unpacked(self, message: Vector) -> tuple[Statistics, float]:
         """Return the statistics in a message (P,), and the log-likelihood."""
-        counts, first, second, seen, found = np.split(message, self._ends)
+        counts, first, second, seen, log_likelihood = np.split(message, self._ends)
         if self._is_dense:
             full = np.empty(self._shape)
             half = second.reshape(self._shape[0], -1)
@@ -495,9 +495,9 @@ class Message:
             self.shifts,
         )
         if self._misses:
-            own = statistics.counts if self._is_dense else seen.reshape(self.shifts.shape)
-            statistics = MissingStatistics(**vars(statistics), seen=own.copy())
-        return statistics, float(found[0])
+            observed = statistics.counts if self._is_dense else seen.reshape(self.shifts.shape)
+            statistics = MissingStatistics(**vars(statistics), seen=observed.copy())
+        return statistics, float(log_likelihood[0])
 
 
 class WorkerTerms:
@@ -535,10 +535,10 @@ class WorkerTerms:
         """Run the E-step on a worker's rows: its statistics and log-likelihood, shape (P,)."""
         part = self.parts[worker]
         statistics = part.empty(mixture.means, 1)
-        found = 0.0
+        log_likelihood = 0.0
         if part.n_samples:
-            found = float(part.sweep(mixture, factors, np.ones((1, 1)), statistics)[0])
-        return layout.packed(statistics, found)
+            log_likelihood = float(part.sweep(mixture, factors, np.ones((1, 1)), statistics)[0])
+        return layout.packed(statistics, log_likelihood)
 
     def moments(self, worker: int, layout: Message) -> Vector:
         """Return the statistics of a worker's rows in one component, shape (P,)."""
@@ -556,8 +556,8 @@ class WorkerTerms:
         statistics = part.empty(layout.shifts if centres is None else centres, 1)
         n_components = len(layout.shifts)
         for rows in part.chunks(part.blocks.n_features) if part.n_samples else ():
-            own = (labels[rows, None] == np.arange(n_components)).astype(part.rows.dtype)
+            indicators = (labels[rows, None] == np.arange(n_components)).astype(part.rows.dtype)
             if part.row_weights is not None:
-                own *= part.row_weights[rows, None].astype(own.dtype)
-            part.summarize(statistics, own[None], rows)
+                indicators *= part.row_weights[rows, None].astype(indicators.dtype)
+            part.summarize(statistics, indicators[None], rows)
         return layout.packed(statistics)

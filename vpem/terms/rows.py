@@ -101,9 +101,9 @@ class MemoryRows:
     @classmethod
     def of(cls, rows: Floats) -> Self:
         """Wrap rows (m, d) that are in block order and in the units and precision of fitting."""
-        made = cls.__new__(cls)
-        made._rows, made.n_samples, made.dtype = rows, len(rows), rows.dtype
-        return made
+        block = cls.__new__(cls)
+        block._rows, block.n_samples, block.dtype = rows, len(rows), rows.dtype
+        return block
 
     def runs(self) -> Iterator[slice]:
         """All rows at once, unless they are cut."""
@@ -175,8 +175,8 @@ def pattern_plan(observed: NDArray[np.uint8], blocks: Blocks) -> Plan:
         width = int(blocks.widths[b])
         if width == 0 or n_samples == 0:
             continue
-        own = observed[:, blocks.offsets[b] : blocks.offsets[b + 1]]
-        if own.all():
+        of_block = observed[:, blocks.offsets[b] : blocks.offsets[b + 1]]
+        if of_block.all():
             # Rows as they come, once for all such blocks.
             if whole is None:
                 whole = place
@@ -185,14 +185,14 @@ def pattern_plan(observed: NDArray[np.uint8], blocks: Blocks) -> Plan:
                 place += n_samples
             tiles.append(_tiles(b, whole, n_samples, 0))
             continue
-        packed = np.packbits(own, axis=1)
+        packed = np.packbits(of_block, axis=1)
         keys = np.ascontiguousarray(packed).view(f"V{packed.shape[1]}").ravel()
         if packed.shape[1] <= 8:
             wide = np.zeros((n_samples, 8), dtype=np.uint8)
             wide[:, : packed.shape[1]] = packed
             keys = wide.view(np.uint64).ravel()
         _, number = np.unique(keys, return_inverse=True)
-        n_there = own.sum(axis=1, dtype=np.intp)
+        n_there = of_block.sum(axis=1, dtype=np.intp)
         for direct in (False, True):
             rows = np.flatnonzero((n_there > 0) & ((2 * n_there < width) == direct))
             if len(rows) == 0:
@@ -211,8 +211,8 @@ def pattern_plan(observed: NDArray[np.uint8], blocks: Blocks) -> Plan:
 def _tiles(b: int, place: int, count: int, direct: int) -> NDArray[np.intc]:
     begins = np.arange(place, place + count, TILE)
     ends = np.minimum(begins + TILE, place + count)
-    made = [np.full(len(begins), b), begins, ends, np.full(len(begins), direct)]
-    return np.ascontiguousarray(np.stack(made, axis=1), dtype=np.intc)
+    columns = [np.full(len(begins), b), begins, ends, np.full(len(begins), direct)]
+    return np.ascontiguousarray(np.stack(columns, axis=1), dtype=np.intc)
 
 
 def marginal_terms(
@@ -250,17 +250,17 @@ def check_missing(X: Matrix, feature_names: Sequence[str] | None = None) -> bool
 
     Infinite values are refused, as are missing ones in data that are read from disk.
     """
-    found = False
+    is_missing = False
     for _, part in row_blocks(X):
         if np.isinf(part).any():
             check_finite(_Filled(X), feature_names)
-        found = found or bool(np.isnan(part).any())
-    if found and hasattr(X, "runs"):
+        is_missing = is_missing or bool(np.isnan(part).any())
+    if is_missing and hasattr(X, "runs"):
         raise InputError(
             "which values are missing is kept in memory, but these data are read from disk; "
             "raise the memory limit, or fill in or remove such rows first"
         )
-    return found
+    return is_missing
 
 
 def rows_with_values(X: Matrix, missing: str) -> Mask:
@@ -382,24 +382,24 @@ class Known:
 
     def add(self, terms: Floats, rows: slice) -> None:
         """Add to the terms (B, m, K) of these rows."""
-        own = self._in(rows)
-        terms[self.hub, self.rows[own] - rows.start] += self.costs[own].astype(terms.dtype)
+        local = self._in(rows)
+        terms[self.hub, self.rows[local] - rows.start] += self.costs[local].astype(terms.dtype)
 
     def look(self, responsibilities: Floats, rows: slice) -> None:
         """Note whether these rows (R, m, K) are where they belong."""
-        own = self._in(rows)
-        shares = responsibilities[:, self.rows[own] - rows.start]
-        beyond = np.where(self.costs[own] >= self.far, shares, 0).sum(axis=2)
-        self.astray[own] = beyond.max(axis=0, initial=0.0)
+        local = self._in(rows)
+        shares = responsibilities[:, self.rows[local] - rows.start]
+        beyond = np.where(self.costs[local] >= self.far, shares, 0).sum(axis=2)
+        self.astray[local] = beyond.max(axis=0, initial=0.0)
 
     def part(self, rows: slice) -> Known:
         """Return what is known of a run of rows, which are counted from 0 in it."""
-        own = self._in(rows)
-        return Known(self.hub, self.rows[own] - rows.start, self.costs[own], self.far)
+        local = self._in(rows)
+        return Known(self.hub, self.rows[local] - rows.start, self.costs[local], self.far)
 
     def some(self, rows: Indices) -> Known:
         """Return what is known of some rows, which may come twice."""
         place = np.searchsorted(self.rows, rows)
         place[place == len(self.rows)] = 0
-        found = np.flatnonzero(self.rows[place] == rows) if len(self.rows) else place[:0]
-        return Known(self.hub, found, self.costs[place[found]], self.far)
+        known = np.flatnonzero(self.rows[place] == rows) if len(self.rows) else place[:0]
+        return Known(self.hub, known, self.costs[place[known]], self.far)

@@ -203,9 +203,9 @@ class BlockStatistics:
             for columns, count, width, view in self._banded(second, copies):
                 floors = self.reg_covar[columns].reshape(count, 1, width)
                 view[..., np.arange(width), np.arange(width)] -= floors
-                own = n[:, columns].reshape(-1, count, width)[..., 0].T
-                own = own.sum(axis=1, keepdims=True) if self._is_tied else own
-                view *= own[..., None, None]
+                of_hubs = n[:, columns].reshape(-1, count, width)[..., 0].T
+                of_hubs = of_hubs.sum(axis=1, keepdims=True) if self._is_tied else of_hubs
+                view *= of_hubs[..., None, None]
         return Statistics(counts, np.zeros_like(mixture.means), second, mixture.means)
 
     def expected(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> float:
@@ -235,8 +235,8 @@ class BlockStatistics:
         """Sum over each hub (B,) of what is laid out as second moments are."""
         blocks = self.blocks
         if self._is_diagonal:
-            found = np.bincount(blocks.block_of, seconds.sum(axis=0), blocks.n_blocks)
-            return found.astype(np.float64, copy=False)
+            sums = np.bincount(blocks.block_of, seconds.sum(axis=0), blocks.n_blocks)
+            return sums.astype(np.float64, copy=False)
         views = block_views(seconds, blocks.widths, seconds.size // max(1, blocks.n_entries))
         return np.array([float(view.sum()) for view in views])
 
@@ -257,21 +257,21 @@ class BlockStatistics:
 def arrays_of(statistics: Any) -> Any:
     """Return the arrays of statistics: a record is a table by its fields, a tuple a list."""
     if is_dataclass(statistics):
-        own = fields(statistics)
-        return {field.name: arrays_of(getattr(statistics, field.name)) for field in own}
+        members = fields(statistics)
+        return {field.name: arrays_of(getattr(statistics, field.name)) for field in members}
     if isinstance(statistics, dict):
-        return {name: arrays_of(own) for name, own in statistics.items()}
+        return {name: arrays_of(one) for name, one in statistics.items()}
     if isinstance(statistics, tuple):
-        return [arrays_of(own) for own in statistics]
+        return [arrays_of(part) for part in statistics]
     return statistics
 
 
 def schema_of_arrays(arrays: Any) -> Schema:
     """Schema of such arrays: of these shapes, and of this precision."""
     if isinstance(arrays, dict):
-        return {name: schema_of_arrays(own) for name, own in arrays.items()}
+        return {name: schema_of_arrays(one) for name, one in arrays.items()}
     if isinstance(arrays, list):
-        return [schema_of_arrays(own) for own in arrays]
+        return [schema_of_arrays(array) for array in arrays]
     assert isinstance(arrays, np.ndarray)
     return Array(arrays.dtype.str[1:], arrays.shape)
 
@@ -279,8 +279,8 @@ def schema_of_arrays(arrays: Any) -> Schema:
 def leaves(arrays: Any) -> Iterator[NDArray[Any]]:
     """Yield all arrays of such tables, in order."""
     if isinstance(arrays, dict | list):
-        for own in arrays.values() if isinstance(arrays, dict) else arrays:
-            yield from leaves(own)
+        for one in arrays.values() if isinstance(arrays, dict) else arrays:
+            yield from leaves(one)
     else:
         yield arrays
 
@@ -288,10 +288,10 @@ def leaves(arrays: Any) -> Iterator[NDArray[Any]]:
 def having_arrays(blank: Any, arrays: Any) -> Any:
     """Return statistics like ``blank`` with these checked arrays."""
     if is_dataclass(blank) and not isinstance(blank, type):
-        own = {name: having_arrays(getattr(blank, name), one) for name, one in arrays.items()}
-        return replace(blank, **own)
+        values = {name: having_arrays(getattr(blank, name), one) for name, one in arrays.items()}
+        return replace(blank, **values)
     if isinstance(blank, dict):
-        return {name: having_arrays(own, arrays[name]) for name, own in blank.items()}
+        return {name: having_arrays(table, arrays[name]) for name, table in blank.items()}
     if isinstance(blank, tuple):
-        return tuple(having_arrays(own, one) for own, one in zip(blank, arrays, strict=True))
+        return tuple(having_arrays(part, one) for part, one in zip(blank, arrays, strict=True))
     return arrays

@@ -82,14 +82,14 @@ class RunningMoments:
 
 def deviations_of(means: Vector, variances: Vector) -> Vector:
     """Return standard deviations (d,), 0 of those that may be of rounding alone."""
-    found = np.sqrt(variances)
-    return np.where(found > 1e-12 * np.abs(means), found, 0.0)
+    deviations = np.sqrt(variances)
+    return np.where(deviations > 1e-12 * np.abs(means), deviations, 0.0)
 
 
 def spreads_apart(deviations: Vector) -> float:
     """Return the ratio of the largest standard deviation to the least that is none."""
-    own = deviations[deviations > 0]
-    return float(own.max() / own.min()) if own.size else 1.0
+    positive = deviations[deviations > 0]
+    return float(positive.max() / positive.min()) if positive.size else 1.0
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,10 @@ class Scaling:
         total = add(np.array([own_total]))[0]
         moments = RunningMoments(X.shape[1])
         for start, part in row_blocks(X):
-            own = np.ones(len(part)) if row_weights is None else row_weights[start:][: len(part)]
-            moments.take(part, own / total)
+            weights = (
+                np.ones(len(part)) if row_weights is None else row_weights[start:][: len(part)]
+            )
+            moments.take(part, weights / total)
         return cls.by(*moments.joined(add), hubs)
 
     @classmethod
@@ -132,7 +134,9 @@ class Scaling:
         where they differ so much that the largest alone is what is seen of it.
         """
         if hubs is not None:
-            apart = max((spreads_apart(deviations[own]) for own in hubs.features), default=1.0)
+            apart = max(
+                (spreads_apart(deviations[columns]) for columns in hubs.features), default=1.0
+            )
             if apart >= TENFOLD:
                 warnings.warn(
                     VpemWarning(
@@ -253,8 +257,8 @@ def exponents_of(bounds: Any, n_parties: int) -> NDArray[np.int64]:
 
     No sum, nor any of the ``n_parties`` parts of it, is beyond ``bounds`` (P,).
     """
-    _, found = np.frexp(np.asarray(bounds, dtype=np.float64) * (2.0 * n_parties))
-    exponents: NDArray[np.int64] = found.astype(np.int64) - WHOLE_BITS
+    _, exponent = np.frexp(np.asarray(bounds, dtype=np.float64) * (2.0 * n_parties))
+    exponents: NDArray[np.int64] = exponent.astype(np.int64) - WHOLE_BITS
     return exponents
 
 
@@ -299,8 +303,8 @@ class Reach:
         many rows changed.
         """
         farthest = (self.off(centres) ** 2).sum(axis=1).max()
-        own = self.exponents(np.ones(len(centres)), *between, farthest)
-        return np.append(own, self.alike.exponents(1.0))
+        exponents = self.exponents(np.ones(len(centres)), *between, farthest)
+        return np.append(exponents, self.alike.exponents(1.0))
 
     def exponents(self, *bounds: Any) -> NDArray[np.int64]:
         """Return exponents of sums over rows, in whose rows nothing is beyond these bounds."""

@@ -98,17 +98,17 @@ class VariationalMixture(
         ``plain``, ``prior`` (as `prior_mixture`), ``counts`` (R, K), ``seen`` (B, K) and the
         prior's degrees of freedom (B,) are of these hubs.
         """
-        own = replace(
+        prior_of_hubs = replace(
             self.prior, degrees_of_freedom=freedom, means=prior.means[0],
             covariances=prior.covariances,
         )  # fmt: skip
-        return VariationalMixture.of(plain, counts, seen, own)
+        return VariationalMixture.of(plain, counts, seen, prior_of_hubs)
 
     def arrays(self) -> State:
         """Parameters and prior as arrays."""
-        own = {"counts": self.counts, "seen": self.seen}
+        of_posterior = {"counts": self.counts, "seen": self.seen}
         known = {"prior_means": self.prior.means, "prior_covariances": self.prior.covariances}
-        return Mixture.arrays(self) | own | known
+        return Mixture.arrays(self) | of_posterior | known
 
     def schema(self, n_roots: int = 1) -> Schema:
         k, one = self.n_components, covariance_shape(self.blocks, self.covariance_type, 1)
@@ -123,9 +123,11 @@ class VariationalMixture(
 
     def having(self, arrays: State) -> VariationalMixture:
         """Return a posterior like this one with other parameters, and another prior."""
-        own = dict(arrays)
-        means, covariances = own.pop("prior_means"), own.pop("prior_covariances")
-        return replace(self, **own, prior=replace(self.prior, means=means, covariances=covariances))
+        values = dict(arrays)
+        means, covariances = values.pop("prior_means"), values.pop("prior_covariances")
+        return replace(
+            self, **values, prior=replace(self.prior, means=means, covariances=covariances)
+        )
 
     @property
     def concentrations(self) -> Vector:
@@ -146,8 +148,8 @@ class VariationalMixture(
     @property
     def in_use(self) -> Mask:
         """Components (K,) that have at least `LEAST_USED` rows, by the mean over roots."""
-        found: Mask = self.counts.mean(axis=0) >= LEAST_USED
-        return found
+        in_use: Mask = self.counts.mean(axis=0) >= LEAST_USED
+        return in_use
 
     @property
     def n_in_use(self) -> int:
@@ -164,8 +166,8 @@ class VariationalMixture(
         """
         from scipy.special import digamma
 
-        widths, own = self.blocks.widths[:, None], self.degrees_of_freedom
-        logs = over_steps(digamma, own, self) + widths * np.log(2 / own)
+        widths, dof = self.blocks.widths[:, None], self.degrees_of_freedom
+        logs = over_steps(digamma, dof, self) + widths * np.log(2 / dof)
         return np.asarray(logs - widths / self.mean_precisions)
 
     @cached_property
@@ -196,8 +198,8 @@ class VariationalMixture(
     @property
     def shares(self) -> Vector:
         """What of the mixing weights is extrapolated: rows, and what the prior adds, (R, K)."""
-        found = self.counts + self.prior.concentration
-        return np.asarray(found / found.sum(axis=1, keepdims=True))
+        concentrations = self.counts + self.prior.concentration
+        return np.asarray(concentrations / concentrations.sum(axis=1, keepdims=True))
 
     def at(self, shares: Vector, means: Vector, covariances: Vector) -> VariationalMixture:
         """Return the posterior at another point: as many rows in all, but no less than none."""
@@ -216,8 +218,8 @@ class VariationalMixture(
     def terms_of(self, values: Vector, there: Mask) -> tuple[Floats, Vector | float]:
         """Expected terms (B, m, K) of each block, and what their log-density has besides."""
         terms, constant = self.plain.terms_of(values, there)
-        for own, offsets, columns in zip(terms, self.offsets, self.blocks.features, strict=True):
-            own -= np.outer(there[:, columns].any(axis=1), offsets)
+        for term, offsets, columns in zip(terms, self.offsets, self.blocks.features, strict=True):
+            term -= np.outer(there[:, columns].any(axis=1), offsets)
         return terms, constant
 
     def permuted(self, order: Indices) -> Mixture:
@@ -232,7 +234,7 @@ class VariationalMixture(
         return self.plain.marginal(features)
 
 
-def over_steps(function: np.ufunc, own: Vector, mixture: Mixture) -> Vector:
+def over_steps(function: np.ufunc, dof: Vector, mixture: Mixture) -> Vector:
     """Sum ``function((nu + 1 - i) / 2)`` over i = 1 ... d_b, for nu (B, C) of each block.
 
     Diagonal precisions are independent gammas: of each feature i is 1.
@@ -241,9 +243,9 @@ def over_steps(function: np.ufunc, own: Vector, mixture: Mixture) -> Vector:
     steps = np.arange(blocks.n_features) - blocks.offsets[blocks.block_of]
     if is_independent(mixture.covariance_type):
         steps[:] = 0
-    found = np.zeros(own.shape)
-    np.add.at(found, blocks.block_of, function((own[blocks.block_of] - steps[:, None]) / 2))
-    return found
+    sums = np.zeros(dof.shape)
+    np.add.at(sums, blocks.block_of, function((dof[blocks.block_of] - steps[:, None]) / 2))
+    return sums
 
 
 class VariationalTerms(ConjugateTerms):
@@ -263,9 +265,9 @@ class VariationalTerms(ConjugateTerms):
     @classmethod
     def of(cls, plain: FeatureTerms, beliefs: Beliefs) -> Self:
         """Return variational terms of the same rows, without a prior yet."""
-        made = cls.of_plain(plain)
-        made.beliefs, made.least_rows = beliefs, cls.least_rows
-        return made
+        terms = cls.of_plain(plain)
+        terms.beliefs, terms.least_rows = beliefs, cls.least_rows
+        return terms
 
     def about(self, sample: Mixture) -> Self:
         """Return these terms under the prior about one component that is fitted to all rows."""
@@ -282,10 +284,10 @@ class VariationalTerms(ConjugateTerms):
 
     def under(self, prior: Prior) -> Self:
         """Return these terms under a prior, whose covariance is positive definite in every hub."""
-        made = copy(self)
-        made.prior, made._sample_covariance = prior, prior.covariances
-        made._prior_log_dets = self._log_dets_of_prior(prior.means, prior.covariances)
-        return made
+        terms = copy(self)
+        terms.prior, terms._sample_covariance = prior, prior.covariances
+        terms._prior_log_dets = self._log_dets_of_prior(prior.means, prior.covariances)
+        return terms
 
     def begun(self, start: Mixture) -> VariationalMixture:
         """Return a posterior with the parameters of a mixture for its means.
@@ -369,15 +371,15 @@ class VariationalTerms(ConjugateTerms):
             return FeatureTerms.sweep(self, mixture, factors, mix, statistics)
         k, second = mixture.n_components, statistics.second
         each = replace(statistics, second=self._repeated(np.zeros_like(second), k))
-        found = FeatureTerms.sweep(self, mixture, factors, mix, each)
+        log_likelihoods = FeatureTerms.sweep(self, mixture, factors, mix, each)
         if second.ndim == 2:
             second += each.second.sum(axis=0)
-            return found
-        for (*_, view), (*_, own) in zip(
+            return log_likelihoods
+        for (*_, view), (*_, of_components) in zip(
             self._banded(second, 1), self._banded(each.second, k), strict=True
         ):
-            view += own.sum(axis=1, keepdims=True)
-        return found
+            view += of_components.sum(axis=1, keepdims=True)
+        return log_likelihoods
 
     # ---- M-step --------------------------------------------------------------------------------
 
@@ -392,8 +394,8 @@ class VariationalTerms(ConjugateTerms):
         beta = prior.mean_precision + seen
         share = self._for_features(seen / beta)
         means = prior.means + share * (plain.means - prior.means)
-        found = self._posterior(replace(plain, means=means), statistics.counts, seen)
-        copies = found.n_copies
+        posterior = self._posterior(replace(plain, means=means), statistics.counts, seen)
+        copies = posterior.n_copies
         inverse = plain.covariances.copy()
         per_copy = seen.mean(axis=1, keepdims=True) if self._is_tied else seen
         times = prior.mean_precision * seen / beta / (k // copies)
@@ -402,8 +404,8 @@ class VariationalTerms(ConjugateTerms):
         inverse += self._repeated(prior.covariances, copies)
         if self.covariance_type.endswith("spherical"):
             inverse = self._averaged(inverse)
-        self._scale_hubs(inverse, self._for_features(1 / found.degrees_of_freedom))
-        return replace(found, covariances=inverse)
+        self._scale_hubs(inverse, self._for_features(1 / posterior.degrees_of_freedom))
+        return replace(posterior, covariances=inverse)
 
     def _seen(self, statistics: Statistics) -> Vector:
         """Effective rows of which each hub has something, (B, K)."""
@@ -427,19 +429,19 @@ class VariationalTerms(ConjugateTerms):
         m_0)(m - m_0)'``.
         """
         assert isinstance(mixture, VariationalMixture)
-        made, prior = self.empty(mixture.means, n_roots), self.prior
-        made.shifts, away = mixture.means, mixture.means - prior.means
-        made.counts += mixture.counts
-        made.first += prior.mean_precision * away
+        statistics, prior = self.empty(mixture.means, n_roots), self.prior
+        statistics.shifts, away = mixture.means, mixture.means - prior.means
+        statistics.counts += mixture.counts
+        statistics.first += prior.mean_precision * away
         copies = mixture.n_copies
         many = mixture.n_components // copies
-        made.second += mixture.covariances
-        self._scale_hubs(made.second, self._for_features(mixture.degrees_of_freedom))
-        made.second -= self._repeated(prior.covariances, copies)
-        made.second *= many
-        self._add_squares(made.second, away, -prior.mean_precision)
-        made.scale(weight / float(mixture.counts[0].sum()))
-        return made
+        statistics.second += mixture.covariances
+        self._scale_hubs(statistics.second, self._for_features(mixture.degrees_of_freedom))
+        statistics.second -= self._repeated(prior.covariances, copies)
+        statistics.second *= many
+        self._add_squares(statistics.second, away, -prior.mean_precision)
+        statistics.scale(weight / float(mixture.counts[0].sum()))
+        return statistics
 
     def enough(self, counts: Vector) -> Mask:
         """Whether there are enough rows (R, K) a component for an M-step, on average."""
@@ -475,9 +477,9 @@ class VariationalMissingTerms(VariationalTerms, ConjugateMissingTerms):
         terms = MissingTerms.local(self, factors.plain, rows)
         more = (factors.log_dets - factors.plain.log_dets).T
         offsets = self.blocks.offsets
-        for b, own in enumerate(terms):
+        for b, term in enumerate(terms):
             there = self.observed[rows, offsets[b] : offsets[b + 1]].any(axis=1)
-            own += np.outer(there, more[b]).astype(own.dtype)
+            term += np.outer(there, more[b]).astype(term.dtype)
         return terms
 
     def sweep(
@@ -498,10 +500,10 @@ class VariationalMissingTerms(VariationalTerms, ConjugateMissingTerms):
 
     def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> MissingStatistics:
         assert isinstance(mixture, VariationalMixture)
-        made = VariationalTerms._about_means(self, mixture, weight, n_roots)
-        assert isinstance(made, MissingStatistics)
-        made.seen += mixture.seen * (weight / float(mixture.counts[0].sum()))
-        return made
+        statistics = VariationalTerms._about_means(self, mixture, weight, n_roots)
+        assert isinstance(statistics, MissingStatistics)
+        statistics.seen += mixture.seen * (weight / float(mixture.counts[0].sum()))
+        return statistics
 
     def _seen(self, statistics: Statistics) -> Vector:
         assert isinstance(statistics, MissingStatistics)

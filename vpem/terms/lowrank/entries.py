@@ -41,8 +41,8 @@ def from_matrices(
         raise InputError(f"{source}: there are no observers")
     shape: tuple[int, ...] | None = None
     places, values = [], []
-    for name, given in named.items():
-        matrix = as_array(f"the entries of {name}", given)
+    for name, entries in named.items():
+        matrix = as_array(f"the entries of {name}", entries)
         if matrix.ndim != 2 or matrix.dtype.kind not in "iufb" or not matrix.size:
             raise InputError(
                 f"{source}: {name} must have a matrix of numbers, rows by columns, got shape "
@@ -59,7 +59,7 @@ def from_matrices(
         places.append(seen)
         values.append(flat[seen])
     assert shape is not None
-    found = Observations(
+    observations = Observations(
         tuple(places),
         tuple(values),
         _names("row", row_names, shape[0], source),
@@ -68,8 +68,8 @@ def from_matrices(
         source=source,
     )
     if weights is None:
-        _check(found)
-        return found
+        _check(observations)
+        return observations
     several = isinstance(weights, Mapping | list | tuple)
     listed = list(weights.values() if isinstance(weights, Mapping) else weights)
     every = [as_array("weights", one) for one in (listed if several else [weights])]
@@ -78,7 +78,7 @@ def from_matrices(
             f"{source}: weights must be {len(named)} matrices of {_by(shape)}, as the entries are"
         )
     pairs = zip(every, places, strict=True)
-    return weighted(found, [one.astype(np.float64).ravel()[at] for one, at in pairs])
+    return weighted(observations, [one.astype(np.float64).ravel()[at] for one, at in pairs])
 
 
 def from_triplets(
@@ -113,7 +113,7 @@ def from_triplets(
             f"{column_names[column]!r} twice ({values[one]:g} and {values[one + 1]:g}); keep one"
         )
     ends = np.cumsum(np.bincount(observers, minlength=len(names)))[:-1]
-    found = Observations(
+    observations = Observations(
         tuple(np.split(places, ends)),
         tuple(np.split(values, ends)),
         _names("row", row_names, n_rows, source),
@@ -122,28 +122,33 @@ def from_triplets(
         source=source,
     )
     if weights is not None:
-        return weighted(found, np.split(weights[order], ends), partial)
-    _check(found, partial)
-    return found
+        return weighted(observations, np.split(weights[order], ends), partial)
+    _check(observations, partial)
+    return observations
 
 
-def weighted(found: Observations, weights: Sequence[Vector], partial: bool = False) -> Observations:
+def weighted(
+    observations: Observations, weights: Sequence[Vector], partial: bool = False
+) -> Observations:
     """Let entries weigh unlike each other: ``weights`` (m_i,) of each observer's, in their order.
 
     An entry of weight 2 counts as two observations, of which others count as one; one of weight 0
     was not seen. ``partial`` is as for `from_triplets`.
     """
-    n_columns = found.shape[1]
-    for name, places, own in zip(found.names, found.places, weights, strict=True):
-        wrong = ~(np.isfinite(own) & (own >= 0))
+    n_columns = observations.shape[1]
+    for name, places, observer_weights in zip(
+        observations.names, observations.places, weights, strict=True
+    ):
+        wrong = ~(np.isfinite(observer_weights) & (observer_weights >= 0))
         if wrong.any():
             row, column = divmod(int(places[np.argmax(wrong)]), n_columns)
             raise InputError(
-                f"{found.source}: weights must be finite and not negative, but what {name} saw at "
-                f"row {found.row_names[row]!r}, column {found.column_names[column]!r} weighs "
-                f"{own[np.argmax(wrong)]:g}"
+                f"{observations.source}: weights must be finite and not negative, but what {name} "
+                f"saw at row {observations.row_names[row]!r}, column "
+                f"{observations.column_names[column]!r} weighs "
+                f"{observer_weights[np.argmax(wrong)]:g}"
             )
-    heavy = replace(found, weights=tuple(weights)).chosen([own > 0 for own in weights])
+    heavy = replace(observations, weights=tuple(weights)).chosen([one > 0 for one in weights])
     _check(heavy, partial)
     return heavy
 
@@ -156,51 +161,55 @@ def _names(what: str, names: Sequence[str] | None, number: int, source: str) -> 
     """Names of rows, columns or observers: all different, as many as there are."""
     if names is None:
         return tuple(f"{what} {place}" for place in range(number))
-    found = tuple(map(str, names))
-    if len(found) != number:
-        raise InputError(f"{source}: there are {number} {what}s but {len(found)} names of them")
-    if len(set(found)) < number:
+    strings = tuple(map(str, names))
+    if len(strings) != number:
+        raise InputError(f"{source}: there are {number} {what}s but {len(strings)} names of them")
+    if len(set(strings)) < number:
         counts: dict[str, int] = {}
-        for name in found:
+        for name in strings:
             counts[name] = counts.get(name, 0) + 1
         twice = next(name for name, count in counts.items() if count > 1)
         raise InputError(f"{source}: two {what}s are called {twice!r}; their names must differ")
-    return found
+    return strings
 
 
-def _check(found: Observations, partial: bool = False) -> None:
+def _check(observations: Observations, partial: bool = False) -> None:
     """Refuse values that are not finite, and columns and observers without entries."""
-    n_columns = found.shape[1]
-    for name, places, values in zip(found.names, found.places, found.values, strict=True):
+    n_columns = observations.shape[1]
+    for name, places, values in zip(
+        observations.names, observations.places, observations.values, strict=True
+    ):
         finite = np.isfinite(values)
         if not finite.all():
             row, column = divmod(int(places[np.argmin(finite)]), n_columns)
             raise InputError(
-                f"{found.source}: what {name} saw at row {found.row_names[row]!r}, column "
-                f"{found.column_names[column]!r} is {values[np.argmin(finite)]}; leave out what "
-                "was not seen"
+                f"{observations.source}: what {name} saw at row {observations.row_names[row]!r}, "
+                f"column {observations.column_names[column]!r} is {values[np.argmin(finite)]}; "
+                "leave out what was not seen"
             )
-    if not found.n_entries:
-        raise InputError(f"{found.source}: no observer saw a single entry")
+    if not observations.n_entries:
+        raise InputError(f"{observations.source}: no observer saw a single entry")
     if not partial:
-        seen = found.times_seen > 0
+        seen = observations.times_seen > 0
         # Rows without entries are for methods to refuse.
         if not np.any(seen, axis=0).all():
-            check_covered(found, np.any(seen, axis=1), np.any(seen, axis=0))
-    if not found.counts.all():
-        idle = [found.names[number] for number in np.flatnonzero(found.counts == 0)]
-        raise InputError(f"{found.source}: {shorten(idle)} saw nothing; leave such observers out")
+            check_covered(observations, np.any(seen, axis=1), np.any(seen, axis=0))
+    if not observations.counts.all():
+        idle = [observations.names[number] for number in np.flatnonzero(observations.counts == 0)]
+        raise InputError(
+            f"{observations.source}: {shorten(idle)} saw nothing; leave such observers out"
+        )
 
 
-def check_covered(found: Observations, rows: ArrayLike, columns: ArrayLike) -> None:
+def check_covered(observations: Observations, rows: ArrayLike, columns: ArrayLike) -> None:
     """Refuse a mask that hides a whole row or column, of which nothing would be known.
 
     ``rows`` (I,) and ``columns`` (J,) say whether any observer saw an entry of each.
     """
     hidden, kinds = [], []
     for what, names, any_seen in (
-        ("row", found.row_names, rows),
-        ("column", found.column_names, columns),
+        ("row", observations.row_names, rows),
+        ("column", observations.column_names, columns),
     ):
         unseen = np.flatnonzero(~np.asarray(any_seen, dtype=np.bool_))
         if len(unseen):
@@ -209,8 +218,8 @@ def check_covered(found: Observations, rows: ArrayLike, columns: ArrayLike) -> N
             kinds.append(f"{what}s")
     if hidden:
         raise InputError(
-            f"{found.source}: no observer saw any entry of {' and of '.join(hidden)}, so nothing "
-            f"can be imputed there; leave such {' and '.join(kinds)} out"
+            f"{observations.source}: no observer saw any entry of {' and of '.join(hidden)}, so "
+            f"nothing can be imputed there; leave such {' and '.join(kinds)} out"
         )
 
 
@@ -225,7 +234,7 @@ class Hidden:
 
 
 def split(
-    found: Observations,
+    observations: Observations,
     n_observers: int,
     by: str = "random",
     rng: np.random.Generator | None = None,
@@ -238,46 +247,52 @@ def split(
     check_choice("split", by, DEALS)
     n_observers = check_int("n_workers", n_observers, least=1)
     if by == "features":
-        return split_columns(found, contiguous(found.shape[1], n_observers))
-    _refuse_several(found)
-    what, most = ("rows", found.shape[0]) if by == "rows" else ("entries", found.n_entries)
+        return split_columns(observations, contiguous(observations.shape[1], n_observers))
+    _refuse_several(observations)
+    what, most = (
+        ("rows", observations.shape[0]) if by == "rows" else ("entries", observations.n_entries)
+    )
     if n_observers > most:
         raise InputError(
             f"{n_observers} workers cannot share {most} {what}, since each needs at least one; "
             f"give at most {most} workers"
         )
-    (places,) = found.places
+    (places,) = observations.places
     if by == "rows":
         owner_of_row = np.repeat(
             np.arange(n_observers), [len(p) for p in np.array_split(range(most), n_observers)]
         )
-        owner = owner_of_row[places // found.shape[1]]
+        owner = owner_of_row[places // observations.shape[1]]
     else:
         assert rng is not None
         owner = rng.permutation(np.arange(most) % n_observers)
-    return _dealt(found, owner, [f"worker {number}" for number in range(n_observers)])
+    return _dealt(observations, owner, [f"worker {number}" for number in range(n_observers)])
 
 
-def split_columns(found: Observations, held: Partition) -> Observations:
+def split_columns(observations: Observations, partition: Partition) -> Observations:
     """Deal the columns that one observer saw out to the agents that hold them."""
-    _refuse_several(found)
-    return _dealt(found, held.agent_of[found.places[0] % found.shape[1]], held.names)
+    _refuse_several(observations)
+    return _dealt(
+        observations,
+        partition.agent_of[observations.places[0] % observations.shape[1]],
+        partition.names,
+    )
 
 
-def _refuse_several(found: Observations) -> None:
-    if found.n_observers != 1:
+def _refuse_several(observations: Observations) -> None:
+    if observations.n_observers != 1:
         raise InputError(
-            f"{found.source} has {found.n_observers} observers of its own; leave out the number of "
-            "workers, which splits the matrix of one"
+            f"{observations.source} has {observations.n_observers} observers of its own; leave out "
+            "the number of workers, which splits the matrix of one"
         )
 
 
-def _dealt(found: Observations, owner: Indices, names: Sequence[str]) -> Observations:
-    (places,), (values,) = found.places, found.values
+def _dealt(observations: Observations, owner: Indices, names: Sequence[str]) -> Observations:
+    (places,), (values,) = observations.places, observations.values
     parts = [np.flatnonzero(owner == number) for number in range(len(names))]
-    weights = None if found.weights is None else found.weights[0]
+    weights = None if observations.weights is None else observations.weights[0]
     return replace(
-        found,
+        observations,
         places=tuple(places[part] for part in parts),
         values=tuple(values[part] for part in parts),
         weights=None if weights is None else tuple(weights[part] for part in parts),
@@ -287,7 +302,7 @@ def _dealt(found: Observations, owner: Indices, names: Sequence[str]) -> Observa
 
 
 def hide(
-    found: Observations,
+    observations: Observations,
     share: float,
     rng: np.random.Generator,
     every: Sequence[Indices] | None = None,
@@ -296,47 +311,47 @@ def hide(
 
     The share, above 0 and below 1, counts different entries seen, and is met as nearly as can be:
     every row, column and observer keeps an entry. ``every`` has the entries that each observer saw,
-    where ``found`` has those of some alone.
+    where ``observations`` has those of some alone.
     """
     share = check_number("holdout", share, least=0.0, most=1.0)
     if share in (0.0, 1.0):
         raise InputError(f"holdout must be above 0 and below 1, got {share:g}")
-    held = found.places if every is None else every
-    places = np.concatenate(held)
-    owner = np.repeat(np.arange(found.n_observers), found.counts)
+    all_places = observations.places if every is None else every
+    places = np.concatenate(all_places)
+    owner = np.repeat(np.arange(observations.n_observers), observations.counts)
     order = np.argsort(places, kind="stable")
     seen, first = np.unique(places[order], return_index=True)
     owners = np.split(owner[order], first[1:])
     n_hidden = max(1, round(share * len(seen)))
-    away = seen[list(_spared(found, seen, owners, n_hidden, rng))]
+    away = seen[list(_spared(observations, seen, owners, n_hidden, rng))]
     if not len(away):
         raise InputError(
-            f"{found.source}: no entry can be hidden, since every one is the last of its row, "
-            "column or observer; leave out the holdout"
+            f"{observations.source}: no entry can be hidden, since every one is the last of its "
+            "row, column or observer; leave out the holdout"
         )
-    taken = [np.isin(own, away) for own in found.places]
-    rest = found.chosen([~out for out in taken])
-    if found.sizes is not None:
-        gone = np.array([np.isin(own, away).sum() for own in held], dtype=np.intp)
-        rest = replace(rest, sizes=found.sizes - gone)
-    out = found.chosen(taken)
+    taken = [np.isin(of_observer, away) for of_observer in observations.places]
+    rest = observations.chosen([~out for out in taken])
+    if observations.sizes is not None:
+        gone = np.array([np.isin(entries, away).sum() for entries in all_places], dtype=np.intp)
+        rest = replace(rest, sizes=observations.sizes - gone)
+    out = observations.chosen(taken)
     return rest, Hidden(
         np.concatenate(out.places), np.concatenate(out.values), len(away), len(seen)
     )
 
 
 def _spared(
-    found: Observations,
+    observations: Observations,
     seen: Indices,
     owners: Sequence[Indices],
     n_hidden: int,
     rng: np.random.Generator,
 ) -> Iterator[int]:
     """Draw entries that are not the last of their row, column or of one who saw them."""
-    rows, columns = np.divmod(seen, found.shape[1])
+    rows, columns = np.divmod(seen, observations.shape[1])
     in_row = np.bincount(rows).tolist()
     in_column = np.bincount(columns).tolist()
-    of_owner = found.counts.tolist()
+    of_owner = observations.counts.tolist()
     for entry in rng.permutation(len(seen)).tolist():
         if not n_hidden:
             return

@@ -60,14 +60,14 @@ class LowRank:
     @cached_property
     def theta(self) -> Matrix:
         """The matrix, shape (I, J)."""
-        found: Matrix = self.U @ self.V.T
-        return found
+        theta: Matrix = self.U @ self.V.T
+        return theta
 
     @property
     def singular_values(self) -> Matrix:
         """Of theta, largest first, shape (r,)."""
-        found: Matrix = (self.V**2).sum(axis=0)
-        return found
+        squares: Matrix = (self.V**2).sum(axis=0)
+        return squares
 
     @property
     def penalty(self) -> float:
@@ -113,8 +113,8 @@ def shrink(matrix: Matrix, threshold: float, rank: int) -> LowRank:
         left, s, right = np.linalg.svd(matrix, full_matrices=False)
     else:
         left, s, right = _largest(matrix, rank)
-    kept = np.maximum(s[:rank] - threshold, 0.0)
-    return _factored(left[:, :rank], kept, right[:rank].T, rank)
+    shrunk = np.maximum(s[:rank] - threshold, 0.0)
+    return _factored(left[:, :rank], shrunk, right[:rank].T, rank)
 
 
 def _largest(matrix: Matrix, rank: int) -> tuple[Matrix, Matrix, Matrix]:
@@ -137,8 +137,8 @@ def objective(law: EntryLaw, point: LowRank, statistic: Matrix, ridge: float) ->
     """Return what the M-step minimizes; infinite where it cannot be computed."""
     with np.errstate(over="ignore", invalid="ignore"):
         fit = float((law.cumulant(point.theta) - statistic * point.theta).sum())
-    found = fit + ridge * point.penalty
-    return found if np.isfinite(found) else np.inf
+    value = fit + ridge * point.penalty
+    return value if np.isfinite(value) else np.inf
 
 
 def descend(law: EntryLaw, statistic: Matrix, ridge: float, start: LowRank) -> LowRank:
@@ -156,11 +156,11 @@ def descend(law: EntryLaw, statistic: Matrix, ridge: float, start: LowRank) -> L
             U = fit_rows(law, point.U, point.V, statistic, ridge)
             V = fit_rows(law, point.V, U, statistic.T, ridge)
             moved = LowRank.balanced(U, V)
-            found = objective(law, moved, statistic, ridge)
-            fall = value - found
+            moved_value = objective(law, moved, statistic, ridge)
+            fall = value - moved_value
             if not fall > 0:
                 break
-            point, value = moved, found
+            point, value = moved, moved_value
             if fall <= SETTLED * abs(value):
                 break
         if before - value <= SETTLED * max(abs(before), 1.0):
@@ -179,13 +179,13 @@ def _threshold_step(
     rank = point.U.shape[1]
     for _ in range(MOST_HALVINGS):
         moved = shrink(theta - slope / bound, ridge / bound, rank)
-        found = objective(law, moved, statistic, ridge)
+        moved_value = objective(law, moved, statistic, ridge)
         change = moved.theta - theta
         foretold = float((slope * change).sum()) + 0.5 * bound * float((change**2).sum())
         foretold += ridge * (moved.penalty - point.penalty)
         # The majorizer is at most what it was at the old point, so this never raises the objective.
-        if found <= value + min(foretold, 0.0):
-            return moved, found
+        if moved_value <= value + min(foretold, 0.0):
+            return moved, moved_value
         bound *= 2.0
     return point, value
 
@@ -213,8 +213,8 @@ def fit_rows(
         shares = ones if weights is None else weights[part]
         with np.errstate(over="ignore", invalid="ignore"):
             fit = (shares * (law.cumulant(theta) - statistic[part] * theta)).sum(axis=1)
-        found: Matrix = fit + 0.5 * ridge * (rows**2).sum(axis=1)
-        return np.where(np.isfinite(found), found, np.inf)
+        objectives: Matrix = fit + 0.5 * ridge * (rows**2).sum(axis=1)
+        return np.where(np.isfinite(objectives), objectives, np.inf)
 
     for _ in range(n_steps):
         theta = U @ V.T
@@ -288,7 +288,7 @@ class ImputationModel:
         self._seen, self._total = np.zeros((2, len(parts), self.size))
         self._base, masses = np.zeros((2, len(parts)))
         for one, part in enumerate(parts):
-            self._seen[one], self._total[one] = (found.ravel() for found in part.sums())
+            self._seen[one], self._total[one] = (sums.ravel() for sums in part.sums())
             places, values, weights = part.entries(range(part.n_observers))
             base = law.base(values)
             if isinstance(law, Gaussian):
@@ -327,7 +327,7 @@ class ImputationModel:
         if not len(places):
             return np.zeros(self.size)
         means = self.means(parameters)
-        found = means.copy()
+        filled = means.copy()
         values = self.observations.values[worker]
         share: Any = self._share
         if self.observations.weights is not None:
@@ -336,8 +336,8 @@ class ImputationModel:
             share = share * (len(places) / len(rows))
             share = share[rows] if isinstance(share, np.ndarray) else share
             places, values = places[rows], values[rows]
-        np.add.at(found, places, share * (values - means[places]))
-        return found
+        np.add.at(filled, places, share * (values - means[places]))
+        return filled
 
     def maximize(self, statistic: Matrix, root: int = 0) -> tuple[LowRank, int]:
         """Fit theta to a statistic (I J,); means outside the law's domain are moved to its edge."""

@@ -118,8 +118,8 @@ class PoissonEntry(_Entry):
     def cumulant(self, theta: Values) -> Values:
         """Return ``exp(theta)``, infinite where it is too large."""
         with np.errstate(over="ignore"):
-            found: Values = np.exp(theta)
-        return found
+            values: Values = np.exp(theta)
+        return values
 
     def mean(self, theta: Values) -> Values:
         """Return the intensity, ``exp(theta)``."""
@@ -127,15 +127,15 @@ class PoissonEntry(_Entry):
 
     def slopes(self, theta: Values) -> tuple[Values, Values]:
         """Return the intensity twice."""
-        found = self.cumulant(theta)
-        return found, found
+        rates = self.cumulant(theta)
+        return rates, rates
 
     def base(self, values: Values) -> Values:
         """Return ``-log(y!)``."""
         from scipy.special import gammaln
 
-        found: Values = -gammaln(values + 1.0)
-        return found
+        constants: Values = -gammaln(values + 1.0)
+        return constants
 
     def domain(self) -> tuple[float, float]:
         """Intensities are not negative."""
@@ -156,8 +156,8 @@ class PoissonEntry(_Entry):
         safe = np.maximum(means, NEAR_ZERO)
         positive = np.where(values > 0, values, 1.0)
         ratio = np.where(values > 0, values * np.log(positive / safe), 0.0)
-        found: Values = 2 * (ratio - values + safe)
-        return found
+        deviances: Values = 2 * (ratio - values + safe)
+        return deviances
 
 
 class BernoulliEntry(_Entry):
@@ -168,14 +168,14 @@ class BernoulliEntry(_Entry):
 
     def cumulant(self, theta: Values) -> Values:
         """Return ``log(1 + exp(theta))``."""
-        found: Values = np.logaddexp(0.0, theta)
-        return found
+        values: Values = np.logaddexp(0.0, theta)
+        return values
 
     def mean(self, theta: Values) -> Values:
         from scipy.special import expit
 
-        found: Values = expit(theta)
-        return found
+        values: Values = expit(theta)
+        return values
 
     def slopes(self, theta: Values) -> tuple[Values, Values]:
         """Return the probability p and ``p (1 - p)``, at most 1/4."""
@@ -200,8 +200,8 @@ class BernoulliEntry(_Entry):
     def deviance(self, values: Values, means: Values) -> Values:
         """Return minus the log-likelihood."""
         safe = np.clip(means, NEAR_ZERO, 1 - NEAR_ZERO)
-        found: Values = -np.where(values > 0, np.log(safe), np.log1p(-safe))
-        return found
+        deviances: Values = -np.where(values > 0, np.log(safe), np.log1p(-safe))
+        return deviances
 
 
 def make_law(name: str, variance: Any = 1.0) -> EntryLaw:
@@ -281,9 +281,9 @@ class Observations(
     def mean(self) -> Vector:
         """Mean over observers of each entry, NaN where none saw it, (I, J)."""
         weight, total = self.sums()
-        found = np.full(self.shape, np.nan)
-        np.divide(total.reshape(self.shape), weight, out=found, where=weight > 0)
-        return found
+        mean = np.full(self.shape, np.nan)
+        np.divide(total.reshape(self.shape), weight, out=mean, where=weight > 0)
+        return mean
 
     def sums(self) -> tuple[NDArray[Any], Vector]:
         """Return the weight (how often it was seen) and the weighted sum of each entry, (I, J)."""
@@ -323,11 +323,11 @@ class Observations(
         weights = None if self.weights is None else some(self.weights)
         return replace(self, places=some(self.places), values=some(self.values), weights=weights)
 
-    def part(self, own: Collection[int]) -> Observations:
+    def part(self, observers: Collection[int]) -> Observations:
         """Return what some observers saw, and of the others only how many entries."""
 
         def kept(parts: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], ...]:
-            return tuple(one if i in own else one[:0] for i, one in enumerate(parts))
+            return tuple(one if i in observers else one[:0] for i, one in enumerate(parts))
 
         return replace(
             self,
@@ -339,23 +339,29 @@ class Observations(
 
     def matrix(self, observer: int) -> Vector:
         """What one observer saw, NaN elsewhere, shape (I, J)."""
-        found = np.full(self.shape, np.nan)
-        found.ravel()[self.places[observer]] = self.values[observer]
-        return found
+        matrix = np.full(self.shape, np.nan)
+        matrix.ravel()[self.places[observer]] = self.values[observer]
+        return matrix
 
 
-def check_law(found: Observations, law: EntryLaw, observers: Collection[int] | None = None) -> None:
+def check_law(
+    observations: Observations, law: EntryLaw, observers: Collection[int] | None = None
+) -> None:
     """Raise InputError where a value cannot be of the law: counts that are no counts, say."""
-    n_columns = found.shape[1]
-    for one in range(found.n_observers) if observers is None else observers:
-        name, places, values = found.names[one], found.places[one], found.values[one]
+    n_columns = observations.shape[1]
+    for one in range(observations.n_observers) if observers is None else observers:
+        name, places, values = (
+            observations.names[one],
+            observations.places[one],
+            observations.values[one],
+        )
         wrong, rule = law.fault(values)
         if wrong.any():
             first = int(np.argmax(wrong))
             row, column = divmod(int(places[first]), n_columns)
             others = f"; {int(wrong.sum())} of its values are not" if wrong.sum() > 1 else ""
             raise InputError(
-                f"{found.source}: under the {law.name} law values must {rule}, but what {name} "
-                f"saw at row {found.row_names[row]!r}, column {found.column_names[column]!r} is "
-                f"{values[first]:g}{others}"
+                f"{observations.source}: under the {law.name} law values must {rule}, but what "
+                f"{name} saw at row {observations.row_names[row]!r}, column "
+                f"{observations.column_names[column]!r} is {values[first]:g}{others}"
             )
