@@ -81,7 +81,7 @@ class KmeansInputs:
 def prepare(
     X: Any,
     n_features: int,
-    how: KmeansSettings,
+    settings: KmeansSettings,
     sample_weight: Any,
     feature_names: Sequence[str] | None,
     here: LocalRows | None = None,
@@ -94,13 +94,15 @@ def prepare(
     weights of `KmeansInputs` are those of all rows. Centres to start from have ``n_of_centres``
     features, by default those of X; ``some`` says of flags whether any process has them.
     """
-    n_clusters, init = how.n_clusters, how.init
+    n_clusters, init = settings.n_clusters, settings.init
     masked = here is not None and here.masked
     if here is not None and masked:
-        refuse_masked(here, how, "k-means++")
-    precision = precision_of(how.dtype)
-    watched = _Watched(n_features, sample_weight) if how.scale == "none" and not masked else None
-    data, misses, found = _with_gaps(X, n_features, how, feature_names, here, some, watched)
+        refuse_masked(here, settings, "k-means++")
+    precision = precision_of(settings.dtype)
+    watched = (
+        _Watched(n_features, sample_weight) if settings.scale == "none" and not masked else None
+    )
+    data, misses, found = _with_gaps(X, n_features, settings, feature_names, here, some, watched)
     weights = None
     n_samples = n_positive = len(data) if here is None else here.n_samples
     if sample_weight is not None:
@@ -136,7 +138,7 @@ def prepare(
     rows = centres = None
     if isinstance(init, str):
         return KmeansInputs(
-            data, weights, None, None, init, how.n_init, precision, scaling, misses, deviations
+            data, weights, None, None, init, settings.n_init, precision, scaling, misses, deviations
         )
     start = np.asarray(init) if isinstance(init, Sequence | np.ndarray) else np.empty(0)
     if start.ndim == 2:
@@ -203,7 +205,7 @@ class _Watched:
 def _with_gaps(
     X: Any,
     n_features: int,
-    how: KmeansSettings,
+    settings: KmeansSettings,
     feature_names: Sequence[str] | None,
     here: LocalRows | None,
     some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None,
@@ -218,7 +220,7 @@ def _with_gaps(
 
     def finite(data: Any, names: Sequence[str] | None) -> None:
         nonlocal misses, found
-        if how.missing == "refuse":
+        if settings.missing == "refuse":
             found = check_finite(seen(data), names, OBSERVED_VALUES)
         else:
             misses = check_missing(data, names)
@@ -228,7 +230,7 @@ def _with_gaps(
     if found is None:
         found = extremes(data if misses else seen(data))
     any_has = some or (np.asarray if here is None else here.holders.any)
-    if how.missing == "refuse" or not any_has(np.array([misses]))[0]:
+    if settings.missing == "refuse" or not any_has(np.array([misses]))[0]:
         return data, False, found
     has = ~np.isnan(data).all(axis=1)
     blank = np.flatnonzero(~(has if some is None else some(has)))
@@ -259,38 +261,38 @@ INACTIVE: Sentence = (
 )  # fmt: skip
 
 
-def check_absent(graph: Graph, sums: SumSettings, how: KmeansSettings) -> None:
+def check_absent(graph: Graph, sums: SumSettings, settings: KmeansSettings) -> None:
     """Raise InputError, before any sums are prepared, where no agent can be absent this way."""
     answered = graph.has_server or sums.sum == "tree"
-    if how.participation < 1 and not answered:
+    if settings.participation < 1 and not answered:
         raise InputError(*ANSWERING)
     if sums.agent_dropout and answered:
         raise InputError(*INACTIVE)
 
 
-def check_network(network: Network, how: KmeansSettings, *, over_rows: bool) -> None:
+def check_network(network: Network, settings: KmeansSettings, *, over_rows: bool) -> None:
     """Raise InputError where k-means cannot run over a network."""
     if not isinstance(network, Network):
         raise InputError(
             f"the network must come from vpem.connect or connect_workers, got "
             f"{type(network).__name__}"
         )
-    if how.participation < 1 and not isinstance(network.whole.total, AtServer):
+    if settings.participation < 1 and not isinstance(network.whole.total, AtServer):
         raise InputError(*ANSWERING)
     # Over features k-means can show more than sums under masks do.
     masked = network.agents.masks is not None
-    if masked and how.method == "grid":
+    if masked and settings.method == "grid":
         raise InputError(
             Setting("secure_sum"), " hides the terms of sums, but in one shot the server joins the "
             "labels and centres of each party; leave it out, or take ", Setting("method", "lloyd"),
         )  # fmt: skip
-    if masked and how.participation < 1:
+    if masked and settings.participation < 1:
         raise InputError(
             Setting("secure_sum"), " shows totals, and two of them over nearly the same parties "
             "differ by the terms of one; leave it out, or ", Setting("participation"),
         )  # fmt: skip
-    of_sums = (("compress", network.compress), ("participation", how.participation))
-    if how.batch_size is not None and not over_rows:
+    of_sums = (("compress", network.compress), ("participation", settings.participation))
+    if settings.batch_size is not None and not over_rows:
         dropout = ("agent_dropout", getattr(network.faults, "agent_dropout", 0.0) or None)
         for name, value in (of_sums[1], dropout):
             if value not in (None, 1.0):
@@ -298,8 +300,8 @@ def check_network(network: Network, how: KmeansSettings, *, over_rows: bool) -> 
                     Setting(name), " lets the last distances of absent agents count, but each "
                     "batch has other rows; leave it out, or ", Setting("batch_size"),
                 )  # fmt: skip
-    if how.method == "grid":
-        for name, value in (*of_sums, ("batch_size", how.batch_size)):
+    if settings.method == "grid":
+        for name, value in (*of_sums, ("batch_size", settings.batch_size)):
             if value not in (None, 1.0):
                 raise InputError(
                     Setting(name), " is about sums of many iterations, but one shot sends labels "
@@ -321,11 +323,11 @@ def distances_of_all(
     return distances
 
 
-def lasting(total: Sum, network: Network, how: KmeansSettings) -> Sum:
+def lasting(total: Sum, network: Network, settings: KmeansSettings) -> Sum:
     """Return the sum of a restart, in which the last messages of absent agents count."""
     if network.faults is not None and network.faults.agent_dropout:
         return HeardByNeighbours(total)
-    if how.participation == 1:
+    if settings.participation == 1:
         return total
     assert isinstance(total, AtServer)
     codec = getattr(network.whole.total, "codec", None)
@@ -334,12 +336,12 @@ def lasting(total: Sum, network: Network, how: KmeansSettings) -> Sum:
         assert total.ledger is not None
         total = at_server(uncompressed(network)).on(total.ledger)
     return HeardAtServer(
-        total, how.participation, seed=how.seed, codec=codec,
-        n_threads=thread_count(how.n_threads),
+        total, settings.participation, seed=settings.seed, codec=codec,
+        n_threads=thread_count(settings.n_threads),
     )  # fmt: skip
 
 
-def pace_of(network: Network, how: KmeansSettings, n_values: int) -> Pace:
+def pace_of(network: Network, settings: KmeansSettings, n_values: int) -> Pace:
     """Return how Lloyd's iterations go over sums of vectors of so many values.
 
     Where messages are compressed and some agents are absent, all must have been heard without a
@@ -350,18 +352,18 @@ def pace_of(network: Network, how: KmeansSettings, n_values: int) -> Pace:
     total, faults, patience = network.whole.total, network.faults, 1
     codec = getattr(total, "codec", None)
     steady = (faults is None or total.exact) and network.compress is None
-    if steady and how.participation == 1:
+    if steady and settings.participation == 1:
         patience = 0
     elif faults is not None and faults.agent_dropout:
         patience = CYCLES
     elif codec is not None and total.way == "consensus":
         patience = MEMORIES_OF_ROUNDS
-    elif codec is not None and how.participation < 1:
+    elif codec is not None and settings.participation < 1:
         _, omega = contraction(codec, n_values)
         left = sqrt(omega / (1.0 + omega))
         hops = total.tree.hops if isinstance(total, AlongTree) else 1
         patience = ceil(log(SETTLED) / log(left)) + hops - 1 if 0 < left < 1 else 1
-    return Pace(patience, how.batch_size)
+    return Pace(patience, settings.batch_size)
 
 
 @dataclass(frozen=True)
@@ -586,11 +588,11 @@ def warn_of_outcome(clustering: Clustering, max_iter: int) -> None:
 
 
 def describe_kmeans(
-    name: str, inputs: KmeansInputs, network: Network, how: KmeansSettings
+    name: str, inputs: KmeansInputs, network: Network, settings: KmeansSettings
 ) -> Report:
     """Describe a run by what must be the same when it goes on."""
-    how = how.changed(dtype=inputs.dtype.name, n_threads=thread_count(how.n_threads))
-    return describe_run(name, inputs.X, inputs.row_weights, network, **how.values("method"))
+    settings = settings.changed(dtype=inputs.dtype.name, n_threads=thread_count(settings.n_threads))
+    return describe_run(name, inputs.X, inputs.row_weights, network, **settings.values("method"))
 
 
 def progress_of(callback: Callback | None) -> Callable[[int, float, int], None] | None:

@@ -127,7 +127,7 @@ def proven_factor(party: float = 1.0, server: float = 1.0) -> float:
 
 
 def one_shot(
-    inputs: KmeansInputs, network: Network, ledger: Ledger, how: KmeansSettings
+    inputs: KmeansInputs, network: Network, ledger: Ledger, settings: KmeansSettings
 ) -> Clustering:
     """Cluster rows by one message of each party (a hub of a star) to the server, and one back.
 
@@ -135,7 +135,7 @@ def one_shot(
     of it. A row's cluster is that of its cell.
     """
     _check(inputs, network)
-    threads, holders = thread_count(how.n_threads), network.total.holders
+    threads, holders = thread_count(settings.n_threads), network.total.holders
     terms = FeatureTerms(
         inputs.X, network.blocks, "spherical", scaling=inputs.scaling,
         row_weights=inputs.row_weights, n_threads=threads, dtype=inputs.dtype,
@@ -145,7 +145,9 @@ def one_shot(
     for block, party in enumerate(holders.own.tolist()):
         held = np.ascontiguousarray(data[:, offsets[block] : offsets[block + 1]])
         if held.shape[1]:
-            run, took = _best(held, inputs.row_weights, how, party + 1, inputs.restarts, threads)
+            run, took = _best(
+                held, inputs.row_weights, settings, party + 1, inputs.restarts, threads
+            )
             clustered[party] = {
                 "centres": run.centres[0],
                 "labels": run.labels,
@@ -155,13 +157,13 @@ def one_shot(
             }
     with about(holders.engine, "server"):
         sent = holders.gather(clustered, holders.n_agents)
-        answer = None if sent is None else _join_cells(sent, inputs, how, threads)
+        answer = None if sent is None else _join_cells(sent, inputs, settings, threads)
         joined, parts = holders.bcast(None if answer is None else answer[0], holders.n_agents), []
         for party in joined["parties"]:
             part = None if answer is None else answer[1].pop(party)
             part = holders.send(part, holders.n_agents, party)
             parts += [] if part is None or not holders.mine(party) else [part]
-    own = np.concatenate([np.empty((how.n_clusters, 0)), *parts], axis=1)
+    own = np.concatenate([np.empty((settings.n_clusters, 0)), *parts], axis=1)
     labels = joined["labels"]
     distances = distances_of_all(holders, terms, own, labels)
     alone = len(joined["parties"]) == 1
@@ -170,22 +172,22 @@ def one_shot(
         blocks, parties = network.whole.blocks, joined["parties"]
         roots, widths = np.array(blocks.roots)[parties], blocks.widths[parties]
         # Labels of all rows, each in as many bits as it needs.
-        label_bytes = -(-terms.n_samples * (how.n_clusters - 1).bit_length() // 8)
-        sizes = how.n_clusters * widths * CENTRE_BYTES + label_bytes
+        label_bytes = -(-terms.n_samples * (settings.n_clusters - 1).bit_length() // 8)
+        sizes = settings.n_clusters * widths * CENTRE_BYTES + label_bytes
         total.count(sizes + INERTIA_BYTES, roots)
         total.broadcast(sizes, roots)
         total.count(INERTIA_BYTES, roots)
     assert inputs.deviations is not None
     centres, scaling, deviations = join_centres(network, own, inputs.scaling, inputs.deviations)
     inertia = weighed(distances, inputs.row_weights)
-    expected = 8.0 * (log(how.n_clusters) + 2.0)
+    expected = 8.0 * (log(settings.n_clusters) + 2.0)
     return Clustering(
         centres=centres,
         labels=labels,
         distances=np.sqrt(distances),
         inertia=inertia,
         root_inertia=np.array([inertia]),
-        counts=np.bincount(labels, inputs.row_weights, how.n_clusters).astype(np.float64),
+        counts=np.bincount(labels, inputs.row_weights, settings.n_clusters).astype(np.float64),
         history=[inertia],
         converged=joined["converged"],
         split="features",
@@ -206,13 +208,13 @@ def one_shot(
 
 
 def _join_cells(
-    sent: dict[int, Report], inputs: KmeansInputs, how: KmeansSettings, n_threads: int
+    sent: dict[int, Report], inputs: KmeansInputs, settings: KmeansSettings, n_threads: int
 ) -> tuple[Report, dict[int, NDArray[np.float64]]]:
     """Cluster the cells at the server: what it sends all parties, and centres (K, d_b) of each."""
     n_samples = len(inputs.X)
     cells = np.zeros(n_samples, dtype=np.intp)
     for said in sent.values():
-        both = cells * how.n_clusters + said["labels"]
+        both = cells * settings.n_clusters + said["labels"]
         cells = np.unique(both, return_inverse=True)[1].reshape(-1)
     n_cells = int(cells.max()) + 1
     first = np.full(n_cells, n_samples)
@@ -220,7 +222,7 @@ def _join_cells(
     # At the product of the parties' centres.
     places = np.concatenate([said["centres"][said["labels"][first]] for said in sent.values()], 1)
     heavy = np.bincount(cells, inputs.row_weights, n_cells).astype(np.float64)
-    clustered, took = _best(places, heavy, how, SERVER_STREAM, inputs.restarts, n_threads)
+    clustered, took = _best(places, heavy, settings, SERVER_STREAM, inputs.restarts, n_threads)
     ends = np.cumsum([said["centres"].shape[1] for said in sent.values()])
     answer = {
         "parties": list(sent),
@@ -261,7 +263,7 @@ def _check(inputs: KmeansInputs, network: Network) -> None:
 def _best(
     data: Floats,
     weights: NDArray[np.float64] | None,
-    how: KmeansSettings,
+    settings: KmeansSettings,
     number: int,
     restarts: int,
     n_threads: int,
@@ -271,15 +273,19 @@ def _best(
     positive = len(data) if weights is None else int(np.count_nonzero(weights))
     runs = []
     for start in range(max(LEAST_STARTS, restarts)):
-        stream = RowStream(np.random.default_rng([how.seed, number, start]), weights, len(data))
+        stream = RowStream(
+            np.random.default_rng([settings.seed, number, start]), weights, len(data)
+        )
         rows = seed_rows(
-            [data], alone, min(how.n_clusters, positive), stream,
+            [data], alone, min(settings.n_clusters, positive), stream,
             n_trials=1 if start == 0 else None, n_threads=n_threads,
         )  # fmt: skip
         # Fewer cells than clusters: some clusters begin at the same one, and stay empty.
-        centres = data[np.resize(rows, how.n_clusters)].astype(np.float64)
+        centres = data[np.resize(rows, settings.n_clusters)].astype(np.float64)
         runs.append(
-            lloyd_rows([data], alone, centres, stream, max_iter=how.max_iter, n_threads=n_threads)
+            lloyd_rows(
+                [data], alone, centres, stream, max_iter=settings.max_iter, n_threads=n_threads
+            )
         )
     best = min(runs, key=lambda run: run.inertia[0])
     return best, sum(len(run.history) for run in runs)
@@ -342,37 +348,37 @@ def kmeans_features(
         If clusters are empty.
     """
     began = time.perf_counter()
-    how = KmeansSettings.of(settings, **changes)
-    check_network(network, how, over_rows=False)
+    settings = KmeansSettings.of(settings, **changes)
+    check_network(network, settings, over_rows=False)
     n_features = network.whole.blocks.n_features
     if n_features == 0:
         raise InputError("the network's agents hold no features; make it with vpem.connect")
     if network.agents.apart:
         sample_weight = network.agents.bcast(sample_weight)
-        X, feature_names = bring(X, network, feature_names, how.missing)
+        X, feature_names = bring(X, network, feature_names, settings.missing)
     inputs = prepare(
-        X, network.blocks.n_features, how, sample_weight, feature_names,
+        X, network.blocks.n_features, settings, sample_weight, feature_names,
         n_of_centres=n_features, some=network.total.holders.any,
     )  # fmt: skip
-    if how.method == "lloyd":
-        check_kept(inputs.X, network, how.n_clusters, how.batch_size)
+    if settings.method == "lloyd":
+        check_kept(inputs.X, network, settings.n_clusters, settings.batch_size)
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, len(inputs.X), inputs.dtype.itemsize)
-    if saver is not None and how.method == "grid":
+    if saver is not None and settings.method == "grid":
         raise InputError(
             "one-shot clustering has no iterations, hence no checkpoints; leave out the "
             "checkpoint, or take method lloyd"
         )
     if saver is not None:
-        saver.begin(describe_kmeans("kmeans-features", inputs, network, how))
-    if how.method == "grid":
+        saver.begin(describe_kmeans("kmeans-features", inputs, network, settings))
+    if settings.method == "grid":
         if labels:
             charge_clusters(network, ledger, len(inputs.X))
-        clustering = one_shot(inputs, network, ledger, how)
+        clustering = one_shot(inputs, network, ledger, settings)
         clustering.seconds = time.perf_counter() - began
-        warn_of_outcome(clustering, how.max_iter)
+        warn_of_outcome(clustering, settings.max_iter)
         return clustering
-    threads = thread_count(how.n_threads)
+    threads = thread_count(settings.n_threads)
     with one_blas_thread():
         terms = terms_of(
             inputs.X, network.blocks, "spherical", missing=inputs.misses, scaling=inputs.scaling,
@@ -380,20 +386,22 @@ def kmeans_features(
         )  # fmt: skip
         complete(terms, network, in_sums=True)  # k-means has no log-likelihoods
         agree_on_units(terms, network.total, ledger)
-        shape = (how.n_clusters, network.blocks.n_features)
+        shape = (settings.n_clusters, network.blocks.n_features)
         places = np.argsort(terms.blocks.order)
         kept = LloydRuns(
             shape, terms.n_samples, network.total,
             undo=lambda centres: inputs.scaling.undo(centres[:, places]),
         )  # fmt: skip
-        attempts = _OverFeatures(inputs, terms, network, how, kept, callback)
+        attempts = _OverFeatures(inputs, terms, network, settings, kept, callback)
         numbers = range(inputs.restarts)
-        restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept, callback)
+        restarts = Restarts(
+            saver, ledger, numbers, settings.seed, settings.max_iter, kept, callback
+        )
         best = restarts.best(network.total, attempts)
         if labels:
             charge_clusters(network, ledger, terms.n_samples)
         clustering = _clustering(best, inputs, terms, network, restarts.outcome(began))
-    warn_of_outcome(clustering, how.max_iter)
+    warn_of_outcome(clustering, settings.max_iter)
     return clustering
 
 
@@ -404,14 +412,14 @@ class _OverFeatures:
     inputs: KmeansInputs
     terms: FeatureTerms
     network: Network
-    how: KmeansSettings
+    settings: KmeansSettings
     kept: LloydRuns
     callback: Callback | None
 
     def __call__(self, restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:
         """Run one restart; returns also the rows that it started at."""
         inputs, terms, network = self.inputs, self.terms, self.network
-        total, k, n = restart.total, self.how.n_clusters, terms.n_samples
+        total, k, n = restart.total, self.settings.n_clusters, terms.n_samples
         stream = RowStream(restart.rng, inputs.row_weights, terms.n_samples)
         chosen = inputs.rows
         if restart.saved is not None:
@@ -429,9 +437,9 @@ class _OverFeatures:
                 chosen = stream.draw_distinct(k)
             start = terms.at_rows(chosen)
         run = lloyd_features(
-            terms, lasting(total, network, self.how), start, stream,
-            pace=pace_of(network, self.how, min(self.how.batch_size or n, n) * (k - 1)),
-            max_iter=self.how.max_iter, callback=progress_of(self.callback),
+            terms, lasting(total, network, self.settings), start, stream,
+            pace=pace_of(network, self.settings, min(self.settings.batch_size or n, n) * (k - 1)),
+            max_iter=self.settings.max_iter, callback=progress_of(self.callback),
             saver=restart.saver(rows=chosen),
         )  # fmt: skip
         return run, chosen

@@ -132,24 +132,24 @@ class FedFit(MixtureResult):
         }
 
 
-def options_of(run: FedRun, how: FedMixtureSettings, compress: str | None) -> Report:
+def options_of(run: FedRun, settings: FedMixtureSettings, compress: str | None) -> Report:
     """Return what a report says of the algorithm's options, as they were taken."""
     return {
         "compress": compress,
-        "step_size": "function" if callable(how.step_size) else run.steps.taken,
+        "step_size": "function" if callable(settings.step_size) else run.steps.taken,
         "alpha": run.alpha,
-        "participation": how.participation,
+        "participation": settings.participation,
         "batch_size": run.steps.batch_size,
-        "variance_reduction": bool(how.variance_reduction),
-        "weighting": how.weighting,
-        "memory": how.memory,
-        "scale": how.scale,
-        "tol": how.tol,
+        "variance_reduction": bool(settings.variance_reduction),
+        "weighting": settings.weighting,
+        "memory": settings.memory,
+        "scale": settings.scale,
+        "tol": settings.tol,
     }
 
 
 def warn_of_noise(
-    run: FedRun, how: FedMixtureSettings, codec: Codec | None, of_rounds: str | None
+    run: FedRun, settings: FedMixtureSettings, codec: Codec | None, of_rounds: str | None
 ) -> None:
     """Warn where noise spoiled M-steps, stays in the result, or kept the run from converging.
 
@@ -159,17 +159,17 @@ def warn_of_noise(
     if at_end or (run.n_iter >= FEW and run.projected_share > OFTEN):
         ways: list[str] = []
         finer: list[str | Setting] = ["a smaller step size"]
-        assert how.floor is not None
+        assert settings.floor is not None
         if codec is not None:
             ways.append("more bits (such as qsgd:6bits:32 or qsgd:8bits:32)")
         elif of_rounds is not None:  # whose numbers have the features' units
             ways.append("a codec that rounds each number by itself (such as natural:12bits)")
-        elif 0 < how.floor < FLOOR:
+        elif 0 < settings.floor < FLOOR:
             finer = ["a smaller ", Setting("consensus_tol")]
         ways.append("fewer components")
-        if not is_tied(how.covariance_type):
+        if not is_tied(settings.covariance_type):
             ways.append("one covariance for all (tied)")
-        ended = f", the last too, and the result rests on the floor ({how.floor:.2g} of the " \
+        ended = f", the last too, and the result rests on the floor ({settings.floor:.2g} of the " \
             "data's variance, by the error of a sum)" if at_end else ""  # fmt: skip
         warnings.warn(
             VpemWarning(
@@ -183,7 +183,7 @@ def warn_of_noise(
         )
     if run.in_noise:
         of, without = "of codecs or absent workers", "memory first"
-        if how.batch_size is not None:
+        if settings.batch_size is not None:
             of, without = "of batches", "variance reduction"
         warnings.warn(
             f"at rest after {run.n_iter} iterations, except for the noise {of}, which stays in the "
@@ -191,7 +191,7 @@ def warn_of_noise(
             VpemWarning,
             stacklevel=3,
         )
-    if run.spoiled and how.tol > 0:
+    if run.spoiled and settings.tol > 0:
         warnings.warn(
             not_converged(
                 f"not converged in {run.n_iter} iterations: statistics were projected in most of "
@@ -199,17 +199,17 @@ def warn_of_noise(
             ),
             stacklevel=3,
         )
-    elif how.tol > 0 and not run.converged:
+    elif settings.tol > 0 and not run.converged:
         # Some noise stays in corrections however long a run is.
         advice = "allow more iterations"
-        if how.batch_size is not None and not how.variance_reduction:
+        if settings.batch_size is not None and not settings.variance_reduction:
             advice = f"the noise of batches keeps them there: take variance reduction, or {advice}"
-        elif how.memory == "none" and (codec is not None or how.participation < 1):
+        elif settings.memory == "none" and (codec is not None or settings.participation < 1):
             advice = f"without memories noise keeps them there: take memory first, or {advice}"
         warnings.warn(
             not_converged(
                 f"not converged within {run.n_iter} iterations: corrections are still above tol="
-                f"{how.tol:g}; {advice}"
+                f"{settings.tol:g}; {advice}"
             ),
             stacklevel=3,
         )
@@ -219,7 +219,7 @@ def _prepared(
     X: Floats | FileMatrix,
     workers: Workers,
     network: Network | None,
-    how: FedMixtureSettings,
+    settings: FedMixtureSettings,
     sample_weight: Floats | None,
     feature_names: Sequence[str] | None,
 ) -> Prepared:
@@ -235,19 +235,19 @@ def _prepared(
             "learn for every row, but ", secure, " is to hide it; leave out one of the two, or fit "
             "by EM over rows",
         )  # fmt: skip
-    if holders.masks is not None and how.missing == "marginalize":
+    if holders.masks is not None and settings.missing == "marginalize":
         raise InputError(
-            Setting("missing", how.missing), " adds what is expected of missing values, for which "
-            "corrections have no range that could be agreed on as ", secure, " needs; fill them "
-            "in first, leave it out, or fit by EM over rows",
+            Setting("missing", settings.missing), " adds what is expected of missing values, for "
+            "which corrections have no range that could be agreed on as ", secure, " needs; fill "
+            "them in first, leave it out, or fit by EM over rows",
         )  # fmt: skip
     prepared = prepare(
         X,
         n_columns(X),
-        how,
+        settings,
         sample_weight=sample_weight,
         feature_names=feature_names,
-        missing=how.missing,
+        missing=settings.missing,
         here=LocalRows.of(holders, workers, X),
     )
     if workers.n_samples != prepared.n_samples:
@@ -333,34 +333,36 @@ def fit_fedem(
         half of at least ten, or components are degenerate or coincide.
     """
     began = time.perf_counter()
-    how = FedMixtureSettings.of(settings, **changes)
+    settings = FedMixtureSettings.of(settings, **changes)
     if not isinstance(X, FileMatrix):
         X = as_array("data", X)
-    if known_covariance is not None and how.scale != "none":
+    if known_covariance is not None and settings.scale != "none":
         raise InputError("a known covariance is in the user's units, got scale 'standard'")
-    given = _prepared(X, workers, network, how, sample_weight, feature_names)
-    codec = None if how.compress is None else parse_codec(how.compress)
+    given = _prepared(X, workers, network, settings, sample_weight, feature_names)
+    codec = None if settings.compress is None else parse_codec(settings.compress)
     network = network_of_all(network, workers.n_workers, "workers", workers.names)
     alone = not network.total.holders.apart and workers.counts.max() == workers.n_samples
-    check_distinct(given.X, how, alone)
-    check_masked(network, codec, how.participation)
-    how = how.changed(n_threads=thread_count(how.n_threads), floor=_floor(how, codec, network))
+    check_distinct(given.X, settings, alone)
+    check_masked(network, codec, settings.participation)
+    settings = settings.changed(
+        n_threads=thread_count(settings.n_threads), floor=_floor(settings, codec, network)
+    )
     if saver is not None:
-        saver.begin(_facts(given, workers, network, how, codec, known_covariance))
+        saver.begin(_facts(given, workers, network, settings, codec, known_covariance))
     ledger = Ledger(network.graph)
     saving = OneRun(saver, ledger)
     with one_blas_thread(), np.errstate(over="ignore"):
         network.charge_setup(ledger, given.n_samples, ITEM)
-        rng = np.random.default_rng([how.seed, 1])
+        rng = np.random.default_rng([settings.seed, 1])
         short = codec_of_moments(codec) if network.total.way != "consensus" else None
         held = HeldByWorkers(given, workers, network.total.holders)
         setup = FedSetup(held, network, ledger, short, rng)
-        model = setup.model(how, known_covariance)
-        start, rows = _start(given, how, network, setup, model, saving, teller(callback))
+        model = setup.model(settings, known_covariance)
+        start, rows = _start(given, settings, network, setup, model, saving, teller(callback))
         run = run_fedem(
             model,
             start,
-            how.into(FedSettings),
+            settings.into(FedSettings),
             codec=codec,
             first_codec=codec_of_first(codec),
             basis=Whitening(model.to_mixture),
@@ -372,8 +374,8 @@ def fit_fedem(
         )
     if run.spoiled:
         run.converged = run.in_noise = False
-    warn_of_noise(run, how, codec, network.whole.compress)
-    to_mixture, flags = model.to_mixture, np.zeros(how.n_components, dtype=np.bool_)
+    warn_of_noise(run, settings, codec, network.whole.compress)
+    to_mixture, flags = model.to_mixture, np.zeros(settings.n_components, dtype=np.bool_)
     if known_covariance is None:
         floors = np.broadcast_to(to_mixture.reg_covar, to_mixture.n_features)
         flags = degenerate_in_hubs(run.parameters, floors, to_mixture.n_rows)
@@ -390,19 +392,19 @@ def fit_fedem(
         init_rows=rows,
         seconds=time.perf_counter() - began + saving.seconds,
         communication={**ledger.summary(), "bytes_by_iteration": run.history.bytes},
-        options=options_of(run, how, network.compress if codec is None else codec.name),
+        options=options_of(run, settings, network.compress if codec is None else codec.name),
         degenerate=np.flatnonzero(flags).tolist(),
         copies=copies_in_noise(run.parameters, to_mixture.floor > 0),
     )
-    warn_of_degenerate(fit, how, to_mixture.floor)
-    warn_of_few_values(fit, given.X, feature_names, how, over_rows=True)
+    warn_of_degenerate(fit, settings, to_mixture.floor)
+    warn_of_few_values(fit, given.X, feature_names, settings, over_rows=True)
     warn_of_copies(fit)
     return fit
 
 
 def _start(
     given: Prepared,
-    how: FedMixtureSettings,
+    settings: FedMixtureSettings,
     network: Network,
     setup: FedSetup,
     model: MixtureStatistics,
@@ -416,18 +418,18 @@ def _start(
         lambda loop: start_of_mixture(model.maximize(loop["statistics"][root])[0])
     )
     if saving.saved is not None:
-        own = (Integer(most=given.n_samples - 1),) * how.n_components
+        own = (Integer(most=given.n_samples - 1),) * settings.n_components
         return None, saving.restored(Maybe(own))
     like = Mixture.blank(model.blocks, model.covariance_type, model.n_components)
-    init = how.init if begun is None else mixture_of_start(begun, like)
-    return setup.start(model, init, given.rows, how.seed, tell)
+    init = settings.init if begun is None else mixture_of_start(begun, like)
+    return setup.start(model, init, given.rows, settings.seed, tell)
 
 
-def _floor(how: FedMixtureSettings, codec: Codec | None, network: Network) -> float:
+def _floor(settings: FedMixtureSettings, codec: Codec | None, network: Network) -> float:
     """Return the least relative variance: by default the error of a mean, `FLOOR` at most."""
-    if how.floor is not None:
-        return how.floor
-    if how.participation < 1 or how.batch_size is not None or how.variance_reduction:
+    if settings.floor is not None:
+        return settings.floor
+    if settings.participation < 1 or settings.batch_size is not None or settings.variance_reduction:
         return FLOOR
     codec = codec or getattr(network.whole.total, "codec", None)
     error, promised = network.whole.consensus_error, network.whole.consensus_tol
@@ -440,17 +442,17 @@ def _facts(
     given: Prepared,
     workers: Workers,
     network: Network,
-    how: FedMixtureSettings,
+    settings: FedMixtureSettings,
     codec: Codec | None,
     known_covariance: Any,
 ) -> State:
-    facts = how.values("compress", "variance_reduction") | {
+    facts = settings.values("compress", "variance_reduction") | {
         "codec": None if codec is None else codec.name,
-        "step_size": describe_steps(how.step_size),
+        "step_size": describe_steps(settings.step_size),
         "who holds which rows": checksum(workers.order, workers.counts),
         "what covariances are known": start_facts(known_covariance),
     }
-    name = "vr-fedem" if how.variance_reduction else "fedem"
+    name = "vr-fedem" if settings.variance_reduction else "fedem"
     return describe_run(name, given.X, given.row_weights, network, **facts)
 
 

@@ -200,12 +200,12 @@ class FedSetup:
         if held.all_weights is not None:
             charge_weights(self.total, held.counts)
 
-    def model(self, how: FedMixtureSettings, known_covariance: Any) -> MixtureStatistics:
+    def model(self, settings: FedMixtureSettings, known_covariance: Any) -> MixtureStatistics:
         """Return the statistics of the mixture, in units that all workers agree on."""
-        assert how.floor is not None
+        assert settings.floor is not None
         held = self.held
         weights: Vector = held.masses / held.masses.sum()
-        if how.weighting == "workers":
+        if settings.weighting == "workers":
             weights = np.full(len(weights), 1.0 / len(weights))
         n_roots, d = self.network.whole.total.n_roots, held.n_features
         agreement = MomentSums(self.total, n_roots, held.masses, d, self.codec, self.rng)
@@ -214,21 +214,21 @@ class FedSetup:
             reach = agree_on_rows(held.parts(), self.total, held.n_rows, d)
         agreement.reach = reach
         blocks = Blocks((np.arange(d, dtype=np.intp),), (0,), (tuple(range(len(weights))),))
-        hubs = sharing(blocks, how.covariance_type, how.scale)
+        hubs = sharing(blocks, settings.covariance_type, settings.scale)
         moments = agreement.moments(held.parts(), weights, hubs, held.misses)
         to_mixture = StatisticMap(
             blocks,
-            how.covariance_type,
-            how.n_components,
+            settings.covariance_type,
+            settings.n_components,
             moments,
             n_rows=max(float(held.masses.sum()), float(held.counts.sum())),
-            reg_covar=floors_of(how.reg_covar, how.scale, moments.scaling),
+            reg_covar=floors_of(settings.reg_covar, settings.scale, moments.scaling),
             known=known_covariance,
-            floor=how.floor,
+            floor=settings.floor,
         )
         self.reach = reach if reach is None else reach.scaled(moments.scaling)
         model = MixtureStatistics(
-            held.terms(to_mixture, thread_count(how.n_threads)),
+            held.terms(to_mixture, thread_count(settings.n_threads)),
             held.runs,
             to_mixture,
             counts=held.counts,

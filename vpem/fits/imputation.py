@@ -80,12 +80,12 @@ MOST_WORK = 2e8
 class ImputationChoice:
     """What was compared, and what is best.
 
-    ``how`` has the method, its rank and ridge or its components. ``candidates`` are what was tried,
-    with ``error``. ``errors`` (3, J) are the weight of what was hidden of each column, and the
-    errors of the best and of column means.
+    ``settings`` has the method, its rank and ridge or its components. ``candidates`` are what was
+    tried, with ``error``. ``errors`` (3, J) are the weight of what was hidden of each column, and
+    the errors of the best and of column means.
     """
 
-    how: ImputeSettings
+    settings: ImputeSettings
     law: EntryLaw
     n_folds: int
     columns: tuple[str, ...]
@@ -95,12 +95,12 @@ class ImputationChoice:
     means_win: bool = False
     least: float = inf
 
-    def add_candidate(self, how: ImputeSettings, errors: Matrix, facts: Report) -> float:
+    def add_candidate(self, settings: ImputeSettings, errors: Matrix, facts: Report) -> float:
         """Compare a candidate with the best one; of two alike the first is kept."""
         loss = self.loss(errors[1], errors[0])
-        self.candidates.append({"method": how.method, **facts, "error": loss})
+        self.candidates.append({"method": settings.method, **facts, "error": loss})
         if loss < self.least or not self.errors.size:
-            self.how, self.errors, self.least = how, errors, loss
+            self.settings, self.errors, self.least = settings, errors, loss
         return loss
 
     def loss(self, lost: Matrix, weight: Matrix) -> float:
@@ -133,7 +133,7 @@ class ImputationChoice:
 
 def choose(
     observations: Observations,
-    how: ImputeSettings,
+    settings: ImputeSettings,
     steps: Any,
     law: EntryLaw,
     network: Network,
@@ -146,22 +146,24 @@ def choose(
     The settings' scale is chosen before; ``tell`` is called with every rank, and with mixtures.
     """
     n_folds = min(MOST_FOLDS, ceil(ENOUGH / (SHARE * observations.n_entries)))
-    choice = ImputationChoice(how, law, n_folds, observations.column_names)
+    choice = ImputationChoice(settings, law, n_folds, observations.column_names)
     with warnings.catch_warnings(), one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
         warnings.simplefilter("ignore")
-        fits = _Fits(observations, how, steps, law, network, ledger, codec, n_folds)
+        fits = _Fits(observations, settings, steps, law, network, ledger, codec, n_folds)
         fits.tell = tell or (lambda _: None)
         fits.compare_ranks(choice)
-        changed = [n for n in OF_LOWRANK if getattr(how, n) != how.settings_by_name[n].default]
+        changed = [
+            n for n in OF_LOWRANK if getattr(settings, n) != settings.settings_by_name[n].default
+        ]
         n_rows, n_columns = observations.shape
-        if how.method == "lowrank":
+        if settings.method == "lowrank":
             choice.mixture = "the method was given"
         elif observations.n_observers > 1:
             choice.mixture = (
                 "with several observers it sends sums of another kind, and must be requested"
             )
-        elif how.law != "gaussian":
-            choice.mixture = f"entries are of the {how.law} law"
+        elif settings.law != "gaussian":
+            choice.mixture = f"entries are of the {settings.law} law"
         elif changed:
             choice.mixture = f"an option of matrices of low rank was given: {changed[0]}"
         elif n_rows * n_columns**3 > MOST_WORK:
@@ -171,13 +173,15 @@ def choose(
     _, lost, means = choice.errors
     choice.means_win = bool(0 < means.sum() <= lost.sum())
     if not np.isfinite(choice.least):  # too few entries to hide any
-        rank = min(2, *observations.shape) if how.rank in (None, "auto") else how.rank
-        ridge = 1.0 if how.ridge in (None, "auto") else how.ridge
-        choice.how = how.changed(method="lowrank", rank=rank, ridge=ridge)
-    if choice.means_win and how.scale == "standard" and how.ridge in (None, "auto"):
+        rank = min(2, *observations.shape) if settings.rank in (None, "auto") else settings.rank
+        ridge = 1.0 if settings.ridge in (None, "auto") else settings.ridge
+        choice.settings = settings.changed(method="lowrank", rank=rank, ridge=ridge)
+    if choice.means_win and settings.scale == "standard" and settings.ridge in (None, "auto"):
         # A ridge that leaves nothing: the fitted matrix is that of the column means.
-        rank = 1 if how.rank in (None, "auto") else how.rank
-        choice.how = how.changed(method="lowrank", rank=rank, ridge=fits.rounded(2 * fits.norm))
+        rank = 1 if settings.rank in (None, "auto") else settings.rank
+        choice.settings = settings.changed(
+            method="lowrank", rank=rank, ridge=fits.rounded(2 * fits.norm)
+        )
     return choice
 
 
@@ -198,23 +202,25 @@ class _Fits:
     tell: Callable[[str], None]
 
     def __init__(
-        self, observations: Observations, how: ImputeSettings, steps: Any, law: EntryLaw,
+        self, observations: Observations, settings: ImputeSettings, steps: Any, law: EntryLaw,
         network: Network, ledger: Ledger, codec: Codec | None, n_folds: int,
     ) -> None:  # fmt: skip
-        self.how, self.law, self.network, self.ledger = how, law, network, ledger
+        self.settings, self.law, self.network, self.ledger = settings, law, network, ledger
         self.observations = observations
         self.codec, self.shape = codec, observations.shape
         most = ceil(enough_iterations(steps) / ITERATIONS)
-        self.fed = how.into(
-            FedSettings, weighting="workers", tol=max(how.tol or 0.0, TOL) ** 2,
-            max_iter=most if how.max_iter is None else min(how.max_iter, most),
+        self.fed = settings.into(
+            FedSettings, weighting="workers", tol=max(settings.tol or 0.0, TOL) ** 2,
+            max_iter=most if settings.max_iter is None else min(settings.max_iter, most),
             step_size=steps, batch_size=None, variance_reduction=False, record_every=10 * most,
-            n_threads=thread_count(how.n_threads),
+            n_threads=thread_count(settings.n_threads),
         )  # fmt: skip
         self.observers = Observers(observations, network, ledger)
-        self.copies = self.observers.count_copies(how.copies)
+        self.copies = self.observers.count_copies(settings.copies)
         # The same places with all observers, so that none has to say which.
-        turn = np.random.default_rng([how.seed, HIDDEN]).random(int(np.prod(self.shape))) / SHARE
+        turn = (
+            np.random.default_rng([settings.seed, HIDDEN]).random(int(np.prod(self.shape))) / SHARE
+        )
         self.folds = [self._fold(observations, turn.astype(np.intp) == f) for f in range(n_folds)]
         zero = float(law.mean(np.zeros(1))[0])
         square = self.folds[0].rest.sum_of(lambda values: (values - zero) ** 2)
@@ -226,8 +232,8 @@ class _Fits:
 
     def _fold(self, observations: Observations, hidden: NDArray[np.bool_]) -> _Fold:
         rest, held, given = self.observers.hold_out(hidden)
-        if self.how.scale != "none":
-            rest.standardize(self.how.law)
+        if self.settings.scale != "none":
+            rest.standardize(self.settings.law)
             held.scale_by(rest.scaling)
         counts, sums = rest.column_sums()
         means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
@@ -239,12 +245,12 @@ class _Fits:
 
     def compare_ranks(self, choice: ImputationChoice) -> None:
         """Try ranks that grow, each with ridges that fall as long as errors do."""
-        how = self.how
+        settings = self.settings
         most = MOST_RANK if self.law.name == "gaussian" else MOST_DESCENT
         largest = max(1, min(min(self.shape) - 1, most))
         ranks = [rank for rank in RANKS if rank < largest] + [largest]
-        if how.rank not in (None, "auto"):
-            ranks = [int(how.rank)]
+        if settings.rank not in (None, "auto"):
+            ranks = [int(settings.rank)]
         first, vain = 1, 0
         for rank in ranks:
             self.tell(f"rank {rank} on held-out entries")
@@ -252,14 +258,14 @@ class _Fits:
             starts: list[Matrix | None] = [None] * len(self.folds)
             least, best = inf, first
             ridges = [self.rounded(self.norm * 0.5**k) for k in range(first, HALVINGS + 1)]
-            if how.ridge not in (None, "auto"):
-                ridges = [float(how.ridge)]
+            if settings.ridge not in (None, "auto"):
+                ridges = [float(settings.ridge)]
             for k, ridge in enumerate(ridges, first):
                 errors = np.zeros((3, self.shape[1]))
                 for f, fold in enumerate(self.folds):
                     means, runs[f], starts[f] = self._fit(f, rank, ridge, runs[f], starts[f])
                     errors += self.errors(fold, means)
-                candidate = how.changed(method="lowrank", rank=rank, ridge=ridge)
+                candidate = settings.changed(method="lowrank", rank=rank, ridge=ridge)
                 loss = choice.add_candidate(candidate, errors, {"rank": rank, "ridge": ridge})
                 fell, least = loss < LITTLE * least, min(loss, least)
                 if not fell:
@@ -287,25 +293,27 @@ class _Fits:
         run = run_fedem(
             model, model.start if start is None else start, self.fed, codec=self.codec,
             network=self.network, ledger=self.ledger,
-            rng=np.random.default_rng([self.how.seed, HIDDEN, f]),
+            rng=np.random.default_rng([self.settings.seed, HIDDEN, f]),
         )  # fmt: skip
         return model.means(run.parameters), model, run.statistic if n_roots == 1 else None
 
     def compare_mixtures(self, choice: ImputationChoice) -> None:
         """Try mixtures of more and more components, as long as errors fall."""
         least = inf
-        iterations = min(self.how.max_iter or MIXED_ITERATIONS, MIXED_ITERATIONS)
+        iterations = min(self.settings.max_iter or MIXED_ITERATIONS, MIXED_ITERATIONS)
         for k in range(1, MOST_COMPONENTS + 1):
             self.tell(f"a mixture of {k} on held-out entries")
-            how = self.how.changed(method="mixture", n_components=k, tol=1e-5, max_iter=iterations)
+            settings = self.settings.changed(
+                method="mixture", n_components=k, tol=1e-5, max_iter=iterations
+            )
             errors = np.zeros((3, self.shape[1]))
-            best = self.how.changed(method="mixture", n_components=k)
+            best = self.settings.changed(method="mixture", n_components=k)
             try:
                 whole = impute_by_mixture(self.observations, best.in_units(), self.network)
                 if whole.fit.degenerate:
                     return
                 for fold in self.folds:
-                    imputation = impute_by_mixture(fold.given, how, self.network)
+                    imputation = impute_by_mixture(fold.given, settings, self.network)
                     if imputation.fit.degenerate:
                         return
                     units = fold.rest.scaling
@@ -385,40 +393,40 @@ def fit_imputation(
         If theta is zero: the ridge leaves nothing.
     """
     began = time.perf_counter()
-    how, choice = ImputeSettings.of(settings, **changes).in_units(), None
+    settings, choice = ImputeSettings.of(settings, **changes).in_units(), None
     network = network_of_all(network, observations.n_observers, "observers")
-    if how.method == "mixture":
-        return impute_by_mixture(observations, how, network, callback, saver)
-    law = make_law(how.law, how.variance)
-    codec = None if how.compress is None else parse_codec(how.compress)
-    check_masked(network, codec, how.participation)
+    if settings.method == "mixture":
+        return impute_by_mixture(observations, settings, network, callback, saver)
+    law = make_law(settings.law, settings.variance)
+    codec = None if settings.compress is None else parse_codec(settings.compress)
+    check_masked(network, codec, settings.participation)
     # Memories take the noise of participation and codec away, and SPIDER that of batches.
-    noise_stays = not how.variance_reduction and (
-        how.batch_size is not None and how.batch_size < int(observations.counts.max())
+    noise_stays = not settings.variance_reduction and (
+        settings.batch_size is not None and settings.batch_size < int(observations.counts.max())
     )
-    _check(observations, law, how, network, noise_stays)
-    steps = _steps(observations, how, codec)
+    _check(observations, law, settings, network, noise_stays)
+    steps = _steps(observations, settings, codec)
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, 0, 0)
-    if how.is_open:
+    if settings.is_open:
         tell = getattr(callback, "starting", None)
-        chosen = choose(observations, how, steps, law, network, ledger, codec, tell)
-        choice, how = chosen.describe(), chosen.how.in_units()
-        if how.method == "mixture":
-            mixed = impute_by_mixture(observations, how, network, callback, saver)
+        chosen = choose(observations, settings, steps, law, network, ledger, codec, tell)
+        choice, settings = chosen.describe(), chosen.settings.in_units()
+        if settings.method == "mixture":
+            mixed = impute_by_mixture(observations, settings, network, callback, saver)
             mixed.choice, mixed.seconds = choice, time.perf_counter() - began
             return mixed
-    rank, ridge, tol = how.rank, how.ridge, how.tol
+    rank, ridge, tol = settings.rank, settings.ridge, settings.tol
     assert isinstance(rank, int)
     assert isinstance(ridge, float | int)
     assert tol is not None
-    how = how.changed(step_size=steps)
-    if how.max_iter is None:
-        how = how.changed(max_iter=enough_iterations(how.step_size, noise_stays))
-    how = how.changed(n_threads=thread_count(how.n_threads))
+    settings = settings.changed(step_size=steps)
+    if settings.max_iter is None:
+        settings = settings.changed(max_iter=enough_iterations(settings.step_size, noise_stays))
+    settings = settings.changed(n_threads=thread_count(settings.n_threads))
     if saver is not None:
-        saver.begin(_facts(observations, how, codec, network))
-    model, observers = _model(observations, law, how, network, ledger)
+        saver.begin(_facts(observations, settings, codec, network))
+    model, observers = _model(observations, law, settings, network, ledger)
     saving = OneRun(saver, ledger)
     if saving.saved is not None:
         saving.restored(NOTHING)
@@ -427,11 +435,11 @@ def fit_imputation(
         run = run_fedem(
             model,
             model.start,
-            how.into(FedSettings, weighting="workers", tol=tol * tol),
+            settings.into(FedSettings, weighting="workers", tol=tol * tol),
             codec=codec,
             network=network,
             ledger=ledger,
-            rng=np.random.default_rng(how.seed),
+            rng=np.random.default_rng(settings.seed),
             callback=callback,
             saver=saving.inner(None),
         )
@@ -452,7 +460,7 @@ def fit_imputation(
             communication=ledger.summary() | {"bytes_by_iteration": list(run.history.bytes)},
             compress=network.compress if codec is None else codec.name,
             scaling=observers.scaling,
-            options=_options(run, how),
+            options=_options(run, settings),
         )
     imputation.seconds = time.perf_counter() - began + saving.seconds
     _warn(imputation, tol, noise_stays)
@@ -460,20 +468,24 @@ def fit_imputation(
 
 
 def _model(
-    observations: Observations, law: EntryLaw, how: ImputeSettings, network: Network, ledger: Ledger
+    observations: Observations,
+    law: EntryLaw,
+    settings: ImputeSettings,
+    network: Network,
+    ledger: Ledger,
 ) -> tuple[ImputationModel, Observers]:
     """Let observers agree on units and copies: what FedEM works on, and who they are."""
     observers = Observers(observations, network, ledger)
-    if how.scale != "none":
-        observers.standardize(how.law)
-    copies = observers.count_copies(how.copies)
-    assert isinstance(how.rank, int)
-    assert isinstance(how.ridge, float | int)
+    if settings.scale != "none":
+        observers.standardize(settings.law)
+    copies = observers.count_copies(settings.copies)
+    assert isinstance(settings.rank, int)
+    assert isinstance(settings.ridge, float | int)
     model = ImputationModel(
         observers.observations,
         law,
-        how.rank,
-        how.ridge,
+        settings.rank,
+        settings.ridge,
         copies,
         n_roots=network.whole.total.n_roots,
         parts=observers.parts,
@@ -484,16 +496,20 @@ def _model(
 
 
 def _check(
-    observations: Observations, law: EntryLaw, how: ImputeSettings, network: Network, noisy: bool
+    observations: Observations,
+    law: EntryLaw,
+    settings: ImputeSettings,
+    network: Network,
+    noisy: bool,
 ) -> None:
     small = min(observations.shape)
     shape = " x ".join(map(str, observations.shape))
-    if isinstance(how.rank, int) and how.rank > small:
-        raise InputError(f"a matrix of {shape} has at most rank {small}, got {how.rank}")
-    if how.ridge == 0 and how.law != "gaussian":
+    if isinstance(settings.rank, int) and settings.rank > small:
+        raise InputError(f"a matrix of {shape} has at most rank {small}, got {settings.rank}")
+    if settings.ridge == 0 and settings.law != "gaussian":
         raise InputError(
-            f"the {how.law} law needs a ridge above 0, without which theta may grow forever; try "
-            "0.1"
+            f"the {settings.law} law needs a ridge above 0, without which theta may grow forever; "
+            "try 0.1"
         )
     check_laws(observations, law, network.total.holders)
     rows = np.bincount(
@@ -508,44 +524,44 @@ def _check(
     check_memory(needed, f"imputing a matrix of {shape} seen by {n} observers")
 
 
-def _steps(observations: Observations, how: ImputeSettings, codec: Codec | None) -> Any:
-    if not isinstance(how.step_size, str) or how.step_size != "auto":
-        return how.step_size
+def _steps(observations: Observations, settings: ImputeSettings, codec: Codec | None) -> Any:
+    if not isinstance(settings.step_size, str) or settings.step_size != "auto":
+        return settings.step_size
     omega = noise_of(Quantizer(codec, int(np.prod(observations.shape))))
     held = float(observations.counts.mean())
-    batch = how.batch_size or ceil(held)
-    if how.variance_reduction:
-        drawn, _ = batches_of(held, omega, how.participation, how.batch_size, None)
+    batch = settings.batch_size or ceil(held)
+    if settings.variance_reduction:
+        drawn, _ = batches_of(held, omega, settings.participation, settings.batch_size, None)
         batch = drawn or ceil(held)
-    return f"constant:{safe_step(omega, how.participation * min(1.0, batch / held)):g}"
+    return f"constant:{safe_step(omega, settings.participation * min(1.0, batch / held)):g}"
 
 
 def _facts(
-    observations: Observations, how: ImputeSettings, codec: Codec | None, network: Network
+    observations: Observations, settings: ImputeSettings, codec: Codec | None, network: Network
 ) -> State:
     own = observations.part(set(network.total.holders.own.tolist()))
-    return how.values() | {
+    return settings.values() | {
         "algorithm": "fedmissem",
         "what was seen": checksum(own.shape, *own.places, *own.values),
         "what entries weigh": checksum(*(own.weights or ())),
         **network_facts(network.whole),
         "compress": None if codec is None else codec.name,
-        "step_size": describe_steps(how.step_size),
+        "step_size": describe_steps(settings.step_size),
     }
 
 
-def _options(run: FedRun, how: ImputeSettings) -> Report:
+def _options(run: FedRun, settings: ImputeSettings) -> Report:
     return {
-        "copies": how.copies,
-        "scale": how.scale,
-        "participation": how.participation,
-        "step_size": None if callable(how.step_size) else how.step_size,
-        "batch_size": how.batch_size,
-        "variance_reduction": how.variance_reduction,
+        "copies": settings.copies,
+        "scale": settings.scale,
+        "participation": settings.participation,
+        "step_size": None if callable(settings.step_size) else settings.step_size,
+        "batch_size": settings.batch_size,
+        "variance_reduction": settings.variance_reduction,
         "alpha": run.alpha,
-        "memory": how.memory,
-        "tol": how.tol,
-        "max_iter": how.max_iter,
+        "memory": settings.memory,
+        "tol": settings.tol,
+        "max_iter": settings.max_iter,
     }
 
 

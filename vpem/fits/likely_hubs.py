@@ -70,13 +70,13 @@ def connect_by_likelihood(
     network (`vpem.sums.connect.spread`). Data and the rest are as for
     `vpem.fits.spread.fit_spread`.
     """
-    how, over = FitSettings.of(settings), over or (lambda network: network)
+    settings, over = FitSettings.of(settings), over or (lambda network: network)
     if private:
         raise InputError(
             Setting("hubs", "likelihood"), " looks at features without noise; take ",
             Setting("hubs", "size"),
         )  # fmt: skip
-    check_choice_of_hubs(graph, how, kinds)
+    check_choice_of_hubs(graph, settings, kinds)
     network = over(connect(graph, partition, sums.changed(hubs="size", hops=0)))
     agents, meetings = network.agents, find_meetings(network.graph, sums.hops)
     own = [one.root for one in meetings if agents.mine(one.root)]
@@ -84,13 +84,13 @@ def connect_by_likelihood(
         # The fit that follows warns of data and convergence.
         warnings.simplefilter("ignore", VpemWarning)
         fit = fit_spread(
-            X, network, how, sample_weight=sample_weight, feature_names=feature_names,
+            X, network, settings, sample_weight=sample_weight, feature_names=feature_names,
             callback=callback, shards=True, labels=own,
         )  # fmt: skip
     assert fit.ledger is not None
-    copies = how.n_components if how.covariance_type == "full" else 1
+    copies = settings.n_components if settings.covariance_type == "full" else 1
     check_memory(8 * (copies + 1) * sum(network.widths) ** 2, "correlations of all features")
-    met = _Met(network, sums.hops, meetings, fit.n_samples, how.n_components)
+    met = _Met(network, sums.hops, meetings, fit.n_samples, settings.n_components)
     with one_blas_thread():
         counts, covariances = met.moments(X, sample_weight, fit.responsibilities)
     if copies == 1:
@@ -118,7 +118,7 @@ def connect_by_likelihood(
 
 
 def check_choice_of_hubs(
-    graph: Graph, how: FitSettings | None = None, kinds: Kinds | None = None
+    graph: Graph, settings: FitSettings | None = None, kinds: Kinds | None = None
 ) -> None:
     """Raise InputError where likelihood cannot choose between hubs."""
     by_likelihood, by_size = Setting("hubs", "likelihood"), Setting("hubs", "size")
@@ -128,12 +128,12 @@ def check_choice_of_hubs(
             "features to the server; take a graph of agents, such as the topology cycle, or ",
             by_size,
         )  # fmt: skip
-    if how is None:
+    if settings is None:
         return
-    if how.covariance_type not in JOINT:
+    if settings.covariance_type not in JOINT:
         raise InputError(
             by_likelihood, " compares features jointly and apart, but with ",
-            Setting("covariance_type", how.covariance_type), " those of a hub are independent "
+            Setting("covariance_type", settings.covariance_type), " those of a hub are independent "
             "either way; take full or tied, or ", by_size,
         )  # fmt: skip
     if kinds is not None and not kinds.is_gaussian:
@@ -141,11 +141,11 @@ def check_choice_of_hubs(
             by_likelihood, " compares Gaussian features jointly and apart, but those of other "
             "families are independent within a component either way; take ", by_size,
         )  # fmt: skip
-    if how.missing != "refuse":
+    if settings.missing != "refuse":
         raise InputError(
             by_likelihood, " needs second moments of all features in the same rows: those of "
             "pairs, each over the rows that have both, need not be moments of any rows; leave out ",
-            Setting("missing", how.missing), ", or take ", by_size,
+            Setting("missing", settings.missing), ", or take ", by_size,
         )  # fmt: skip
 
 

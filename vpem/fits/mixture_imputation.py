@@ -135,18 +135,18 @@ class MixtureImputation(
 
 def impute_by_mixture(
     observations: Observations,
-    how: ImputeSettings,
+    settings: ImputeSettings,
     network: Network,
     callback: Callable[[Any], None] | None = None,
     saver: Any = None,
 ) -> MixtureImputation:
     """Impute by a mixture; parameters and result are those of `vpem.fit_imputation`."""
     began = time.perf_counter()
-    work = _Work(observations, how, network)
-    counts = parse_numbers("n_components", str(how.n_components), least=1)
+    work = _Work(observations, settings, network)
+    counts = parse_numbers("n_components", str(settings.n_components), least=1)
     if len(counts) > 1 and saver is not None:
         raise InputError(
-            Setting("n_components", how.n_components), " means several fits, but a checkpoint "
+            Setting("n_components", settings.n_components), " means several fits, but a checkpoint "
             "holds one; give one number, or no checkpoint",
         )  # fmt: skip
     with warnings.catch_warnings():
@@ -154,10 +154,10 @@ def impute_by_mixture(
         warnings.filterwarnings("ignore", "[0-9]+ of [0-9]+ components are degenerate", VpemWarning)
         fits = [work.fit(n_components=k, callback=callback, saver=saver) for k in counts]
     fit = min(fits, key=lambda fit: work.agreed([bool(fit.degenerate), fit.bic]))
-    warn_of_degenerate(fit, how)
+    warn_of_degenerate(fit, settings)
     filled = work.filled(fit)
     gaps = np.flatnonzero(np.isnan(work.seen.mean) & ~np.isnan(filled))
-    draws, drawing = work.draws(fit, how.draws or 0, gaps)
+    draws, drawing = work.draws(fit, settings.draws or 0, gaps)
     return MixtureImputation(
         observations=work.given,
         seen=work.seen,
@@ -165,7 +165,7 @@ def impute_by_mixture(
         log_likelihood=fit.log_likelihood,
         network=network.whole,
         scaling=fit.mixture.scaling,
-        options={"scale": how.scale, "tol": how.tol, "max_iter": work.how.max_iter},
+        options={"scale": settings.scale, "tol": settings.tol, "max_iter": work.settings.max_iter},
         fit=fit,
         held=work.held,
         filled=filled,
@@ -182,7 +182,7 @@ def impute_by_mixture(
 class _Work:
     """What this process has of the matrix, and what is fitted to it and filled in."""
 
-    def __init__(self, given: Observations, how: ImputeSettings, network: Network) -> None:
+    def __init__(self, given: Observations, settings: ImputeSettings, network: Network) -> None:
         observers = Observers(given, network, Ledger(network.graph))
         self.given, self.seen = observers.given, observers.seen()
         self.mean = self.given.mean
@@ -194,10 +194,10 @@ class _Work:
             whole = replace(network.whole, blocks=blocks, features=tuple(self.held.features))
             network = spread(whole, placed.engine)
         self.network, self.holders = network, network.agents
-        self.own, self.seed = self.holders.own.tolist(), how.seed
-        self.how = how.into(
+        self.own, self.seed = self.holders.own.tolist(), settings.seed
+        self.settings = settings.into(
             FitSettings, n_components=1, missing="marginalize", step_size=None,
-            max_iter=1000 if how.max_iter is None else how.max_iter,
+            max_iter=1000 if settings.max_iter is None else settings.max_iter,
         )  # fmt: skip
         check_memory(8 * 6 * self.mean.size, f"imputing a matrix of {self.mean.shape}")
 
@@ -218,13 +218,13 @@ class _Work:
         if isinstance(self.held, Workers):
             rows = self.rows if apart else slice(None)
             return fit_em(
-                self.mean[rows], self.held, self.network, self.how,
+                self.mean[rows], self.held, self.network, self.settings,
                 sample_weight=None if weights is None else weights[rows], feature_names=names,
                 **changes,
             )  # fmt: skip
         columns = own_columns(self.network) if apart else np.arange(d)
         fit = fit_spread(
-            self.mean[:, columns] if len(columns) else None, self.network, self.how,
+            self.mean[:, columns] if len(columns) else None, self.network, self.settings,
             sample_weight=weights, feature_names=[names[j] for j in columns],
             labels=self.own, **changes,
         )  # fmt: skip
@@ -232,7 +232,8 @@ class _Work:
             return fit
         arrays = self.agreed({**fit.mixture.arrays(), **vars(fit.mixture.scaling)})
         units = Scaling(arrays.pop("shift"), arrays.pop("scale"))
-        blocks, kind, k = self.network.whole.blocks, self.how.covariance_type, len(arrays["means"])
+        blocks, kind = self.network.whole.blocks, self.settings.covariance_type
+        k = len(arrays["means"])
         whole = Mixture.blank(blocks, kind, k, units).having(arrays)
         return replace(fit, mixture=whole, network=self.network.whole)
 

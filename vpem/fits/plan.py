@@ -414,17 +414,17 @@ def _time(network: Network, sent: Report, link: LinkSpeed, work: Work) -> Report
 
 
 def _network(graph: Graph, held: Partition, settings: PlanSettings, split: str) -> Network:
-    how = settings.into(SumSettings)
+    sums = settings.into(SumSettings)
     if check_choice("split", split, SPLITS) == "features":
-        if how.hubs == "size":
-            return connect(graph, held, how)
+        if sums.hubs == "size":
+            return connect(graph, held, sums)
         check_choice_of_hubs(graph)
         sizes = settings.n_samples or USUAL_SAMPLES, settings.n_components
         widths = [len(columns) for columns in held.features]
         return connect(
-            graph, held, how, chosen=foretell_hubs(graph, how.hops, widths, sizes, how.seed)
+            graph, held, sums, chosen=foretell_hubs(graph, sums.hops, widths, sizes, sums.seed)
         )
-    network = connect_workers(graph, how)
+    network = connect_workers(graph, sums)
     if network.compress is not None:
         raise refusal("em-rows", "compressed")
     return network

@@ -155,9 +155,9 @@ def known_kinds(
     return kinds.counted(X) if any_has(np.array([not kinds.is_gaussian]))[0] else None
 
 
-def refuse_with_kinds(how: FitSettings, *, private: bool) -> None:
+def refuse_with_kinds(settings: FitSettings, *, private: bool) -> None:
     """Raise InputError where something cannot be done with families."""
-    if how.step_size is not None:
+    if settings.step_size is not None:
         raise InputError(
             Setting("step_size"),
             " keeps statistics in the parameters alone, which forget the levels of a category or "
@@ -210,12 +210,14 @@ class Prepared:
         return tuple(int(row if self.kept is None else self.kept[row]) for row in rows)
 
 
-def refuse_masked(here: LocalRows, how: MixtureSettings | KmeansSettings, instead: str) -> None:
+def refuse_masked(
+    here: LocalRows, settings: MixtureSettings | KmeansSettings, instead: str
+) -> None:
     """Raise InputError where a row would be shown to others.
 
     ``instead`` is a start that takes masked sums alone.
     """
-    init, batch_size = how.init, getattr(how, "batch_size", None)
+    init, batch_size = settings.init, getattr(settings, "batch_size", None)
     secure = Setting("secure_sum", True)
     n_parties = np.count_nonzero(here.counts)
     if n_parties < FEWEST:
@@ -239,14 +241,14 @@ def refuse_masked(here: LocalRows, how: MixtureSettings | KmeansSettings, instea
         raise InputError(
             "the holders of the rows to start at would have to show them to all; with ", secure,
             " take ", Setting("init", instead), ", which starts at means of many rows",
-            "" if isinstance(how, KmeansSettings) else ", or a model",
+            "" if isinstance(settings, KmeansSettings) else ", or a model",
         )  # fmt: skip
 
 
 def prepare(
     X: Any,
     n_features: int,
-    how: MixtureSettings,
+    settings: MixtureSettings,
     *,
     sample_weight: Any = None,
     feature_names: Sequence[str] | None = None,
@@ -264,7 +266,7 @@ def prepare(
     """
     precision = precision_of(dtype)
     if here is not None and here.masked:
-        refuse_masked(here, how, "kmeans")
+        refuse_masked(here, settings, "kmeans")
     misses = False
     ends: Extremes | None = None
 
@@ -277,7 +279,7 @@ def prepare(
 
     X = check_data(X, n_features, feature_names, finite=finite, least_rows=int(here is None))
     n_samples = len(X) if here is None else here.n_samples
-    n_components, init, given = how.n_components, how.init, None
+    n_components, init, given = settings.n_components, settings.init, None
     if init is None:
         raise InputError(f"init must be {', '.join(INITS)}, row indices or a Mixture, got None")
     if not isinstance(init, str | Density):
@@ -324,7 +326,7 @@ def prepare(
     ends = extremes(X) if ends is None else ends
     if kinds is not None:
         check_values_of(kinds, X, feature_names)
-    _inspect(X, ends, feature_names, how.reg_covar, precision, here, kinds)
+    _inspect(X, ends, feature_names, settings.reg_covar, precision, here, kinds)
     return Prepared(
         X, n_samples, used.weights, used.kept, given, precision, misses, used.n_rows, kinds
     )
@@ -347,18 +349,18 @@ def network_of_all(
     return network
 
 
-def started(how: FitSettings) -> tuple[GivenStart, FitSettings]:
+def started(settings: FitSettings) -> tuple[GivenStart, FitSettings]:
     """Return where a fit starts, and the settings that matter: without iterations they are few."""
-    began_at = GivenStart.of(how.init)
-    how = how.changed(init=began_at.init)
-    if how.max_iter == 0:
-        how = how.changed(batch_size=None, step_size=None, accelerate=None)
-    return began_at, how
+    began_at = GivenStart.of(settings.init)
+    settings = settings.changed(init=began_at.init)
+    if settings.max_iter == 0:
+        settings = settings.changed(batch_size=None, step_size=None, accelerate=None)
+    return began_at, settings
 
 
-def restart_numbers(how: FitSettings, first: int) -> range:
+def restart_numbers(settings: FitSettings, first: int) -> range:
     """Return the numbers of the restarts: of a start that is given there is one."""
-    return range(first, first + how.n_init) if isinstance(how.init, str) else range(1)
+    return range(first, first + settings.n_init) if isinstance(settings.init, str) else range(1)
 
 
 def check_count(n_components: int, n_rows: int, kind: str = "") -> None:
@@ -370,14 +372,14 @@ def check_count(n_components: int, n_rows: int, kind: str = "") -> None:
         )
 
 
-def check_distinct(X: Any, how: MixtureSettings, seen: bool) -> None:
+def check_distinct(X: Any, settings: MixtureSettings, seen: bool) -> None:
     """Refuse more components than there are different rows, where one agent has ``seen`` all.
 
     They would be points, or copies of each other, but for a number that is added to variances or a
     prior.
     """
-    given = not isinstance(how.reg_covar, str) and how.reg_covar > 0
-    if not seen or given or getattr(how, "weight_concentration_prior_type", None) is not None:
+    given = not isinstance(settings.reg_covar, str) and settings.reg_covar > 0
+    if not seen or given or getattr(settings, "weight_concentration_prior_type", None) is not None:
         return
     different: list[NDArray[np.uint8]] = []
     for _, part in row_blocks(X):
@@ -387,11 +389,11 @@ def check_distinct(X: Any, how: MixtureSettings, seen: bool) -> None:
             rest = rest[(rest != one).any(axis=1)]
         while len(rest):
             different.append(rest[0].copy())
-            if len(different) >= how.n_components:
+            if len(different) >= settings.n_components:
                 return
             rest = rest[(rest != rest[0]).any(axis=1)]
     raise InputError(
-        f"{how.n_components} components need at least as many different rows, got "
+        f"{settings.n_components} components need at least as many different rows, got "
         f"{len(different)}; try fewer components, or a number above 0 for ", Setting("reg_covar"),
     )  # fmt: skip
 
@@ -400,7 +402,7 @@ def units_of(
     X: Any,
     row_weights: NDArray[np.float64] | None,
     blocks: Blocks,
-    how: FitSettings,
+    settings: FitSettings,
     misses: bool = False,
     here: LocalRows | None = None,
 ) -> Scaling:
@@ -409,7 +411,7 @@ def units_of(
     Spheres in the data's units stay spheres, unless features are standardized: a hub has one unit.
     """
     add = alone if here is None else here.holders.allreduce
-    hubs = sharing(blocks, how.covariance_type, how.scale)
+    hubs = sharing(blocks, settings.covariance_type, settings.scale)
     return (observed_scaling if misses else Scaling.standard)(X, row_weights, add, hubs)
 
 
@@ -419,31 +421,31 @@ def make_terms(
     blocks: Blocks,
     scaling: Scaling,
     given: Prepared,
-    how: FitSettings,
+    settings: FitSettings,
     here: LocalRows | None = None,
     reach: Reach | None = None,
 ) -> FeatureTerms:
     """Return the terms of a fit of a mixture, with as many threads as its settings say."""
-    assert how.n_threads is not None
+    assert settings.n_threads is not None
     others: dict[str, Any] = {}
     kind: Any = partial(terms_of, missing=given.misses)
-    if how.n_factors:
-        kind = partial(FactorTerms, n_factors=how.n_factors)
+    if settings.n_factors:
+        kind = partial(FactorTerms, n_factors=settings.n_factors)
     if here is not None and given.misses:
         others = {"add": here.holders.allreduce} if reach is None else {"reach": reach}
     terms: FeatureTerms = kind(
         data,
         blocks,
-        how.covariance_type,
+        settings.covariance_type,
         scaling=scaling,
         row_weights=row_weights,
-        reg_covar=floors_of(how.reg_covar, how.scale, scaling),
-        n_threads=how.n_threads,
+        reg_covar=floors_of(settings.reg_covar, settings.scale, scaling),
+        n_threads=settings.n_threads,
         dtype=given.precision,
-        skip_negligible=not how.every_weight,
+        skip_negligible=not settings.every_weight,
         **others,
     )
-    terms.least_rows = how.least_rows
+    terms.least_rows = settings.least_rows
     return terms
 
 
@@ -497,10 +499,10 @@ def refuse_large(
 
 
 def acceleration_of(
-    how: FitSettings, network: Network, *, over_rows: bool = False
+    settings: FitSettings, network: Network, *, over_rows: bool = False
 ) -> Acceleration | None:
     """Return how a fit is to be accelerated, or raise InputError where it cannot be."""
-    acceleration = parse_acceleration(how.accelerate)
+    acceleration = parse_acceleration(settings.accelerate)
     if acceleration is None:
         return None
     if network.faults is not None and network.total.way == "consensus":
@@ -516,7 +518,7 @@ def acceleration_of(
             "over rows no worker has parameters of its own for local steps; take ",
             Setting("accelerate", "squarem"),
         )
-    if acceleration.local and how.n_factors:
+    if acceleration.local and settings.n_factors:
         raise InputError(
             "expected factors depend on the features of all hubs, so that a hub cannot know what a "
             "local step would do while the rest of a sum stays; take ",
@@ -537,9 +539,10 @@ def acceleration_of(
     return replace(acceleration, noisy=network.compress is not None)
 
 
-def believing(terms: FeatureTerms, how: FitSettings) -> FeatureTerms:
+def believing(terms: FeatureTerms, settings: FitSettings) -> FeatureTerms:
     """Return terms under the settings' prior, which is yet to be found; plain ones without."""
-    kind, concentration = how.weight_concentration_prior_type, how.weight_concentration_prior
+    kind = settings.weight_concentration_prior_type
+    concentration = settings.weight_concentration_prior
     if kind is None:
         return terms
     if not isinstance(terms, FeatureTerms):
@@ -547,32 +550,32 @@ def believing(terms: FeatureTerms, how: FitSettings) -> FeatureTerms:
             Setting("weight_concentration_prior_type", kind), " is conjugate to Gaussian features, "
             "but these have others among them; leave it out",
         )  # fmt: skip
-    prior = mode_prior(how, terms.blocks)
+    prior = mode_prior(settings, terms.blocks)
     if prior is not None:
         under = MapMissingTerms if isinstance(terms, MissingTerms) else MapTerms
         pull, freedom, factors = list(prior.values())[1:]
         return under.of(terms, pull, np.array(freedom), np.array(factors))
-    means, scale = how.mean_precision_prior, how.prior_covariance
+    means, scale = settings.mean_precision_prior, settings.prior_covariance
     beliefs = Beliefs(
         kind,
-        1.0 / how.n_components if concentration is None else concentration,
+        1.0 / settings.n_components if concentration is None else concentration,
         1.0 if means is None else means,
-        how.degrees_of_freedom_prior,
+        settings.degrees_of_freedom_prior,
         1.0 if scale is None else scale,
         terms.reg_covar,
     )
     return variational_terms(terms, beliefs)
 
 
-def mode_prior(how: FitSettings, blocks: Blocks) -> Report | None:
+def mode_prior(settings: FitSettings, blocks: Blocks) -> Report | None:
     """Return the prior of which EM finds the mode, by default mclust's; None: there is no such."""
-    if how.weight_concentration_prior_type != MAP:
+    if settings.weight_concentration_prior_type != MAP:
         return None
     pull, freedom, scale = (
-        how.mean_precision_prior, how.degrees_of_freedom_prior, how.prior_covariance,
+        settings.mean_precision_prior, settings.degrees_of_freedom_prior, settings.prior_covariance,
     )  # fmt: skip
-    sizes = wishart_sizes(blocks, how.covariance_type).astype(np.float64)
-    usual = how.n_components ** (-2 / sizes)
+    sizes = wishart_sizes(blocks, settings.covariance_type).astype(np.float64)
+    usual = settings.n_components ** (-2 / sizes)
     return {
         "weight_concentration_prior_type": MAP,
         "mean_precision_prior": 0.01 if pull is None else pull,
@@ -583,9 +586,9 @@ def mode_prior(how: FitSettings, blocks: Blocks) -> Report | None:
     }
 
 
-def under_prior(terms: FeatureTerms, how: FitSettings) -> FeatureTerms:
+def under_prior(terms: FeatureTerms, settings: FitSettings) -> FeatureTerms:
     """Return terms under the settings' prior, found from all rows; plain ones without."""
-    changed = believing(terms, how)
+    changed = believing(terms, settings)
     if isinstance(changed, MapTerms):
         return changed.with_sample_covariance(terms.sample_covariance)
     if not isinstance(changed, VariationalTerms):

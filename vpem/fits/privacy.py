@@ -56,14 +56,14 @@ UP = 1 + 1e-9
 """By which multipliers are rounded up: more than a root is found to."""
 
 
-def iterations_of(how: FitSettings | KmeansSettings, default: int, usual: int) -> int:
+def iterations_of(settings: FitSettings | KmeansSettings, default: int, usual: int) -> int:
     """Return how many iterations a private fit pays for: ``usual``, where it is not set."""
-    if how.max_iter == 0:
+    if settings.max_iter == 0:
         raise InputError(
             Setting("max_iter", 0), " is the start alone, which a private fit cannot have; give at "
             "least 1",
         )  # fmt: skip
-    return usual if how.max_iter == default else how.max_iter
+    return usual if settings.max_iter == default else settings.max_iter
 
 
 def accountant() -> ModuleType:
@@ -424,7 +424,7 @@ class Foretold:
 
 
 def foretell(
-    how: FitSettings,
+    settings: FitSettings,
     privacy: PrivacySettings,
     n_samples: int,
     n_features: int,
@@ -436,6 +436,6 @@ def foretell(
         n_workers = network.agents.n_agents
         louder = sqrt(n_workers / (n_workers - colluding_of(privacy, network)))
     budget = Budget.of(privacy.epsilon, privacy.delta, n_samples)
-    n_iter = iterations_of(how, FitSettings.max_iter, USUAL_ITERATIONS)
-    layout = Residuals(how.covariance_type, how.n_components, n_features)
+    n_iter = iterations_of(settings, FitSettings.max_iter, USUAL_ITERATIONS)
+    layout = Residuals(settings.covariance_type, settings.n_components, n_features)
     return Foretold(budget, n_samples, layout, n_iter, louder)

@@ -73,7 +73,7 @@ LEAVE_OUT: dict[str, str] = {
 
 
 def check_private(
-    how: FitSettings | KmeansSettings,
+    settings: FitSettings | KmeansSettings,
     leave_out: dict[str, str] = LEAVE_OUT,
     *,
     given: Callable[[str], bool] = lambda _: False,
@@ -85,9 +85,9 @@ def check_private(
     ``leave_out`` are these settings and the reasons; ``given`` says of a setting, by its name,
     whether it was given even if it is the default.
     """
-    epsilon, usual = Setting("epsilon"), type(how)()
+    epsilon, usual = Setting("epsilon"), type(settings)()
     for name, why in leave_out.items():
-        value, common = getattr(how, name), getattr(usual, name)
+        value, common = getattr(settings, name), getattr(usual, name)
         same = isinstance(value, type(common)) and value == common
         same = same or (name == "dtype" and precision_of(value) == np.float64)
         if not same or given(name):
@@ -111,7 +111,7 @@ def fit_private_rows(
     X: Floats | FileMatrix,
     workers: Workers,
     network: Network,
-    how: FitSettings,
+    settings: FitSettings,
     privacy: PrivacySettings,
     *,
     sample_weight: Any = None,
@@ -127,7 +127,7 @@ def fit_private_rows(
     belong to one component each, by distances in the data's units; see `vpem.fits.row_kmeans`.
     """
     began = time.perf_counter()
-    check_private(how, weighted=sample_weight is not None, saved=saver is not None)
+    check_private(settings, weighted=sample_weight is not None, saved=saver is not None)
     if network.compress is not None or not network.total.exact:
         raise InputError(
             Setting("epsilon"), " needs an exact sum that gets its noise before it is sent: in "
@@ -142,7 +142,7 @@ def fit_private_rows(
     if hard:  # balls of data are balls in units of a cube around the bounds
         centre, half = bounds.mean(axis=0), np.ptp(bounds, axis=0).max() / 2
         units = np.stack([centre - half, centre + half])
-    foretold = foretell(how, privacy, workers.n_samples, n_features, network)
+    foretold = foretell(settings, privacy, workers.n_samples, n_features, network)
     foretold.check()
     foretold.budget.warn_of_little(workers.n_samples)
     if privacy.repeatable_noise is not None:
@@ -165,10 +165,10 @@ def fit_private_rows(
 
     with one_blas_thread():
         parts = run_private(
-            releases, layout, workers.n_samples, foretold.n_iter, hard=hard, seed=[how.seed, 0],
-            shared=lambda start: _shared(start, total), callback=report,
+            releases, layout, workers.n_samples, foretold.n_iter, hard=hard,
+            seed=[settings.seed, 0], shared=lambda start: _shared(start, total), callback=report,
         )  # fmt: skip
-    mixture = _mixture(parts, units, workers.n_workers, floor_of(how.reg_covar))
+    mixture = _mixture(parts, units, workers.n_workers, floor_of(settings.reg_covar))
     return RowFit(
         mixture=mixture,
         network=network.whole,
@@ -277,7 +277,7 @@ UNUSED = {
 def release_vpem(
     X: Floats | FileMatrix,
     network: Network,
-    how: FitSettings,
+    settings: FitSettings,
     privacy: PrivacySettings,
     *,
     sample_weight: Any = None,
@@ -293,29 +293,31 @@ def release_vpem(
     began = time.perf_counter()
     if privacy.epsilon is not None:
         raise InputError(Setting("epsilon"), *OVER_FEATURES[1])
-    _check(network, how, sample_weight, saver)
+    _check(network, settings, sample_weight, saver)
     given = prepare(
-        X, network.blocks.n_features, how, feature_names=feature_names, dtype=how.dtype,
-        missing=how.missing, some=network.total.holders.any,
+        X, network.blocks.n_features, settings, feature_names=feature_names, dtype=settings.dtype,
+        missing=settings.missing, some=network.total.holders.any,
     )  # fmt: skip
-    how = how.changed(n_threads=thread_count(how.n_threads), dtype=given.precision.name)
+    settings = settings.changed(
+        n_threads=thread_count(settings.n_threads), dtype=given.precision.name
+    )
     whole = network.whole.blocks
     budget = Budget.of(
         privacy.release_epsilon, privacy.delta, given.n_samples, name="release_epsilon"
     )
     bounds = bounds_of(privacy.bounds, whole.n_features)
-    n_iter = iterations_of(how, FitSettings().max_iter, USUAL_ITERATIONS)
+    n_iter = iterations_of(settings, FitSettings().max_iter, USUAL_ITERATIONS)
     multipliers = budget.multipliers([FOR_START, *[(1 - FOR_START) / n_iter] * n_iter])
     # By how much noise displaces a mean in one iteration, in standard deviations, of a component
     # with its equal share of the rows, in the hub where that is most: the root of the mean square
     # of the noise, ``z s_b sqrt(d_b) K / M``.
-    scales = scales_of_hubs(whole.widths, how.covariance_type, how.n_components)
+    scales = scales_of_hubs(whole.widths, settings.covariance_type, settings.n_components)
     largest = max(scale[1] * sqrt(whole.widths[hub]) for hub, scale in scales.items())
-    noise = float(multipliers[-1] * largest * how.n_components / given.n_samples)
+    noise = float(multipliers[-1] * largest * settings.n_components / given.n_samples)
     if noise > MOST_NOISE:
         raise InputError(
-            f"{given.n_samples} rows, {whole.n_features} features, {how.n_components} components "
-            f"and {n_iter} iterations leave nothing at ", Setting("release_epsilon"),
+            f"{given.n_samples} rows, {whole.n_features} features, {settings.n_components} "
+            f"components and {n_iter} iterations leave nothing at ", Setting("release_epsilon"),
             f" = {budget.epsilon:g}: noise would displace means by {noise:.2g} standard deviations "
             f"in every iteration; try some {noise / MOST_NOISE * given.n_samples:.0f} rows, a "
             "larger ", Setting("release_epsilon"), " or a smaller ", Setting("max_iter"),
@@ -327,17 +329,17 @@ def release_vpem(
         bounds = bounds[:, own_columns_of_hubs(network)]
     scaling = Scaling(bounds.mean(axis=0), np.ptp(bounds, axis=0) / 2)
     with one_blas_thread(), np.errstate(over="ignore"):
-        terms = make_terms(given.X, None, network.blocks, scaling, given, how)
+        terms = make_terms(given.X, None, network.blocks, scaling, given, settings)
         complete(terms, network)
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, given.n_samples, terms.itemsize)
         total, sent = network.total.on(ledger), []
-        run = NoisyEM(terms, total, whole, how.n_components, privacy.repeatable_noise)
+        run = NoisyEM(terms, total, whole, settings.n_components, privacy.repeatable_noise)
         budget.check_grid(run.least_scale(min(multipliers)), run.n_numbers * len(multipliers))
-        start = run.start(multipliers[0], np.random.default_rng([how.seed, 0]))
+        start = run.start(multipliers[0], np.random.default_rng([settings.seed, 0]))
         callback = lambda _: sent.append(total.bytes_sent)  # noqa: E731
         parts = run.iterate(start, multipliers[1:], callback)
-        mixture = run.mixture(parts, floor_of(how.reg_covar))
+        mixture = run.mixture(parts, floor_of(settings.reg_covar))
     if run.n_clipped:
         warnings.warn(
             f"{run.n_clipped} of {given.X.size} values lie beyond their bounds and were clipped",
@@ -365,27 +367,27 @@ def release_vpem(
     )
 
 
-def _check(network: Network, how: FitSettings, sample_weight: Any, saver: Any) -> None:
+def _check(network: Network, settings: FitSettings, sample_weight: Any, saver: Any) -> None:
     """Raise InputError where a setting is given that a release cannot have."""
     release = Setting("release_epsilon")
     usual = FitSettings()
     for name, why in UNUSED.items():
-        if getattr(how, name) != getattr(usual, name):
+        if getattr(settings, name) != getattr(usual, name):
             raise InputError(
                 Setting(name), " cannot be had with ", release, f": {why}", Setting("max_iter")
             )
-    if not isinstance(how.init, str) or how.init != usual.init:
+    if not isinstance(settings.init, str) or settings.init != usual.init:
         raise InputError(
             release, " starts from noisy moments of all rows and looks at no single row; leave "
             "out ", Setting("init"),
         )  # fmt: skip
     for name, usual_value in (("scale", "none"), ("missing", "refuse")):
-        if getattr(how, name) != usual_value:
+        if getattr(settings, name) != usual_value:
             raise InputError(
-                Setting(name, getattr(how, name)), " looks at the data without noise, and cannot "
-                "be had with ", release, "; leave it out",
+                Setting(name, getattr(settings, name)), " looks at the data without noise, and "
+                "cannot be had with ", release, "; leave it out",
             )  # fmt: skip
-    if how.n_factors:
+    if settings.n_factors:
         raise InputError(
             release, " bounds what one row can do to the moments of a hub, but expected factors "
             "depend on its features in all hubs; leave out ", Setting("n_factors"),

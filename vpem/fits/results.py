@@ -40,7 +40,7 @@ OF_PRIORS = "map", "dirichlet_process"
 """Priors that keep components from being degenerate."""
 
 
-def warn_of_outcome(fit: Fit, how: FitSettings) -> None:
+def warn_of_outcome(fit: Fit, settings: FitSettings) -> None:
     """Warn of roots that disagree, of components, and of fits that did not converge."""
     differ = float(np.ptp(fit.root_log_likelihood) / fit.total_weight)
     if fit.network.consensus_error is None and differ > LARGEST_DISAGREEMENT:
@@ -52,14 +52,14 @@ def warn_of_outcome(fit: Fit, how: FitSettings) -> None:
             stacklevel=3,
         )
     warn_of_partitions(fit.partitions)
-    warn_of_degenerate(fit, how)
+    warn_of_degenerate(fit, settings)
     warn_of_copies(fit)
-    few = [r for r in fit.recoveries if r.reason == "weight"] if how.least_rows >= 1 else []
+    few = [r for r in fit.recoveries if r.reason == "weight"] if settings.least_rows >= 1 else []
     if few:
         warnings.warn(
             VpemWarning(
-                f"{len(few)} of {how.n_components} components were left out, since they had fewer "
-                f"rows than the {how.least_rows:g} of ", Setting("least_rows"),
+                f"{len(few)} of {settings.n_components} components were left out, since they had "
+                f"fewer rows than the {settings.least_rows:g} of ", Setting("least_rows"),
                 "; try fewer components",
             ),
             stacklevel=3,
@@ -80,7 +80,7 @@ def warn_of_outcome(fit: Fit, how: FitSettings) -> None:
             ),
             stacklevel=3,
         )
-    if not fit.converged and how.max_iter:
+    if not fit.converged and settings.max_iter:
         change = ""
         if fit.n_iter >= 2:
             apart = np.abs(fit.history[-1] - fit.history[-2])
@@ -88,8 +88,8 @@ def warn_of_outcome(fit: Fit, how: FitSettings) -> None:
             change = f": the log-likelihood per sample still changed by {largest:.2g}"
         warnings.warn(
             not_converged(
-                f"not converged after {how.max_iter} iterations{change} (tol {how.tol:g}); try "
-                "more iterations"
+                f"not converged after {settings.max_iter} iterations{change} "
+                f"(tol {settings.tol:g}); try more iterations"
             ),
             stacklevel=3,
         )
@@ -139,12 +139,12 @@ def warn_of_copies(fit: MixtureResult) -> None:
         )
 
 
-def warn_of_degenerate(fit: MixtureResult, how: object, floor: float = 0.0) -> None:
+def warn_of_degenerate(fit: MixtureResult, settings: object, floor: float = 0.0) -> None:
     """Warn of degenerate components, with their numbers of rows and features.
 
     Noisy statistics may rest on a ``floor``, relative to the data's variance.
     """
-    if not fit.degenerate or getattr(how, "floor_fits", "last") == "keep":
+    if not fit.degenerate or getattr(settings, "floor_fits", "last") == "keep":
         return
     rows = fit.mixture.assembled_weights * fit.total_weight
     counts = {k: f"{rows[k]:.4g}" for k in fit.degenerate}
@@ -157,9 +157,9 @@ def warn_of_degenerate(fit: MixtureResult, how: object, floor: float = 0.0) -> N
         instead.append(Setting("covariance_type", "diag"))
     if not fit.mixture.is_tied:
         instead.append(Setting("covariance_type", "tied"))
-    if hasattr(how, "weight_concentration_prior_type") and type(fit.mixture) is Mixture:
+    if hasattr(settings, "weight_concentration_prior_type") and type(fit.mixture) is Mixture:
         instead += [Setting("weight_concentration_prior_type", one) for one in OF_PRIORS]
-    if hasattr(how, "floor_fits"):
+    if hasattr(settings, "floor_fits"):
         instead.append(Setting("floor_fits", "keep"))
     ways = [part for one in instead for part in (", ", one)][1:]
     ways[-2:-1] = [" or "] if len(instead) > 1 else []
@@ -175,7 +175,7 @@ def warn_of_degenerate(fit: MixtureResult, how: object, floor: float = 0.0) -> N
 
 
 def warn_of_few_values(
-    fit: MixtureResult, X: Any, names: Sequence[str] | None, how: Any, over_rows: bool
+    fit: MixtureResult, X: Any, names: Sequence[str] | None, settings: Any, over_rows: bool
 ) -> None:
     """Warn of columns of a few values, rows ``X`` (m, d), that do not vary in some components."""
     mixture = fit.mixture
@@ -186,8 +186,10 @@ def warn_of_few_values(
     weights = mixture.weights[:1]
     total = weights @ (variances + (means - weights @ means) ** 2)
     floor = FLOOR * total
-    if not isinstance(how.reg_covar, str):
-        floor = how.reg_covar * (total if how.scale == "standard" else np.ones_like(total))
+    if not isinstance(settings.reg_covar, str):
+        floor = settings.reg_covar * (
+            total if settings.scale == "standard" else np.ones_like(total)
+        )
     low = (variances <= AT_FLOOR * floor) & (total > AT_FLOOR * floor)
     for j in np.flatnonzero(low.any(axis=0)).tolist():
         values = np.unique(X[~np.isnan(X[:, j]), j])

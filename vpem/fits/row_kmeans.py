@@ -70,7 +70,7 @@ def agreed_units(
     here: LocalRows,
     network: Network,
     ledger: Ledger,
-    how: KmeansSettings,
+    settings: KmeansSettings,
 ) -> tuple[KmeansInputs, Reach | None]:
     """Return the data in units that workers agree on, and where rows lie if sums are masked.
 
@@ -80,14 +80,14 @@ def agreed_units(
     weights = inputs.row_weights
     if not here.masked:
         d, total = inputs.X.shape[1], uncompressed(network).on(ledger)
-        if how.scale == "standard":
+        if settings.scale == "standard":
             charge_scaling(total, d)
         if weights is not None:
             charge_weights(total, workers.counts)
         if inputs.misses:
             # Every feature's weight and mean, by which missing values of starts are filled.
             total.begin("setup", 0, 0, 8, 2 * d)
-        if how.scale == "none":
+        if settings.scale == "none":
             try:
                 charge_moments(total, d)
             except PartitionedError:
@@ -99,7 +99,7 @@ def agreed_units(
             n_columns(inputs.X), misses=inputs.misses, weighted=weights is not None,
         )  # fmt: skip
     deviations = np.where(reach.constant, 0.0, np.sqrt(reach.points.variances))
-    scaling = inputs.scaling if how.scale == "none" else units_by_reach(reach)
+    scaling = inputs.scaling if settings.scale == "none" else units_by_reach(reach)
     inputs = replace(inputs, scaling=scaling, deviations=deviations)
     reach = reach.scaled(inputs.scaling)
     # The inertia must have digits beside the distance of the farthest row.
@@ -201,7 +201,7 @@ def private_kmeans(
     X: Floats | FileMatrix,
     workers: Workers,
     network: Network,
-    how: KmeansSettings,
+    settings: KmeansSettings,
     privacy: PrivacySettings,
     *,
     sample_weight: Any = None,
@@ -216,21 +216,21 @@ def private_kmeans(
     sizes, and neither inertia nor history, which would show something of rows; labels are those of
     this process's rows.
     """
-    check_private(how, LEAVE_OUT, weighted=sample_weight is not None, saved=saver is not None)
+    check_private(settings, LEAVE_OUT, weighted=sample_weight is not None, saved=saver is not None)
     n_features = n_columns(X)
     bounds = bounds_of(privacy.bounds, n_features)
-    usual = how.max_iter == KmeansSettings().max_iter
-    settings = FitSettings(
-        n_components=how.n_clusters, covariance_type="tied-spherical", seed=how.seed,
-        max_iter=FitSettings().max_iter if usual else how.max_iter, n_threads=how.n_threads,
-        reg_covar=0.0,
+    usual = settings.max_iter == KmeansSettings().max_iter
+    of_mixture = FitSettings(
+        n_components=settings.n_clusters, covariance_type="tied-spherical", seed=settings.seed,
+        max_iter=FitSettings().max_iter if usual else settings.max_iter,
+        n_threads=settings.n_threads, reg_covar=0.0,
     )  # fmt: skip
     fit = fit_private_rows(
-        X, workers, network, settings, privacy, feature_names=feature_names, hard=True,
+        X, workers, network, of_mixture, privacy, feature_names=feature_names, hard=True,
     )  # fmt: skip
     centres = np.clip(fit.mixture.assembled_means, bounds[0], bounds[1])
     # In one process rows are in the user's order, else worker by worker.
-    holders, threads = network.total.holders, thread_count(how.n_threads)
+    holders, threads = network.total.holders, thread_count(settings.n_threads)
     rows = X if not holders.apart else by_worker(X, None, workers, holders)[0]
     labels, squares = nearest(rows, centres, Scaling.none(len(centres[0])), threads)
     return Clustering(
@@ -316,9 +316,9 @@ def kmeans_rows(
         If clusters are empty.
     """
     began = time.perf_counter()
-    how = KmeansSettings.of(settings, **changes)
-    check_network(network, how, over_rows=True)
-    if how.method == "grid":
+    settings = KmeansSettings.of(settings, **changes)
+    check_network(network, settings, over_rows=True)
+    if settings.method == "grid":
         raise InputError(
             Setting("method", "grid"), " joins clusterings of different features: it needs ",
             Setting("split", "features"),
@@ -332,13 +332,13 @@ def kmeans_rows(
         )
     if privacy is not None and privacy.is_asked:
         return private_kmeans(
-            X, workers, network, how, privacy, sample_weight=sample_weight,
+            X, workers, network, settings, privacy, sample_weight=sample_weight,
             feature_names=feature_names, saver=saver,
         )  # fmt: skip
     holders = network.total.holders
     X, sample_weight = by_worker(X, sample_weight, workers, holders)
     here = LocalRows.of(holders, workers, X)
-    inputs = prepare(X, n_columns(X), how, sample_weight, feature_names, here)
+    inputs = prepare(X, n_columns(X), settings, sample_weight, feature_names, here)
     n_samples = len(inputs.X) if here is None else here.n_samples
     if workers.n_samples != n_samples:
         raise InputError(
@@ -348,25 +348,25 @@ def kmeans_rows(
     here = here or LocalRows(holders, workers.counts)
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, n_samples, inputs.dtype.itemsize)
-    inputs, reach = agreed_units(inputs, workers, here, network, ledger, how)
+    inputs, reach = agreed_units(inputs, workers, here, network, ledger, settings)
     centre = None if reach is None else reach.points.centre
-    rows = ClusteredRows(inputs, workers, here, thread_count(how.n_threads), centre)
+    rows = ClusteredRows(inputs, workers, here, thread_count(settings.n_threads), centre)
     if saver is not None:
-        facts = describe_kmeans("kmeans-rows", inputs, network, how)
+        facts = describe_kmeans("kmeans-rows", inputs, network, settings)
         saver.begin({**facts, "who holds which rows": checksum(workers.order, workers.counts)})
-    shape = (how.n_clusters, rows.width)
+    shape = (settings.n_clusters, rows.width)
     kept = LloydRuns(
         shape, n_samples, network.total, rows.n_here, undo=inputs.scaling.undo,
         drawn=reach is not None,
     )  # fmt: skip
-    attempts = _OverRows(inputs, rows, workers.order, network, how, kept, callback, reach)
+    attempts = _OverRows(inputs, rows, workers.order, network, settings, kept, callback, reach)
     with one_blas_thread():
         restarts = Restarts(
-            saver, ledger, range(inputs.restarts), how.seed, how.max_iter, kept, callback
+            saver, ledger, range(inputs.restarts), settings.seed, settings.max_iter, kept, callback
         )
         best = restarts.best(network.total, attempts)
         clustering = attempts.clustering(best, network, n_samples, restarts.outcome(began))
-    warn_of_outcome(clustering, how.max_iter)
+    warn_of_outcome(clustering, settings.max_iter)
     return clustering
 
 
@@ -378,7 +378,7 @@ class _OverRows:
     rows: ClusteredRows
     order: NDArray[np.intp]
     network: Network
-    how: KmeansSettings
+    settings: KmeansSettings
     kept: LloydRuns
     callback: Callback | None
     reach: Reach | None
@@ -391,12 +391,12 @@ class _OverRows:
         else:
             stream = PointStream(restart.rng, self.reach, self.rows.weights)
         start, chosen = self._start(restart, stream)
-        network, how = self.network, self.how
+        network, settings = self.network, self.settings
         more = {} if self.reach is None else {"start": start}
         run = lloyd_rows(
-            self.rows.parts, lasting(restart.total, network, how), start, stream,
-            pace=pace_of(network, how, start.size + len(start) + 2),
-            max_iter=how.max_iter, callback=progress_of(self.callback),
+            self.rows.parts, lasting(restart.total, network, settings), start, stream,
+            pace=pace_of(network, settings, start.size + len(start) + 2),
+            max_iter=settings.max_iter, callback=progress_of(self.callback),
             saver=restart.saver(rows=chosen, **more),
             n_threads=self.rows.n_threads, observed=self.rows.observed,
         )  # fmt: skip
@@ -405,7 +405,12 @@ class _OverRows:
     def _start(
         self, restart: Restart, stream: RowStream
     ) -> tuple[NDArray[np.float64], NDArray[np.intp] | None]:
-        inputs, parts, total, k = self.inputs, self.rows.parts, restart.total, self.how.n_clusters
+        inputs, parts, total, k = (
+            self.inputs,
+            self.rows.parts,
+            restart.total,
+            self.settings.n_clusters,
+        )
         if restart.start is not None:
             return inputs.scaling.apply(self.kept.begun_at(restart.start)), None
         if inputs.centres is not None:
@@ -503,7 +508,9 @@ class _OverRows:
         if self.reach is not None:
             # The last sums, under masks, were of these labels.
             return run.counts[0], float(run.inertia[0])
-        counts = np.bincount(assigned, self.rows.weights, self.how.n_clusters).astype(np.float64)
+        counts = np.bincount(assigned, self.rows.weights, self.settings.n_clusters).astype(
+            np.float64
+        )
         whole = None
         if not holders.engine.open:
             here = weighed(distances, self.rows.weights)

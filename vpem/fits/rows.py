@@ -327,29 +327,33 @@ def fit_em(
         degenerate.
     """
     began = time.perf_counter()
-    how = FitSettings.of(settings, **changes)
-    _check_network(network, workers, how)
+    settings = FitSettings.of(settings, **changes)
+    _check_network(network, workers, settings)
     if privacy is not None and privacy.is_asked:
         return fit_private_rows(
-            X, workers, network, how, privacy, sample_weight=sample_weight,
+            X, workers, network, settings, privacy, sample_weight=sample_weight,
             feature_names=feature_names, callback=callback, saver=saver,
         )  # fmt: skip
-    began_at, how = started(how)
+    began_at, settings = started(settings)
     X, sample_weight = by_worker(X, sample_weight, workers, network.total.holders)
     here = LocalRows.of(network.total.holders, workers, X)
     given = prepare(
-        X, n_columns(X), how, sample_weight=sample_weight, feature_names=feature_names,
-        dtype=how.dtype, missing=how.missing, here=here,
+        X, n_columns(X), settings, sample_weight=sample_weight, feature_names=feature_names,
+        dtype=settings.dtype, missing=settings.missing, here=here,
     )  # fmt: skip
     first_restart = check_int("first_restart", first_restart, least=0)
     check_rows_held(workers, given.n_samples)
-    how = how.changed(n_threads=thread_count(how.n_threads), dtype=given.precision.name)
+    settings = settings.changed(
+        n_threads=thread_count(settings.n_threads), dtype=given.precision.name
+    )
     batches: Report = {}
-    if how.batch_size is not None:
-        batches = {"batch_size": how.batch_size, "step_size": how.step_size}
-    steps = batches or {"accelerate": acceleration_of(how, network, over_rows=True)}
+    if settings.batch_size is not None:
+        batches = {"batch_size": settings.batch_size, "step_size": settings.step_size}
+    steps = batches or {"accelerate": acceleration_of(settings, network, over_rows=True)}
     if saver is not None:
-        facts: State = how.values() | ({"first_restart": first_restart} if first_restart else {})
+        facts: State = settings.values() | (
+            {"first_restart": first_restart} if first_restart else {}
+        )
         facts["who holds which rows"] = checksum(workers.order, workers.counts)
         saver.begin(describe_run("em-rows", given.X, given.row_weights, network, **facts))
     if here is not None and here.masked:
@@ -361,12 +365,16 @@ def fit_em(
     if network.faults is not None and network.faults.agent_dropout:
         total = HeardByNeighbours(total)
     with one_blas_thread(), np.errstate(over="ignore"):
-        terms, weights = _terms(given, held, here, how, network.total.on(ledger))
-        _charge_setup(terms, given, network, ledger, how)
-        kept = MixtureRuns(terms.whole, total, how.n_components, how.floor_fits, over_rows=True)
-        stop = {"tol": how.tol, "max_iter": how.max_iter, "callback": callback, **steps}
-        numbers = restart_numbers(how, first_restart)
-        restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept, callback)
+        terms, weights = _terms(given, held, here, settings, network.total.on(ledger))
+        _charge_setup(terms, given, network, ledger, settings)
+        kept = MixtureRuns(
+            terms.whole, total, settings.n_components, settings.floor_fits, over_rows=True
+        )
+        stop = {"tol": settings.tol, "max_iter": settings.max_iter, "callback": callback, **steps}
+        numbers = restart_numbers(settings, first_restart)
+        restarts = Restarts(
+            saver, ledger, numbers, settings.seed, settings.max_iter, kept, callback
+        )
         place = None if held.in_order else np.argsort(held.order)
         start = partial(RowRestart, terms, weights, kept, place)
         best = restarts.best(total, lambda one: start(one).run(began_at, given.rows, stop))
@@ -378,7 +386,7 @@ def fit_em(
         network=network.whole,
         history=np.array(run.history).reshape(-1, len(run.log_likelihood))[:, roots],
         root_log_likelihood=run.log_likelihood[roots],
-        prior=mode_prior(how, terms.whole.blocks),
+        prior=mode_prior(settings, terms.whole.blocks),
         log_prior=float(run.log_prior[roots].mean()),
         total_weight=terms.whole.total_weight,
         n_samples=given.n_samples,
@@ -392,17 +400,17 @@ def fit_em(
         **batches,
         n_passes=run.n_passes if batches else None,
         free_energy=run.free_energy,
-        accelerate=how.accelerate,
+        accelerate=settings.accelerate,
         lost=run.lost,
         **restarts.outcome(began),
     )
-    warn_of_outcome(fit, how)
-    warn_of_few_values(fit, given.X, feature_names, how, over_rows=True)
+    warn_of_outcome(fit, settings)
+    warn_of_few_values(fit, given.X, feature_names, settings, over_rows=True)
     return fit
 
 
 def _terms(
-    given: Prepared, held: Workers, here: LocalRows | None, how: FitSettings, total: Sum
+    given: Prepared, held: Workers, here: LocalRows | None, settings: FitSettings, total: Sum
 ) -> tuple[WorkerTerms, NDArray[np.float64] | None]:
     """Return the terms of the workers' rows, worker by worker, and the weights of all rows.
 
@@ -410,17 +418,17 @@ def _terms(
     worker holds, since how many it uses is not shown either.
     """
     data, weights = given.X, given.row_weights
-    check_distinct(data, how, here is None and held.counts.max() == len(data))
+    check_distinct(data, settings, here is None and held.counts.max() == len(data))
     blocks = Blocks((np.arange(data.shape[1]),), (0,), (tuple(range(held.n_workers)),))
     if here is not None and here.masked:
         reach = agree_on_rows(
             parts_of(data, here, weights), total, here.n_samples, blocks.n_features,
             misses=given.misses, weighted=weights is not None,
         )  # fmt: skip
-        scaling = units_by_reach(reach, sharing(blocks, how.covariance_type, how.scale))
+        scaling = units_by_reach(reach, sharing(blocks, settings.covariance_type, settings.scale))
         reach = reach.scaled(scaling)
-        whole = make_terms(data, weights, blocks, scaling, given, how, here, reach)
-        whole = believing(whole, how)
+        whole = make_terms(data, weights, blocks, scaling, given, settings, here, reach)
+        whole = believing(whole, settings)
         rows = DrawnRows(whole.rows, here, reach.points)
         whole = whole.among(rows, here.n_samples, reach.mass, reach.lightest)
         return WorkerTerms(whole, here.own_runs, held.counts, rows.own, reach), None
@@ -430,8 +438,8 @@ def _terms(
             stored = isinstance(data, FileMatrix)
             data = data.of_rows(held.rows) if stored else data[held.order]
     own = weights if here is None or weights is None else weights[here.rows]
-    scaling = units_of(data, own, blocks, how, given.misses, here)
-    whole = believing(make_terms(data, own, blocks, scaling, given, how, here), how)
+    scaling = units_of(data, own, blocks, settings, given.misses, here)
+    whole = believing(make_terms(data, own, blocks, scaling, given, settings, here), settings)
     if here is None:
         return WorkerTerms(whole, held.runs, held.counts, whole.rows), weights
     own_rows = whole.rows
@@ -441,7 +449,7 @@ def _terms(
 
 
 def _charge_setup(
-    terms: WorkerTerms, given: Prepared, network: Network, ledger: Ledger, how: FitSettings
+    terms: WorkerTerms, given: Prepared, network: Network, ledger: Ledger, settings: FitSettings
 ) -> None:
     whole = terms.whole
     network.charge_setup(ledger, given.n_samples, whole.itemsize)
@@ -476,11 +484,11 @@ def _gathered(run: Run, kept: MixtureRuns, total: Sum) -> list[Mixture]:
     return kept.mixtures({"mixtures": [state for part in parts for state in part]})
 
 
-def _check_network(network: Network, workers: Workers, how: FitSettings) -> None:
+def _check_network(network: Network, workers: Workers, settings: FitSettings) -> None:
     """Raise InputError unless the sum fits: exact, or by rounds, of one root a worker."""
-    if how.n_factors:
+    if settings.n_factors:
         raise InputError(
-            Setting("n_factors", how.n_factors),
+            Setting("n_factors", settings.n_factors),
             " are for correlations that no hub sees, but workers hold all features of their rows, "
             "whose covariances have every correlation; leave it out",
         )

@@ -59,15 +59,15 @@ def fit_spread(
     would have them; in others, and with ``shards`` in all, those of its own hubs. Errors are not
     always raised in all processes.
     """
-    how = FitSettings.of(settings, **changes)
+    settings = FitSettings.of(settings, **changes)
     data, names, weights = X, feature_names, sample_weight
     if network.agents.apart:
         kinds = bring_kinds(kinds, X, network)
         weights = network.agents.bcast(None if weights is None else np.asarray(weights))
-        data, names = bring(X, network, feature_names, how.missing)
+        data, names = bring(X, network, feature_names, settings.missing)
     assert data is not None
     fit = fit_vpem(
-        data, network, how, sample_weight=weights, feature_names=names, callback=callback,
+        data, network, settings, sample_weight=weights, feature_names=names, callback=callback,
         saver=saver, labels=labels, privacy=privacy, kinds=kinds,
         labels_for_fit=labels_for_fit,
     )  # fmt: skip

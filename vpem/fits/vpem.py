@@ -63,12 +63,12 @@ from vpem.terms.units import Scaling
 
 
 def check_factors(
-    how: FitSettings, network: Network, *, misses: bool = False, mixed: bool = False
+    settings: FitSettings, network: Network, *, misses: bool = False, mixed: bool = False
 ) -> None:
     """Raise InputError where a fit cannot have the factors of its settings."""
-    if not how.n_factors:
+    if not settings.n_factors:
         return
-    factors = Setting("n_factors", how.n_factors)
+    factors = Setting("n_factors", settings.n_factors)
     if misses:
         raise InputError(
             factors,
@@ -77,7 +77,7 @@ def check_factors(
             "first, or leave out ",
             Setting("n_factors"),
         )
-    if how.weight_concentration_prior_type is not None:
+    if settings.weight_concentration_prior_type is not None:
         raise InputError(
             factors,
             " would need a prior of their own: that of a hub's covariance does not cover loadings "
@@ -93,28 +93,28 @@ def check_factors(
             "families are not; leave out ",
             Setting("n_factors"),
         )
-    check_sums_of_factors(how, network)
+    check_sums_of_factors(settings, network)
 
 
-def check_sums_of_factors(how: FitSettings | PlanSettings, network: Network) -> None:
+def check_sums_of_factors(settings: FitSettings | PlanSettings, network: Network) -> None:
     """Raise InputError where sums of terms cannot be those of factors."""
-    if not how.n_factors:
+    if not settings.n_factors:
         return
-    factors = Setting("n_factors", how.n_factors)
+    factors = Setting("n_factors", settings.n_factors)
     n_features = network.whole.blocks.n_features
-    if how.n_factors > n_features:
+    if settings.n_factors > n_features:
         raise InputError(
             factors,
             f" are more than there are features, {n_features}; give fewer",
         )
-    if precision_of(how.dtype) == np.float32:
+    if precision_of(settings.dtype) == np.float32:
         raise InputError(
             factors,
             " explain nearly all of each row where noise is small, and float32 leaves few digits "
             "of the difference: a log-likelihood of breast cancer fell by 0.05 nats per row; take ",
             Setting("dtype", "float64"),
         )
-    if how.batch_size is not None:
+    if settings.batch_size is not None:
         raise InputError(
             Setting("batch_size"),
             " keeps statistics of batches, but those of factors depend on loadings that have moved "
@@ -218,65 +218,75 @@ def fit_vpem(
         degenerate.
     """
     began = time.perf_counter()
-    how = FitSettings.of(settings, **changes)
+    settings = FitSettings.of(settings, **changes)
     if not isinstance(network, Network):
         raise InputError(f"the network must come from vpem.connect, got {type(network).__name__}")
     private = privacy is not None and privacy.is_asked
     if isinstance(kinds, Kinds) and not kinds.is_gaussian:
-        refuse_with_kinds(how, private=private)
+        refuse_with_kinds(settings, private=private)
     if privacy is not None and private:
         refuse_labels(labels_for_fit)
         from vpem.fits.private import release_vpem
 
         return release_vpem(
-            X, network, how, privacy, sample_weight=sample_weight, feature_names=feature_names,
+            X, network, settings, privacy, sample_weight=sample_weight, feature_names=feature_names,
             saver=saver, labels=labels,
         )  # fmt: skip
-    began_at, how = started(how)
+    began_at, settings = started(settings)
     given = prepare(
-        X, network.blocks.n_features, how, sample_weight=sample_weight,
-        feature_names=feature_names, dtype=how.dtype, missing=how.missing,
+        X, network.blocks.n_features, settings, sample_weight=sample_weight,
+        feature_names=feature_names, dtype=settings.dtype, missing=settings.missing,
         some=network.total.holders.any, kinds=kinds,
     )  # fmt: skip
     first_restart = check_int("first_restart", first_restart, least=0)
     # What is tried beyond M-steps, once it is clear that what is kept fits in memory.
     whole = bool(network.blocks.widths.max(initial=0) == network.whole.blocks.n_features)
-    check_distinct(given.X, how, whole and network.part_of is None)
-    pace = acceleration_of(how, network)
-    check_factors(how, network, misses=given.misses, mixed=given.kinds is not None)
+    check_distinct(given.X, settings, whole and network.part_of is None)
+    pace = acceleration_of(settings, network)
+    check_factors(settings, network, misses=given.misses, mixed=given.kinds is not None)
     if pace is not None and pace.local:
-        n_values = len(network.total.holders.own) * len(given.X) * (how.n_components - 1)
+        n_values = len(network.total.holders.own) * len(given.X) * (settings.n_components - 1)
         what = "what every hub knows of the rest of a sum, of every row and component,"
         needed = n_values * given.precision.itemsize
         check_kept_beside(given.X, needed, what, "take ", Setting("accelerate", "squarem"))
-    check_kept(given.X, network, how.n_components * (1 + how.n_factors), how.batch_size)
-    how = how.changed(n_threads=thread_count(how.n_threads), dtype=given.precision.name)
-    labelled = label_rows(labels_for_fit, network, given, how.n_components)
+    check_kept(
+        given.X, network, settings.n_components * (1 + settings.n_factors), settings.batch_size
+    )
+    settings = settings.changed(
+        n_threads=thread_count(settings.n_threads), dtype=given.precision.name
+    )
+    labelled = label_rows(labels_for_fit, network, given, settings.n_components)
     if saver is not None:
-        saver.begin(_described(given, network, how, first_restart, labelled))
+        saver.begin(_described(given, network, settings, first_restart, labelled))
     with one_blas_thread(), np.errstate(over="ignore"):
-        terms = _terms(network, given, how, labelled)
-        in_sums = how.batch_size is None and not isinstance(terms, FactorTerms)
-        terms = under_prior(complete(terms, network, in_sums=in_sums), how)
+        terms = _terms(network, given, settings, labelled)
+        in_sums = settings.batch_size is None and not isinstance(terms, FactorTerms)
+        terms = under_prior(complete(terms, network, in_sums=in_sums), settings)
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, given.n_samples, terms.itemsize)
-        if isinstance(how.init, str) and how.init != "random":
+        if isinstance(settings.init, str) and settings.init != "random":
             # Where sums are masked such starts need units of squared distances.
             agree_on_units(terms.measured, network.total, ledger)
-        kept = MixtureRuns(terms, network.total, how.n_components, how.floor_fits)
-        attempts = _Attempts(network, given, terms, kept, how, pace, callback, began_at, labelled)
-        numbers = restart_numbers(how, first_restart)
-        restarts = Restarts(saver, ledger, numbers, how.seed, how.max_iter, kept, callback)
+        kept = MixtureRuns(terms, network.total, settings.n_components, settings.floor_fits)
+        attempts = _Attempts(
+            network, given, terms, kept, settings, pace, callback, began_at, labelled
+        )
+        numbers = restart_numbers(settings, first_restart)
+        restarts = Restarts(
+            saver, ledger, numbers, settings.seed, settings.max_iter, kept, callback
+        )
         best = restarts.best(network.total, attempts)
     run, shares = best.run, {}
     if labels is not None:
-        shares = responsibilities_of_agents(X, run.mixture, network, ledger, labels, how.missing)
+        shares = responsibilities_of_agents(
+            X, run.mixture, network, ledger, labels, settings.missing
+        )
     fit = Fit(
         mixture=run.mixture,
         network=network,
         history=_per_hub(np.array(run.history).reshape(-1, len(run.log_likelihood)), network),
         root_log_likelihood=_per_hub(run.log_likelihood[None], network)[0],
-        prior=mode_prior(how, network.whole.blocks),
+        prior=mode_prior(settings, network.whole.blocks),
         log_prior=float(run.log_prior.mean()),
         total_weight=terms.total_weight,
         n_samples=given.n_samples,
@@ -285,29 +295,29 @@ def fit_vpem(
         copies=copies_of(run.mixtures, network.total.on(ledger)),
         init_rows=given.number(best.rows),
         partitions=run.partitions,
-        batch_size=how.batch_size,
-        step_size=how.step_size,
-        n_passes=None if how.batch_size is None else run.n_passes,
+        batch_size=settings.batch_size,
+        step_size=settings.step_size,
+        n_passes=None if settings.batch_size is None else run.n_passes,
         free_energy=run.free_energy,
-        accelerate=how.accelerate,
+        accelerate=settings.accelerate,
         lost=run.lost,
         responsibilities=shares,
         labels_for_fit=looked_up(labelled),
         **restarts.outcome(began),
     )
-    warn_of_outcome(fit, how)
-    warn_of_few_values(fit, given.X, feature_names, how, over_rows=False)
+    warn_of_outcome(fit, settings)
+    warn_of_few_values(fit, given.X, feature_names, settings, over_rows=False)
     return fit
 
 
 def _described(
     given: Prepared,
     network: Network,
-    how: FitSettings,
+    settings: FitSettings,
     first_restart: int,
     labelled: Labelled | None,
 ) -> State:
-    facts = how.values() | ({"first_restart": first_restart} if first_restart else {})
+    facts = settings.values() | ({"first_restart": first_restart} if first_restart else {})
     if given.kinds is not None:
         facts["families"] = ",".join(given.kinds.families)
         facts["levels"] = ",".join(map(str, given.kinds.n_levels))
@@ -316,28 +326,30 @@ def _described(
     return describe_run("vp-em", given.X, given.row_weights, network, **facts)
 
 
-def _terms(network: Network, given: Prepared, how: FitSettings, labelled: Labelled | None) -> Any:
+def _terms(
+    network: Network, given: Prepared, settings: FitSettings, labelled: Labelled | None
+) -> Any:
     """Return the terms of Gaussian features, or of several families, and of labels."""
     terms: Any
     if given.kinds is not None:
-        assert how.n_threads is not None
+        assert settings.n_threads is not None
         terms = MixedTerms(
             given.X,
             network.blocks,
-            how.covariance_type,
+            settings.covariance_type,
             kinds=given.kinds,
             misses=given.misses,
-            scale=how.scale,
+            scale=settings.scale,
             row_weights=given.row_weights,
-            reg_covar=how.reg_covar,
-            n_threads=how.n_threads,
+            reg_covar=settings.reg_covar,
+            n_threads=settings.n_threads,
             dtype=given.precision,
-            skip_negligible=not how.every_weight,
+            skip_negligible=not settings.every_weight,
         )
-        terms.least_rows = how.least_rows
+        terms.least_rows = settings.least_rows
     else:
-        scaling = units_of(given.X, given.row_weights, network.blocks, how, given.misses)
-        terms = make_terms(given.X, given.row_weights, network.blocks, scaling, given, how)
+        scaling = units_of(given.X, given.row_weights, network.blocks, settings, given.misses)
+        terms = make_terms(given.X, given.row_weights, network.blocks, scaling, given, settings)
     terms.known = None if labelled is None else labelled.known
     return terms
 
@@ -350,7 +362,7 @@ class _Attempts:
     given: Prepared
     terms: FeatureTerms
     kept: MixtureRuns
-    how: FitSettings
+    settings: FitSettings
     acceleration: Acceleration | None
     callback: Callable[[Progress], None] | None
     began_at: GivenStart
@@ -372,11 +384,12 @@ class _Attempts:
         if isinstance(terms, FactorTerms):
             loadings = np.random.default_rng([*restart.seed, LOADINGS])
             columns = own_columns_of_hubs(self.network)
-            terms, fit = terms.drawn(loadings, self.how.n_components, columns), em.fit_with_factors
+            terms = terms.drawn(loadings, self.settings.n_components, columns)
+            fit = em.fit_with_factors
         start = terms.begun(start)
-        size, step = self.how.batch_size, self.how.step_size
+        size, step = self.settings.batch_size, self.settings.step_size
         going: Report = {
-            "tol": self.how.tol, "max_iter": self.how.max_iter, "callback": self.callback,
+            "tol": self.settings.tol, "max_iter": self.settings.max_iter, "callback": self.callback,
             "draw_row": stream.draw, "saver": restart.saver(rows=rows),
         }  # fmt: skip
         if size is None:
@@ -389,7 +402,7 @@ class _Attempts:
     def _start(
         self, restart: Restart, stream: RowStream
     ) -> tuple[Mixture, NDArray[np.intp] | None]:
-        terms, init, n_components = self.terms, self.how.init, self.how.n_components
+        terms, init, n_components = self.terms, self.settings.init, self.settings.n_components
         if restart.saved is not None:
             return self.kept.mixtures(restart.loop)[0], restart.drawn()
         if restart.start is not None:
@@ -432,16 +445,16 @@ class _Attempts:
 
         Distances between categories take few values, so that clusters are a poor guide there.
         """
-        terms, kinds, how = self.terms, self.given.kinds, self.how
-        if kinds is None or how.init != FitSettings().init or how.max_iter == 0:
+        terms, kinds, settings = self.terms, self.given.kinds, self.settings
+        if kinds is None or settings.init != FitSettings().init or settings.max_iter == 0:
             return clusters
         others = not set(kinds.families) <= {"categorical", "bernoulli"}
         if self.network.total.holders.any(np.array([others]))[0]:
             return clusters
         starts = [clusters]
         for _ in range(STARTS_OF_CATEGORIES):
-            starts.append(draw_start("random", terms, total, how.n_components, stream))
-        short = {"tol": how.tol, "max_iter": SHORT_RUN, "draw_row": stream.draw}
+            starts.append(draw_start("random", terms, total, settings.n_components, stream))
+        short = {"tol": settings.tol, "max_iter": SHORT_RUN, "draw_row": stream.draw}
         runs = [em.fit(terms, total, start, **short) for start, _ in starts]
         best = max(range(len(runs)), key=lambda number: runs[number].score)
         return runs[best].mixture, starts[best][1]

@@ -445,9 +445,9 @@ def _legend(hubs: Sequence[Hub], graph: Graph, *, numbered: bool) -> list[Line2D
         nodes = mark("s", LIGHT, "agent, alone in its hub", 2.2) if hubs else None
         link = Line2D([], [], color=FAINT, linewidth=0.7, label="link")
         return [nodes or mark("o", LIGHT, "worker"), *entries, link]
-    how = "with its hub's number" if graph.n_agents <= HUBS_NUMBERED else "coloured by hub"
+    numbering = "with its hub's number" if graph.n_agents <= HUBS_NUMBERED else "coloured by hub"
     return [
-        mark("o", "white", f"agent, {how}"),
+        mark("o", "white", f"agent, {numbering}"),
         mark("s", "white", "root of a hub", 2.2),
         *entries,
         Line2D([], [], color=RULE, linewidth=2.6, label="link inside a hub"),

@@ -370,13 +370,13 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else type(value).__name__
 
 
-def validated(estimator: Any, X: Any, **how: Any) -> Floats:
+def validated(estimator: Any, X: Any, **checks: Any) -> Floats:
     """Return rows by scikit-learn's ``validate_data``; errors name a column without numbers."""
     X = columns_apart(X)
     try:
-        data: Floats = validate_data(estimator, X, **how)
+        data: Floats = validate_data(estimator, X, **checks)
     except (TypeError, ValueError) as error:
-        of_fit = how.get("reset", True)
+        of_fit = checks.get("reset", True)
         for name, column, out in _columns(X):
             dated = column.dtype.kind in "mM"
             words = (one for one in column.tolist() if isinstance(one, str))

@@ -230,7 +230,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         n_init = self.n_init
         if n_init == "auto":
             n_init = 10 if isinstance(self.init, str) and self.init == "random" else 1
-        how = self._settings(KmeansSettings, seed=seed, dtype=dtype, n_init=n_init)
+        settings = self._settings(KmeansSettings, seed=seed, dtype=dtype, n_init=n_init)
         lines = self._lines()
         given: Report = {
             "callback": lines,
@@ -241,7 +241,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             held = workers_of(self.workers, len(data))
             self._holders = held.names
             network = connect_workers(self._graph(held.n_workers, seed), sums)
-            clustering = kmeans_rows(data, held, network, how, privacy=privacy, **given)
+            clustering = kmeans_rows(data, held, network, settings, privacy=privacy, **given)
         elif privacy.is_asked:
             raise InputError(Setting("epsilon"), *OVER_FEATURES[1])
         else:
@@ -249,7 +249,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             graph = self._graph(partition.n_agents, seed)
             self._holders = graph.names or partition.names
             network = connect(graph, partition, sums)
-            clustering = kmeans_features(data, network, how, **given)
+            clustering = kmeans_features(data, network, settings, **given)
         if lines is not None:
             lines.end(clustering.converged, clustering.n_iter)
         self.clustering_: Clustering = clustering

@@ -265,11 +265,11 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         central = way_of(graph, self._settings(SumSettings, compress=None)) != "consensus"
         of_rounds = None if central else self.compress
         sums = self._settings(SumSettings, seed=seed, compress=of_rounds)
-        how = self._settings(ImputeSettings, rank=rank, seed=seed)
+        settings = self._settings(ImputeSettings, rank=rank, seed=seed)
         lines = self._lines()
         fit = fit_imputation(
             observations,
-            how if central else how.changed(compress=None),
+            settings if central else settings.changed(compress=None),
             network=connect_workers(graph, sums),
             callback=lines,
         )

@@ -493,11 +493,11 @@ class VPEM(Streamed):
     ) -> VPEM:
         """Fit again, on the graph and with the hubs of the parameters, or of a dataset."""
         seed = self._seed()
-        how = self._settings(SumSettings, seed=seed)
+        sums = self._settings(SumSettings, seed=seed)
         held = None if stored is None else stored.partition
         edges = None if stored is None or self.graph is not None else stored.edges
         agents = held if self.agents is None else self.agents
-        networked = self.graph is not None or edges is not None or how.is_asked
+        networked = self.graph is not None or edges is not None or sums.is_asked
         partition = self._partition_of(agents, data.shape[1], networked)
         if edges is not None and (held is None or held.n_agents == partition.n_agents):
             graph = from_edges(edges, partition.n_agents, partition.names, topology="dataset")
@@ -508,12 +508,12 @@ class VPEM(Streamed):
         known: dict[str, Any] = {
             "sample_weight": sample_weight, "feature_names": self._given_names, "kinds": kinds
         }  # fmt: skip
-        if how.hubs == "likelihood":
+        if sums.hubs == "likelihood":
             network = connect_by_likelihood(
-                data, graph, partition, how, settings, private=privacy.is_asked, **known
+                data, graph, partition, sums, settings, private=privacy.is_asked, **known
             )
         else:
-            network = connect(graph, partition, how)
+            network = connect(graph, partition, sums)
         lines = self._lines()
         fit = fit_vpem(
             data,

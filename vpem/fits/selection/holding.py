@@ -67,7 +67,7 @@ class Judged:
 class Held(Protocol):
     """What a process has of the data."""
 
-    def check(self, how: FitSettings) -> None:
+    def check(self, settings: FitSettings) -> None:
         """Raise InputError where nothing could be fitted to the data, and warn of them."""
 
     def fit(self, rows: Indices | None, options: Report) -> Fit:
@@ -106,11 +106,11 @@ class ByFeatures:
     def _sum(self) -> _Exact:
         return _Exact(self._network)
 
-    def check(self, how: FitSettings) -> None:
+    def check(self, settings: FitSettings) -> None:
         """Look at the data as a fit does."""
         prepare(
-            self.X, self._network.blocks.n_features, how, sample_weight=self._weights,
-            feature_names=self._names, dtype=how.dtype, missing=how.missing,
+            self.X, self._network.blocks.n_features, settings, sample_weight=self._weights,
+            feature_names=self._names, dtype=settings.dtype, missing=settings.missing,
             some=self._network.total.holders.any, kinds=self._kinds,
         )  # fmt: skip
 
@@ -174,11 +174,12 @@ class ByRows:
     def _sum(self) -> _Exact:
         return _Exact(self._network)
 
-    def check(self, how: FitSettings) -> None:
+    def check(self, settings: FitSettings) -> None:
         """Look at the data as a fit does."""
         prepare(
-            self.X, self.X.shape[1], how, sample_weight=self._weights, feature_names=self._names,
-            dtype=how.dtype, missing=how.missing, here=self._here,
+            self.X, self.X.shape[1], settings, sample_weight=self._weights,
+            feature_names=self._names, dtype=settings.dtype, missing=settings.missing,
+            here=self._here,
         )  # fmt: skip
 
     def _own(self, rows: Indices | None) -> Indices | None:

@@ -219,11 +219,11 @@ class _Process:
     def lost(self) -> Outcome:
         """Return the result of a trial whose process has ended."""
         code = self._process.exitcode
-        how = f"with code {code}"
+        ending = f"with code {code}"
         if code is not None and code < 0:
             with suppress(ValueError):
-                how = f"by {signal.Signals(-code).name}"
-        reason = f"its process was ended {how}, perhaps for want of memory; try fewer jobs"
+                ending = f"by {signal.Signals(-code).name}"
+        reason = f"its process was ended {ending}, perhaps for want of memory; try fewer jobs"
         return {"status": "failed", "reason": reason, "lost": True, "refused": False,
                 "seconds": 0.0, "warnings": []}  # fmt: skip
 
@@ -503,8 +503,8 @@ def search(
             )  # fmt: skip
     # Data or options by which no cell could be fitted, and warnings of every fit.
     given = {name: one for name, one in problem.options.items() if name not in OF_DATA}
-    how = FitSettings(**given, n_init=n_init)
-    problem.held(min(problem.networks)).check(how.changed(n_components=1))
+    settings = FitSettings(**given, n_init=n_init)
+    problem.held(min(problem.networks)).check(settings.changed(n_components=1))
     if n_jobs is not None:
         n_jobs = 1 if problem.engine.apart else check_int("n_jobs", n_jobs, least=1)
     together = n_jobs is None
