@@ -138,10 +138,10 @@ class Watch:
         )
         worst = int(np.argmax(far))
         run.change = float(far[worst])
-        held = run.lost <= self.burn_in  # a variance that was lost stays near zero
+        none_lost = run.lost <= self.burn_in  # a variance that was lost stays near zero
         times = self._times[: len(self.model.latents)]
         slow = int(np.argmax(times))
-        run.converged = run.change < self.tol and held and since >= ENOUGH * (times[slow] - 1)
+        run.converged = run.change < self.tol and none_lost and since >= ENOUGH * (times[slow] - 1)
         complete, hidden = self._complete[worst, worst], self._hidden[worst, worst]
         unit = "its standard error"
         if complete > 0 and complete - hidden < self._least * complete:
@@ -151,7 +151,7 @@ class Watch:
             f"{run.change:.2g} of {unit}, "
             f"{'less' if run.change < self.tol else 'more'} than tol {self.tol:g}"
         )
-        if run.change < self.tol and not held:
+        if run.change < self.tol and not none_lost:
             run.grounds += (
                 "; but some variances are as good as zero, and stay there; take a simpler model"
             )

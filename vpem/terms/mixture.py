@@ -425,7 +425,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         place[chosen] = np.arange(len(chosen))
         inside = [np.flatnonzero(place[block] >= 0) for block in self.blocks.features]
         pairs = zip(self.blocks.features, inside, strict=True)
-        blocks = replace(self.blocks, features=tuple(place[one[kept]] for one, kept in pairs))
+        blocks = replace(self.blocks, features=tuple(place[one[inner]] for one, inner in pairs))
         starts = zip(self.blocks.offsets, inside, strict=False)
         columns = np.concatenate([begin + one for begin, one in starts])
         if self.is_diagonal:

@@ -49,8 +49,8 @@ class Features:
 def where_seen(totals: Table, seen: Table, name: str, pooled: Tables | None) -> Table:
     """Return totals by responsibilities, (K, C); where there are none, the pooled ``name``."""
     some = seen > 0
-    means = np.divide(totals, seen, out=np.zeros_like(totals), where=some)
-    return means if pooled is None else np.where(some, means, pooled[name])
+    averages = np.divide(totals, seen, out=np.zeros_like(totals), where=some)
+    return averages if pooled is None else np.where(some, averages, pooled[name])
 
 
 def row_shares(n_components: int) -> Table:
