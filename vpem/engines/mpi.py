@@ -101,14 +101,14 @@ class MpiEngine(Engine):
         self._wait(self._comm.Irecv(values, source=source))
 
     def bcast(self, value: Any, root: int = 0) -> Any:
-        own = self.rank == root
-        buffer = np.array(bytearray(encode(value) if own else b""), dtype=np.uint8)
+        is_root = self.rank == root
+        buffer = np.array(bytearray(encode(value) if is_root else b""), dtype=np.uint8)
         size = np.array([len(buffer)], dtype=np.int64)
         self._wait(self._comm.Ibcast(size, root=root))
-        if not own:
+        if not is_root:
             buffer = np.empty(int(size[0]), dtype=np.uint8)
         self._wait(self._comm.Ibcast(buffer, root=root))
-        return value if own else decode(buffer.data)
+        return value if is_root else decode(buffer.data)
 
     def bcast_array(self, values: NDArray[Any], root: int = 0) -> None:
         self._wait(self._comm.Ibcast(values, root=root))
@@ -122,8 +122,8 @@ class MpiEngine(Engine):
         """Return every rank's value at the root, None elsewhere; without a root on all ranks."""
         message = np.frombuffer(encode(value), dtype=np.uint8)
         sizes = np.empty(self.size, dtype=np.int64)
-        own = np.array([len(message)], dtype=np.int64)
-        self._wait(self._comm.Iallgather(own, sizes))
+        length = np.array([len(message)], dtype=np.int64)
+        self._wait(self._comm.Iallgather(length, sizes))
         gets = root in (None, self.rank)
         buffer = np.empty(int(sizes.sum()) if gets else 0, dtype=np.uint8)
         into = [buffer, sizes.tolist()] if gets else None

@@ -64,14 +64,14 @@ def agree(
         apart = len(set(ranks)) == len(ranks)
         names = [engine.names[r] if apart else f"agent {a}" for a, r in enumerate(ranks)]
     check_parties(place.n_agents)
-    own = OwnKeys(place.own.tolist())
+    own_keys = OwnKeys(place.own.tolist())
     with about(engine, "agreement"):
-        public = _exchange(place, list(own.public.values()), names)
+        public = _exchange(place, list(own_keys.public.values()), names)
         signs = engine.signs
         facts = [str(fixed.n_parties), str(fixed.fraction_bits), *names]
         if signs is not None:
             facts += signs.facts
-        keys = PairKeys(own, public, facts, names)
+        keys = PairKeys(own_keys, public, facts, names)
         if signs is not None:
             transcript = keys.transcript
             said: list[Any] = engine.allgather(signs.sign(transcript) if len(place.own) else b"")
@@ -91,10 +91,10 @@ def agree(
     return Masks(fixed, keys, group, n_threads, engine.outlast)
 
 
-def _exchange(place: Placement, own: list[bytes], names: Sequence[str]) -> list[bytes]:
+def _exchange(place: Placement, public_keys: list[bytes], names: Sequence[str]) -> list[bytes]:
     engine = place.engine
     public: dict[int, bytes] = {}
-    for rank, said in enumerate(engine.allgather(own)):
+    for rank, said in enumerate(engine.allgather(public_keys)):
         parties = [a for a, r in enumerate(place.ranks.tolist()) if r == rank]
         keys = said if isinstance(said, list) else []
         for party, key in zip(parties, keys, strict=False):
@@ -263,13 +263,13 @@ class Placement:
 
     def send(self, value: Any, source: int, target: int) -> Any:
         """Send a value from one agent to another: what the target gets, None elsewhere."""
-        here, there = int(self.nodes[source]), int(self.nodes[target])
+        sender, receiver = int(self.nodes[source]), int(self.nodes[target])
         rank = self.engine.rank
-        if rank == here == there:
+        if rank == sender == receiver:
             return value
-        if rank == here:
-            self.engine.send(value, there)
-        return self.engine.recv(here) if rank == there != here else None
+        if rank == sender:
+            self.engine.send(value, receiver)
+        return self.engine.recv(sender) if rank == receiver != sender else None
 
     def send_rows(
         self,
@@ -282,16 +282,16 @@ class Placement:
         """Send rows (m, d) from one agent to another, some at a time; None but at the target."""
         if self.mine(source) == self.mine(target):
             return rows
-        here, there = int(self.nodes[source]), int(self.nodes[target])
+        sender, receiver = int(self.nodes[source]), int(self.nodes[target])
         step = max(1, PIECE_BYTES // max(1, shape[1] * dtype.itemsize))
         received = np.empty(shape, dtype) if self.mine(target) else None
         for begin in range(0, shape[0], step):
             some = slice(begin, begin + step)
             if received is not None:
-                self.engine.recv_array(received[some], here)
+                self.engine.recv_array(received[some], sender)
             else:
                 assert rows is not None
-                self.engine.send_array(np.ascontiguousarray(rows[some], dtype=dtype), there)
+                self.engine.send_array(np.ascontiguousarray(rows[some], dtype=dtype), receiver)
         return received
 
     # ---- arrays and lists of all processes ------------------------------------------------------
@@ -396,11 +396,15 @@ class Placement:
         With masks nothing else is learned: who has a flag adds a random number for it, and a total
         other than 0 says that one did (all but once in 2^64 times), not who or how many.
         """
-        own = np.asarray(flags, dtype=np.bool_)
+        local_flags = np.asarray(flags, dtype=np.bool_)
         masks = self.masks
         if masks is not None:
-            return masks.anybody(self.summed(lambda who: masks.any(own, who)))
-        return self.allreduce(own.astype(np.uint8), "max").astype(np.bool_) if self.apart else own
+            return masks.anybody(self.summed(lambda who: masks.any(local_flags, who)))
+        return (
+            self.allreduce(local_flags.astype(np.uint8), "max").astype(np.bool_)
+            if self.apart
+            else local_flags
+        )
 
     def add_up(
         self, values: Floats, *, columns: int | None = None, announced: bool = False
@@ -454,16 +458,16 @@ class Placement:
 
     def join(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return what every agent has, (N, ...), from what agents here have, which come first."""
-        own = values[: len(self.own)]
+        local = values[: len(self.own)]
         if not self.apart:
-            return own
+            return local
         if self.n_agents == 1:
-            return np.asarray(self.bcast(own))
-        if own.dtype == np.bool_:  # which MPI has no sum of
-            return self.allreduce(self.padded(own).astype(np.uint8), announced=True).astype(
+            return np.asarray(self.bcast(local))
+        if local.dtype == np.bool_:  # which MPI has no sum of
+            return self.allreduce(self.padded(local).astype(np.uint8), announced=True).astype(
                 np.bool_
             )
-        return self.allreduce(self.padded(own), announced=True)
+        return self.allreduce(self.padded(local), announced=True)
 
     def padded(self, values: NDArray[Any]) -> NDArray[Any]:
         """Put what this process's agents have (n_i, ...) among zeros for all others, (N, ...)."""

@@ -420,23 +420,23 @@ class _Sparse(_Packed):
 
     def message_size(self, n: int) -> int:
         """Bytes: ``ceil(k ceil(log2 n) / 8) + 4 k``."""
-        kept = self.n_kept(int(n))
-        return (kept * max(int(n) - 1, 0).bit_length() + 7) // 8 + 4 * kept
+        n_kept = self.n_kept(int(n))
+        return (n_kept * max(int(n) - 1, 0).bit_length() + 7) // 8 + 4 * n_kept
 
     def _limit(self, n: int) -> str:
         times = f" times {n / self.n_kept(n):.6g}" if self._at_random else ""
         return f"which sends values{times} as float32 (at most {LARGEST_FLOAT:.6g})"
 
     def _encode(self, rows: Values, keys: Keys, out: Packed, bad: Flags, n_threads: int) -> None:
-        kept = self.n_kept(rows.shape[1])
-        sparse_encode(rows, keys, kept, self._at_random, out, bad, n_threads)
+        n_kept = self.n_kept(rows.shape[1])
+        sparse_encode(rows, keys, n_kept, self._at_random, out, bad, n_threads)
 
     def _decode(self, messages: Packed, out: Values, bad: Flags, n_threads: int) -> None:
         sparse_decode(messages, self.n_kept(out.shape[1]), out, bad, n_threads)
 
     def _transmit(self, rows: Values, keys: Keys, out: Values, bad: Flags, n_threads: int) -> None:
-        kept = self.n_kept(rows.shape[1])
-        sparse_transmit(rows, keys, kept, self._at_random, out, bad, n_threads)
+        n_kept = self.n_kept(rows.shape[1])
+        sparse_transmit(rows, keys, n_kept, self._at_random, out, bad, n_threads)
 
 
 class TopK(_Sparse):

@@ -274,14 +274,14 @@ class Outlast:
         self._at = START if parameters is None else _digest(parameters)
         self._within = parameters is not None and not last and self._at not in self.opened
 
-    def repeats(self, kept: Mapping[int, object], left: Collection[str]) -> bool:
+    def repeats(self, saved: Mapping[int, object], left: Collection[str]) -> bool:
         """Whether those left would take a sum again that had others in it.
 
-        They resume from the newest of the parameters ``kept``, or, without any, start over.
+        They resume from the newest of the parameters ``saved``, or, without any, start over.
         """
         again = set().union(*self.opened.values())
-        if kept:
-            at = _digest(kept[max(kept)])
+        if saved:
+            at = _digest(saved[max(saved)])
             again = self.opened.get(SETUP, set()) | self.opened.get(at, set())
         return not again <= set(left)
 

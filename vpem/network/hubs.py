@@ -523,16 +523,16 @@ class _Search:
         return sorted(set(hub_of.values()), key=min)
 
     def _moves(self, agent: int, hub_of: HubOf) -> Iterator[Move]:
-        own, alone = hub_of[agent], frozenset([agent])
-        rest = self.split(own - alone)
+        current, alone = hub_of[agent], frozenset([agent])
+        rest = self.split(current - alone)
         if rest:
-            yield [own], [alone, *rest]
-        for hub in sorted({hub_of[other] for other in self.near[agent]} - {own}, key=min):
-            yield [own, hub], [hub | alone, *rest]
-            yield [own, hub], [hub | own]
+            yield [current], [alone, *rest]
+        for hub in sorted({hub_of[other] for other in self.near[agent]} - {current}, key=min):
+            yield [current, hub], [hub | alone, *rest]
+            yield [current, hub], [hub | current]
             for other in sorted(hub):
                 one = frozenset([other])
-                yield [own, hub], [hub - one | alone, own - alone | one]
+                yield [current, hub], [hub - one | alone, current - alone | one]
         near = frozenset(self.balls[agent])
         yield self._around(near, hub_of)
         if len(near) <= WIDEST_BALL:

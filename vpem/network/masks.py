@@ -137,15 +137,15 @@ class PairKeys(OfOneProcess):
     """
 
     def __init__(
-        self, own: OwnKeys, public: Sequence[bytes], facts: Sequence[str], names: Sequence[str]
+        self, own_keys: OwnKeys, public: Sequence[bytes], facts: Sequence[str], names: Sequence[str]
     ) -> None:
         super().__init__()
-        self.here = sorted(own.public)
+        self.here = sorted(own_keys.public)
         self.names = list(names)
-        self._own, self._public = own, list(public)
+        self._own, self._public = own_keys, list(public)
         first: dict[bytes, int] = {}
         for party, key in enumerate(public):
-            if party in own.public and key != own.public[party]:
+            if party in own_keys.public and key != own_keys.public[party]:
                 raise InputError(
                     f"the key of {names[party]} for masked sums came back changed; the process "
                     "that passes keys on does not follow the protocol"
@@ -451,13 +451,15 @@ class Masks(OfOneProcess):
         increasing, and ``exponents`` (P,) the powers of two of magnitudes, which all know (default:
         0). With a ``tag`` (see `tag`) that ends, four words more are behind the others.
         """
-        among, here = self._parties(values, who)
+        among, local = self._parties(values, who)
         elsewhere = [party for party in among if party not in set(self.here)]
-        rings = self._added(values, exponents, among, here, tag, np.zeros(len(here), dtype=np.intp))
+        rings = self._added(
+            values, exponents, among, local, tag, np.zeros(len(local), dtype=np.intp)
+        )
         ring: Ring = rings[0]
         with self._taken:
             nonce = self._next(len(ring))
-            for party in here:
+            for party in local:
                 self._mask(ring, party, elsewhere, among, nonce)
             self.latest = nonce, among
         return ring
@@ -474,14 +476,14 @@ class Masks(OfOneProcess):
 
         As `hide`, but every pad is made, those of two parties of this process too.
         """
-        among, here = self._parties(values, who)
-        shares = self._added(values, exponents, among, here, tag, np.arange(len(here)))
+        among, local = self._parties(values, who)
+        shares = self._added(values, exponents, among, local, tag, np.arange(len(local)))
         with self._taken:
             nonce = self._next(shares.shape[1])
-            for party, share in zip(here, shares, strict=False):
+            for party, share in zip(local, shares, strict=False):
                 self._mask(share, party, [each for each in among if each != party], among, nonce)
             self.latest = nonce, among
-        return shares[: len(here)]
+        return shares[: len(local)]
 
     def veil(self, sent: Sent) -> Ring:
         """Give away the keys of the own pads here of a vector, since those of all are there.
@@ -498,8 +500,8 @@ class Masks(OfOneProcess):
 
         They have given their own keys: the vector of the lost one is in the total.
         """
-        own = [party for party in self.here if party in sent[1]]
-        return self._table({party: self._keys.share(lost, party, sent[0]) for party in own})
+        parties = [party for party in self.here if party in sent[1]]
+        return self._table({party: self._keys.share(lost, party, sent[0]) for party in parties})
 
     def _table(self, keys: Mapping[int, bytes]) -> Ring:
         words = np.zeros((self.n_parties, KEY_BYTES // 8), dtype=np.uint64)
@@ -524,9 +526,9 @@ class Masks(OfOneProcess):
 
         Who has a flag adds a random word, and others 0: see `anybody`. One word more is no party's.
         """
-        own = np.zeros((len(self.here), len(flags)), dtype=np.bool_)
-        own[:1] = flags
-        return self.hide(self.words(own), who=who)
+        party_flags = np.zeros((len(self.here), len(flags)), dtype=np.bool_)
+        party_flags[:1] = flags
+        return self.hide(self.words(party_flags), who=who)
 
     @staticmethod
     def words(flags: NDArray[np.bool_]) -> Ring:
@@ -571,10 +573,10 @@ class Masks(OfOneProcess):
         taking = set(among)
         if not taking <= set(self._all) or list(among) != sorted(taking):
             raise ValueError("parties must be named once each, in increasing order")
-        here = [party for party in self.here if party in taking]
-        if len(here) != len(values):
-            raise ValueError(f"{len(values)} vectors of {len(here)} parties")
-        return among, here
+        local = [party for party in self.here if party in taking]
+        if len(local) != len(values):
+            raise ValueError(f"{len(values)} vectors of {len(local)} parties")
+        return among, local
 
     def _next(self, n_words: int) -> bytes:
         """Return the next nonce: the block counter from 0, then numbers that never come again."""
@@ -592,19 +594,19 @@ class Masks(OfOneProcess):
         values: NDArray[Any],
         exponents: ArrayLike | None,
         among: tuple[int, ...],
-        here: list[int],
+        local: list[int],
         tag: tuple[Tag, bool] | None,
         rows: NDArray[np.intp],  # in which of what is returned each party's values are
     ) -> Ring:
         """Return what parties here add, without masks, and room for tags that end."""
         n_words = values.shape[1]
         rings = np.zeros((rows.max(initial=0) + 1, n_words), dtype=np.uint64)
-        for party, terms, row in zip(here, values, rows, strict=True):
+        for party, terms, row in zip(local, values, rows, strict=True):
             self._add(terms, exponents, rings[row], party)
         if tag is None:
             return rings
         behind = np.zeros((len(rings), TAG_WORDS * tag[1]), dtype=np.uint64)
-        tag[0].add(rings, behind, among[0] in here)
+        tag[0].add(rings, behind, among[0] in local)
         return np.concatenate([rings, behind], axis=1)
 
     def _add(self, terms: NDArray[Any], powers: ArrayLike | None, ring: Ring, party: int) -> None:

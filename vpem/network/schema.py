@@ -88,13 +88,13 @@ def check(schema: Schema, value: object, place: Place, sizes: Sizes | None = Non
         for name in value:
             if name not in schema:
                 place.inside(name[:MOST_SHOWN]).fail("is not known here")
-        for name, own in schema.items():
-            check(own, value[name], place.inside(name), sizes)
+        for name, inner in schema.items():
+            check(inner, value[name], place.inside(name), sizes)
     else:
         if type(value) is not type(schema) or len(value) != len(schema):
             place.refuse(f"a {type(schema).__name__} of {len(schema)}", describe(value))
-        for number, (own, item) in enumerate(zip(schema, value, strict=True)):
-            check(own, item, place.inside(number), sizes)
+        for number, (inner, item) in enumerate(zip(schema, value, strict=True)):
+            check(inner, item, place.inside(number), sizes)
 
 
 def describe(value: object) -> str:

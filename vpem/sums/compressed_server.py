@@ -52,8 +52,8 @@ class _Message:
     def needed(self, codec: Codec, fall: float) -> int:
         """How many reduce what is left by so much, as is expected."""
         _, omega = contraction(codec, self.n_values)
-        kept = sqrt(omega / (1.0 + omega))
-        return max(1, ceil(log(fall) / log(kept))) if 0 < kept < 1 and fall > 0 else 1
+        ratio = sqrt(omega / (1.0 + omega))
+        return max(1, ceil(log(fall) / log(ratio))) if 0 < ratio < 1 and fall > 0 else 1
 
     def largest(self, vectors: Vector) -> float:
         """Largest number of vectors (n, P), of a row."""
@@ -147,21 +147,21 @@ class CompressedServerSum(GoesOn, AtServer):
     def state(self) -> State:
         """Return the memories, how many sums there were, and of several processes what went."""
         went = self.traffic.state() if self.holders.apart else {}
-        kept = self._memories.state("memory", lambda one: dict(vars(one)))
-        if "memory" in kept:
-            kept = kept["memory"] or {"up": None, "down": None}
-        return {"number": self._number, "kind": self._kind, **kept, **went}
+        memories = self._memories.state("memory", lambda one: dict(vars(one)))
+        if "memory" in memories:
+            memories = memories["memory"] or {"up": None, "down": None}
+        return {"number": self._number, "kind": self._kind, **memories, **went}
 
     def schema(self) -> Schema:
         def one(values: str) -> Schema:
             return {"up": Array("f8", (self._n_rows, values)), "down": Array("f8", (1, values))}
 
         went = self.traffic.schema() if self.holders.apart else {}
-        kept = self._memories.schema("memory", one)
-        if "memory" in kept:
+        memories = self._memories.schema("memory", one)
+        if "memory" in memories:
             up, down = Array("f8", (self._n_rows, "V")), Array("f8", (1, "V"))
-            kept = {"up": Maybe(up), "down": Maybe(down)}
-        return {"number": COUNT, "kind": SUM_KIND, **kept, **went}
+            memories = {"up": Maybe(up), "down": Maybe(down)}
+        return {"number": COUNT, "kind": SUM_KIND, **memories, **went}
 
     def restore(self, state: State) -> None:
         self._number, self._kind = state["number"], state["kind"]
@@ -318,9 +318,13 @@ class CompressedServerSum(GoesOn, AtServer):
 
         The total (1, P) is known there; elsewhere there are no rows.
         """
-        own = self.holders.own
+        local_blocks = self.holders.own
         up = self._memory(
-            quantizer, self, known, lambda n: short_keys(rng, self.n_blocks)[own], self._to_server
+            quantizer,
+            self,
+            known,
+            lambda n: short_keys(rng, self.n_blocks)[local_blocks],
+            self._to_server,
         )
         for _ in range(n_messages):
             up.send(flat)
@@ -353,14 +357,14 @@ class CompressedServerSum(GoesOn, AtServer):
 
     def _to_server(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Bring the blocks' messages to the server, process by process."""
-        engine, own = self.holders.engine, len(self.holders.own)
+        engine, n_local = self.holders.engine, len(self.holders.own)
         with about(engine, self.charge):
             if not self._is_server:
-                if own:
+                if n_local:
                     engine.send_array(np.ascontiguousarray(messages), 0)
                 self.traffic.add(self.charge, 0, messages.nbytes)
                 return messages[:0]
-            heard = np.empty((self.n_blocks - own, messages.shape[1]), np.uint8)
+            heard = np.empty((self.n_blocks - n_local, messages.shape[1]), np.uint8)
             begin = 0
             for rank, count in enumerate(np.bincount(self.holders.ranks)):
                 if rank and count:

@@ -228,10 +228,10 @@ def connect(
             f"the graph has {graph.n_agents} agents but the features are held by "
             f"{partition.n_agents}; give a graph of as many agents, or another partition"
         )
-    how, codec, faults = settled(graph, SumSettings.of(settings, **changes))
+    settings, codec, faults = settled(graph, SumSettings.of(settings, **changes))
     check_connected(graph)
     agents = Placement.here(graph.n_agents)
-    hubs = hubs_of(graph, how.hops, how.seed, how.hubs, chosen)
+    hubs = hubs_of(graph, settings.hops, settings.seed, settings.hubs, chosen)
     joined = Network(
         graph,
         agents,
@@ -239,7 +239,7 @@ def connect(
         Blocks.from_hubs(hubs, partition.features),
         ServerSum(len(hubs)),
         tuple(partition.features),
-        how.hops,
+        settings.hops,
         None,
         None,
         None,
@@ -248,16 +248,16 @@ def connect(
         faults=faults,
         chosen=chosen,
     )
-    if how.sum == "consensus":
-        return _with_rounds(joined, how, codec)
-    if how.sum == "tree":
-        joined = _along_a_tree(joined, codec, how.seed, thread_count(how.n_threads))
-    if how.secure_sum:
+    if settings.sum == "consensus":
+        return _with_rounds(joined, settings, codec)
+    if settings.sum == "tree":
+        joined = _along_a_tree(joined, codec, settings.seed, thread_count(settings.n_threads))
+    if settings.secure_sum:
         return _masked(joined)
-    if how.sum == "tree" or codec is None:
+    if settings.sum == "tree" or codec is None:
         return joined
-    threads = thread_count(how.n_threads)
-    server = CompressedServerSum(len(hubs), codec, seed=how.seed, n_threads=threads)
+    threads = thread_count(settings.n_threads)
+    server = CompressedServerSum(len(hubs), codec, seed=settings.seed, n_threads=threads)
     return replace(joined, total=server, consensus_error=None)
 
 
@@ -308,27 +308,29 @@ def _along_a_tree(joined: Network, codec: Codec | None, seed: int, n_threads: in
     return replace(joined, total=total, prepared=sent)
 
 
-def _with_rounds(joined: Network, how: SumSettings, codec: Codec | None) -> Network:
+def _with_rounds(joined: Network, settings: SumSettings, codec: Codec | None) -> Network:
     graph, hubs, faults = joined.graph, joined.hubs, joined.faults
-    threads = thread_count(how.n_threads)
-    mixing = mixing_matrix(graph, how.weights)
+    threads = thread_count(settings.n_threads)
+    mixing = mixing_matrix(graph, settings.weights)
     rate = used = mixing_rate(mixing)
     reach = diameter(graph)
     sent = None
-    if how.eigenvalue == "estimated":
+    if settings.eigenvalue == "estimated":
         sent = Ledger(graph)
-        used = estimate_rate(mixing, graph, sent, seed=how.seed, diameter=reach)
-    rounds = Rounds(graph, hubs, mixing, rate, used, how, threads, by_bound=sent is not None)
-    automatic = how.n_rounds == "auto"
-    n_rounds = rounds.needed(codec, faults) if how.n_rounds == "auto" else int(how.n_rounds)
+        used = estimate_rate(mixing, graph, sent, seed=settings.seed, diameter=reach)
+    rounds = Rounds(graph, hubs, mixing, rate, used, settings, threads, by_bound=sent is not None)
+    automatic = settings.n_rounds == "auto"
+    n_rounds = (
+        rounds.needed(codec, faults) if settings.n_rounds == "auto" else int(settings.n_rounds)
+    )
     joined = replace(
         joined,
         n_rounds=n_rounds,
-        weights=how.weights,
+        weights=settings.weights,
         mixing_rate=rate,
         consensus_error=None,
-        acceleration=how.acceleration or "none",
-        consensus_tol=how.consensus_tol if automatic else None,
+        acceleration=settings.acceleration or "none",
+        consensus_tol=settings.consensus_tol if automatic else None,
         prepared=sent,
     )
     common: State = {"n_threads": threads, "routes": find_routes(graph, hubs), "diameter": reach}
@@ -338,11 +340,16 @@ def _with_rounds(joined: Network, how: SumSettings, codec: Codec | None) -> Netw
             graph, mixing, hubs, n_rounds, rate=rate, codec=codec, accelerated=accelerated,
             until_agreed=codec is not None, least=1 if automatic else n_rounds,
             exact_rounds=None if codec is None else rounds.needed(None, faults),
-            faults=faults, seed=how.seed, **common,
+            faults=faults, seed=settings.seed, **common,
         )  # fmt: skip
         return replace(joined, total=gossip)
     consensus = ConsensusSum(
-        mixing, hubs, n_rounds, rate=used if accelerated else None, path=how.consensus, **common
+        mixing,
+        hubs,
+        n_rounds,
+        rate=used if accelerated else None,
+        path=settings.consensus,
+        **common,
     )
     error = consensus.error
     bounded = error is None
@@ -387,13 +394,13 @@ def connect_workers(graph: Graph, settings: SumSettings | None = None, **changes
             "connect_workers takes a vpem.Graph (from make_graph or from_networkx), got "
             f"{type(graph).__name__}"
         )
-    how = SumSettings.of(settings, **changes)
-    if how.hops:
+    settings = SumSettings.of(settings, **changes)
+    if settings.hops:
         raise InputError(
             Setting("hops"), " is how far features travel, but workers do not show their rows to "
             "others; leave it out",
         )  # fmt: skip
-    return connect(graph, contiguous(graph.n_agents, graph.n_agents), how)
+    return connect(graph, contiguous(graph.n_agents, graph.n_agents), settings)
 
 
 def spread(network: Network, engine: Engine) -> Network:

@@ -66,11 +66,11 @@ class Addends:
 
     def _of_all(self, exponents: Exponents) -> NDArray[np.int64]:
         """Powers of two of all numbers of a message (P,)."""
-        found = np.broadcast_to(exponents, self.terms.shape[1:]).ravel()
+        powers = np.broadcast_to(exponents, self.terms.shape[1:]).ravel()
         if self.scalars is None:
-            return found
-        own = int(np.max(exponents)) + self.scalars.exponent
-        return np.append(found, np.full(self.scalars.own.shape[1], own))
+            return powers
+        scalar_power = int(np.max(exponents)) + self.scalars.exponent
+        return np.append(powers, np.full(self.scalars.own.shape[1], scalar_power))
 
     def _values(self) -> NDArray[Any]:
         """All numbers of a message, of each holder (B, P)."""
@@ -94,8 +94,8 @@ class Addends:
     def together(self) -> list[NDArray[Any]]:
         """What this process sends, the sums of its holders: vectors (P,), as few as can be."""
         if self.masks is not None:
-            own = self._values()[self._here]
-            return [self.masks.hide(own, exponents=self._exponents, who=self.who, tag=self._tag)]
+            values = self._values()[self._here]
+            return [self.masks.hide(values, exponents=self._exponents, who=self.who, tag=self._tag)]
         parts: list[NDArray[Any]] = [self.terms.sum(axis=0).ravel()]
         if self.scalars is not None:
             parts.append(self.scalars.own.sum(axis=0))
@@ -183,9 +183,9 @@ class Counted(ByChunks):
     def bytes_sent(self) -> int:
         return 0 if self.ledger is None else self.ledger.bytes
 
-    def _send(self, kind: str, size: int | NDArray[np.integer], **how: Any) -> None:
+    def _send(self, kind: str, size: int | NDArray[np.integer], **options: Any) -> None:
         if self.ledger is not None:
-            self.ledger.send(kind, size, **how)
+            self.ledger.send(kind, size, **options)
 
 
 class AtServer(Counted):
@@ -307,8 +307,8 @@ class AtServer(Counted):
 
     def ours(self, values: Vector, senders: Indices | None = None) -> Vector:
         """Return vectors (a, P) of some senders, or of all: zeros of those that live elsewhere."""
-        here = self.here(senders)
-        return values if here is None else np.where(here[:, None], values, 0.0)
+        is_local = self.here(senders)
+        return values if is_local is None else np.where(is_local[:, None], values, 0.0)
 
     def hear(
         self, messages: NDArray[np.uint8], senders: Indices | None = None
@@ -328,13 +328,13 @@ class AtServer(Counted):
         """
         if self.holders.masks is None:
             return self.holders.allreduce(self.added(received, senders)[None], announced=True)
-        here, weights = self.here(senders), self._weights_of(senders)
-        own = received if here is None else received[here]
+        is_local, weights = self.here(senders), self._weights_of(senders)
+        vectors = received if is_local is None else received[is_local]
         if weights is not None:
-            own = (weights if here is None else weights[here])[:, None] * own
+            vectors = (weights if is_local is None else weights[is_local])[:, None] * vectors
         self.count_tag(senders)
         units = self._units(received)
-        return self.holders.add(own, who=senders, exponents=units, announced=True)[None]
+        return self.holders.add(vectors, who=senders, exponents=units, announced=True)[None]
 
     @property
     def _opens(self) -> bool:
@@ -345,9 +345,9 @@ class AtServer(Counted):
         """Count what stands behind messages under masks, and what opens them: there and back."""
         if self.ledger is not None and not self._alone:
             up = self._up if senders is None else self._up[senders]
-            own = KEY_BYTES * self._opens
-            self.ledger.grow(self.charge, tag + own, up)
-            self.ledger.grow(self.charge, tag + self.n_senders * own, self._down)
+            key_bytes = KEY_BYTES * self._opens
+            self.ledger.grow(self.charge, tag + key_bytes, up)
+            self.ledger.grow(self.charge, tag + self.n_senders * key_bytes, self._down)
 
     def added(self, received: Vector, senders: Indices | None) -> Vector:
         """Weigh and add the vectors of some senders (a, P), or of all: shape (P,)."""
@@ -371,9 +371,9 @@ class AtServer(Counted):
         every[self.holders.own] = True
         return every if senders is None else every[senders]
 
-    def _send(self, kind: str, size: int | NDArray[np.integer], **how: Any) -> None:
+    def _send(self, kind: str, size: int | NDArray[np.integer], **options: Any) -> None:
         if not self._alone:
-            super()._send(kind, size, **how)
+            super()._send(kind, size, **options)
 
 
 def at_server(total: Sum) -> AtServer:

@@ -382,23 +382,23 @@ def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | N
     return settings, codec, faults
 
 
-def _refuse_without_rounds(faults: Faults | None, how: SumSettings) -> None:
+def _refuse_without_rounds(faults: Faults | None, settings: SumSettings) -> None:
     """Raise InputError where a setting makes no sense for an exact sum, saying why."""
-    server = how.sum == "server"
+    server = settings.sum == "server"
     for name in OF_ROUNDS:
-        if getattr(how, name) != getattr(SumSettings, name):
+        if getattr(settings, name) != getattr(SumSettings, name):
             raise InputError(Setting(name), *WITHOUT_ROUNDS)
-    if how.eigenvalue == "estimated":
+    if settings.eigenvalue == "estimated":
         raise InputError(
             f"a sum {'at a server' if server else 'along a tree'} is exact: there is no mixing "
             "rate to estimate"
         )
     if faults is None:
         return
-    given = next(name for name, value in asdict(faults).items() if value)
+    setting = next(name for name, value in asdict(faults).items() if value)
     if server:
         raise InputError(
-            Setting(given),
+            Setting(setting),
             " makes links fail or agents silent, but a server's sum needs every agent; leave it "
             "out, or take a graph of agents, such as the topology cycle",
         )
@@ -412,34 +412,34 @@ def _refuse_without_rounds(faults: Faults | None, how: SumSettings) -> None:
 
 
 def _refuse_what_makes_no_sense(
-    codec: Codec | None, faults: Faults | None, how: SumSettings
+    codec: Codec | None, faults: Faults | None, settings: SumSettings
 ) -> None:
     """Raise InputError where two settings of rounds cannot both be had, saying why."""
     fixed = codec is None and faults is None
-    most = MOST_ROUNDS[how.acceleration or "none"] if fixed else MOST_GOSSIP_ROUNDS
-    if how.n_rounds != "auto":
-        check_int("n_rounds", how.n_rounds, least=1, most=most)
+    most = MOST_ROUNDS[settings.acceleration or "none"] if fixed else MOST_GOSSIP_ROUNDS
+    if settings.n_rounds != "auto":
+        check_int("n_rounds", settings.n_rounds, least=1, most=most)
     why = f"{'compressed rounds' if faults is None else 'rounds with faults'} are no fixed operator"
-    if how.acceleration == "chebyshev" and faults is not None:
+    if settings.acceleration == "chebyshev" and faults is not None:
         raise InputError(
             f"{why}, which Chebyshev acceleration needs: its polynomial would enlarge what each "
             "change of the links adds; take ",
             Setting("acceleration", "none"),
         )
-    if how.consensus == "operator" and not fixed:
+    if settings.consensus == "operator" and not fixed:
         raise InputError(
             f"{why}: they have to be run; take ",
             Setting("consensus", "auto"),
             " or ",
             Setting("consensus", "rounds"),
         )
-    if faults is not None and how.weights != "metropolis":
+    if faults is not None and settings.weights != "metropolis":
         raise InputError(
             f"rounds with faults take the Metropolis weights of the links that are up, got weights "
-            f"{how.weights!r}; take ",
+            f"{settings.weights!r}; take ",
             Setting("weights", "metropolis"),
         )
-    if how.eigenvalue != "estimated":
+    if settings.eigenvalue != "estimated":
         return
     computed = Setting("eigenvalue", "computed")
     if codec is not None:
@@ -448,7 +448,7 @@ def _refuse_what_makes_no_sense(
             "which the mixing rate must be known; take ",
             computed,
         )
-    if how.acceleration != "chebyshev":
+    if settings.acceleration != "chebyshev":
         raise InputError(
             "the mixing rate is estimated for Chebyshev acceleration, which is off; take ", computed
         )

@@ -312,17 +312,17 @@ class GossipSum(GoesOn, _OverHubs):
                 _advance(rounds, self.n_rounds)
             ended = self._kind == "check" and not self._memories.lasting
             self._memories.last = None if ended else memory
-            found = unflattened(memory.states[near.roots], terms, scalars)
+            sums = unflattened(memory.states[near.roots], terms, scalars)
         else:
             values = beside(terms, scalars)
             if self._layout.n_hubs > 1:
-                values = [own[near.roots] for own in self._run(values)]
-            found = values[0].reshape(terms.shape).copy()
+                values = [states[near.roots] for states in self._run(values)]
+            sums = values[0].reshape(terms.shape).copy()
             if scalars is not None:
                 scalars.found = values[1].copy()
         if scalars is not None:
             scalars.found = near.follow(scalars.found)
-        return near.follow(found)
+        return near.follow(sums)
 
     def _spread(self, values: Sequence[Floats], informed: Mask) -> list[NDArray[Any]]:
         """Start states whose mean over the agents that are awake is the sum: (B, V) to (N, V).
@@ -334,9 +334,9 @@ class GossipSum(GoesOn, _OverHubs):
         awake = self._all if self.faults is None or self._drawn is None else self._drawn.awake
         sizes = np.bincount(layout.hub_of[informed], minlength=layout.n_hubs)
         scale = np.where(informed, awake.sum() / np.maximum(sizes, 1)[layout.hub_of], 0.0)
-        spread = [np.zeros((near.n_rows, own.shape[1]), dtype=own.dtype) for own in values]
-        for states, own in zip(spread, values, strict=True):
-            states[near.roots] = own
+        spread = [np.zeros((near.n_rows, each.shape[1]), dtype=each.dtype) for each in values]
+        for states, terms in zip(spread, values, strict=True):
+            states[near.roots] = terms
         if self.codec is None:
             finished(near.send_terms(spread, self._charged, informed))
         for states in spread:
@@ -352,13 +352,13 @@ class GossipSum(GoesOn, _OverHubs):
         for up, step in zip(ups, chebyshev(self._exact_rate), strict=False):
             links = None if up is None else up[self._links.edge_of_link]
             self._near.meet(states, self._charged, links)
-            kept = [each.copy() for each in states] if self._exact_rate else []
+            current = [each.copy() for each in states] if self._exact_rate else []
             self._mix(states, up)
             if step != 1.0:
                 for each, earlier in zip(states, before, strict=True):
                     each *= step
                     each += (1.0 - step) * earlier
-            before = kept
+            before = current
         return states
 
     def _mix(self, states: Sequence[Floats], up: Mask | None) -> None:
@@ -366,8 +366,8 @@ class GossipSum(GoesOn, _OverHubs):
         indptr, indices, values = self._fixed if up is None else self._failing
         weights = self._layout.weights if up is None else self._links.metropolis(up)
         for each in states:
-            own = weights[values].astype(each.dtype, copy=False)
-            consensus_rounds(indptr, indices, own, each, ONE_ROUND, self.n_threads)
+            link_weights = weights[values].astype(each.dtype, copy=False)
+            consensus_rounds(indptr, indices, link_weights, each, ONE_ROUND, self.n_threads)
 
     def _links_up(self) -> Iterator[Mask | None]:
         """Yield which links are up in each round: those drawn before the sum, and then further."""
@@ -490,8 +490,8 @@ class GossipSum(GoesOn, _OverHubs):
                 apart = memory.copies[others] - memory.copies[row]
                 over_links = max(over_links, _largest(apart, units))
         unsaid = memory.states - memory.copies[: len(memory.states)]
-        own = _largest(unsaid[memory.awake[near.own]], units)
-        link, end = self._flood(memory, over_links, own)
+        at_agents = _largest(unsaid[memory.awake[near.own]], units)
+        link, end = self._flood(memory, over_links, at_agents)
         return hops * link + 2 * end
 
     def _flood(self, memory: Copies, *numbers: float) -> list[float]:

@@ -168,18 +168,18 @@ class Compressed(Wrapper):
     def send(self, values: Vector, senders: Senders | None = None) -> Vector:
         """Send a vector of each sender (a, P): what is decoded of them."""
         senders = self.active if senders is None else senders
-        here = self.server.here(senders)
-        if here is None or not self.server.carries:
-            received, sizes = self.quantizer.transmit(values, self._draw, here)
+        is_local = self.server.here(senders)
+        if is_local is None or not self.server.carries:
+            received, sizes = self.quantizer.transmit(values, self._draw, is_local)
             self.inner.count(self.holders.allreduce(sizes, announced=True), senders)
             return received
-        messages = self.quantizer.pack(values, self._draw, here)
+        messages = self.quantizer.pack(values, self._draw, is_local)
         self.inner.count(messages.shape[1], senders)
         heard = self.quantizer.unpack(self.server.hear(messages, senders))
         if len(heard) == len(values):  # at the server, where all are heard
             return heard
         received = np.zeros(values.shape)
-        received[here] = heard
+        received[is_local] = heard
         return received
 
     def aggregate(self, received: Vector, senders: Senders | None = None) -> Vector:
@@ -375,9 +375,9 @@ class Memories(Generic[M]):
         each: list[Schema] = [Maybe(one(f"V{number}")) for number in range(len(self._every))]
         return {"batches": each} if self.lasting else {name: each[0]}
 
-    def restore(self, name: str, state: State, made: Callable[[State], M]) -> None:
+    def restore(self, name: str, state: State, make: Callable[[State], M]) -> None:
         each = state["batches"] if self.lasting else [state[name]]
-        self._every = [None if one is None else made(one) for one in each]
+        self._every = [None if one is None else make(one) for one in each]
 
 
 class GoesOn:

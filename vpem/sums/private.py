@@ -70,9 +70,11 @@ def in_common_units(total: AtServer, values: Vector) -> AtServer:
         size = MASKED_BYTES * (len(flags) + 1)
         total.count(size)
         total.broadcast(size)
-        own: NDArray[Any] = np.zeros((len(total.holders.own), 1, len(flags)), dtype=np.bool_)
-        own[:1] = flags
-        return np.asarray(total.reduce(own)[0, 0])
+        local_flags: NDArray[Any] = np.zeros(
+            (len(total.holders.own), 1, len(flags)), dtype=np.bool_
+        )
+        local_flags[:1] = flags
+        return np.asarray(total.reduce(local_flags)[0, 0])
 
     return total.in_units(np.asarray(total.holders.exponents(values, ask), dtype=np.int64))
 
@@ -151,12 +153,12 @@ class Noisy:
         return noise_by(self.masked, self.inner.way)
 
     def _adding(self) -> list[int]:
-        own = self.inner.holders.own.tolist()
+        local = self.inner.holders.own.tolist()
         if self.masked:
-            return list(range(len(own)))
+            return list(range(len(local)))
         if self.by == "root":
             root: int = self.inner.root  # type: ignore[attr-defined]
-            return [own.index(root)] if root in own else []
+            return [local.index(root)] if root in local else []
         return []
 
     def add(

@@ -78,32 +78,32 @@ class Quantizer:
         return np.append(np.full(self._end, believed), np.ones(self.n_exact))
 
     def transmit(
-        self, values: Vector, draw: Callable[[int], Keys], here: Mask | None = None
+        self, values: Vector, draw: Callable[[int], Keys], is_local: Mask | None = None
     ) -> tuple[Vector, NDArray[np.int64]]:
         """Return what is received of a message a row (a, P), and the bytes (a,) of each.
 
         ``draw`` draws the keys of so many messages: also of senders in other processes, where
-        ``here`` (a,) is False; what is received of them and their bytes are zero.
+        ``is_local`` (a,) is False; what is received of them and their bytes are zero.
         """
-        if here is None or here.all():
+        if is_local is None or is_local.all():
             return self._compress(values, [draw(len(values)) for _ in self.pieces])
-        received, sizes = np.zeros(values.shape), np.zeros(len(here), dtype=np.int64)
-        keys = [draw(len(values))[here] for _ in self.pieces]
-        received[here], sizes[here] = self._compress(values[here], keys)
+        received, sizes = np.zeros(values.shape), np.zeros(len(is_local), dtype=np.int64)
+        keys = [draw(len(values))[is_local] for _ in self.pieces]
+        received[is_local], sizes[is_local] = self._compress(values[is_local], keys)
         return received, sizes
 
     def pack(
-        self, values: Vector, draw: Callable[[int], Keys], here: Mask | slice = slice(None)
+        self, values: Vector, draw: Callable[[int], Keys], local: Mask | slice = slice(None)
     ) -> NDArray[np.uint8]:
-        """Return the bytes (a, size) of a message of each row that is ``here``."""
+        """Return the bytes (a, size) of a message of each row that is ``local``."""
         assert self.codec is not None
-        keys = [draw(len(values))[here] for _ in self.pieces]
-        values = values[here]
+        keys = [draw(len(values))[local] for _ in self.pieces]
+        values = values[local]
         if self._units is not None:
             values = self._units.into(values)
         parts = [
-            self.codec.pack(np.ascontiguousarray(values[:, piece]), own, self.n_threads)
-            for piece, own in zip(self.pieces, keys, strict=True)
+            self.codec.pack(np.ascontiguousarray(values[:, piece]), piece_keys, self.n_threads)
+            for piece, piece_keys in zip(self.pieces, keys, strict=True)
             if piece.start < piece.stop
         ]
         if self.n_exact:
@@ -149,10 +149,12 @@ class Quantizer:
             received = np.empty_like(values)
             received[:, self._end :] = values[:, self._end :]
             sizes = np.full(len(values), ITEM * self.n_exact, dtype=np.int64)
-            for piece, own in zip(self.pieces, keys, strict=True):
+            for piece, piece_keys in zip(self.pieces, keys, strict=True):
                 if piece.start == piece.stop:
                     continue
                 part = np.ascontiguousarray(values[:, piece])
-                received[:, piece], bytes_of_piece = self.codec.transmit(part, own, self.n_threads)
+                received[:, piece], bytes_of_piece = self.codec.transmit(
+                    part, piece_keys, self.n_threads
+                )
                 sizes += bytes_of_piece
         return received if basis is None else basis.back(received), sizes

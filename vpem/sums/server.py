@@ -67,8 +67,8 @@ class ExactSum(AtServer):
         self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
     ) -> NDArray[Any]:
         """Sum terms (B, m, K) over the blocks, shape (1, m, K)."""
-        own = Addends(self.holders, terms, scalars, self.exponents)
-        return own.total(own.together())
+        addends = Addends(self.holders, terms, scalars, self.exponents)
+        return addends.total(addends.together())
 
 
 class ServerSum(ExactSum):
@@ -121,9 +121,9 @@ class _OverEngine(Counted):
     ) -> Iterator[tuple[slice, Floats]]:
         """Sum what is local in one chunk after the other, two of them under way at a time."""
         ahead: _Flight | None = None
-        for rows, own in with_scalars(chunks, scalars):
+        for rows, row_scalars in with_scalars(chunks, scalars):
             # While this is computed, what the chunk ahead has sent is under way.
-            behind = _Flight(rows, self._sum(local(rows), own))
+            behind = _Flight(rows, self._sum(local(rows), row_scalars))
             behind.go_on()
             if ahead is not None:
                 while not ahead.go_on():
@@ -210,8 +210,8 @@ class ServerOverEngine(_OverEngine, AtServer):
         self.traffic.add(self.charge, 0, size * self.holders.engine.copies)
 
     def _sum(self, terms: Floats, scalars: Scalars | None) -> Flying:
-        own = Addends(self.holders, terms, scalars, self.exponents)
-        parts, charge, fewer = own.together(), self.charge, False
+        addends = Addends(self.holders, terms, scalars, self.exponents)
+        parts, charge, fewer = addends.together(), self.charge, False
         masks, engine = self.holders.masks, self.holders.engine
         sent = None
         if masks is not None and masks.outlast is not None:
@@ -231,11 +231,11 @@ class ServerOverEngine(_OverEngine, AtServer):
 
         def read() -> Floats:
             if sent is None:
-                return own.total(parts)
+                return addends.total(parts)
             with about(engine, charge):
                 if fewer:
-                    return own.total([self.holders.summed(own.again)])
-                return own.total([self.holders.opened(parts[0], sent)])
+                    return addends.total([self.holders.summed(addends.again)])
+                return addends.total([self.holders.opened(parts[0], sent)])
 
         return read
 
@@ -307,23 +307,25 @@ class ConsensusOverEngine(_OverEngine, _OverHubs):
         near, kind = self._near, self.charge
         values = beside(terms, scalars)
         parts = [_States(near.n_rows, each.shape[1], each.dtype) for each in values]
-        for part, own in zip(parts, values, strict=True):
-            part.sent[near.roots] = own * self._scale.astype(own.dtype)[:, None]
+        for part, each in zip(parts, values, strict=True):
+            part.sent[near.roots] = each * self._scale.astype(each.dtype)[:, None]
         yield from near.send_terms([part.sent for part in parts], kind)
-        weights = [self._weights.astype(own.dtype, copy=False) for own in values]
+        weights = [self._weights.astype(each.dtype, copy=False) for each in values]
         size = row_bytes(values)
         pattern = self._indptr, self._indices
         exchange = near.exchange
         if exchange is None:
             steps = np.fromiter(self._steps(), dtype=np.float64, count=self.n_rounds)
-            for part, own in zip(parts, weights, strict=True):
-                consensus_rounds(*pattern, own, part.now, steps, self.n_threads)
+            for part, link_weights in zip(parts, weights, strict=True):
+                consensus_rounds(*pattern, link_weights, part.now, steps, self.n_threads)
             self.traffic.add(kind, self.n_rounds * near.n_links * size, 0)
         else:
             for step in self._steps():
                 yield from exchange.run([part.sent for part in parts], kind)
-                for part, own in zip(parts, weights, strict=True):
-                    neighbour_round(*pattern, own, part.now, part.mixed, step, self.n_threads)
+                for part, link_weights in zip(parts, weights, strict=True):
+                    neighbour_round(
+                        *pattern, link_weights, part.now, part.mixed, step, self.n_threads
+                    )
                     part.now, part.mixed = part.mixed, part.now
                 self.traffic.add(kind, near.n_links * size, exchange.n_sent * size)
         if scalars is not None:

@@ -112,8 +112,8 @@ class HeardAtServer(Wrapper):
 
     def state(self) -> State:
         """Return what the server has, and how many sums there were."""
-        own = {"number": self._number, "values": self._values}
-        return {**own, "inner": self.server.state()}
+        state = {"number": self._number, "values": self._values}
+        return {**state, "inner": self.server.state()}
 
     def schema(self) -> Schema:
         values = Maybe(Array("f8", (self.server.n_senders, "own")))
@@ -281,9 +281,9 @@ class Copies:
     @staticmethod
     def schema(near: Neighbourhood, values: str = "V") -> Schema:
         """Return what that must be; ``values`` names their number."""
-        own, every = Array("f8", (len(near.own), values)), Array("f8", (near.n_rows, values))
+        local, every = Array("f8", (len(near.own), values)), Array("f8", (near.n_rows, values))
         return {
-            **{"states": own, "copies": every, "inputs": own},
+            **{"states": local, "copies": every, "inputs": local},
             "awake": Array("b1", (near.agents.n_agents,)),
             "missed": Array("i8", (len(near.from_here),), 0, LARGEST_COUNT),
         }

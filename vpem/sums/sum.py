@@ -191,5 +191,5 @@ class ByChunks:
         local: Callable[[slice], Floats],
         scalars: Scalars | None = None,
     ) -> Iterator[tuple[slice, Floats]]:
-        for rows, own in with_scalars(chunks, scalars):
-            yield rows, self.reduce(local(rows), rows, own)
+        for rows, row_scalars in with_scalars(chunks, scalars):
+            yield rows, self.reduce(local(rows), rows, row_scalars)

@@ -203,11 +203,11 @@ class TreeWays:
         self._joined = engine.neighbours(self._near.tolist()) if apart.any() else None
 
         # Agents here, children elsewhere, and the total.
-        here = np.flatnonzero(on & (homes == engine.rank))
+        local = np.flatnonzero(on & (homes == engine.rank))
         ghosts = leaves[apart & (homes[parents] == engine.rank)]
         place = np.full(agents.n_agents, -1, dtype=np.intp)
-        place[here], place[ghosts] = np.arange(len(here)), len(here) + np.arange(len(ghosts))
-        self.n_states = len(here) + len(ghosts) + 1
+        place[local], place[ghosts] = np.arange(len(local)), len(local) + np.arange(len(ghosts))
+        self.n_states = len(local) + len(ghosts) + 1
         self.most = int(np.bincount(homes[on]).max() + len(leaves) + 1)
         self.own = place[total.agents[holders.own]]
         self.root = int(place[root])
@@ -321,8 +321,8 @@ class TreeOverEngine(_OverEngine, TreeSum):
         self.values_per_item = IN_FLIGHT * self._near.most
 
     def _sum(self, terms: Floats, scalars: Scalars | None, who: Indices | None = None) -> Flying:
-        own = Addends(self.holders, terms, scalars, self.exponents, who)
-        values, kind, near = own.apart(), self.charge, self._near
+        addends = Addends(self.holders, terms, scalars, self.exponents, who)
+        values, kind, near = addends.apart(), self.charge, self._near
         states = [np.zeros((near.n_states, one.shape[1]), dtype=one.dtype) for one in values]
         for each, value in zip(states, values, strict=True):
             each[near.own] = value
@@ -340,16 +340,16 @@ class TreeOverEngine(_OverEngine, TreeSum):
                 each[-1] = each[near.root]
         yield from near.send_total(states, kind, self.traffic)
         self.traffic.add(kind, near.n_children * size, 0)
-        return lambda: own.total(near.follow([each[-1].copy() for each in states]))
+        return lambda: addends.total(near.follow([each[-1].copy() for each in states]))
 
     def hear(
         self, messages: NDArray[np.uint8], senders: Indices | None = None
     ) -> NDArray[np.uint8]:
-        here, near = self.here(senders), self._near
-        if here is None or self._alone:
+        is_local, near = self.here(senders), self._near
+        if is_local is None or self._alone:
             return messages
-        every = np.zeros((len(here), messages.shape[1]), dtype=np.uint8)
-        every[here] = messages
+        every = np.zeros((len(is_local), messages.shape[1]), dtype=np.uint8)
+        every[is_local] = messages
         for exchange in near.relay(self.agents if senders is None else self.agents[senders]):
             finished(exchange.run([every], self.charge))
             self.traffic.add(self.charge, 0, exchange.n_sent * messages.shape[1])

@@ -230,8 +230,8 @@ async def _open(examined: Examined, member: Member, relay: Member | None) -> Cal
         stream = await through(relay, member, examined.identity, examined.roster, wait=False)
     context = client_context(examined.identity, [member])
     pings = {"ping_interval": 10.0, "ping_timeout": 20.0}
-    own, members = examined.identity.name, examined.roster.members
-    return await dial(own, member, context, stream, path=CHECK, members=members, **pings)
+    name, members = examined.identity.name, examined.roster.members
+    return await dial(name, member, context, stream, path=CHECK, members=members, **pings)
 
 
 def _seen(opened: Called, member: Member, peer: str) -> list[Finding]:
@@ -290,7 +290,7 @@ def _compare(examined: Examined, hello: Any, member: Member, peer: str) -> Findi
     """Hold what the other end runs against what this one does."""
     version, study = printable(hello["version"])[:40], printable(hello["study"])[:40]
     edition = int(hello["edition"])
-    roster, own = examined.roster, examined.identity.name
+    roster, own_name = examined.roster, examined.identity.name
     observation = f"vpem {version}, edition {edition}"
     sentence = ""
     if study != roster.study:
@@ -299,17 +299,17 @@ def _compare(examined: Examined, hello: Any, member: Member, peer: str) -> Findi
             f"the same file {roster.name}.toml"
         )
     elif edition != roster.edition:
-        older = own if edition > roster.edition else member.name
+        older = own_name if edition > roster.edition else member.name
         sentence = (
-            f"{member.name} has edition {edition} of {roster.name} and {own} has edition "
+            f"{member.name} has edition {edition} of {roster.name} and {own_name} has edition "
             f"{roster.edition}: {older} needs the newest"
         )
     elif (text := str(hello["text"])) != roster.text:
-        sentence = roster.texts_differ(own, member.name, printable(text))
+        sentence = roster.texts_differ(own_name, member.name, printable(text))
     elif version != __version__:
         sentence = (
-            f"{member.name} has vpem {version} and {own} has {__version__}: all members need the "
-            "same version"
+            f"{member.name} has vpem {version} and {own_name} has {__version__}: all members need "
+            "the same version"
         )
     return Finding(peer, "answer", "fails" if sentence else "ok", observation, sentence)
 
@@ -349,15 +349,22 @@ async def _down(opened: Called, trip: float) -> float:
 
 async def _back(examined: Examined, opened: Called, member: Member, peer: str) -> Finding:
     """Let the other end dial this one."""
-    own = examined.own
-    assert own.address is not None
+    this_member = examined.own
+    assert this_member.address is not None
     await opened.send("dial")
     async with asyncio.timeout(2 * PATIENCE):
         fault = json.loads(await opened.recv())["fault"]
     if fault is None:
-        return Finding(peer, "back", "ok", f"dials {own.name} at {written_address(own.address)}")
+        return Finding(
+            peer,
+            "back",
+            "ok",
+            f"dials {this_member.name} at {written_address(this_member.address)}",
+        )
     why = printable(fault)[:600]
-    return Finding(peer, "back", "fails", "", f"{member.name} cannot dial {own.name}: {why}")
+    return Finding(
+        peer, "back", "fails", "", f"{member.name} cannot dial {this_member.name}: {why}"
+    )
 
 
 async def _idle(seconds: float, opened: Called, member: Member, peer: str) -> Finding:

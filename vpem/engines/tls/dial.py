@@ -62,7 +62,7 @@ class _Straight(connect):
 
 
 async def dial(
-    own: str,  # name of this member
+    own_name: str,  # name of this member
     member: Member,
     context: ssl.SSLContext,  # accepts its certificate
     through: socket.socket | None = None,
@@ -85,7 +85,7 @@ async def dial(
 
     host, port = member.address or (member.name, 443)
     proxy = None if through is not None else proxy_to(host, port)
-    met = Met(own, member, host, port, proxy, seconds)
+    met = Met(own_name, member, host, port, proxy, seconds)
     defaults = {"compression": None, "user_agent_header": None, "max_size": FRAME}
     options = OPTIONS | defaults | options
     try:

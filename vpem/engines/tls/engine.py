@@ -298,9 +298,9 @@ class TlsEngine:
             raise self._wrong(source, f"{like.nbytes} bytes", f", got {len(data)}")
         return np.frombuffer(data, like.dtype).reshape(like.shape)
 
-    def _wrong(self, source: int, expected: str, found: str = "") -> InputError:
+    def _wrong(self, source: int, expected: str, got: str = "") -> InputError:
         return InputError(
-            f"{self.names[source]} has sent something else than {expected}{found}; "
+            f"{self.names[source]} has sent something else than {expected}{got}; "
             "do all members run the same command of the same version of vpem?"
         )
 

@@ -245,14 +245,14 @@ class Link:
         self.out.rewind(theirs.got)
 
     def _was_refused(self, refusal: Refusal) -> None:
-        own, name = self.here.identity.name, self.member.name
+        own_name, name = self.here.identity.name, self.member.name
         if refusal.left_out:
             self.refused = True
             self.here.failed(LeftOut(f"{name} says: {refusal.sentence}"))
             raise Trouble(refusal.sentence)
         if not refusal.exit_code:
             kind = "taken" if refusal.taken else "answer"
-            raise Refused(f"{name} refuses to talk with {own}: {refusal.sentence}", kind)
+            raise Refused(f"{name} refuses to talk with {own_name}: {refusal.sentence}", kind)
         self.parted = refusal
         self.here.changed()
         raise Trouble(refusal.sentence)
@@ -260,26 +260,26 @@ class Link:
     def _differs(self, theirs: Hello) -> str:
         """Return in what the other end does not agree."""
         here, name = self.here, self.member.name
-        own = here.identity.name
+        own_name = here.identity.name
         if theirs.name != name:
             return f"{name}, by its certificate, says that it is {theirs.name}"
         if theirs.version != here.version:
             return (
-                f"{own} has vpem {here.version} and {name} has {theirs.version}; all members need "
-                "the same version"
+                f"{own_name} has vpem {here.version} and {name} has {theirs.version}; all members "
+                "need the same version"
             )
         if theirs.study != here.roster.study:
             return (
-                f"{own} takes part in the study {here.roster.study[:8]} ({here.roster.name}) and "
-                f"{name} in {theirs.study[:8]}; all members need the same file"
+                f"{own_name} takes part in the study {here.roster.study[:8]} ({here.roster.name}) "
+                f"and {name} in {theirs.study[:8]}; all members need the same file"
             )
         if theirs.edition != here.roster.edition:
             return (
-                f"{own} has edition {here.roster.edition} of {here.roster.name} and {name} has "
-                f"edition {theirs.edition}; all members need the newest"
+                f"{own_name} has edition {here.roster.edition} of {here.roster.name} and {name} "
+                f"has edition {theirs.edition}; all members need the newest"
             )
         if theirs.text != here.roster.text:
-            return here.roster.texts_differ(own, name, theirs.text)
+            return here.roster.texts_differ(own_name, name, theirs.text)
         return ""
 
     # ---- the rest of them ------------------------------------------------------------------------

@@ -136,14 +136,14 @@ class Post:
 
     def start(self) -> None:
         """Begin to listen, if others can dial this member; links are opened when first needed."""
-        own = self.roster.members[self.rank]
+        this_member = self.roster.members[self.rank]
         where = self._listen
-        if where is None and own.address is not None:
-            where = ("", own.address[1])
+        if where is None and this_member.address is not None:
+            where = ("", this_member.address[1])
         if isinstance(where, socket.socket):
             self._listener = where
         elif where is not None:
-            self._listener = listening(*where, own.name)
+            self._listener = listening(*where, this_member.name)
         self._board.start(self._listener)
 
     def put(
@@ -423,13 +423,13 @@ class Switchboard:
     def _opener(self, other: int) -> Callable[[], Coroutine[Any, Any, Line]] | None:
         """Return what opens a connection to a member, or None if that is its part."""
         rank, members = self._here.rank, self._roster.members
-        own, member = members[rank], members[other]
+        this_member, member = members[rank], members[other]
         passer = None if member.address is not None else self._passer
         if passer is None and member.address is None:
             return None
-        if (own.address is None) == (member.address is None) and rank < other:
+        if (this_member.address is None) == (member.address is None) and rank < other:
             return None
-        if own.address is not None and member.address is None:
+        if this_member.address is not None and member.address is None:
             return None
 
         async def open() -> Line:
@@ -437,7 +437,9 @@ class Switchboard:
             if passer is not None:
                 stream = await through(passer, member, self._here.identity, self._roster)
             seconds = self._here.times.opening
-            return await dial(own.name, member, self._client, stream, seconds, members=members)
+            return await dial(
+                this_member.name, member, self._client, stream, seconds, members=members
+            )
 
         return open
 

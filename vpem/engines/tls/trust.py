@@ -111,11 +111,11 @@ class Roster:
             left_out=(*self.left_out, *(one for one in self.members if one.name in names)),
         )
 
-    def texts_differ(self, own: str, name: str, text: str) -> str:
+    def texts_differ(self, own_name: str, name: str, text: str) -> str:
         """Return what to say where two members have different texts of one edition."""
         return (
-            f"{own} and {name} have different texts of edition {self.edition} of {self.name}, with "
-            f"SHA-256 {self.text[:16]} and {text[:16]}; ask the organiser which one is valid"
+            f"{own_name} and {name} have different texts of edition {self.edition} of {self.name}, "
+            f"with SHA-256 {self.text[:16]} and {text[:16]}; ask the organiser which one is valid"
         )
 
     def rank_of(self, name: str) -> int | None:
@@ -192,18 +192,18 @@ def identity_error(roster: Roster, identity: Identity, now: datetime | None = No
         return f"{identity.name} is not a member of {roster.name}, which has {names}"
     pinned = roster.members[rank].certificate
     try:
-        own = ssl.PEM_cert_to_DER_cert(identity.certificate.read_text())
+        certificate = ssl.PEM_cert_to_DER_cert(identity.certificate.read_text())
     except (OSError, ValueError):
         return f"{identity.certificate} is no certificate that can be read"
-    mark = fingerprint(own)
+    mark = fingerprint(certificate)
     if mark in roster.revoked:
         return f"the certificate of {identity.name} was revoked on {roster.revoked[mark]}"
-    if own != pinned:
+    if certificate != pinned:
         return (
             f"{identity.certificate} is not the certificate that {roster.name} has for "
             f"{identity.name} (fingerprint {mark[:16]}, not {fingerprint(pinned)[:16]})"
         )
-    return not_valid(identity.name, own, now)
+    return not_valid(identity.name, certificate, now)
 
 
 def refusal_of(error: BaseException | None) -> str:
