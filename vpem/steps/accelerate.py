@@ -119,14 +119,14 @@ class LocalSteps:
             responsibilities, _ = terms.responsibilities(mixture, sums, rows)
             terms.summarize(statistics, responsibilities, rows)
         updated = terms.update(statistics).weighing(mixture)
-        made = terms.prepare(updated)
+        prepared = terms.prepare(updated)
         # A component that would collapse in one hub alone is the next sum's to judge.
         few = (statistics.counts < self.least).any(axis=1)
-        stays = np.logical_or(few, made.failed.any(axis=0))
+        stays = np.logical_or(few, prepared.failed.any(axis=0))
         if stays.any():
             updated = terms.keep(updated, mixture, stays).weighing(mixture)
-            made = terms.prepare(updated)
-        return updated, made
+            prepared = terms.prepare(updated)
+        return updated, prepared
 
     def _own(self, factors: Factors, rows: slice) -> Floats:
         """How each hub's own terms differ from those of the first component."""
@@ -206,13 +206,18 @@ class Accelerated(PlainSteps):
     decides = True
 
     def __init__(
-        self, how: Acceleration, roots: Roots, total: Sum, over_rows: bool, local: LocalSteps | None
+        self,
+        settings: Acceleration,
+        roots: Roots,
+        total: Sum,
+        over_rows: bool,
+        local: LocalSteps | None,
     ) -> None:
-        self.how, self.roots, self.total, self.over_rows = how, roots, total, over_rows
+        self.settings, self.roots, self.total, self.over_rows = settings, roots, total, over_rows
         self.local = local
         self.weight = roots[0].total_weight
         self.floor = FLOOR * roots[0].reg_covar
-        self.shortest = SHORTEST if how.local else 1.0
+        self.shortest = SHORTEST if settings.local else 1.0
         self.restart()
 
     def restart(self) -> None:
@@ -221,7 +226,7 @@ class Accelerated(PlainSteps):
         self.begun = self.clipped = False
         self.pause, self.next_pause = 0, PAUSE
         self.reach = REACH
-        self.n_local = min(1, self.how.local)
+        self.n_local = min(1, self.settings.local)
         """Local steps after the next M-step; twice as many where they were good."""
         self.accepted: Vector | None = None
         """Log-likelihood that the last sum found that was not lost, (R,)."""
@@ -243,7 +248,9 @@ class Accelerated(PlainSteps):
             return False
         if self.tried == "step":
             lower = (
-                self.begun and not self.how.noisy and bool((log_likelihoods < self.accepted).all())
+                self.begun
+                and not self.settings.noisy
+                and bool((log_likelihoods < self.accepted).all())
             )
             self.ended = lower and small
             if lower and not small and not self.pause:
@@ -260,7 +267,9 @@ class Accelerated(PlainSteps):
             self.n_local //= 2
         self.tried, self.clipped, self.origin = "step", False, []
         mixtures = self.best if self.ended else self.kept
-        return mixtures, [own.prepare(one) for own, one in zip(self.roots, mixtures, strict=True)]
+        return mixtures, [
+            terms.prepare(one) for terms, one in zip(self.roots, mixtures, strict=True)
+        ]
 
     def next(
         self,
@@ -279,7 +288,7 @@ class Accelerated(PlainSteps):
         if was == "extrapolation" and self.clipped:
             self.reach *= REACH
         elif was == "local" or not self.n_local:
-            self.n_local = min(self.how.local, max(1, 2 * self.n_local))
+            self.n_local = min(self.settings.local, max(1, 2 * self.n_local))
         if self.accepted is not None and was == "step":
             gain = float((log_likelihoods - self.accepted).max()) / self.weight
             self.begun = self.begun or gain < BEGINS_BELOW
@@ -289,9 +298,9 @@ class Accelerated(PlainSteps):
             return updated, factors
         if self.local is not None:
             self.tried = "local"
-            mixture, made = self.local.take(updated[0], factors[0], self.n_local)
-            updated, factors = [mixture], [made]
-        if not self.how.squarem:
+            mixture, prepared = self.local.take(updated[0], factors[0], self.n_local)
+            updated, factors = [mixture], [prepared]
+        if not self.settings.squarem:
             return updated, factors
         if not self.origin:
             self.origin = list(before)
@@ -309,15 +318,15 @@ class Accelerated(PlainSteps):
             ahead = second.minus(first)
             lines.append((first, ahead, third.minus(second).minus(ahead)))
         lengths = self._lengths(lines)
-        mixtures, made = [], []
-        for own, like, length, (first, ahead, bend) in zip(
+        mixtures, prepared = [], []
+        for terms, like, length, (first, ahead, bend) in zip(
             self.roots, points[2], lengths, lines, strict=True
         ):
             there = first.moved(2 * length, ahead).moved(length**2, bend)
             mixtures.append(there.mixture(like, self.floor))
-            made.append(own.prepare(mixtures[-1]))
+            prepared.append(terms.prepare(mixtures[-1]))
         longest = max(float(length.max(initial=0.0)) for length in lengths)
-        failed = any(bool(one.failed.any()) for one in made)
+        failed = any(bool(one.failed.any()) for one in prepared)
         # Where no root lives, 0: that says nothing of whether others move.
         flags = [longest >= self.reach, failed, longest not in (0.0, 1.0)]
         clipped, failed, moves = self.total.holders.any(flags).tolist()
@@ -327,7 +336,7 @@ class Accelerated(PlainSteps):
             self.reach *= REACH if clipped and not failed else 1.0
             return None
         self.tried, self.clipped = "extrapolation", clipped
-        return mixtures, made
+        return mixtures, prepared
 
     def _lengths(self, lines: Sequence[Line]) -> list[Vector]:
         """Steps (R,) of each mixture: the ratio of two numbers, of which each hub has a part.
@@ -338,11 +347,13 @@ class Accelerated(PlainSteps):
         lengths = []
         share = 1.0 if self.over_rows else 1.0 / self.total.holders.n_agents
         for _, ahead, bend in lines:
-            against = bend if self.how.local else ahead
-            own = np.stack([ahead.dot(against, share), bend.dot(bend, share)], axis=1)
-            sums = own.sum(axis=0)[None] if self.over_rows else add_numbers(self.total, own)
+            against = bend if self.settings.local else ahead
+            products = np.stack([ahead.dot(against, share), bend.dot(bend, share)], axis=1)
+            sums = (
+                products.sum(axis=0)[None] if self.over_rows else add_numbers(self.total, products)
+            )
             ratio = sums[:, 0] / sums[:, 1]
-            length = -ratio if self.how.local else np.sqrt(ratio)
+            length = -ratio if self.settings.local else np.sqrt(ratio)
             length[~(length > 0)] = 1.0
             lengths.append(np.clip(length, self.shortest, self.reach))
         return lengths
@@ -356,10 +367,10 @@ class Accelerated(PlainSteps):
     # ---- checkpoints ----------------------------------------------------------------------------
 
     def state(self) -> State:
-        own = {name: getattr(self, name) for name in KEPT}
+        values = {name: getattr(self, name) for name in KEPT}
         for name in KEPT_MIXTURES:
-            own[name] = [one.arrays() for one in getattr(self, name)] or None
-        return {"acceleration": own}
+            values[name] = [one.arrays() for one in getattr(self, name)] or None
+        return {"acceleration": values}
 
     def schema(self, like: Mixture) -> dict[str, Schema]:
         n_roots = 1 if self.over_rows else self.total.n_roots
@@ -372,7 +383,7 @@ class Accelerated(PlainSteps):
                 "pause": Integer(),
                 "next_pause": Integer(PAUSE),
                 "reach": Number(1.0),
-                "n_local": Integer(most=self.how.local),
+                "n_local": Integer(most=self.settings.local),
                 "accepted": Maybe(Array("f8", (self.total.roots.n_agents,))),
                 "kept": mixtures,
                 "best": mixtures,
@@ -381,10 +392,10 @@ class Accelerated(PlainSteps):
         }
 
     def restore(self, state: State, like: Mixture) -> None:
-        own = state["acceleration"]
+        saved = state["acceleration"]
         for name in KEPT_MIXTURES:
-            setattr(self, name, [like.having(one) for one in own[name] or ()])
+            setattr(self, name, [like.having(one) for one in saved[name] or ()])
         for name in KEPT:
-            setattr(self, name, own[name])
+            setattr(self, name, saved[name])
         if self.accepted is None or not self.kept or not self.best:
             self.restart()

@@ -115,9 +115,9 @@ def fit_batches(
         if not passes.advance():
             saver.offer(passes.state)
             continue
-        found = total.roots.join(visits.log_likelihoods.sum(axis=0) + terms.log_constant)
-        check_finite(found, len(run.history) + 1)
-        small = run.note(terms, total, found, tol, callback)
+        log_likelihoods = total.roots.join(visits.log_likelihoods.sum(axis=0) + terms.log_constant)
+        check_finite(log_likelihoods, len(run.history) + 1)
+        small = run.note(terms, total, log_likelihoods, tol, callback)
         heard = bool((2 * total.roots.join(visits.heard) > len(batches)).all())
         run.converged = small and heard and not visits.reinitialised
         saver.offer(passes.state, last=run.converged or len(run.history) == max_iter)
@@ -183,29 +183,31 @@ class Visits:
         if not total.whole:
             return expect(terms, total, mixture, self.factors, kind="check")
         # Sums that go on from others are of one batch each.
-        found = np.zeros(total.n_roots)
+        log_likelihoods = np.zeros(total.n_roots)
         order = np.arange(len(self.batches))
         for number in range(len(order)):
             part = self.part(order, number)
             while not self.begin(number, part.n_samples, "check"):
                 continue
-            found += log_likelihood(part, total, mixture, self.factors)
-        return total.roots.join(found + terms.log_constant)
+            log_likelihoods += log_likelihood(part, total, mixture, self.factors)
+        return total.roots.join(log_likelihoods + terms.log_constant)
 
     def part(self, order: Indices, place: int) -> Terms:
         """Terms of the batch at this place of the order."""
         later = self.batches[order[place + 1]] if place + 1 < len(order) else None
         return self.terms.part(self.batches[order[place]], later)
 
-    def look(self, number: int, part: Terms, kept: Floats | None = None) -> Statistics:
+    def look(self, number: int, part: Terms, responsibilities: Floats | None = None) -> Statistics:
         """E-step on a batch for which a sum has begun: statistics about the current means."""
         run = self.run
         fresh = self.terms.empty(run.mixture.means, self.total.n_roots)
-        found = log_likelihood(part, self.total, run.mixture, self.factors, fresh, kept)
+        log_likelihoods = log_likelihood(
+            part, self.total, run.mixture, self.factors, fresh, responsibilities
+        )
         silent = self.total.silent
         if silent is not None:
-            found = np.where(silent, self.log_likelihoods[number], found)
-        self.log_likelihoods[number] = found
+            log_likelihoods = np.where(silent, self.log_likelihoods[number], log_likelihoods)
+        self.log_likelihoods[number] = log_likelihoods
         self.heard += 1 if silent is None else ~silent
         run.n_passes += part.n_samples / self.terms.n_samples
         return fresh
@@ -332,15 +334,17 @@ class Incremental:
 
     def schema(self, full_pass: bool) -> Schema:
         """Return its schema, where the next pass is an E-step over all rows or not."""
-        visits, kept = self.visits, self.responsibilities
+        visits, responsibilities = self.visits, self.responsibilities
         blank = visits.terms.empty(visits.run.mixture.means, visits.total.n_roots)
         one = schema_of_arrays(arrays_of(blank))
         return {
             "statistics": ListOf(
-                NOTHING if kept is not None else Maybe(one) if full_pass else one,
+                NOTHING if responsibilities is not None else Maybe(one) if full_pass else one,
                 len(visits.batches),
             ),
-            "responsibilities": NOTHING if kept is None else Array(kept.dtype.str[1:], kept.shape),
+            "responsibilities": NOTHING
+            if responsibilities is None
+            else Array(responsibilities.dtype.str[1:], responsibilities.shape),
             "entropies": NOTHING if self.entropies is None else Array("f8", self.entropies.shape),
             "entropy": NUMBER,
             "total": Maybe(one) if full_pass else one,
@@ -405,27 +409,27 @@ class Incremental:
             return self.statistics[number]
         visits = self.visits
         statistics = visits.terms.empty(visits.run.mixture.means, visits.total.n_roots)
-        kept = self.responsibilities[:, visits.batches[number]]
-        for rows in part.chunks(visits.total.values_per_item * kept.shape[2]):
-            part.summarize(statistics, np.ascontiguousarray(kept[:, rows]), rows)
+        responsibilities = self.responsibilities[:, visits.batches[number]]
+        for rows in part.chunks(visits.total.values_per_item * responsibilities.shape[2]):
+            part.summarize(statistics, np.ascontiguousarray(responsibilities[:, rows]), rows)
         return statistics
 
     def _look(self, number: int, part: Terms, before: Statistics | None = None) -> Statistics:
         visits, terms = self.visits, self.visits.terms
-        kept = self.responsibilities
-        if kept is None:
+        responsibilities = self.responsibilities
+        if responsibilities is None:
             fresh = visits.look(number, part)
             silent = visits.total.silent
             if silent is not None and before is not None:
                 fresh = terms.with_hubs_of(fresh, before, silent)
             self.statistics[number] = fresh
         else:
-            fresh = visits.look(number, part, kept[:, visits.batches[number]])
+            fresh = visits.look(number, part, responsibilities[:, visits.batches[number]])
         if self.entropies is not None:
             # Where gamma is the posterior, sum gamma log g~ - sum gamma log gamma is the
             # log-likelihood.
-            own = float(visits.log_likelihoods[number, 0])
-            entropy = own - terms.expected(fresh, visits.run.mixture, visits.factors)
+            loglike = float(visits.log_likelihoods[number, 0])
+            entropy = loglike - terms.expected(fresh, visits.run.mixture, visits.factors)
             self.entropy += entropy - self.entropies[number]
             self.entropies[number] = entropy
         return fresh
@@ -508,11 +512,11 @@ def step(
     recoveries: list[Recovery] = []
     reinitialiser = Reinitialiser(terms, total, draw_row, recoveries)
     fresh = terms.empty(mixture.means, total.n_roots)
-    found = expect(terms, total, mixture, factors, fresh)
-    check_finite(found, 1)
+    log_likelihoods = expect(terms, total, mixture, factors, fresh)
+    check_finite(log_likelihoods, 1)
     moved = _averaged(terms, mixture, fresh, rate, seen, terms.total_weight, total)
     mixtures, _, _ = reinitialiser.check([terms], [terms.update(moved)], [moved.counts], 1)
-    return mixtures[0], found, recoveries
+    return mixtures[0], log_likelihoods, recoveries
 
 
 def _averaged(
@@ -551,7 +555,7 @@ class _Passes:
             self.order = self.rng.permutation(self.n_batches)
             return
         visits.factors = visits.terms.prepare(start)
-        own: dict[str, Schema] = {
+        schema: dict[str, Schema] = {
             "visits": visits.schema(),
             "anew": FLAG,
             "fitting": self.fitting.schema(saved.get("anew") is True),
@@ -559,7 +563,7 @@ class _Passes:
             "stream": STREAM,
         }
         visits.run.restore(
-            saver, visits.total, visits.reinitialiser, max_iter, own=own, by_passes=True
+            saver, visits.total, visits.reinitialiser, max_iter, more=schema, by_passes=True
         )
         visits.restore(saved["visits"])
         self.fitting.restore(saved["fitting"])

@@ -87,14 +87,14 @@ def find_cells(
     """
     rng, reach = stream.rng, stream.reach
     assert reach is not None
-    held = HeldRows(parts, total, stream.row_weights, reach=reach)
+    data = HeldRows(parts, total, stream.row_weights, reach=reach)
     points = reach.points
-    most = held.n_rows // (2 * LEAST_OF_CELL)
+    most = data.n_rows // (2 * LEAST_OF_CELL)
     count = max(1, min(CELLS_A_CLUSTER * n_clusters, MOST_CELLS, most))
     centres = points.near(rng, np.repeat(points.centre[None], count, axis=0), np.ones(count))
     means, weights = points.centre[None], np.array([reach.mass])
     for _ in range(ROUNDS):
-        assigned = _Assigned(held, total, reach, n_threads)
+        assigned = _Assigned(data, total, reach, n_threads)
         counts, weights, inertias = assigned.count(centres)
         while len(counts) > 1 and counts.min() < LEAST_OF_CELL:
             centres = centres[counts >= LEAST_OF_CELL]
@@ -117,14 +117,14 @@ def find_cells(
 class _Assigned:
     """Rows of this process, each in the cell of the nearest centre."""
 
-    def __init__(self, held: HeldRows, total: Sum, reach: Reach, n_threads: int) -> None:
-        self.held, self.total, self.reach, self.n_threads = held, total, reach, n_threads
-        self.labels = np.zeros(held.n_here, dtype=np.int32)
-        self.ones = np.ones(held.n_here)
+    def __init__(self, data: HeldRows, total: Sum, reach: Reach, n_threads: int) -> None:
+        self.data, self.total, self.reach, self.n_threads = data, total, reach, n_threads
+        self.labels = np.zeros(data.n_here, dtype=np.int32)
+        self.ones = np.ones(data.n_here)
         """1 for each row that counts."""
-        if held.weighed:
-            self.ones = (held.weights > 0).astype(np.float64)
-        self.centres = np.empty((0, held.width))
+        if data.weighed:
+            self.ones = (data.weights > 0).astype(np.float64)
+        self.centres = np.empty((0, data.width))
 
     def count(self, centres: Vector) -> list[Vector]:
         """Assign all rows: how many each cell (L,) has, their weight, their squared distances.
@@ -132,44 +132,44 @@ class _Assigned:
         Rows of no weight do not count, and others count as one: where one is heavy, the mean of a
         cell would be nearly it.
         """
-        held, reach, self.centres = self.held, self.reach, np.ascontiguousarray(centres)
-        off = np.empty(held.n_here)
-        for rows in held.runs_of_rows():
-            nearest_rows(held.read(rows), self.centres, self.labels[rows], off[rows],
+        data, reach, self.centres = self.data, self.reach, np.ascontiguousarray(centres)
+        off = np.empty(data.n_here)
+        for rows in data.runs_of_rows():
+            nearest_rows(data.read(rows), self.centres, self.labels[rows], off[rows],
                          self.n_threads)  # fmt: skip
         size = len(centres)
-        weighed = [held.weights] if held.weighed else []
+        weighed = [data.weights] if data.weighed else []
         each = [self.ones, *weighed, self.ones * off]
-        own = [
+        local_sums = [
             np.concatenate([np.bincount(self.labels[run], one[run], size) for one in each])
-            for run in held.runs
+            for run in data.runs
         ]
         farthest = (reach.off(self.centres) ** 2).sum(axis=1)
         ones = np.ones(size)
-        heavy = [reach.exponents(ones)] if held.weighed else []
+        heavy = [reach.exponents(ones)] if data.weighed else []
         units = [reach.alike.exponents(ones), *heavy, reach.alike.exponents(farthest)]
-        values = np.array(own).reshape(len(own), len(units) * size)
+        values = np.array(local_sums).reshape(len(local_sums), len(units) * size)
         sums = add_vectors(self.total, values, "setup", np.concatenate(units))[0]
         totals = sums.reshape(len(units), size)
         counts = np.rint(totals[0])
-        return [counts, totals[1] if held.weighed else counts, np.maximum(totals[-1], 0.0)]
+        return [counts, totals[1] if data.weighed else counts, np.maximum(totals[-1], 0.0)]
 
     def means(self, counts: Vector) -> Vector:
         """Means (L, d) of the rows of each cell, by sums about the centres."""
-        held, size = self.held, len(self.centres)
-        own = np.zeros((len(held.runs), size, held.width))
-        for rows in held.runs_of_rows():
-            part, labels, ends = held.read(rows), self.labels[rows], held.within(rows)
-            for worker in range(len(held.runs)):
+        data, size = self.data, len(self.centres)
+        local_sums = np.zeros((len(data.runs), size, data.width))
+        for rows in data.runs_of_rows():
+            part, labels, ends = data.read(rows), self.labels[rows], data.within(rows)
+            for worker in range(len(data.runs)):
                 some = slice(int(ends[worker]), int(ends[worker + 1]))
                 off = part[some] - self.centres[labels[some]]
                 off *= self.ones[rows][some, None]
-                for feature in range(held.width):
-                    own[worker, :, feature] += np.bincount(
+                for feature in range(data.width):
+                    local_sums[worker, :, feature] += np.bincount(
                         labels[some], off[:, feature], minlength=size
                     )
         units = self.reach.alike.exponents(self.reach.off(self.centres))
-        values = own.reshape(len(own), size * held.width)
-        shifts = add_vectors(self.total, values, "setup", units)[0].reshape(size, held.width)
+        values = local_sums.reshape(len(local_sums), size * data.width)
+        shifts = add_vectors(self.total, values, "setup", units)[0].reshape(size, data.width)
         means: Vector = self.centres + shifts / np.maximum(counts, 1.0)[:, None]
         return means

@@ -71,18 +71,18 @@ class EStep(Protocol):
         """Log-likelihoods (R,), and statistics of each of ``roots``, but none for a "check"."""
 
 
-def fit(terms: Terms, total: Sum, start: Mixture, **how: Any) -> Run:
+def fit(terms: Terms, total: Sum, start: Mixture, **settings: Any) -> Run:
     """Fit a mixture by EM, with settings as for `iterate`."""
-    step, pace = _OverFeatures(terms, total), how.get("accelerate")
+    step, pace = _OverFeatures(terms, total), settings.get("accelerate")
     if pace is not None and pace.local:
         n_hubs, least = len(total.holders.own), least_weight(terms)
         step.local = LocalSteps(terms, n_hubs, start.n_components, least)
-    return iterate(step, [start], **how)
+    return iterate(step, [start], **settings)
 
 
-def fit_with_factors(terms: FactorTerms, total: Sum, start: Mixture, **how: Any) -> Run:
+def fit_with_factors(terms: FactorTerms, total: Sum, start: Mixture, **settings: Any) -> Run:
     """Fit a mixture with factors by EM, as `fit` does one without."""
-    return iterate(_OverFactors(terms, total), [start], **how)
+    return iterate(_OverFactors(terms, total), [start], **settings)
 
 
 def iterate(
@@ -143,8 +143,8 @@ class _Loop:
             if again:
                 step.total.agree("flooding", step.reinitialised_bytes)
             return 0
-        own, like = self.pace.schema(starts[0]), starts[0]
-        done = run.restore(saver, step.total, self.reinitialiser, max_iter, own=own)
+        schema, like = self.pace.schema(starts[0]), starts[0]
+        done = run.restore(saver, step.total, self.reinitialiser, max_iter, more=schema)
         self.pace.restore(saver.saved, like)
         self.factors = [root.prepare(one) for root, one in zip(step.roots, starts, strict=True)]
         return done
@@ -160,24 +160,24 @@ class _Loop:
         step, run, pace, total = self.step, self.run, self.pace, self.step.total
         before = run.mixtures
         try:
-            found, statistics = step.expect(before, self.factors, "estep")
+            log_likelihoods, statistics = step.expect(before, self.factors, "estep")
         except PartitionedError as error:
             note_partition(run.partitions, iteration, error)
             return
         silent = total.silent
         if silent is not None:  # of all roots, wherever they live
             silent = total.roots.any(total.roots.padded(silent))
-            found = np.where(silent, np.nan, found)
+            log_likelihoods = np.where(silent, np.nan, log_likelihoods)
         emptied = partial(self.reinitialiser.emptied, [one.counts for one in statistics])
-        if pace.refuses(found, emptied, run.is_small(step.whole, found, tol)):
+        if pace.refuses(log_likelihoods, emptied, run.is_small(step.whole, log_likelihoods, tol)):
             run.mixtures, self.factors = pace.undo()
             run.lost.append(iteration)
             run.converged = pace.ended
             total.agree("stopping")
             return
-        check_finite(found if silent is None else found[~silent], iteration)
+        check_finite(log_likelihoods if silent is None else log_likelihoods[~silent], iteration)
         updated, counts = maximize(step.roots, before, statistics, total.silent)
-        small = run.note(step.whole, total, found, tol, callback, pace.decides)
+        small = run.note(step.whole, total, log_likelihoods, tol, callback, pace.decides)
         run.mixtures, self.factors, again = self.reinitialiser.check(
             step.roots, updated, counts, iteration
         )
@@ -186,14 +186,16 @@ class _Loop:
             total.agree("flooding", step.reinitialised_bytes)
             pace.restart()
         elif not run.converged:
-            run.mixtures, self.factors = pace.next(before, run.mixtures, self.factors, found, small)
+            run.mixtures, self.factors = pace.next(
+                before, run.mixtures, self.factors, log_likelihoods, small
+            )
 
     def end(self) -> None:
         run = self.run
         run.mixtures, factors = self.pace.settled(run.mixtures, self.factors)
         run.check_heard()
-        found = self.step.expect(run.mixtures, factors, "check")[0]
-        run.end(self.step.roots, self.step.total, found)
+        log_likelihoods = self.step.expect(run.mixtures, factors, "check")[0]
+        run.end(self.step.roots, self.step.total, log_likelihoods)
 
 
 def expect(
@@ -212,8 +214,8 @@ def expect(
     others add to the sum (`vpem.steps.accelerate.LocalSteps`).
     """
     begin_differences(total, kind, terms.n_samples, mixture.n_components, terms.itemsize)
-    found = log_likelihood(terms, total, mixture, factors, statistics, rest=rest)
-    return total.roots.join(found + terms.log_constant)
+    log_likelihoods = log_likelihood(terms, total, mixture, factors, statistics, rest=rest)
+    return total.roots.join(log_likelihoods + terms.log_constant)
 
 
 def log_likelihood(
@@ -222,7 +224,7 @@ def log_likelihood(
     mixture: Mixture,
     factors: Factors,
     statistics: Statistics | None = None,
-    kept: Floats | None = None,
+    out: Floats | None = None,
     rest: Floats | None = None,
 ) -> Vector:
     """Run the E-step in a sum that has begun: log-likelihood (R,) without the constant.
@@ -232,12 +234,12 @@ def log_likelihood(
     of ``log pi_k - (s_k - s_1) / 2``, and the log-likelihood is that of their normalisers minus
     half the sum of ``s_1``.
 
-    With ``kept`` (R, m, K) the responsibilities are written there; those of inactive roots stay.
+    With ``out`` (R, m, K) the responsibilities are written there; those of inactive roots stay.
     With ``rest`` (B, m, K - 1) what others add to each hub's terms is.
     """
-    if kept is None and rest is None and total.mix is not None:
+    if out is None and rest is None and total.mix is not None:
         return terms.sweep(mixture, factors, total.mix, statistics)
-    found = np.zeros(total.n_roots)
+    totals = np.zeros(total.n_roots)
     silent = total.silent
     local = partial(terms.local, factors)
     limit = farthest(total.holders, FARTHEST[terms.itemsize])
@@ -245,14 +247,14 @@ def log_likelihood(
     differ = Differences(terms, total, mixture.n_components, local, limit, rest, constants)
     for rows, sums in differ:
         responsibilities, log_likelihoods = terms.responsibilities(mixture, sums, rows)
-        found += log_likelihoods
-        if kept is not None:
+        totals += log_likelihoods
+        if out is not None:
             if silent is not None:
-                responsibilities[silent] = kept[silent, rows]
-            kept[:, rows] = responsibilities
+                responsibilities[silent] = out[silent, rows]
+            out[:, rows] = responsibilities
         if statistics is not None:
             terms.summarize(statistics, responsibilities, rows)
-    return found - 0.5 * differ.firsts
+    return totals - 0.5 * differ.firsts
 
 
 def maximize(
@@ -266,13 +268,13 @@ def maximize(
     Roots share one mixture, of which each has a part, or each has its own.
     """
     if silent is None:
-        updated = [own.update(one) for own, one in zip(roots, statistics, strict=True)]
+        updated = [root.update(one) for root, one in zip(roots, statistics, strict=True)]
         return updated, [one.counts for one in statistics]
     masks = [silent] if len(roots) == 1 else np.split(silent, len(silent))
     mixtures, counts = [], []
-    for own, old, one, mask in zip(roots, before, statistics, masks, strict=True):
+    for terms, old, one, mask in zip(roots, before, statistics, masks, strict=True):
         # A root that has heard no agent has no statistics to take a step from.
-        new = old if mask.all() else own.keep(own.update(one), old, mask)
+        new = old if mask.all() else terms.keep(terms.update(one), old, mask)
         mixtures.append(new)
         counts.append(np.where(mask[:, None], np.inf, one.counts))
     return mixtures, counts
@@ -331,8 +333,8 @@ def posterior_of(total: Sum, factors: LoadedFactors, kind: str) -> Posterior:
     """
     n_hubs, k, q, _ = factors.grams.shape
     lower = np.tril_indices(q)
-    own = factors.grams[:, :, *lower].reshape(n_hubs, k * numbers_of_a_component(q))
-    sums = add_numbers(total, own, kind)
+    flat = factors.grams[:, :, *lower].reshape(n_hubs, k * numbers_of_a_component(q))
+    sums = add_numbers(total, flat, kind)
     grams = np.zeros((len(sums), k, q, q))
     grams[:, :, *lower] = sums.reshape(len(sums), k, numbers_of_a_component(q))
     grams[:, :, lower[1], lower[0]] = grams[:, :, *lower]
@@ -402,8 +404,8 @@ class OverRows:
             for at in (0 if shared else worker,)
         ]
         sums = add_messages(self.terms, self.total, layout, values, kind)
-        found = self.total.roots.join(sums[:, -1].copy()) + self.whole.log_constant
-        return found, [] if kind == "check" else [layout.unpacked(one)[0] for one in sums]
+        log_likelihoods = self.total.roots.join(sums[:, -1].copy()) + self.whole.log_constant
+        return log_likelihoods, [] if kind == "check" else [layout.unpacked(one)[0] for one in sums]
 
 
 @dataclass
@@ -422,21 +424,23 @@ class _OverFactors:
     def expect(
         self, mixtures: Sequence[Mixture], factors: Sequence[Factors], kind: str
     ) -> tuple[Vector, list[Statistics]]:
-        terms, total, mixture, made = self.whole, self.total, mixtures[0], factors[0]
-        assert isinstance(made, LoadedFactors)
+        terms, total, mixture, loaded = self.whole, self.total, mixtures[0], factors[0]
+        assert isinstance(loaded, LoadedFactors)
         statistics = None if kind == "check" else terms.empty_factors(mixture, total.n_roots)
-        posterior = posterior_of(total, made, kind)
+        posterior = posterior_of(total, loaded, kind)
         n_numbers = numbers_of_a_row(mixture.n_components, terms.n_factors)
         total.begin(kind, terms.n_samples, n_numbers, terms.itemsize, 1)
         if total.mix is not None:
-            found = terms.sweep_factors(mixture, made, posterior, total.mix, statistics)
+            log_likelihoods = terms.sweep_factors(mixture, loaded, posterior, total.mix, statistics)
         else:
-            sums = FactorSums(terms, total, mixture, partial(terms.local, made), terms.itemsize)
-            found = np.zeros(total.n_roots)
+            sums = FactorSums(terms, total, mixture, partial(terms.local, loaded), terms.itemsize)
+            log_likelihoods = np.zeros(total.n_roots)
             for rows, apart, onto in sums:
-                found += terms.take(mixture, made, posterior, apart, onto, rows, statistics)
-            found = found - 0.5 * sums.firsts
-        log_likelihood = total.roots.join(found + terms.log_constant)
+                log_likelihoods += terms.take(
+                    mixture, loaded, posterior, apart, onto, rows, statistics
+                )
+            log_likelihoods = log_likelihoods - 0.5 * sums.firsts
+        log_likelihood = total.roots.join(log_likelihoods + terms.log_constant)
         return log_likelihood, [] if statistics is None else [statistics]
 
 
@@ -489,9 +493,9 @@ class FactorSums:
             u *= share[..., None]
             c *= share**2
         apart = np.empty((*numbers.shape[:2], k - 1), dtype=numbers.dtype)
-        own = np.empty(0) if weights is None else weights[rows]
+        row_weights = np.empty(0) if weights is None else weights[rows]
         firsts = np.zeros(len(numbers))
         c = np.ascontiguousarray(numbers[:, :, :k])
-        differences(c, own, apart, firsts, np.inf, self.terms.n_threads)
+        differences(c, row_weights, apart, firsts, np.inf, self.terms.n_threads)
         self._scalars.own[:, 0] += firsts
         return np.concatenate([apart, numbers[:, :, k:]], axis=2)

@@ -99,12 +99,12 @@ def assign(
         clusters.changed += (nearest != labels[:, rows]).sum(axis=1)
         labels[:, rows] = nearest
         data = terms.rows.read(rows)
-        for root, own in enumerate(nearest):
+        for root, root_labels in enumerate(nearest):
             columns = slice(0, centres.shape[1])
             if len(nearest) > 1:
                 columns = slice(int(offsets[root]), int(offsets[root + 1]))
-            clusters.counts[root] += np.bincount(own, weights, n_components)
-            hard = by_cluster(own, weights, n_components)
+            clusters.counts[root] += np.bincount(root_labels, weights, n_components)
+            hard = by_cluster(root_labels, weights, n_components)
             if isinstance(terms, MissingTerms):
                 there = terms.observed[rows, columns]
                 clusters.there[:, columns] += hard @ there
@@ -218,11 +218,13 @@ class _InBatches(_Clusters):
         first = terms.at_rows(np.zeros(1, dtype=np.intp))[0]
         gaps, k = isinstance(terms, MissingTerms), len(run.centres)
         self.sums, self.there = np.zeros((2, *run.centres.shape))
-        own = [ClusterSums(k, first[self._columns(root, len(roots))], gaps) for root in roots]
+        cluster_sums = [
+            ClusterSums(k, first[self._columns(root, len(roots))], gaps) for root in roots
+        ]
         for rows in terms.chunks(terms.blocks.n_features):
             none = np.full(rows.stop - rows.start, -1, dtype=np.int32)
-            self._move(own, rows, [none] * len(own), run.labels[:, rows])
-        changed = np.zeros(len(own), dtype=np.intp)
+            self._move(cluster_sums, rows, [none] * len(cluster_sums), run.labels[:, rows])
+        changed = np.zeros(len(cluster_sums), dtype=np.intp)
         for number in range(self.n_sums - 1):
             if number and not last:
                 # Centres of clusters that are empty so far stay.
@@ -234,15 +236,15 @@ class _InBatches(_Clusters):
             batch = slice(start, min(start + self.size, terms.n_samples))
             before = run.labels[:, batch].copy()
             assign(terms.part(batch), self.total, run.centres, run.labels[:, batch], self.kind)
-            changed += self._move(own, batch, before, run.labels[:, batch])
-            for root, sums in enumerate(own):
-                columns = self._columns(root, len(own))
+            changed += self._move(cluster_sums, batch, before, run.labels[:, batch])
+            for root, sums in enumerate(cluster_sums):
+                columns = self._columns(root, len(cluster_sums))
                 run.counts[root] = sums.counts
                 self.sums[:, columns], self.there[:, columns] = sums.sums(), sums.there
         # Each hub's part of the inertia, about its part of the centres, (B,).
         blocks, of_features = terms.blocks, np.zeros(terms.blocks.n_features)
-        for root, sums in enumerate(own):
-            columns = self._columns(root, len(own))
+        for root, sums in enumerate(cluster_sums):
+            columns = self._columns(root, len(cluster_sums))
             of_features[columns] = sums.inertia(run.centres[:, columns])
         of_hubs = np.bincount(blocks.block_of, of_features, blocks.n_blocks).astype(np.float64)
         self.total.turn_to(self.n_sums - 1, self.n_sums)
@@ -258,18 +260,18 @@ class _InBatches(_Clusters):
 
     def _move(
         self,
-        own: Sequence[ClusterSums],
+        cluster_sums: Sequence[ClusterSums],
         rows: slice,
         before: Sequence[NDArray[np.int32]] | NDArray[np.int32],
         after: NDArray[np.int32],
     ) -> Indices:
         """Move rows from clusters to others: how many have moved at each root."""
-        terms, moved = self.terms, np.zeros(len(own), dtype=np.intp)
+        terms, moved = self.terms, np.zeros(len(cluster_sums), dtype=np.intp)
         data, weights = terms.rows.read(rows), np.ones(rows.stop - rows.start)
         if terms.row_weights is not None:
             weights = terms.row_weights[rows]
-        for root, sums in enumerate(own):
-            columns = self._columns(root, len(own))
+        for root, sums in enumerate(cluster_sums):
+            columns = self._columns(root, len(cluster_sums))
             there = terms.observed[rows, columns] if isinstance(terms, MissingTerms) else None
             moved[root] = sums.move(data[:, columns], weights, before[root], after[root], there)
         return moved

@@ -126,8 +126,8 @@ class Estimates:
         self.n_expectations = state["n_expectations"]
         self._last[...] = state["last"]
         packed = state["parameters"]
-        found = [ELSEWHERE if one is None else self.model.unpack(one) for one in packed]
-        self._seen[:] = [None if at is None else found[at] for at in state["seen"]]
+        parameters = [ELSEWHERE if one is None else self.model.unpack(one) for one in packed]
+        self._seen[:] = [None if at is None else parameters[at] for at in state["seen"]]
 
     def begin(self, iteration: int) -> None:
         """Begin an iteration, counted from 1, and an outer loop if it is due."""
@@ -136,10 +136,10 @@ class Estimates:
 
     def of(self, active: Indices, parameters: list[Any]) -> Vector:
         """Estimates (a, P) of the active workers, each at the parameters that it has."""
-        found = np.empty((len(active), self.model.size))
+        estimates = np.empty((len(active), self.model.size))
         for place, worker in enumerate(active.tolist()):
-            found[place] = self._one(worker, parameters[place])
-        return found
+            estimates[place] = self._one(worker, parameters[place])
+        return estimates
 
     def _one(self, worker: int, parameters: Any) -> Vector:
         rows = self._draw(worker)
@@ -155,8 +155,8 @@ class Estimates:
         return estimate
 
     def _draw(self, worker: int) -> Indices | None:
-        held = int(self.model.counts[worker])
-        if self.batch_size is None or self.batch_size >= held:
+        n_rows = int(self.model.counts[worker])
+        if self.batch_size is None or self.batch_size >= n_rows:
             return None
         return self.model.draw(worker, self.batch_size, self.rng)
 
@@ -167,10 +167,10 @@ class Estimates:
 
 def first_statistics(model: StatisticModel, parameters: Any) -> Vector:
     """Statistics (n, P) of all workers at common parameters; zero without rows."""
-    found = np.zeros((len(model.counts), model.size))
+    statistics = np.zeros((len(model.counts), model.size))
     for worker in np.flatnonzero(model.counts):
-        found[worker] = model.expect(int(worker), parameters, None)
-    return found
+        statistics[worker] = model.expect(int(worker), parameters, None)
+    return statistics
 
 
 def run_fedem(
@@ -217,28 +217,30 @@ def run_fedem(
     Raises InputError if a setting is out of range or makes no sense with another, and
     NumericalError if a statistic is no longer finite, or the network stays disconnected.
     """
-    how = FedSettings.of(settings, **changes)
-    weights = weights_of(model, how.weighting)
-    n_threads = thread_count(how.n_threads)
+    settings = FedSettings.of(settings, **changes)
+    weights = weights_of(model, settings.weighting)
+    n_threads = thread_count(settings.n_threads)
     first = Quantizer(first_codec, model.pieces, n_threads, basis)
     later = Quantizer(codec, model.pieces, n_threads, basis)
-    alpha = _memory_step(how.alpha, how.memory, later)
+    alpha = _memory_step(settings.alpha, settings.memory, later)
     among = np.flatnonzero(model.counts)
-    keeper = statistic_keeper(network, ledger, weights, first, later, how.participation, among, rng)
+    keeper = statistic_keeper(
+        network, ledger, weights, first, later, settings.participation, among, rng
+    )
     keeper.take_bounds(getattr(model, "bounds", None))
-    held = model.counts[model.counts > 0]
-    stays_on = stays_noisy(how, int(held.max()), later.omega)
+    counts = model.counts[model.counts > 0]
+    stays_on = stays_noisy(settings, int(counts.max()), later.omega)
     least = getattr(model, "least_batch", 1)
-    steps = SafeSteps.of(how, alpha, later, held, least, stays_on)
+    steps = SafeSteps.of(settings, alpha, later, counts, least, stays_on)
     chosen = {"step_size": steps.taken, "batch_size": steps.batch_size, "inner": steps.inner}
-    how = how.changed(max_iter=steps.max_iter, **chosen)
-    reduced = how.variance_reduction and how.batch_size is not None
-    estimates = Estimates(model, how.batch_size, reduced, how.inner, rng)
-    noisy = later.omega > 0 or how.participation < 1 or estimates.batch_size is not None
-    looks = looks_needed(noisy or keeper.is_noisy, how.participation, estimates.inner)
-    drift = Drift((keeper.n_roots, model.size), basis) if how.tol > 0 and stays_on else None
-    rest = Rest(how.tol, looks, basis, drift)
-    loop = _Loop(model, how, weights, keeper, estimates, rest, rng)
+    settings = settings.changed(max_iter=steps.max_iter, **chosen)
+    reduced = settings.variance_reduction and settings.batch_size is not None
+    estimates = Estimates(model, settings.batch_size, reduced, settings.inner, rng)
+    noisy = later.omega > 0 or settings.participation < 1 or estimates.batch_size is not None
+    looks = looks_needed(noisy or keeper.is_noisy, settings.participation, estimates.inner)
+    drift = Drift((keeper.n_roots, model.size), basis) if settings.tol > 0 and stays_on else None
+    rest = Rest(settings.tol, looks, basis, drift)
+    loop = _Loop(model, settings, weights, keeper, estimates, rest, rng)
     saver = saver or NoSaver()
     if saver.saved is None:
         assert start is not None
@@ -293,7 +295,7 @@ class _Loop:
     def __init__(
         self,
         model: StatisticModel,
-        how: FedSettings,
+        settings: FedSettings,
         weights: Vector,
         keeper: Central | Local,
         estimates: Estimates,
@@ -301,9 +303,9 @@ class _Loop:
         rng: np.random.Generator,
     ) -> None:
         self.model = model
-        self.how, self.max_iter = how, how.max_iter or 0  # chosen if not given
-        self.steps = parse_step_size(how.step_size)
-        self.most_epochs = inf if how.n_epochs is None else how.n_epochs
+        self.settings, self.max_iter = settings, settings.max_iter or 0  # chosen if not given
+        self.steps = parse_step_size(settings.step_size)
+        self.most_epochs = inf if settings.n_epochs is None else settings.n_epochs
         self.weights, self.keeper, self.estimates = weights, keeper, estimates
         self.rest, self.rng = rest, rng
         self.saved: State | None = None
@@ -414,12 +416,12 @@ class _Loop:
                 state = partial(self._state, n_active, step)
                 saver.offer(state, last=self._is_last())
             self._maximize()
-            if self.how.tol > 0:
+            if self.settings.tol > 0:
                 self.keeper.agree()
             last = self._is_last()
             if last:
                 self.keeper.finish(self.model.size)
-            if last or iteration % self.how.record_every == 0:
+            if last or iteration % self.settings.record_every == 0:
                 self._record()
             if callback is not None:
                 shown = run.history.iteration[-1] == run.n_iter
@@ -436,7 +438,7 @@ class _Loop:
 
     def _first(self, start: Vector) -> tuple[Vector, Vector, Vector]:
         """Statistics (R, P), memories (n, P) and their mean (P,) to start from."""
-        model, keeper, remembered = self.model, self.keeper, self.how.memory == "first"
+        model, keeper, remembered = self.model, self.keeper, self.settings.memory == "first"
         shape = (len(model.counts), model.size)
         start = np.asarray(start, dtype=np.float64)
         if start.shape not in (shape, shape[1:]) or not np.isfinite(start).all():
@@ -460,8 +462,8 @@ class _Loop:
         if not remembered:
             return statistics, memories, np.zeros(model.size)
         first = np.where((model.counts > 0)[:, None], first, 0.0)
-        here = np.isin(np.arange(len(memories)), keeper.holders.own)
-        memories = np.where(here[:, None], first, 0.0)
+        is_local = np.isin(np.arange(len(memories)), keeper.holders.own)
+        memories = np.where(is_local[:, None], first, 0.0)
         if start.ndim == 2 and len(statistics) == 1:  # what was received is about its own mean
             return statistics, memories, (1 - self.weights[model.counts > 0].sum()) * statistics[0]
         return statistics, memories, keeper.mean(first, memories)
@@ -471,8 +473,8 @@ class _Loop:
         run, parameters = self.run, self.parameters
         active = self.keeper.draw(self.model.size)
         self.estimates.begin(iteration)
-        own = [parameters[0 if len(parameters) == 1 else worker] for worker in active]
-        local = self.estimates.of(active, own)
+        active_parameters = [parameters[0 if len(parameters) == 1 else worker] for worker in active]
+        local = self.estimates.of(active, active_parameters)
         step = float(self.steps(iteration))
         if not 0 < step <= 1:
             raise InputError(
@@ -486,8 +488,8 @@ class _Loop:
             moved, heard = run.statistics, False
         moving = self.rest.look(run.statistics, moved, step, self.estimates.epochs)
         # What any process finds holds for all.
-        found = np.array([not np.isfinite(moved).all(), *moving], dtype=np.uint8)
-        bad, *moving = self.keeper.holders.allreduce(found, "max")
+        flags = np.array([not np.isfinite(moved).all(), *moving], dtype=np.uint8)
+        bad, *moving = self.keeper.holders.allreduce(flags, "max")
         if bad:
             raise NumericalError(
                 f"the statistic is no longer finite at iteration {iteration}: noise outgrew "

@@ -69,15 +69,15 @@ def looks_needed(noisy: bool, participation: float, inner: int) -> int:
     return ceil(max(LOOKS / participation, 2 * inner)) if noisy else 1
 
 
-def stays_noisy(how: FedSettings, most: int, omega: float) -> bool:
+def stays_noisy(settings: FedSettings, most: int, omega: float) -> bool:
     """Whether corrections stay noisy however long a run is.
 
     ``most`` are rows of the worker that has most, ``omega`` the codec's relative variance.
     """
-    drawn = how.batch_size is not None and how.batch_size < most
-    if drawn and not how.variance_reduction:
+    drawn = settings.batch_size is not None and settings.batch_size < most
+    if drawn and not settings.variance_reduction:
         return True
-    return how.memory == "none" and (omega > 0 or how.participation < 1)
+    return settings.memory == "none" and (omega > 0 or settings.participation < 1)
 
 
 class Rest:
@@ -212,7 +212,7 @@ class SafeSteps:
     @classmethod
     def of(
         cls,
-        how: FedSettings,
+        settings: FedSettings,
         alpha: float,
         quantizer: Quantizer,
         rows: Indices,
@@ -224,24 +224,24 @@ class SafeSteps:
         Workers have so many ``rows`` (n,), a batch so many at least (`batches_of`); ``stays`` says
         whether noise remains however long the run goes on.
         """
-        held = float(rows.mean())
-        omega, p = noise_of(quantizer), how.participation
+        mean_rows = float(rows.mean())
+        omega, p = noise_of(quantizer), settings.participation
         memory_step = None if quantizer.biased else alpha
-        batch_size, inner = how.batch_size, how.inner
-        if how.variance_reduction:
-            batch_size, inner = batches_of(held, omega, p, batch_size, inner, least)
-        drawn = 1.0 if batch_size is None else min(1.0, batch_size / held)
-        reduced = how.variance_reduction and drawn < 1
-        chance = p if how.variance_reduction else p * drawn
+        batch_size, inner = settings.batch_size, settings.inner
+        if settings.variance_reduction:
+            batch_size, inner = batches_of(mean_rows, omega, p, batch_size, inner, least)
+        drawn = 1.0 if batch_size is None else min(1.0, batch_size / mean_rows)
+        reduced = settings.variance_reduction and drawn < 1
+        chance = p if settings.variance_reduction else p * drawn
         ceiling = step_ceiling(omega, p, memory_step)
         safe = safe_step(omega, chance, memory_step, reduced)
         theorem = theorem_step(omega, p, len(rows), reduced)
-        auto = isinstance(how.step_size, str) and how.step_size == "auto"
-        taken = f"constant:{safe:g}" if auto else how.step_size
-        enough = enough_iterations(taken, stays) if how.max_iter is None else how.max_iter
-        made = cls(ceiling, safe, theorem, taken, batch_size, inner, enough)
-        made._warn(omega, p, alpha)
-        return made
+        auto = isinstance(settings.step_size, str) and settings.step_size == "auto"
+        taken = f"constant:{safe:g}" if auto else settings.step_size
+        enough = enough_iterations(taken, stays) if settings.max_iter is None else settings.max_iter
+        steps = cls(ceiling, safe, theorem, taken, batch_size, inner, enough)
+        steps._warn(omega, p, alpha)
+        return steps
 
     def _warn(self, omega: float, participation: float, alpha: float) -> None:
         step = float(parse_step_size(self.taken)(max(1, self.max_iter // 2)))
@@ -354,7 +354,7 @@ def theorem_step(
 
 
 def batches_of(
-    held: float,
+    mean_rows: float,
     omega: float,
     participation: float,
     batch_size: int | None,
@@ -375,9 +375,9 @@ def batches_of(
     """
     if batch_size is None:
         loops = 0.0 if inner is None else inner * (participation / (1.0 + omega)) ** 2
-        batch_size = ceil(max(sqrt(held / 2), loops, least))
-        if inner is None and 2 * batch_size >= held:
+        batch_size = ceil(max(sqrt(mean_rows / 2), loops, least))
+        if inner is None and 2 * batch_size >= mean_rows:
             return None, None
     if inner is None:
-        inner = max(2, ceil(held / (2 * batch_size * participation)))
+        inner = max(2, ceil(mean_rows / (2 * batch_size * participation)))
     return batch_size, inner

@@ -241,12 +241,12 @@ class _Keeping:
 
     def add(self, values: Vector) -> Vector:
         """Average a vector a worker (n, P), zero of others', exactly: what all find (P,)."""
-        found: Vector = self.holders.allreduce(self.weights @ values)
-        return found
+        average: Vector = self.holders.allreduce(self.weights @ values)
+        return average
 
-    def mean(self, received: Vector, own: Vector) -> Vector:
-        """Average what a root has received of all workers (n, P), of which ``own`` are here."""
-        return self.add(own)
+    def mean(self, received: Vector, local: Vector) -> Vector:
+        """Average what a root has received of all workers (n, P), of which ``local`` are here."""
+        return self.add(local)
 
     def agree(self) -> None:
         """Nothing is sent about stopping: workers hear no more."""
@@ -259,9 +259,9 @@ class _Keeping:
         """Whether a root lives in another process: all share one, so none does."""
         return False
 
-    def count(self, found: int) -> int:
+    def count(self, local_count: int) -> int:
         """Count of all roots, given this process's: they share one."""
-        return found
+        return local_count
 
     def state(self) -> State:
         return self.total.state()
@@ -310,13 +310,13 @@ class Central(_Keeping):
         if self.holders.masks is None:
             return super().add(values)
         self.holders.begin("check", 1)
-        found: Vector = self.total.aggregate(values)[0]
-        return found
+        average: Vector = self.total.aggregate(values)[0]
+        return average
 
-    def mean(self, received: Vector, own: Vector) -> Vector:
+    def mean(self, received: Vector, local: Vector) -> Vector:
         """Average what the server has received of all workers (n, P), since `keep` began."""
         if self.holders.masks is not None:
-            return np.asarray(self.total.aggregate(own)[0])
+            return np.asarray(self.total.aggregate(local)[0])
         return np.asarray(self.first.aggregate(received)[0])
 
     def collect(self, values: Vector) -> tuple[Vector, Vector]:
@@ -346,8 +346,8 @@ class Central(_Keeping):
 
     def move(self, run: FedRun, local: Vector, step: float) -> Vector:
         """Move memories by the corrections of the active workers; the new statistic (1, P)."""
-        found: Vector = run.statistics + step * self.memory.estimate(local, run.statistics)
-        return found
+        moved: Vector = run.statistics + step * self.memory.estimate(local, run.statistics)
+        return moved
 
     def finish(self, size: int) -> None:
         """Send all workers the last statistic."""
@@ -394,11 +394,11 @@ class Local(_Keeping):
 
     def _average(self, values: Vector, kind: str = "estep") -> Vector:
         """Average a vector a worker (n, P), as each root finds it (R, P); zeros for others."""
-        own = self.holders.own
-        found = add_vectors(self.total, (self.weights[:, None] * values)[own], kind)
+        workers = self.holders.own
+        averages = add_vectors(self.total, (self.weights[:, None] * values)[workers], kind)
         if self._apart:
-            found = self.holders.padded(found)
-        shared: Vector = found[: self.n_roots]
+            averages = self.holders.padded(averages)
+        shared: Vector = averages[: self.n_roots]
         return shared
 
     def keep(self, values: Vector) -> Vector:
@@ -420,15 +420,15 @@ class Local(_Keeping):
         statistics = np.broadcast_to(run.statistics, run.memories.shape)
         corrections = self.memory.differ(local, statistics[active])
         if not self._apart and self.holders.apart:
-            own = np.isin(active, self.holders.own)
-            corrections = np.where(own[:, None], corrections, 0.0)
+            is_local = np.isin(active, self.holders.own)
+            corrections = np.where(is_local[:, None], corrections, 0.0)
         moves = run.memories.copy()
         moves[active] += corrections / self.workers.probability
-        found = self._average(statistics + step * moves)
+        moved = self._average(statistics + step * moves)
         self.memory.take(corrections)
         with about(self.holders.engine, "check"):
             run.memory[...] = self.holders.allreduce(self.weights @ run.memories)
-        return found
+        return moved
 
     def finish(self, size: int) -> None:
         """Nothing is sent: every worker has the last statistic."""
@@ -446,11 +446,11 @@ class Local(_Keeping):
     def others(self, worker: int) -> bool:
         return self._apart and not self.holders.mine(worker)
 
-    def count(self, found: int) -> int:
+    def count(self, local_count: int) -> int:
         """Count of all roots, given this process's."""
         if not self._apart:
-            return found
-        return int(self.holders.allreduce(np.array([found]), announced=True)[0])
+            return local_count
+        return int(self.holders.allreduce(np.array([local_count]), announced=True)[0])
 
     def bytes_sent(self) -> tuple[int, int]:
         """Payload bytes sent by workers, twice: there are no others."""

@@ -377,14 +377,14 @@ class ClusterSums:
         there = None if observed is None else observed[moved]
         if there is not None:
             values *= there
-        own = weights[moved]
+        row_weights = weights[moved]
         fresh = before[moved] < 0
-        self._squares += own[fresh] @ values[fresh] ** 2
-        self._add(values, own, after[moved], there, 1.0)
+        self._squares += row_weights[fresh] @ values[fresh] ** 2
+        self._add(values, row_weights, after[moved], there, 1.0)
         left = ~fresh
         if left.any():
             self._add(
-                values[left], own[left], before[moved][left],
+                values[left], row_weights[left], before[moved][left],
                 None if there is None else there[left], -1.0,
             )  # fmt: skip
         return len(moved)
@@ -407,21 +407,21 @@ class ClusterSums:
 class RowBatches:
     """Rows of this process's workers in batches of ``batch_size`` rows of all workers together."""
 
-    def __init__(self, held: HeldRows, n_clusters: int, batch_size: int) -> None:
-        self.held = held
-        self.n_batches = -(-held.n_rows // batch_size)
+    def __init__(self, data: HeldRows, n_clusters: int, batch_size: int) -> None:
+        self.data = data
+        self.n_batches = -(-data.n_rows // batch_size)
         self._n_clusters = n_clusters
-        first = held.read(slice(0, 1)) if held.n_here else np.zeros((1, held.width))
+        first = data.read(slice(0, 1)) if data.n_here else np.zeros((1, data.width))
         self._about: Vector = np.asarray(first[0], dtype=np.float64)
-        if held.reach is not None:  # the same wherever workers live
-            self._about = held.reach.points.centre
+        if data.reach is not None:  # the same wherever workers live
+            self._about = data.reach.points.centre
         self.own: list[ClusterSums] = []
 
     def begin(self, labels: Labels) -> None:
         """Compute the workers' sums from the labels (m,) of their rows, -1 being none."""
-        gaps = self.held.observed is not None
+        gaps = self.data.observed is not None
         self.own = []
-        for run in self.held.runs:
+        for run in self.data.runs:
             sums = ClusterSums(self._n_clusters, self._about, gaps)
             for start in range(run.start, run.stop, CHUNK_ROWS):
                 rows = slice(start, min(start + CHUNK_ROWS, run.stop))
@@ -431,7 +431,7 @@ class RowBatches:
 
     def rows(self, worker: int, number: int) -> slice:
         """Return the rows of a worker of this process that are in a batch."""
-        run = self.held.runs[worker]
+        run = self.data.runs[worker]
         many = run.stop - run.start
         first, last = (many * place // self.n_batches for place in (number, number + 1))
         return slice(run.start + first, run.start + last)
@@ -441,12 +441,12 @@ class RowBatches:
         return self.own[worker].move(*self._read(rows), before, after, self._observed(rows))
 
     def _read(self, rows: slice) -> tuple[Floats, Vector]:
-        weights = self.held.weights
-        own = weights[rows] if len(weights) else np.ones(rows.stop - rows.start)
-        return self.held.read(rows), own
+        weights = self.data.weights
+        row_weights = weights[rows] if len(weights) else np.ones(rows.stop - rows.start)
+        return self.data.read(rows), row_weights
 
     def _observed(self, rows: slice) -> NDArray[np.uint8] | None:
-        return None if self.held.observed is None else self.held.observed[rows]
+        return None if self.data.observed is None else self.data.observed[rows]
 
 
 def by_cluster(labels: Labels, weights: Vector, n: int) -> Any:
@@ -457,24 +457,24 @@ def by_cluster(labels: Labels, weights: Vector, n: int) -> Any:
     return csr_array((weights, labels, starts), shape=(len(labels), n)).T
 
 
-def with_sums(found: Vector, sums: Vector) -> Vector:
+def with_sums(values: Vector, sums: Vector) -> Vector:
     """What a message has between the counts and the inertia, with other sums."""
     flat = sums.reshape(len(sums), sums.shape[1] * sums.shape[2])
-    return np.concatenate([flat, found[:, flat.shape[1] :]], axis=1)
+    return np.concatenate([flat, values[:, flat.shape[1] :]], axis=1)
 
 
 class FollowedRows:
     """Rows of the workers of this process, in clusters that start at ``centres`` (K, d)."""
 
-    def __init__(self, held: HeldRows, centres: Vector, n_threads: int) -> None:
-        self.held = held
+    def __init__(self, data: HeldRows, centres: Vector, n_threads: int) -> None:
+        self.data = data
         self.n_threads = n_threads
         self._about = np.ascontiguousarray(centres.mean(axis=0), dtype=np.float64)
         self._before: Vector | None = None
-        self._upper = np.full(held.n_here, np.nan, dtype=np.float32)
-        self._lower = np.zeros(held.n_here, dtype=np.float32)
-        self._totals = np.zeros((len(held.runs), 2, centres.size + len(centres) + 1))
-        self._few = held.n_here < FEW_ROWS * len(centres) * len(held.runs)
+        self._upper = np.full(data.n_here, np.nan, dtype=np.float32)
+        self._lower = np.zeros(data.n_here, dtype=np.float32)
+        self._totals = np.zeros((len(data.runs), 2, centres.size + len(centres) + 1))
+        self._few = data.n_here < FEW_ROWS * len(centres) * len(data.runs)
 
     def assign(self, centres: Vector, labels: NDArray[np.int32]) -> Indices:
         """Assign all rows to the nearest centres; return how many of each worker (n,) changed.
@@ -482,14 +482,14 @@ class FollowedRows:
         Centres (R, K, d) are one set for all workers, or one for each of this process; ``labels``
         (m,) are changed in place.
         """
-        held, changes = self.held, np.zeros(len(self.held.runs), dtype=np.intp)
+        data, changes = self.data, np.zeros(len(self.data.runs), dtype=np.intp)
         centres = np.ascontiguousarray(centres)
         before = centres if self._before is None else self._before
         if before.shape != centres.shape:
             before = np.ascontiguousarray(np.broadcast_to(before, centres.shape))
-        for rows in held.runs_of_rows() if held.runs else ():
+        for rows in data.runs_of_rows() if data.runs else ():
             follow_rows(
-                held.read(rows), held.weights[rows], held.within(rows), centres, before,
+                data.read(rows), data.weights[rows], data.within(rows), centres, before,
                 self._about, labels[rows], self._upper[rows], self._lower[rows], self._totals,
                 changes, self.n_threads,
             )  # fmt: skip
@@ -513,19 +513,19 @@ class FollowedRows:
 
     def measure(self, centres: Vector, labels: NDArray[np.int32]) -> tuple[Vector, Vector]:
         """Squared distances of rows (m,) to their centres, and sums over each worker's (n,)."""
-        held, distances = self.held, np.empty(self.held.n_here)
-        inertias = np.zeros(len(held.runs))
-        for rows in held.runs_of_rows() if held.runs else ():
+        data, distances = self.data, np.empty(self.data.n_here)
+        inertias = np.zeros(len(data.runs))
+        for rows in data.runs_of_rows() if data.runs else ():
             measure_rows(
-                held.read(rows), held.weights[rows], held.within(rows),
+                data.read(rows), data.weights[rows], data.within(rows),
                 np.ascontiguousarray(centres), labels[rows], distances[rows], inertias,
                 self.n_threads,
             )  # fmt: skip
         return distances, inertias
 
 
-def inertia_of_roots(total: Sum, found: Vector) -> Vector:
+def inertia_of_roots(total: Sum, inertia: Vector) -> Vector:
     """Inertia as every root (R,) finds it; for inactive roots, as the first active one does."""
-    every = total.roots.join(found)
+    every = total.roots.join(inertia)
     absent = None if isinstance(total, AtServer | Wrapper) else _absent(total)
     return every if absent is None else np.where(absent, every[~absent][0], every)

@@ -174,8 +174,8 @@ def _changed(spread: Vector, change: Vector, is_spherical: bool) -> Vector:
     """Spread of a covariance ``L (I + change) L'``, its eigenvalues within bounds."""
     if spread.ndim == 1:
         variances = np.square(spread) * np.clip(1 + change, SHRINKS, GROWS)
-        found: Vector = np.clip(np.sqrt(variances), LEAST_SPREAD, MOST_SPREAD)
-        return np.full_like(found, found.mean()) if is_spherical else found
+        deviations: Vector = np.clip(np.sqrt(variances), LEAST_SPREAD, MOST_SPREAD)
+        return np.full_like(deviations, deviations.mean()) if is_spherical else deviations
     values, vectors = np.linalg.eigh(np.eye(len(spread)) + change)
     inner = (vectors * np.clip(values, SHRINKS, GROWS)) @ vectors.T
     return spread_of(spread @ inner @ spread.T)
@@ -272,11 +272,11 @@ def shape_of_sketch(n_samples: int, multiplier: float, n_features: int) -> tuple
 def n_values_of_start(n_samples: int, multipliers: Sequence[float], layout: Residuals) -> int:
     """Noisy numbers in the releases of a start, by the multipliers of all."""
     d = layout.n_features
-    found = N_BINS * d + Residuals("full", 1, d).size
+    n_values = N_BINS * d + Residuals("full", 1, d).size
     if layout.n_components > 1:
         q, n_bins = shape_of_sketch(n_samples, multipliers[2], d)
-        found += n_bins**q
-    return found
+        n_values += n_bins**q
+    return n_values
 
 
 def _spreads(covariances: Vector, kind: str) -> Vector:
@@ -341,8 +341,8 @@ def search_sketch(
         clear = np.maximum(counts, 0.0) + 1e-9
     used = clear > 0
     cells, clear = cells[used], clear[used] / clear.sum()
-    found = [_searched(cells, clear, k, width, rng) for _ in range(SEARCHES)]
-    return max(found, key=lambda one: one[0])[1:]
+    results = [_searched(cells, clear, k, width, rng) for _ in range(SEARCHES)]
+    return max(results, key=lambda one: one[0])[1:]
 
 
 def _searched(
@@ -353,7 +353,7 @@ def _searched(
     floor = np.eye(q) * (width**2 / 12 + 0.02)
     centres = cells[rng.choice(len(cells), k, p=shares)] + 0.05 * rng.normal(size=(k, q))
     weights, spreads = np.full(k, 1 / k), np.tile(0.3 * np.eye(q), (k, 1, 1))
-    found = -np.inf
+    log_likelihood = -np.inf
     for _ in range(STEPS):
         factors = np.linalg.cholesky(spreads)
         apart = cells[None] - centres[:, None]
@@ -362,13 +362,16 @@ def _searched(
         logs = logs[:, None] - 0.5 * np.square(z).sum(axis=1)
         highest = logs.max(axis=0)
         of_cells = highest + np.log(np.exp(logs - highest).sum(axis=0))
-        own = np.exp(logs - of_cells) * shares
-        found, counts = float(shares @ of_cells), own.sum(axis=1) + 1e-9
+        responsibilities = np.exp(logs - of_cells) * shares
+        log_likelihood, counts = float(shares @ of_cells), responsibilities.sum(axis=1) + 1e-9
         weights = counts / counts.sum()
-        centres = own @ cells / counts[:, None]
+        centres = responsibilities @ cells / counts[:, None]
         apart = cells[None] - centres[:, None]
-        spreads = np.einsum("kc,kci,kcj->kij", own, apart, apart) / counts[:, None, None] + floor
-    return found, weights, centres, spreads
+        spreads = (
+            np.einsum("kc,kci,kcj->kij", responsibilities, apart, apart) / counts[:, None, None]
+            + floor
+        )
+    return log_likelihood, weights, centres, spreads
 
 
 @dataclass
@@ -420,8 +423,8 @@ class NoisyEM:
             sums.append(ResidualSums(Residuals(self.kind, 1, part.means.shape[1]), self.grid))
         for rows in self.terms.chunks(self.terms.blocks.n_features):
             data = self._clipped(rows, count=True)
-            for part, own, columns in zip(box, sums, self._columns, strict=True):
-                own.add([part.residuals(data[:, columns], 0)], np.ones((len(data), 1)))
+            for part, hub_sums, columns in zip(box, sums, self._columns, strict=True):
+                hub_sums.add([part.residuals(data[:, columns], 0)], np.ones((len(data), 1)))
         counts = np.array([float(self.n_rows)])
         scales = scales_of_hubs(self.blocks.widths, self.kind, 1)
         # Of length sqrt(d), at right angles before their mean is taken off.
@@ -432,12 +435,12 @@ class NoisyEM:
         directions = drawn.T - (drawn.mean(axis=1) if k > 1 else 0.0)
         lengths = np.linalg.norm(directions, axis=1, keepdims=True)
         directions = directions * (sqrt(d) / np.maximum(lengths, 1e-300))
-        found = []
-        for hub, part, own in zip(self.numbers, box, sums, strict=True):
-            whole = self._moved(hub, part, own, counts, scales, multiplier, 1.0)
+        parts = []
+        for hub, part, hub_sums in zip(self.numbers, box, sums, strict=True):
+            whole = self._moved(hub, part, hub_sums, counts, scales, multiplier, 1.0)
             begin, end = self.blocks.offsets[hub : hub + 2]
-            found.append(_apart(whole, directions[:, begin:end]))
-        return [*found, _weights(np.full(self.n_components, 1 / self.n_components))]
+            parts.append(_apart(whole, directions[:, begin:end]))
+        return [*parts, _weights(np.full(self.n_components, 1 / self.n_components))]
 
     def iterate(
         self,
@@ -458,8 +461,8 @@ class NoisyEM:
             sums = self.summed(parts)
             counts = self._counts(sums[-1], scales, multiplier)
             moved = [
-                self._moved(hub, part, own, counts, scales, multiplier, length)
-                for hub, part, own in zip(self.numbers, hubs, sums[:-1], strict=True)
+                self._moved(hub, part, hub_sums, counts, scales, multiplier, length)
+                for hub, part, hub_sums in zip(self.numbers, hubs, sums[:-1], strict=True)
             ]
             layout = Residuals("diag", k, 0)
             parts = [*moved, step(weights, layout, counts, self.n_rows, length)]
@@ -479,12 +482,14 @@ class NoisyEM:
         columns = [*self._columns, slice(0, 0)]
         begin_differences(total, "estep", self.n_rows, k, terms.itemsize)
         limit = FARTHEST[terms.itemsize]
-        for rows, found in Differences(terms, total, k, lambda at: terms.local(factors, at), limit):
-            shares = terms.responsibilities(mixture, found, rows)[0][0].astype(np.float64)
+        for rows, row_sums in Differences(
+            terms, total, k, lambda at: terms.local(factors, at), limit
+        ):
+            shares = terms.responsibilities(mixture, row_sums, rows)[0][0].astype(np.float64)
             shares /= shares.sum(axis=1, keepdims=True)
             data = self._clipped(rows)
-            for part, own, place in zip(parts, sums, columns, strict=True):
-                own.add([part.residuals(data[:, place], one) for one in range(k)], shares)
+            for part, hub_sums, place in zip(parts, sums, columns, strict=True):
+                hub_sums.add([part.residuals(data[:, place], one) for one in range(k)], shares)
         return sums
 
     def mixture(self, parts: list[Parts], reg_covar: float = 0.0) -> Mixture:
@@ -537,8 +542,8 @@ class NoisyEM:
         if not layout.n_features:
             return part
         deviations = layout.deviations(scales[hub])[len(counts) :]
-        own = layout.packed(sums.counts, sums.firsts, sums.seconds)[len(counts) :]
-        noisy = self._noisy(own, deviations, multiplier, self._noise[hub]) * self.grid.unit
+        values = layout.packed(sums.counts, sums.firsts, sums.seconds)[len(counts) :]
+        noisy = self._noisy(values, deviations, multiplier, self._noise[hub]) * self.grid.unit
         return step(part, layout, np.concatenate([counts, noisy]), self.n_rows, length)
 
     def _noisy(

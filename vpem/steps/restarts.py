@@ -187,8 +187,8 @@ class Restarts(_Saving, Generic[R]):
     def _picked(self, state: State) -> dict[int, State]:
         """Return parameters of the best run up to now, and of the one under way."""
         best, going = state["best"], state["restart"]
-        found = {} if best is None else {int(best["restart"]): self.kept.start_of(best)}
-        return found | {going: self.kept.start_of(state["going"]["loop"])}
+        starts = {} if best is None else {int(best["restart"]): self.kept.start_of(best)}
+        return starts | {going: self.kept.start_of(state["going"]["loop"])}
 
     def _restore(self) -> None:
         kept, number = self.kept, Integer(self.numbers[0], self.numbers[-1])

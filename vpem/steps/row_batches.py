@@ -56,12 +56,12 @@ def fit_row_batches(
     saver, run, total = saver or NoSaver(), passes.run, step.total
     passes.begin(starts, saver, max_iter)
     while len(run.history) < max_iter and not run.converged:
-        found = passes.advance()
-        if found is None:
+        log_likelihoods = passes.advance()
+        if log_likelihoods is None:
             saver.offer(passes.state)
             continue
-        check_finite(found, len(run.history) + 1)
-        small = run.note(step.whole, total, found, tol, callback)
+        check_finite(log_likelihoods, len(run.history) + 1)
+        small = run.note(step.whole, total, log_likelihoods, tol, callback)
         run.converged = small and not passes.full_pass
         saver.offer(passes.state, last=run.converged or len(run.history) == max_iter)
     run.check_heard()
@@ -97,9 +97,9 @@ class _Worker:
         part = self.batches[number]
         fresh = part.empty(mixture.means, 1)
         if part.n_samples:
-            found = float(part.sweep(mixture, factors, np.ones((1, 1)), fresh)[0])
-            self.log_likelihoods[number] = found
-            self.entropies[number] = found - part.expected(fresh, mixture, factors)
+            log_likelihood = float(part.sweep(mixture, factors, np.ones((1, 1)), fresh)[0])
+            self.log_likelihoods[number] = log_likelihood
+            self.entropies[number] = log_likelihood - part.expected(fresh, mixture, factors)
         if rate is None:
             before, self.statistics[number] = self.statistics[number], fresh
             if len(self.batches) == 1:
@@ -156,24 +156,24 @@ class _Passes:
     def begin(self, starts: Sequence[Mixture], saver: Saver, max_iter: int) -> None:
         step, run = self.step, self.run
         if saver.saved is None:
-            run.mixtures, made, again = self.reinitialiser.start(step.roots, starts)
-            self.factors = made
+            run.mixtures, factors, again = self.reinitialiser.start(step.roots, starts)
+            self.factors = factors
             if again:
                 step.total.agree("flooding", step.reinitialised_bytes)
             self.order = self.rng.permutation(self.n_steps)
             return
-        self.factors = [own.prepare(one) for own, one in zip(step.roots, starts, strict=True)]
+        self.factors = [terms.prepare(one) for terms, one in zip(step.roots, starts, strict=True)]
         saved = saver.saved
         schema = self._schema(saved)
-        run.restore(saver, step.total, self.reinitialiser, max_iter, own=schema, by_passes=True)
+        run.restore(saver, step.total, self.reinitialiser, max_iter, more=schema, by_passes=True)
         blank = step.whole.empty(starts[0].means, 1)
-        for worker, kept in zip(self.workers, saved["workers"], strict=True):
-            worker.log_likelihoods[...] = kept["log_likelihoods"]
-            worker.entropies[...] = kept["entropies"]
+        for worker, state in zip(self.workers, saved["workers"], strict=True):
+            worker.log_likelihoods[...] = state["log_likelihoods"]
+            worker.entropies[...] = state["entropies"]
             worker.statistics = [
-                None if one is None else replace(blank, **one) for one in kept["statistics"]
+                None if one is None else replace(blank, **one) for one in state["statistics"]
             ]
-            worker.total = None if kept["total"] is None else replace(blank, **kept["total"])
+            worker.total = None if state["total"] is None else replace(blank, **state["total"])
             if len(worker.batches) == 1 and worker.statistics[0] is not None:
                 worker.total = worker.statistics[0]
         self.order, self.full_pass = saved["order"], saved["anew"]
@@ -202,14 +202,16 @@ class _Passes:
 
     def _schema(self, saved: State) -> dict[str, Schema]:
         blank = vars(self.step.whole.empty(self.run.mixture.means, 1))
-        one: Schema = {name: Array(own.dtype.str[1:], own.shape) for name, own in blank.items()}
+        one: Schema = {
+            name: Array(values.dtype.str[1:], values.shape) for name, values in blank.items()
+        }
         known: Schema = Maybe(one) if saved.get("anew") is True else one
-        kept = known if self.step_size is None else NOTHING
+        statistics = known if self.step_size is None else NOTHING
         each = [
             {
                 "log_likelihoods": Array("f8", worker.log_likelihoods.shape),
                 "entropies": Array("f8", worker.entropies.shape),
-                "statistics": ListOf(kept, len(worker.batches)),
+                "statistics": ListOf(statistics, len(worker.batches)),
                 "total": known,
             }
             for worker in self.workers
@@ -235,12 +237,12 @@ class _Passes:
                 for worker in self.workers:
                     worker.statistics = [None] * len(worker.batches)
             self.time, self.full_pass = self.n_steps, False
-            found = self._sums()
-            self.full_pass = self.full_pass or found is None
-            return found
+            log_likelihoods = self._sums()
+            self.full_pass = self.full_pass or log_likelihoods is None
+            return log_likelihoods
         if self.step_size is not None:
             self.order = self.rng.permutation(self.n_steps)
-        found = None
+        log_likelihoods = None
         for place, number in enumerate(self.order):
             self.time += 1
             rate = None if self.step_size is None else self.time**-self.step_size
@@ -252,14 +254,14 @@ class _Passes:
             sums = self._sums()
             if sums is None:
                 continue
-            found = sums
+            log_likelihoods = sums
             if self.full_pass:
                 break
-        return found
+        return log_likelihoods
 
     def _look(self, at: int, number: int, rate: float | None) -> None:
-        own = 0 if len(self.run.mixtures) == 1 else at
-        self.workers[at].look(number, self.run.mixtures[own], self.factors[own], rate)
+        index = 0 if len(self.run.mixtures) == 1 else at
+        self.workers[at].look(number, self.run.mixtures[index], self.factors[index], rate)
 
     def _add_up(self) -> None:
         for at, worker in enumerate(self.workers):
@@ -272,8 +274,8 @@ class _Passes:
         values = []  # statistics and log-likelihoods, and the entropies of rows
         for worker in self.workers:
             assert worker.total is not None
-            own = layout.packed(worker.total, float(worker.log_likelihoods.sum()))
-            values.append(np.append(own, worker.entropies.sum()) if self.exact else own)
+            message = layout.packed(worker.total, float(worker.log_likelihoods.sum()))
+            values.append(np.append(message, worker.entropies.sum()) if self.exact else message)
         self.n_sums += 1
         try:
             sums = add_messages(step.terms, total, layout, values, "estep", int(self.exact))
@@ -283,14 +285,14 @@ class _Passes:
         statistics = [layout.unpacked(one[: layout.size])[0] for one in sums]
         updated, counts = maximize(step.roots, run.mixtures, statistics, total.silent)
         passed = len(run.history) + 1
-        run.mixtures, made, again = self.reinitialiser.check(step.roots, updated, counts, passed)
-        self.factors = made
+        run.mixtures, factors, again = self.reinitialiser.check(step.roots, updated, counts, passed)
+        self.factors = factors
         if again:
             # Statistics of before say nothing of a re-initialised component.
             self.full_pass = True
             total.agree("flooding", step.reinitialised_bytes)
         elif self.exact and self.step_size is None:
-            expected = step.roots[0].expected(statistics[0], run.mixture, made[0])
+            expected = step.roots[0].expected(statistics[0], run.mixture, factors[0])
             run.free_energy.append(float(expected + sums[0, -1] + step.whole.log_constant))
-        found = total.roots.join(sums[:, layout.size - 1].copy())
-        return found + step.whole.log_constant
+        log_likelihoods = total.roots.join(sums[:, layout.size - 1].copy())
+        return log_likelihoods + step.whole.log_constant

@@ -57,19 +57,19 @@ def lloyd_rows(
     rows; where they err, what is sent is about the start and in its spread. Of a batch (``pace``)
     every worker assigns its share.
     """
-    held = HeldRows(parts, total, stream.row_weights, observed, stream.reach)
+    data = HeldRows(parts, total, stream.row_weights, observed, stream.reach)
     clusters: _Clusters
     if observed is None:
-        clusters = (_FromStart if pace.patience else _Clusters)(held, total, kind, n_threads)
+        clusters = (_FromStart if pace.patience else _Clusters)(data, total, kind, n_threads)
     elif fill:
-        clusters = _Filled(held, total, kind, n_threads)
+        clusters = _Filled(data, total, kind, n_threads)
     else:
         clusters = (_ObservedFromStart if pace.patience else _Observed)(
-            held, total, kind, n_threads
+            data, total, kind, n_threads
         )
     clusters.begin(pace, centres)
     known = np.ascontiguousarray(centres, dtype=np.float64)[None]
-    labels = np.full(held.n_here, -1, dtype=np.int32)
+    labels = np.full(data.n_here, -1, dtype=np.int32)
     if pace.patience:
         # Sums may fail before any root has centres of its own.
         known = np.repeat(known, total.n_roots, axis=0)
@@ -87,12 +87,12 @@ class _Clusters:
 
     agreement = "stopping"
 
-    def __init__(self, held: HeldRows, total: Sum, kind: str, n_threads: int) -> None:
-        self.held, self.total, self.kind = held, total, kind
+    def __init__(self, data: HeldRows, total: Sum, kind: str, n_threads: int) -> None:
+        self.data, self.total, self.kind = data, total, kind
         self.settles = kind != "setup"
         self.n_threads = n_threads
-        self.n_samples = held.n_rows
-        self.least = 0.5 * held.lightest
+        self.n_samples = data.n_rows
+        self.least = 0.5 * data.lightest
         self.sums = np.empty(0)
         # Kept from pass to pass: of many workers they are large.
         self.own = np.empty((0, 0))
@@ -105,9 +105,9 @@ class _Clusters:
     def begin(self, pace: Pace, centres: Vector) -> None:
         self.pace, size = pace, pace.batch_size
         if size is not None and size < self.n_samples:
-            self.batches = RowBatches(self.held, len(centres), size)
-        if self.held.observed is None:
-            self.followed = FollowedRows(self.held, centres, self.n_threads)
+            self.batches = RowBatches(self.data, len(centres), size)
+        if self.data.observed is None:
+            self.followed = FollowedRows(self.data, centres, self.n_threads)
 
     def measure(self, run: Lloyd) -> None:
         run.distances = self.followed.measure(run.centres, run.labels)[0]
@@ -132,16 +132,16 @@ class _Clusters:
         """Assign all rows or those of a batch, and take the sums: how many rows changed."""
         n_components = run.centres.shape[1]
         messages, changed = self._messages(run)
-        found = add_vectors(self.total, messages, self.kind, self._units(run))
-        if self.held.reach is not None:
-            changed = round(float(found[0, -1]))
-        run.counts, self.sums = found[:, :n_components], found[:, n_components:-2]
-        run.inertia = inertia_of_roots(self.total, found[:, -2].copy())
+        totals = add_vectors(self.total, messages, self.kind, self._units(run))
+        if self.data.reach is not None:
+            changed = round(float(totals[0, -1]))
+        run.counts, self.sums = totals[:, :n_components], totals[:, n_components:-2]
+        run.inertia = inertia_of_roots(self.total, totals[:, -2].copy())
         return changed
 
     def _units(self, run: Lloyd) -> NDArray[np.int64] | None:
         """Exponents of the units in which masked sums of messages are taken."""
-        reach = self.held.reach
+        reach = self.data.reach
         if reach is None:
             return None
         return reach.of_clusters(run.centres[0], self._bounds(reach, run.centres[0]))
@@ -160,20 +160,20 @@ class _Clusters:
         return np.flatnonzero(self.total.holders.any(light.any(axis=0)))
 
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
-        run.centres[:, clusters] = self.held.share(rows)
+        run.centres[:, clusters] = self.data.share(rows)
 
     def shifts(self, run: Lloyd, before: Vector) -> Vector:
         """Squared shifts of the centres of the roots of this process (R,)."""
-        found: Vector = ((run.centres - before) ** 2).sum(axis=(1, 2))
-        return found
+        shifts: Vector = ((run.centres - before) ** 2).sum(axis=(1, 2))
+        return shifts
 
     def _move(self, run: Lloyd, counts: Vector) -> None:
         sums, there = self._parted(run, counts, self.sums)
         run.centres = sums / there
 
-    def _parted(self, run: Lloyd, counts: Vector, found: Vector) -> tuple[Vector, Vector]:
+    def _parted(self, run: Lloyd, counts: Vector, sums: Vector) -> tuple[Vector, Vector]:
         """Part what lies between the counts and the inertia: sums, and the weights of them."""
-        return found.reshape(len(found), *run.centres.shape[1:]), counts[:, :, None]
+        return sums.reshape(len(sums), *run.centres.shape[1:]), counts[:, :, None]
 
     def _messages(self, run: Lloyd) -> tuple[Vector, int]:
         """Assign rows: what the workers send (n, P), and how many rows changed."""
@@ -190,11 +190,11 @@ class _Clusters:
         messages[:, -1] = changes
         return messages, self._changed(changes.sum())
 
-    def _changed(self, here: Any) -> int:
+    def _changed(self, n_changed: Any) -> int:
         """Number of all rows that changed, which the sums report, too; here as a whole number."""
-        if self.held.reach is not None:
+        if self.data.reach is not None:
             return 0
-        return int(self.held.holders.allreduce(np.array([here]), announced=True)[0])
+        return int(self.data.holders.allreduce(np.array([n_changed]), announced=True)[0])
 
     def _messages_of_batch(self, run: Lloyd, number: int) -> tuple[Vector, int]:
         """Assign the rows of a batch: what the workers send of all, and how many rows changed."""
@@ -202,18 +202,18 @@ class _Clusters:
         messages, changed = [], 0
         for worker, sums in enumerate(self.batches.own):
             rows = self.batches.rows(worker, number)
-            own = run.centres[0 if len(run.centres) == 1 else worker]
+            centres = run.centres[0 if len(run.centres) == 1 else worker]
             before = run.labels[rows].copy()
-            self._assign_batch(run, own, rows)
+            self._assign_batch(run, centres, rows)
             moved = self.batches.move(worker, rows, before, run.labels[rows])
-            messages.append(self._packed(sums, own, moved))
+            messages.append(self._packed(sums, centres, moved))
             changed += moved
-        found = np.array(messages).reshape(len(messages), self._packed_size(run))
-        return found, self._changed(changed)
+        stacked = np.array(messages).reshape(len(messages), self._packed_size(run))
+        return stacked, self._changed(changed)
 
     def _assign_batch(self, run: Lloyd, centres: Vector, rows: slice) -> None:
-        held, off = self.held, np.empty(rows.stop - rows.start)
-        nearest_rows(held.read(rows), centres, run.labels[rows], off, self.n_threads)
+        data, off = self.data, np.empty(rows.stop - rows.start)
+        nearest_rows(data.read(rows), centres, run.labels[rows], off, self.n_threads)
 
     def _packed(self, sums: ClusterSums, centres: Vector, moved: int) -> Vector:
         last = np.array([sums.inertia(centres).sum(), moved])
@@ -249,9 +249,9 @@ class _FromStart(_Clusters):
     def _messages(self, run: Lloyd) -> tuple[Vector, int]:
         messages, changed = super()._messages(run)
         n_components = len(self.about)
-        own = messages[:, n_components:-2]
-        sums, there = self._parted(run, messages[:, :n_components], own)
-        messages[:, n_components:-2] = with_sums(own, (sums - there * self.about) / self.unit)
+        values = messages[:, n_components:-2]
+        sums, there = self._parted(run, messages[:, :n_components], values)
+        messages[:, n_components:-2] = with_sums(values, (sums - there * self.about) / self.unit)
         messages[:, -2] /= self.unit**2 * self.about.size
         messages[:, -1] = 0.0
         return messages, changed
@@ -269,8 +269,8 @@ class _Observed(_Clusters):
         # A centre's feature that no row has stays where it was.
         run.centres = np.where(there < self.least, run.centres, means)
 
-    def _parted(self, run: Lloyd, counts: Vector, found: Vector) -> tuple[Vector, Vector]:
-        parts = found.reshape(len(found), self.n_parts, *run.centres.shape[1:])
+    def _parted(self, run: Lloyd, counts: Vector, sums: Vector) -> tuple[Vector, Vector]:
+        parts = sums.reshape(len(sums), self.n_parts, *run.centres.shape[1:])
         return parts[:, 0], parts[:, 1]
 
     def _bounds(self, reach: Reach, centres: Vector) -> list[Vector]:
@@ -279,7 +279,7 @@ class _Observed(_Clusters):
     def measure(self, run: Lloyd) -> None:
         """Every pass does, except where a process has no rows."""
         if run.distances is None:
-            run.distances = np.empty(self.held.n_here)
+            run.distances = np.empty(self.data.n_here)
 
     def _points(self, centres: Vector) -> Vector:
         """Points that a worker with some centres (K, d) takes sums about, (K, d)."""
@@ -300,25 +300,25 @@ class _Observed(_Clusters):
     def _messages(self, run: Lloyd) -> tuple[Vector, int]:
         if self.number is not None:
             return self._messages_of_batch(run, self.number)
-        held, centres = self.held, run.centres
-        assert held.observed is not None
+        data, centres = self.data, run.centres
+        assert data.observed is not None
         n_components, width = centres.shape[1:]
-        messages = np.empty((len(held.runs), self._packed_size(run)))
+        messages = np.empty((len(data.runs), self._packed_size(run)))
         changed = 0
-        for worker, own_rows in enumerate(held.runs):
-            own = centres[0 if len(centres) == 1 else worker]
-            points = self._points(own)
+        for worker, own_rows in enumerate(data.runs):
+            worker_centres = centres[0 if len(centres) == 1 else worker]
+            points = self._points(worker_centres)
             counts, inertia, changes = np.zeros(n_components), 0.0, 0
             sums, there = parts = np.zeros((2, n_components, width))
             for begin in range(own_rows.start, own_rows.stop, CHUNK_ROWS):
                 rows = slice(begin, min(begin + CHUNK_ROWS, own_rows.stop))
-                nearest, off, hard = self._assign(run, own, rows)
+                nearest, off, hard = self._assign(run, worker_centres, rows)
                 changes += int(np.count_nonzero(nearest != run.labels[rows]))
                 run.labels[rows] = nearest
                 counts += hard.sum(axis=0)
-                observed = held.observed[rows]
+                observed = data.observed[rows]
                 there += hard.T @ observed
-                sums += hard.T @ np.where(observed, held.read(rows) - points[nearest], 0.0)
+                sums += hard.T @ np.where(observed, data.read(rows) - points[nearest], 0.0)
                 inertia += float(hard.sum(axis=1) @ off)
             last = np.array([inertia, changes])
             messages[worker] = np.concatenate([counts, parts[: self.n_parts].ravel(), last])
@@ -328,13 +328,13 @@ class _Observed(_Clusters):
     def _assign(self, run: Lloyd, centres: Vector, rows: slice) -> tuple[Indices, Vector, Vector]:
         """Nearest centres of some rows (m,), their distances, and weights in clusters (m, K)."""
         if run.distances is None:
-            run.distances = np.empty(self.held.n_here)
-        found = self.held.by_observed(centres, rows, self.n_threads, by_share=False)
-        nearest = found.argmin(axis=1)
-        run.distances[rows] = found[np.arange(len(found)), nearest]
+            run.distances = np.empty(self.data.n_here)
+        distances = self.data.by_observed(centres, rows, self.n_threads, by_share=False)
+        nearest = distances.argmin(axis=1)
+        run.distances[rows] = distances[np.arange(len(distances)), nearest]
         hard = (nearest[:, None] == np.arange(len(centres))).astype(np.float64)
-        if len(self.held.weights):
-            hard *= self.held.weights[rows, None]
+        if len(self.data.weights):
+            hard *= self.data.weights[rows, None]
         return nearest, run.distances[rows], hard
 
 

@@ -194,8 +194,8 @@ class HeldRows:
         """Whether rows have weights."""
         self.lightest = 1.0
         if weights is not None:
-            here = weights[self.first : self.first + self.n_here]
-            self.weights = np.ascontiguousarray(here, dtype=np.float64)
+            local_weights = weights[self.first : self.first + self.n_here]
+            self.weights = np.ascontiguousarray(local_weights, dtype=np.float64)
             positive = weights[weights > 0]
             self.lightest = float(positive.min()) if reach is None else reach.lightest
 
@@ -231,10 +231,12 @@ class HeldRows:
 
     def take(self, rows: Sequence[int] | Indices) -> Vector:
         """Some rows (L, d), in every process, which all know already."""
-        places, here = np.asarray(rows, dtype=np.intp) - self.first, self.here(rows)
+        places, is_local = np.asarray(rows, dtype=np.intp) - self.first, self.here(rows)
         points = np.zeros((len(places), self.width))
-        own = places[here]
-        points[here] = self._rows[own] if self._stored is None else self._stored.take(own)
+        local_rows = places[is_local]
+        points[is_local] = (
+            self._rows[local_rows] if self._stored is None else self._stored.take(local_rows)
+        )
         with about(self.holders.engine, "flooding"):
             return self.holders.allreduce(points)
 

@@ -119,29 +119,29 @@ class Run:
         """What the best of several runs maximises: what EM raises, by the first root."""
         return float(self.log_likelihood[0] + self.log_prior[0])
 
-    def end(self, roots: Sequence[Terms], total: Sum, found: Vector) -> None:
+    def end(self, roots: Sequence[Terms], total: Sum, log_likelihoods: Vector) -> None:
         """Take the final log-likelihoods (R,) of the roots, priors included."""
-        check_finite(found, len(self.history))
+        check_finite(log_likelihoods, len(self.history))
         both = zip(roots, self.mixtures, strict=True)
-        priors = np.array([own.log_prior(mixture) for own, mixture in both])
+        priors = np.array([terms.log_prior(mixture) for terms, mixture in both])
         self.log_prior = (
-            total.roots.join(priors) if self.over_rows else np.resize(priors, found.shape)
+            total.roots.join(priors) if self.over_rows else np.resize(priors, log_likelihoods.shape)
         )
-        self.log_likelihood = found - self.log_prior
+        self.log_likelihood = log_likelihoods - self.log_prior
 
     def judge(self, terms: Any, total: Sum) -> None:
         """Find which components are degenerate for any root; all hear of those that are."""
-        found = np.any([degenerate(terms, one) for one in self.mixtures], axis=0)
-        found = total.holders.any(found)
-        if found.any():
-            total.agree("flooding", len(found))
-        self.degenerate = np.flatnonzero(found).tolist()
+        flags = np.any([degenerate(terms, one) for one in self.mixtures], axis=0)
+        flags = total.holders.any(flags)
+        if flags.any():
+            total.agree("flooding", len(flags))
+        self.degenerate = np.flatnonzero(flags).tolist()
 
     def note(
         self,
         terms: Terms,
         total: Sum,
-        found: Vector,
+        log_likelihoods: Vector,
         tol: float,
         callback: Callable[[Progress], None] | None,
         decides: bool = False,
@@ -150,34 +150,36 @@ class Run:
 
         Roots agree whether to stop, or whatever else the loop ``decides`` after every sum.
         """
-        before = self.before(terms, found)
-        change = None if before is None else (found - before) / terms.total_weight
-        small = self.is_small(terms, found, tol)
-        self.history.append(found)
+        before = self.before(terms, log_likelihoods)
+        change = None if before is None else (log_likelihoods - before) / terms.total_weight
+        small = self.is_small(terms, log_likelihoods, tol)
+        self.history.append(log_likelihoods)
         self.bytes_sent.append(total.bytes_sent)
         if tol > 0 or decides:
             total.agree("stopping")
         if callback is not None:
-            mean = mean_over_roots(found) / terms.total_weight
+            mean = mean_over_roots(log_likelihoods) / terms.total_weight
             moved = None if change is None else mean_over_roots(change)
             callback(Progress(len(self.history), mean, moved))
         return small
 
-    def is_small(self, terms: Terms, found: Vector, tol: float) -> bool:
+    def is_small(self, terms: Terms, log_likelihoods: Vector, tol: float) -> bool:
         """Whether log-likelihoods (R,) are within tol, or rounding, of the last ones."""
-        before = self.before(terms, found)
-        if before is None or np.isinf(found).any():
+        before = self.before(terms, log_likelihoods)
+        if before is None or np.isinf(log_likelihoods).any():
             return False
-        change = np.abs(found - before) / terms.total_weight
-        rounding = terms.resolution * np.abs(found) / terms.total_weight if tol > 0 else 0.0
+        change = np.abs(log_likelihoods - before) / terms.total_weight
+        rounding = (
+            terms.resolution * np.abs(log_likelihoods) / terms.total_weight if tol > 0 else 0.0
+        )
         return bool((change < np.maximum(tol, rounding)).all())
 
-    def before(self, terms: Terms, found: Vector) -> Vector | None:
+    def before(self, terms: Terms, log_likelihoods: Vector) -> Vector | None:
         """Log-likelihoods (R,) that roots had found before; None in the first iteration of all."""
         if self.history or self.last is None:
             return self.history[-1] if self.history else None
-        same = self.last.shape == found.shape
-        last = self.last if same else np.full(found.shape, mean_over_roots(self.last))
+        same = self.last.shape == log_likelihoods.shape
+        last = self.last if same else np.full(log_likelihoods.shape, mean_over_roots(self.last))
         return last * terms.total_weight
 
     def check_heard(self) -> None:
@@ -238,12 +240,12 @@ class Run:
         reinitialiser: Reinitialiser,
         max_iter: int,
         *,
-        own: dict[str, Schema] | None = None,
+        more: dict[str, Schema] | None = None,
         by_passes: bool = False,
     ) -> int:
         """Restore all but the parameters; returns how many iterations there were.
 
-        What was saved is checked before anything is used, what else the loop has saved by ``own``.
+        What was saved is checked before anything is used, what else the loop has saved by ``more``.
         With ``by_passes`` an iteration is a pass over batches.
         """
         start, n_samples = self.mixture, reinitialiser.terms.n_samples
@@ -257,7 +259,7 @@ class Run:
             "sum": total.schema(),
             **reinitialiser.schema(start),
         }
-        check(schema | (own or {}), state, saver.place)
+        check(schema | (more or {}), state, saver.place)
         self.recall(state["record"])
         done, counted = state["iteration"], len(self.history)
         # In a pass over batches the network may be disconnected in any batch.
@@ -345,13 +347,14 @@ def mean_over_roots(values: Vector) -> float:
     return float(heard.mean()) if len(heard) else float("nan")
 
 
-def check_finite(found: Vector, iteration: int) -> None:
+def check_finite(log_likelihoods: Vector, iteration: int) -> None:
     """Raise NumericalError unless all roots found finite log-likelihoods."""
-    if not np.isfinite(found).all():
-        root = int(np.flatnonzero(~np.isfinite(found))[0])
+    if not np.isfinite(log_likelihoods).all():
+        root = int(np.flatnonzero(~np.isfinite(log_likelihoods))[0])
         raise NumericalError(
-            f"the log-likelihood of root {root} is {found[root]} at iteration {iteration}: some "
-            "rows lie too far from every component; try scaled features or a larger ",
+            f"the log-likelihood of root {root} is {log_likelihoods[root]} at iteration "
+            f"{iteration}: some rows lie too far from every component; try scaled features or a "
+            "larger ",
             Setting("reg_covar"),
         )
 
@@ -434,7 +437,7 @@ class Reinitialiser:
         mixtures = list(mixtures)
         for component, centre in self.given_up.items():
             mixtures = _placed(roots, mixtures, component, centre, 0.0)
-        factors = [own.prepare(mixture) for own, mixture in zip(roots, mixtures, strict=True)]
+        factors = [terms.prepare(mixture) for terms, mixture in zip(roots, mixtures, strict=True)]
         collapsed = self._collapsed(factors, counts)
         if not collapsed:
             return mixtures, factors, False
@@ -466,12 +469,12 @@ class Reinitialiser:
             self.recoveries.append(
                 Recovery(iteration, component, hub, reason, None if give_up else max(row, DRAWN))
             )
-        factors = [own.prepare(mixture) for own, mixture in zip(roots, mixtures, strict=True)]
+        factors = [terms.prepare(mixture) for terms, mixture in zip(roots, mixtures, strict=True)]
         # Components that were just re-initialised and are singular all the same.
         still: list[tuple[int, int | None]] = [
             (int(copy), self.hubs[hub])
-            for made in factors
-            for copy, hub in np.argwhere(made.failed)
+            for root_factors in factors
+            for copy, hub in np.argwhere(root_factors.failed)
         ]
         if self.total.holders.masks is None:
             still = sorted(self.total.holders.pool(still))
@@ -510,24 +513,24 @@ class Reinitialiser:
     ) -> dict[int, tuple[int | None, str]]:
         """Components that collapsed, each with the first hub that found it, and the reason."""
         if self.total.holders.masks is not None:
-            failed = np.any([made.failed.any(axis=1) for made in factors], axis=0)
+            failed = np.any([one.failed.any(axis=1) for one in factors], axis=0)
             few = np.any([self._few(count).any(axis=0) for count in counts], axis=0)
             flags = np.concatenate([np.broadcast_to(failed, few.shape), few])
             failed, few = np.split(self.total.holders.any(flags), 2)
             reasons = np.where(failed, "covariance", "weight")
             return {int(k): (None, str(reasons[k])) for k in np.flatnonzero(failed | few)}
         events: list[tuple[int, str, int]] = []
-        for made, count in zip(factors, counts, strict=True):
-            for copy, hub in zip(*made.failed.nonzero(), strict=True):
+        for root_factors, count in zip(factors, counts, strict=True):
+            for copy, hub in zip(*root_factors.failed.nonzero(), strict=True):
                 events.append((int(copy), "covariance", self.hubs[hub]))
             for root, component in zip(*self._few(count).nonzero(), strict=True):
                 # An estimate that all share is looked at in one process.
                 if root < len(self.roots):
                     events.append((int(component), "weight", self.roots[root]))
-        found: dict[int, tuple[int | None, str]] = {}
+        collapsed: dict[int, tuple[int | None, str]] = {}
         for component, reason, hub in sorted(self.total.holders.pool(events)):
-            found.setdefault(component, (hub, reason))
-        return found
+            collapsed.setdefault(component, (hub, reason))
+        return collapsed
 
     def state(self) -> State:
         """Return how often components collapsed, and which were given up."""
@@ -574,6 +577,6 @@ def _placed(
     weight: float,
 ) -> list[Mixture]:
     return [
-        own.reseeded(mixture, component, centre, weight)
-        for own, mixture in zip(roots, mixtures, strict=True)
+        terms.reseeded(mixture, component, centre, weight)
+        for terms, mixture in zip(roots, mixtures, strict=True)
     ]

@@ -86,14 +86,14 @@ class GivenStart:
         spherical, one number tied-spherical.
         """
         k, d = shape
-        found = {
+        checked = {
             "weights": None if weights is None else _weights(weights, k),
             "means": None if means is None else _array("means_init", means, shape),
             "covariances": None
             if precisions is None
             else _covariances(precisions, covariance_type, k, d),
         }
-        parts = tuple(name for name in PARTS if found[name] is not None)
+        parts = tuple(name for name in PARTS if checked[name] is not None)
         if not parts:
             return cls(init)
         copies = 1 if is_tied(covariance_type) else k
@@ -104,7 +104,7 @@ class GivenStart:
             "weights": np.full((1, k), 1.0 / k), "means": np.zeros(shape), "covariances": unknown,
         }  # fmt: skip
         values: dict[str, Any] = {
-            name: placeholders[name] if value is None else value for name, value in found.items()
+            name: placeholders[name] if value is None else value for name, value in checked.items()
         }
         blocks = Blocks((np.arange(d),), (0,), ((0,),))
         mixture = Mixture(blocks, covariance_type, scaling=Scaling.none(d), **values)
@@ -117,8 +117,8 @@ class GivenStart:
         """
         if self.given is None:
             return start
-        own = place(self.given)
-        values = {name: getattr(own, name) for name in self.parts}
+        placed = place(self.given)
+        values = {name: getattr(placed, name) for name in self.parts}
         if "weights" in values:
             values["weights"] = np.broadcast_to(values["weights"], start.weights.shape).copy()
         return replace(start, **values)
@@ -127,27 +127,27 @@ class GivenStart:
 def _array(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Vector:
     """Return finite numbers of this shape."""
     try:
-        found = np.array(values, dtype=np.float64)
+        array = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError(Setting(name), f" must be numbers, got {values!r}") from None
-    if found.shape != shape:
-        raise InputError(Setting(name), f" must have shape {shape}, got {found.shape}")
-    if not np.isfinite(found).all():
+    if array.shape != shape:
+        raise InputError(Setting(name), f" must have shape {shape}, got {array.shape}")
+    if not np.isfinite(array).all():
         raise InputError(Setting(name), " must be finite")
-    return found
+    return array
 
 
 def _weights(values: ArrayLike, n_components: int) -> Vector:
     """Return mixing weights (1, K)."""
-    found = _array("weights_init", values, (n_components,))
-    total = float(found.sum())
-    if found.min() < 0 or found.max() > 1 or not np.isclose(total, 1, rtol=1e-6):
+    weights = _array("weights_init", values, (n_components,))
+    total = float(weights.sum())
+    if weights.min() < 0 or weights.max() > 1 or not np.isclose(total, 1, rtol=1e-6):
         raise InputError(
             Setting("weights_init"),
-            f" must be from 0 to 1 and add up to 1, got {found.min():g} to {found.max():g} with "
-            f"the sum {total:g}; divide them by it",
+            f" must be from 0 to 1 and add up to 1, got {weights.min():g} to {weights.max():g} "
+            f"with the sum {total:g}; divide them by it",
         )
-    return (found / total)[None]
+    return (weights / total)[None]
 
 
 def _covariances(values: ArrayLike, covariance_type: str, k: int, d: int) -> Vector:
@@ -156,13 +156,13 @@ def _covariances(values: ArrayLike, covariance_type: str, k: int, d: int) -> Vec
     copies = () if is_tied(covariance_type) else (k,)
     inner: tuple[int, ...] = (d,) if is_diagonal(covariance_type) else (d, d)
     inner = () if covariance_type.endswith("spherical") else inner
-    found = _array(name, values, (*copies, *inner))
+    precisions = _array(name, values, (*copies, *inner))
     if is_diagonal(covariance_type):
-        if not (found > 0).all():
-            raise InputError(Setting(name), f" must be positive, got {found.min():g}")
-        column = found.reshape(-1, inner[0] if inner else 1)
+        if not (precisions > 0).all():
+            raise InputError(Setting(name), f" must be positive, got {precisions.min():g}")
+        column = precisions.reshape(-1, inner[0] if inner else 1)
         return np.ascontiguousarray(np.broadcast_to(1 / column, (len(column), d)))
-    stack = found.reshape(-1, d, d)
+    stack = precisions.reshape(-1, d, d)
     if not np.allclose(stack, stack.transpose(0, 2, 1)) or np.linalg.eigvalsh(stack).min() <= 0:
         raise InputError(Setting(name), " must be symmetric and positive definite")
     inverse = np.linalg.inv(stack)
@@ -192,12 +192,12 @@ def draw_start(
     if init == "random":
         rows = stream.draw_distinct(n_components)
         return terms.start(terms.at_rows(rows)), rows
-    some, view, own, numbers = terms, terms.measured, stream, np.arange(terms.n_samples)
+    some, view, draws, numbers = terms, terms.measured, stream, np.arange(terms.n_samples)
     count = sample_size(n_components, terms.widest)
     if count < terms.n_samples:
-        numbers, own = stream.sample(count)
-        some, view = (one.some(numbers, own.row_weights) for one in (some, view))
-    places = seed_features(view, total, n_components, own, tell)
+        numbers, draws = stream.sample(count)
+        some, view = (one.some(numbers, draws.row_weights) for one in (some, view))
+    places = seed_features(view, total, n_components, draws, tell)
     rows = numbers[places]
     if init == "k-means++":
         return terms.start(some.at_rows(places)), rows
@@ -206,7 +206,7 @@ def draw_start(
     tolerances = (LLOYD_TOLERANCE / view.n_features * of_hubs).astype(np.float64)
     pace = Pace(tolerances=tolerances)
     run = lloyd_features(
-        view, total, view.at_rows(places), own, max_iter=MOST_LLOYD_OF_START, pace=pace,
+        view, total, view.at_rows(places), draws, max_iter=MOST_LLOYD_OF_START, pace=pace,
         kind="setup", fill=not is_diagonal(terms.covariance_type),
         callback=step_of_lloyd(tell),
     )  # fmt: skip
@@ -231,23 +231,23 @@ def start_at_labels(
     "k-means++" here).
     """
     view = terms.measured
-    own = [terms] if view is terms else [terms, view]
-    found = _means(own, total, n_components)
+    views = [terms] if view is terms else [terms, view]
+    means = _means(views, total, n_components)
     free = np.flatnonzero(~labelled)
     if len(free) == 0:
-        return terms.start(found[0])
+        return terms.start(means[0])
     if init == "random":
-        found[0][free] = terms.at_rows(stream.draw_distinct(n_components)[free])
-        return terms.start(found[0])
+        means[0][free] = terms.at_rows(stream.draw_distinct(n_components)[free])
+        return terms.start(means[0])
     numbers, draws, some = np.arange(terms.n_samples), stream, view
     count = sample_size(n_components, terms.widest)
     if count < terms.n_samples:
         numbers, draws = stream.sample(count)
         some = view.some(numbers, draws.row_weights)
-    near = found[-1][labelled]
+    near = means[-1][labelled]
     places = seed_features(some, total, n_components, draws, tell, near=near)
-    found[0][free] = terms.at_rows(numbers[places])
-    return terms.start(found[0])
+    means[0][free] = terms.at_rows(numbers[places])
+    return terms.start(means[0])
 
 
 def _variances(terms: FeatureTerms) -> Vector:
@@ -261,8 +261,8 @@ def _variances(terms: FeatureTerms) -> Vector:
             weights = terms.row_weights[rows]
         sums += [weights @ off, weights @ off**2]
     first, second = sums / terms.total_weight
-    found: Vector = np.maximum(second - first**2, 0.0)
-    return found
+    variances: Vector = np.maximum(second - first**2, 0.0)
+    return variances
 
 
 def _from_clusters(terms: FeatureTerms, total: Sum, run: Lloyd) -> Mixture:
@@ -278,9 +278,9 @@ def _from_clusters(terms: FeatureTerms, total: Sum, run: Lloyd) -> Mixture:
     return terms.update(statistics)
 
 
-def _means(own: list[Any], total: Sum, n_components: int) -> list[Vector]:
+def _means(views: list[Any], total: Sum, n_components: int) -> list[Vector]:
     """Means (K, d) of labelled rows, as each of these terms has features."""
-    terms = own[0]
+    terms = views[0]
     shape = (len(total.holders.own), n_components)
     dtype = f"f{terms.itemsize}"
 
@@ -293,7 +293,7 @@ def _means(own: list[Any], total: Sum, n_components: int) -> list[Vector]:
     first = np.zeros(1, dtype=np.intp)
     statistics = [
         one.of_clusters(np.repeat(one.at_rows(first), n_components, axis=0), total.n_roots)
-        for one in own
+        for one in views
     ]
     begin_differences(total, "setup", terms.n_samples, n_components, terms.itemsize)
     limit = farthest(total.holders, FARTHEST[terms.itemsize])
@@ -301,9 +301,9 @@ def _means(own: list[Any], total: Sum, n_components: int) -> list[Vector]:
         shares = _shares(sums)
         if terms.row_weights is not None:
             shares *= terms.row_weights[rows][:, None]
-        for one, into in zip(own, statistics, strict=True):
+        for one, into in zip(views, statistics, strict=True):
             one.summarize(into, np.ascontiguousarray(shares, dtype=dtype), rows)
-    return [np.array(one.update(into).means) for one, into in zip(own, statistics, strict=True)]
+    return [np.array(one.update(into).means) for one, into in zip(views, statistics, strict=True)]
 
 
 def _shares(sums: Floats) -> Vector:
@@ -315,14 +315,14 @@ def _shares(sums: Floats) -> Vector:
     with np.errstate(divide="ignore", invalid="ignore"):
         unknown = -np.where(shares > 0, shares * np.log(shares), 0.0).sum(axis=2, keepdims=True)
     known = 1 - unknown / np.log(sums.shape[2] + 1)
-    found: Vector = shares * np.where(known > 1e-9, known, 0.0)
-    return found
+    result: Vector = shares * np.where(known > 1e-9, known, 0.0)
+    return result
 
 
 def teller(callback: Any) -> Tell | None:
     """Return a callback's method ``starting``, which gets messages of a start, if it has one."""
-    found: Tell | None = getattr(callback, "starting", None)
-    return found
+    tell: Tell | None = getattr(callback, "starting", None)
+    return tell
 
 
 def sample_size(n_components: int, widest: int) -> int:
@@ -380,8 +380,8 @@ def seed_rows(
     algorithm over all rows at one place, in the order of the workers. Distances are by what is
     ``observed`` (M, d), times the share of features it is.
     """
-    held = HeldRows(parts, total, stream.row_weights, observed)
-    potential = _OverRows(held, total, stream, n_threads)
+    data = HeldRows(parts, total, stream.row_weights, observed)
+    potential = _OverRows(data, total, stream, n_threads)
     return _seed(potential, total, n_components, stream, n_trials, tell)
 
 
@@ -485,16 +485,16 @@ class _OverFeatures:
 class _OverRows:
     """The potential of every worker's rows."""
 
-    def __init__(self, held: HeldRows, total: Sum, stream: RowStream, n_threads: int) -> None:
-        self.held, self.total, self.stream, self.n_threads = held, total, stream, n_threads
+    def __init__(self, data: HeldRows, total: Sum, stream: RowStream, n_threads: int) -> None:
+        self.data, self.total, self.stream, self.n_threads = data, total, stream, n_threads
         self.trials = self.sums = self.remaining = np.empty(0)
         self.nearest: NDArray[Any] | None = None
 
     def look(self, rows: Sequence[int]) -> int:
-        held = self.held
-        points = held.share(rows)
-        self.trials = np.empty((len(points), held.n_here))
-        held.distances(points, self.trials, self.n_threads)
+        data = self.data
+        points = data.share(rows)
+        self.trials = np.empty((len(points), data.n_here))
+        data.distances(points, self.trials, self.n_threads)
         if self.nearest is not None:
             np.minimum(self.trials, self.nearest, out=self.trials)
         # (L, N): what every worker has left after each trial, as the first worker knows it.
@@ -503,35 +503,35 @@ class _OverRows:
 
     def _potentials(self) -> Vector:
         """Weighted sums over each worker's rows after each trial, shape (N, L)."""
-        held, trials = self.held, self.trials
-        if len(held.weights):
-            trials = trials * held.weights
-        filled = np.flatnonzero(np.diff(held.bounds))
-        found = np.zeros((len(held.runs), len(trials)))
+        data, trials = self.data, self.trials
+        if len(data.weights):
+            trials = trials * data.weights
+        filled = np.flatnonzero(np.diff(data.bounds))
+        potentials = np.zeros((len(data.runs), len(trials)))
         if len(filled) < MANY_WORKERS:
             for worker in filled:
-                found[worker] = trials[:, held.runs[worker]].sum(axis=1)
+                potentials[worker] = trials[:, data.runs[worker]].sum(axis=1)
         else:
-            found[filled] = np.add.reduceat(trials, held.bounds[filled], axis=1).T
-        return found
+            potentials[filled] = np.add.reduceat(trials, data.bounds[filled], axis=1).T
+        return potentials
 
     def _by_worker(self, sums: Vector) -> Vector:
         """Send potentials (n, L), each worker's in a place of its own: (L, N)."""
-        total, n_trials, n_workers = self.total, sums.shape[1], self.held.n_workers
+        total, n_trials, n_workers = self.total, sums.shape[1], self.data.n_workers
         if total.mix is not None and len(total.mix) == 1 and (total.mix == 1).all():
             # An exact sum of vectors that have one entry each that is not zero.
             total.begin("setup", 1, sums.size, sums.itemsize)
             return np.ascontiguousarray(sums.T)
         values = np.zeros((len(sums), n_workers, n_trials))
-        values[np.arange(len(sums)), self.held.own] = sums
+        values[np.arange(len(sums)), self.data.own] = sums
         summed = add_vectors(total, values.reshape(len(sums), n_workers * n_trials), "setup")
         left: Vector = np.asarray(total.roots.bcast(summed[0]))
         return left.reshape(n_workers, n_trials).T
 
     def keep(self, trial: int, chosen: Sequence[int]) -> None:
-        held = self.held
+        data = self.data
         self.nearest = self.trials[trial].copy()
-        self.nearest[np.array(chosen)[held.here(chosen)] - held.first] = 0.0
+        self.nearest[np.array(chosen)[data.here(chosen)] - data.first] = 0.0
         self.remaining = self.sums[trial]
 
     def left(self) -> bool:
@@ -543,17 +543,17 @@ class _OverRows:
 
     def _draw(self, remaining: Vector) -> int:
         """Draw a row in proportion to weight times potential: first the worker, then its row."""
-        held, nearest = self.held, self.nearest
+        data, nearest = self.data, self.nearest
         assert nearest is not None
         ends = np.cumsum(remaining)
         place = min(self.stream.rng.random() * ends[-1], np.nextafter(ends[-1], 0))
         worker = int(np.searchsorted(ends, place, side="right"))
         place -= ends[worker] - remaining[worker]
         row = None
-        if held.holders.mine(worker):
-            run = held.runs[worker - held.own[0]]
-            values = nearest[run] * held.weights[run] if len(held.weights) else nearest[run]
-            own = np.cumsum(values)
-            inside = min(place, np.nextafter(own[-1], 0))
-            row = held.first + run.start + int(np.searchsorted(own, inside, side="right"))
-        return int(held.holders.bcast(row, worker))
+        if data.holders.mine(worker):
+            run = data.runs[worker - data.own[0]]
+            values = nearest[run] * data.weights[run] if len(data.weights) else nearest[run]
+            cumulative = np.cumsum(values)
+            inside = min(place, np.nextafter(cumulative[-1], 0))
+            row = data.first + run.start + int(np.searchsorted(cumulative, inside, side="right"))
+        return int(data.holders.bcast(row, worker))

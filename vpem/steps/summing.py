@@ -126,8 +126,8 @@ class Differences:
         chunks = summed(self.terms, self.total, self.n_numbers, self._local, self._scalars)
         for rows, sums in chunks:
             if self.rest is not None:
-                own = self.rest[:, rows]
-                np.subtract(sums[: len(own)] if len(sums) > 1 else sums, own, out=own)
+                rest = self.rest[:, rows]
+                np.subtract(sums[: len(rest)] if len(sums) > 1 else sums, rest, out=rest)
             yield rows, sums
 
     def _local(self, rows: slice) -> Floats:
