@@ -172,11 +172,11 @@ class _Reader:
 
 def _digest(text: NDArray[np.uint8], pools: dict[str, Labels]) -> str:
     """Sum that changes with any bit of a state."""
-    made = hashlib.blake2b(text.tobytes(), digest_size=32)
+    digest = hashlib.blake2b(text.tobytes(), digest_size=32)
     for name in sorted(pools):
-        made.update(name.encode())
-        made.update(pools[name].view(np.uint8).data)
-    return made.hexdigest()
+        digest.update(name.encode())
+        digest.update(pools[name].view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def part_of(path: PathLike) -> Path:
@@ -387,22 +387,22 @@ class FileSaver:
         for file in (self.before, self.path):
             if file is not None and file.exists():
                 try:
-                    found = read_state(file)
+                    state = read_state(file)
                 except FileError as error:
                     damaged.append(error)
                     continue
-                check(CHECKPOINT, found, Place(f"the checkpoint {file}", advice=RESTART))
-                if self._gone_on and found["facts"].get("processes") != self.size:
-                    self.former[found["generation"]] = found["run"]
+                check(CHECKPOINT, state, Place(f"the checkpoint {file}", advice=RESTART))
+                if self._gone_on and state["facts"].get("processes") != self.size:
+                    self.former[state["generation"]] = state["run"]
                     continue
-                then = found["facts"].get("processes")
+                then = state["facts"].get("processes")
                 if then != self.size:
                     raise InputError(
                         f"the checkpoint {self.name!r} belongs to a run in {then} process"
                         f"{'' if then == 1 else 'es'}, not in {self.size}; use as many, or ",
                         *RESTART,
                     )
-                states[found["generation"]] = (file, found)
+                states[state["generation"]] = (file, state)
         if damaged and not states:
             raise damaged[0]
         for damage in damaged:
@@ -537,18 +537,18 @@ def checksum(*values: Any) -> str:
 
     Of arrays beyond 64 MB that much is looked at, in runs of rows from all over them.
     """
-    made = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     for value in values:
         if not hasattr(value, "shape") or not hasattr(value, "dtype"):
-            made.update(repr(value).encode())
+            digest.update(repr(value).encode())
             continue
-        made.update(f"{value.shape} {value.dtype}".encode())
+        digest.update(f"{value.shape} {value.dtype}".encode())
         n_rows = value.shape[0] if len(value.shape) else 0
         n_bytes = int(np.prod(value.shape, dtype=float)) * value.dtype.itemsize
         if n_bytes <= LOOKED_AT:
-            made.update(np.ascontiguousarray(value[:] if n_rows else value).tobytes())
+            digest.update(np.ascontiguousarray(value[:] if n_rows else value).tobytes())
             continue
         length = max(1, LOOKED_AT * n_rows // (n_bytes * RUNS_LOOKED_AT))
         for begin in np.linspace(0, n_rows - length, RUNS_LOOKED_AT).astype(int):
-            made.update(np.ascontiguousarray(value[begin : begin + length]).tobytes())
-    return f"sum {made.hexdigest()}"
+            digest.update(np.ascontiguousarray(value[begin : begin + length]).tobytes())
+    return f"sum {digest.hexdigest()}"

@@ -126,15 +126,15 @@ def read_data(
     ``memory_limit``, HDF5 stays on disk, as a `FileMatrix`, and tables are refused.
     """
     precision = None if dtype is None else precision_of(dtype)
-    table = given = TableSettings.of(table)
+    table = choices = TableSettings.of(table)
     lacking: list[str] = []
     if kept is not None:  # a model knows its families and features
-        own = kept.changed(features=None, drop=None)
-        table = given.with_defaults_of(own).changed(family=kept.family)
+        defaults = kept.changed(features=None, drop=None)
+        table = choices.with_defaults_of(defaults).changed(family=kept.family)
         # Columns that a model names, and not the user, may be absent.
         for what in ("label", "id", "worker"):
             name = f"{what}_column"
-            if getattr(given, name) is None and getattr(kept, name) is not None:
+            if getattr(choices, name) is None and getattr(kept, name) is not None:
                 lacking.append(what)
     options = ReadOptions(
         table, dataset, memory_limit, sample_weight, weights_needed, columns,
@@ -298,8 +298,8 @@ def settle_labels(
         columns = [one.to_pylist() for one in frame.read(places, places)]
     if keyed:
         named, marks = frame.names[1:], table.marks
-        own = labels_of_columns(columns[1:], named, marks, source)
-        return own.at(_lines(columns[0], head in ROW_NAMES, ids, n_rows, source))
+        labels = labels_of_columns(columns[1:], named, marks, source)
+        return labels.at(_lines(columns[0], head in ROW_NAMES, ids, n_rows, source))
     if len(columns[0]) != n_rows:
         raise InputError(
             f"{source} has {len(columns[0])} lines, but the data have {n_rows} rows; give one a "

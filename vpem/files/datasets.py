@@ -78,7 +78,7 @@ class Home:
         """Rows of which nothing is found."""
         return int((self.places < 0).sum())
 
-    def columns(self, found: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    def columns(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         """Return a table of all its rows: what they are called, and what was found of them.
 
         Columns (m,) of arrays (M,), by joined rows, are masked where a row took no part.
@@ -90,12 +90,12 @@ class Home:
             name: np.ma.array(np.take(column, np.where(lost, 0, self.places)), mask=lost)
             if lost.any()
             else np.asarray(column)[self.places]
-            for name, column in found.items()
+            for name, column in arrays.items()
         }
 
-    def values(self, found: NDArray[Any]) -> list[Any]:
+    def values(self, array: NDArray[Any]) -> list[Any]:
         """Return what was found (M, ...) of its rows, for JSON: None where a row took no part."""
-        return [None if place < 0 else found[place].tolist() for place in self.places.tolist()]
+        return [None if place < 0 else array[place].tolist() for place in self.places.tolist()]
 
 
 @dataclass
@@ -358,8 +358,8 @@ def _group(file: h5py.File, name: str) -> h5py.Group:
 def read_about(path: str | os.PathLike[str]) -> dict[str, str]:
     """Return those of the attributes `ABOUT` that a file has."""
     with open_read(path) as file:
-        found = {name: read_attribute(file, name) for name in ABOUT}
-    return {name: text for name, text in found.items() if text is not None}
+        texts = {name: read_attribute(file, name) for name in ABOUT}
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 def read_truth(path: str | os.PathLike[str]) -> dict[str, NDArray[np.floating]] | None:
@@ -513,11 +513,11 @@ def names_apart(names: Sequence[str], source: str) -> tuple[str, ...]:
         apart.append(name if name not in apart else next(
             one for one in numbered if one not in apart and one not in names
         ))  # fmt: skip
-    made = [new for old, new in zip(names, apart, strict=True) if new != old]
+    renamed = [new for old, new in zip(names, apart, strict=True) if new != old]
     warnings.warn(
         VpemWarning(
             f"{source}: some columns have the same name; further ones are called "
-            f"{shorten(map(repr, made))}"
+            f"{shorten(map(repr, renamed))}"
         ),
         stacklevel=4,
     )

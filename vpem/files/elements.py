@@ -89,7 +89,7 @@ def read_elements(group: h5py.Group, schema: Elements, **sizes: int) -> State:
     ``sizes`` are those known by name. The result has the names of the schema, without ``@``: arrays
     as float64 or int64, strings as tuples, None for what is absent and may be.
     """
-    found: State = {}
+    state: State = {}
     for name, field in schema.items():
         place = _place(group, name)
         if name.startswith("@"):
@@ -99,16 +99,16 @@ def read_elements(group: h5py.Group, schema: Elements, **sizes: int) -> State:
             elif isinstance(value, np.generic):
                 value = value.item()
             check(field, value, place, sizes)
-            found[name[1:]] = value
+            state[name[1:]] = value
             continue
         if isinstance(field, Maybe):
             if find(group, name) is None:
-                found[name] = None
+                state[name] = None
                 continue
             assert isinstance(field.schema, Field)
             field = field.schema
-        found[name] = _element(group, name, field, place, sizes)
-    return found
+        state[name] = _element(group, name, field, place, sizes)
+    return state
 
 
 def check_written(path: str | os.PathLike[str], schema: Elements, **values: object) -> None:
@@ -134,9 +134,9 @@ def _place(group: h5py.Group, name: str) -> Place:
 
 def _element(group: h5py.Group, name: str, field: Field, place: Place, sizes: Sizes) -> object:
     if isinstance(field, Json):
-        found = read_json_element(group, name, field.deepest)
-        check(field.schema, found, place)
-        return found
+        parsed = read_json_element(group, name, field.deepest)
+        check(field.schema, parsed, place)
+        return parsed
     if isinstance(field, Strings):
         strings = read_strings(group, name, shape=(sizes.get(field.size),))
         if len(strings) < field.least:
@@ -219,10 +219,10 @@ REPORT: dict[str, Schema] = {
 """Of models and clusterings alike."""
 
 
-def report_elements(**own: Schema) -> dict[str, Json]:
+def report_elements(**more: Schema) -> dict[str, Json]:
     """Return the schema of a report, options and versions, with keys of one kind of file."""
     return {
-        "report": Json(TableOf(known={**REPORT, **own})),
+        "report": Json(TableOf(known={**REPORT, **more})),
         "options": Json(TableOf(known={"tol": REAL})),
         "versions": Json(TableOf(TEXT)),
     }
@@ -241,15 +241,15 @@ def read_kinds(group: h5py.Group, n_features: int) -> Kinds | None:
     if find(group, "families") is None:
         return None
     schema: Elements = {"families": Strings("features"), "n_levels": Array("i", ("features",), 0)}
-    found = read_elements(group, schema, features=n_features)
-    counts = tuple(found["n_levels"].tolist())
+    state = read_elements(group, schema, features=n_features)
+    counts = tuple(state["n_levels"].tolist())
     levels = {}
     for feature, count in enumerate(counts):
         if find(group, f"levels/{feature}") is not None:
             named: Elements = {f"levels/{feature}": Strings("levels", different=True)}
             (levels[feature],) = read_elements(group, named, levels=count).values()
     try:
-        kinds = Kinds(found["families"], counts, levels)
+        kinds = Kinds(state["families"], counts, levels)
     except InputError as error:
         raise FileError(f"{group.file.filename}: {error}") from None
     return None if kinds.is_gaussian else kinds

@@ -82,11 +82,11 @@ class FamilyChoice:
 
     def within(self, holder: str) -> FamilyChoice:
         """Return what is said of the features of one agent or party, as it calls them itself."""
-        own = {
+        named = {
             name.removeprefix(f"{holder}."): family
             for name, family in sorted(self.named.items(), key=lambda one: "." in one[0])
         }
-        return FamilyChoice(own.pop(holder, self.rest), own)
+        return FamilyChoice(named.pop(holder, self.rest), named)
 
     def word(self, name: str, holder: str | None = None) -> str:
         """Return the family of a feature, or "auto"; its own word goes before its holder's."""
@@ -119,18 +119,18 @@ def in_levels_of(
     Values are NaN where the model has not the level. ``columns`` are the features of the data that
     the model's are (`vpem.files.models.match_features`); None: they are the same.
     """
-    place = {own: at for at, own in enumerate(dataset.own_features)}
+    place = {column: at for at, column in enumerate(dataset.own_features)}
     order = range(kinds.n_features) if columns is None else columns
-    of_model = {own: j for j, own in enumerate(order)}
+    of_model = {column: j for j, column in enumerate(order)}
     expected = {
-        at: kinds.levels[of_model[own]]
-        for own, at in place.items()
-        if own in of_model and of_model[own] in kinds.levels
+        at: kinds.levels[of_model[column]]
+        for column, at in place.items()
+        if column in of_model and of_model[column] in kinds.levels
     }
     known = {} if dataset.kinds is None else dataset.kinds.levels
-    have = {place[own]: levels for own, levels in known.items() if own in place}
+    have = {place[column]: levels for column, levels in known.items() if column in place}
     X, unseen = in_levels(dataset.X, have, expected)
-    called = {at: dataset.feature_names[own] for own, at in place.items()}
+    called = {at: dataset.feature_names[column] for column, at in place.items()}
     warnings = [
         f"{count} value{'' if count == 1 else 's'} of {called[at]!r} "
         f"{'is a level' if count == 1 else 'are levels'} that the model has never seen "
@@ -138,8 +138,8 @@ def in_levels_of(
         for at, (count, some) in unseen.items()
     ]
     whole = sorted(order) == list(range(dataset.n_features))
-    own = kinds.of([of_model[j] for j in range(dataset.n_features)]) if whole else None
-    return replace(dataset, X=X, coded={}, kinds=own), warnings
+    reordered = kinds.of([of_model[j] for j in range(dataset.n_features)]) if whole else None
+    return replace(dataset, X=X, coded={}, kinds=reordered), warnings
 
 
 def settle_for_model(dataset: Dataset, choice: FamilyChoice | None) -> Dataset:
@@ -167,11 +167,13 @@ def words_for_model(kinds: Kinds | None, names: Sequence[str]) -> dict[str, str]
     return said | dict(zip(names, words, strict=True))
 
 
-def settle(dataset: Dataset, choice: FamilyChoice | None, held: Partition | None = None) -> Dataset:
+def settle(
+    dataset: Dataset, choice: FamilyChoice | None, partition: Partition | None = None
+) -> Dataset:
     """Say which family each feature has, and make codes of numbers that are names.
 
     Where there is no choice, features keep the family that their file has, and all others are
-    Gaussian. Agents of ``held`` may be spoken of by name.
+    Gaussian. Agents of ``partition`` may be spoken of by name.
     """
     if choice is None:
         return dataset
@@ -182,8 +184,12 @@ def settle(dataset: Dataset, choice: FamilyChoice | None, held: Partition | None
                 f"{dataset.source}: {name!r} cannot be {choice.named[name]}: it is no feature "
                 f"({dataset.left_out[name]})"
             )
-    check_named(choice, names, () if held is None else held.names)
-    holders = [None] * len(names) if held is None else [held.names[a] for a in held.agent_of]
+    check_named(choice, names, () if partition is None else partition.names)
+    holders = (
+        [None] * len(names)
+        if partition is None
+        else [partition.names[a] for a in partition.agent_of]
+    )
     words = [choice.word(name, holder) for name, holder in zip(names, holders, strict=True)]
     read = AsRead((dataset.X,), names, dataset.kinds, dataset.coded, dataset.source)
     [X], kinds = read.settled(words)
@@ -207,18 +213,18 @@ class AsRead:
 
         If ``lenient`` a category may have as many levels as rows, as in a few rows for a model.
         """
-        stored, found = self.stored, list(words)
+        stored, families = self.stored, list(words)
         levels = dict(self.coded) if stored is None else dict(stored.levels)
         open_ = [j for j, word in enumerate(words) if word == AUTO and j not in levels]
         guessed = _guess(self.parts, open_) if stored is None and open_ else []
         if stored is not None:
             guessed = [stored.families[j] for j in open_]
         for j, family in zip(open_, guessed, strict=True):
-            found[j] = family
+            families[j] = family
         numbers = []
-        for j, word in enumerate(found):
+        for j, word in enumerate(families):
             if j in levels and lenient:
-                found[j] = "categorical"
+                families[j] = "categorical"
             elif j in levels:
                 if word not in (AUTO, "categorical"):
                     name, shown = self.names[j], shorten(map(repr, levels[j]), 3)
@@ -229,18 +235,22 @@ class AsRead:
                         ", or leave it out with ",
                         Setting("drop", name),
                     )
-                found[j] = "categorical"
+                families[j] = "categorical"
             elif word == "categorical" and not (stored and stored.families[j] == word):
                 numbers.append(j)
         parts = list(self.parts)
         if numbers:
             values = distinct(parts, numbers, self.names, self.source, lenient)
-            changes = {j: Recoding.places(own) for j, own in values.items()}
-            levels |= {j: named_numbers(own.astype(parts[0].dtype)) for j, own in values.items()}
+            changes = {j: Recoding.places(column) for j, column in values.items()}
+            levels |= {
+                j: named_numbers(column.astype(parts[0].dtype)) for j, column in values.items()
+            }
             parts = [recoded(part, changes) for part in parts]
-        counts = [0] * len(found) if stored is None else list(stored.n_levels)
-        counts = [n if word == "categorical" else 0 for n, word in zip(counts, found, strict=True)]
-        kinds = Kinds(tuple(found), tuple(counts), levels)
+        counts = [0] * len(families) if stored is None else list(stored.n_levels)
+        counts = [
+            n if word == "categorical" else 0 for n, word in zip(counts, families, strict=True)
+        ]
+        kinds = Kinds(tuple(families), tuple(counts), levels)
         return parts, None if kinds.is_gaussian else kinds
 
 

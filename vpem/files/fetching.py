@@ -77,11 +77,11 @@ def fetch(
     path = download(entry, cache) if given is None else check_readable(given)
     try:
         content = _content(path, entry)
-        found = digest(content)
-        if found != entry.sha256 and given is None:
+        sha256 = digest(content)
+        if sha256 != entry.sha256 and given is None:
             raise FileError(
                 f"{entry.url} holds another {entry.member} than the one known: SHA-256 of its "
-                f"lines {found[:16]}... instead of {entry.sha256[:16]}...; inspect it, and if you "
+                f"lines {sha256[:16]}... instead of {entry.sha256[:16]}...; inspect it, and if you "
                 "trust it, give it with ",
                 Setting("given"),
             )
@@ -90,9 +90,9 @@ def fetch(
             path.unlink(missing_ok=True)  # so that the next time it is downloaded again
         raise
     table = _table(content, entry, path)
-    if found != entry.sha256:
+    if sha256 != entry.sha256:
         warnings.warn(
-            f"{path} differs from the known {entry.title} (SHA-256 of its lines {found[:16]}... "
+            f"{path} differs from the known {entry.title} (SHA-256 of its lines {sha256[:16]}... "
             f"instead of {entry.sha256[:16]}...), but its columns fit: its {len(table)} rows are "
             "used as they are",
             VpemWarning,
@@ -105,9 +105,9 @@ def fetch(
         labels=table[:, d].astype(np.int64),
         source=str(path),
     )
-    terms = {} if found != entry.sha256 else {"licence": entry.licence}
+    terms = {} if sha256 != entry.sha256 else {"licence": entry.licence}
     source = entry.source if terms else f"a file that is not the known {entry.title}"
-    return dataset, {"source": source, **terms, "sha256": found}
+    return dataset, {"source": source, **terms, "sha256": sha256}
 
 
 def kept_in(entry: OpenData, cache: str | os.PathLike[str] | None = None) -> Path:
@@ -131,7 +131,7 @@ def download(entry: OpenData, cache: str | os.PathLike[str] | None = None) -> Pa
 
     pooch.get_logger().setLevel("WARNING")
     try:
-        kept = pooch.retrieve(
+        saved = pooch.retrieve(
             entry.url,
             known_hash=None,  # `digest` checks the CSV file inside
             fname=file.name,
@@ -140,7 +140,7 @@ def download(entry: OpenData, cache: str | os.PathLike[str] | None = None) -> Pa
         )
     except OSError as error:
         _explain(error, entry, file.parent)
-    return Path(kept)
+    return Path(saved)
 
 
 def _explain(error: OSError, entry: OpenData, folder: Path) -> NoReturn:

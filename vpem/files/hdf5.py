@@ -353,21 +353,21 @@ def list_members(group: h5py.Group, most: int = MOST_MEMBERS) -> list[str]:
 
 
 def _names(group: h5py.Group, most: int) -> list[str]:
-    found: list[bytes] = []
+    names: list[bytes] = []
 
     def note(name: bytes) -> bool | None:
-        found.append(name)
-        return True if len(found) >= most else None
+        names.append(name)
+        return True if len(names) >= most else None
 
     group.id.links.iterate(note)
-    return [name.decode("utf-8") for name in found]
+    return [name.decode("utf-8") for name in names]
 
 
 def list_datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
     """Return a file's own datasets, by path, each once; of the first `MOST_LISTED` links."""
     import h5py
 
-    found: dict[str, h5py.Dataset] = {}
+    datasets: dict[str, h5py.Dataset] = {}
     seen = {h5py.h5o.get_info(file.id).addr}
     left, groups = MOST_LISTED, [("", file)]
     with reading(file.filename):
@@ -383,8 +383,8 @@ def list_datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
                 if isinstance(item, h5py.Group):
                     groups.append((f"{path}{name}/", item))
                 elif isinstance(item, h5py.Dataset) and not (item.is_virtual or item.external):
-                    found[f"{path}{name}"] = item
-    return dict(sorted(found.items()))
+                    datasets[f"{path}{name}"] = item
+    return dict(sorted(datasets.items()))
 
 
 def place_of(item: h5py.Group | h5py.Dataset, name: str) -> str:
@@ -472,8 +472,8 @@ def read_strings(
     dataset = _dataset(group, name)
     with reading(where):
         if h5py.check_string_dtype(dataset.dtype) is None:
-            found = KINDS.get(dataset.dtype.kind, str(dataset.dtype))
-            raise FileError(f"{where} holds {found}; it must hold UTF-8 strings")
+            kind = KINDS.get(dataset.dtype.kind, str(dataset.dtype))
+            raise FileError(f"{where} holds {kind}; it must hold UTF-8 strings")
         _check_shape(dataset, where, 1, shape)
         spend(dataset, check_storage(dataset, where, text=True), where)
         Inflation(dataset, where).check()
@@ -544,10 +544,10 @@ def read_value(item: h5py.Group | h5py.Dataset, name: str) -> Any:
         key = name.encode()
         if not h5py.h5a.exists(item.id, key):
             return None
-        found = h5py.h5a.open(item.id, key)
+        attribute = h5py.h5a.open(item.id, key)
         # One text of variable length is no longer than the file; others are as long as they say.
-        plain = found.get_space().get_simple_extent_type() == h5py.h5s.SCALAR
-        if not plain or found.get_type().get_size() > LONGEST_ATTRIBUTE:
+        plain = attribute.get_space().get_simple_extent_type() == h5py.h5s.SCALAR
+        if not plain or attribute.get_type().get_size() > LONGEST_ATTRIBUTE:
             return None
         return item.attrs[name]
 
@@ -560,8 +560,8 @@ def read_shape(item: h5py.Group | h5py.Dataset, name: str) -> tuple[int, int] | 
         key = name.encode()
         if not h5py.h5a.exists(item.id, key):
             return None
-        found = h5py.h5a.open(item.id, key)
-        if found.shape != (2,) or found.dtype.kind not in "iu":
+        attribute = h5py.h5a.open(item.id, key)
+        if attribute.shape != (2,) or attribute.dtype.kind not in "iu":
             return None
         rows, columns = (int(count) for count in item.attrs[name])
         return (rows, columns) if min(rows, columns) >= 0 else None
@@ -569,10 +569,10 @@ def read_shape(item: h5py.Group | h5py.Dataset, name: str) -> tuple[int, int] | 
 
 def check_encoding(file: h5py.File, expected: str, version: str) -> str | None:
     """Return the ``encoding-type`` or None; FileError if not ``expected``, or of a newer major."""
-    found = read_attribute(file, "encoding-type")
-    if found is not None and found.startswith("vpem-") and found != expected:
-        raise FileError(f"{file.filename} is a {found} file, not a {expected} file")
-    if found == expected:
+    encoding = read_attribute(file, "encoding-type")
+    if encoding is not None and encoding.startswith("vpem-") and encoding != expected:
+        raise FileError(f"{file.filename} is a {encoding} file, not a {expected} file")
+    if encoding == expected:
         written = read_attribute(file, "encoding-version") or "none"
         major = read_int(written.split(".")[0])
         if major is None or major < 0:
@@ -584,7 +584,7 @@ def check_encoding(file: h5py.File, expected: str, version: str) -> str | None:
                 f"{file.filename} was written by a newer vpem (format {printable(written)[:40]}, "
                 f"this one reads {version}); update vpem"
             )
-    return found
+    return encoding
 
 
 def _dataset(group: h5py.Group, name: str) -> h5py.Dataset:
@@ -604,25 +604,25 @@ def _dataset(group: h5py.Group, name: str) -> h5py.Dataset:
 
 
 def _check_kind(dataset: h5py.Dataset, where: str, kinds: str) -> None:
-    found = dataset.dtype
-    if found.kind not in kinds:
+    dtype = dataset.dtype
+    if dtype.kind not in kinds:
         expected = " or ".join(dict.fromkeys(KINDS[kind] for kind in kinds))
-        raise FileError(f"{where} holds {KINDS.get(found.kind, found)}; it must hold {expected}")
+        raise FileError(f"{where} holds {KINDS.get(dtype.kind, dtype)}; it must hold {expected}")
 
 
 def _check_shape(
     dataset: h5py.Dataset, where: str, ndim: int | None, shape: Sequence[int | None] | None
 ) -> None:
     """Check dimensions before anything is allocated."""
-    found = dataset.shape
-    if found is None:
+    sizes = dataset.shape
+    if sizes is None:
         raise FileError(f"{where} is empty")
-    words = " x ".join(map(str, found)) or "a single value"
-    if ndim is not None and len(found) != ndim:
+    words = " x ".join(map(str, sizes)) or "a single value"
+    if ndim is not None and len(sizes) != ndim:
         raise FileError(f"{where} must have {ndim} dimension{'s' * (ndim > 1)}, got {words}")
     if shape is not None and (
-        len(shape) != len(found)
-        or any(want not in (None, have) for want, have in zip(shape, found, strict=True))
+        len(shape) != len(sizes)
+        or any(want not in (None, have) for want, have in zip(shape, sizes, strict=True))
     ):
         expected = " x ".join("any" if want is None else str(want) for want in shape)
         raise FileError(f"{where} must have shape {expected}, got {words}")

@@ -37,7 +37,7 @@ def parse_json(text: str, deepest: int = DEEPEST) -> Any:
     """Return what JSON text is; ValueError for NaN or infinity, repeated keys, deep nesting."""
     too_deep = ValueError(f"lists and objects are nested more than {deepest} deep")
     try:
-        found = json.loads(
+        value = json.loads(
             text, parse_constant=_finite, parse_float=_finite, object_pairs_hook=_unique
         )
     except RecursionError:
@@ -46,9 +46,9 @@ def parse_json(text: str, deepest: int = DEEPEST) -> Any:
         if "digits" in str(error):  # Python reads no integer of more than 4300
             raise ValueError("a number has too many digits") from None
         raise
-    if not _is_shallow(found, deepest):
+    if not _is_shallow(value, deepest):
         raise too_deep
-    return found
+    return value
 
 
 def _finite(word: str) -> float:
@@ -61,12 +61,12 @@ def _finite(word: str) -> float:
 
 def _unique(pairs: list[tuple[str, object]]) -> Report:
     """Make a dictionary of an object and refuse a repeated key, which JSON would lose."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    report = dict(pairs)
+    if len(report) < len(pairs):
         counts = Counter(key for key, _ in pairs)
         twice = next(key for key, count in counts.items() if count > 1)
         raise ValueError(f"{twice[:40]!r} appears more than once")
-    return made
+    return report
 
 
 def _is_shallow(value: object, depth: int) -> bool:
@@ -104,12 +104,12 @@ def read_json_element(group: h5py.Group, name: str, deepest: int = DEEPEST) -> R
     """Read an object that `write_json_element` has written, lists and objects nested no deeper."""
     values = read_json_bytes(group, name)
     try:
-        found = parse_json(values.tobytes().decode("utf-8"), deepest)
-        if not isinstance(found, dict):
+        report = parse_json(values.tobytes().decode("utf-8"), deepest)
+        if not isinstance(report, dict):
             raise ValueError("it is no object")
     except ValueError as error:
         raise FileError(f"{group.file.filename}: {name} is not JSON text ({error})") from error
-    return found
+    return report
 
 
 def write_json_element(group: h5py.Group, name: str, value: object) -> None:

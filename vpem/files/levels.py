@@ -39,8 +39,8 @@ class Recoding:
         """Return how codes of names become those of the same names, or numbers, among others."""
         place = {_number_or(name): code for code, name in enumerate(among)}
         place |= {name: code for code, name in enumerate(among)}
-        found = [place.get(name, place.get(_number_or(name), np.nan)) for name in have]
-        return cls(np.arange(len(have), dtype=np.float64), np.array(found, dtype=np.float64))
+        codes = [place.get(name, place.get(_number_or(name), np.nan)) for name in have]
+        return cls(np.arange(len(have), dtype=np.float64), np.array(codes, dtype=np.float64))
 
     def of(self, column: NDArray[Any]) -> Values:
         """Return what becomes of a column, shape (m,)."""
@@ -72,7 +72,7 @@ def in_levels(
         known = sorted(one for one in numbers if not isinstance(one[0], str))
         values, codes = np.array(known, dtype=np.float64).reshape(-1, 2).T
         changes[j] = Recoding(values, codes)
-    found: dict[int, tuple[int, list[str]]] = {}
+    unseen: dict[int, tuple[int, list[str]]] = {}
     open_ = [j for j, one in changes.items() if j not in have or np.isnan(one.codes).any()]
     for _, part in row_blocks(X) if open_ else ():
         for j in open_:
@@ -81,9 +81,9 @@ def in_levels(
             if len(new):
                 few = np.unique(new)[:3]
                 called = [have[j][int(v)] for v in few] if j in have else [*named_numbers(few)]
-                count, before = found.get(j, (0, []))
-                found[j] = count + len(new), list(dict.fromkeys([*before, *called]))[:3]
-    return recoded(X, changes), found
+                count, before = unseen.get(j, (0, []))
+                unseen[j] = count + len(new), list(dict.fromkeys([*before, *called]))[:3]
+    return recoded(X, changes), unseen
 
 
 def _number_or(name: str) -> str | float:
@@ -115,7 +115,7 @@ def distinct(
     lenient: bool = False,
 ) -> dict[int, Values]:
     """Return values of some columns of (m, d) parts, increasing; ``lenient``: any number."""
-    found: dict[int, Values] = {j: np.empty(0) for j in columns}
+    distinct_values: dict[int, Values] = {j: np.empty(0) for j in columns}
     there = dict.fromkeys(columns, 0)
     for start, part in (block for X in parts for block in row_blocks(X)):
         for j in columns:
@@ -125,12 +125,12 @@ def distinct(
                 row = start + int(np.argmax(np.isinf(part[:, j])))
                 raise InputError(f"{source}: {names[j]!r} is infinite in row {row}, counted from 0")
             there[j] += len(values)
-            found[j] = np.union1d(found[j], values)
-            if len(found[j]) > MOST_LEVELS:
-                check_levels(names[j], len(found[j]), there[j], source)
+            distinct_values[j] = np.union1d(distinct_values[j], values)
+            if len(distinct_values[j]) > MOST_LEVELS:
+                check_levels(names[j], len(distinct_values[j]), there[j], source)
     for j in [] if lenient else columns:
-        check_levels(names[j], len(found[j]), there[j], source)
-    return found
+        check_levels(names[j], len(distinct_values[j]), there[j], source)
+    return distinct_values
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
@@ -156,7 +156,7 @@ def recoded(X: Floats | FileMatrix, changes: Mapping[int, Recoding]) -> Any:
         return X
     if not isinstance(X, np.ndarray):
         return X.recoded(changes)
-    found = X.copy()
+    changed = X.copy()
     for j, change in changes.items():
-        found[:, j] = change.of(X[:, j])
-    return found
+        changed[:, j] = change.of(X[:, j])
+    return changed

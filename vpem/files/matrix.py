@@ -127,16 +127,16 @@ class FileRows:
 
     def read_in(self, run: slice, rows: slice, following: slice | None) -> Floats:
         """Rows of a run of at most `step` rows, which is read whole; then ``following`` is."""
-        held = dict(self._there())
-        if (run.start, run.stop) not in held:
+        runs = dict(self._there())
+        if (run.start, run.stop) not in runs:
             while len(self._held) >= self._keeps:
                 self._free.append(self._held.pop(0)[1])
             self._held.append((run, self._fetch(run)))
             self._matrix.note(run.stop)
-            held = dict(self._there())
-            if following is not None and (following.start, following.stop) not in held:
+            runs = dict(self._there())
+            if following is not None and (following.start, following.stop) not in runs:
                 self._ahead.begin(following, self._buffer())
-        return held[run.start, run.stop][rows.start - run.start : rows.stop - run.start]
+        return runs[run.start, run.stop][rows.start - run.start : rows.stop - run.start]
 
     def _there(self) -> Iterator[tuple[tuple[int, int], Floats]]:
         return (((run.start, run.stop), rows) for run, rows in self._held)
@@ -144,10 +144,10 @@ class FileRows:
     def _fetch(self, run: slice) -> Floats:
         """Take a run that was read ahead, or read it."""
         if (ahead := self._ahead.run) is not None:
-            found = self._ahead.end()
+            rows = self._ahead.end()
             if ahead == run:
-                return found
-            self._free.append(found)
+                return rows
+            self._free.append(rows)
         return self._load(run, self._buffer())
 
     def _buffer(self) -> Floats:
@@ -162,15 +162,15 @@ class FileRows:
 
     def some(self, indices: NDArray[np.intp]) -> MemoryRows | FileRows:
         """Some rows as rows of their own, in memory where they take no more than a read does."""
-        found: MemoryRows | FileRows
+        rows: MemoryRows | FileRows
         if len(indices) <= self.step or (np.diff(indices) <= 0).any():
-            found = MemoryRows.of(self.take(indices))
+            rows = MemoryRows.of(self.take(indices))
         else:
             chosen = self._matrix.of_rows([indices])
-            found = FileRows(chosen, self._blocks, self._scaling, self.dtype)
+            rows = FileRows(chosen, self._blocks, self._scaling, self.dtype)
         if self._keeps > 1:
-            found.cut(self.step)
-        return found
+            rows.cut(self.step)
+        return rows
 
     def part(self, rows: slice, following: slice | None = None) -> FilePart:
         """A run of rows as rows of their own, counted from 0; which run will be read next."""
@@ -275,8 +275,8 @@ class RowRuns:
     def of(self, indices: Indices) -> Indices:
         """Return the rows of the file that have these numbers here."""
         run = np.searchsorted(self._ends, indices, side="right") - 1
-        found: Indices = self._begins[run] + indices - self._ends[run]
-        return found
+        rows: Indices = self._begins[run] + indices - self._ends[run]
+        return rows
 
     def reads(self, start: int, stop: int, most: int) -> Iterator[Read]:
         """Yield reads of at most ``most`` rows that fetch the rows from ``start`` to ``stop``."""
@@ -410,8 +410,8 @@ class FileMatrix(Shaped):
 
     def _state(self) -> tuple[int, int]:
         """Size of the file that is open, and when it was written to."""
-        found = os.fstat(self._file.id.get_vfd_handle())
-        return found.st_size, found.st_mtime_ns
+        status = os.fstat(self._file.id.get_vfd_handle())
+        return status.st_size, status.st_mtime_ns
 
     @property
     def is_whole(self) -> bool:
@@ -440,9 +440,9 @@ class FileMatrix(Shaped):
         # Fitting takes a second copy of what is in memory, in the order of the hubs.
         if limit is None or 2 * self.nbytes <= limit:
             return None
-        found = self.in_reads_of(self._step(min(READ_BYTES, limit // 8)))
-        found.memory_limit = limit
-        return found
+        matrix = self.in_reads_of(self._step(min(READ_BYTES, limit // 8)))
+        matrix.memory_limit = limit
+        return matrix
 
     def in_precision(self, dtype: np.dtype[np.floating]) -> FileMatrix:
         """Return the same matrix, read as numbers of this precision."""
@@ -471,10 +471,10 @@ class FileMatrix(Shaped):
     def take(self, indices: NDArray[np.intp]) -> Floats:
         """Some rows, shape (len(indices), d), by few reads where they lie close together."""
         rows = np.asarray(indices, dtype=np.intp)
-        found = np.empty((len(rows), self._dataset.shape[1]), dtype=self.dtype)
+        out = np.empty((len(rows), self._dataset.shape[1]), dtype=self.dtype)
         for read in reads_of(rows if self._rows is None else self._rows.of(rows), self.step):
-            found[read.places] = self._stored(read.rows)[read.chosen]
-        return found if self._columns is None else found[:, self._columns]
+            out[read.places] = self._stored(read.rows)[read.chosen]
+        return out if self._columns is None else out[:, self._columns]
 
     def runs(self) -> Iterator[tuple[int, Floats]]:
         """Yield every run of rows with the number of its first; it is there until the next is."""
@@ -484,10 +484,10 @@ class FileMatrix(Shaped):
         with ReadAhead(self._fill) as ahead:
             coming = next(runs, None)
             while (run := coming) is not None:
-                found = ahead.end() if ahead.run else self._fill(run, buffers[0])
+                buffer = ahead.end() if ahead.run else self._fill(run, buffers[0])
                 if (coming := next(runs, None)) is not None:
-                    ahead.begin(coming, buffers[found is buffers[0]])
-                part = found[: run.stop - run.start]
+                    ahead.begin(coming, buffers[buffer is buffers[0]])
+                part = buffer[: run.stop - run.start]
                 yield run.start, part if self._columns is None else part[:, self._columns]
                 self.note(run.stop)
 

@@ -264,12 +264,12 @@ def _read_parts(file: h5py.File) -> Model:
     dense = not is_diagonal(kind)
     shape = ("copies", "width", "width") if dense else ("copies", "width")
     families = read_kinds(file, len(whole["feature_names"]))
-    own = {
+    arrays = {
         "means": Array("f", ("components", "width")),
         "covariances": Array("f", shape),
         "loadings": Maybe(Array("f", ("components", "width", "factors"))),
     }
-    schema = HUB if families is not None else {**HUB, **own}
+    schema = HUB if families is not None else {**HUB, **arrays}
     sizes = {
         "features": len(whole["feature_names"]),
         "components": k,
@@ -295,9 +295,9 @@ def _read_parts(file: h5py.File) -> Model:
     else:
         covariances = [hub["covariances"] for hub in hubs]
         flat = [part.ravel() for part in covariances]
-        found = np.concatenate(flat) if dense else np.concatenate(covariances, axis=1)
+        joined = np.concatenate(flat) if dense else np.concatenate(covariances, axis=1)
         means = np.concatenate([hub["means"] for hub in hubs], axis=1)
-        mixture = Mixture(blocks, *common, means, found, scaling)
+        mixture = Mixture(blocks, *common, means, joined, scaling)
         loadings = [hub["loadings"] for hub in hubs if hub["loadings"] is not None]
         if loadings:
             mixture = FactorMixture(**vars(mixture), loadings=np.concatenate(loadings, axis=1))
@@ -339,7 +339,7 @@ def read_families(
             units = scaling.of(features.columns)
             like = Mixture.blank(features.blocks, covariance_type, weights.shape[1], units)
         hubs = [
-            _read_hub(file, law, b, {name: int(own[b]) for name, own in cells.items()}, like)
+            _read_hub(file, law, b, {name: int(counts[b]) for name, counts in cells.items()}, like)
             if features.blocks.widths[b]
             else None
             for b in range(blocks.n_blocks)
@@ -351,16 +351,16 @@ def read_families(
         if like is not None:
             arrays = like.arrays()
             arrays["means"] = np.concatenate([hub["means"] for hub in there], axis=1)
-            own = [hub["covariances"] for hub in there]
+            hub_covariances = [hub["covariances"] for hub in there]
             if like.is_diagonal:
-                arrays["covariances"] = np.concatenate(own, axis=1)
+                arrays["covariances"] = np.concatenate(hub_covariances, axis=1)
             else:
-                arrays["covariances"] = np.concatenate([part.ravel() for part in own])
+                arrays["covariances"] = np.concatenate([part.ravel() for part in hub_covariances])
             core = like.having(arrays)
         parts.append(Part(family, features, tables, core))
-    found = MixedMixture(blocks, kinds, covariance_type, weights, tuple(parts))
-    _check(found)
-    return found
+    mixture = MixedMixture(blocks, kinds, covariance_type, weights, tuple(parts))
+    _check(mixture)
+    return mixture
 
 
 def _read_hub(
@@ -377,9 +377,9 @@ def _read_hub(
     k = int(file.attrs["n_components"])
     if like is not None:
         width = int(like.blocks.widths[b])
-        own: tuple[int, ...] = (like.n_copies, width, width)
+        full_shape: tuple[int, ...] = (like.n_copies, width, width)
         schema["means"] = Array("f", (k, width))
-        schema["covariances"] = Array("f", own[:2] if like.is_diagonal else own)
+        schema["covariances"] = Array("f", full_shape[:2] if like.is_diagonal else full_shape)
     return read_elements(group, schema, components=k)
 
 
@@ -452,23 +452,23 @@ def match_features(model: Model, names: Sequence[str], *, ordered: bool = True) 
     parties have none) and their number is the same.
     """
     expected = model.feature_names
-    found = tuple(names)
-    if found == expected:
+    present = tuple(names)
+    if present == expected:
         return None
-    place = {name: column for column, name in enumerate(found)}
+    place = {name: column for column, name in enumerate(present)}
     missing = [name for name in expected if name not in place]
     if not missing:
         return [place[name] for name in expected]
-    nameless = found == default_names(len(found)) or expected == default_names(len(expected))
+    nameless = present == default_names(len(present)) or expected == default_names(len(expected))
     if nameless and not ordered:
         raise InputError(
             "features of parties are found by name, but those of the model have none; fit it to "
             "data whose features are named, or use it on one file"
         )
-    if nameless and len(found) == len(expected):
+    if nameless and len(present) == len(expected):
         return None
     if nameless:
-        raise InputError(f"the model has {len(expected)} features, the data have {len(found)}")
+        raise InputError(f"the model has {len(expected)} features, the data have {len(present)}")
     raise InputError(f"the data lack features of the model: {shorten(map(repr, missing))}")
 
 
@@ -479,22 +479,22 @@ def assembled(model: Model) -> dict[str, NDArray[np.float64]]:
     """
     mixture = model.mixture
     with np.errstate(over="ignore", invalid="ignore"):
-        found = {"weights": mixture.assembled_weights, "means": mixture.assembled_means}
+        arrays = {"weights": mixture.assembled_weights, "means": mixture.assembled_means}
         if isinstance(mixture, MixedMixture):
             for part in mixture.parts:  # tables in block order, assembled covariances
                 for name, table in part.tables.items():
-                    found[f"{part.family}_{name}"] = table
+                    arrays[f"{part.family}_{name}"] = table
                 if part.core is not None:
-                    found[f"{part.family}_means"] = part.core.assembled_means
-                    found[f"{part.family}_covariances"] = part.core.assembled_covariances
+                    arrays[f"{part.family}_means"] = part.core.assembled_means
+                    arrays[f"{part.family}_covariances"] = part.core.assembled_covariances
         else:
-            found["covariances"] = mixture.assembled_covariances
+            arrays["covariances"] = mixture.assembled_covariances
         if isinstance(mixture, FactorMixture):
-            found["loadings"] = mixture.assembled_loadings
-    for name, values in found.items():
+            arrays["loadings"] = mixture.assembled_loadings
+    for name, values in arrays.items():
         if not np.isfinite(values).all():
             raise NumericalError(f"the {name} are too large for a number in the units of the data")
-    return found
+    return arrays
 
 
 def write_npz(path: PathLike, model: Model, force: bool = False) -> None:

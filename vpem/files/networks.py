@@ -95,11 +95,13 @@ def read_holders(
     the place in ``called`` of what the file has, or raises InputError. Each must be held exactly
     once.
     """
-    found = read_json_file(path)
-    if not isinstance(found, dict) or not all(isinstance(part, list) for part in found.values()):
+    content = read_json_file(path)
+    if not isinstance(content, dict) or not all(
+        isinstance(part, list) for part in content.values()
+    ):
         raise InputError(f'{path} must hold {{"{holder}": [{held}, ...], ...}}')
     holder_of = np.full(len(called), -1)
-    for own, (name, part) in enumerate(found.items()):
+    for index, (name, part) in enumerate(content.items()):
         if not part and not may_be_empty:
             raise InputError(f"{path}: {holder} {name!r} holds no {held}s; leave it out")
         for one in part:
@@ -107,14 +109,14 @@ def read_holders(
             if holder_of[place] >= 0:
                 shown = f"{held} {called[place]!r}"
                 raise InputError(f"{path}: {shown} is given twice, last to {name!r}")
-            holder_of[place] = own
+            holder_of[place] = index
     lost = [called[place] for place in np.flatnonzero(holder_of < 0).tolist()]
     if lost:
         raise InputError(
             f"{path} gives {held} {shorten(map(repr, lost))} to no {holder}; every {held} must be "
             "held by exactly one"
         )
-    return from_worker_of_row(holder_of, list(found))
+    return from_worker_of_row(holder_of, list(content))
 
 
 EDGE_LISTS: tuple[str, ...] = (".txt", ".edges", ".edgelist", ".csv", ".tsv")

@@ -183,7 +183,7 @@ def _read_members(
         weights = None
         if weight is not None:
             weights = {key: read_array(file, f"{weight}/{key}", shape=tuple(shape)) for key in keys}
-        found = from_matrices(
+        observations = from_matrices(
             matrices, row_names=labels[0], column_names=labels[1], source=source, weights=weights
         )
         if len(set(names)) < len(names):
@@ -191,7 +191,7 @@ def _read_members(
             raise InputError(
                 f"{source}: two observers are called {twice!r}; their names must differ"
             )
-        return replace(found, names=tuple(names))
+        return replace(observations, names=tuple(names))
     if not all(listed):
         odd = keys[listed.index(not listed[0])]
         raise FileError(
@@ -241,10 +241,10 @@ def _read_entries(member: h5py.Group, source: str, weight: str | None) -> tuple[
             raise FileError(
                 f"{source}: {member.name}/{what} holds {numbers.max()}, no number of one"
             )
-    found = rows.astype(np.int64), columns.astype(np.int64), values
+    entries = rows.astype(np.int64), columns.astype(np.int64), values
     if weight is None:
-        return found
-    return *found, read_array(member, weight, shape=rows.shape, kinds="iuf").astype(np.float64)
+        return entries
+    return *entries, read_array(member, weight, shape=rows.shape, kinds="iuf").astype(np.float64)
 
 
 def write_observations(path: PathLike, found: Observations, force: bool = False) -> None:
@@ -326,13 +326,13 @@ def read_entries(path: PathLike, kinds: Sequence[str], weight: str | None = None
     columns = [*kinds, "value", *([] if weight is None else [weight.strip().lower()])]
 
     def places_of(header: list[str]) -> list[int]:
-        found = [field.strip().lower() for field in header]
-        wrong = [name for name in columns if found.count(name) != 1]
+        names = [field.strip().lower() for field in header]
+        wrong = [name for name in columns if names.count(name) != 1]
         if not wrong:
-            return [found.index(name) for name in columns]
-        lacking = [name for name in wrong if name not in found]
+            return [names.index(name) for name in columns]
+        lacking = [name for name in wrong if name not in names]
         if lacking:
-            problem = f"has no column {lacking[0]!r}{did_you_mean(lacking[0], found)}"
+            problem = f"has no column {lacking[0]!r}{did_you_mean(lacking[0], names)}"
         else:
             problem = f"has the column {wrong[0]!r} twice"
         got = shorten([repr(field) for field in header]) or "an empty line"
@@ -359,8 +359,8 @@ def read_entries(path: PathLike, kinds: Sequence[str], weight: str | None = None
             texts[kind].append(text)
     if not numbers[0]:
         raise InputError(f"{source} has a header but no entries")
-    found, weights = map(np.array, numbers)
-    return Entries(texts, found, None if weight is None else weights)
+    entry_values, weights = map(np.array, numbers)
+    return Entries(texts, entry_values, None if weight is None else weights)
 
 
 def read_cells(

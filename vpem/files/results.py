@@ -222,13 +222,13 @@ def read_clustering(path: PathLike) -> StoredClustering:
     with open_read(path) as file:
         if check_encoding(file, CLUSTERING_FILE, VERSION) != CLUSTERING_FILE:
             raise FileError(f"{path} is not a {CLUSTERING_FILE} file; 'vpem kmeans -o' writes one")
-        found = read_elements(file, CLUSTERING)
-    shift, scale = found.pop("shift"), found.pop("scale")
+        state = read_elements(file, CLUSTERING)
+    shift, scale = state.pop("shift"), state.pop("scale")
     if (shift is None) != (scale is None):
         raise FileError(f"{path} must have both shift and scale, or neither")
     scaling = None if shift is None else Scaling(shift, scale)
-    found["labels"] = found["labels"].astype(np.int32)
-    return StoredClustering(**found, scaling=scaling)
+    state["labels"] = state["labels"].astype(np.int32)
+    return StoredClustering(**state, scaling=scaling)
 
 
 IMPUTATION_FILE = "vpem-imputation"
@@ -280,21 +280,21 @@ def read_imputed(path: PathLike) -> Imputed:
     with open_read(path) as file:
         if check_encoding(file, IMPUTATION_FILE, VERSION) != IMPUTATION_FILE:
             raise FileError(f"{path} is not a {IMPUTATION_FILE} file; 'vpem impute -o' writes one")
-        found = read_elements(file, IMPUTATION)
+        state = read_elements(file, IMPUTATION)
     return Imputed(
-        found["imputed"],
-        found["times_seen"].astype(np.intp),
-        found["row_names"],
-        found["column_names"],
-        found["source"] or "",
-        bool(found["long"]),
-        found["draws"],
+        state["imputed"],
+        state["times_seen"].astype(np.intp),
+        state["row_names"],
+        state["column_names"],
+        state["source"] or "",
+        bool(state["long"]),
+        state["draws"],
     )
 
 
 def write_imputed(
     path: PathLike,
-    found: Imputed,
+    imputed: Imputed,
     force: bool = False,
     quote_formulas: bool = False,
     filled: Mapping[str, Any] | None = None,
@@ -307,23 +307,23 @@ def write_imputed(
     draws there is one such table below the other, and a column draw that counts them from 1.
     """
     check_ending(path, "imputed values")
-    values, times = found.stacked
-    rows, columns = np.tile(np.array(found.row_names), times), np.array(found.column_names)
+    values, times = imputed.stacked
+    rows, columns = np.tile(np.array(imputed.row_names), times), np.array(imputed.column_names)
     table: Mapping[str, Any]
     if filled is not None:
         table = filled
-    elif found.long:
-        drawn = found.numbered(())
+    elif imputed.long:
+        drawn = imputed.numbered(())
         table = {name: np.repeat(number, len(columns)) for name, number in drawn.items()} | {
             "row": np.repeat(rows, len(columns)),
             "column": np.tile(columns, len(rows)),
             "value": values.ravel(),
-            "times_seen": np.tile(found.times_seen.ravel(), times),
+            "times_seen": np.tile(imputed.times_seen.ravel(), times),
         }
     else:
         first = "row"
-        while first in found.column_names:
+        while first in imputed.column_names:
             first += "_"
-        taken = (first, *found.column_names)
-        table = found.numbered(taken) | dict(zip(taken, (rows, *values.T), strict=True))
+        taken = (first, *imputed.column_names)
+        table = imputed.numbered(taken) | dict(zip(taken, (rows, *values.T), strict=True))
     write_columns(path, table, "vpem-imputed", force, quote_formulas)

@@ -334,8 +334,8 @@ class Unpacking:
         # Numbers with fewer bits than their bytes have are not what NumPy makes of the bytes.
         if not h5py.h5t.py_create(dataset.dtype).equal(dataset.id.get_type()):
             return None
-        found = cls(dataset)
-        return found if SMALL <= found._each <= LARGE else None
+        unpacking = cls(dataset)
+        return unpacking if SMALL <= unpacking._each <= LARGE else None
 
     def read_into(self, out: Floats, start: int) -> None:
         """Fill ``out``, shape (m, columns), with the rows from ``start`` on."""

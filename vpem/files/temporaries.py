@@ -97,7 +97,7 @@ def temporary_beside(target: Path, mode: int = 0o666) -> Iterator[Path]:
 @contextmanager
 def new_folder(folder: Path, *, parents: bool = False) -> Iterator[None]:
     """Make a folder; if the block raises, those that were made go again where they are empty."""
-    made = [one for one in (folder, *folder.parents) if not one.exists()]
+    new_folders = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         try:
             folder.mkdir(parents=parents, exist_ok=True)
@@ -107,7 +107,7 @@ def new_folder(folder: Path, *, parents: bool = False) -> Iterator[None]:
             ) from None
         yield
     except BaseException:
-        for one in made:
+        for one in new_folders:
             with suppress(OSError):
                 one.rmdir()
         raise

@@ -117,7 +117,9 @@ def align(
                 VpemWarning,
                 stacklevel=2,
             )
-    tokens = {party: found for party, (found, _) in read.items() if found is not None}
+    tokens = {
+        party: own_tokens for party, (own_tokens, _) in read.items() if own_tokens is not None
+    }
     sizes = tuple(int(fact["rows"]) for fact in facts)
     check_ids(facts, names, level, not holders.engine.open)
     if level in (None, "none"):
@@ -236,22 +238,22 @@ def checksum(tokens: Tokens, salt: bytes) -> str:
 
 def match(tokens: Sequence[Tokens]) -> tuple[list[Any], int | None]:
     """Match the rows that all have: places (M,) in what each sent; and a party alone in its ids."""
-    own = tokens[0]
-    order = np.argsort(own)
-    ordered = own[order]
-    kept = np.ones(len(own), dtype=bool)
-    where = [np.arange(len(own))]
+    first = tokens[0]
+    order = np.argsort(first)
+    ordered = first[order]
+    common = np.ones(len(first), dtype=bool)
+    where = [np.arange(len(first))]
     alone = None
     for party, other in enumerate(tokens[1:], 1):
-        at = np.minimum(np.searchsorted(ordered, other), len(own) - 1)
-        found = np.flatnonzero(ordered[at] == other)
-        place = np.full(len(own), -1, dtype=np.intp)
-        place[order[at[found]]] = found
+        at = np.minimum(np.searchsorted(ordered, other), len(first) - 1)
+        matched = np.flatnonzero(ordered[at] == other)
+        place = np.full(len(first), -1, dtype=np.intp)
+        place[order[at[matched]]] = matched
         where.append(place)
-        kept &= place >= 0
-        if alone is None and not kept.any():
+        common &= place >= 0
+        if alone is None and not common.any():
             alone = party
-    return [place[kept] for place in where], alone
+    return [place[common] for place in where], alone
 
 
 FALSE_POSITIVES = 1e-12  # a parameter of the library, without effect: it sends raw sets here
@@ -284,8 +286,8 @@ def intersect(
         answer = partial(_answer, library, request, n_kept, tokens, names)
         sent = holders.send(for_each(holders, [other], answer).get(other), other, 0)
         look = partial(_common, library, client, sent, (sizes[other], n_kept), names[other])
-        found = for_each(holders, [0], look)
-        kept = kept[found[0]] if found else kept
+        matched = for_each(holders, [0], look)
+        kept = kept[matched[0]] if matched else kept
         count = holders.bcast(len(kept))
         if not isinstance(count, int) or not 0 <= count <= min(n_kept, sizes[other]):
             raise InputError(
@@ -351,17 +353,17 @@ def _common(
 
 def _read(kind: Any, message: Any, n_ids: int, name: str) -> Any:
     """Read a message of so many encrypted ids: of others nothing is made, or computed with."""
-    found, n_found = None, len(message) // POINT_BYTES
+    parsed, n_found = None, len(message) // POINT_BYTES
     if n_found == n_ids:
-        found = kind()
-        found.ParseFromString(message)
-        n_found = len(getattr(found, "raw", found).encrypted_elements)
+        parsed = kind()
+        parsed.ParseFromString(message)
+        n_found = len(getattr(parsed, "raw", parsed).encrypted_elements)
     if n_found != n_ids:
         raise InputError(
             f"party {name!r} sent {n_found} encrypted ids, but it may send {n_ids}, as many as it "
             "has announced or as are still in question"
         )
-    return found
+    return parsed
 
 
 @contextmanager
@@ -480,8 +482,8 @@ def _same_order(
     for party in having[1:]:
         if sums[party] != sums[having[0]]:
             same = sums[party][1] == sums[having[0]][1]
-            how = "has the same ids in another order than" if same else "has other ids than"
-            what = f"party {names[party]!r} {how} party {names[having[0]]!r}"
+            difference = "has the same ids in another order than" if same else "has other ids than"
+            what = f"party {names[party]!r} {difference} party {names[having[0]]!r}"
             if refuse:
                 raise InputError(
                     f"{what}, so their rows are not aligned; align them by adding ",

@@ -72,7 +72,7 @@ def join_parties(
     """
     holders = holders or Placement.here(len(parties))
     apart = not holders.engine.open
-    held = open_parties(
+    holdings = open_parties(
         parties,
         holders,
         keep_empty=keep_empty,
@@ -81,33 +81,33 @@ def join_parties(
         tell=tell,
     )
     try:
-        own = list(held.values())
+        local = list(holdings.values())
 
         def look(party: int) -> None:
-            if party == max(held):  # all of this process
-                refuse_gaps(own, lambda: check_own_ids(own, level, apart))
-                for holding in own:
+            if party == max(holdings):  # all of this process
+                refuse_gaps(local, lambda: check_own_ids(local, level, apart))
+                for holding in local:
                     _check_left_out(holding, level)
 
         for_each(holders, range(len(parties)), look)
-        found = align_parties(
-            parties, held, level, key=key, keep_missing=keep_missing, holders=holders
+        alignment = align_parties(
+            parties, holdings, level, key=key, keep_missing=keep_missing, holders=holders
         )
-        unsaid = level is None and found.by_position
-        names, partition = joined_names(parties, held, holders, different=unsaid)
-        check_spoken_of(parties, held, names, holders)
-        kinds = joined_kinds(parties, held, holders)
-        weights = joined_weights(parties, held, found.rows, sample_weight, holders)
-        widths = [len(holding.feature_names) for holding in held.values()]
-        first = dict(zip(held, np.cumsum([0, *widths[:-1]]).tolist(), strict=False))
-        dtypes = [holding.dtype for holding in held.values()] or [np.dtype(np.float32)]
-        shape = (found.n_samples, sum(widths))
+        unsaid = level is None and alignment.by_position
+        names, partition = joined_names(parties, holdings, holders, different=unsaid)
+        check_spoken_of(parties, holdings, names, holders)
+        kinds = joined_kinds(parties, holdings, holders)
+        weights = joined_weights(parties, holdings, alignment.rows, sample_weight, holders)
+        widths = [len(holding.feature_names) for holding in holdings.values()]
+        first = dict(zip(holdings, np.cumsum([0, *widths[:-1]]).tolist(), strict=False))
+        dtypes = [holding.dtype for holding in holdings.values()] or [np.dtype(np.float32)]
+        shape = (alignment.n_samples, sum(widths))
         X = _empty(shape, np.result_type(*dtypes), parties, holders)
-        labelling = [one for one in held if held[one].labels_for_fit is not None]
+        labelling = [one for one in holdings if holdings[one].labels_for_fit is not None]
 
         def fill(party: int) -> None:
-            own = slice(first[party], first[party] + len(held[party].feature_names))
-            held[party].fill(X[:, own], found.rows[party])
+            columns = slice(first[party], first[party] + len(holdings[party].feature_names))
+            holdings[party].fill(X[:, columns], alignment.rows[party])
             if party in labelling[1:]:
                 raise InputError(
                     f"party {parties[party].name!r} has ",
@@ -118,34 +118,36 @@ def join_parties(
 
         for_each(holders, range(len(parties)), fill)
     finally:
-        for holding in held.values():
+        for holding in holdings.values():
             holding.close()
     labels_of_fit: Report = {}
     if labelling:
-        known = held[labelling[0]].labels_for_fit
+        known = holdings[labelling[0]].labels_for_fit
         assert known is not None
-        values = known.at(found.rows[labelling[0]])
+        values = known.at(alignment.rows[labelling[0]])
         labels_of_fit = {"labels_for_fit": values, "labelled_by": labelling[0]}
     source = ", ".join(str(party.path) for party in parties)
     homes = {
-        party: Home.joined(parties[party].name, holding.ids, holding.n_samples, found.rows[party])
-        for party, holding in held.items()
+        party: Home.joined(
+            parties[party].name, holding.ids, holding.n_samples, alignment.rows[party]
+        )
+        for party, holding in holdings.items()
     }
     if holders.apart:
         # Ids that the first party has of all rows stay with it.
-        first_party = 0 in held and (found.rows[0] >= 0).all()
-        ids = _joined_ids({0: held[0]}, found) if first_party else None
+        first_party = 0 in holdings and (alignment.rows[0] >= 0).all()
+        ids = _joined_ids({0: holdings[0]}, alignment) if first_party else None
         common: Report = {"partition": partition, "sample_weight": weights, "source": source}
         common |= {"kinds": kinds, **labels_of_fit}
-        return Share(X, names, ids, homes=homes, **common), found
-    labelled = [(party, one.labels) for party, one in held.items() if one.labels is not None]
+        return Share(X, names, ids, homes=homes, **common), alignment
+    labelled = [(party, one.labels) for party, one in holdings.items() if one.labels is not None]
     labels = None
-    if len(labelled) == 1 and (found.rows[labelled[0][0]] >= 0).all():
-        labels = labelled[0][1][found.rows[labelled[0][0]]]
+    if len(labelled) == 1 and (alignment.rows[labelled[0][0]] >= 0).all():
+        labels = labelled[0][1][alignment.rows[labelled[0][0]]]
     dataset = Dataset(
         X,
         names,
-        ids=_joined_ids(held, found),
+        ids=_joined_ids(holdings, alignment),
         labels=labels,
         partition=partition,
         sample_weight=weights,
@@ -154,7 +156,7 @@ def join_parties(
         kinds=kinds,
         **labels_of_fit,
     )
-    return dataset, found
+    return dataset, alignment
 
 
 def _empty(
@@ -174,15 +176,15 @@ def _empty(
     return np.empty(shape, dtype=dtype)
 
 
-def _joined_ids(held: Mapping[int, Holding], found: Alignment) -> Labels | None:
+def _joined_ids(holdings: Mapping[int, Holding], alignment: Alignment) -> Labels | None:
     """Return what the joined rows are called: as the first party that has them calls them."""
-    columns = {party: one.ids for party, one in held.items() if one.ids is not None}
+    columns = {party: one.ids for party, one in holdings.items() if one.ids is not None}
     if not columns:
         return None
-    ids = np.empty(found.n_samples, dtype=np.result_type(*columns.values()))
+    ids = np.empty(alignment.n_samples, dtype=np.result_type(*columns.values()))
     for party, column in reversed(columns.items()):
-        there = found.rows[party] >= 0
-        ids[there] = column[found.rows[party][there]]
+        there = alignment.rows[party] >= 0
+        ids[there] = column[alignment.rows[party][there]]
     return ids
 
 
@@ -203,7 +205,7 @@ def stack_parties(
     is a `Share`, without ids and labels.
     """
     holders = holders or Placement.here(len(parties))
-    held = open_parties(
+    holdings = open_parties(
         parties,
         holders,
         keep_empty=keep_empty,
@@ -212,59 +214,59 @@ def stack_parties(
         tell=tell,
     )
     try:
-        for_each(holders, range(len(parties)), lambda party: refuse_gaps([held[party]]))
+        for_each(holders, range(len(parties)), lambda party: refuse_gaps([holdings[party]]))
         facts = holders.allgather(
             {
                 party: [list(holding.feature_names), holding.n_samples, holding.dtype.name]
-                for party, holding in held.items()
+                for party, holding in holdings.items()
             }
         )
         names, counts, kinds = zip(*facts.values(), strict=True)
         _check_same_features(parties, names)
-        check_spoken_of(parties, held, names[0], holders)
-        changes, families = stacked_kinds(parties, held, names[0], holders)
-        ends = np.cumsum([holding.n_samples for holding in held.values()]).tolist()
-        end = dict(zip(held, ends, strict=True))
+        check_spoken_of(parties, holdings, names[0], holders)
+        changes, families = stacked_kinds(parties, holdings, names[0], holders)
+        ends = np.cumsum([holding.n_samples for holding in holdings.values()]).tolist()
+        end = dict(zip(holdings, ends, strict=True))
         dtype = np.result_type(*map(np.dtype, kinds))
         X = _empty((max(ends, default=0), len(names[0])), dtype, parties, holders)
 
         def fill(party: int) -> None:
-            holding = held[party]
+            holding = holdings[party]
             if holding.labels_for_fit is not None:
                 raise InputError(
                     f"party {parties[party].name!r}: ",
                     Setting("labels_for_fit"),
                     *OF_SUMS_OVER_HUBS[1],
                 )
-            own = np.empty((holding.n_samples, len(names[0])), dtype=dtype)
-            holding.fill(own)
+            values = np.empty((holding.n_samples, len(names[0])), dtype=dtype)
+            holding.fill(values)
             order = [holding.feature_names.index(name) for name in names[0]]
-            rows = recoded(own[:, order], changes.get(party, {}))
+            rows = recoded(values[:, order], changes.get(party, {}))
             X[end[party] - holding.n_samples : end[party]] = rows
 
         for_each(holders, range(len(parties)), fill)
 
         def weights_of(party: int) -> NDArray[np.float64]:
-            found = held[party].sample_weight
-            if found is None:
+            weights = holdings[party].sample_weight
+            if weights is None:
                 raise InputError(
                     f"party {parties[party].name!r} has no sample weights called {sample_weight!r}"
                 )
-            return found
+            return weights
 
         weights = None
         if sample_weight is not None:
             columns = for_each(holders, range(len(parties)), weights_of)
             weights = np.concatenate([np.empty(0), *columns.values()])
     finally:
-        for holding in held.values():
+        for holding in holdings.values():
             holding.close()
     rows = tuple(np.split(np.arange(sum(counts), dtype=np.intp), np.cumsum(counts)[:-1]))
     workers = Workers(rows, tuple(party.name for party in parties))
     source = ", ".join(str(party.path) for party in parties)
     homes = {
         party: Home(parties[party].name, holding.ids, np.arange(holding.n_samples))
-        for party, holding in held.items()
+        for party, holding in holdings.items()
     }
     if holders.apart:
         common: Report = {"workers": workers, "sample_weight": weights, "source": source}
@@ -273,8 +275,8 @@ def stack_parties(
     return Dataset(
         X,
         tuple(names[0]),
-        ids=_stacked([holding.ids for holding in held.values()]),
-        labels=_stacked([holding.labels for holding in held.values()]),
+        ids=_stacked([holding.ids for holding in holdings.values()]),
+        labels=_stacked([holding.labels for holding in holdings.values()]),
         workers=workers,
         sample_weight=weights,
         source=source,
@@ -287,8 +289,8 @@ def _check_same_features(parties: Sequence[Party], names: Sequence[Sequence[str]
     """Raise InputError unless all parties have features of the names that the first has."""
     first = parties[0]
     ours = set(names[0])
-    for party, own in zip(parties, names, strict=True):
-        theirs = set(own)
+    for party, features in zip(parties, names, strict=True):
+        theirs = set(features)
         for one, other, missing in ((party, first, ours - theirs), (first, party, theirs - ours)):
             if missing:
                 raise InputError(
@@ -308,7 +310,7 @@ def _stacked(columns: Sequence[Labels | None]) -> Labels | None:
 
 def align_parties(
     parties: Sequence[Party],
-    held: Mapping[int, Holding],
+    holdings: Mapping[int, Holding],
     level: str | None = None,
     *,
     key: str | os.PathLike[str] | None = None,
@@ -324,7 +326,7 @@ def align_parties(
         keys = for_each(holders, range(len(parties)), lambda _: read_key(key))
     ids = {
         party: holding.n_samples if holding.ids is None else holding.ids
-        for party, holding in held.items()
+        for party, holding in holdings.items()
     }
     names = [party.name for party in parties]
     with about(holders.engine, "alignment"):
@@ -333,7 +335,7 @@ def align_parties(
 
 def joined_names(
     parties: Sequence[Party],
-    held: Mapping[int, Holding],
+    holdings: Mapping[int, Holding],
     holders: Placement | None = None,
     different: bool = False,
 ) -> tuple[tuple[str, ...], Partition]:
@@ -345,35 +347,35 @@ def joined_names(
     """
     holders = holders or Placement.here(len(parties))
     every = holders.allgather(
-        {party: list(holding.feature_names) for party, holding in held.items()}
+        {party: list(holding.feature_names) for party, holding in holdings.items()}
     )
     names = [every[party] for party in range(len(parties))]
     if different and holders.apart:
         refuse_shared([party.name for party in parties], names)
     elif different:
-        here = list(held.values())
+        local = list(holdings.values())
         refuse_shared(
             [party.name for party in parties],
-            [[*one.feature_names, *one.left_out] for one in here],
-            lambda name: all(one.tells_rows_apart(name) for one in here),
+            [[*one.feature_names, *one.left_out] for one in local],
+            lambda name: all(one.tells_rows_apart(name) for one in local),
         )
-    times = Counter(name for own in names for name in own)
+    times = Counter(name for features in names for name in features)
     joined = [
         f"{party.name}.{name}" if times[name] > 1 else name
-        for party, own in zip(parties, names, strict=True)
-        for name in own
+        for party, features in zip(parties, names, strict=True)
+        for name in features
     ]
     for name, count in Counter(joined).items():
         if count > 1:
             raise InputError(f"two features would be called {name!r}; name the parties otherwise")
-    ends = np.cumsum([len(own) for own in names])
+    ends = np.cumsum([len(each) for each in names])
     features = tuple(np.split(np.arange(len(joined), dtype=np.intp), ends[:-1]))
     return tuple(joined), Partition(features, tuple(party.name for party in parties))
 
 
 def joined_weights(
     parties: Sequence[Party],
-    held: Mapping[int, Holding],
+    holdings: Mapping[int, Holding],
     rows: Mapping[int, NDArray[np.intp]],
     name: str | None,  # of weights; None: rows weigh alike
     holders: Placement,
@@ -385,35 +387,35 @@ def joined_weights(
     """
     if name is None:
         return None
-    own = {}
-    for party, holding in held.items():
+    local = {}
+    for party, holding in holdings.items():
         if holding.sample_weight is not None:
             there = rows[party] >= 0
-            own[party] = np.full(len(there), np.nan)
-            own[party][there] = holding.sample_weight[rows[party][there]]
-    every = holders.allgather(own)
+            local[party] = np.full(len(there), np.nan)
+            local[party][there] = holding.sample_weight[rows[party][there]]
+    every = holders.allgather(local)
     if not every:
         raise InputError(f"no party has sample weights called {name!r}")
     first = min(every)
-    found = every[first].copy()
+    joined = every[first].copy()
     for party, weights in every.items():
-        wrong = np.abs(weights - found) > 0
+        wrong = np.abs(weights - joined) > 0
         if wrong.any():
             row = int(np.argmax(wrong))
             raise InputError(
-                f"row {row} has the weight {found[row]:g} at one party and {weights[row]:g} at "
+                f"row {row} has the weight {joined[row]:g} at one party and {weights[row]:g} at "
                 f"{parties[party].name!r}; leave {name!r} out of one's file"
             )
-        found = np.where(np.isnan(found), weights, found)
-    if np.isnan(found).any():
-        row = int(np.argmax(np.isnan(found)))
+        joined = np.where(np.isnan(joined), weights, joined)
+    if np.isnan(joined).any():
+        row = int(np.argmax(np.isnan(joined)))
         raise InputError(f"row {row} has no weight: no party that has it has {name!r}")
-    return found
+    return joined
 
 
-def refuse_gaps(held: Sequence[Holding], check: Callable[[], None] = lambda: None) -> None:
+def refuse_gaps(holdings: Sequence[Holding], check: Callable[[], None] = lambda: None) -> None:
     """Raise InputError for the first gap of some parties, together with what a check finds."""
-    gaps = next((holding.gaps for holding in held if holding.gaps is not None), None)
+    gaps = next((holding.gaps for holding in holdings if holding.gaps is not None), None)
     if gaps is None:
         return
     try:
@@ -429,7 +431,7 @@ def check_own_ids(holdings: Sequence[Holding], level: str | None, apart: bool) -
         _check_left_out(holding, level)
     names = [holding.party.name for holding in holdings]
     ids = [holding.n_samples if holding.ids is None else holding.ids for holding in holdings]
-    read = [read_ids(own, name, level) for own, name in zip(ids, names, strict=True)]
+    read = [read_ids(column, name, level) for column, name in zip(ids, names, strict=True)]
     check_ids([facts for _, facts in read], names, level, apart)
 
 
@@ -453,13 +455,15 @@ def refuse_shared(
     able: Callable[[str], bool] = lambda _: False,
 ) -> None:
     """Raise InputError where parties share a column; ``able``: whether it tells all rows apart."""
-    known = [set(own) - set(default_names(len(own))) for own in columns]
-    times = Counter(name for own in known for name in own)
-    shared = [name for own in columns for name in own if times[name] > 1]
+    known = [set(names) - set(default_names(len(names))) for names in columns]
+    times = Counter(name for names in known for name in names)
+    shared = [name for names in columns for name in names if times[name] > 1]
     if not shared:
         return
     name = next(filter(able, shared), None)
-    having = [one for one, own in zip(parties, known, strict=True) if (name or shared[0]) in own]
+    having = [
+        one for one, names in zip(parties, known, strict=True) if (name or shared[0]) in names
+    ]
     raise InputError(
         f"parties {having[0]!r} and {having[1]!r} both have a column {name or shared[0]!r}, and no "
         "ids say whether their rows are the same; align them by ", Setting("align", "ids"), " ",
@@ -487,7 +491,7 @@ def cut(
     if n_kept < 1:
         raise InputError(f"dropping {drop_ids:g} of {n_samples} rows leaves none; drop fewer")
     ids: Labels = np.arange(n_samples) if dataset.ids is None else dataset.ids
-    made = []
+    datasets = []
     for agent, (name, columns) in enumerate(zip(partition.names, partition.features, strict=True)):
         if not columns.size:
             raise InputError(f"agent {name!r} holds no feature, so it has no file; leave it out")
@@ -495,7 +499,7 @@ def cut(
         if not shuffle:
             rows.sort()
         labels, weights = dataset.labels if agent == 0 else None, dataset.sample_weight
-        made.append(
+        datasets.append(
             replace(
                 dataset,
                 X=np.asarray(dataset.X[:])[np.ix_(rows, columns)],
@@ -509,7 +513,7 @@ def cut(
                 kinds=None if dataset.kinds is None else dataset.kinds.of(columns),
             )
         )
-    return made
+    return datasets
 
 
 def file_stems(names: tuple[str, ...]) -> list[str]:

@@ -77,20 +77,20 @@ def observe_parties(
     """
     holders = holders or Placement.here(len(parties))
     every = range(len(parties))
-    held = for_each(
+    observed = for_each(
         holders, every, lambda party: read_observed(parties[party], sample_weight, tell)
     )
-    rows, columns, is_long, nameless = _names(parties, held, holders, level)
+    rows, columns, is_long, nameless = _names(parties, observed, holders, level)
     if nameless and level is None:
-        _refuse_other_rows(parties, held, holders)
+        _refuse_other_rows(parties, observed, holders)
     sources = [str(party.path) for party in parties]
 
     parts = for_each(
-        holders, every, lambda party: entries_of(parties[party], held[party], rows, columns)
+        holders, every, lambda party: entries_of(parties[party], observed[party], rows, columns)
     )
     counts = holders.allgather({party: part.n_entries for party, part in parts.items()})
     none = np.empty(0)
-    found = Observations(
+    observations = Observations(
         tuple(parts[one].places[0] if one in parts else none.astype(np.intp) for one in every),
         tuple(parts[one].values[0] if one in parts else none for one in every),
         tuple(rows),
@@ -104,49 +104,55 @@ def observe_parties(
         else tuple((parts[one].weights or (none,))[0] if one in parts else none for one in every),
         sizes=np.array(list(counts.values()), dtype=np.intp) if holders.apart else None,
     )
-    seen = np.zeros(found.shape, dtype=np.bool_)
-    seen.ravel()[np.concatenate(found.places)] = True
+    seen = np.zeros(observations.shape, dtype=np.bool_)
+    seen.ravel()[np.concatenate(observations.places)] = True
     covered = [holders.any(np.any(seen, axis=axis)) for axis in (1, 0)]
     if not covered[1].all():
-        check_covered(found, *covered)
-    return found
+        check_covered(observations, *covered)
+    return observations
 
 
 def entries_of(
-    party: Party, own: Observed, rows: Sequence[str], columns: Sequence[str]
+    party: Party, observed: Observed, rows: Sequence[str], columns: Sequence[str]
 ) -> Observations:
     """Return what a party saw, among rows and columns of these names; InputError if one twice."""
-    at = [np.arange(len(rows))] if own.rows is None else [_places(own.rows, rows)]
-    at.append(_places(own.columns, columns))
+    at = [np.arange(len(rows))] if observed.rows is None else [_places(observed.rows, rows)]
+    at.append(_places(observed.columns, columns))
     check_memory(8 * len(rows) * len(columns), f"a matrix of {len(rows)} x {len(columns)}")
     return from_triplets(
-        np.zeros(len(own.values), dtype=np.intp),
-        at[0][own.places[0]],
-        at[1][own.places[1]],
-        own.values,
+        np.zeros(len(observed.values), dtype=np.intp),
+        at[0][observed.places[0]],
+        at[1][observed.places[1]],
+        observed.values,
         names=[party.name],
         row_names=rows,
         column_names=columns,
         source=str(party.path),
-        weights=own.weights,
+        weights=observed.weights,
         partial=True,
     )
 
 
-def _places(own: Sequence[str], names: Sequence[str]) -> NDArray[np.intp]:
+def _places(chosen: Sequence[str], names: Sequence[str]) -> NDArray[np.intp]:
     number = {name: place for place, name in enumerate(names)}
-    return np.array([number[name] for name in own], dtype=np.intp)
+    return np.array([number[name] for name in chosen], dtype=np.intp)
 
 
 def _names(
-    parties: Sequence[Party], held: Mapping[int, Observed], holders: Placement, level: str | None
+    parties: Sequence[Party],
+    observed: Mapping[int, Observed],
+    holders: Placement,
+    level: str | None,
 ) -> tuple[list[str], list[str], bool, bool]:
     """Names of all rows and columns, and whether all files are long tables, and rows nameless."""
     if level == "none":
-        for own in held.values():
-            own.rows = own.rows if own.is_long else None
+        for part in observed.values():
+            part.rows = part.rows if part.is_long else None
     facts: Any = holders.allgather(
-        {party: [own.rows, own.columns, own.shape[0], own.is_long] for party, own in held.items()}
+        {
+            party: [each.rows, each.columns, each.shape[0], each.is_long]
+            for party, each in observed.items()
+        }
     )
     rows, columns, counts, kinds = zip(*facts.values(), strict=True)
     nameless = [one for one, names in enumerate(rows) if names is None]
@@ -173,13 +179,13 @@ def _names(
 
 def _united(names: Sequence[Sequence[str]]) -> list[str]:
     first = list(names[0])
-    if all(set(own) == set(first) for own in names):
+    if all(set(each) == set(first) for each in names):
         return first
-    return sort_names(name for own in names for name in own)
+    return sort_names(name for each in names for name in each)
 
 
 def _refuse_other_rows(
-    parties: Sequence[Party], held: Mapping[int, Observed], holders: Placement
+    parties: Sequence[Party], observed: Mapping[int, Observed], holders: Placement
 ) -> None:
     """Raise InputError where columns that name rows say that those at one place are not the same.
 
@@ -188,11 +194,11 @@ def _refuse_other_rows(
     """
     salt = holders.bcast(secrets.token_bytes(16))
     sums: dict[int, list[Any]] = {}
-    for party, own in held.items():
+    for party, part in observed.items():
         checksums = {
             name: "" if values is None or not holders.engine.open
             else checksum(values.astype("S32"), salt)
-            for name, values in own.naming.items() if values is not None or not holders.apart
+            for name, values in part.naming.items() if values is not None or not holders.apart
         }  # fmt: skip
         sums[party] = [list(checksums), list(checksums.values())]
     every = holders.allgather(sums)
@@ -201,7 +207,7 @@ def _refuse_other_rows(
         shared = [name for name in known[one] if name in known[other]]
         for name in shared:
             if known[one][name] != known[other][name] or not known[one][name]:
-                columns = [own.naming.get(name) for own in held.values()]
+                columns = [each.naming.get(name) for each in observed.values()]
                 apart = all(one is not None and len({*one.tolist()}) == len(one) for one in columns)
                 names = [parties[one].name, parties[other].name]
                 refuse_shared(names, [[name], [name]], {name: apart}.__getitem__)
@@ -257,7 +263,7 @@ def _naming(holding: Holding, values: NDArray[np.float64]) -> dict[str, NDArray[
     """Return columns that name rows: features without gaps, with values, or left out, without."""
     of_rows = {*GUESSED, NEARLY, "ids that repeat"} - {CLASSED}
     numbered = default_names(len(holding.feature_names))
-    found: dict[str, NDArray[np.float64] | None] = {
+    naming: dict[str, NDArray[np.float64] | None] = {
         name: None
         for name, why in holding.left_out.items()
         if why in of_rows or (why.startswith("text") and ids_by_name(name))
@@ -268,13 +274,13 @@ def _naming(holding: Holding, values: NDArray[np.float64]) -> dict[str, NDArray[
         if name in numbered or np.isnan(column).any():
             continue
         if (why := no_measurement(name, column)) in of_rows - {DIFFERENT, NEARLY}:
-            found[name] = column.copy()
+            naming[name] = column.copy()
         elif why in (DIFFERENT, NEARLY) or (
             len(column) >= FEW_ROWS and holding.tells_rows_apart(name)
         ):
             numbers[name] = column.copy()
     # Many columns of whole numbers that differ are counts.
-    return found | (numbers if len(numbers) <= MOST_NUMBERS else {})
+    return naming | (numbers if len(numbers) <= MOST_NUMBERS else {})
 
 
 def _of_entries(tables: Sequence[Entries], weight: str | None) -> Observed:

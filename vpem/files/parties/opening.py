@@ -73,8 +73,8 @@ class Party:
         others = [Path(self.folder, file) for file in self.more]
         if not glob.has_magic(self.file) or self.path.exists():
             return [self.path, *others]
-        found = glob.glob(self.file, root_dir=self.folder or None, recursive=True)
-        return [*(Path(self.folder, file) for file in sorted(found)), *others]
+        files = glob.glob(self.file, root_dir=self.folder or None, recursive=True)
+        return [*(Path(self.folder, file) for file in sorted(files)), *others]
 
 
 Tell = Callable[[Dataset, TableSettings, TableSettings | None], None]
@@ -182,24 +182,24 @@ def read_manifest(path: str | os.PathLike[str]) -> list[Party]:
 def _party(content: dict[str, Any], number: int, folder: Path) -> Party:
     if not isinstance(content, dict):
         raise InputError(f"party {number} must be a table [[party]]")
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     keys: dict[str, str] = {}
     for key, value in content.items():
         plain = key.replace("-", "_")
         if plain not in KEYS:
             raise InputError(f"party {number} has an unknown key {key!r}{did_you_mean(key, KEYS)}")
         name = ALIASES.get(plain, plain)
-        if name in found:
+        if name in settings:
             raise InputError(f"party {number} says {name} twice; leave {key!r} out")
-        found[name], keys[name] = value, key
+        settings[name], keys[name] = value, key
     for key in ("name", "file"):
-        if key in found and (not isinstance(found[key], str) or not found[key]):
-            raise InputError(f"party {number}: {key} must be a string, got {found[key]!r}")
-    if "file" not in found:
+        if key in settings and (not isinstance(settings[key], str) or not settings[key]):
+            raise InputError(f"party {number}: {key} must be a string, got {settings[key]!r}")
+    if "file" not in settings:
         raise InputError(f"party {number} has no file; add file = ...")
-    file = found.pop("file")
-    name = found.pop("name", _stem(Path(file)))
-    return Party(name, file, settings_in(found, f"party {number}", keys), folder=str(folder))
+    file = settings.pop("file")
+    name = settings.pop("name", _stem(Path(file)))
+    return Party(name, file, settings_in(settings, f"party {number}", keys), folder=str(folder))
 
 
 def _stem(file: Path) -> str:
@@ -227,11 +227,11 @@ def open_parties(
     tell: Tell | None = None,
 ) -> dict[int, Holding]:
     """Open the files of the parties held here; all processes raise the same VpemError."""
-    how: dict[str, Any] = {"keep_constant": keep_constant, "weights": weights, "tell": tell}
+    options: dict[str, Any] = {"keep_constant": keep_constant, "weights": weights, "tell": tell}
     return for_each(
         holders or Placement.here(len(parties)),
         range(len(parties)),
-        lambda party: open_party(parties[party], keep_empty, **how),
+        lambda party: open_party(parties[party], keep_empty, **options),
     )
 
 
@@ -276,13 +276,13 @@ def open_party(
         arranged = [_arranged(dataset, names, datasets[0].source) for dataset in datasets]
         parts, kinds = settle_party(party, datasets, arranged, names)
         ids = _chained([dataset.ids for dataset in datasets], "ids", party)
-        found = [one.labels_for_fit for one in datasets]
-        there = [one for one in found if one is not None]
+        for_fit = [one.labels_for_fit for one in datasets]
+        there = [one for one in for_fit if one is not None]
         together = None
         if there:
             columns = [one.values for one in there]
             text = {column.dtype.kind == "U" for column in columns}
-            if len(there) < len(found) or len(text) > 1:
+            if len(there) < len(for_fit) or len(text) > 1:
                 raise InputError("its files differ in what their labels for the fit are")
             together = SomeLabels(np.concatenate(columns), there[0].names)
         known = settle_labels(together, datasets, ids, party.table, party.folder)
@@ -356,8 +356,10 @@ def _chained(columns: Sequence[Labels | None], what: str, party: Party) -> Label
         return None
     text = {column.dtype.kind == "U" for column in there}
     if len(there) < len(columns) or len(text) > 1:
-        how = "some of its files have none" if len(text) == 1 else "some are numbers, some strings"
-        raise InputError(f"the {what} of party {party.name!r} cannot be put together: {how}")
+        difference = (
+            "some of its files have none" if len(text) == 1 else "some are numbers, some strings"
+        )
+        raise InputError(f"the {what} of party {party.name!r} cannot be put together: {difference}")
     return np.concatenate(there)
 
 
@@ -370,7 +372,8 @@ def settle_party(
     """
     choice = FamilyChoice.of((party.kept or party.table).family)
     levels = [
-        dataset.levels | {dataset.feature_names[j]: own for j, own in dataset.coded.items()}
+        dataset.levels
+        | {dataset.feature_names[j]: levels_of for j, levels_of in dataset.coded.items()}
         for dataset in datasets
     ]
     stored: list[tuple[str, ...] | None] = []
@@ -397,8 +400,10 @@ def settle_party(
                 )
             together[j] = in_order({name for each in known if each for name in each})
     joined = [
-        recoded(part, {j: Recoding.names(own[names[j]], every) for j, every in together.items()})
-        for part, own in zip(parts, levels, strict=True)
+        recoded(
+            part, {j: Recoding.names(part_levels[names[j]], every) for j, every in together.items()}
+        )
+        for part, part_levels in zip(parts, levels, strict=True)
     ]
     kinds = None
     if stored[0] is not None:
@@ -409,37 +414,42 @@ def settle_party(
     choice = choice.within(party.name)
     words = [choice.word(name) for name in names]
     source = datasets[0].source
-    found, kinds = AsRead(joined, names, kinds, together, source).settled(
+    arrays, kinds = AsRead(joined, names, kinds, together, source).settled(
         words, lenient=party.kept is not None
     )
-    return tuple(found), kinds
+    return tuple(arrays), kinds
 
 
 def check_spoken_of(
-    parties: Sequence[Party], held: Mapping[int, Holding], names: Sequence[str], holders: Placement
+    parties: Sequence[Party],
+    holdings: Mapping[int, Holding],
+    names: Sequence[str],
+    holders: Placement,
 ) -> None:
     """Raise InputError, everywhere alike, where a party names a feature that no party has."""
-    own = [name for one in held.values() for name in one.feature_names]
-    own += [f"{one.party.name}.{name}" for one in held.values() for name in one.feature_names]
+    local = [name for one in holdings.values() for name in one.feature_names]
+    local += [f"{one.party.name}.{name}" for one in holdings.values() for name in one.feature_names]
 
     def check(party: int) -> None:
         choice = None if parties[party].kept else FamilyChoice.of(parties[party].table.family)
-        check_named(choice, dict.fromkeys([*names, *own]), [one.name for one in parties])
+        check_named(choice, dict.fromkeys([*names, *local]), [one.name for one in parties])
 
     for_each(holders, range(len(parties)), check)
 
 
 def joined_kinds(
-    parties: Sequence[Party], held: Mapping[int, Holding], holders: Placement
+    parties: Sequence[Party], holdings: Mapping[int, Holding], holders: Placement
 ) -> Kinds | None:
     """Return the families of all features; None: Gaussian. Names of levels stay where they are."""
     facts: Any = holders.allgather(
         {
             party: [
-                len(own.feature_names),
-                None if own.kinds is None else [list(own.kinds.families), list(own.kinds.n_levels)],
+                len(holding.feature_names),
+                None
+                if holding.kinds is None
+                else [list(holding.kinds.families), list(holding.kinds.n_levels)],
             ]
-            for party, own in held.items()
+            for party, holding in holdings.items()
         }
     )
     if all(facts[party][1] is None for party in range(len(parties))):
@@ -450,9 +460,9 @@ def joined_kinds(
     for party in range(len(parties)):
         width, families_and_counts = facts[party]
         first = len(families)
-        own = held[party].kinds if party in held else None
-        if own is not None:
-            levels |= {first + j: names for j, names in own.levels.items()}
+        kinds = holdings[party].kinds if party in holdings else None
+        if kinds is not None:
+            levels |= {first + j: names for j, names in kinds.levels.items()}
         if families_and_counts is None:
             families_and_counts = ["gaussian"] * width, [0] * width
         families += families_and_counts[0]
@@ -461,7 +471,10 @@ def joined_kinds(
 
 
 def stacked_kinds(
-    parties: Sequence[Party], held: Mapping[int, Holding], names: Sequence[str], holders: Placement
+    parties: Sequence[Party],
+    holdings: Mapping[int, Holding],
+    names: Sequence[str],
+    holders: Placement,
 ) -> tuple[dict[int, dict[int, Recoding]], Kinds | None]:
     """Return the families of features whose rows parties hold, by which all go alike.
 
@@ -470,20 +483,20 @@ def stacked_kinds(
     facts: Any = holders.allgather(
         {
             party: {
-                name: [own.kinds.families[j], list(own.kinds.levels.get(j, ()))]
-                for j, name in enumerate(own.feature_names)
+                name: [holding.kinds.families[j], list(holding.kinds.levels.get(j, ()))]
+                for j, name in enumerate(holding.feature_names)
             }
-            if own.kinds is not None else {}
-            for party, own in held.items()
+            if holding.kinds is not None else {}
+            for party, holding in holdings.items()
         }
     )  # fmt: skip
     every = [facts[party] for party in range(len(parties))]
     if not any(every):
         return {}, None
     families, levels = [], {}
-    changes: dict[int, dict[int, Recoding]] = {party: {} for party in held}
+    changes: dict[int, dict[int, Recoding]] = {party: {} for party in holdings}
     for j, name in enumerate(names):
-        read = [own.get(name, ["gaussian", []]) for own in every]
+        read = [kinds.get(name, ["gaussian", []]) for kinds in every]
         for party, (family, _) in enumerate(read):
             if family != read[0][0]:
                 raise InputError(
@@ -493,7 +506,7 @@ def stacked_kinds(
                 )
         families.append(read[0][0])
         if read[0][0] == "categorical":
-            levels[j] = in_order({level for _, own in read for level in own})
-            for party in held:
+            levels[j] = in_order({level for _, party_levels in read for level in party_levels})
+            for party in holdings:
                 changes[party][j] = Recoding.names(read[party][1], levels[j])
     return changes, Kinds(tuple(families), (), levels)

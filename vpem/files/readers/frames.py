@@ -146,10 +146,10 @@ def take_counts(source: str, left_out: dict[str, str]) -> dict[str, str]:
 
 def warn_of_marks(source: str, X: Floats, names: Sequence[str]) -> None:
     """Warn of numbers by which people write that a value is missing, where no others are near."""
-    found = {names[place]: marks for place, marks in missing_marks(X).items()}
-    if found:
-        listed = shorten((f"{', '.join(marks)} in {name!r}" for name, marks in found.items()), 5)
-        every = dict.fromkeys(mark for marks in found.values() for mark in marks)
+    marked = {names[place]: marks for place, marks in missing_marks(X).items()}
+    if marked:
+        listed = shorten((f"{', '.join(marks)} in {name!r}" for name, marks in marked.items()), 5)
+        every = dict.fromkeys(mark for marks in marked.values() for mark in marks)
         _warn(
             f"{source}: {listed}: apart from all other values there; if this stands for missing "
             "values, pass ",
@@ -291,7 +291,7 @@ def columns_in(setting: str, value: object, names: list[str], source: str) -> li
     """Return the columns that a list of names, places and ranges of places names, in its order."""
     # A column may have a comma in its name.
     words = (value,) if isinstance(value, str) and value in names else words_in(setting, value)
-    found: list[int] = []
+    columns: list[int] = []
     for word in words:
         ends = re.fullmatch("([0-9]{1,9})-([0-9]{1,9})", word) if isinstance(word, str) else None
         if ends is not None and word not in names:
@@ -301,12 +301,12 @@ def columns_in(setting: str, value: object, names: list[str], source: str) -> li
                     f"{source}: there are no columns {word}; the {len(names)} columns are "
                     f"numbered from 0 to {len(names) - 1}"
                 )
-            found += range(low, high + 1)
+            columns += range(low, high + 1)
             continue
         place = resolve_column("column", word, names, source)
         assert place is not None
-        found.append(place)
-    return found
+        columns.append(place)
+    return columns
 
 
 def _check(
@@ -374,9 +374,9 @@ class SomeLabels:
 
     def at(self, rows: NDArray[np.intp]) -> SomeLabels:
         """Return those of these rows, of which -1 has none."""
-        found = self.values[np.maximum(rows, 0)]
-        found[rows < 0] = "" if found.dtype.kind == "U" else np.nan
-        return SomeLabels(found, self.names)
+        values = self.values[np.maximum(rows, 0)]
+        values[rows < 0] = "" if values.dtype.kind == "U" else np.nan
+        return SomeLabels(values, self.names)
 
 
 def columns_of_labels(setting: Any, names: Sequence[str]) -> list[int]:
@@ -403,7 +403,7 @@ def labels_of_columns(
         if there and all(re.fullmatch("-?[0-9]{1,15}", word) for word in there):
             return SomeLabels(np.array([float(word or "nan") for word in words[0]]))
         return SomeLabels(np.array(words[0], dtype=str))
-    found = np.empty((len(words[0]), len(words)))
+    probabilities = np.empty((len(words[0]), len(words)))
     for place, column in enumerate(words):
         for row, word in enumerate(column):
             number = read_float(word or "nan")
@@ -413,8 +413,8 @@ def labels_of_columns(
                     f"{names[place]!r}; several columns of ", Setting("labels_for_fit"),
                     " are probabilities of the components",
                 )  # fmt: skip
-            found[row, place] = number
-    return SomeLabels(found, tuple(names))
+            probabilities[row, place] = number
+    return SomeLabels(probabilities, tuple(names))
 
 
 def known_label(value: Any, unknown: frozenset[str]) -> str:

@@ -60,8 +60,8 @@ def dense_of(
     n_bytes = shape[0] * shape[1] * dtype.itemsize
     check_unpacked(n_bytes, file, source)
     refuse_large(n_bytes, memory_limit, source)
-    made = scipy.sparse.csr_matrix if kind == "csr" else scipy.sparse.csc_matrix
-    sparse = made((data.astype(dtype), indices, indptr), shape=shape)
+    sparse_type = scipy.sparse.csr_matrix if kind == "csr" else scipy.sparse.csc_matrix
+    sparse = sparse_type((data.astype(dtype), indices, indptr), shape=shape)
     return np.ascontiguousarray(sparse.toarray(), dtype=dtype)
 
 
@@ -90,7 +90,9 @@ Note = Callable[[str], Labels | None]
 """What a file has beside a matrix, of a name: (M,)."""
 
 
-def dataset_of_matrix(found: Dataset, note: Note, options: ReadOptions, *, strict: bool) -> Dataset:
+def dataset_of_matrix(
+    dataset: Dataset, note: Note, options: ReadOptions, *, strict: bool
+) -> Dataset:
     """Choose among the columns of a matrix; if ``strict``, those that tell nothing are features."""
     table = options.table
     noted: dict[str, Labels] = {}
@@ -103,29 +105,29 @@ def dataset_of_matrix(found: Dataset, note: Note, options: ReadOptions, *, stric
     weights = options.weights
     if isinstance(weights, str) and (values := note(weights)) is not None:
         noted["weight"], weights = values, None
-    known = _known(found, note, table)
+    known = _known(dataset, note, table)
     if known is not None:
         table = table.changed(labels_for_fit=None)
     columns = options.columns
-    if columns is not None and not set(columns) & set(found.feature_names):
+    if columns is not None and not set(columns) & set(dataset.feature_names):
         columns = None  # a matrix whose columns have no names is as wide as the model
     reading = replace(options, table=table, weights=weights, columns=columns)
-    choice = choose(found.feature_names, reading, found.source)
+    choice = choose(dataset.feature_names, reading, dataset.source)
     for what, place in choice.noted.items():
-        noted[what] = _whole(_column(found.X, place))
+        noted[what] = _whole(_column(dataset.X, place))
     if choice.known:
-        columns_of = [_column(found.X, place).tolist() for place in choice.known]
-        names = [found.feature_names[place] for place in choice.known]
-        known = labels_of_columns(columns_of, names, table.marks, found.source)
+        columns_of = [_column(dataset.X, place).tolist() for place in choice.known]
+        names = [dataset.feature_names[place] for place in choice.known]
+        known = labels_of_columns(columns_of, names, table.marks, dataset.source)
     features, left_out = choice.features, {}
-    X = _of(found.X, features)
+    X = _of(dataset.X, features)
     if not isinstance(X, FileMatrix):
-        codes = () if found.kinds is None else found.kinds.columns_of("categorical")
+        codes = () if dataset.kinds is None else dataset.kinds.columns_of("categorical")
         X = blank_marks(X, table, [n for n, j in enumerate(features) if j not in codes])
-        called = [found.feature_names[n] for n in features]
+        called = [dataset.feature_names[n] for n in features]
         plain = not choice.chosen and options.columns is None and not options.keep_constant
         if plain and strict:
-            ask_of_ids(found.source, called, X)
+            ask_of_ids(dataset.source, called, X)
         elif plain and len(X) > 1:
             missing = np.isnan(X)
             empty = missing.all(axis=0)
@@ -134,42 +136,44 @@ def dataset_of_matrix(found: Dataset, note: Note, options: ReadOptions, *, stric
             why = {int(n): "no values" for n in np.flatnonzero(empty)}
             why |= {int(n): "constant" for n in np.flatnonzero(constant)}
             if len(why) == len(features):
-                raise InputError(f"{found.source}: no column has more than one value")
+                raise InputError(f"{dataset.source}: no column has more than one value")
             words = {one: no_measurement(one, X[:, n]) for n, one in enumerate(called)}
             words |= {called[n]: word for n, word in why.items()}
-            left_out = take_counts(found.source, {one: word for one, word in words.items() if word})
-            kept = [n for n, one in enumerate(called) if one not in left_out]
-            if not kept:
-                raise only_guesses(found.source, left_out)
-            X, features = _of(X, kept), [features[n] for n in kept]
-            warn_of_guesses(found.source, left_out, called, [called[n] for n in kept])
+            left_out = take_counts(
+                dataset.source, {one: word for one, word in words.items() if word}
+            )
+            chosen = [n for n, one in enumerate(called) if one not in left_out]
+            if not chosen:
+                raise only_guesses(dataset.source, left_out)
+            X, features = _of(X, chosen), [features[n] for n in chosen]
+            warn_of_guesses(dataset.source, left_out, called, [called[n] for n in chosen])
         if options.columns is None:
-            warn_of_marks(found.source, X, [found.feature_names[n] for n in features])
+            warn_of_marks(dataset.source, X, [dataset.feature_names[n] for n in features])
     elif marked_numbers(table):
         raise InputError(
-            Setting("na"), f" changes values, which are read from disk of {found.source}; raise "
+            Setting("na"), f" changes values, which are read from disk of {dataset.source}; raise "
             "the memory limit",
         )  # fmt: skip
-    return _with(found, X, features, noted, left_out, options.table, known)
+    return _with(dataset, X, features, noted, left_out, options.table, known)
 
 
-def _known(found: Dataset, note: Note, table: TableSettings) -> SomeLabels | None:
+def _known(dataset: Dataset, note: Note, table: TableSettings) -> SomeLabels | None:
     name = table.labels_for_fit
     values = note(name) if isinstance(name, str) else None
     if values is None:
         return None
-    if len(values) != found.n_samples:
+    if len(values) != dataset.n_samples:
         raise InputError(
-            f"{found.source}: {name} has {len(values)} labels, but the data have "
-            f"{found.n_samples} rows"
+            f"{dataset.source}: {name} has {len(values)} labels, but the data have "
+            f"{dataset.n_samples} rows"
         )
     columns = [values] if values.ndim == 1 else list(values.T)
     names = [f"{name} {place}" for place in range(len(columns))]
-    return labels_of_columns([one.tolist() for one in columns], names, table.marks, found.source)
+    return labels_of_columns([one.tolist() for one in columns], names, table.marks, dataset.source)
 
 
 def _with(
-    found: Dataset,
+    dataset: Dataset,
     X: Any,
     features: list[int],
     noted: dict[str, Labels],
@@ -177,38 +181,40 @@ def _with(
     table: TableSettings,
     labels_for_fit: SomeLabels | None,
 ) -> Dataset:
-    held = found.partition
-    whole = features == list(range(found.n_features))
-    workers = found.workers
+    partition = dataset.partition
+    whole = features == list(range(dataset.n_features))
+    workers = dataset.workers
     if "worker" in noted:
         workers = from_worker_of_row(noted["worker"])
-    weights = found.sample_weight
+    weights = dataset.sample_weight
     if "weight" in noted:
-        weights = as_weights(noted["weight"], len(X), found.source)
+        weights = as_weights(noted["weight"], len(X), dataset.source)
     return Dataset(
         X,
-        tuple(found.feature_names[n] for n in features),
-        ids=noted.get("id", found.ids),
-        labels=noted.get("label", found.labels),
-        partition=held if held is None or whole else _of_features(held, features, found),
-        edges=found.edges,
+        tuple(dataset.feature_names[n] for n in features),
+        ids=noted.get("id", dataset.ids),
+        labels=noted.get("label", dataset.labels),
+        partition=partition
+        if partition is None or whole
+        else _of_features(partition, features, dataset),
+        edges=dataset.edges,
         workers=workers,
         sample_weight=weights,
-        source=found.source,
+        source=dataset.source,
         left_out=left_out,
         table=table,
-        kinds=None if found.kinds is None else found.kinds.of(features),
+        kinds=None if dataset.kinds is None else dataset.kinds.of(features),
         labels_for_fit=labels_for_fit,
     )
 
 
-def _of_features(held: Partition, features: list[int], found: Dataset) -> Partition:
+def _of_features(partition: Partition, features: list[int], dataset: Dataset) -> Partition:
     """Return who holds the features chosen; agents without any stay where links lead to them."""
-    agents = held.agent_of[features]
-    if found.edges is not None:
-        return from_agent_of_feature(agents, held.names)
+    agents = partition.agent_of[features]
+    if dataset.edges is not None:
+        return from_agent_of_feature(agents, partition.names)
     there, numbers = np.unique(agents, return_inverse=True)
-    return from_agent_of_feature(numbers, [held.names[agent] for agent in there])
+    return from_agent_of_feature(numbers, [partition.names[agent] for agent in there])
 
 
 def _of(X: Any, columns: list[int]) -> Any:

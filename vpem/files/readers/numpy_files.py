@@ -72,7 +72,7 @@ def read_npy(file: Path, source: str, options: ReadOptions) -> Dataset:
 
 def read_npz(file: Path, source: str, options: ReadOptions) -> Dataset:
     """Read the matrix ``X`` of an archive, or its only one, and what else it has of the rows."""
-    found: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     with open_regular(file) as opened, _said(source), open_zip(opened, source) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         check_unpacked(sum(info.file_size for info in members.values()), file, source)
@@ -85,30 +85,30 @@ def read_npz(file: Path, source: str, options: ReadOptions) -> Dataset:
         for each, info in members.items():
             if each in read:
                 with archive.open(info) as stream:
-                    found[each] = _read(stream, info.file_size, source, options)
+                    arrays[each] = _read(stream, info.file_size, source, options)
     if not sparse:
-        return _dataset_of(found.pop(name), found, source, options)
+        return _dataset_of(arrays.pop(name), arrays, source, options)
     # As scipy.sparse.save_npz writes it.
-    layout = _text(found["format"].reshape(-1)[:1].tolist()[0])
-    shape = [int(length) for length in found["shape"].reshape(-1)[:3]]
+    layout = _text(arrays["format"].reshape(-1)[:1].tolist()[0])
+    shape = [int(length) for length in arrays["shape"].reshape(-1)[:3]]
     if layout not in ("csr", "csc") or len(shape) != 2:
         raise InputError(f"{source} holds a sparse matrix as {layout!r}; save it as csr")
-    parts = found["data"], found["indices"], found["indptr"]
+    parts = arrays["data"], arrays["indices"], arrays["indptr"]
     X = dense_of(parts, (shape[0], shape[1]), layout, file, source, options.memory_limit)
     return _dataset_of(X, {}, source, options)
 
 
 def list_npz(file: Path) -> dict[str, str]:
     """Return type and shape of each array of an archive, as it says itself; none is unpacked."""
-    found = {}
+    listing = {}
     with open_regular(file) as opened, _said(str(file)), open_zip(opened, file) as archive:
         for info in archive.infolist():
             with archive.open(info) as stream:
                 shape, _, dtype = _header(stream)
             kind = "text" if dtype.kind in "US" else dtype.name
             name = info.filename.removesuffix(".npy")
-            found[name] = f"{kind}, {' x '.join(map(str, shape)) or 'one value'}"
-    return found
+            listing[name] = f"{kind}, {' x '.join(map(str, shape)) or 'one value'}"
+    return listing
 
 
 def _matrix_in(members: list[str], dataset: str | None, source: str) -> str:
@@ -190,12 +190,12 @@ def _read(stream: Any, size: int, source: str, options: ReadOptions) -> NDArray[
 def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = npy.read_magic(stream)
     if version == (1, 0):
-        found = npy.read_array_header_1_0(stream)
+        header = npy.read_array_header_1_0(stream)
     elif version == (2, 0):
-        found = npy.read_array_header_2_0(stream)
+        header = npy.read_array_header_2_0(stream)
     else:
         raise ValueError(f"version {version[0]}.{version[1]} of the format is not known")
-    shape, fortran, dtype = found
+    shape, fortran, dtype = header
     if min(shape, default=0) < 0 or dtype.itemsize == 0:
         raise ValueError(f"shape {shape}, type {dtype}")
     return tuple(map(int, shape)), bool(fortran), dtype

@@ -87,7 +87,7 @@ class ColumnProfile:
 
 def profile_of(
     frame: LazyFrame,
-    found: Dataset,
+    dataset: Dataset,
     read: Mapping[int, pa.ChunkedArray],
     features: Mapping[int, pa.ChunkedArray],
     noted: Mapping[str, int],
@@ -98,11 +98,11 @@ def profile_of(
     """
     uses = {place: f"{what}s" for what, place in noted.items()}
     uses |= dict.fromkeys(features, "feature")
-    numbers = dict(zip(features, found.X.T, strict=True))
-    levels = {place: found.coded[n] for n, place in enumerate(features) if n in found.coded}
+    numbers = dict(zip(features, dataset.X.T, strict=True))
+    levels = {place: dataset.coded[n] for n, place in enumerate(features) if n in dataset.coded}
     profiles = []
     for place, name in enumerate(frame.names):
-        why = found.left_out.get(name)
+        why = dataset.left_out.get(name)
         use = uses.get(place, "not used" if why is None else f"left out ({why})")
         column = read.get(place) if place in levels else features.get(place, read.get(place))
         kind = _kind(frame.kinds[place] if column is None else column.type)
@@ -151,14 +151,14 @@ def dataset_of(frame: LazyFrame, options: ReadOptions) -> Dataset:
     table, names = options.table, names_apart(frame.names, frame.source)
     frame = replace(frame, names=names)
     choice = choose(names, options, frame.source)
-    found = _read(frame, choice)
-    n_rows = len(next(iter(found.values())))
+    table_columns = _read(frame, choice)
+    n_rows = len(next(iter(table_columns.values())))
     if n_rows == 0:
         raise InputError(f"{frame.source} has no rows")
-    rest = {n: values for n, values in found.items() if n not in choice.taken}
+    rest = {n: values for n, values in table_columns.items() if n not in choice.taken}
     left_out: dict[str, str] = {}
     said = () if (choices := FamilyChoice.of(table.family)) is None else choices.named
-    open_ = {n: found[n] for n in choice.features} if choice.chosen else rest
+    open_ = {n: table_columns[n] for n in choice.features} if choice.chosen else rest
     categories: dict[int, Category] = {}
     no_categories: dict[str, str] = {}
     if table.family is not None:
@@ -198,20 +198,20 @@ def dataset_of(frame: LazyFrame, options: ReadOptions) -> Dataset:
     X = blank_marks(X, table, places)
     if options.columns is None:
         warn_of_marks(frame.source, X, chosen)
-    made = Dataset(
+    dataset = Dataset(
         X,
         tuple(chosen),
-        **_noted(frame, columns, found),
+        **_noted(frame, columns, table_columns),
         source=frame.source,
         left_out=left_out,
         table=table if ids is None else table.changed(id_column=names[ids]),
-        labels_for_fit=_known(frame, choice, found, table),
-        counted=None if ids is not None else counted_by(frame, found),
+        labels_for_fit=_known(frame, choice, table_columns, table),
+        counted=None if ids is not None else counted_by(frame, table_columns),
         coded={p: categories[n].names for p, n in enumerate(features) if n in categories},
     )
     if options.profiles is not None:
-        options.profiles.extend(profile_of(frame, made, found, features, columns))
-    return made
+        options.profiles.extend(profile_of(frame, dataset, table_columns, features, columns))
+    return dataset
 
 
 def _read(frame: LazyFrame, choice: ColumnRoles) -> Columns:
@@ -238,21 +238,21 @@ def _read(frame: LazyFrame, choice: ColumnRoles) -> Columns:
                 "numbers; leave it out with ",
                 Setting("drop"),
             )
-    kept = sorted({*choice.features, *choice.taken, *called})
+    chosen = sorted({*choice.features, *choice.taken, *called})
     # What is nested could become anything, and is no feature.
-    kept = [n for n in kept if not pa.types.is_nested(frame.kinds[n])]
+    chosen = [n for n in chosen if not pa.types.is_nested(frame.kinds[n])]
     # "007" is to stay "007".
     texts = [n for what, n in noted.items() if what != "weight"]
     texts += [*choice.known, *(n for n in called if n in named and n not in frame.index)]
-    return dict(zip(kept, frame.read(kept, texts), strict=True))
+    return dict(zip(chosen, frame.read(chosen, texts), strict=True))
 
 
 def _numbers(frame: LazyFrame, columns: Columns, table: TableSettings) -> Columns:
     """Return columns that the user calls features: text must read as numbers."""
-    found, texts = dict(columns), {}
+    converted, texts = dict(columns), {}
     written = [n for n, column in columns.items() if is_text(plain_kind(column.type))]
     if not written:
-        return found
+        return converted
     from vpem.files.readers.text_columns import check_writing, numbers_of
 
     for place in written:
@@ -260,28 +260,28 @@ def _numbers(frame: LazyFrame, columns: Columns, table: TableSettings) -> Column
         if numbers is None:
             texts[frame.names[place]] = columns[place]
         else:
-            found[place] = numbers
+            converted[place] = numbers
     check_writing(texts, table, frame.source)
-    return found
+    return converted
 
 
 def _known(
-    frame: LazyFrame, choice: ColumnRoles, found: Columns, table: TableSettings
+    frame: LazyFrame, choice: ColumnRoles, table_columns: Columns, table: TableSettings
 ) -> SomeLabels | None:
     if not choice.known:
         return None
     for place in choice.known:
-        check_strings(frame.names[place], found[place], frame.source, frame.file)
-    columns = [decoded(found[place]).to_pylist() for place in choice.known]
+        check_strings(frame.names[place], table_columns[place], frame.source, frame.file)
+    columns = [decoded(table_columns[place]).to_pylist() for place in choice.known]
     names = [frame.names[place] for place in choice.known]
     return labels_of_columns(columns, names, table.marks, frame.source)
 
 
-def _noted(frame: LazyFrame, noted: dict[str, int], found: Columns) -> dict[str, Any]:
+def _noted(frame: LazyFrame, noted: dict[str, int], columns: Columns) -> dict[str, Any]:
     """Return what is noted of the rows, as `Dataset` takes it."""
     values: dict[str, Any] = {}
     for what, place in noted.items():
-        name, column = frame.names[place], found[place]
+        name, column = frame.names[place], columns[place]
         if what == "weight":
             values["sample_weight"] = weights_of(name, column, frame.source)
         elif what == "worker":
@@ -302,9 +302,9 @@ def parquet_frame(file: Path, source: str) -> LazyFrame:
     names = list(schema.names)
     text = [field.name for field in schema if is_text(field.type)]
 
-    def read(kept: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
+    def read(columns: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
         with _said(source, "Parquet"):
-            chosen = [names[column] for column in kept]
+            chosen = [names[column] for column in columns]
             # Text that is many times the same stays in a dictionary until it is known to be short.
             with parquet.ParquetFile(file, read_dictionary=text) as opened:
                 groups = map(opened.metadata.row_group, range(opened.metadata.num_row_groups))
@@ -330,9 +330,9 @@ def arrow_frame(file: Path, source: str) -> LazyFrame:
     with _said(source, kind), open_regular(file) as stream, ipc.open_file(stream) as opened:
         schema, count = opened.schema, opened.num_record_batches
 
-    def read(kept: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
-        options = ipc.IpcReadOptions(use_threads=False, included_fields=list(kept))
-        parts: list[list[pa.Array]] = [[] for _ in kept]
+    def read(columns: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
+        options = ipc.IpcReadOptions(use_threads=False, included_fields=list(columns))
+        parts: list[list[pa.Array]] = [[] for _ in columns]
         n_bytes = 0
         with (
             _said(source, kind),
@@ -346,7 +346,7 @@ def arrow_frame(file: Path, source: str) -> LazyFrame:
                 for part, column in zip(parts, batch.columns, strict=True):
                     column.validate(full=True)
                     part.append(column)
-        types = [schema.types[column] for column in kept]
+        types = [schema.types[column] for column in columns]
         return [pa.chunked_array(part, type=one) for part, one in zip(parts, types, strict=True)]
 
     return LazyFrame(
@@ -359,25 +359,27 @@ def _with_range(frame: LazyFrame, schema: pa.Schema, n_rows: int) -> LazyFrame:
     stored = (schema.pandas_metadata or {}).get("index_columns", [])
     rules = [one for one in stored if isinstance(one, dict) and one.get("kind") == "range"]
     rule = rules[0] if rules else {"start": 0, "step": 1}
-    start, step, given = rule.get("start"), rule.get("step"), rule.get("name")
+    start, step, label = rule.get("start"), rule.get("step"), rule.get("name")
     if not isinstance(start, int) or not isinstance(step, int) or (start, step) == (0, 1):
         return frame
     if max(abs(start), abs(step)) >= 2**31:
         return frame
-    own = len(frame.names)
-    name = given if isinstance(given, str) and given not in frame.names else "row index"
+    n_columns = len(frame.names)
+    name = label if isinstance(label, str) and label not in frame.names else "row index"
 
-    def read(kept: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
-        found = frame.read([n for n in kept if n < own], [n for n in as_text if n < own])
+    def read(columns: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
+        arrays = frame.read(
+            [n for n in columns if n < n_columns], [n for n in as_text if n < n_columns]
+        )
         numbers = pa.chunked_array([pa.array(start + step * np.arange(n_rows))])
-        return [*found, numbers] if own in kept else found
+        return [*arrays, numbers] if n_columns in columns else arrays
 
     return replace(
         frame,
         names=(*frame.names, name),
         kinds=(*frame.kinds, pa.int64()),
         read=read,
-        index=frame.index | {own},
+        index=frame.index | {n_columns},
     )
 
 

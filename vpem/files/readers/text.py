@@ -123,8 +123,8 @@ def look_at(file: Path, source: str, table: TableSettings, candidates: str) -> T
     """Find out how a text table is written; ``candidates`` may be between its fields."""
     with open_unpacked(file) as stream:
         start = stream.read(START + 1)
-    found = next((name for mark, name in MARKS if start.startswith(mark)), None)
-    encoding = found if table.encoding is None else table.encoding
+    by_mark = next((name for mark, name in MARKS if start.startswith(mark)), None)
+    encoding = by_mark if table.encoding is None else table.encoding
     lines = _lines(start, encoding, source)
     delimiter = None if table.delimiter is None else NAMED.get(table.delimiter, table.delimiter)
     if delimiter is not None and (
@@ -173,13 +173,13 @@ def _of_digits(lines: list[str], delimiter: str, marks: set[str]) -> frozenset[i
         if delimiter == " "
         else csv.reader(lines, delimiter=delimiter)
     )
-    found = set()
+    places = set()
     for place, column in enumerate(zip_longest(*rows, fillvalue="")):
         values = {value.strip() for value in column} - marks
         digits = all(re.fullmatch("[0-9]+", value) for value in values)
         if digits and any(re.fullmatch("0[0-9]+|[0-9]{19,}", value) for value in values):
-            found.add(place)
-    return frozenset(found)
+            places.add(place)
+    return frozenset(places)
 
 
 def _lines(start: bytes, encoding: str | None, source: str) -> list[str]:
@@ -284,11 +284,11 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
     for n in unnamed:
         names[n] = f"column {n}"
 
-    def read(kept: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
+    def read(columns: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
         marks = (*MISSING_MARKS, *table.marks)
-        texts = kept if table.thousands is not None else {*as_text, *text.codes} & {*kept}
+        texts = columns if table.thousands is not None else {*as_text, *text.codes} & {*columns}
         converting = arrow_csv.ConvertOptions(
-            include_columns=[str(column) for column in kept],
+            include_columns=[str(column) for column in columns],
             column_types={str(column): pa.string() for column in texts},
             null_values=[*marks, *(f" {one}" for one in marks if one)],
             decimal_point=table.point,
@@ -296,13 +296,13 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
         # By number: columns may have one name, or none.
         reading = _reading(True, [str(n) for n in range(len(raw))], header)
         with _said(text, header), text.open() as stream:
-            found = arrow_csv.read_csv(
+            frame = arrow_csv.read_csv(
                 stream, read_options=reading, parse_options=parsing, convert_options=converting
             )
-        for values in found.columns:
+        for values in frame.columns:
             if is_text(values.type) and not pa.types.is_string(values.type):
                 raise not_this_text(source, text.encoding)
-        return list(found.columns)
+        return list(frame.columns)
 
     return LazyFrame(
         source, tuple(names), tuple(kinds), read, frozenset(unnamed) & {0}, header, file=file
@@ -336,10 +336,10 @@ def _said(text: TextTable, header: bool) -> Iterator[None]:
             raise not_this_text(text.source, text.encoding) from error
         ragged = re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", message)
         if ragged:
-            number, expected, found = ragged.groups()
+            number, expected, got = ragged.groups()
             row = f"row {int(number) - 1 - header} (counted from 0)" if number else "a row"
             sentence = (
-                f"{row} has {found} fields instead of {expected}; check the delimiter, and remove "
+                f"{row} has {got} fields instead of {expected}; check the delimiter, and remove "
                 "what stands above the names"
             )
         elif "Empty CSV" in message:

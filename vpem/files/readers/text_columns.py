@@ -53,8 +53,8 @@ def numbers_of(column: pa.ChunkedArray, table: TableSettings) -> pa.ChunkedArray
     text = without_marks(column, table)
     if text.null_count == len(text):
         return None
-    found = pc.match_substring_regex(text, _pattern(table.point, table.thousands))
-    if not pc.all(found).as_py():
+    is_number = pc.match_substring_regex(text, _pattern(table.point, table.thousands))
+    if not pc.all(is_number).as_py():
         return None
     if table.thousands is not None:
         text = pc.replace_substring(text, table.thousands, "")
@@ -197,7 +197,7 @@ def take_categories(
     """Return the columns that are categories, by number, and why others of text are none."""
     choice = FamilyChoice.of(options.table.family)
     assert choice is not None
-    found: dict[int, Category] = {}
+    categories: dict[int, Category] = {}
     left_out: dict[str, str] = {}
     for place, column in columns.items():
         name = frame.names[place]
@@ -232,8 +232,8 @@ def take_categories(
         if isinstance(one, str):
             left_out[name] = one
         elif one.names:
-            found[place] = one
-    return found, left_out
+            categories[place] = one
+    return categories, left_out
 
 
 def _category(

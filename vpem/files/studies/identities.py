@@ -69,16 +69,16 @@ def make_identity(folder: Path, name: str, days: int = 365) -> Identity:
     _need_private_files()
     check_name(name)
     check_days(days)
-    made = _files(folder, name)
-    for file in (made.key, made.certificate):
+    identity = _files(folder, name)
+    for file in (identity.key, identity.certificate):
         if os.path.lexists(file):
             raise FileError(f"{file} exists; no key is replaced: choose another name or folder")
     _look_at(folder)
     key, pem = make_key()
     certificate = make_certificate(name, key, days)
-    write_new(made.key, pem, 0o600)
-    write_new(made.certificate, pem_of(certificate).encode(), 0o666)
-    return made
+    write_new(identity.key, pem, 0o600)
+    write_new(identity.certificate, pem_of(certificate).encode(), 0o666)
+    return identity
 
 
 def renew_identity(folder: Path, name: str, days: int = 365) -> Identity:
@@ -109,25 +109,25 @@ def renew_identity(folder: Path, name: str, days: int = 365) -> Identity:
 def identities_in(folder: Path) -> list[str]:
     """Return the names of those whose key and certificate are in a folder."""
     try:
-        found = sorted(file.stem for file in folder.glob("*.key"))
+        names = sorted(file.stem for file in folder.glob("*.key"))
     except OSError:
         return []
-    return [name for name in found if not name.endswith(".old") and _whole(_files(folder, name))]
+    return [name for name in names if not name.endswith(".old") and _whole(_files(folder, name))]
 
 
 def read_identity(folder: Path, name: str, *, old: bool = False) -> Identity:
     """Return the files of a member that has a key and a certificate in a folder, unread."""
     check_name(name)
-    found = _files(folder, f"{name}.old" if old else name)
-    if not _whole(found):
+    identity = _files(folder, f"{name}.old" if old else name)
+    if not _whole(identity):
         there = identities_in(folder)
         try_ = f"; there {'is' if len(there) == 1 else 'are'} {', '.join(there)}" if there else ""
-        missing = found.certificate if found.key.exists() else found.key
+        missing = identity.certificate if identity.key.exists() else identity.key
         raise FileError(
             f"{missing} does not exist{try_}; a key and a certificate are made by 'vpem party init "
             f"--name {name}'"
         )
-    return found
+    return identity
 
 
 def read_certificate(file: Path, name: str | None = None) -> bytes:
@@ -226,15 +226,15 @@ def known_identity(study: Study, name: str) -> Identity:
     renewed = _whole(_files(study.folder, f"{name}.old"))
     for old in (False, True) if renewed else (False,):
         try:
-            found = read_identity(study.folder, name, old=old)
-            if certificate_of(found) == member.certificate:
-                key_of(found)
-                return found
+            identity = read_identity(study.folder, name, old=old)
+            if certificate_of(identity) == member.certificate:
+                key_of(identity)
+                return identity
         except FileError:
             if old or not renewed:
                 raise
     raise InputError(
-        f"the certificate {found.certificate} is not the one that {study.path} has of {name}; "
+        f"the certificate {identity.certificate} is not the one that {study.path} has of {name}; "
         f"ask {study.organiser} for its newest edition, or send it a request (vpem party request)"
     )
 
@@ -544,8 +544,8 @@ def approved(study: Study, request: MembershipRequest) -> Study:
     listens = {name: door for name, door in study.listens.items() if name != member.name}
     if request.listen is not None:
         listens[member.name] = request.listen
-    made = _next(study, members, revoked)
-    return replace(made, features=features, listens=listens, former=former)
+    edition = _next(study, members, revoked)
+    return replace(edition, features=features, listens=listens, former=former)
 
 
 def revoked(study: Study, name: str) -> Study:
@@ -555,9 +555,9 @@ def revoked(study: Study, name: str) -> Study:
         raise InputError(f"{name} signs {study.name}; who organises it cannot be revoked")
     gone = {**study.roster.revoked, fingerprint(member.certificate): moment(datetime.now(UTC))}
     members = [one for one in study.roster.members if one.name != name]
-    made = _next(study, members, gone)
+    edition = _next(study, members, gone)
     return replace(
-        made,
+        edition,
         features={one: what for one, what in study.features.items() if one != name},
         listens={one: door for one, door in study.listens.items() if one != name},
     )
@@ -584,6 +584,6 @@ def _next(study: Study, members: Sequence[Member], revoked: dict[str, str]) -> S
 def sign_edition(study: Study, *, force: bool = True) -> Study:
     """Sign a study by the key of its organiser beside it, write it, and read it again."""
     write_study(study, usable(known_identity(study, study.organiser)), force=force)
-    found = read_study(study.path)
-    remember(found)
-    return found
+    edition = read_study(study.path)
+    remember(edition)
+    return edition

@@ -242,17 +242,17 @@ class Logged:
 
 def read_log(paths: Iterable[PathLike], last_run: bool = False) -> Logged:
     """Sum up logs of one member, the oldest first; by default all runs in them."""
-    found = Logged()
+    logged = Logged()
     for about, entry in _lines(paths):
-        if about is not None and (not found.runs or found.runs[-1]["id"] != about["id"]):
-            found = Logged() if last_run else found
-            found.runs.append(about)
-            found.cut += "cut" in about
+        if about is not None and (not logged.runs or logged.runs[-1]["id"] != about["id"]):
+            logged = Logged() if last_run else logged
+            logged.runs.append(about)
+            logged.cut += "cut" in about
         elif entry is not None:
-            found.add(entry)
+            logged.add(entry)
         elif about is None:
-            found.cut += 1
-    return found
+            logged.cut += 1
+    return logged
 
 
 def entries(paths: Iterable[PathLike]) -> Iterator[Entry]:
@@ -281,21 +281,21 @@ def _lines(paths: Iterable[PathLike]) -> Iterator[tuple[State | None, Entry | No
 
 def _read(line: bytes, run: str) -> tuple[State | None, Entry | None]:
     """Read a line; raises ValueError and the like where it is none of a log."""
-    found = json.loads(line)
-    time = datetime.fromisoformat(found["time"])
+    content = json.loads(line)
+    time = datetime.fromisoformat(content["time"])
     if time.tzinfo is None or not line.endswith(b"\n"):
         raise ValueError
-    if "run" in found:
-        about = found["run"]
+    if "run" in content:
+        about = content["run"]
         if not re.fullmatch("[0-9a-f]{16}", about["id"]):
             raise ValueError
-        return {"time": found["time"], **about}, None
-    way, size, digest = found["way"], found["bytes"], found["hmac"]
-    texts = all(isinstance(found[name], str) for name in ("peer", "kind"))
+        return {"time": content["time"], **about}, None
+    way, size, digest = content["way"], content["bytes"], content["hmac"]
+    texts = all(isinstance(content[name], str) for name in ("peer", "kind"))
     if way not in ("sent", "received") or type(size) is not int or size < 0 or not texts:
         raise ValueError
     if not run or not DIGEST.fullmatch(digest):
         raise ValueError
     return None, Entry(
-        run, found["time"], way == "sent", found["peer"], found["kind"], size, digest
+        run, content["time"], way == "sent", content["peer"], content["kind"], size, digest
     )

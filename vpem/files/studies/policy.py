@@ -106,8 +106,8 @@ fewest-rows-per-component = 10
 class PolicyError(InputError):
     """What a policy (``file``) does not allow: a rule ("allows at most 0 hops"), and the case."""
 
-    def __init__(self, rule: str, *found: str | Setting, file: PathLike = FILE) -> None:
-        super().__init__(f"{file} {rule}, ", *found)
+    def __init__(self, rule: str, *case: str | Setting, file: PathLike = FILE) -> None:
+        super().__init__(f"{file} {rule}, ", *case)
         self.rule = rule
 
     def elsewhere(self, name: str) -> str:
@@ -225,10 +225,10 @@ class Policy:
                 rule, f"but 'vpem {command}' runs without the noise that ", Setting("epsilon"),
                 " or ", Setting("release_epsilon"), " adds",
             )  # fmt: skip
-        elif (own := epsilons.get(self.epsilon_against)) is None:
+        elif (epsilon := epsilons.get(self.epsilon_against)) is None:
             yield self._error(rule, "from whom the noise of this run does not protect")
-        elif own > most * UP:
-            yield self._error(rule, f"but that of this run is {own:.3g}")
+        elif epsilon > most * UP:
+            yield self._error(rule, f"but that of this run is {epsilon:.3g}")
 
     def check_runs(self, n_runs: int) -> None:
         """Raise PolicyError where so many runs, of the days that count, leave none."""
@@ -240,12 +240,12 @@ class Policy:
         """Raise PolicyError where a run would bring a file's disclosed epsilon to this value."""
         most = self.most_epsilon_in_all
         if most is not None and epsilon > most * UP:
-            found = f"but with this 'vpem {command}' {file} would have disclosed {epsilon:.3g}"
+            case = f"but with this 'vpem {command}' {file} would have disclosed {epsilon:.3g}"
             if isinf(epsilon):
-                found = f"but this 'vpem {command}' would disclose sums of {file} without noise"
+                case = f"but this 'vpem {command}' would disclose sums of {file} without noise"
             raise self._error(
                 f"allows at most epsilon {most:g} of a data file in all its runs",
-                f"{found}; 'vpem party budget' shows what was spent",
+                f"{case}; 'vpem party budget' shows what was spent",
             )
 
     def check_rows(self, n_rows: int, n_components: int = 0) -> None:
@@ -262,25 +262,25 @@ class Policy:
                 "together"
             )  # fmt: skip
 
-    def check_sizes(self, sizes: Sequence[int], own: int, names: Sequence[str]) -> None:
+    def check_sizes(self, sizes: Sequence[int], party: int, names: Sequence[str]) -> None:
         """Raise PolicyError where another party brings too many ids, before any is compared."""
         most, largest = self.largest_ratio_of_rows, max(sizes)
-        if most is not None and largest > most * sizes[own]:
+        if most is not None and largest > most * sizes[party]:
             raise self._error(
                 f"allows others at most {most} times as many ids as it has",
-                f"but party {names[sizes.index(largest)]!r} has {largest} and {names[own]!r} "
-                f"{sizes[own]}",
+                f"but party {names[sizes.index(largest)]!r} has {largest} and {names[party]!r} "
+                f"{sizes[party]}",
             )
 
     def _among(
-        self, name: str, noun: str, value: str, *found: str | Setting
+        self, name: str, noun: str, value: str, *case: str | Setting
     ) -> Iterator[PolicyError]:
         allowed = getattr(self, name)
         if allowed is not None and value not in allowed:
-            yield self._error(f"allows only the {noun} {' or '.join(allowed)}", *found)
+            yield self._error(f"allows only the {noun} {' or '.join(allowed)}", *case)
 
-    def _error(self, rule: str, *found: str | Setting) -> PolicyError:
-        return PolicyError(rule, *found, file=self.path)
+    def _error(self, rule: str, *case: str | Setting) -> PolicyError:
+        return PolicyError(rule, *case, file=self.path)
 
 
 class ESteps:
@@ -325,14 +325,14 @@ class ESteps:
 def read_policy(path: PathLike) -> Policy:
     """Read a policy in TOML; `EXAMPLE` has every key."""
     content = read_toml(check_readable(path))
-    found: dict[str, Any] = {}
+    rules: dict[str, Any] = {}
     for key, value in content.items():
         rule = RULES.get(key)
         if rule is None:
             hint = did_you_mean(key, RULES)
             raise InputError(f"{path} has no rule {key!r}{hint}; it may have {', '.join(RULES)}")
-        found[key.replace("-", "_")] = rule(f"{path}: {key}", value)
-    return Policy(Path(path), **found)
+        rules[key.replace("-", "_")] = rule(f"{path}: {key}", value)
+    return Policy(Path(path), **rules)
 
 
 def policy_beside(study: PathLike) -> Policy | None:
@@ -368,13 +368,13 @@ def _one(where: str, value: object) -> str:
 
 
 def _digests(where: str, value: object) -> tuple[str, ...]:
-    found = [str(one).lower() for one in value] if isinstance(value, list) else []
-    if not found or not all(re.fullmatch("[0-9a-f]{64}", one) for one in found):
+    digests = [str(one).lower() for one in value] if isinstance(value, list) else []
+    if not digests or not all(re.fullmatch("[0-9a-f]{64}", one) for one in digests):
         raise InputError(
             f"{where} must be a list of SHA-256 in 64 hexadecimal digits, as 'sha256sum model.h5' "
             f"tells them, got {brief(value)}"
         )
-    return tuple(found)
+    return tuple(digests)
 
 
 def _some(choices: Sequence[str]) -> Callable[[str, object], tuple[str, ...]]:

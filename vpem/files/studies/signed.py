@@ -106,16 +106,16 @@ class Fields:
 
     def texts(self, name: str, most: int, longest: int = LONGEST) -> tuple[str, ...]:
         """Return a list of printable texts, without one that is not there."""
-        found = self.take(name, list, "a list of texts", [])
-        if len(found) > most:
-            raise InputError(f"{self.where}: {name} has {len(found)} entries, more than {most}")
-        for text in found:
+        texts = self.take(name, list, "a list of texts", [])
+        if len(texts) > most:
+            raise InputError(f"{self.where}: {name} has {len(texts)} entries, more than {most}")
+        for text in texts:
             if not isinstance(text, str) or not text.isprintable() or len(text) > longest:
                 raise InputError(
                     f"{self.where}: {name} must be texts of at most {longest} printable "
                     f"characters, got {brief(text)}"
                 )
-        return tuple(found)
+        return tuple(texts)
 
     def flag(self, name: str, default: bool) -> bool:
         """Return true or false."""
@@ -238,7 +238,7 @@ def make_certificate(name: str, key: Ed25519PrivateKey, days: int = 365) -> byte
     now = datetime.now(UTC).replace(microsecond=0)
     who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    made = (
+    certificate = (
         x509.CertificateBuilder()
         .subject_name(who)
         .issuer_name(who)
@@ -251,7 +251,7 @@ def make_certificate(name: str, key: Ed25519PrivateKey, days: int = 365) -> byte
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, None)
     )
-    return made.public_bytes(Encoding.DER)
+    return certificate.public_bytes(Encoding.DER)
 
 
 def pem_of(certificate: bytes) -> str:
@@ -277,19 +277,19 @@ def parse_certificate(text: str, name: str | None = None) -> bytes:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about what is refused, or does not matter, below
-            found = x509.load_pem_x509_certificate(text.encode())
-            found.not_valid_before_utc, found.not_valid_after_utc, found.extensions  # noqa: B018
-            _key_in(found).verify(found.signature, found.tbs_certificate_bytes)
+            cert = x509.load_pem_x509_certificate(text.encode())
+            cert.not_valid_before_utc, cert.not_valid_after_utc, cert.extensions  # noqa: B018
+            _key_in(cert).verify(cert.signature, cert.tbs_certificate_bytes)
             # TLS would accept every certificate that an authority has signed.
-            values = [one.value for one in found.extensions]
+            values = [one.value for one in cert.extensions]
             limits = [one for one in values if isinstance(one, x509.BasicConstraints)]
             if not limits or limits[0].ca:
                 raise InputError(
                     "the certificate may sign others (it does not say CA:FALSE), and those of "
                     "members do not; make one by 'vpem party init'"
                 )
-            called = _name_in(found)
-            made = found.public_bytes(Encoding.DER)
+            called = _name_in(cert)
+            der = cert.public_bytes(Encoding.DER)
     except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
         if isinstance(error, InputError):
             raise
@@ -300,7 +300,7 @@ def parse_certificate(text: str, name: str | None = None) -> bytes:
         ) from None
     if name is not None and called != name:
         raise InputError(f"the certificate is that of {called}, not of {name}")
-    return made
+    return der
 
 
 def _key_in(certificate: Certificate) -> Ed25519PublicKey:
@@ -376,12 +376,12 @@ def read_signed(path: PathLike, kind: str) -> Signed:
 def from_base64(text: str) -> bytes:
     """Return the bytes of a signature."""
     try:
-        found = base64.b64decode(text, validate=True)
+        signature = base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error):
-        found = b""
-    if len(found) != BYTES:
+        signature = b""
+    if len(signature) != BYTES:
         raise InputError(f"it must be {BYTES} bytes in base 64")
-    return found
+    return signature
 
 
 def _in_context(kind: str, text: str) -> bytes:

@@ -100,35 +100,35 @@ class Spent:
             key = file.read(KEY_BYTES + 1)
         if len(key) != KEY_BYTES:
             raise FileError(f"{beside} is damaged: the key of {self.path} has {KEY_BYTES} bytes")
-        found = {}
+        digests = {}
         for path in files:
             with open_regular(path) as file:
                 digest = hashlib.file_digest(file, lambda: hmac.new(key, digestmod="sha256"))
-            found[str(path.absolute())] = digest.hexdigest()
-        return found
+            digests[str(path.absolute())] = digest.hexdigest()
+        return digests
 
     def runs(self) -> list[Ran]:
         """Return all runs that may have disclosed something, the oldest first."""
         if not os.path.lexists(self.path):
             return []
-        found: dict[str, Ran] = {}
+        runs: dict[str, Ran] = {}
         with open_regular(self.path) as file:
             for number, line in enumerate(iter(lambda: file.readline(LONGEST), b""), 1):
                 try:
                     entry = json.loads(line)
                     if len(entry) == 3:
-                        entry = vars(found[entry["run"]]) | entry
-                    elif entry["run"] in found or len(entry) != len(fields(Ran)):
+                        entry = vars(runs[entry["run"]]) | entry
+                    elif entry["run"] in runs or len(entry) != len(fields(Ran)):
                         raise ValueError
                     if not line.endswith(b"\n"):
                         raise ValueError
-                    found[entry["run"]] = Ran(**entry)
+                    runs[entry["run"]] = Ran(**entry)
                 except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                     raise FileError(
                         f"{self.path} is damaged in line {number}, so that what was spent is not "
                         "known; repair that line, or remove it if its run disclosed nothing"
                     ) from None
-        return [ran for ran in found.values() if ran.sums != 0]
+        return [ran for ran in runs.values() if ran.sums != 0]
 
     def begin(self, ran: Ran, check: Callable[[], None]) -> None:
         """Note a run that begins, unless a check of those before raises something."""

@@ -177,7 +177,7 @@ def _members(
     tables = text.content.pop("member", None)
     if not isinstance(tables, list) or not 1 <= len(tables) <= MOST_MEMBERS:
         raise InputError(f"{path} must have 1 to {MOST_MEMBERS} tables [[member]]")
-    made: list[Member] = []
+    members: list[Member] = []
     features: dict[str, tuple[str, ...]] = {}
     listens: dict[str, tuple[str, int]] = {}
     for number, table in enumerate(tables):
@@ -188,13 +188,13 @@ def _members(
         if door is not None:
             listens[member.name] = door
         fields.end()
-        for other in made:
+        for other in members:
             if other.name.lower() == member.name.lower():
                 raise InputError(f"{path}: two members are called {member.name}")
             if other.certificate == member.certificate:
                 raise InputError(f"{path}: {other.name} and {member.name} have one certificate")
-        made.append(member)
-    return tuple(made), features, listens
+        members.append(member)
+    return tuple(members), features, listens
 
 
 def check_member(fields: Fields) -> Member:
@@ -211,7 +211,7 @@ def check_member(fields: Fields) -> Member:
 
 
 def _options(content: Report, path: Path) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    options: dict[str, dict[str, Any]] = {}
     for command, table in content.items():
         if not COMMAND.fullmatch(command) or not isinstance(table, dict):
             hint = did_you_mean(command, OWN_TABLES)
@@ -231,8 +231,8 @@ def _options(content: Report, path: Path) -> dict[str, dict[str, Any]]:
                     f"{path}: [{command}] {name} must be a number, a text, true or false, or a "
                     "list of them"
                 )
-        found[command] = dict(table)
-    return found
+        options[command] = dict(table)
+    return options
 
 
 def check_known(study: Study, text: Signed) -> None:
