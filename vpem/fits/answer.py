@@ -85,7 +85,7 @@ class CategoryLevels:
 
     def modes(self) -> list[str]:
         """The most frequent level of each component, with its share."""
-        return [f"{self.names[own.argmax()]} {own.max():.0%}" for own in self.shares]
+        return [f"{self.names[row.argmax()]} {row.max():.0%}" for row in self.shares]
 
     def most(self, weights: Vector, component: int) -> int:
         """The level that a component has most more of than all rows."""
@@ -200,8 +200,8 @@ class Answer:
                 features = part.features
                 named = features.columns[features.blocks.order].tolist()
                 for place, j in enumerate(named if part.family == "categorical" else ()):
-                    own = slice(*features.level_offsets[place : place + 2])
-                    shares = part.tables["probabilities"][:, own]
+                    columns = slice(*features.level_offsets[place : place + 2])
+                    shares = part.tables["probabilities"][:, columns]
                     numbers = tuple(map(str, range(shares.shape[1])))
                     levels[j] = CategoryLevels(mixture.kinds.levels.get(j, numbers), shares)
                     away[:, j] = levels[j].away(weights)
@@ -256,10 +256,13 @@ class Answer:
         name, away = self.feature_names[j], float(self.standardized[component, j])
         if j not in self.levels:
             return Difference(name, away, float(self.means[component, j]))
-        own = self.levels[j]
-        level = own.most(self.weights, component)
-        shares = float(own.shares[component, level]), float((self.weights @ own.shares)[level])
-        return Difference(name, away, None, own.names[level], *shares)
+        levels = self.levels[j]
+        level = levels.most(self.weights, component)
+        shares = (
+            float(levels.shares[component, level]),
+            float((self.weights @ levels.shares)[level]),
+        )
+        return Difference(name, away, None, levels.names[level], *shares)
 
     @property
     def leading(self) -> tuple[str, float]:
@@ -287,8 +290,8 @@ class Answer:
             for k, weight in enumerate(self.weights)
         ]
         if self.degrees_of_freedom is not None:
-            for one, own in zip(described, self.degrees_of_freedom, strict=True):
-                one["degrees_of_freedom"] = [None if np.isnan(nu) else float(nu) for nu in own]
+            for one, values in zip(described, self.degrees_of_freedom, strict=True):
+                one["degrees_of_freedom"] = [None if np.isnan(nu) else float(nu) for nu in values]
         return described
 
 
@@ -316,8 +319,8 @@ def answer_of(stored: Model | StoredClustering) -> Answer:
 
 def labels_of(report: Report) -> tuple[str, ...]:
     """Return the labels of the first components, where a fit was given some."""
-    given = report.get("labels_for_fit")
-    names = given.get("names") if isinstance(given, dict) else None
+    labels_for_fit = report.get("labels_for_fit")
+    names = labels_for_fit.get("names") if isinstance(labels_for_fit, dict) else None
     return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
@@ -349,8 +352,8 @@ def as_table(
         heads = (*heads, "degrees of freedom")
         freedom = [[nu for nu in one["degrees_of_freedom"] if nu is not None] for one in described]
         rows = [
-            (*row, ", ".join(f"{nu:.1f}" if nu < 100 else f"{nu:.0f}" for nu in own))
-            for row, own in zip(rows, freedom, strict=True)
+            (*row, ", ".join(f"{nu:.1f}" if nu < 100 else f"{nu:.0f}" for nu in values))
+            for row, values in zip(rows, freedom, strict=True)
         ]
     return heads, rows
 

@@ -84,56 +84,56 @@ def prepare(
     settings: KmeansSettings,
     sample_weight: Any,
     feature_names: Sequence[str] | None,
-    here: LocalRows | None = None,
+    local: LocalRows | None = None,
     n_of_centres: int | None = None,
     some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None = None,
 ) -> KmeansInputs:
     """Check the data and options of k-means.
 
-    With ``here`` X and weights are those of this process's workers, and others have more rows; the
+    With ``local`` X and weights are those of this process's workers, and others have more rows; the
     weights of `KmeansInputs` are those of all rows. Centres to start from have ``n_of_centres``
     features, by default those of X; ``some`` says of flags whether any process has them.
     """
     n_clusters, init = settings.n_clusters, settings.init
-    masked = here is not None and here.masked
-    if here is not None and masked:
-        refuse_masked(here, settings, "k-means++")
+    masked = local is not None and local.masked
+    if local is not None and masked:
+        refuse_masked(local, settings, "k-means++")
     precision = precision_of(settings.dtype)
     watched = (
         _Watched(n_features, sample_weight) if settings.scale == "none" and not masked else None
     )
-    data, misses, found = _with_gaps(X, n_features, settings, feature_names, here, some, watched)
+    data, misses, ends = _with_gaps(X, n_features, settings, feature_names, local, some, watched)
     weights = None
-    n_samples = n_positive = len(data) if here is None else here.n_samples
+    n_samples = n_positive = len(data) if local is None else local.n_samples
     if sample_weight is not None:
-        if here is None:
+        if local is None:
             weights = check_weights(sample_weight, n_samples)
         else:
             weights = check_weights(sample_weight, len(data), some=True)
             if not masked:
-                weights = check_weights(here.everyones(weights), n_samples)
+                weights = check_weights(local.everyones(weights), n_samples)
         positive = weights > 0
-        n_positive = int(here.count(positive) if here is not None and masked else positive.sum())
+        n_positive = int(local.count(positive) if local is not None and masked else positive.sum())
     if n_positive < n_clusters:
         raise InputError(
             f"{n_clusters} clusters need at least as many rows, got {n_positive}"
             f"{'' if weights is None else ' with a positive weight'}; try fewer clusters"
         )
     most = LARGEST_VALUE[precision.itemsize]
-    lowest, highest = found
+    lowest, highest = ends
     if max(-lowest.min(initial=0), highest.max(initial=0)) > most:
         refuse_large(data, feature_names, most, precision)
     scaling, deviations = Scaling.none(n_features), None
     if not masked:
-        add = alone if here is None else here.holders.allreduce
-        own = weights if weights is None or here is None else weights[here.numbers]
+        add = alone if local is None else local.holders.allreduce
+        row_weights = weights if weights is None or local is None else weights[local.numbers]
         if misses:
-            shift, deviations = observed_moments(data, own, add)
+            shift, deviations = observed_moments(data, row_weights, add)
             scaling = Scaling.by(shift, deviations) if watched is None else scaling
         elif watched is not None:
             deviations = watched.deviations(add)
         else:
-            scaling = Scaling.standard(data, own, add)
+            scaling = Scaling.standard(data, row_weights, add)
             deviations = scaling.scale
     rows = centres = None
     if isinstance(init, str):
@@ -179,9 +179,9 @@ class _Watched:
         """Return itself, a `vpem.checks.Matrix` of some rows whose moments are taken."""
         self._data, self.shape = data, data.shape
         self._moments = RunningMoments(self._n_features)
-        given = np.asarray(1.0 if self._given is None else self._given)
-        wrong = given.shape not in ((), (len(data),)) or given.dtype.kind not in "iufb"
-        self._weights = np.broadcast_to(1.0 if wrong else given.astype(np.float64), len(data))
+        weights = np.asarray(1.0 if self._given is None else self._given)
+        wrong = weights.shape not in ((), (len(data),)) or weights.dtype.kind not in "iufb"
+        self._weights = np.broadcast_to(1.0 if wrong else weights.astype(np.float64), len(data))
         self._mass = float(self._weights.sum())
         return self
 
@@ -207,38 +207,38 @@ def _with_gaps(
     n_features: int,
     settings: KmeansSettings,
     feature_names: Sequence[str] | None,
-    here: LocalRows | None,
+    local: LocalRows | None,
     some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None,
     watched: _Watched | None,
 ) -> tuple[Any, bool, Extremes]:
     """Check the values; whether any process misses some, and each row has one; their extremes."""
     misses = False
-    found: Extremes | None = None
+    ends: Extremes | None = None
 
     def seen(data: Any) -> Any:
         return data if watched is None else watched.of(data)
 
     def finite(data: Any, names: Sequence[str] | None) -> None:
-        nonlocal misses, found
+        nonlocal misses, ends
         if settings.missing == "refuse":
-            found = check_finite(seen(data), names, OBSERVED_VALUES)
+            ends = check_finite(seen(data), names, OBSERVED_VALUES)
         else:
             misses = check_missing(data, names)
 
-    least = int(here is None)
+    least = int(local is None)
     data = check_data(X, n_features, feature_names, finite=finite, least_rows=least)
-    if found is None:
-        found = extremes(data if misses else seen(data))
-    any_has = some or (np.asarray if here is None else here.holders.any)
+    if ends is None:
+        ends = extremes(data if misses else seen(data))
+    any_has = some or (np.asarray if local is None else local.holders.any)
     if settings.missing == "refuse" or not any_has(np.array([misses]))[0]:
-        return data, False, found
+        return data, False, ends
     has = ~np.isnan(data).all(axis=1)
     blank = np.flatnonzero(~(has if some is None else some(has)))
     if len(blank):
-        row = int(blank[0]) if here is None else int(here.numbers[blank[0]])
+        row = int(blank[0]) if local is None else int(local.numbers[blank[0]])
         raise blank_row(row)
-    check_columns(data, feature_names, elsewhere=np.asarray if here is None else any_has)
-    return data, True, found
+    check_columns(data, feature_names, elsewhere=np.asarray if local is None else any_has)
+    return data, True, ends
 
 
 SETTLED = 1e-6
@@ -318,8 +318,8 @@ def distances_of_all(
     """Squared distances (M,) of rows to the centres of their clusters, in features of all hubs."""
     distances = np.empty(len(labels))
     for rows in terms.chunks(holders.n_agents):
-        own = distances_within(terms, centres, labels, rows)
-        distances[rows] = holders.add_up(own, columns=1)
+        squares = distances_within(terms, centres, labels, rows)
+        distances[rows] = holders.add_up(squares, columns=1)
     return distances
 
 

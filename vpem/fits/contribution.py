@@ -71,7 +71,7 @@ def piece(mixture: Density, features: Sequence[int] | NDArray[np.intp]) -> Piece
 
 def hubs_of(mixture: Density, chosen: NDArray[np.bool_]) -> list[int]:
     """Return the hubs that have some of these features."""
-    return [b for b, own in enumerate(mixture.blocks.features) if chosen[own].any()]
+    return [b for b, columns in enumerate(mixture.blocks.features) if chosen[columns].any()]
 
 
 def apart(one: Piece, values: Vector, there: NDArray[np.bool_]) -> tuple[Floats, Vector | float]:
@@ -400,28 +400,32 @@ def contribution(
     (check_finite if missing == "refuse" else check_missing)(X, model.feature_names)
     weights = None if sample_weight is None else check_weights(sample_weight, len(X), some=True)
     codes = None if labels is None else _codes(labels, len(X))
-    held = parties_of(model) if parties is None else _checked(parties, mixture.n_features)
+    columns_by_party = (
+        parties_of(model) if parties is None else _checked(parties, mixture.n_features)
+    )
     whole = Whole(mixture, codes)
-    tallies = [Tally(whole, mixture, columns) for columns in held.values()]
+    tallies = [Tally(whole, mixture, columns) for columns in columns_by_party.values()]
     alone = [piece(mixture, [j]) for j in range(mixture.n_features)]
     information = np.zeros(mixture.n_features)
     with one_blas_thread():
         for rows, values, there in _chunks(mixture, X):
-            own = _weighed(there, weights, rows)
+            row_weights = _weighed(there, weights, rows)
             terms, constant = mixture.terms_of(values, there)
-            every = whole.add(terms.sum(axis=0), constant, own, rows)
+            every = whole.add(terms.sum(axis=0), constant, row_weights, rows)
             others = Others(mixture, terms)
             for tally in tallies:
-                tally.add(every, others.without(tally, values, there), values, there, own, rows)
-            information += separation(alone, whole, values, there, own)
+                tally.add(
+                    every, others.without(tally, values, there), values, there, row_weights, rows
+                )
+            information += separation(alone, whole, values, there, row_weights)
     if whole.total == 0:
         raise InputError("no row has a value and a weight: there is nothing to judge by")
     names = model.feature_names
     judged = [
         figures_of(name, [names[j] for j in columns], *tally.figures())
-        for (name, columns), tally in zip(held.items(), tallies, strict=True)
+        for (name, columns), tally in zip(columns_by_party.items(), tallies, strict=True)
     ]
-    owner = {int(j): name for name, columns in held.items() for j in columns}
+    owner = {int(j): name for name, columns in columns_by_party.items() for j in columns}
     return in_order(whole, judged, names, owner, information)
 
 
@@ -433,23 +437,27 @@ def parties_of(model: Model) -> dict[str, NDArray[np.intp]]:
         return {}
     # A model may have fewer features than its fit: those that the data have.
     owner = dict(zip(fitted, owners, strict=False))
-    held: dict[str, list[int]] = {}
+    columns_by_party: dict[str, list[int]] = {}
     for column, feature in enumerate(model.feature_names):
         agent = owner.get(feature)
         if isinstance(agent, int) and 0 <= agent < len(names):
-            held.setdefault(str(names[agent]), []).append(column)
-    return {name: np.array(columns, dtype=np.intp) for name, columns in held.items()}
+            columns_by_party.setdefault(str(names[agent]), []).append(column)
+    return {name: np.array(columns, dtype=np.intp) for name, columns in columns_by_party.items()}
 
 
 def _checked(parties: Mapping[str, Sequence[int]], n_features: int) -> dict[str, NDArray[np.intp]]:
     """Return features of parties that have some, once it is clear that they are different ones."""
-    held = {str(name): np.asarray(own, dtype=np.intp) for name, own in parties.items() if len(own)}
-    every = np.concatenate([np.empty(0, dtype=np.intp), *held.values()])
+    columns_by_party = {
+        str(name): np.asarray(columns, dtype=np.intp)
+        for name, columns in parties.items()
+        if len(columns)
+    }
+    every = np.concatenate([np.empty(0, dtype=np.intp), *columns_by_party.values()])
     if len(np.unique(every)) < len(every) or np.any((every < 0) | (every >= n_features)):
         raise InputError(
             f"features of parties must be different numbers from 0 to {n_features - 1}"
         )
-    return held
+    return columns_by_party
 
 
 def _codes(labels: ArrayLike, n_samples: int) -> NDArray[np.intp]:
@@ -560,9 +568,9 @@ def spread_contribution(
     if part is not None:
         place = {feature: at for at, feature in enumerate(columns.tolist())}
         alone = [piece(part, [at]) for at in range(len(columns))]
-        for party, own in enumerate(rows_of_all.features):
-            if len(own) and int(own[0]) in place:
-                tally = Tally(whole, part, [place[j] for j in own.tolist()], True)
+        for party, party_columns in enumerate(rows_of_all.features):
+            if len(party_columns) and int(party_columns[0]) in place:
+                tally = Tally(whole, part, [place[j] for j in party_columns.tolist()], True)
                 touched = np.concatenate([part.blocks.features[b] for b in tally.hubs])
                 tallies[party] = tally, piece(part, touched)
 
@@ -573,8 +581,8 @@ def spread_contribution(
             return
         values = np.asarray(data[rows], dtype=np.float64)
         there = ~np.isnan(values)
-        for tally, own in tallies.values():
-            others: Floats = sums[0] - with_constant(*apart(own, values, there))
+        for tally, terms in tallies.values():
+            others: Floats = sums[0] - with_constant(*apart(terms, values, there))
             others = tally.left(others, values, there)
             tally.add(every, others, values, there, seen[rows], rows)
         information[:] += separation(alone, whole, values, there, seen[rows])

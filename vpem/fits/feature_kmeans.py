@@ -143,10 +143,10 @@ def one_shot(
     data, offsets = terms.rows.read(slice(0, terms.n_samples)), terms.blocks.offsets
     clustered: dict[int, Report] = {}
     for block, party in enumerate(holders.own.tolist()):
-        held = np.ascontiguousarray(data[:, offsets[block] : offsets[block + 1]])
-        if held.shape[1]:
+        block_data = np.ascontiguousarray(data[:, offsets[block] : offsets[block + 1]])
+        if block_data.shape[1]:
             run, took = _best(
-                held, inputs.row_weights, settings, party + 1, inputs.restarts, threads
+                block_data, inputs.row_weights, settings, party + 1, inputs.restarts, threads
             )
             clustered[party] = {
                 "centres": run.centres[0],
@@ -163,9 +163,9 @@ def one_shot(
             part = None if answer is None else answer[1].pop(party)
             part = holders.send(part, holders.n_agents, party)
             parts += [] if part is None or not holders.mine(party) else [part]
-    own = np.concatenate([np.empty((settings.n_clusters, 0)), *parts], axis=1)
+    local_centres = np.concatenate([np.empty((settings.n_clusters, 0)), *parts], axis=1)
     labels = joined["labels"]
-    distances = distances_of_all(holders, terms, own, labels)
+    distances = distances_of_all(holders, terms, local_centres, labels)
     alone = len(joined["parties"]) == 1
     if not alone and joined["parties"]:
         total = at_server(network.whole.total).on(ledger)
@@ -178,7 +178,9 @@ def one_shot(
         total.broadcast(sizes, roots)
         total.count(INERTIA_BYTES, roots)
     assert inputs.deviations is not None
-    centres, scaling, deviations = join_centres(network, own, inputs.scaling, inputs.deviations)
+    centres, scaling, deviations = join_centres(
+        network, local_centres, inputs.scaling, inputs.deviations
+    )
     inertia = weighed(distances, inputs.row_weights)
     expected = 8.0 * (log(settings.n_clusters) + 2.0)
     return Clustering(
@@ -388,14 +390,14 @@ def kmeans_features(
         agree_on_units(terms, network.total, ledger)
         shape = (settings.n_clusters, network.blocks.n_features)
         places = np.argsort(terms.blocks.order)
-        kept = LloydRuns(
+        runs = LloydRuns(
             shape, terms.n_samples, network.total,
             undo=lambda centres: inputs.scaling.undo(centres[:, places]),
         )  # fmt: skip
-        attempts = _OverFeatures(inputs, terms, network, settings, kept, callback)
+        attempts = _OverFeatures(inputs, terms, network, settings, runs, callback)
         numbers = range(inputs.restarts)
         restarts = Restarts(
-            saver, ledger, numbers, settings.seed, settings.max_iter, kept, callback
+            saver, ledger, numbers, settings.seed, settings.max_iter, runs, callback
         )
         best = restarts.best(network.total, attempts)
         if labels:
@@ -428,8 +430,8 @@ class _OverFeatures:
             begun = self.kept.begun_at(restart.start)
             start, chosen = inputs.scaling.apply(begun)[:, terms.blocks.order], None
         elif inputs.centres is not None:
-            own = slice(None) if network.part_of is None else own_columns_of_hubs(network)
-            start = inputs.scaling.apply(inputs.centres[:, own])[:, terms.blocks.order]
+            columns = slice(None) if network.part_of is None else own_columns_of_hubs(network)
+            start = inputs.scaling.apply(inputs.centres[:, columns])[:, terms.blocks.order]
         else:
             if inputs.init == "k-means++":
                 chosen = seed_features(terms, total, k, stream, teller(self.callback))
@@ -491,15 +493,16 @@ def _nearest(
     inputs: KmeansInputs,
     terms: FeatureTerms,
     network: Network,
-    own: NDArray[np.float64],
+    placed: NDArray[np.float64],
     centres: NDArray[np.float64],
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Nearest centre of each row and its squared distance, those of all processes added."""
     if not network.agents.apart:
         return nearest(inputs.X, centres, inputs.scaling, terms.n_threads)
     labels, distances = np.empty(terms.n_samples, np.int32), np.empty(terms.n_samples)
-    for rows in terms.chunks(len(own)):
-        squares = network.agents.allreduce(terms.squares(own, rows).sum(axis=0, dtype=np.float64))
+    for rows in terms.chunks(len(placed)):
+        parts = terms.squares(placed, rows).sum(axis=0, dtype=np.float64)
+        squares = network.agents.allreduce(parts)
         labels[rows] = squares.argmin(axis=1)
         distances[rows] = squares.min(axis=1)
     return labels, distances

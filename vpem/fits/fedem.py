@@ -248,7 +248,7 @@ def _prepared(
         sample_weight=sample_weight,
         feature_names=feature_names,
         missing=settings.missing,
-        here=LocalRows.of(holders, workers, X),
+        local=LocalRows.of(holders, workers, X),
     )
     if workers.n_samples != prepared.n_samples:
         raise InputError(f"the workers hold {workers.n_samples} rows, but the data have {len(X)}")
@@ -338,27 +338,27 @@ def fit_fedem(
         X = as_array("data", X)
     if known_covariance is not None and settings.scale != "none":
         raise InputError("a known covariance is in the user's units, got scale 'standard'")
-    given = _prepared(X, workers, network, settings, sample_weight, feature_names)
+    prepared = _prepared(X, workers, network, settings, sample_weight, feature_names)
     codec = None if settings.compress is None else parse_codec(settings.compress)
     network = network_of_all(network, workers.n_workers, "workers", workers.names)
     alone = not network.total.holders.apart and workers.counts.max() == workers.n_samples
-    check_distinct(given.X, settings, alone)
+    check_distinct(prepared.X, settings, alone)
     check_masked(network, codec, settings.participation)
     settings = settings.changed(
         n_threads=thread_count(settings.n_threads), floor=_floor(settings, codec, network)
     )
     if saver is not None:
-        saver.begin(_facts(given, workers, network, settings, codec, known_covariance))
+        saver.begin(_facts(prepared, workers, network, settings, codec, known_covariance))
     ledger = Ledger(network.graph)
     saving = OneRun(saver, ledger)
     with one_blas_thread(), np.errstate(over="ignore"):
-        network.charge_setup(ledger, given.n_samples, ITEM)
+        network.charge_setup(ledger, prepared.n_samples, ITEM)
         rng = np.random.default_rng([settings.seed, 1])
         short = codec_of_moments(codec) if network.total.way != "consensus" else None
-        held = HeldByWorkers(given, workers, network.total.holders)
-        setup = FedSetup(held, network, ledger, short, rng)
+        worker_data = HeldByWorkers(prepared, workers, network.total.holders)
+        setup = FedSetup(worker_data, network, ledger, short, rng)
         model = setup.model(settings, known_covariance)
-        start, rows = _start(given, settings, network, setup, model, saving, teller(callback))
+        start, rows = _start(prepared, settings, network, setup, model, saving, teller(callback))
         run = run_fedem(
             model,
             start,
@@ -397,13 +397,13 @@ def fit_fedem(
         copies=copies_in_noise(run.parameters, to_mixture.floor > 0),
     )
     warn_of_degenerate(fit, settings, to_mixture.floor)
-    warn_of_few_values(fit, given.X, feature_names, settings, over_rows=True)
+    warn_of_few_values(fit, prepared.X, feature_names, settings, over_rows=True)
     warn_of_copies(fit)
     return fit
 
 
 def _start(
-    given: Prepared,
+    prepared: Prepared,
     settings: FedMixtureSettings,
     network: Network,
     setup: FedSetup,
@@ -418,11 +418,11 @@ def _start(
         lambda loop: start_of_mixture(model.maximize(loop["statistics"][root])[0])
     )
     if saving.saved is not None:
-        own = (Integer(most=given.n_samples - 1),) * settings.n_components
-        return None, saving.restored(Maybe(own))
+        row_numbers = (Integer(most=prepared.n_samples - 1),) * settings.n_components
+        return None, saving.restored(Maybe(row_numbers))
     like = Mixture.blank(model.blocks, model.covariance_type, model.n_components)
     init = settings.init if begun is None else mixture_of_start(begun, like)
-    return setup.start(model, init, given.rows, settings.seed, tell)
+    return setup.start(model, init, prepared.rows, settings.seed, tell)
 
 
 def _floor(settings: FedMixtureSettings, codec: Codec | None, network: Network) -> float:
@@ -439,7 +439,7 @@ def _floor(settings: FedMixtureSettings, codec: Codec | None, network: Network) 
 
 
 def _facts(
-    given: Prepared,
+    prepared: Prepared,
     workers: Workers,
     network: Network,
     settings: FedMixtureSettings,
@@ -453,7 +453,7 @@ def _facts(
         "what covariances are known": start_facts(known_covariance),
     }
     name = "vr-fedem" if settings.variance_reduction else "fedem"
-    return describe_run(name, given.X, given.row_weights, network, **facts)
+    return describe_run(name, prepared.X, prepared.row_weights, network, **facts)
 
 
 class _ProgressOfEM:

@@ -68,28 +68,28 @@ class HeldByWorkers:
         Whether values are missing, in any process.
     """
 
-    def __init__(self, given: Prepared, workers: Workers, holders: Placement) -> None:
+    def __init__(self, prepared: Prepared, workers: Workers, holders: Placement) -> None:
         self.holders = holders
-        self.misses = given.misses
-        self.data = given.X
+        self.misses = prepared.misses
+        self.data = prepared.X
         self.n_features = int(self.data.shape[1])
-        held = workers if given.kept is None else workers.of_rows(given.kept)
-        self._numbers = None if held.in_order else held.order
+        used = workers if prepared.kept is None else workers.of_rows(prepared.kept)
+        self._numbers = None if used.in_order else used.order
         """In the data, of each row of all worker by worker; None: 0, 1, ..."""
-        self._number = given.number
-        here = LocalRows(holders, held.counts)
-        self.runs, self._own = here.runs, here.own_runs
+        self._number = prepared.number
+        local = LocalRows(holders, used.counts)
+        self.runs, self._own = local.runs, local.own_runs
         if not holders.apart and self._numbers is not None:
             stored = isinstance(self.data, FileMatrix)
-            self.data = self.data.of_rows(held.rows) if stored else self.data[self._numbers]
-        self.counts = held.counts
+            self.data = self.data.of_rows(used.rows) if stored else self.data[self._numbers]
+        self.counts = used.counts
         self.masses: NDArray[Any] = self.counts
         self.all_weights: Vector | None = None
         self.weights: Vector | None = None
-        if given.row_weights is not None:
-            self.all_weights = self._by_worker(given.row_weights)
-            self.weights = self.all_weights[here.rows]
-            self.masses = np.array([self.all_weights[run].sum() for run in held.runs])
+        if prepared.row_weights is not None:
+            self.all_weights = self._by_worker(prepared.row_weights)
+            self.weights = self.all_weights[local.rows]
+            self.masses = np.array([self.all_weights[run].sum() for run in used.runs])
 
     def _by_worker(self, values: Vector) -> Vector:
         """Values of all rows (M,), worker by worker, of those as they are numbered in the data."""
@@ -183,13 +183,13 @@ class FedSetup:
 
     def __init__(
         self,
-        held: HeldByWorkers,
+        worker_data: HeldByWorkers,
         network: Network,
         ledger: Ledger,
         codec: Codec | None,
         rng: np.random.Generator,
     ) -> None:
-        self.held = held
+        self.held = worker_data
         self.network = network
         self.total = network.total.on(ledger)
         self.holders: Placement = self.total.holders
@@ -197,42 +197,42 @@ class FedSetup:
         self.codec = codec
         self.rng = rng
         self.item = ITEM if codec is None else SHORT
-        if held.all_weights is not None:
-            charge_weights(self.total, held.counts)
+        if worker_data.all_weights is not None:
+            charge_weights(self.total, worker_data.counts)
 
     def model(self, settings: FedMixtureSettings, known_covariance: Any) -> MixtureStatistics:
         """Return the statistics of the mixture, in units that all workers agree on."""
         assert settings.floor is not None
-        held = self.held
-        weights: Vector = held.masses / held.masses.sum()
+        worker_data = self.held
+        weights: Vector = worker_data.masses / worker_data.masses.sum()
         if settings.weighting == "workers":
             weights = np.full(len(weights), 1.0 / len(weights))
-        n_roots, d = self.network.whole.total.n_roots, held.n_features
-        agreement = MomentSums(self.total, n_roots, held.masses, d, self.codec, self.rng)
+        n_roots, d = self.network.whole.total.n_roots, worker_data.n_features
+        agreement = MomentSums(self.total, n_roots, worker_data.masses, d, self.codec, self.rng)
         reach = None
         if self.holders.masks is not None:
-            reach = agree_on_rows(held.parts(), self.total, held.n_rows, d)
+            reach = agree_on_rows(worker_data.parts(), self.total, worker_data.n_rows, d)
         agreement.reach = reach
         blocks = Blocks((np.arange(d, dtype=np.intp),), (0,), (tuple(range(len(weights))),))
         hubs = sharing(blocks, settings.covariance_type, settings.scale)
-        moments = agreement.moments(held.parts(), weights, hubs, held.misses)
+        moments = agreement.moments(worker_data.parts(), weights, hubs, worker_data.misses)
         to_mixture = StatisticMap(
             blocks,
             settings.covariance_type,
             settings.n_components,
             moments,
-            n_rows=max(float(held.masses.sum()), float(held.counts.sum())),
+            n_rows=max(float(worker_data.masses.sum()), float(worker_data.counts.sum())),
             reg_covar=floors_of(settings.reg_covar, settings.scale, moments.scaling),
             known=known_covariance,
             floor=settings.floor,
         )
         self.reach = reach if reach is None else reach.scaled(moments.scaling)
         model = MixtureStatistics(
-            held.terms(to_mixture, thread_count(settings.n_threads)),
-            held.runs,
+            worker_data.terms(to_mixture, thread_count(settings.n_threads)),
+            worker_data.runs,
             to_mixture,
-            counts=held.counts,
-            masses=held.masses,
+            counts=worker_data.counts,
+            masses=worker_data.masses,
             add_up=self._add_up,
             reach=self.reach,
         )
@@ -251,8 +251,8 @@ class FedSetup:
         Where sums are masked, the power of two that it is below.
         """
         if self.holders.masks is not None:
-            own = np.full((len(self.own), 1), radius)
-            return float(powers_above(self.total, own)[0])
+            radii = np.full((len(self.own), 1), radius)
+            return float(powers_above(self.total, radii)[0])
         radius = float(self.holders.allreduce(np.array([radius]), "max")[0])
         self.total.begin("setup", 1, 1, self.item)
         if self.codec is None:
@@ -273,7 +273,7 @@ class FedSetup:
         self,
         model: MixtureStatistics,
         init: Any,
-        given: NDArray[np.intp] | None,
+        start_rows: NDArray[np.intp] | None,
         seed: int,
         tell: Tell | None = None,
     ) -> tuple[Vector, tuple[int, ...] | None]:
@@ -289,8 +289,8 @@ class FedSetup:
                     f"{model.n_components}"
                 )
             return first_statistics(model, start), None
-        held = self.held
-        parts = held.to_seed(model.terms)
+        worker_data = self.held
+        parts = worker_data.to_seed(model.terms)
         rng = np.random.default_rng([seed, 0])
         if self.reach is not None:
             # Among means of cells, since no row may be shown.
@@ -301,13 +301,13 @@ class FedSetup:
             if init == "kmeans":
                 return self._clusters(model, parts, means, points, threads), None
             return first_statistics(model, model.start(means)), None
-        if given is not None or init == "random":
-            stream = RowStream(rng, held.weights_by_number(), held.n_rows)
-            rows = stream.draw_distinct(model.n_components) if given is None else given
-            places = held.places(rows)
+        if start_rows is not None or init == "random":
+            stream = RowStream(rng, worker_data.weights_by_number(), worker_data.n_rows)
+            rows = stream.draw_distinct(model.n_components) if start_rows is None else start_rows
+            places = worker_data.places(rows)
             means = HeldRows(parts, self.total).share(places, self.item)
-            return first_statistics(model, model.start(means)), held.numbers(places)
-        stream = RowStream(rng, held.all_weights, held.n_rows)
+            return first_statistics(model, model.start(means)), worker_data.numbers(places)
+        stream = RowStream(rng, worker_data.all_weights, worker_data.n_rows)
         common: Report = {"n_threads": model.terms.n_threads}
         if isinstance(model.terms, MissingTerms):
             common["observed"] = model.terms.observed
@@ -316,8 +316,8 @@ class FedSetup:
         means = HeldRows(parts, self.total).take(places)
         if init == "kmeans":
             common["callback"] = step_of_lloyd(tell)
-            return self._clusters(model, parts, means, stream, common), held.numbers(places)
-        return first_statistics(model, model.start(means)), held.numbers(places)
+            return self._clusters(model, parts, means, stream, common), worker_data.numbers(places)
+        return first_statistics(model, model.start(means)), worker_data.numbers(places)
 
     def _clusters(
         self, model: MixtureStatistics, parts: Any, means: Vector, stream: RowStream, common: Report

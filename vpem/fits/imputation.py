@@ -231,13 +231,13 @@ class _Fits:
         return float(f"{ridge:.4g}") or 1.0
 
     def _fold(self, observations: Observations, hidden: NDArray[np.bool_]) -> _Fold:
-        rest, held, given = self.observers.hold_out(hidden)
+        rest, heldout, observed = self.observers.hold_out(hidden)
         if self.settings.scale != "none":
             rest.standardize(self.settings.law)
-            held.scale_by(rest.scaling)
+            heldout.scale_by(rest.scaling)
         counts, sums = rest.column_sums()
         means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
-        return _Fold(rest, held, given, means, rest.most())
+        return _Fold(rest, heldout, observed, means, rest.most())
 
     def errors(self, fold: _Fold, means: Matrix) -> Matrix:
         """Return weights and errors of hidden entries, of column means too, by column (3, J)."""
@@ -528,22 +528,22 @@ def _steps(observations: Observations, settings: ImputeSettings, codec: Codec | 
     if not isinstance(settings.step_size, str) or settings.step_size != "auto":
         return settings.step_size
     omega = noise_of(Quantizer(codec, int(np.prod(observations.shape))))
-    held = float(observations.counts.mean())
-    batch = settings.batch_size or ceil(held)
+    mean_count = float(observations.counts.mean())
+    batch = settings.batch_size or ceil(mean_count)
     if settings.variance_reduction:
-        drawn, _ = batches_of(held, omega, settings.participation, settings.batch_size, None)
-        batch = drawn or ceil(held)
-    return f"constant:{safe_step(omega, settings.participation * min(1.0, batch / held)):g}"
+        drawn, _ = batches_of(mean_count, omega, settings.participation, settings.batch_size, None)
+        batch = drawn or ceil(mean_count)
+    return f"constant:{safe_step(omega, settings.participation * min(1.0, batch / mean_count)):g}"
 
 
 def _facts(
     observations: Observations, settings: ImputeSettings, codec: Codec | None, network: Network
 ) -> State:
-    own = observations.part(set(network.total.holders.own.tolist()))
+    part = observations.part(set(network.total.holders.own.tolist()))
     return settings.values() | {
         "algorithm": "fedmissem",
-        "what was seen": checksum(own.shape, *own.places, *own.values),
-        "what entries weigh": checksum(*(own.weights or ())),
+        "what was seen": checksum(part.shape, *part.places, *part.values),
+        "what entries weigh": checksum(*(part.weights or ())),
         **network_facts(network.whole),
         "compress": None if codec is None else codec.name,
         "step_size": describe_steps(settings.step_size),

@@ -66,18 +66,18 @@ class _AllRows:
 
 
 def _summed(
-    held: Any, total: Any, mixture: Mixture, local: Callable[[slice], Floats]
+    all_rows: Any, total: Any, mixture: Mixture, local: Callable[[slice], Floats]
 ) -> Iterator[tuple[slice, Floats]]:
     """Sum terms of a mixture, and what hubs know of its factors, if it has any."""
     k = mixture.n_components
     if not isinstance(mixture, FactorMixture):
-        begin_differences(total, "labels", held.n_samples, k, ITEM)
+        begin_differences(total, "labels", all_rows.n_samples, k, ITEM)
         limit = farthest(total.holders, FARTHEST[ITEM])
-        yield from Differences(held, total, k, local, limit)
+        yield from Differences(all_rows, total, k, local, limit)
         return
     posterior = posterior_of(total, mixture.loaded, "labels")
-    numbers = FactorSums(held, total, mixture, local, ITEM)
-    total.begin("labels", held.n_samples, numbers.width, ITEM, 1)
+    numbers = FactorSums(all_rows, total, mixture, local, ITEM)
+    total.begin("labels", all_rows.n_samples, numbers.width, ITEM, 1)
     for rows, apart, onto in numbers:
         yield rows, np.ascontiguousarray(apart - posterior.explain(onto)[1])
 
@@ -102,32 +102,34 @@ def responsibilities_of_agents(
     hub_of = {agent: b for b, hub in enumerate(network.hubs) for agent in hub.agents}
     apart = network.agents.apart
     used = {hub_of[agent] for agent in agents}
-    kept = [(place, b) for place, b in enumerate(total.holders.own.tolist()) if apart or b in used]
+    used_hubs = [
+        (place, b) for place, b in enumerate(total.holders.own.tolist()) if apart or b in used
+    ]
     shared = total.roots.n_agents == 1
-    count = min(1, len(kept)) if shared else len(kept)
+    count = min(1, len(used_hubs)) if shared else len(used_hubs)
     check_memory(count * n_samples * k * ITEM, f"responsibilities of {n_samples} rows")
     shares = np.empty((count, n_samples, k))
-    threads, own = thread_count(None), mixture.blocks.n_blocks
+    threads, n_blocks = thread_count(None), mixture.blocks.n_blocks
 
     def local(rows: slice) -> Floats:
-        if not own:
+        if not n_blocks:
             return np.zeros((0, rows.stop - rows.start, k * (1 + mixture.n_factors)))
         if isinstance(mixture, FactorMixture):
             return mixture.apart(np.asarray(X[rows], dtype=np.float64))[0]
         return local_terms(mixture, X, rows, missing)[0]
 
-    held: Any = _AllRows(n_samples, threads)
+    all_rows: Any = _AllRows(n_samples, threads)
     with one_blas_thread():
-        for rows, sums in _summed(held, total, mixture, local):
+        for rows, sums in _summed(all_rows, total, mixture, local):
             log_weights = np.broadcast_to(mixture.log_weights, (len(sums), k))
             out, densities = np.empty((*sums.shape[:2], k)), np.empty(sums.shape[:2])
             normalise(sums, np.ascontiguousarray(log_weights), out, densities, threads)
-            if kept:
-                shares[:, rows] = out[:1] if shared else out[[place for place, _ in kept]]
+            if used_hubs:
+                shares[:, rows] = out[:1] if shared else out[[place for place, _ in used_hubs]]
     # Roots send theirs to the agents of their hubs, hop by hop.
     holders, routes = network.agents, find_routes(network.graph, network.hubs)
     have: dict[int, Any] = {
-        network.hubs[b].root: shares[0 if shared else at] for at, (_, b) in enumerate(kept)
+        network.hubs[b].root: shares[0 if shared else at] for at, (_, b) in enumerate(used_hubs)
     }
     size = n_samples * k * ITEM
     charge_answers(ledger, routes, size)
@@ -165,8 +167,8 @@ def responsibilities_of_workers(
             rows = np.arange(begin, begin + len(rows))
             begin += len(rows)
         at = 0 if len(mixtures) == 1 else worker if len(mixtures) == workers.n_workers else place
-        own = X[rows] if isinstance(X, np.ndarray) else X.of_rows([rows])
-        shares[worker] = mixtures[at].predict_proba(own, missing=missing)
+        worker_rows = X[rows] if isinstance(X, np.ndarray) else X.of_rows([rows])
+        shares[worker] = mixtures[at].predict_proba(worker_rows, missing=missing)
     return shares
 
 
@@ -199,23 +201,26 @@ def of_each(
 
     Its columns are of all rows; or of those of this process's workers, one worker after the other.
     """
-    own, rows = holders.own.tolist(), dict(enumerate(workers.rows))
+    local_workers, rows = holders.own.tolist(), dict(enumerate(workers.rows))
     if any(len(column) < workers.n_samples for column in table.values()):
-        ends = np.cumsum([0, *(len(rows[worker]) for worker in own)])
-        rows = {w: np.arange(*run) for w, run in zip(own, pairwise(ends.tolist()), strict=True)}
-    return {w: {name: column[rows[w]] for name, column in table.items()} for w in own}
+        ends = np.cumsum([0, *(len(rows[worker]) for worker in local_workers)])
+        rows = {
+            w: np.arange(*run)
+            for w, run in zip(local_workers, pairwise(ends.tolist()), strict=True)
+        }
+    return {w: {name: column[rows[w]] for name, column in table.items()} for w in local_workers}
 
 
 def stacked(
-    found: dict[int, dict[str, NDArray[Any]]], workers: Workers, holders: Placement
+    tables: dict[int, dict[str, NDArray[Any]]], workers: Workers, holders: Placement
 ) -> dict[int, dict[str, NDArray[Any]]]:
     """Put what workers have of one dataset's rows in its order, at the first process."""
-    parts = holders.gather(found)
+    parts = holders.gather(tables)
     if parts is None:
         return {}
     order = np.argsort(workers.order)
     columns = list(zip(*(part.items() for part in parts.values()), strict=True))
-    joined = {one[0][0]: np.concatenate([own for _, own in one])[order] for one in columns}
+    joined = {one[0][0]: np.concatenate([values for _, values in one])[order] for one in columns}
     return {0: joined}
 
 
@@ -364,22 +369,23 @@ def refuse_labels(labels: Any) -> None:
 
 
 def label_rows(
-    labels: KnownLabels | ArrayLike | None, network: Network, given: Prepared, n_components: int
+    labels: KnownLabels | ArrayLike | None, network: Network, prepared: Prepared, n_components: int
 ) -> Labelled | None:
     """Place labels in the hub of the agent that has them; all processes call this.
 
     Only the process of that agent looks at labels. None where no agent has any, or no row has one.
     If they do not fit the data, or two agents have some, all processes raise the same error.
     """
-    agents, own = network.agents, None
+    agents, known_labels = network.agents, None
     if labels is not None:
-        own = labels if isinstance(labels, KnownLabels) else KnownLabels(labels)
-        if not 0 <= own.agent < agents.n_agents:
+        known_labels = labels if isinstance(labels, KnownLabels) else KnownLabels(labels)
+        if not 0 <= known_labels.agent < agents.n_agents:
             raise InputError(
-                f"labels are those of agent {own.agent}, but there are {agents.n_agents} agents"
+                f"labels are those of agent {known_labels.agent}, but there are "
+                f"{agents.n_agents} agents"
             )
-        own = own if agents.mine(own.agent) else None
-    who = sorted(agents.allgather({} if own is None else {own.agent: True}))
+        known_labels = known_labels if agents.mine(known_labels.agent) else None
+    who = sorted(agents.allgather({} if known_labels is None else {known_labels.agent: True}))
     if not who:
         return None
     if len(who) > 1:
@@ -391,9 +397,9 @@ def label_rows(
     [agent] = who
 
     def look(_: int) -> tuple[NDArray[np.float64], list[str]]:
-        assert own is not None
-        shares, names = own.parsed(given.n_samples, n_components)
-        return _weighed(shares if given.kept is None else shares[given.kept]), names
+        assert known_labels is not None
+        shares, names = known_labels.parsed(prepared.n_samples, n_components)
+        return _weighed(shares if prepared.kept is None else shares[prepared.kept]), names
 
     looked_at = for_each(agents, who, look).get(agent)
     facts: Report | None = None
@@ -410,7 +416,7 @@ def label_rows(
         table = agents.send(None if looked_at is None else looked_at[0], agent, root)
     known = None
     if table is not None and n_components > 1:
-        far = out_of_reach(network.whole.blocks.n_features, given.precision.itemsize)
+        far = out_of_reach(network.whole.blocks.n_features, prepared.precision.itemsize)
         number = int(np.flatnonzero(network.total.holders.own == hub)[0])
         with np.errstate(divide="ignore"):
             costs = np.minimum(-2 * np.log(np.asarray(table)[:, 2:]), far)
@@ -427,11 +433,11 @@ def _weighed(shares: NDArray[np.float64]) -> NDArray[np.float64]:
     It has the row's number, its certainty ``1 - H(p) / log K``, and the probabilities (K,).
     """
     rows = np.flatnonzero(~np.isnan(shares).any(axis=1))
-    own = shares[rows]
+    row_shares = shares[rows]
     with np.errstate(divide="ignore", invalid="ignore"):
-        unknown = -np.where(own > 0, own * np.log(own), 0.0).sum(axis=1)
+        unknown = -np.where(row_shares > 0, row_shares * np.log(row_shares), 0.0).sum(axis=1)
     known = 1 - unknown / np.log(max(shares.shape[1], 2))
-    return np.column_stack([rows.astype(np.float64), known, own])
+    return np.column_stack([rows.astype(np.float64), known, row_shares])
 
 
 def looked_up(labelled: Labelled | None) -> Report | None:

@@ -79,13 +79,13 @@ def connect_by_likelihood(
     check_choice_of_hubs(graph, settings, kinds)
     network = over(connect(graph, partition, sums.changed(hubs="size", hops=0)))
     agents, meetings = network.agents, find_meetings(network.graph, sums.hops)
-    own = [one.root for one in meetings if agents.mine(one.root)]
+    roots = [one.root for one in meetings if agents.mine(one.root)]
     with warnings.catch_warnings():
         # The fit that follows warns of data and convergence.
         warnings.simplefilter("ignore", VpemWarning)
         fit = fit_spread(
             X, network, settings, sample_weight=sample_weight, feature_names=feature_names,
-            callback=callback, shards=True, labels=own,
+            callback=callback, shards=True, labels=roots,
         )  # fmt: skip
     assert fit.ledger is not None
     copies = settings.n_components if settings.covariance_type == "full" else 1
@@ -176,14 +176,14 @@ class _Met:
         agents, k = self.network.agents, self.n_components
         weights = agents.bcast(None if sample_weight is None else np.asarray(sample_weight))
         row_weights = None if weights is None else check_weights(weights, self.n_samples)
-        held = {agent: self.columns[agent] for agent in agents.own.tolist()}
+        local_columns = {agent: self.columns[agent] for agent in agents.own.tolist()}
         if agents.apart:
-            ends = np.cumsum([0, *(len(held[agent]) for agent in held)])
-            held = {a: np.arange(*ends[i : i + 2]) for i, a in enumerate(held)}
+            ends = np.cumsum([0, *(len(local_columns[agent]) for agent in local_columns)])
+            local_columns = {a: np.arange(*ends[i : i + 2]) for i, a in enumerate(local_columns)}
             data = np.empty((self.n_samples, 0)) if X is None else X
         else:
             order, data = own_columns(self.network), X
-            held = {agent: order[columns] for agent, columns in held.items()}
+            local_columns = {agent: order[columns] for agent, columns in local_columns.items()}
         units = Scaling.standard(data, row_weights)
         sums = {
             place: [np.zeros((k, n)), np.zeros((k, n, n)), np.zeros(k)]
@@ -196,7 +196,7 @@ class _Met:
             run = slice(start, min(start + step, self.n_samples))
             rows = units.apply(np.asarray(data[run], dtype=np.float64))
             for place, meeting in enumerate(self.meetings):
-                parts = self._brought(place, {a: rows[:, c] for a, c in held.items()}, run)
+                parts = self._brought(place, {a: rows[:, c] for a, c in local_columns.items()}, run)
                 if place in sums:
                     share = shares[meeting.root][run]
                     if row_weights is not None:

@@ -86,24 +86,24 @@ class HeldPart:
 
         Then of shape (2 d,).
         """
-        found: Any = 0.0
+        total: Any = 0.0
         for rows, weights in self.runs():
             if about is not None:
                 rows = rows - about
             if misses:
                 seen = ~np.isnan(rows)
                 rows = np.concatenate([np.where(seen, rows, 0.0), seen], axis=1)
-            found = found + (rows.sum(axis=0) if weights is None else weights @ rows)
-        return np.asarray(found / self.mass)
+            total = total + (rows.sum(axis=0) if weights is None else weights @ rows)
+        return np.asarray(total / self.mass)
 
     def squares(self, shift: Vector) -> Vector:
         """Sum of second moments (d, d) about a point, without values that are missing."""
-        found: Any = 0.0
+        total: Any = 0.0
         for rows, weights in self.runs():
             about = _filled(rows - shift)
             heavy = about if weights is None else about * weights[:, None]
-            found = found + heavy.T @ about
-        return np.asarray(found)
+            total = total + heavy.T @ about
+        return np.asarray(total)
 
     def factor(self, shift: Vector) -> Vector:
         """Triangular factor (at most d, d) of the mean of the same.
@@ -174,11 +174,11 @@ class MomentSums:
         self, parts: Sequence[HeldPart], weights: Vector, misses: bool
     ) -> tuple[Vector, Vector, Vector | None]:
         """Mean (d,), second moments (d, d) about it, and share (d,) of values that are there."""
-        d, own = self.n_features, weights[self.own]
+        d, local_weights = self.n_features, weights[self.own]
         first = np.zeros((len(parts), 2 * d if misses else d))
         for i, part in enumerate(parts):
             if part.mass:
-                first[i] = own[i] * part.means(None, misses)
+                first[i] = local_weights[i] * part.means(None, misses)
         reach, bounds = self.reach, None
         if reach is not None:
             bounds = np.abs(reach.points.centre) + reach.radius
@@ -189,7 +189,7 @@ class MomentSums:
         squares = np.zeros((len(parts), d * (d + 1) // 2))
         for i, part in enumerate(parts):
             if part.mass:
-                squares[i] = own[i] / part.mass * lower_half(part.squares(shift))
+                squares[i] = local_weights[i] / part.mass * lower_half(part.squares(shift))
         return shift, symmetric(self.sum(squares, bounds), d), there
 
     def _in_few_bits(
@@ -283,9 +283,9 @@ class LocalRows:
         self.holders, self.counts, self._order = holders, counts, order
         self.n_samples = int(counts.sum())
         self.own = holders.own
-        here = np.zeros(len(counts), dtype=np.bool_)
-        here[self.own] = True
-        ends = np.cumsum([0, *np.where(here, counts, 0)]).tolist()
+        is_local = np.zeros(len(counts), dtype=np.bool_)
+        is_local[self.own] = True
+        ends = np.cumsum([0, *np.where(is_local, counts, 0)]).tolist()
         self.runs = [slice(begin, end) for begin, end in pairwise(ends)]
         self.own_runs = [self.runs[worker] for worker in self.own]
         first = int(counts[: self.own[0]].sum()) if len(self.own) else 0
@@ -299,14 +299,14 @@ class LocalRows:
         """
         if not holders.apart and holders.masks is None:
             return None
-        here = cls(holders, workers.counts, None if workers.in_order else workers.order)
-        n_rows = here.rows.stop - here.rows.start
+        local = cls(holders, workers.counts, None if workers.in_order else workers.order)
+        n_rows = local.rows.stop - local.rows.start
         if len(X) != n_rows:
             raise InputError(
                 f"the workers of this rank hold {n_rows} rows, but it got {len(X)}; give "
                 "the rows of its own workers, worker by worker"
             )
-        return here
+        return local
 
     @property
     def masked(self) -> bool:
@@ -334,32 +334,32 @@ class LocalRows:
 
     def count(self, flags: NDArray[np.bool_]) -> int:
         """How many rows of all have a flag, of this process's (m,); masked, none knows whose."""
-        own = np.array([[float(flags[run].sum())] for run in self.own_runs]).reshape(-1, 1)
-        return round(float(self.holders.add(own)[0]))
+        counts = np.array([[float(flags[run].sum())] for run in self.own_runs]).reshape(-1, 1)
+        return round(float(self.holders.add(counts)[0]))
 
-    def keeping(self, kept: NDArray[np.intp] | None, n_rows: int) -> LocalRows:
+    def keeping(self, rows: NDArray[np.intp] | None, n_rows: int) -> LocalRows:
         """Return the same of some rows of this process, where all have so many."""
-        if kept is None and n_rows == self.n_samples:
+        if rows is None and n_rows == self.n_samples:
             return self
-        own = self.own_runs
+        runs = self.own_runs
         changed = copy(self)
-        if kept is not None:
+        if rows is not None:
             counts = self.counts.copy()
-            counts[self.own] = [((kept >= run.start) & (kept < run.stop)).sum() for run in own]
+            counts[self.own] = [((rows >= run.start) & (rows < run.stop)).sum() for run in runs]
             changed = LocalRows(self.holders, counts)
         changed.n_samples = n_rows
         return changed
 
-    def constant(self, own: Extremes) -> NDArray[np.bool_]:
+    def constant(self, ends: Extremes) -> NDArray[np.bool_]:
         """Say which features (d,) have one value in all rows, by the extremes of each process's."""
         if self.holders.masks is None:
-            lowest, highest = self.holders.allreduce(np.stack([-own[0], own[1]]), "max")
+            lowest, highest = self.holders.allreduce(np.stack([-ends[0], ends[1]]), "max")
             return np.asarray(-lowest == highest)
         # No worker's own value is sent: how far workers' only values are from the mean of these.
-        varies = self.holders.any(own[0] < own[1])
+        varies = self.holders.any(ends[0] < ends[1])
         some = (self.counts[self.own] > 0).astype(np.float64)
-        has = own[0] <= own[1]
-        only = np.where(varies | ~has, 0.0, own[0])
+        has = ends[0] <= ends[1]
+        only = np.where(varies | ~has, 0.0, ends[0])
         total = self.holders.add_up(np.outer(some, np.concatenate([only, has])))
         mean, count = total.reshape(2, len(only))
         mean /= np.maximum(count, 1.0)
@@ -397,9 +397,9 @@ def check_rows_held(workers: Workers, n_samples: int) -> None:
 class SharedRows:
     """Rows of this process, and those of others where all processes take them."""
 
-    def __init__(self, rows: Rows, here: LocalRows) -> None:
+    def __init__(self, rows: Rows, local: LocalRows) -> None:
         self._rows = rows
-        self._here = here
+        self._local = local
         self.n_samples = rows.n_samples
         self.dtype = rows.dtype
 
@@ -413,13 +413,13 @@ class SharedRows:
 
     def take(self, indices: NDArray[np.intp]) -> Floats:
         """Some rows of all, by their places worker by worker; all processes call this alike."""
-        own = self._here.rows
-        inside = (indices >= own.start) & (indices < own.stop)
-        some = self._rows.take(indices[inside] - own.start)
+        run = self._local.rows
+        inside = (indices >= run.start) & (indices < run.stop)
+        some = self._rows.take(indices[inside] - run.start)
         rows = np.zeros((len(indices), some.shape[1]), dtype=self.dtype)
         rows[inside] = some
-        with about(self._here.holders.engine, "flooding"):
-            return self._here.holders.allreduce(rows)
+        with about(self._local.holders.engine, "flooding"):
+            return self._local.holders.allreduce(rows)
 
     def some(self, indices: NDArray[np.intp]) -> Rows:
         """Some of this process's rows as rows of their own."""
@@ -437,8 +437,8 @@ class SharedRows:
 class DrawnRows(SharedRows):
     """Rows of this process, and points about all rows in the place of those of others."""
 
-    def __init__(self, rows: Rows, here: LocalRows, points: Points) -> None:
-        super().__init__(rows, here)
+    def __init__(self, rows: Rows, local: LocalRows, points: Points) -> None:
+        super().__init__(rows, local)
         self.own, self.points = rows, points
 
     def take(self, indices: NDArray[np.intp]) -> Floats:
@@ -485,19 +485,19 @@ WIDE = 1024
 
 
 def parts_of(
-    X: Floats | FileMatrix, here: LocalRows, row_weights: Vector | None = None
+    X: Floats | FileMatrix, local: LocalRows, row_weights: Vector | None = None
 ) -> list[HeldPart]:
     """Rows of each worker of this process, in the user's units, and their weights (m,)."""
     width = X.shape[1]
     rows = arrange_rows(X, Blocks.one(width), Scaling.none(width), np.float64)
     if row_weights is None:
         return [
-            HeldPart(rows.part(run), None, float(run.stop - run.start)) for run in here.own_runs
+            HeldPart(rows.part(run), None, float(run.stop - run.start)) for run in local.own_runs
         ]
-    weights = [row_weights[run] for run in here.own_runs]
+    weights = [row_weights[run] for run in local.own_runs]
     return [
-        HeldPart(rows.part(run), own, float(own.sum()))
-        for run, own in zip(here.own_runs, weights, strict=True)
+        HeldPart(rows.part(run), heavy, float(heavy.sum()))
+        for run, heavy in zip(local.own_runs, weights, strict=True)
     ]
 
 
@@ -521,13 +521,13 @@ def agree_on_rows(
     mass, lightest = _weights(parts, total, n_rows) if weighted else (float(n_rows), 1.0)
     largest = powers_above(total, _sizes(parts, np.zeros(width)))
     sums = np.zeros((len(parts), 2 * width if misses else width))
-    for own, part in zip(sums, parts, strict=True):
+    for row, part in zip(sums, parts, strict=True):
         if part.mass:
-            own[:] = part.mass * part.means(None, misses=misses)
+            row[:] = part.mass * part.means(None, misses=misses)
     bounds = np.concatenate([largest, np.ones(sums.shape[1] - width)])
-    found = add_vectors(total, sums, "setup", exponents_of(mass * bounds, n))[0] / mass
-    there = found[width:] if misses else None
-    centre = found if there is None else found[:width] / np.where(there > 0, there, 1.0)
+    means = add_vectors(total, sums, "setup", exponents_of(mass * bounds, n))[0] / mass
+    there = means[width:] if misses else None
+    centre = means if there is None else means[:width] / np.where(there > 0, there, 1.0)
     apart = powers_above(total, _sizes(parts, centre))
     least = np.where(largest > 0, ROUNDED * largest, ROUNDED)
     radius, nothing = np.maximum(apart, least), Points(centre, np.zeros(width))
@@ -538,10 +538,10 @@ def agree_on_rows(
 def _weights(parts: Sequence[HeldPart], total: Sum, n_rows: int) -> tuple[float, float]:
     """What all rows weigh, and a power of two that none of positive weight is below."""
     ends = np.zeros((len(parts), 2))
-    for own, part in zip(ends, parts, strict=True):
+    for row, part in zip(ends, parts, strict=True):
         if part.weights is not None and part.mass:
             heavy = part.weights[part.weights > 0]
-            own[:] = heavy.max(), 1.0 / heavy.min()
+            row[:] = heavy.max(), 1.0 / heavy.min()
     heaviest, inverse = powers_above(total, ends)
     masses = np.array([part.mass for part in parts]).reshape(-1, 1)
     units = exponents_of([n_rows * heaviest], total.holders.n_agents)
@@ -550,12 +550,12 @@ def _weights(parts: Sequence[HeldPart], total: Sum, n_rows: int) -> tuple[float,
 
 def _sizes(parts: Sequence[HeldPart], about: Vector) -> Vector:
     """Largest distance (n, d) from a point of each worker's rows, in each feature."""
-    found = np.zeros((len(parts), len(about)))
-    for own, part in zip(found, parts, strict=True):
+    sizes = np.zeros((len(parts), len(about)))
+    for row, part in zip(sizes, parts, strict=True):
         for rows, weights in part.runs():
             some = rows if weights is None else rows[weights > 0]
-            np.fmax(own, np.fmax.reduce(np.abs(some - about), axis=0, initial=0.0), out=own)
-    return found
+            np.fmax(row, np.fmax.reduce(np.abs(some - about), axis=0, initial=0.0), out=row)
+    return sizes
 
 
 def _root(parts: Sequence[HeldPart], total: Sum, reach: Reach) -> Vector:
@@ -563,22 +563,22 @@ def _root(parts: Sequence[HeldPart], total: Sum, reach: Reach) -> Vector:
     centre, width = reach.points.centre, len(reach.radius)
     wide = width > WIDE
     values = np.zeros((len(parts), width if wide else width * (width + 1) // 2))
-    for own, part in zip(values, parts, strict=True):
+    for row, part in zip(values, parts, strict=True):
         if not part.mass:
             continue
         if wide:
             for rows, weights in part.runs():
                 squares = np.nan_to_num(rows - centre) ** 2
-                own += squares.sum(axis=0) if weights is None else weights @ squares
+                row += squares.sum(axis=0) if weights is None else weights @ squares
         else:
-            own[:] = lower_half(part.squares(centre))
+            row[:] = lower_half(part.squares(centre))
     bounds = reach.radius**2 if wide else lower_half(np.outer(reach.radius, reach.radius))
-    found = add_vectors(total, values, "setup", reach.exponents(bounds))[0] / reach.mass
+    moments = add_vectors(total, values, "setup", reach.exponents(bounds))[0] / reach.mass
     there = 1.0 if reach.there is None else np.where(reach.there > 0, reach.there, 1.0)
     if wide:
-        deviations: Vector = np.sqrt(np.maximum(found, 0.0) / there)
+        deviations: Vector = np.sqrt(np.maximum(moments, 0.0) / there)
         return deviations
-    covariance = symmetric(found, width)
+    covariance = symmetric(moments, width)
     # Values that are missing vary as those that are there do.
     np.fill_diagonal(covariance, np.diagonal(covariance) / there)
     return root_of(covariance)

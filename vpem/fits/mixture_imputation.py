@@ -182,12 +182,14 @@ def impute_by_mixture(
 class _Work:
     """What this process has of the matrix, and what is fitted to it and filled in."""
 
-    def __init__(self, given: Observations, settings: ImputeSettings, network: Network) -> None:
-        observers = Observers(given, network, Ledger(network.graph))
+    def __init__(
+        self, observations: Observations, settings: ImputeSettings, network: Network
+    ) -> None:
+        observers = Observers(observations, network, Ledger(network.graph))
         self.given, self.seen = observers.given, observers.seen()
         self.mean = self.given.mean
         placed = Placement(network.agents.engine, network.agents.ranks)
-        self.held = _holdings_of(given, placed)
+        self.held = _holdings_of(observations, placed)
         self.weights = _row_weights(self.given, self.held, placed)
         if isinstance(self.held, Partition):
             blocks = Blocks.from_hubs(network.hubs, self.held.features)
@@ -240,8 +242,8 @@ class _Work:
     @property
     def rows(self) -> NDArray[np.intp]:
         """Rows of this process's workers, worker by worker."""
-        own = (self.held.parts[worker] for worker in self.own)
-        return np.concatenate([np.empty(0, dtype=np.intp), *own])
+        parts = (self.held.parts[worker] for worker in self.own)
+        return np.concatenate([np.empty(0, dtype=np.intp), *parts])
 
     def filled(self, fit: Fit, draw: int | None = None) -> Matrix:
         """Fill the gaps by a fit, in expectation or by one draw; (I, J).
@@ -256,10 +258,10 @@ class _Work:
 
         def fill(mixture: Mixture, rows: Any, shares: dict[int, Matrix]) -> None:
             if draw is not None:
-                for b, own in shares.items():
-                    reached = np.cumsum(own, axis=1)
+                for b, block_shares in shares.items():
+                    reached = np.cumsum(block_shares, axis=1)
                     label = (reached < uniform[rows] * reached[:, -1:]).sum(axis=1)
-                    shares[b] = np.eye(own.shape[1])[label]
+                    shares[b] = np.eye(block_shares.shape[1])[label]
             values[rows] = fill_gaps(mixture, values[rows], shares, noise[rows])
 
         if isinstance(fit, RowFit):
@@ -311,12 +313,12 @@ def _holdings_of(seen: Observations, holders: Placement) -> Partition | Workers:
     All learn it. Rows of which no observer has anything are the first one's.
     """
     for kind, count in ((Partition, seen.shape[1]), (Workers, seen.shape[0])):
-        own = {}
+        indices = {}
         for one in holders.own.tolist():
             pair = np.divmod(seen.places[one], seen.shape[1])
-            own[one] = np.unique(pair[kind is Partition]).tolist()
+            indices[one] = np.unique(pair[kind is Partition]).tolist()
         with about(holders.engine, "setup"):
-            every = [np.array(part, dtype=np.intp) for part in holders.allgather(own).values()]
+            every = [np.array(part, dtype=np.intp) for part in holders.allgather(indices).values()]
         owners = np.bincount(np.concatenate(every), minlength=count)
         if owners.max() == 1:
             every[0] = np.sort(np.concatenate([every[0], np.flatnonzero(owners == 0)]))
@@ -329,57 +331,60 @@ def _holdings_of(seen: Observations, holders: Placement) -> Partition | Workers:
 
 
 def _row_weights(
-    given: Observations, held: Partition | Workers, holders: Placement
+    observations: Observations, holdings: Partition | Workers, holders: Placement
 ) -> NDArray[np.float64] | None:
     """Return weights of rows, (I,), or raise InputError where entries of one row differ.
 
     An observer of whole rows keeps their weights to itself.
     """
-    if given.weights is None:
+    if observations.weights is None:
         return None
-    rows, found = np.concatenate(given.places) // given.shape[1], np.zeros(given.shape[0])
-    weights = np.concatenate(given.weights)
-    np.maximum.at(found, rows, weights)
-    if isinstance(held, Partition):
-        found = holders.allreduce(found, "max")
-    unlike = rows[weights != found[rows]]
+    rows = np.concatenate(observations.places) // observations.shape[1]
+    row_weights = np.zeros(observations.shape[0])
+    weights = np.concatenate(observations.weights)
+    np.maximum.at(row_weights, rows, weights)
+    if isinstance(holdings, Partition):
+        row_weights = holders.allreduce(row_weights, "max")
+    unlike = rows[weights != row_weights[rows]]
     if len(unlike):
         raise InputError(
-            f"{given.source}: a mixture weights rows, but entries of row "
-            f"{given.row_names[unlike[0]]!r} have different weights; give all entries of a row "
-            "one weight, or take ", Setting("method", "lowrank"),
+            f"{observations.source}: a mixture weights rows, but entries of row "
+            f"{observations.row_names[unlike[0]]!r} have different weights; give all entries of "
+            "a row one weight, or take ", Setting("method", "lowrank"),
         )  # fmt: skip
-    return np.where(found > 0, found, 1.0)
+    return np.where(row_weights > 0, row_weights, 1.0)
 
 
-def imputed_of(found: Completed, hidden: Hidden | None = None) -> Imputed:
+def imputed_of(imputation: Completed, hidden: Hidden | None = None) -> Imputed:
     """Return the completed matrix of an imputation, with hidden entries as they were observed.
 
     Where processes belong to different parties: this process's part of it.
     """
-    given, values, times = found.observations, found.imputed, found.seen.times
+    observations, values, times = imputation.observations, imputation.imputed, imputation.seen.times
     drawn = None
-    if isinstance(found, MixtureImputation) and len(found.draws):
-        count = len(found.draws)
-        check_memory(16 * count * found.fitted.size, f"tables of {count} draws")
-        drawn = np.stack([found.completed(draw) for draw in range(count)])
+    if isinstance(imputation, MixtureImputation) and len(imputation.draws):
+        count = len(imputation.draws)
+        check_memory(16 * count * imputation.fitted.size, f"tables of {count} draws")
+        drawn = np.stack([imputation.completed(draw) for draw in range(count)])
     if hidden is not None:
         again = np.bincount(hidden.places, minlength=values.size).reshape(values.shape)
         total = np.bincount(hidden.places, hidden.values, values.size).reshape(values.shape)
         values = np.where(again > 0, total / np.maximum(again, 1), values)
         drawn = None if drawn is None else np.where(again > 0, values, drawn)
         times = times + again
-    here = _here(values)
-    rows = tuple(given.row_names[row] for row in here[0].ravel())
-    columns = tuple(given.column_names[column] for column in here[1].ravel())
-    drawn = None if drawn is None else drawn[:, here[0], here[1]]
-    return Imputed(values[here], times[here], rows, columns, given.source, given.long, drawn)
+    grid = _here(values)
+    rows = tuple(observations.row_names[row] for row in grid[0].ravel())
+    columns = tuple(observations.column_names[column] for column in grid[1].ravel())
+    drawn = None if drawn is None else drawn[:, grid[0], grid[1]]
+    return Imputed(
+        values[grid], times[grid], rows, columns, observations.source, observations.long, drawn
+    )
 
 
 def _here(values: NDArray[np.float64]) -> tuple[NDArray[np.intp], ...]:
     """Return which rows and columns of a completed matrix (I, J) this process has."""
-    own = np.isfinite(values)
-    return np.ix_(np.flatnonzero(own.any(axis=1)), np.flatnonzero(own.any(axis=0)))
+    finite = np.isfinite(values)
+    return np.ix_(np.flatnonzero(finite.any(axis=1)), np.flatnonzero(finite.any(axis=0)))
 
 
 def write_imputation(
@@ -409,16 +414,16 @@ def write_imputation(
             filled = filled_columns(completed.source, table, completed)
         write_imputed(path, completed, force, quote_formulas, filled)
         return
-    given, completed, here = found.observations, imputed_of(found), _here(found.fitted)
+    observations, completed, grid = found.observations, imputed_of(found), _here(found.fitted)
     report = found.describe() if report is None else report
     with (
         atomic_write(path, force, "imputations") as temporary,
         create(temporary, IMPUTATION_FILE, VERSION) as file,
     ):
-        write_attribute(file, "source", given.source)
-        file.attrs["long"] = given.long
+        write_attribute(file, "source", observations.source)
+        file.attrs["long"] = observations.long
         write_array(file, "imputed", completed.values)
-        write_array(file, "fitted", found.fitted[here])
+        write_array(file, "fitted", found.fitted[grid])
         write_array(file, "times_seen", completed.times_seen)
         write_strings(file, "row_names", completed.row_names)
         write_strings(file, "column_names", completed.column_names)
@@ -430,12 +435,12 @@ def write_imputation(
             write_array(file, "factors/rows", found.factors.U)
             write_array(file, "factors/columns", found.factors.V)
             write_array(file, "factors/singular_values", found.factors.singular_values)
-        write_array(file, "trends/rows", found.fitted[here].mean(axis=1))
-        write_array(file, "trends/columns", found.fitted[here].mean(axis=0))
+        write_array(file, "trends/rows", found.fitted[grid].mean(axis=1))
+        write_array(file, "trends/columns", found.fitted[grid].mean(axis=0))
         write_json_element(file, "report", report)
         if hidden is not None:
             groups.append("holdout")
-            rows, columns = np.divmod(hidden.places, given.shape[1])
+            rows, columns = np.divmod(hidden.places, observations.shape[1])
             write_array(file, "holdout/rows", rows.astype(np.int64))
             write_array(file, "holdout/columns", columns.astype(np.int64))
             write_array(file, "holdout/values", hidden.values)

@@ -111,14 +111,14 @@ class Completed(Result):
 
     def _common(self) -> Report:
         """Report what is common to all methods."""
-        given = self.observations
-        rows, columns = given.shape
+        observations = self.observations
+        rows, columns = observations.shape
         return {
             "n_samples": rows,
             "n_features": columns,
-            "n_workers": given.n_observers,
-            "worker_names": list(given.names),
-            "n_entries": given.n_entries,
+            "n_workers": observations.n_observers,
+            "worker_names": list(observations.names),
+            "n_entries": observations.n_entries,
             "share_seen": float((self.seen.times > 0).mean()),
             "law": self.law.name,
             "variance": None,
@@ -233,7 +233,7 @@ def iterative_imputer(seen: Matrix, seed: int) -> Matrix:
 
 
 def score_holdout(
-    found: Completed, hidden: Hidden, share: float, seed: int, *, compare: bool = True
+    imputation: Completed, hidden: Hidden, share: float, seed: int, *, compare: bool = True
 ) -> Report:
     """Compare imputations of hidden entries, made without these, with what had been seen there.
 
@@ -245,30 +245,30 @@ def score_holdout(
     ``{"skipped": why}``. ``by_column`` has ``column``, ``n_entries`` and the losses of ``model``
     and ``column_means`` of every column with hidden entries.
     """
-    low, high = found.law.domain()
-    columns = hidden.places % found.observations.shape[1]
-    units = np.broadcast_to(found.scaling.scale, found.observations.shape[1])[columns]
+    low, high = imputation.law.domain()
+    columns = hidden.places % imputation.observations.shape[1]
+    units = np.broadcast_to(imputation.scaling.scale, imputation.observations.shape[1])[columns]
 
     def losses(means: Matrix, some: slice | NDArray[np.intp] = slice(None)) -> dict[str, float]:
-        kept = np.clip(means[some], low, high)
-        lost = found.law.losses(hidden.values[some], kept)
-        if found.options.get("scale", "none") != "none":
-            away = (kept - hidden.values[some]) / units[some]
+        clipped = np.clip(means[some], low, high)
+        lost = imputation.law.losses(hidden.values[some], clipped)
+        if imputation.options.get("scale", "none") != "none":
+            away = (clipped - hidden.values[some]) / units[some]
             lost["standardized_rmse"] = float(np.sqrt(np.mean(away**2)))
         return lost
 
     other: Report = {"skipped": "it was not requested"}
     if compare:
         try:
-            other = losses(iterative_imputer(found.seen.mean, seed).ravel()[hidden.places])
+            other = losses(iterative_imputer(imputation.seen.mean, seed).ravel()[hidden.places])
         except InputError as error:
             other = {"skipped": str(error)}
-    fitted, means = found.fitted.ravel()[hidden.places], found.seen.column_means[columns]
+    fitted, means = imputation.fitted.ravel()[hidden.places], imputation.seen.column_means[columns]
     order = np.argsort(columns, kind="stable")
     numbers, begins = np.unique(columns[order], return_index=True)
     by_column = [
         {
-            "column": found.observations.column_names[number],
+            "column": imputation.observations.column_names[number],
             "n_entries": len(np.unique(hidden.places[some])),
             "model": losses(fitted, some),
             "column_means": losses(means, some),
@@ -308,19 +308,21 @@ class Observers:
         self.holders = self.total.holders
         self._n_roots = network.whole.total.n_roots
         self._server = self.total if isinstance(self.total, AtServer) else None
-        own = self.holders.own.tolist()
+        local_observers = self.holders.own.tolist()
         # At a server the observers of a process are summed as one; else each is a root, or masked.
         each = self._server is None or self.holders.masks is not None
-        self._groups = [[one] for one in own] if each else [own]
+        self._groups = [[one] for one in local_observers] if each else [local_observers]
         if self.holders.apart:
-            observations = observations.part(set(own))
+            observations = observations.part(set(local_observers))
         self.given = self.observations = observations
         self.scaling = Scaling.none(observations.shape[1])
         if observations.weights is None:
             return
         # Weights count relative to the largest of all observers.
-        weights = [observations.weights[one] for one in own]
-        most = np.array([each.max(initial=0.0) for each in weights]).reshape(len(own), 1)
+        weights = [observations.weights[one] for one in local_observers]
+        most = np.array([each.max(initial=0.0) for each in weights]).reshape(
+            len(local_observers), 1
+        )
         # Positive numbers are ordered as their bits are.
         bits = self.holders.largest(most.view(np.int64), 0, MOST_BITS)
         largest = float(bits.view(np.float64)[0])
@@ -376,7 +378,7 @@ class Observers:
         if self.holders.masks is None:
             return None
         moduli = [np.abs(self.observations.values[one]) for one in self.holders.own.tolist()]
-        sizes = np.array([own.max(initial=0.0) for own in moduli]).reshape(len(moduli), 1)
+        sizes = np.array([values.max(initial=0.0) for values in moduli]).reshape(len(moduli), 1)
         return float(powers_above(self.total, sizes)[0])
 
     def count_copies(self, copies: str) -> float:
@@ -385,15 +387,15 @@ class Observers:
         "fewest": the largest number of times that an entry was seen, by a sum over observers of how
         often each saw it (its weight, relative to the largest).
         """
-        given = self.observations
-        if copies == "auto" and given.n_copies is not None:
-            return given.n_copies
+        observations = self.observations
+        if copies == "auto" and observations.n_copies is not None:
+            return observations.n_copies
         if copies != "fewest":
-            return given.n_observers
-        size = given.shape[0] * given.shape[1]
+            return observations.n_observers
+        size = observations.shape[0] * observations.shape[1]
         each = self._add(size, lambda at, _, weights: _sums(at, weights, size), columns=1)
         most = float(each.max())
-        return round(most) if given.weights is None else most
+        return round(most) if observations.weights is None else most
 
     def standardize(self, law: str) -> None:
         """Centre columns and divide them by their standard deviation; `scaling` says by what."""
@@ -422,7 +424,9 @@ class Observers:
         """Take entries in these units of their columns."""
         n = self.observations.shape[1]
         parts = zip(self.observations.places, self.observations.values, strict=True)
-        scaled = tuple((own - scaling.shift[at % n]) / scaling.scale[at % n] for at, own in parts)
+        scaled = tuple(
+            (values - scaling.shift[at % n]) / scaling.scale[at % n] for at, values in parts
+        )
         self.scaling = scaling
         self.observations = replace(self.observations, values=scaled)
 
@@ -453,14 +457,14 @@ class Observers:
         were given.
         """
         sizes = self.observations.counts
-        taken = [hidden[own] for own in self.observations.places]
-        for own in taken:
-            own[:1] &= not own.all()
-        left = [~own for own in taken]
-        rest, held = copy(self), copy(self)
+        taken = [hidden[places] for places in self.observations.places]
+        for mask in taken:
+            mask[:1] &= not mask.all()
+        left = [~mask for mask in taken]
+        rest, heldout = copy(self), copy(self)
         rest.observations = replace(self.observations.chosen(left), sizes=sizes)
-        held.observations = replace(self.observations.chosen(taken), sizes=sizes)
-        return rest, held, self.given.chosen(left)
+        heldout.observations = replace(self.observations.chosen(taken), sizes=sizes)
+        return rest, heldout, self.given.chosen(left)
 
     def errors(self, law: EntryLaw, means: Vector, columns: Vector) -> Vector:
         """Sum weights and deviances of entries by column, from means (I J,) and of columns (J,).
@@ -493,15 +497,15 @@ class Observers:
 
         Where processes belong to different parties, each keeps its values to itself.
         """
-        own, shared = self.given, self.holders.engine.open
+        observations, shared = self.given, self.holders.engine.open
         columns = self._summed(lambda some: some.column_sums())
-        weight, total = own.sums()
+        weight, total = observations.sums()
         if shared:
             weight, total = self._summed(lambda some: np.stack(some.sums()))
-        mean = np.full(own.shape, np.nan)
+        mean = np.full(observations.shape, np.nan)
         np.divide(total, weight, out=mean, where=weight > 0)
         times = weight
-        if own.weights is not None or not shared:
+        if observations.weights is not None or not shared:
             times = self._summed(lambda some: some.times_seen)
         return Seen(np.rint(times).astype(np.intp), mean, columns[1] / columns[0])
 
@@ -518,24 +522,28 @@ def _sums(at: NDArray[np.intp], values: Vector | None, size: int) -> Vector:
     return np.bincount(at, values, size).astype(np.float64, copy=False)
 
 
-def check_laws(found: Observations, law: EntryLaw, holders: Placement) -> None:
+def check_laws(observations: Observations, law: EntryLaw, holders: Placement) -> None:
     """Raise InputError, in every process the same, where a value cannot be of the law."""
-    for_each(holders, range(found.n_observers), lambda one: check_law(found, law, [one]))
+    for_each(
+        holders, range(observations.n_observers), lambda one: check_law(observations, law, [one])
+    )
 
 
 def hide_entries(
-    found: Observations, share: float, rng: np.random.Generator, holders: Placement
+    observations: Observations, share: float, rng: np.random.Generator, holders: Placement
 ) -> tuple[Observations, Hidden]:
     """Hide entries as `vpem.terms.lowrank.entries.hide` does, of observers in several processes.
 
     All learn which entries were seen by whom, and the first process what was hidden. Share and
     generator are the same in every process.
     """
-    own = {one: found.places[one] for one in holders.own.tolist()}
-    every: Any = holders.allgather(own)
-    kept, hidden = hide(found, share, rng, tuple(every[one] for one in range(found.n_observers)))
+    local_places = {one: observations.places[one] for one in holders.own.tolist()}
+    every: Any = holders.allgather(local_places)
+    rest, hidden = hide(
+        observations, share, rng, tuple(every[one] for one in range(observations.n_observers))
+    )
     parts = holders.engine.gather([hidden.places, hidden.values])
     if parts is not None:
         places, values = (np.concatenate([part[i] for part in parts]) for i in range(2))
         hidden = replace(hidden, places=places, values=values)
-    return kept, hidden
+    return rest, hidden

@@ -109,15 +109,15 @@ def join_parts(blocks: Blocks, covariance_type: str, parts: Sequence[Report]) ->
         if views is not None:
             inner = block_views(part["covariances"], blocks.widths[numbers], copies)
         for place, number in enumerate(numbers):
-            own = slice(ends[place], ends[place + 1])
+            columns = slice(ends[place], ends[place + 1])
             to = slice(blocks.offsets[number], blocks.offsets[number + 1])
-            means[:, to] = part["means"][:, own]
-            shift[blocks.order[to]] = part["shift"][own]
-            scale[blocks.order[to]] = part["scale"][own]
+            means[:, to] = part["means"][:, columns]
+            shift[blocks.order[to]] = part["shift"][columns]
+            scale[blocks.order[to]] = part["scale"][columns]
             for name, values in loadings.items():
-                values[:, to] = part[name][:, own]
+                values[:, to] = part[name][:, columns]
             if views is None:
-                covariances[:, to] = part["covariances"][:, own]
+                covariances[:, to] = part["covariances"][:, columns]
             else:
                 assert inner is not None
                 views[number][...] = inner[place]
@@ -163,8 +163,8 @@ def agree_on_kinds(
         return None
     d = network.whole.blocks.n_features
     families, n_levels = ["gaussian"] * d, [0] * d
-    for own, names, counts in every:
-        for column, name, count in zip(own, names, counts, strict=True):
+    for own_columns, names, counts in every:
+        for column, name, count in zip(own_columns, names, counts, strict=True):
             families[column], n_levels[column] = name, count
     levels = {} if kinds is None else dict(kinds.levels)
     named = {int(columns[place]): names for place, names in levels.items()}
@@ -178,10 +178,10 @@ def sent_of(mixture: MixedMixture, levels: Mapping[int, tuple[str, ...]]) -> Rep
     """
     parts = {}
     for part in mixture.parts:
-        own = part.arrays()
+        arrays = part.arrays()
         if part.core is not None:
-            own |= {"shift": part.core.scaling.shift, "scale": part.core.scaling.scale}
-        parts[part.family] = own
+            arrays |= {"shift": part.core.scaling.shift, "scale": part.core.scaling.scale}
+        parts[part.family] = arrays
     return {"parts": parts, "levels": {str(j): list(names) for j, names in levels.items()}}
 
 
@@ -199,9 +199,9 @@ def join_families(
     for family, features in kinds.split(blocks).items():
         law = law_of(family)
         hubs = law.hubs_of_cells(features)
-        own = [one for one in sent if family in one["parts"]]
+        with_family = [one for one in sent if family in one["parts"]]
         tables = {name: np.zeros((weights.shape[1], len(cells))) for name, cells in hubs.items()}
-        for one in own:
+        for one in with_family:
             counts = {n: cells[one["numbers"]] for n, cells in law.cells_of_hubs(features).items()}
             for name, table in tables.items():
                 ends = np.cumsum([0, *counts[name]])
@@ -211,7 +211,7 @@ def join_families(
         core = None
         if law.has_core:
             both = ("numbers", "weights")
-            cores = [{n: one[n] for n in both} | one["parts"][family] for one in own]
+            cores = [{n: one[n] for n in both} | one["parts"][family] for one in with_family]
             core = join_parts(features.blocks, covariance_type, cores)
         parts.append(Part(family, features, tables, core))
     return MixedMixture(blocks, kinds, covariance_type, weights, tuple(parts))
@@ -219,18 +219,18 @@ def join_families(
 
 def sent_of_gaussian(mixture: Mixture, numbers: NDArray[np.intp]) -> Report:
     """Return a part of a mixture, or of a posterior, as `join_parts` takes it."""
-    own: Report = {
+    arrays: Report = {
         "numbers": numbers,
         **mixture.arrays(),
         "shift": mixture.scaling.shift,
         "scale": mixture.scaling.scale,
     }
     if isinstance(mixture, VariationalMixture):
-        own |= {
+        arrays |= {
             "prior": sent_of_gaussian(mixture.prior_mixture, numbers),
             "freedom": mixture.prior.degrees_of_freedom,
         }
-    return own
+    return arrays
 
 
 def complete(terms: FeatureTerms, network: Network, *, in_sums: bool = False) -> FeatureTerms:
@@ -306,7 +306,7 @@ def join_centres(
     placed = scaling.undo(placed)
     if network.part_of is None:
         return placed, scaling, deviations
-    own = {
+    arrays = {
         "columns": own_columns_of_hubs(network),
         "centres": placed,
         "shift": scaling.shift,
@@ -315,7 +315,7 @@ def join_centres(
     }
     engine = network.total.holders.engine
     with about(engine, "result"):
-        parts = engine.gather(own)
+        parts = engine.gather(arrays)
     if parts is None:
         return placed, scaling, deviations
     d = network.part_of.blocks.n_features
@@ -340,14 +340,14 @@ def gathered(fit: Fit) -> Fit:
     network = fit.network
     mixture: Any = fit.mixture
     kinds = _agreed(fit)
-    own: dict[str, Any] = {"numbers": network.total.holders.own, "weights": mixture.weights}
+    arrays: dict[str, Any] = {"numbers": network.total.holders.own, "weights": mixture.weights}
     if kinds is None:
-        own = sent_of_gaussian(mixture, network.total.holders.own)
+        arrays = sent_of_gaussian(mixture, network.total.holders.own)
     else:
-        own |= sent_of(mixture, kinds.levels)
+        arrays |= sent_of(mixture, kinds.levels)
     engine = network.total.holders.engine
     with about(engine, "result"):
-        parts = engine.gather(own)
+        parts = engine.gather(arrays)
     if parts is None:
         return fit
     blocks, covariance_type = network.whole.blocks, mixture.covariance_type
@@ -389,7 +389,7 @@ def outline(fit: Fit) -> Fit:
         for family, features in kinds.split(blocks).items():
             law = law_of(family)
             cells = law.hubs_of_cells(features)
-            tables = {name: np.zeros((k, len(own))) for name, own in cells.items()}
+            tables = {name: np.zeros((k, len(columns))) for name, columns in cells.items()}
             core = Mixture.blank(features.blocks, kind, k) if law.has_core else None
             parts.append(Part(family, features, tables, core))
         mixture = MixedMixture(blocks, kinds, kind, weights, tuple(parts))
@@ -476,7 +476,7 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
 
     Their order does not matter.
     """
-    found: dict[int, Model] = {}
+    models: dict[int, Model] = {}
     first: Report | None = None
     for path in paths:
         model = read_model(path)
@@ -485,15 +485,15 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
             first = shard
         elif (shard["run"], shard["hubs"]) != (first["run"], first["hubs"]):
             raise InputError(f"{path} belongs to another fit than {paths[0]}")
-        if shard["number"] in found:
+        if shard["number"] in models:
             raise InputError(f"{path} is another shard of the same hub; give each hub's once")
-        found[shard["number"]] = model
+        models[shard["number"]] = model
     if first is None:
         raise InputError("there are no shards to join")
     hubs = first["hubs"]
-    missing = [b for b, hub in enumerate(hubs) if hub["features"] and b not in found]
+    missing = [b for b, hub in enumerate(hubs) if hub["features"] and b not in models]
     if missing:
-        names = next(iter(found.values())).report["agent_names"]
+        names = next(iter(models.values())).report["agent_names"]
         roots = [hubs[b]["root"] for b in missing]
         whose = ", ".join(str(names[r]) if r < len(names) else f"agent {r}" for r in roots)
         raise InputError(f"shards are missing: those of {whose}")
@@ -502,7 +502,7 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
         tuple(hub["root"] for hub in hubs),
         tuple(tuple(hub["agents"]) for hub in hubs),
     )
-    some = next(iter(found.values()))
+    some = next(iter(models.values()))
     kinds = {
         (
             one.mixture.covariance_type,
@@ -510,14 +510,14 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
             one.mixture.n_factors,
             len(one.history),
         )
-        for one in found.values()
+        for one in models.values()
     }
     if len(kinds) > 1:
         raise InputError("the shards differ in components, covariances, factors or iterations")
-    mixture = _families(blocks, found)
+    mixture = _families(blocks, models)
     if mixture is None:  # all are Gaussian
-        parts = [_part(blocks, number, model) for number, model in sorted(found.items())]
-        for number in sorted(set(range(blocks.n_blocks)) - set(found)):
+        parts = [_part(blocks, number, model) for number, model in sorted(models.items())]
+        for number in sorted(set(range(blocks.n_blocks)) - set(models)):
             parts.append(_part(blocks, number, some, empty=True))
         mixture = join_parts(blocks, some.mixture.covariance_type, parts)
     if first["shared"]:
@@ -525,7 +525,7 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
     names_of = [""] * blocks.n_features
     history = np.empty((len(some.history), len(hubs)))
     history[...] = some.history
-    for number, model in found.items():
+    for number, model in models.items():
         history[:, number] = model.history[:, 0]
         for column, name in zip(blocks.features[number], model.feature_names, strict=True):
             names_of[column] = name
@@ -535,9 +535,9 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
     return Model(mixture, tuple(names_of), report, history, some.options, some.versions)
 
 
-def _families(blocks: Blocks, found: dict[int, Model]) -> Any:
-    some = next(iter(found.values())).mixture
-    mixed = [isinstance(model.mixture, MixedMixture) for model in found.values()]
+def _families(blocks: Blocks, models: dict[int, Model]) -> Any:
+    some = next(iter(models.values())).mixture
+    mixed = [isinstance(model.mixture, MixedMixture) for model in models.values()]
     if not any(mixed):
         return None
     if not all(mixed):
@@ -545,16 +545,16 @@ def _families(blocks: Blocks, found: dict[int, Model]) -> Any:
     families, counts = [""] * blocks.n_features, [0] * blocks.n_features
     sent = []
     for number in range(blocks.n_blocks):
-        own: Report = {"numbers": [number], "weights": some.weights, "parts": {}, "levels": {}}
-        if number in found:
-            mixture = found[number].mixture
+        arrays: Report = {"numbers": [number], "weights": some.weights, "parts": {}, "levels": {}}
+        if number in models:
+            mixture = models[number].mixture
             columns = blocks.features[number].tolist()
             for place, column in enumerate(columns):
                 families[column] = mixture.kinds.families[place]
                 counts[column] = mixture.kinds.n_levels[place]
             named = {columns[place]: names for place, names in mixture.kinds.levels.items()}
-            own |= {"weights": mixture.weights, **sent_of(mixture, named)}
-        sent.append(own)
+            arrays |= {"weights": mixture.weights, **sent_of(mixture, named)}
+        sent.append(arrays)
     kinds = Kinds(tuple(families), tuple(counts))
     return join_families(blocks, kinds, some.covariance_type, sent)
 

@@ -103,10 +103,10 @@ class Work:
     ) -> Work:
         """What a hub does where features are split, in batches of this size."""
         width = int(max(network.blocks.widths, default=1))
-        own = n_samples if size is None else min(size, n_samples)
-        values = (own, numbers_of_a_row(n_components, n_factors))
-        n_sums = n_samples / own
-        return Work(own, n_components, width, values, itemsize, n_sums, 1, n_factors)
+        n_rows = n_samples if size is None else min(size, n_samples)
+        values = (n_rows, numbers_of_a_row(n_components, n_factors))
+        n_sums = n_samples / n_rows
+        return Work(n_rows, n_components, width, values, itemsize, n_sums, 1, n_factors)
 
     @staticmethod
     def of_rows(
@@ -114,11 +114,11 @@ class Work:
     ) -> Work:
         """What a worker does with its share of the rows, in batches of this size."""
         share = ceil(n_samples / network.graph.n_agents)
-        own = share if size is None else min(size, share)
+        n_rows = share if size is None else min(size, share)
         # Where all share an exact sum, those of batches have the entropy of the rows besides.
         entropy = size is not None and network.total.exact and network.total.roots.n_agents == 1
         values = (1, message_size(n_components, n_features) + int(entropy))
-        return Work(own, n_components, n_features, values, ITEM, ceil(share / own))
+        return Work(n_rows, n_components, n_features, values, ITEM, ceil(share / n_rows))
 
     @property
     def flops(self) -> float:
@@ -324,7 +324,7 @@ def plan(
     settings = PlanSettings.of(settings, **changes)
     n_samples = settings.n_samples or USUAL_SAMPLES
     if isinstance(partition, Partition):
-        held = partition
+        agents = partition
     else:  # columns in order, so many to each agent
         what = "the number of features of an agent"
         counts = [check_int(what, width, least=0) for width in partition]
@@ -335,10 +335,10 @@ def plan(
                 "given"
             )
         columns = np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1]) if counts else []
-        held = Partition(tuple(columns), names)
+        agents = Partition(tuple(columns), names)
     link = None if settings.link is None else parse_link(settings.link)
-    network = _network(graph, held, settings, split)
-    work = _work(network, held, settings, n_samples, split)
+    network = _network(graph, agents, settings, split)
+    work = _work(network, agents, settings, n_samples, split)
     sent = _sent(network, work, settings, n_samples, split)
     if sent["partitioned"] > MOST_PARTITIONED:
         warnings.warn(
@@ -351,16 +351,16 @@ def plan(
     first_fit = None
     if network.chosen is not None:
         plain = settings.changed(hops=0, hubs="size")
-        without_hops = _network(graph, held, plain, "features")
-        first_fit = _iteration(without_hops, held, plain, n_samples, "features")
+        without_hops = _network(graph, agents, plain, "features")
+        first_fit = _iteration(without_hops, agents, plain, n_samples, "features")
     tree, instead = along_a_tree(network), None
     if tree is not None:
-        instead = _iteration(tree, held, settings, n_samples, split)
+        instead = _iteration(tree, agents, settings, n_samples, split)
     return {
         **network.describe("topology"),
         "n_agents": graph.n_agents,
         "n_edges": graph.n_edges,
-        "agent_names": list(graph.names or held.names),
+        "agent_names": list(graph.names or agents.names),
         **network.describe("server", "edges"),
         "degrees": {
             "min": int(degrees.min()),
@@ -376,7 +376,7 @@ def plan(
         **network.describe("hubs_chosen"),
         "first_fit": first_fit,
         "split": split,
-        "n_features": held.n_features,
+        "n_features": agents.n_features,
         "n_samples": n_samples,
         "n_components": settings.n_components,
         "n_factors": settings.n_factors,
@@ -413,16 +413,16 @@ def _time(network: Network, sent: Report, link: LinkSpeed, work: Work) -> Report
     return iteration_time(network, rows, link, work, ahead=ahead)
 
 
-def _network(graph: Graph, held: Partition, settings: PlanSettings, split: str) -> Network:
+def _network(graph: Graph, partition: Partition, settings: PlanSettings, split: str) -> Network:
     sums = settings.into(SumSettings)
     if check_choice("split", split, SPLITS) == "features":
         if sums.hubs == "size":
-            return connect(graph, held, sums)
+            return connect(graph, partition, sums)
         check_choice_of_hubs(graph)
         sizes = settings.n_samples or USUAL_SAMPLES, settings.n_components
-        widths = [len(columns) for columns in held.features]
+        widths = [len(columns) for columns in partition.features]
         return connect(
-            graph, held, sums, chosen=foretell_hubs(graph, sums.hops, widths, sizes, sums.seed)
+            graph, partition, sums, chosen=foretell_hubs(graph, sums.hops, widths, sizes, sums.seed)
         )
     network = connect_workers(graph, sums)
     if network.compress is not None:
@@ -431,20 +431,20 @@ def _network(graph: Graph, held: Partition, settings: PlanSettings, split: str) 
 
 
 def _iteration(
-    network: Network, held: Partition, settings: PlanSettings, n_samples: int, split: str
+    network: Network, partition: Partition, settings: PlanSettings, n_samples: int, split: str
 ) -> Report:
-    work = _work(network, held, settings, n_samples, split)
+    work = _work(network, partition, settings, n_samples, split)
     sent = _sent(network, work, settings, n_samples, split)["iteration"]
     return {name: sent[name] for name in ("messages", "bytes", "rounds")}
 
 
 def _work(
-    network: Network, held: Partition, settings: PlanSettings, n_samples: int, split: str
+    network: Network, partition: Partition, settings: PlanSettings, n_samples: int, split: str
 ) -> Work:
     """Say what the busiest agent does for a sum, if there can be one."""
     shape = (n_samples, settings.n_components)
     if split == "rows":
-        return Work.of_rows(network, *shape, held.n_features, settings.batch_size)
+        return Work.of_rows(network, *shape, partition.n_features, settings.batch_size)
     check_sums_of_factors(settings, network)
     itemsize = ITEM_BYTES[settings.dtype]
     return Work.of(network, *shape, itemsize, settings.batch_size, settings.n_factors)

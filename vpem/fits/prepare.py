@@ -93,12 +93,12 @@ class Used:
 
 
 def used_of_all(
-    blank: NDArray[np.bool_], sample_weight: Any, n_samples: int, here: LocalRows | None
+    blank: NDArray[np.bool_], sample_weight: Any, n_samples: int, local: LocalRows | None
 ) -> Used:
     """Rows of positive weight that have a value, as all know them."""
     weights = sample_weight
-    if sample_weight is not None and here is not None:
-        weights = here.everyones(sample_weight)
+    if sample_weight is not None and local is not None:
+        weights = local.everyones(sample_weight)
     if blank.any():
         every = np.ones(len(blank)) if weights is None else weights
         weights = np.where(blank, 0.0, check_weights(every, len(blank)))
@@ -108,33 +108,33 @@ def used_of_all(
     if weights is None:
         return Used(None, None, n_samples, None)
     weights = check_weights(weights, n_samples)
-    kept = np.flatnonzero(weights > 0)
-    own = kept if here is None else np.flatnonzero(weights[here.numbers] > 0)
-    weighs = None if sample_weight is None else weights[kept]
-    if len(kept) == n_samples:
+    positive = np.flatnonzero(weights > 0)
+    local_rows = positive if local is None else np.flatnonzero(weights[local.numbers] > 0)
+    weighs = None if sample_weight is None else weights[positive]
+    if len(positive) == n_samples:
         return Used(weighs, None, n_samples, None)
-    return Used(weighs, kept, len(kept), own)
+    return Used(weighs, positive, len(positive), local_rows)
 
 
 def used_here(
-    blank: NDArray[np.bool_], weights: NDArray[np.float64] | None, misses: bool, here: LocalRows
+    blank: NDArray[np.bool_], weights: NDArray[np.float64] | None, misses: bool, local: LocalRows
 ) -> Used:
     """Rows of this process of positive weight that have a value; no agent learns whose they are."""
-    used = np.ones(here.rows.stop - here.rows.start, dtype=np.bool_)
+    used = np.ones(local.rows.stop - local.rows.start, dtype=np.bool_)
     if weights is None and not misses:
-        return Used(None, None, here.n_samples, None)
+        return Used(None, None, local.n_samples, None)
     if misses:
         used = ~blank
-        n_blank = here.n_samples - here.count(used)
+        n_blank = local.n_samples - local.count(used)
         if n_blank:
-            _warn_of_blank(n_blank, here.n_samples)
+            _warn_of_blank(n_blank, local.n_samples)
     if weights is not None:
         used = used & (weights > 0)
-    n_used = here.count(used)
+    n_used = local.count(used)
     if not n_used:
         raise InputError(NOTHING_USED)
-    own = None if used.all() else np.flatnonzero(used)
-    return Used(None if weights is None else weights[used], own, n_used, own)
+    local_rows = None if used.all() else np.flatnonzero(used)
+    return Used(None if weights is None else weights[used], local_rows, n_used, local_rows)
 
 
 def known_kinds(
@@ -211,7 +211,7 @@ class Prepared:
 
 
 def refuse_masked(
-    here: LocalRows, settings: MixtureSettings | KmeansSettings, instead: str
+    local: LocalRows, settings: MixtureSettings | KmeansSettings, instead: str
 ) -> None:
     """Raise InputError where a row would be shown to others.
 
@@ -219,7 +219,7 @@ def refuse_masked(
     """
     init, batch_size = settings.init, getattr(settings, "batch_size", None)
     secure = Setting("secure_sum", True)
-    n_parties = np.count_nonzero(here.counts)
+    n_parties = np.count_nonzero(local.counts)
     if n_parties < FEWEST:
         raise InputError(
             secure, f" needs at least {FEWEST} workers that hold rows, got {n_parties}: with two "
@@ -255,18 +255,18 @@ def prepare(
     dtype: DTypeLike = np.float64,
     missing: str | None = None,
     some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None = None,
-    here: LocalRows | None = None,
+    local: LocalRows | None = None,
     kinds: Kinds | None = None,
 ) -> Prepared:
     """Check the data of a fit of a mixture, and what settings require of them.
 
     ``some`` says of flags whether any process has them, where features are spread over several.
-    With ``here`` X and weights are those of this process's workers, and others have more rows; the
+    With ``local`` X and weights are those of this process's workers, and others have more rows; the
     weights of `Prepared` are those of all rows.
     """
     precision = precision_of(dtype)
-    if here is not None and here.masked:
-        refuse_masked(here, settings, "kmeans")
+    if local is not None and local.masked:
+        refuse_masked(local, settings, "kmeans")
     misses = False
     ends: Extremes | None = None
 
@@ -277,25 +277,25 @@ def prepare(
         else:
             ends = check_finite(data, names, () if missing is None else MARGINALIZE)
 
-    X = check_data(X, n_features, feature_names, finite=finite, least_rows=int(here is None))
-    n_samples = len(X) if here is None else here.n_samples
-    n_components, init, given = settings.n_components, settings.init, None
+    X = check_data(X, n_features, feature_names, finite=finite, least_rows=int(local is None))
+    n_samples = len(X) if local is None else local.n_samples
+    n_components, init, start_rows = settings.n_components, settings.init, None
     if init is None:
         raise InputError(f"init must be {', '.join(INITS)}, row indices or a Mixture, got None")
     if not isinstance(init, str | Density):
-        given = init
-    any_has = some or (np.asarray if here is None else here.holders.any)
+        start_rows = init
+    any_has = some or (np.asarray if local is None else local.holders.any)
     kinds = known_kinds(kinds, X, any_has)
-    of_rows = some or (np.asarray if here is None or here.masked else here.everyones)
+    of_rows = some or (np.asarray if local is None or local.masked else local.everyones)
     if missing == "marginalize":
         misses = bool(any_has(np.array([misses]))[0])
     blank = ~of_rows(~np.isnan(X).all(axis=1)) if misses else np.zeros(0, dtype=bool)
-    if sample_weight is not None and here is not None:
+    if sample_weight is not None and local is not None:
         sample_weight = check_weights(sample_weight, len(X), some=True)
-    if here is not None and here.masked:
-        used = used_here(blank, sample_weight, misses, here)
+    if local is not None and local.masked:
+        used = used_here(blank, sample_weight, misses, local)
     else:
-        used = used_of_all(blank, sample_weight, n_samples, here)
+        used = used_of_all(blank, sample_weight, n_samples, local)
     if used.weights is not None and len(used.weights):
         limits, weights = np.finfo(precision), used.weights
         # A responsibility in this precision must be able to be times each of them.
@@ -304,31 +304,31 @@ def prepare(
                 f"sample weights from {weights.min():g} to {weights.max():g} cannot be computed "
                 f"with in {precision.name}; divide them by their mean, or use float64"
             )
-    if given is not None and used.kept is not None:
-        rows = check_rows(given, n_components, n_samples)
+    if start_rows is not None and used.kept is not None:
+        rows = check_rows(start_rows, n_components, n_samples)
         unused = np.setdiff1d(rows, used.kept)
         if len(unused):
             raise InputError(
                 "init rows must have a positive sample weight"
                 f"{', and a value' if blank.any() else ''}; take another for row {unused[0]}"
             )
-        given = np.searchsorted(used.kept, rows)
+        start_rows = np.searchsorted(used.kept, rows)
     if used.own is not None:
         X = X.of_rows([used.own]) if isinstance(X, FileMatrix) else X[used.own]
         ends = None
     if misses:
-        check_columns(X, feature_names, elsewhere=np.asarray if here is None else any_has)
+        check_columns(X, feature_names, elsewhere=np.asarray if local is None else any_has)
         misses = bool(any_has(np.array([np.isnan(X).any()]))[0])
     kind = "" if used.weights is None else " with a positive weight"
     check_count(n_components, used.n_rows, kind)
-    if given is not None:
-        given = check_rows(given, n_components, used.n_rows)
+    if start_rows is not None:
+        start_rows = check_rows(start_rows, n_components, used.n_rows)
     ends = extremes(X) if ends is None else ends
     if kinds is not None:
         check_values_of(kinds, X, feature_names)
-    _inspect(X, ends, feature_names, settings.reg_covar, precision, here, kinds)
+    _inspect(X, ends, feature_names, settings.reg_covar, precision, local, kinds)
     return Prepared(
-        X, n_samples, used.weights, used.kept, given, precision, misses, used.n_rows, kinds
+        X, n_samples, used.weights, used.kept, start_rows, precision, misses, used.n_rows, kinds
     )
 
 
@@ -378,8 +378,12 @@ def check_distinct(X: Any, settings: MixtureSettings, seen: bool) -> None:
     They would be points, or copies of each other, but for a number that is added to variances or a
     prior.
     """
-    given = not isinstance(settings.reg_covar, str) and settings.reg_covar > 0
-    if not seen or given or getattr(settings, "weight_concentration_prior_type", None) is not None:
+    has_floor = not isinstance(settings.reg_covar, str) and settings.reg_covar > 0
+    if (
+        not seen
+        or has_floor
+        or getattr(settings, "weight_concentration_prior_type", None) is not None
+    ):
         return
     different: list[NDArray[np.uint8]] = []
     for _, part in row_blocks(X):
@@ -404,13 +408,13 @@ def units_of(
     blocks: Blocks,
     settings: FitSettings,
     misses: bool = False,
-    here: LocalRows | None = None,
+    local: LocalRows | None = None,
 ) -> Scaling:
     """Units to fit in, which change no result: features about their means, of variance 1.
 
     Spheres in the data's units stay spheres, unless features are standardized: a hub has one unit.
     """
-    add = alone if here is None else here.holders.allreduce
+    add = alone if local is None else local.holders.allreduce
     hubs = sharing(blocks, settings.covariance_type, settings.scale)
     return (observed_scaling if misses else Scaling.standard)(X, row_weights, add, hubs)
 
@@ -420,19 +424,19 @@ def make_terms(
     row_weights: NDArray[np.float64] | None,
     blocks: Blocks,
     scaling: Scaling,
-    given: Prepared,
+    prepared: Prepared,
     settings: FitSettings,
-    here: LocalRows | None = None,
+    local: LocalRows | None = None,
     reach: Reach | None = None,
 ) -> FeatureTerms:
     """Return the terms of a fit of a mixture, with as many threads as its settings say."""
     assert settings.n_threads is not None
     others: dict[str, Any] = {}
-    kind: Any = partial(terms_of, missing=given.misses)
+    kind: Any = partial(terms_of, missing=prepared.misses)
     if settings.n_factors:
         kind = partial(FactorTerms, n_factors=settings.n_factors)
-    if here is not None and given.misses:
-        others = {"add": here.holders.allreduce} if reach is None else {"reach": reach}
+    if local is not None and prepared.misses:
+        others = {"add": local.holders.allreduce} if reach is None else {"reach": reach}
     terms: FeatureTerms = kind(
         data,
         blocks,
@@ -441,7 +445,7 @@ def make_terms(
         row_weights=row_weights,
         reg_covar=floors_of(settings.reg_covar, settings.scale, scaling),
         n_threads=settings.n_threads,
-        dtype=given.precision,
+        dtype=prepared.precision,
         skip_negligible=not settings.every_weight,
         **others,
     )
@@ -455,7 +459,7 @@ def _inspect(
     feature_names: Sequence[str] | None,
     reg_covar: float | str,
     precision: np.dtype[np.floating],
-    here: LocalRows | None = None,
+    local: LocalRows | None = None,
     kinds: Kinds | None = None,
 ) -> None:
     """Refuse values whose squares overflow, and warn of constant features."""
@@ -463,16 +467,16 @@ def _inspect(
     lowest, highest = ends
     if max(-lowest.min(initial=0), highest.max(initial=0)) > most:
         refuse_large(X, feature_names, most, precision)
-    flat = lowest == highest if here is None else here.constant(ends)
+    flat = lowest == highest if local is None else local.constant(ends)
     if kinds is not None:
         flat[np.setdiff1d(np.arange(len(flat)), kinds.columns_of(*LOCATED))] = False
     constant = np.flatnonzero(flat)
-    if len(constant) and (len(X) if here is None else here.n_samples) > 1:
+    if len(constant) and (len(X) if local is None else local.n_samples) > 1:
         listed = shorten(
             repr(feature_names[j]) if feature_names is not None else j for j in constant.tolist()
         )
         warnings.warn(
-            (VpemWarning if here is not None else OwnDataWarning)(
+            (VpemWarning if local is not None else OwnDataWarning)(
                 f"constant features do not distinguish rows: {listed}; their variance is ",
                 Setting("reg_covar"),
                 f" ({floor_of(reg_covar):g}) alone",

@@ -100,21 +100,21 @@ def spent_in_all(runs: Sequence[Mapping[str, float]]) -> float:
     return spent([run["multiplier"] for run in runs], delta) + slack
 
 
-def bounds_of(given: Any, n_features: int) -> NDArray[np.float64]:
+def bounds_of(bounds: Any, n_features: int) -> NDArray[np.float64]:
     """Return the least and the largest value of each feature, shape (2, d).
 
     They are given as ``"-3,3"`` for all features, as a pair for each, ``"0,120;-3,3"``, or as two
     numbers or arrays (d,).
     """
-    if given is None:
+    if bounds is None:
         raise InputError(
             "differential privacy needs ", Setting("bounds"), ", the least and largest value that "
             "each feature may have, known without looking at the data, such as -3,3"
         )  # fmt: skip
-    pairs = given
+    pairs = bounds
     try:
-        if isinstance(given, str):
-            pairs = [[read_float(word) for word in pair.split(",")] for pair in given.split(";")]
+        if isinstance(bounds, str):
+            pairs = [[read_float(word) for word in pair.split(",")] for pair in bounds.split(";")]
             if any(None in pair for pair in pairs):
                 raise ValueError
             pairs = pairs[0] if len(pairs) == 1 else np.transpose(pairs)
@@ -125,7 +125,7 @@ def bounds_of(given: Any, n_features: int) -> NDArray[np.float64]:
     except (ValueError, TypeError):
         raise InputError(
             Setting("bounds"), " must be two numbers, such as -3,3, or as many pairs as there are "
-            f"features ({n_features}), such as '0,120;-3,3', got {shorten([repr(given)])}"
+            f"features ({n_features}), such as '0,120;-3,3', got {shorten([repr(bounds)])}"
         ) from None  # fmt: skip
     wrong = ~(np.isfinite(limits).all(axis=0) & (limits[0] < limits[1]))
     if wrong.any():

@@ -193,17 +193,17 @@ def fit_private_rows(
 def _rows(
     X: Any, workers: Workers, network: Network, feature_names: Sequence[str] | None
 ) -> list[Rows]:
-    here, n_features = LocalRows.of(network.total.holders, workers, X), X.shape[1]
+    local, n_features = LocalRows.of(network.total.holders, workers, X), X.shape[1]
     data: Any = check_data(
-        X, n_features, feature_names, least_rows=int(here is None),
+        X, n_features, feature_names, least_rows=int(local is None),
         finite=lambda rows, names: check_finite(rows, names, ("fill it in, or leave the row out",)),
     )  # fmt: skip
-    if here is None:
+    if local is None:
         check_rows_held(workers, len(data))
         if not workers.in_order:
             stored = isinstance(data, FileMatrix)
             data = data.of_rows(workers.rows) if stored else data[workers.order]
-    runs = workers.runs if here is None else here.own_runs
+    runs = workers.runs if local is None else local.own_runs
     blocks = _block(n_features, workers.n_workers)
     whole = arrange_rows(data, blocks, Scaling.none(n_features), data.dtype)
     return [whole.part(run) for run in runs]
@@ -294,16 +294,16 @@ def release_vpem(
     if privacy.epsilon is not None:
         raise InputError(Setting("epsilon"), *OVER_FEATURES[1])
     _check(network, settings, sample_weight, saver)
-    given = prepare(
+    prepared = prepare(
         X, network.blocks.n_features, settings, feature_names=feature_names, dtype=settings.dtype,
         missing=settings.missing, some=network.total.holders.any,
     )  # fmt: skip
     settings = settings.changed(
-        n_threads=thread_count(settings.n_threads), dtype=given.precision.name
+        n_threads=thread_count(settings.n_threads), dtype=prepared.precision.name
     )
     whole = network.whole.blocks
     budget = Budget.of(
-        privacy.release_epsilon, privacy.delta, given.n_samples, name="release_epsilon"
+        privacy.release_epsilon, privacy.delta, prepared.n_samples, name="release_epsilon"
     )
     bounds = bounds_of(privacy.bounds, whole.n_features)
     n_iter = iterations_of(settings, FitSettings().max_iter, USUAL_ITERATIONS)
@@ -313,26 +313,26 @@ def release_vpem(
     # of the noise, ``z s_b sqrt(d_b) K / M``.
     scales = scales_of_hubs(whole.widths, settings.covariance_type, settings.n_components)
     largest = max(scale[1] * sqrt(whole.widths[hub]) for hub, scale in scales.items())
-    noise = float(multipliers[-1] * largest * settings.n_components / given.n_samples)
+    noise = float(multipliers[-1] * largest * settings.n_components / prepared.n_samples)
     if noise > MOST_NOISE:
         raise InputError(
-            f"{given.n_samples} rows, {whole.n_features} features, {settings.n_components} "
+            f"{prepared.n_samples} rows, {whole.n_features} features, {settings.n_components} "
             f"components and {n_iter} iterations leave nothing at ", Setting("release_epsilon"),
             f" = {budget.epsilon:g}: noise would displace means by {noise:.2g} standard deviations "
-            f"in every iteration; try some {noise / MOST_NOISE * given.n_samples:.0f} rows, a "
+            f"in every iteration; try some {noise / MOST_NOISE * prepared.n_samples:.0f} rows, a "
             "larger ", Setting("release_epsilon"), " or a smaller ", Setting("max_iter"),
         )  # fmt: skip
-    budget.warn_of_little(given.n_samples, "release_epsilon")
+    budget.warn_of_little(prepared.n_samples, "release_epsilon")
     if privacy.repeatable_noise is not None:
         warnings.warn(VpemWarning(REPEATABLE), stacklevel=3)
     if network.part_of is not None:
         bounds = bounds[:, own_columns_of_hubs(network)]
     scaling = Scaling(bounds.mean(axis=0), np.ptp(bounds, axis=0) / 2)
     with one_blas_thread(), np.errstate(over="ignore"):
-        terms = make_terms(given.X, None, network.blocks, scaling, given, settings)
+        terms = make_terms(prepared.X, None, network.blocks, scaling, prepared, settings)
         complete(terms, network)
         ledger = Ledger(network.graph)
-        network.charge_setup(ledger, given.n_samples, terms.itemsize)
+        network.charge_setup(ledger, prepared.n_samples, terms.itemsize)
         total, sent = network.total.on(ledger), []
         run = NoisyEM(terms, total, whole, settings.n_components, privacy.repeatable_noise)
         budget.check_grid(run.least_scale(min(multipliers)), run.n_numbers * len(multipliers))
@@ -342,7 +342,7 @@ def release_vpem(
         mixture = run.mixture(parts, floor_of(settings.reg_covar))
     if run.n_clipped:
         warnings.warn(
-            f"{run.n_clipped} of {given.X.size} values lie beyond their bounds and were clipped",
+            f"{run.n_clipped} of {prepared.X.size} values lie beyond their bounds and were clipped",
             VpemWarning,
             stacklevel=3,
         )
@@ -354,8 +354,8 @@ def release_vpem(
         network=network,
         history=np.empty((0, n_hubs)),
         root_log_likelihood=np.full(n_hubs, np.nan),
-        total_weight=float(given.n_samples),
-        n_samples=given.n_samples,
+        total_weight=float(prepared.n_samples),
+        n_samples=prepared.n_samples,
         converged=True,
         total_iterations=n_iter,
         seconds=time.perf_counter() - began,

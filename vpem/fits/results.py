@@ -179,8 +179,8 @@ def warn_of_few_values(
 ) -> None:
     """Warn of columns of a few values, rows ``X`` (m, d), that do not vary in some components."""
     mixture = fit.mixture
-    here = isinstance(X, np.ndarray) and type(mixture) is Mixture and mixture.n_features
-    if not fit.degenerate or not here:
+    checkable = isinstance(X, np.ndarray) and type(mixture) is Mixture and mixture.n_features
+    if not fit.degenerate or not checkable:
         return
     variances, means = variances_of(mixture), mixture.means[:, mixture.blocks.position]
     weights = mixture.weights[:1]
@@ -232,9 +232,9 @@ def copies_of(mixtures: Sequence[Any], total: Sum) -> list[int]:
     if q:
         loadings = mixtures[0].loadings
         products = np.einsum("idp,jdq->ijpq", loadings, loadings).reshape(1, -1)
-        own = np.zeros((len(total.holders.own), products.size))
-        own[:1] = products
-        products = total.holders.add_up(own).reshape(k, k, q, q)
+        by_holder = np.zeros((len(total.holders.own), products.size))
+        by_holder[:1] = products
+        products = total.holders.add_up(by_holder).reshape(k, k, q, q)
         total.agree("flooding", products.nbytes)
         sizes = np.trace(products[range(k), range(k)], axis1=1, axis2=2)
         shared = np.linalg.svd(products[later, earlier], compute_uv=False).sum(axis=1)

@@ -67,7 +67,7 @@ from vpem.terms.units import Reach, Scaling
 def agreed_units(
     inputs: KmeansInputs,
     workers: Workers,
-    here: LocalRows,
+    local: LocalRows,
     network: Network,
     ledger: Ledger,
     settings: KmeansSettings,
@@ -78,7 +78,7 @@ def agreed_units(
     standard deviations where links fail so often that no sum of all can be had.
     """
     weights = inputs.row_weights
-    if not here.masked:
+    if not local.masked:
         d, total = inputs.X.shape[1], uncompressed(network).on(ledger)
         if settings.scale == "standard":
             charge_scaling(total, d)
@@ -95,7 +95,7 @@ def agreed_units(
         return inputs, None
     with one_blas_thread():
         reach = agree_on_rows(
-            parts_of(inputs.X, here, weights), network.total.on(ledger), here.n_samples,
+            parts_of(inputs.X, local, weights), network.total.on(ledger), local.n_samples,
             n_columns(inputs.X), misses=inputs.misses, weighted=weights is not None,
         )  # fmt: skip
     deviations = np.where(reach.constant, 0.0, np.sqrt(reach.points.variances))
@@ -103,14 +103,14 @@ def agreed_units(
     inputs = replace(inputs, scaling=scaling, deviations=deviations)
     reach = reach.scaled(inputs.scaling)
     # The inertia must have digits beside the distance of the farthest row.
-    sizes = np.zeros(len(here.own_runs))
-    for worker, run in enumerate(here.own_runs):
+    sizes = np.zeros(len(local.own_runs))
+    for worker, run in enumerate(local.own_runs):
         some = run.start + spread_rows(run.stop - run.start)
         rows = inputs.X[some] if isinstance(inputs.X, np.ndarray) else inputs.X.take(some)
         squares = usual_squares(rows)
         sizes[worker] = (squares / inputs.scaling.scale**2).sum()
     exponent = int(reach.exponents((reach.radius**2).sum())[0])
-    check_digits(here.holders, sizes, exponent, reach.mass)
+    check_digits(local.holders, sizes, exponent, reach.mass)
     return inputs, reach
 
 
@@ -129,7 +129,7 @@ class ClusteredRows:
         self,
         inputs: KmeansInputs,
         workers: Workers,
-        here: LocalRows,
+        local: LocalRows,
         n_threads: int,
         centre: NDArray[np.float64] | None = None,
     ) -> None:
@@ -138,33 +138,33 @@ class ClusteredRows:
         self.width = inputs.X.shape[1]
         self.observed: NDArray[np.uint8] | None = None
         order, weights = workers.order, inputs.row_weights
-        apart = here.holders.apart
-        self.every_weight = None if weights is None or here.masked else weights[order]
-        self.weights = weights if self.every_weight is None else self.every_weight[here.rows]
-        in_order = apart or here.masked or bool((np.diff(order) > 0).all())
+        apart = local.holders.apart
+        self.every_weight = None if weights is None or local.masked else weights[order]
+        self.weights = weights if self.every_weight is None else self.every_weight[local.rows]
+        in_order = apart or local.masked or bool((np.diff(order) > 0).all())
         if isinstance(inputs.X, FileMatrix):
             data = inputs.X if in_order else inputs.X.of_rows(list(workers.rows))
             stored = data.arranged(Blocks.one(self.width), inputs.scaling, inputs.dtype)
-            self.parts = StoredParts(stored, here.counts[here.own])
+            self.parts = StoredParts(stored, local.counts[local.own])
             return
         rows = inputs.scaling.apply(inputs.X if in_order else inputs.X[order])
         self._rows: Floats = np.ascontiguousarray(rows, dtype=inputs.dtype)
         if inputs.misses:
             there = ~np.isnan(self._rows)
-            means = self._means(here, there) if centre is None else centre
+            means = self._means(local, there) if centre is None else centre
             self.observed = there.astype(np.uint8)
             self._rows = np.where(there, self._rows, means.astype(self._rows.dtype))
-        self.parts = [self._rows[run] for run in here.own_runs]
+        self.parts = [self._rows[run] for run in local.own_runs]
 
-    def _means(self, here: LocalRows, there: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def _means(self, local: LocalRows, there: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Means (d,) of the observed values of all workers' rows."""
         known = np.where(there, self._rows, 0)
         weights = np.ones(self.n_here) if self.weights is None else self.weights
         sums = [
             [weights[run] @ known[run].astype(np.float64), weights[run] @ there[run]]
-            for run in here.own_runs
+            for run in local.own_runs
         ]
-        sums_of_all = here.holders.add_up(np.array(sums).reshape(len(sums), 2 * self.width))
+        sums_of_all = local.holders.add_up(np.array(sums).reshape(len(sums), 2 * self.width))
         total, count = sums_of_all.reshape(2, self.width)
         means: NDArray[np.float64] = total / np.where(count > 0, count, 1.0)
         return means
@@ -337,32 +337,32 @@ def kmeans_rows(
         )  # fmt: skip
     holders = network.total.holders
     X, sample_weight = by_worker(X, sample_weight, workers, holders)
-    here = LocalRows.of(holders, workers, X)
-    inputs = prepare(X, n_columns(X), settings, sample_weight, feature_names, here)
-    n_samples = len(inputs.X) if here is None else here.n_samples
+    local = LocalRows.of(holders, workers, X)
+    inputs = prepare(X, n_columns(X), settings, sample_weight, feature_names, local)
+    n_samples = len(inputs.X) if local is None else local.n_samples
     if workers.n_samples != n_samples:
         raise InputError(
             f"the workers hold {workers.n_samples} rows, but the data have {n_samples}; make the "
             "workers for these data"
         )
-    here = here or LocalRows(holders, workers.counts)
+    local = local or LocalRows(holders, workers.counts)
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, n_samples, inputs.dtype.itemsize)
-    inputs, reach = agreed_units(inputs, workers, here, network, ledger, settings)
+    inputs, reach = agreed_units(inputs, workers, local, network, ledger, settings)
     centre = None if reach is None else reach.points.centre
-    rows = ClusteredRows(inputs, workers, here, thread_count(settings.n_threads), centre)
+    rows = ClusteredRows(inputs, workers, local, thread_count(settings.n_threads), centre)
     if saver is not None:
         facts = describe_kmeans("kmeans-rows", inputs, network, settings)
         saver.begin({**facts, "who holds which rows": checksum(workers.order, workers.counts)})
     shape = (settings.n_clusters, rows.width)
-    kept = LloydRuns(
+    runs = LloydRuns(
         shape, n_samples, network.total, rows.n_here, undo=inputs.scaling.undo,
         drawn=reach is not None,
     )  # fmt: skip
-    attempts = _OverRows(inputs, rows, workers.order, network, settings, kept, callback, reach)
+    attempts = _OverRows(inputs, rows, workers.order, network, settings, runs, callback, reach)
     with one_blas_thread():
         restarts = Restarts(
-            saver, ledger, range(inputs.restarts), settings.seed, settings.max_iter, kept, callback
+            saver, ledger, range(inputs.restarts), settings.seed, settings.max_iter, runs, callback
         )
         best = restarts.best(network.total, attempts)
         clustering = attempts.clustering(best, network, n_samples, restarts.outcome(began))
@@ -462,9 +462,9 @@ class _OverRows:
         labels, distances = assigned, off
         if holders.engine.open:
             # In the user's order in the first process; elsewhere, and at others', they stay.
-            own = {"labels": labels, "distances": distances}
+            columns = {"labels": labels, "distances": distances}
             with about(holders.engine, "result"):
-                parts = holders.engine.gather(own) or [own]
+                parts = holders.engine.gather(columns) or [columns]
             labels, distances = (
                 np.concatenate([part[name] for part in parts]) for name in ("labels", "distances")
             )
@@ -513,8 +513,8 @@ class _OverRows:
         )
         whole = None
         if not holders.engine.open:
-            here = weighed(distances, self.rows.weights)
-            whole = float(holders.allreduce(np.array([here]))[0])
+            inertia = weighed(distances, self.rows.weights)
+            whole = float(holders.allreduce(np.array([inertia]))[0])
         elif holders.engine.rank == 0:
             whole = weighed(distances, self.inputs.row_weights)
         return holders.allreduce(counts), float(holders.engine.bcast(whole))

@@ -100,21 +100,21 @@ class RowRestart:
         self,
         terms: WorkerTerms,
         weights: NDArray[np.float64] | None,
-        kept: MixtureRuns,
+        runs: MixtureRuns,
         place: NDArray[np.intp] | None,
         restart: Restart,
     ) -> None:
         self.terms = terms
         self.restart = restart
         self.total = restart.total
-        self.kept = kept
-        self.n_components = kept.n_components
+        self.kept = runs
+        self.n_components = runs.n_components
         # Points are drawn in the place of rows where sums are masked.
         self.place = place if terms.reach is None else None
         whole = terms.whole
         # The same stream over rows as the user numbers them, and as they stand among the workers.
-        own = weights if weights is None or place is None else weights[place]
-        self.stream = RowStream(restart.rng, own, whole.n_samples)
+        own_weights = weights if weights is None or place is None else weights[place]
+        self.stream = RowStream(restart.rng, own_weights, whole.n_samples)
         self.local: RowStream = self.stream
         if terms.reach is not None:
             self.stream = self.local = PointStream(restart.rng, terms.reach, whole.row_weights)
@@ -124,7 +124,7 @@ class RowRestart:
         self.tell: Tell | None = None
 
     def run(
-        self, began_at: GivenStart, given: NDArray[np.intp] | None, stop: Report
+        self, began_at: GivenStart, start_rows: NDArray[np.intp] | None, stop: Report
     ) -> tuple[Run, NDArray[np.intp] | None]:
         """Run the restart, and judge it; returns also the rows that it started at."""
         self.tell = teller(stop.get("callback"))
@@ -135,8 +135,8 @@ class RowRestart:
             starts, shifts, rows = self._at_model(self.kept.begun_at(self.restart.start))
         elif isinstance(init, Mixture):
             starts, shifts, rows = self._at_model(init)
-        elif given is not None:
-            starts, shifts, rows = self._at(self._placed(given), given)
+        elif start_rows is not None:
+            starts, shifts, rows = self._at(self._placed(start_rows), start_rows)
         else:
             starts, shifts, rows = self._drawn(init)
         if self.restart.saved is None and self.restart.start is None:
@@ -213,28 +213,30 @@ class RowRestart:
         else:
             counts = np.array([part.n_samples for part in terms.parts], dtype=np.intp)
             parts = StoredParts(terms.local, counts)
-        given: Report = {"n_threads": whole.n_threads}
+        options: Report = {"n_threads": whole.n_threads}
         if isinstance(whole, MissingTerms):
-            given["observed"] = whole.observed
+            options["observed"] = whole.observed
         if isinstance(self.local, PointStream):
             tell_of_cells(self.tell)
-            cells = find_cells(parts, self.total, self.n_components, self.local, given["n_threads"])
+            cells = find_cells(
+                parts, self.total, self.n_components, self.local, options["n_threads"]
+            )
             centres = cells.draw(self.n_components, self.local.rng)
             self.roots = sample_roots(terms, self.total, cells.points.centre)
             if init == "k-means++":
                 return [root.start(centres) for root in self.roots], centres, None
-            return self._from_clusters(parts, centres, given), centres, None
+            return self._from_clusters(parts, centres, options), centres, None
         places = seed_rows(
-            parts, self.total, self.n_components, self.local, tell=self.tell, **given
+            parts, self.total, self.n_components, self.local, tell=self.tell, **options
         )
         rows = places if self.place is None else np.argsort(self.place)[places]
         starts, centres, _ = self._at(places, rows)
         if init == "k-means++":
             return starts, centres, rows
-        return self._from_clusters(parts, centres, given), centres, rows
+        return self._from_clusters(parts, centres, options), centres, rows
 
     def _from_clusters(
-        self, parts: Sequence[Floats] | StoredParts, centres: NDArray[np.float64], given: Report
+        self, parts: Sequence[Floats] | StoredParts, centres: NDArray[np.float64], options: Report
     ) -> list[Mixture]:
         """Parameters of the clusters that Lloyd's iterations find from some centres."""
         whole = self.terms.whole
@@ -242,7 +244,7 @@ class RowRestart:
         known: Sequence[NDArray[np.float64] | None] = [None] * n_parts
         misses = isinstance(whole, MissingTerms)
         if misses:
-            given["fill"] = not is_diagonal(whole.covariance_type)
+            options["fill"] = not is_diagonal(whole.covariance_type)
         variances = [  # the mean of the features', by the sample covariance as a root knows it
             float(known.mean())
             if is_diagonal(root.covariance_type)
@@ -254,7 +256,7 @@ class RowRestart:
         clusters = lloyd_rows(
             parts, self.total, centres, self.local, kind="setup", max_iter=MOST_LLOYD_OF_START,
             pace=Pace(tolerances=tolerances), callback=step_of_lloyd(self.tell),
-            **given,
+            **options,
         )  # fmt: skip
         layout = Message(whole, centres)
         if misses:
@@ -262,8 +264,8 @@ class RowRestart:
         counts = [part.n_samples for part in self.terms.parts]
         ends = np.cumsum(counts, dtype=np.intp)
         values = [
-            self.terms.hard(worker, clusters.labels[end - count : end], layout, own)
-            for worker, (count, end, own) in enumerate(zip(counts, ends, known, strict=True))
+            self.terms.hard(worker, clusters.labels[end - count : end], layout, fill)
+            for worker, (count, end, fill) in enumerate(zip(counts, ends, known, strict=True))
         ]
         sums = add_messages(self.terms, self.total, layout, values, "setup")
         return [
@@ -336,15 +338,15 @@ def fit_em(
         )  # fmt: skip
     began_at, settings = started(settings)
     X, sample_weight = by_worker(X, sample_weight, workers, network.total.holders)
-    here = LocalRows.of(network.total.holders, workers, X)
-    given = prepare(
+    local = LocalRows.of(network.total.holders, workers, X)
+    prepared = prepare(
         X, n_columns(X), settings, sample_weight=sample_weight, feature_names=feature_names,
-        dtype=settings.dtype, missing=settings.missing, here=here,
+        dtype=settings.dtype, missing=settings.missing, local=local,
     )  # fmt: skip
     first_restart = check_int("first_restart", first_restart, least=0)
-    check_rows_held(workers, given.n_samples)
+    check_rows_held(workers, prepared.n_samples)
     settings = settings.changed(
-        n_threads=thread_count(settings.n_threads), dtype=given.precision.name
+        n_threads=thread_count(settings.n_threads), dtype=prepared.precision.name
     )
     batches: Report = {}
     if settings.batch_size is not None:
@@ -355,29 +357,29 @@ def fit_em(
             {"first_restart": first_restart} if first_restart else {}
         )
         facts["who holds which rows"] = checksum(workers.order, workers.counts)
-        saver.begin(describe_run("em-rows", given.X, given.row_weights, network, **facts))
-    if here is not None and here.masked:
-        held, here = workers, here.keeping(given.kept, given.n_used)
+        saver.begin(describe_run("em-rows", prepared.X, prepared.row_weights, network, **facts))
+    if local is not None and local.masked:
+        used, local = workers, local.keeping(prepared.kept, prepared.n_used)
     else:
-        held = workers if given.kept is None else workers.of_rows(given.kept)
-        here = None if here is None else LocalRows(here.holders, held.counts)
+        used = workers if prepared.kept is None else workers.of_rows(prepared.kept)
+        local = None if local is None else LocalRows(local.holders, used.counts)
     ledger, total = Ledger(network.graph), network.total
     if network.faults is not None and network.faults.agent_dropout:
         total = HeardByNeighbours(total)
     with one_blas_thread(), np.errstate(over="ignore"):
-        terms, weights = _terms(given, held, here, settings, network.total.on(ledger))
-        _charge_setup(terms, given, network, ledger, settings)
-        kept = MixtureRuns(
+        terms, weights = _terms(prepared, used, local, settings, network.total.on(ledger))
+        _charge_setup(terms, prepared, network, ledger, settings)
+        runs = MixtureRuns(
             terms.whole, total, settings.n_components, settings.floor_fits, over_rows=True
         )
         stop = {"tol": settings.tol, "max_iter": settings.max_iter, "callback": callback, **steps}
         numbers = restart_numbers(settings, first_restart)
         restarts = Restarts(
-            saver, ledger, numbers, settings.seed, settings.max_iter, kept, callback
+            saver, ledger, numbers, settings.seed, settings.max_iter, runs, callback
         )
-        place = None if held.in_order else np.argsort(held.order)
-        start = partial(RowRestart, terms, weights, kept, place)
-        best = restarts.best(total, lambda one: start(one).run(began_at, given.rows, stop))
+        place = None if used.in_order else np.argsort(used.order)
+        start = partial(RowRestart, terms, weights, runs, place)
+        best = restarts.best(total, lambda one: start(one).run(began_at, prepared.rows, stop))
     run = best.run
     # Where all share one sum, on a graph that mixes in one round too, all have the same.
     roots = slice(1 if network.whole.total.n_roots == 1 else None)
@@ -389,13 +391,13 @@ def fit_em(
         prior=mode_prior(settings, terms.whole.blocks),
         log_prior=float(run.log_prior[roots].mean()),
         total_weight=terms.whole.total_weight,
-        n_samples=given.n_samples,
-        recoveries=[_for_user(one, given, held) for one in run.recoveries],
+        n_samples=prepared.n_samples,
+        recoveries=[_for_user(one, prepared, used) for one in run.recoveries],
         degenerate=run.degenerate,
         copies=copies_of(run.mixtures, total.on(ledger)),
-        init_rows=given.number(best.rows),
+        init_rows=prepared.number(best.rows),
         partitions=run.partitions,
-        mixtures=_gathered(run, kept, network.total)[roots],
+        mixtures=_gathered(run, runs, network.total)[roots],
         workers=workers,
         **batches,
         n_passes=run.n_passes if batches else None,
@@ -405,83 +407,85 @@ def fit_em(
         **restarts.outcome(began),
     )
     warn_of_outcome(fit, settings)
-    warn_of_few_values(fit, given.X, feature_names, settings, over_rows=True)
+    warn_of_few_values(fit, prepared.X, feature_names, settings, over_rows=True)
     return fit
 
 
 def _terms(
-    given: Prepared, held: Workers, here: LocalRows | None, settings: FitSettings, total: Sum
+    prepared: Prepared, workers: Workers, local: LocalRows | None, settings: FitSettings, total: Sum
 ) -> tuple[WorkerTerms, NDArray[np.float64] | None]:
     """Return the terms of the workers' rows, worker by worker, and the weights of all rows.
 
     Under masks nothing is shown but sums: weights are None, and ``counts`` those of rows that each
     worker holds, since how many it uses is not shown either.
     """
-    data, weights = given.X, given.row_weights
-    check_distinct(data, settings, here is None and held.counts.max() == len(data))
-    blocks = Blocks((np.arange(data.shape[1]),), (0,), (tuple(range(held.n_workers)),))
-    if here is not None and here.masked:
+    data, weights = prepared.X, prepared.row_weights
+    check_distinct(data, settings, local is None and workers.counts.max() == len(data))
+    blocks = Blocks((np.arange(data.shape[1]),), (0,), (tuple(range(workers.n_workers)),))
+    if local is not None and local.masked:
         reach = agree_on_rows(
-            parts_of(data, here, weights), total, here.n_samples, blocks.n_features,
-            misses=given.misses, weighted=weights is not None,
+            parts_of(data, local, weights), total, local.n_samples, blocks.n_features,
+            misses=prepared.misses, weighted=weights is not None,
         )  # fmt: skip
         scaling = units_by_reach(reach, sharing(blocks, settings.covariance_type, settings.scale))
         reach = reach.scaled(scaling)
-        whole = make_terms(data, weights, blocks, scaling, given, settings, here, reach)
+        whole = make_terms(data, weights, blocks, scaling, prepared, settings, local, reach)
         whole = believing(whole, settings)
-        rows = DrawnRows(whole.rows, here, reach.points)
-        whole = whole.among(rows, here.n_samples, reach.mass, reach.lightest)
-        return WorkerTerms(whole, here.own_runs, held.counts, rows.own, reach), None
-    if not held.in_order:
-        weights = None if weights is None else weights[held.order]
-        if here is None:
+        rows = DrawnRows(whole.rows, local, reach.points)
+        whole = whole.among(rows, local.n_samples, reach.mass, reach.lightest)
+        return WorkerTerms(whole, local.own_runs, workers.counts, rows.own, reach), None
+    if not workers.in_order:
+        weights = None if weights is None else weights[workers.order]
+        if local is None:
             stored = isinstance(data, FileMatrix)
-            data = data.of_rows(held.rows) if stored else data[held.order]
-    own = weights if here is None or weights is None else weights[here.rows]
-    scaling = units_of(data, own, blocks, settings, given.misses, here)
-    whole = believing(make_terms(data, own, blocks, scaling, given, settings, here), settings)
-    if here is None:
-        return WorkerTerms(whole, held.runs, held.counts, whole.rows), weights
+            data = data.of_rows(workers.rows) if stored else data[workers.order]
+    row_weights = weights if local is None or weights is None else weights[local.rows]
+    scaling = units_of(data, row_weights, blocks, settings, prepared.misses, local)
+    whole = believing(
+        make_terms(data, row_weights, blocks, scaling, prepared, settings, local), settings
+    )
+    if local is None:
+        return WorkerTerms(whole, workers.runs, workers.counts, whole.rows), weights
     own_rows = whole.rows
     weighs = () if weights is None else (float(weights.sum()), lightest_of(weights))
-    whole = whole.among(SharedRows(own_rows, here), here.n_samples, *weighs)
-    return WorkerTerms(whole, here.own_runs, held.counts, own_rows), weights
+    whole = whole.among(SharedRows(own_rows, local), local.n_samples, *weighs)
+    return WorkerTerms(whole, local.own_runs, workers.counts, own_rows), weights
 
 
 def _charge_setup(
-    terms: WorkerTerms, given: Prepared, network: Network, ledger: Ledger, settings: FitSettings
+    terms: WorkerTerms, prepared: Prepared, network: Network, ledger: Ledger, settings: FitSettings
 ) -> None:
     whole = terms.whole
-    network.charge_setup(ledger, given.n_samples, whole.itemsize)
+    network.charge_setup(ledger, prepared.n_samples, whole.itemsize)
     total, d = network.total.on(ledger), whole.blocks.n_features
     if terms.reach is not None:
         return
     charge_scaling(total, d)
-    if given.row_weights is not None:
+    if prepared.row_weights is not None:
         charge_weights(total, terms.counts)
-    if given.misses:
+    if prepared.misses:
         # Every feature's weight, mean and variance, by which missing values are filled first.
         total.begin("setup", 0, 0, 8, 3 * d)  # which were counted as they travelled
         total.agree("setup", 2 * d * 8)
 
 
-def _for_user(recovery: Recovery, given: Prepared, held: Workers) -> Recovery:
+def _for_user(recovery: Recovery, prepared: Prepared, workers: Workers) -> Recovery:
     """Return a recovery with the user's number of the row."""
     row = recovery.row
     if row is not None and row != DRAWN:
-        row = row if held.in_order else int(held.order[row])
-        row = row if given.kept is None else int(given.kept[row])
+        row = row if workers.in_order else int(workers.order[row])
+        row = row if prepared.kept is None else int(prepared.kept[row])
     return replace(recovery, hub=0, row=row)
 
 
-def _gathered(run: Run, kept: MixtureRuns, total: Sum) -> list[Mixture]:
+def _gathered(run: Run, runs: MixtureRuns, total: Sum) -> list[Mixture]:
     """Return the mixtures of all roots at the first process; at others those that it has."""
     if total.roots.n_agents == 1 or not total.holders.apart:
         return run.mixtures
-    own = [one.arrays() for one in run.mixtures[: len(total.holders.own)]]
+    states = [one.arrays() for one in run.mixtures[: len(total.holders.own)]]
     with about(total.holders.engine, "result"):
-        parts = total.holders.engine.gather(own) or [own]
-    return kept.mixtures({"mixtures": [state for part in parts for state in part]})
+        parts = total.holders.engine.gather(states) or [states]
+    return runs.mixtures({"mixtures": [state for part in parts for state in part]})
 
 
 def _check_network(network: Network, workers: Workers, settings: FitSettings) -> None:

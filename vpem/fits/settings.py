@@ -122,17 +122,17 @@ class ImputeSettings(Settings, heading="Model"):
 
     def in_units(self) -> ImputeSettings:
         """Return settings with the defaults that do not depend on the data."""
-        found = self
+        settings = self
         if self.method != "mixture" and not self.is_open:
-            found = found.changed(
+            settings = settings.changed(
                 method="lowrank", rank=2 if self.rank is None else self.rank,
                 ridge=1.0 if self.ridge is None else self.ridge,
             )
-        if self.tol is None and found.method != "auto":
-            found = found.changed(tol=FitSettings().tol if self.method == "mixture" else 1e-5)
+        if self.tol is None and settings.method != "auto":
+            settings = settings.changed(tol=FitSettings().tol if self.method == "mixture" else 1e-5)
         if self.scale != "auto":
-            return found
-        return found.changed(scale="standard" if self.law == "gaussian" else "none")
+            return settings
+        return settings.changed(scale="standard" if self.law == "gaussian" else "none")
 
 
 class PlanSettings(SumSettings, heading="Network"):
@@ -228,8 +228,8 @@ def as_ranges(numbers: Iterable[int]) -> list[str]:
             runs[-1].append(number)
         else:
             runs.append([number])
-    found = ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(one) for one in run] for run in runs)
-    return [word for words in found for word in words]
+    parts = ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(one) for one in run] for run in runs)
+    return [word for words in parts for word in words]
 
 
 def parse_names(what: str, text: str, choices: Iterable[str]) -> list[str]:

@@ -83,8 +83,8 @@ def bring_kinds(
     `own_columns`; the result describes the features of this process's blocks, in their order. None:
     all are Gaussian.
     """
-    own = None if kinds is None or X is None else kinds.counted(X)
-    every = agree_on_kinds(own, own_columns(network), network)
+    local_kinds = None if kinds is None or X is None else kinds.counted(X)
+    every = agree_on_kinds(local_kinds, own_columns(network), network)
     if every is None:
         return None
     have = {
@@ -99,8 +99,8 @@ def bring_kinds(
 
 def own_columns(network: Network) -> NDArray[np.intp]:
     """Columns that this process's agents hold: by agent, then by column."""
-    own = (network.features[agent] for agent in network.agents.own)
-    return np.concatenate([np.empty(0, dtype=np.intp), *own])
+    columns = (network.features[agent] for agent in network.agents.own)
+    return np.concatenate([np.empty(0, dtype=np.intp), *columns])
 
 
 def bring(
@@ -123,31 +123,31 @@ def bring(
         finite: Any = check_missing if missing == "marginalize" else refuse
         X = check_data(X, n_own, feature_names, finite=finite)
     n_samples = _count_rows(network, None if X is None else len(X))
-    held = np.empty((n_samples, 0)) if X is None else X
-    double = n_own > 0 and held.dtype != np.float32
+    data = np.empty((n_samples, 0)) if X is None else X
+    double = n_own > 0 and data.dtype != np.float32
     dtype = np.dtype(f"f{agents.allreduce(np.array([8 if double else 4]), 'max')[0]}")
     ends = np.cumsum([0, *(widths[agent] for agent in agents.own)]).tolist()
     runs = (slice(*run) for run in pairwise(ends))
-    own = dict(zip(agents.own.tolist(), runs, strict=True))
-    steps = [step for step in agents.engine.allgather(getattr(held, "step", None)) if step]
+    run_of = dict(zip(agents.own.tolist(), runs, strict=True))
+    steps = [step for step in agents.engine.allgather(getattr(data, "step", None)) if step]
     step = min(steps, default=0)
     ways = _ways(network)
     members = _members(network)
     stay = all(agents.nodes[one] == agents.nodes[other] for _, one, other in ways)
     features: Floats | FileMatrix
-    if stay and isinstance(held, FileMatrix):
+    if stay and isinstance(data, FileMatrix):
         columns = [
-            column for agent in members for column in np.arange(ends[-1])[own[agent]].tolist()
+            column for agent in members for column in np.arange(ends[-1])[run_of[agent]].tolist()
         ]
-        features = held.select(columns).in_precision(dtype)
+        features = data.select(columns).in_precision(dtype)
     else:
         width = sum(widths[agent] for agent in members)
         # Where rows travel a run at a time, they are kept in a file.
         spool = Spool((n_samples, width), dtype) if step and width and not stay else None
         runs_here: list[Floats] = []
         for start in range(0, n_samples, step or n_samples):
-            rows = held[start : start + (step or n_samples)]
-            have = {agent: rows[:, run] for agent, run in own.items()}
+            rows = data[start : start + (step or n_samples)]
+            have = {agent: rows[:, run] for agent, run in run_of.items()}
             for agent, node, parent in ways:
                 size = (len(rows), widths[agent])
                 with about(agents.engine, "setup"):
@@ -163,7 +163,7 @@ def bring(
         features = np.concatenate(runs_here) if spool is None else spool.matrix(step)
     if feature_names is None:
         return features, None
-    names = {agent: list(map(str, feature_names[run])) for agent, run in own.items()}
+    names = {agent: list(map(str, feature_names[run])) for agent, run in run_of.items()}
     _carry_names(names, network)
     return features, [name for agent in members for name in names[agent]]
 

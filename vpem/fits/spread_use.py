@@ -67,17 +67,17 @@ class SpreadRows:
         self._n_samples = int(parties.allreduce(np.array([len(X)]), "max")[0])
         place = {int(column): feature for feature, column in enumerate(columns)}
         self.features = [
-            np.array([place[c] for c in own.tolist() if c in place], dtype=np.intp)
-            for own in partition.features
+            np.array([place[c] for c in party_columns.tolist() if c in place], dtype=np.intp)
+            for party_columns in partition.features
         ]
         """Features of the model that each party has."""
         self._held: dict[int, Floats] = {}
         begin = 0
         for party in parties.own.tolist():
-            own = partition.features[party]
-            used = [begin + at for at, c in enumerate(own.tolist()) if c in place]
+            party_columns = partition.features[party]
+            used = [begin + at for at, c in enumerate(party_columns.tolist()) if c in place]
             self._held[party] = X[:, used]
-            begin += len(own)
+            begin += len(party_columns)
         double = any(part.dtype != np.float32 for part in self._held.values())
         size = parties.allreduce(np.array([8 if double else 4]), "max")[0]
         self.dtype: np.dtype[np.floating] = np.dtype(f"f{size}")
@@ -90,7 +90,7 @@ class SpreadRows:
         for_each(parties, range(parties.n_agents), check)
         if not secure_sum:
             return
-        n_holding = sum(len(own) > 0 for own in self.features)
+        n_holding = sum(len(features) > 0 for features in self.features)
         if n_holding < FEWEST:
             raise InputError(
                 Setting("secure_sum"),
@@ -121,21 +121,21 @@ class SpreadRows:
         """Say which party's features another needs for a block: who, to whom, which features."""
         roots = self.roots(blocks)
         return [
-            (party, root, own.tolist())
+            (party, root, shared.tolist())
             for root, features in zip(roots, blocks.features, strict=True)
-            for party, own in self._members(features)
+            for party, shared in self._members(features)
             if party != root
         ]
 
     def _members(self, features: NDArray[np.intp]) -> list[tuple[int, NDArray[np.intp]]]:
         """Parties that have some of these features, and which."""
-        shared = [np.intersect1d(held, features) for held in self.features]
-        return [(party, own) for party, own in enumerate(shared) if len(own)]
+        shared = [np.intersect1d(columns, features) for columns in self.features]
+        return [(party, some) for party, some in enumerate(shared) if len(some)]
 
     def roots(self, blocks: Blocks) -> list[int]:
         """Party that has most features of each block, the first of several."""
         members = (self._members(features) for features in blocks.features)
-        return [max(own, key=lambda one: len(one[1]))[0] if own else 0 for own in members]
+        return [max(some, key=lambda one: len(one[1]))[0] if some else 0 for some in members]
 
     def posteriors(self, mixture: Mixture) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Responsibilities (M, K) and log-likelihoods (M,) of all rows by one mixture."""
@@ -164,8 +164,10 @@ class SpreadRows:
                 "model of which each party has whole blocks",
             )
         numbers = [b for b, root in enumerate(roots) if self.parties.mine(root)]
-        own = self._gathered(blocks, roots)
-        data = np.concatenate([np.empty((len(self), 0)), *(own[b] for b in numbers)], axis=1)
+        data_by_hub = self._gathered(blocks, roots)
+        data = np.concatenate(
+            [np.empty((len(self), 0)), *(data_by_hub[b] for b in numbers)], axis=1
+        )
         columns = np.concatenate([np.empty(0, np.intp), *(blocks.features[b] for b in numbers)])
         return cut(mixture, numbers) if numbers else None, data, columns
 
@@ -201,17 +203,17 @@ class SpreadRows:
         for b, (root, features) in enumerate(zip(roots, blocks.features, strict=True)):
             if self.parties.mine(root):
                 features_of[b] = np.empty((len(self), len(features)), dtype=self.dtype)
-            for party, own in self._members(features):
+            for party, columns in self._members(features):
                 values = None
                 if party in self._held:
-                    at = [int(np.flatnonzero(self.features[party] == j)[0]) for j in own]
+                    at = [int(np.flatnonzero(self.features[party] == j)[0]) for j in columns]
                     values = self._held[party][:, at]
-                shape = (len(self), len(own))
+                shape = (len(self), len(columns))
                 with about(self.parties.engine, "features"):
                     values = self.parties.send_rows(values, shape, self.dtype, party, root)
                 if b in features_of:
                     assert values is not None
-                    places = [int(np.flatnonzero(features == j)[0]) for j in own]
+                    places = [int(np.flatnonzero(features == j)[0]) for j in columns]
                     features_of[b][:, places] = values
         return features_of
 
@@ -224,13 +226,13 @@ class SpreadRows:
 
         See `vpem.terms.missing.nearest`; centres are the same in every process.
         """
-        own = self.parties.own.tolist()
-        held = [self.features[party] for party in own]
-        places = [(centres[:, one] - scaling.shift[one]) / scaling.scale[one] for one in held]
+        parties = self.parties.own.tolist()
+        columns = [self.features[party] for party in parties]
+        places = [(centres[:, one] - scaling.shift[one]) / scaling.scale[one] for one in columns]
 
         def local(rows: slice) -> Floats:
-            squares = np.empty((len(own), rows.stop - rows.start, len(centres)))
-            for out, party, features, at in zip(squares, own, held, places, strict=True):
+            squares = np.empty((len(parties), rows.stop - rows.start, len(centres)))
+            for out, party, features, at in zip(squares, parties, columns, places, strict=True):
                 part = self._held[party][rows].astype(np.float64)
                 part = (part - scaling.shift[features]) / scaling.scale[features]
                 for k, centre in enumerate(at):
@@ -252,13 +254,13 @@ class SpreadRows:
         size = max(64, CHUNK_VALUES // (max(len(roots), 1) * width))
         runs = [slice(at, min(at + size, len(self))) for at in range(0, len(self), size)]
         holders = Placement(self.parties.engine, self.parties.ranks[list(roots)])
-        own = self.parties.own.tolist()
-        places = [own.index(root) for root in roots if root in own]
+        parties = self.parties.own.tolist()
+        places = [parties.index(root) for root in roots if root in parties]
 
         def by_party(rows: slice) -> Floats:
             """What parties have together of their blocks: masks are those of parties."""
             parts = local(rows)
-            sums = np.zeros((len(own), *parts.shape[1:]))
+            sums = np.zeros((len(parties), *parts.shape[1:]))
             for place, part in zip(places, parts, strict=True):
                 sums[place] += part
             return sums
@@ -269,7 +271,7 @@ class SpreadRows:
         total: AtServer = ServerOverEngine(holders).on(ledger)
         with one_blas_thread():
             if masked:
-                most = np.zeros((len(own), 1))  # the largest number of each party in any row
+                most = np.zeros((len(parties), 1))  # the largest number of each party in any row
                 for rows in runs:
                     each = np.abs(by_party(rows)).max(axis=(1, 2), initial=0.0)
                     np.maximum(most, each[:, None], out=most)

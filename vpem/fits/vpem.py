@@ -233,7 +233,7 @@ def fit_vpem(
             saver=saver, labels=labels,
         )  # fmt: skip
     began_at, settings = started(settings)
-    given = prepare(
+    prepared = prepare(
         X, network.blocks.n_features, settings, sample_weight=sample_weight,
         feature_names=feature_names, dtype=settings.dtype, missing=settings.missing,
         some=network.total.holders.any, kinds=kinds,
@@ -241,39 +241,39 @@ def fit_vpem(
     first_restart = check_int("first_restart", first_restart, least=0)
     # What is tried beyond M-steps, once it is clear that what is kept fits in memory.
     whole = bool(network.blocks.widths.max(initial=0) == network.whole.blocks.n_features)
-    check_distinct(given.X, settings, whole and network.part_of is None)
+    check_distinct(prepared.X, settings, whole and network.part_of is None)
     pace = acceleration_of(settings, network)
-    check_factors(settings, network, misses=given.misses, mixed=given.kinds is not None)
+    check_factors(settings, network, misses=prepared.misses, mixed=prepared.kinds is not None)
     if pace is not None and pace.local:
-        n_values = len(network.total.holders.own) * len(given.X) * (settings.n_components - 1)
+        n_values = len(network.total.holders.own) * len(prepared.X) * (settings.n_components - 1)
         what = "what every hub knows of the rest of a sum, of every row and component,"
-        needed = n_values * given.precision.itemsize
-        check_kept_beside(given.X, needed, what, "take ", Setting("accelerate", "squarem"))
+        needed = n_values * prepared.precision.itemsize
+        check_kept_beside(prepared.X, needed, what, "take ", Setting("accelerate", "squarem"))
     check_kept(
-        given.X, network, settings.n_components * (1 + settings.n_factors), settings.batch_size
+        prepared.X, network, settings.n_components * (1 + settings.n_factors), settings.batch_size
     )
     settings = settings.changed(
-        n_threads=thread_count(settings.n_threads), dtype=given.precision.name
+        n_threads=thread_count(settings.n_threads), dtype=prepared.precision.name
     )
-    labelled = label_rows(labels_for_fit, network, given, settings.n_components)
+    labelled = label_rows(labels_for_fit, network, prepared, settings.n_components)
     if saver is not None:
-        saver.begin(_described(given, network, settings, first_restart, labelled))
+        saver.begin(_described(prepared, network, settings, first_restart, labelled))
     with one_blas_thread(), np.errstate(over="ignore"):
-        terms = _terms(network, given, settings, labelled)
+        terms = _terms(network, prepared, settings, labelled)
         in_sums = settings.batch_size is None and not isinstance(terms, FactorTerms)
         terms = under_prior(complete(terms, network, in_sums=in_sums), settings)
         ledger = Ledger(network.graph)
-        network.charge_setup(ledger, given.n_samples, terms.itemsize)
+        network.charge_setup(ledger, prepared.n_samples, terms.itemsize)
         if isinstance(settings.init, str) and settings.init != "random":
             # Where sums are masked such starts need units of squared distances.
             agree_on_units(terms.measured, network.total, ledger)
-        kept = MixtureRuns(terms, network.total, settings.n_components, settings.floor_fits)
+        runs = MixtureRuns(terms, network.total, settings.n_components, settings.floor_fits)
         attempts = _Attempts(
-            network, given, terms, kept, settings, pace, callback, began_at, labelled
+            network, prepared, terms, runs, settings, pace, callback, began_at, labelled
         )
         numbers = restart_numbers(settings, first_restart)
         restarts = Restarts(
-            saver, ledger, numbers, settings.seed, settings.max_iter, kept, callback
+            saver, ledger, numbers, settings.seed, settings.max_iter, runs, callback
         )
         best = restarts.best(network.total, attempts)
     run, shares = best.run, {}
@@ -289,11 +289,11 @@ def fit_vpem(
         prior=mode_prior(settings, network.whole.blocks),
         log_prior=float(run.log_prior.mean()),
         total_weight=terms.total_weight,
-        n_samples=given.n_samples,
+        n_samples=prepared.n_samples,
         recoveries=run.recoveries,
         degenerate=run.degenerate,
         copies=copies_of(run.mixtures, network.total.on(ledger)),
-        init_rows=given.number(best.rows),
+        init_rows=prepared.number(best.rows),
         partitions=run.partitions,
         batch_size=settings.batch_size,
         step_size=settings.step_size,
@@ -306,50 +306,54 @@ def fit_vpem(
         **restarts.outcome(began),
     )
     warn_of_outcome(fit, settings)
-    warn_of_few_values(fit, given.X, feature_names, settings, over_rows=False)
+    warn_of_few_values(fit, prepared.X, feature_names, settings, over_rows=False)
     return fit
 
 
 def _described(
-    given: Prepared,
+    prepared: Prepared,
     network: Network,
     settings: FitSettings,
     first_restart: int,
     labelled: Labelled | None,
 ) -> State:
     facts = settings.values() | ({"first_restart": first_restart} if first_restart else {})
-    if given.kinds is not None:
-        facts["families"] = ",".join(given.kinds.families)
-        facts["levels"] = ",".join(map(str, given.kinds.n_levels))
+    if prepared.kinds is not None:
+        facts["families"] = ",".join(prepared.kinds.families)
+        facts["levels"] = ",".join(map(str, prepared.kinds.n_levels))
     if labelled is not None:
         facts["labels_for_fit"] = labelled.mark
-    return describe_run("vp-em", given.X, given.row_weights, network, **facts)
+    return describe_run("vp-em", prepared.X, prepared.row_weights, network, **facts)
 
 
 def _terms(
-    network: Network, given: Prepared, settings: FitSettings, labelled: Labelled | None
+    network: Network, prepared: Prepared, settings: FitSettings, labelled: Labelled | None
 ) -> Any:
     """Return the terms of Gaussian features, or of several families, and of labels."""
     terms: Any
-    if given.kinds is not None:
+    if prepared.kinds is not None:
         assert settings.n_threads is not None
         terms = MixedTerms(
-            given.X,
+            prepared.X,
             network.blocks,
             settings.covariance_type,
-            kinds=given.kinds,
-            misses=given.misses,
+            kinds=prepared.kinds,
+            misses=prepared.misses,
             scale=settings.scale,
-            row_weights=given.row_weights,
+            row_weights=prepared.row_weights,
             reg_covar=settings.reg_covar,
             n_threads=settings.n_threads,
-            dtype=given.precision,
+            dtype=prepared.precision,
             skip_negligible=not settings.every_weight,
         )
         terms.least_rows = settings.least_rows
     else:
-        scaling = units_of(given.X, given.row_weights, network.blocks, settings, given.misses)
-        terms = make_terms(given.X, given.row_weights, network.blocks, scaling, given, settings)
+        scaling = units_of(
+            prepared.X, prepared.row_weights, network.blocks, settings, prepared.misses
+        )
+        terms = make_terms(
+            prepared.X, prepared.row_weights, network.blocks, scaling, prepared, settings
+        )
     terms.known = None if labelled is None else labelled.known
     return terms
 
@@ -409,12 +413,13 @@ class _Attempts:
             begun = self.kept.begun_at(restart.start)
             return begun.over(terms.blocks, terms.covariance_type, terms.scaling), None
         if isinstance(init, Density):
-            own = init.kinds if isinstance(init, MixedMixture) else None
+            init_kinds = init.kinds if isinstance(init, MixedMixture) else None
             kinds = self.given.kinds
-            families = [one and (one.families, one.n_levels) for one in (own, kinds)]
+            families = [one and (one.families, one.n_levels) for one in (init_kinds, kinds)]
             if self.network.part_of is None and families[0] != families[1]:
                 has, have = (
-                    "Gaussian features" if one is None else one.summary for one in (own, kinds)
+                    "Gaussian features" if one is None else one.summary
+                    for one in (init_kinds, kinds)
                 )
                 raise InputError(
                     f"the starting model has {has}, the data have {have}; families and numbers of "
@@ -430,8 +435,8 @@ class _Attempts:
         if isinstance(init, str):
             tell = teller(self.callback)
             if self.labelled is not None and n_components > 1:
-                own, known = restart.total, self.labelled.components
-                return start_at_labels(init, terms, own, n_components, known, stream, tell), None
+                total, known = restart.total, self.labelled.components
+                return start_at_labels(init, terms, total, n_components, known, stream, tell), None
             clusters = draw_start(init, terms, restart.total, n_components, stream, tell)
             return self._best_of_categories(clusters, restart.total, stream)
         rows = self.given.rows
@@ -471,8 +476,8 @@ class _Attempts:
         shift, scale = np.zeros(whole.n_features), np.ones(whole.n_features)
         shift[columns], scale[columns] = scaling.shift, scaling.scale
         every = mixture.over(whole, terms.covariance_type, Scaling(shift, scale))
-        own = replace(cut(every, network.total.holders.own), blocks=network.blocks)
-        return replace(own, scaling=scaling) if isinstance(own, Mixture) else own
+        part = replace(cut(every, network.total.holders.own), blocks=network.blocks)
+        return replace(part, scaling=scaling) if isinstance(part, Mixture) else part
 
 
 STARTS_OF_CATEGORIES = 9
@@ -491,11 +496,11 @@ def check_kept(X: Any, network: Network, n_numbers: int, batch_size: int | None)
     ``n_numbers`` are those of a row that every hub has, all but the first of which it sends.
     """
     total, n_rows = network.total, len(X)
-    kept = total.kept_bytes(n_rows * (n_numbers - 1) + 1)
-    if kept == 0:
+    kept_bytes = total.kept_bytes(n_rows * (n_numbers - 1) + 1)
+    if kept_bytes == 0:
         return
     together = n_rows if batch_size is None else min(batch_size, n_rows)
-    needed = kept + WORKING * 8 * total.values_per_item * together * n_numbers
+    needed = kept_bytes + WORKING * 8 * total.values_per_item * together * n_numbers
     what = "what compressed sums know of every agent, row and component"
     check_kept_beside(X, needed, what, "fit without ", Setting("compress"))
 

@@ -161,14 +161,14 @@ MARKED = 60
 """Rows or columns up to which each has a mark."""
 
 
-def draw_imputation(found: Imputation) -> Picture:
+def draw_imputation(imputation: Imputation) -> Picture:
     """Draw trends, and the objective against epochs and against bytes."""
     figure = new_figure(WIDTH, 6.2)
     axes = figure.subplots(2, 2)
-    given, unit = found.observations, found.law.unit
-    _draw_trend(axes[0, 0], "columns", given.column_names, found.column_trend, unit)
-    _draw_trend(axes[0, 1], "rows", given.row_names, found.row_trend, unit)
-    history = found.run.history
+    observations, unit = imputation.observations, imputation.law.unit
+    _draw_trend(axes[0, 0], "columns", observations.column_names, imputation.column_trend, unit)
+    _draw_trend(axes[0, 1], "rows", observations.row_names, imputation.row_trend, unit)
+    history = imputation.run.history
     marks = "o" if len(history.epochs) <= MARKED else ""
     for drawn, along, label, values, what in (
         (axes[1, 0], history.epochs, "epochs", history.objective, "objective (nats an entry)"),
@@ -183,10 +183,10 @@ def draw_imputation(found: Imputation) -> Picture:
         axes[1, 1].set_yscale("log")
     for drawn in axes.flat:
         tidy(drawn)
-    rows, columns = given.shape
+    rows, columns = observations.shape
     alt = (
         f"Mean fitted values of {columns} columns and {rows} rows, and how the objective and the "
-        f"mean field went in {found.n_iter} iterations."
+        f"mean field went in {imputation.n_iter} iterations."
     )
     return Picture(figure, alt)
 

@@ -83,7 +83,7 @@ def pick_features(saved: SavedFit, features: Sequence[str] | None, most: int) ->
     if features is None:
         return None
     names = saved.feature_names
-    found = []
+    places = []
     for word in features:
         place = names.index(word) if word in names else read_int(word)
         if place is None or not 0 <= place < len(names):
@@ -91,12 +91,12 @@ def pick_features(saved: SavedFit, features: Sequence[str] | None, most: int) ->
                 f"{saved.path} has no feature {brief(word)}{did_you_mean(word, names)}; give "
                 f"names, or numbers from 0 to {len(names) - 1}"
             )
-        found.append(place)
-    if len(set(found)) < len(found) or not found:
+        places.append(place)
+    if len(set(places)) < len(places) or not places:
         raise InputError(f"features must be named once each, got {', '.join(features)}")
-    if len(found) > most:
-        raise InputError(f"this picture has room for {most} features, got {len(found)}")
-    return found
+    if len(places) > most:
+        raise InputError(f"this picture has room for {most} features, got {len(places)}")
+    return places
 
 
 def span(values: NDArray[np.float64]) -> tuple[float, float]:
@@ -333,9 +333,9 @@ def _densities(
     low, high = float((means - 4 * spread).min()), float((means + 4 * spread).max())
     if values is not None and len(values):
         low, high = min(low, float(values.min())), max(high, float(values.max()))
-    own = np.linspace(-4, 4, 81)
+    deviations = np.linspace(-4, 4, 81)
     grid = np.concatenate(
-        [np.linspace(low, high, POINTS), *(means[:, None] + np.outer(spread, own))]
+        [np.linspace(low, high, POINTS), *(means[:, None] + np.outer(spread, deviations))]
     )
     grid.sort()
     z = (grid - means[:, None]) / spread[:, None]

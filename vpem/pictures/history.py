@@ -195,8 +195,8 @@ def _value(axes: Axes, history: History, saved: SavedFit) -> None:
     axes.set(xlabel=_x_of(history), ylabel=_short(history))
     _whole_numbers(axes, history)
     events = saved.reported("recoveries", list) or []
-    found = [event.get("iteration") for event in events if isinstance(event, dict)]
-    placed = {at for at in found if isinstance(at, int)}
+    iterations = [event.get("iteration") for event in events if isinstance(event, dict)]
+    placed = {at for at in iterations if isinstance(at, int)}
     for at in sorted(placed):
         axes.axvline(at, color=RULE, linestyle=":", linewidth=1.0)
     if placed:
@@ -409,18 +409,19 @@ def _label(one: Line, lines: list[Line]) -> str:
 
 
 def _draw_line(
-    axes: Axes, selection: Selection, own: list[int], number: int, label: str
+    axes: Axes, selection: Selection, indices: list[int], number: int, label: str
 ) -> dict[int, Place]:
     """Draw the cells of one line, and return where each is."""
     cells, criterion = selection.cells, selection.criterion
     there = {
         index: (cells[index]["n_components"], cells[index][criterion])
-        for index in own
+        for index in indices
         if cells[index]["status"] != "failed"
     }
     # A line is broken where a model failed.
     across, up = zip(
-        *(there.get(index, (cells[index]["n_components"], np.nan)) for index in own), strict=True
+        *(there.get(index, (cells[index]["n_components"], np.nan)) for index in indices),
+        strict=True,
     )
     axes.plot(
         across, up, color=contender(number), linewidth=1.4, linestyle=line(number),
@@ -448,11 +449,11 @@ def _mark(
     axes: Axes, place: Place, number: int, sound: bool, more: float = 0.0, below: float = 0.0
 ) -> None:
     """Draw the mark of one cell, open where it is not sound."""
-    own = contender(number)
+    colour = contender(number)
     axes.plot(
         *place, linestyle="", marker=marker(number), markersize=MARK + more,
-        markerfacecolor=own if sound else "white",
-        markeredgecolor="black" if sound else own,
+        markerfacecolor=colour if sound else "white",
+        markeredgecolor="black" if sound else colour,
         markeredgewidth=0.6 if sound else 1.4, zorder=3 - below,
     )  # fmt: skip
 

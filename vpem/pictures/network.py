@@ -89,13 +89,13 @@ def draw_sparsity(saved: SavedMixture) -> Picture:
     filled = np.flatnonzero(blocks.widths).tolist()
     inside = [blocks.features[b] for b in filled]
     if isinstance(mixture, MixedMixture):
-        found = []
+        numbered = []
         for part in mixture.parts:
             if part.core is not None:
-                own = enumerate(part.features.blocks.features)
-                found += [(b, part.features.columns[one]) for b, one in own if len(one)]
-        found.sort(key=lambda one: one[0])
-        inside, filled = [columns for _, columns in found], [b for b, _ in found]
+                hubs = enumerate(part.features.blocks.features)
+                numbered += [(b, part.features.columns[one]) for b, one in hubs if len(one)]
+        numbered.sort(key=lambda one: one[0])
+        inside, filled = [columns for _, columns in numbered], [b for b, _ in numbered]
         there = np.concatenate([np.empty(0, dtype=np.intp), *inside])
         rest = np.setdiff1d(np.arange(mixture.n_features), there).tolist()
         if rest:
@@ -157,9 +157,9 @@ def _holders(
 ) -> list[str]:
     """Return who holds each of these features; nothing where the feature says it by its name."""
     names, features = saved.node_names(int(agents.max()) + 1), saved.feature_names
-    found = [names[agents[part[0]]] for part in parts]
-    same = [name == features[part[0]] for name, part in zip(found, parts, strict=True)]
-    return ["" if one else name for name, one in zip(found, same, strict=True)]
+    holders = [names[agents[part[0]]] for part in parts]
+    same = [name == features[part[0]] for name, part in zip(holders, parts, strict=True)]
+    return ["" if one else name for name, one in zip(holders, same, strict=True)]
 
 
 def _runs(columns: NDArray[np.intp], agents: NDArray[np.intp]) -> list[NDArray[np.intp]]:
@@ -330,10 +330,10 @@ def _places(graph: Graph) -> Places:
     drawn.add_nodes_from(range(n))
     drawn.add_edges_from(graph.edges.tolist())
     if n <= WORKED_OUT:
-        found = nx.kamada_kawai_layout(drawn, pos=dict(enumerate(ring)))
+        layout = nx.kamada_kawai_layout(drawn, pos=dict(enumerate(ring)))
     else:
-        found = nx.spring_layout(drawn, seed=0)
-    return np.array([found[node] for node in range(n)])
+        layout = nx.spring_layout(drawn, seed=0)
+    return np.array([layout[node] for node in range(n)])
 
 
 def _draw_links(axes: Axes, graph: Graph, hub_of: NDArray[np.intp], places: Places) -> None:
@@ -566,8 +566,8 @@ def _bars(axes: Axes, bars: list[tuple[str, list[Part]]], rest: str, left: int) 
     tidy(axes, "x")
     longest = max((sum(part[1] for part in parts) for _, parts in bars), default=0.0)
     if left:
-        kept = bars[:-1]
-        longest = max((sum(part[1] for part in parts) for _, parts in kept), default=0.0)
+        shown = bars[:-1]
+        longest = max((sum(part[1] for part in parts) for _, parts in shown), default=0.0)
     unit, name = of_bytes([longest])
     end = LONGEST * longest
     for place, (_, parts) in enumerate(bars):

@@ -71,13 +71,13 @@ def load(path: PathLike, kind: type[T] | None = None) -> Any:
     >>> model = vpem.load("model.h5", vpem.VPEM)  # doctest: +SKIP
     >>> model.predict(X)  # doctest: +SKIP
     """
-    found = _opened(path)
-    if kind is not None and not isinstance(found, kind):
+    opened = _opened(path)
+    if kind is not None and not isinstance(opened, kind):
         raise FileError(
-            f"{path} opens as {type(found).__name__}, not as {kind.__name__}; leave the kind out "
+            f"{path} opens as {type(opened).__name__}, not as {kind.__name__}; leave the kind out "
             "to take whatever it holds"
         )
-    return found
+    return opened
 
 
 def _opened(path: PathLike) -> Any:
@@ -169,8 +169,10 @@ def plot(
     data = _data(model, saved, X, y)
     kind = kind or next(iter(kinds_of(saved)))
     features = None if features is None else list(map(str, features))
-    given = {"features": features, "most": most, "ax": ax}
-    return draw(kind, saved, data, **{name: one for name, one in given.items() if one is not None})
+    options = {"features": features, "most": most, "ax": ax}
+    return draw(
+        kind, saved, data, **{name: one for name, one in options.items() if one is not None}
+    )
 
 
 def report(
@@ -235,14 +237,14 @@ def _saved(model: Any) -> Saved:
     return saved_of(f"this {type(model).__name__}", model)
 
 
-def _kept(found: MixtureResult | Clustering) -> Model | StoredClustering:
+def _kept(result: MixtureResult | Clustering) -> Model | StoredClustering:
     """Return what a file would keep of what a recipe found."""
     from vpem.fits.results import MixtureResult
 
-    d = found.mixture.n_features if isinstance(found, MixtureResult) else found.centres.shape[1]
-    graph, names = found.network.graph, default_names(d)
+    d = result.mixture.n_features if isinstance(result, MixtureResult) else result.centres.shape[1]
+    graph, names = result.network.graph, default_names(d)
     holders = graph.names or [f"agent {number}" for number in range(graph.n_agents)]
-    return found.kept(names, found.describe(names, holders), {})
+    return result.kept(names, result.describe(names, holders), {})
 
 
 def _data(model: Any, saved: Saved, X: Any, y: Any) -> Data | None:

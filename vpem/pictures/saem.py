@@ -162,11 +162,11 @@ def draw_curves(
     some = individuals.take(np.arange(shown))
     times = np.linspace(some.times.min(), some.times.max(), check_int("n_times", n_times, least=2))
     at_rows = predictor.changing(some)
-    given = predictor.curves(some, None if at_rows else times)
+    curves = predictor.curves(some, None if at_rows else times)
     typical = predictor.population(None if at_rows else times, individuals=some)
     figure, panels, columns = _grid(shown, 2.0)
-    low = min(some.values.min(), given.lower.min(), typical.fitted.min())
-    high = max(some.values.max(), given.upper.max(), typical.fitted.max())
+    low = min(some.values.min(), curves.lower.min(), typical.fitted.min())
+    high = max(some.values.max(), curves.upper.max(), typical.fitted.max())
     margin = 0.05 * (high - low or 1.0)
     for i, axes in enumerate(panels):
         rows = slice(*some.first[i : i + 2])
@@ -175,14 +175,14 @@ def draw_curves(
             part = rows.start + np.argsort(some.times[rows], kind="stable")
             times = some.times[part]
         axes.fill_between(
-            times, given.lower[part], given.upper[part], color=LIGHT, linewidth=0,
+            times, curves.lower[part], curves.upper[part], color=LIGHT, linewidth=0,
             label=f"{100 * saved.level:.3g} % interval of the curve", zorder=2,
         )  # fmt: skip
         axes.plot(
             times, typical.fitted[part], color="black", linewidth=1.1, linestyle=BROKEN,
             label="population", zorder=3,
         )  # fmt: skip
-        axes.plot(times, given.fitted[part], color=CURVE, linewidth=1.6, label="fitted", zorder=4)
+        axes.plot(times, curves.fitted[part], color=CURVE, linewidth=1.6, label="fitted", zorder=4)
         axes.plot(
             some.times[rows], some.values[rows], color="white", marker="o", markersize=4,
             markeredgecolor="black", linestyle="", label="measured", zorder=5,
@@ -243,12 +243,12 @@ def draw_observed(
     ``model`` is as for `vpem.saem.prediction.Predictor`, and has curves.
     """
     predictor = Predictor(fit, model)
-    given = predictor.curves(individuals)
+    curves = predictor.curves(individuals)
     typical = predictor.population(individuals=individuals)
     figure = new_figure(WIDTH, 4.2)
     left = []
     for axes, fitted, title in zip(
-        figure.subplots(1, 2, sharey=True), (typical.fitted, given.fitted),
+        figure.subplots(1, 2, sharey=True), (typical.fitted, curves.fitted),
         ("population", "individuals"), strict=True,
     ):  # fmt: skip
         y = individuals.values
@@ -472,11 +472,11 @@ def _constant(at: Individuals) -> dict[str, Numbers]:
     return constant
 
 
-def draw_topics(found: Topics, most: int = MOST_TOPICS) -> Picture:
+def draw_topics(topics: Topics, most: int = MOST_TOPICS) -> Picture:
     """Draw the most probable words of each topic as bars, the largest topics first."""
-    shown = found.order[:most]
+    shown = topics.order[:most]
     figure, panels = _topic_panels(len(shown), 1.95)
-    tops = found.top()
+    tops = topics.top()
     longest = max(tops[k][0][1] for k in shown)
     for axes, k in zip(panels, shown.tolist(), strict=True):
         names = [words(word, 16) for word, _ in tops[k]]
@@ -487,24 +487,24 @@ def draw_topics(found: Topics, most: int = MOST_TOPICS) -> Picture:
         axes.set_xlim(0, 1.05 * longest)
         axes.tick_params(axis="y", length=0)
         axes.set_title(
-            f"topic {k}: {found.shares[k]:.1%}\ncoherence {found.coherence[k]:.2f}", fontsize=9
+            f"topic {k}: {topics.shares[k]:.1%}\ncoherence {topics.coherence[k]:.2f}", fontsize=9
         )
     for axes in panels[max(0, len(panels) - COLUMNS) :]:
         axes.set_xlabel("probability", fontsize=8)
     some = "; ".join(
-        f"topic {k} ({found.shares[k]:.1%}): {', '.join(word for word, _ in tops[k][:5])}"
+        f"topic {k} ({topics.shares[k]:.1%}): {', '.join(word for word, _ in tops[k][:5])}"
         for k in shown.tolist()
     )
-    alt = f"The most probable words of {len(shown)} of {found.n_topics} topics: {some}."
-    return Picture(figure, alt, _drawn_of(len(shown), found.n_topics, "topics, the largest,"))
+    alt = f"The most probable words of {len(shown)} of {topics.n_topics} topics: {some}."
+    return Picture(figure, alt, _drawn_of(len(shown), topics.n_topics, "topics, the largest,"))
 
 
-def draw_shares(found: Topics) -> Picture:
+def draw_shares(topics: Topics) -> Picture:
     """Draw which share of the words of each device, and of all, belongs to each topic."""
-    shown = found.device_names[:MOST_DEVICES] if len(found.device_shares) else ()
-    rows = np.vstack([found.shares, found.device_shares[: len(shown)]])
+    shown = topics.device_names[:MOST_DEVICES] if len(topics.device_shares) else ()
+    rows = np.vstack([topics.shares, topics.device_shares[: len(shown)]])
     names = ["all", *shown]
-    order = found.order
+    order = topics.order
     many = len(order) > MOST_TOPICS
     parts = order[: MOST_TOPICS - 1] if many else order
     figure = new_figure(WIDTH, 0.34 * len(names) + 1.0 + 0.22 * (-(-len(parts) // 5)))
@@ -529,32 +529,32 @@ def draw_shares(found: Topics) -> Picture:
         f"{name} topic {int(row.argmax())} with {row.max():.0%}"
         for name, row in zip(names, rows, strict=True)
     )
-    alt = f"Shares of {found.n_topics} topics in the words of devices; the largest: {largest}."
-    return Picture(figure, alt, _drawn_of(len(shown), len(found.device_shares), "devices"))
+    alt = f"Shares of {topics.n_topics} topics in the words of devices; the largest: {largest}."
+    return Picture(figure, alt, _drawn_of(len(shown), len(topics.device_shares), "devices"))
 
 
-def draw_spreads(found: Topics) -> Picture:
+def draw_spreads(topics: Topics) -> Picture:
     """Draw the perplexity, and over how many words each topic is spread, by iteration.
 
     The perplexity is that of the documents' words, where it was seen, and of each topic's; the
     burn-in is shaded.
     """
-    shown = found.order[:MOST_TOPICS]
-    seen = len(found.perplexities) > 0
+    shown = topics.order[:MOST_TOPICS]
+    seen = len(topics.perplexities) > 0
     figure, panels = _topic_panels(len(shown) + seen, 1.35)
-    burn_in = found.saved.settings.get("burn_in")
+    burn_in = topics.saved.settings.get("burn_in")
     for axes in panels:
         if isinstance(burn_in, int) and burn_in > 0:
-            axes.axvspan(0, min(burn_in, found.saved.n_iter), color=GRID, linewidth=0, zorder=0)
-        axes.set_xlim(0, found.saved.n_iter)
+            axes.axvspan(0, min(burn_in, topics.saved.n_iter), color=GRID, linewidth=0, zorder=0)
+        axes.set_xlim(0, topics.saved.n_iter)
         whole_numbers(axes.xaxis, 4)
     if seen:
         axes = panels[0]
-        axes.plot(*found.perplexities.T, color=CURVE, linewidth=1.0, marker=".", ms=3, zorder=3)
+        axes.plot(*topics.perplexities.T, color=CURVE, linewidth=1.0, marker=".", ms=3, zorder=3)
         axes.set_title("perplexity of all words", fontsize=8)
-    steps, first = np.arange(found.saved.n_iter + 1), found.top(3)
+    steps, first = np.arange(topics.saved.n_iter + 1), topics.top(3)
     for axes, k in zip(panels[seen:], shown.tolist(), strict=True):
-        axes.plot(steps, found.saved.trace[:, k], color=CURVE, linewidth=1.0, zorder=3)
+        axes.plot(steps, topics.saved.trace[:, k], color=CURVE, linewidth=1.0, zorder=3)
         axes.set_title(
             f"topic {k}: {words(', '.join(word for word, _ in first[k]), 20)}", fontsize=8
         )
@@ -562,12 +562,12 @@ def draw_spreads(found: Topics) -> Picture:
         axes.set_xlabel("iteration", fontsize=8)
     for axes in panels[::COLUMNS]:
         axes.set_ylabel("words", fontsize=8)
-    ends = ", ".join(f"topic {k} {found.saved.trace[-1, k]:.4g}" for k in shown.tolist())
+    ends = ", ".join(f"topic {k} {topics.saved.trace[-1, k]:.4g}" for k in shown.tolist())
     alt = (
-        f"Over how many words topics are spread, by iteration of {found.saved.n_iter}; at the end: "
-        f"{ends}."
+        f"Over how many words topics are spread, by iteration of {topics.saved.n_iter}; at the "
+        f"end: {ends}."
     )
-    return Picture(figure, alt, _drawn_of(len(shown), found.n_topics, "topics, the largest,"))
+    return Picture(figure, alt, _drawn_of(len(shown), topics.n_topics, "topics, the largest,"))
 
 
 def _topic_panels(count: int, height: float) -> tuple[Figure, list[Axes]]:

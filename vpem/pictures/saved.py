@@ -429,8 +429,8 @@ def densities_of(
             grid = np.concatenate([grid, np.outer(means, np.geomspace(1e-3, 1, 81)).ravel()])
             grid = grid[grid >= 1e-3 * means.min()]
         grid = np.unique(grid)
-    own = saved.mixture.marginal([j])
-    terms, constant = own.terms_of(grid[:, None], np.ones((len(grid), 1), dtype=bool))
+    marginal = saved.mixture.marginal([j])
+    terms, constant = marginal.terms_of(grid[:, None], np.ones((len(grid), 1), dtype=bool))
     logs = constant - 0.5 * terms.sum(axis=0).T
     return grid, parts.weights[:, None] * np.exp(logs)
 
@@ -532,17 +532,17 @@ class SavedMixture(SavedFit):
             variances = np.empty((k, d))
             both = None if is_diagonal(mixture.covariance_type) else np.zeros((k, d, d))
             for law, part in zip(mixture.laws, mixture.parts, strict=True):
-                columns, own = part.features.columns, law.variances(part)
-                variances[:, columns] = own
+                columns, part_variances = part.features.columns, law.variances(part)
+                variances[:, columns] = part_variances
                 if both is None or part.core is None:
                     continue
-                shape = (k, len(own[0]), len(own[0]))
+                shape = (k, len(part_variances[0]), len(part_variances[0]))
                 joint = np.broadcast_to(part.core.assembled_covariances, shape)
                 if part.family == "log-normal":
                     means = law.means(part)
                     joint = np.expm1(joint) * means[:, :, None] * means[:, None, :]
                 elif part.family == "t":
-                    wider = np.sqrt(own / np.diagonal(joint, axis1=1, axis2=2))
+                    wider = np.sqrt(part_variances / np.diagonal(joint, axis1=1, axis2=2))
                     joint = joint * wider[:, :, None] * wider[:, None, :]
                 both[:, columns[:, None], columns] = joint
             if both is not None:
@@ -607,14 +607,14 @@ class SavedMixture(SavedFit):
         at, field = (numbers(self.report.get(name)) for name in ("recorded", "mean_field"))
         fed = "participation" in self.report
         tol = stored.options.get("tol")
-        own = "penalised " if "penalised_log_likelihood" in self.report else ""
+        prefix = "penalised " if "penalised_log_likelihood" in self.report else ""
         return History(
             np.asarray(history, dtype=np.float64) / weight,
             np.arange(1, n + 1) - int(fed)
             if at is None or at.shape != (n,)
             else at.astype(np.intp),
             sent if sent is not None and sent.shape == (n,) else None,
-            f"{own}log-likelihood per sample (nats)",
+            f"{prefix}log-likelihood per sample (nats)",
             float(tol) if not fed and isinstance(tol, int | float) and tol > 0 else None,
             field if field is not None and field.shape == (n,) else None,
         )
@@ -735,9 +735,9 @@ class EvaluationData:
         step = 1 << 14
         parts = []
         for start in range(0, len(self.X), step):
-            here = rows[(rows >= start) & (rows < start + step)] - start
-            if len(here):
-                parts.append(np.asarray(self.X[start : start + step], dtype=np.float64)[here])
+            places = rows[(rows >= start) & (rows < start + step)] - start
+            if len(places):
+                parts.append(np.asarray(self.X[start : start + step], dtype=np.float64)[places])
         return np.concatenate(parts)
 
 

@@ -96,12 +96,12 @@ class StoredEstimator(BaseEstimator):
     _without: ClassVar[dict[str, str]] = {}
     """Parameters of scikit-learn that do not exist here, and why."""
 
-    def __new__(cls, *args: Any, **given: Any) -> Self:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Refuse unknown parameters, with the name of the one that is meant."""
         parameters = inspect.signature(cls.__init__).parameters
         known = [name for name in parameters if name != "self"]
         takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-        for name in () if takes_any else given:
+        for name in () if takes_any else kwargs:
             if name not in known:
                 meant = [one for one in known if name in MEANT.get(one, ())]
                 hint = f"; it is called {meant[0]}" if meant else did_you_mean(name, known)
@@ -131,13 +131,13 @@ class StoredEstimator(BaseEstimator):
         FileError
             If the file exists and ``force`` is False, or cannot be written.
         """
-        kept = self.kept()
-        if isinstance(kept, Model):
-            write_model(path, kept, force)
-        elif isinstance(kept, StoredClustering):
-            write_clustering(path, kept, force)
+        saved = self.kept()
+        if isinstance(saved, Model):
+            write_model(path, saved, force)
+        elif isinstance(saved, StoredClustering):
+            write_clustering(path, saved, force)
         else:
-            write_imputation(path, kept, force=force)
+            write_imputation(path, saved, force=force)
 
     def summary(self) -> str:
         """Return what was fitted, in lines: components or clusters, and how each differs.
@@ -156,10 +156,10 @@ class StoredEstimator(BaseEstimator):
     _noun = "component"
 
     def _table(self) -> tuple[str, Cells | None]:
-        kept = self.kept()
-        assert not isinstance(kept, Completed)
-        report = kept.report
-        size = f"{len(kept.feature_names)} features"
+        saved = self.kept()
+        assert not isinstance(saved, Completed)
+        report = saved.report
+        size = f"{len(saved.feature_names)} features"
         n_workers, n_agents = report.get("n_workers"), report.get("n_agents")
         if n_workers is None and n_agents is not None and n_agents > 1:
             size += f" of {n_agents} agents"
@@ -167,7 +167,7 @@ class StoredEstimator(BaseEstimator):
             rows = f"{report['n_samples']} rows"
             rows += f" of {n_workers} workers" if n_workers is not None and n_workers > 1 else ""
             size = f"{rows}, {size}"
-        answer = answer_of(kept)
+        answer = answer_of(saved)
         title = f"{len(answer.weights)} {self._noun}s, {size}: {describe_end(report)}"
         noisy = report.get("privacy") is not None
         cells = as_table(answer.describe(self._noun), self._noun, noisy)
@@ -271,10 +271,10 @@ class ProgressPrinter:
         print(f"{word} after {n_iter} iterations, {seconds:.2f} s")
 
 
-def dataset_for_fit(X: Any, family: Any, held: Callable[[Dataset], Partition]) -> Dataset:
+def dataset_for_fit(X: Any, family: Any, partition_of: Callable[[Dataset], Partition]) -> Dataset:
     """Return rows (M, d) with the family of each feature, by the parameter ``family``.
 
-    ``held`` returns, of the dataset, who holds which features.
+    ``partition_of`` returns, of the dataset, who holds which features.
     """
     X = columns_apart(X)
     names = names_of(X)
@@ -282,7 +282,7 @@ def dataset_for_fit(X: Any, family: Any, held: Callable[[Dataset], Partition]) -
         names = list(default_names(np.shape(X)[1]))
     choice = FamilyChoice.of(family, names)
     dataset = _read(X, choice, lenient=False)
-    return dataset if choice is None else settle(dataset, choice, held(dataset))
+    return dataset if choice is None else settle(dataset, choice, partition_of(dataset))
 
 
 def dataset_for_model(X: Any, kinds: Kinds, names: Sequence[str], missing: str) -> Dataset:
@@ -340,8 +340,8 @@ def _read(X: Any, choice: FamilyChoice | None, lenient: bool) -> Dataset:
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise InputError(f"a column of X holds values of several types ({error})") from None
 
-    def read(kept: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
-        return [columns[column] for column in kept]
+    def read(numbers: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
+        return [columns[column] for column in numbers]
 
     kinds = tuple(column.type for column in columns)
     frame = LazyFrame("X", tuple(names), kinds, read)
@@ -382,12 +382,12 @@ def validated(estimator: Any, X: Any, **checks: Any) -> Floats:
             words = (one for one in column.tolist() if isinstance(one, str))
             word = None if dated else next((one for one in words if read_float(one) is None), None)
             if dated or word is not None:
-                held = "dates or times, which are" if dated else f"{word!r}, which is"
+                content = "dates or times, which are" if dated else f"{word!r}, which is"
                 way = f"; leave it out: {out}" * of_fit
                 some_alike = len({*map(str, column.tolist())}) < len(column)
                 if of_fit and not dated and some_alike and names_of(X) is not None:
                     way += ", or take text as categories, VPEM(family='auto')"
-                raise InputError(f"column {name!r} of X holds {held} no number{way}") from None
+                raise InputError(f"column {name!r} of X holds {content} no number{way}") from None
         raise error from None
     return data
 
@@ -401,10 +401,10 @@ def _columns(X: Any) -> Iterator[tuple[Any, NDArray[Any], str]]:
             yield name, np.asarray(column), f"X.drop(columns={name!r})"
         return
     with suppress(TypeError, ValueError):
-        given = np.asarray(X)
-        given = given if given.dtype.kind != "U" else np.asarray(X, dtype=object)
-        for place in range(given.shape[1] if given.ndim == 2 else 0):
-            yield place, given[:, place], f"np.delete(X, {place}, axis=1)"
+        array = np.asarray(X)
+        array = array if array.dtype.kind != "U" else np.asarray(X, dtype=object)
+        for place in range(array.shape[1] if array.ndim == 2 else 0):
+            yield place, array[:, place], f"np.delete(X, {place}, axis=1)"
 
 
 def warn_of_columns(data: Floats, names: Sequence[str] | None) -> None:
@@ -441,9 +441,11 @@ class OnGraph(StoredEstimator):
     random_state: Any
 
     def _settings(self, record: type[T], **changes: Any) -> T:
-        given = vars(self)
-        own = {one.name: given[one.name] for one in record.fields() if one.name in given}
-        return record(**{**own, **changes})
+        parameters = vars(self)
+        values = {
+            one.name: parameters[one.name] for one in record.fields() if one.name in parameters
+        }
+        return record(**{**values, **changes})
 
     def _validate(self, X: Rows, *, reset: bool) -> Floats:
         common: Any = {

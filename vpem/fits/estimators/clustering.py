@@ -232,16 +232,16 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             n_init = 10 if isinstance(self.init, str) and self.init == "random" else 1
         settings = self._settings(KmeansSettings, seed=seed, dtype=dtype, n_init=n_init)
         lines = self._lines()
-        given: Report = {
+        options: Report = {
             "callback": lines,
             "sample_weight": self._weights_of(X, sample_weight),
             "feature_names": self._given_names,
         }
         if over_rows:
-            held = workers_of(self.workers, len(data))
-            self._holders = held.names
-            network = connect_workers(self._graph(held.n_workers, seed), sums)
-            clustering = kmeans_rows(data, held, network, settings, privacy=privacy, **given)
+            workers = workers_of(self.workers, len(data))
+            self._holders = workers.names
+            network = connect_workers(self._graph(workers.n_workers, seed), sums)
+            clustering = kmeans_rows(data, workers, network, settings, privacy=privacy, **options)
         elif privacy.is_asked:
             raise InputError(Setting("epsilon"), *OVER_FEATURES[1])
         else:
@@ -249,7 +249,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             graph = self._graph(partition.n_agents, seed)
             self._holders = graph.names or partition.names
             network = connect(graph, partition, sums)
-            clustering = kmeans_features(data, network, settings, **given)
+            clustering = kmeans_features(data, network, settings, **options)
         if lines is not None:
             lines.end(clustering.converged, clustering.n_iter)
         self.clustering_: Clustering = clustering

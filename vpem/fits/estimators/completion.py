@@ -339,13 +339,13 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
             law, or a row has none.
         """
         check_is_fitted(self, "imputation_")
-        given = self._validate(X, reset=False)
-        rows: Matrix = given.astype(np.float64, copy=False)
+        data = self._validate(X, reset=False)
+        rows: Matrix = data.astype(np.float64, copy=False)
         if isinstance(self.imputation_, MixtureImputation):
             mixture = self.imputation_.fit.mixture
             shares = mixture.predict_proba(rows, missing="marginalize")
             filled = fill_gaps(mixture, rows, dict.fromkeys(range(mixture.blocks.n_blocks), shares))
-            return filled.astype(given.dtype, copy=False)
+            return filled.astype(data.dtype, copy=False)
         assert isinstance(self.imputation_, Imputation)
         seen = ~np.isnan(rows)
         if not seen.any(axis=1).all():
@@ -372,9 +372,9 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
             seen.astype(np.float64), steps,
         )  # fmt: skip
         filled = np.where(seen, rows, law.mean(U @ V.T) * units.scale + units.shift)
-        return filled.astype(given.dtype, copy=False)
+        return filled.astype(data.dtype, copy=False)
 
     def _validate(self, X: Rows, *, reset: bool) -> Floats:
-        given = X.X[:] if isinstance(X, Dataset) else X
+        data = X.X[:] if isinstance(X, Dataset) else X
         kinds = [np.float64, np.float32]
-        return validated(self, given, reset=reset, dtype=kinds, ensure_all_finite="allow-nan")
+        return validated(self, data, reset=reset, dtype=kinds, ensure_all_finite="allow-nan")

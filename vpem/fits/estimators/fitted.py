@@ -237,12 +237,12 @@ class FittedByEM(FittedMixture):
                     "; give one of them",
                 )  # fmt: skip
             init = STARTS[check_choice("init_params", self.init_params, STARTS)]
-        given = (self.weights_init, self.means_init, self.precisions_init)
-        if all(one is None for one in given):
+        inits = (self.weights_init, self.means_init, self.precisions_init)
+        if all(one is None for one in inits):
             return {"init": init}
         k, kind = self.n_components, self.covariance_type
         self._settings(FitSettings, seed=0)
-        start = GivenStart.at(init, kind, (k, data.shape[1]), *given)
+        start = GivenStart.at(init, kind, (k, data.shape[1]), *inits)
         return {"init": start} if isinstance(start.init, str) else {"init": start, "n_init": 1}
 
     def _last(self) -> NDArray[np.float64] | None:

@@ -89,25 +89,25 @@ def _clustering(stored: StoredClustering) -> DistributedKMeans:
 def _create(kind: type[E], options: Report, report: Report) -> E:
     known = inspect.signature(kind.__init__).parameters
     named = {CALLED.get(name, name): value for name, value in options.items() if value is not None}
-    given = {
+    parameters = {
         name: value for name, value in named.items()
         if name in known and _fits(name, value, known[name].default)
     }  # fmt: skip
     agents, names = report.get("partition"), report.get("agent_names")
     if (
         "agents" in known
-        and "agents" not in given
+        and "agents" not in parameters
         and isinstance(agents, list)
         and isinstance(names, list)
     ):
         called = report.get("feature_names")
-        own = isinstance(called, list) and tuple(called) != default_names(len(called))
-        shown = called if own and called is not None else range(len(agents))
-        given["agents"] = {
+        names_given = isinstance(called, list) and tuple(called) != default_names(len(called))
+        shown = called if names_given and called is not None else range(len(agents))
+        parameters["agents"] = {
             str(name): [one for one, agent in zip(shown, agents, strict=False) if agent == number]
             for number, name in enumerate(names)
         }
-    return kind(**given)
+    return kind(**parameters)
 
 
 def _fits(name: str, value: Any, default: Any) -> bool:

@@ -494,12 +494,14 @@ class VPEM(Streamed):
         """Fit again, on the graph and with the hubs of the parameters, or of a dataset."""
         seed = self._seed()
         sums = self._settings(SumSettings, seed=seed)
-        held = None if stored is None else stored.partition
+        stored_partition = None if stored is None else stored.partition
         edges = None if stored is None or self.graph is not None else stored.edges
-        agents = held if self.agents is None else self.agents
+        agents = stored_partition if self.agents is None else self.agents
         networked = self.graph is not None or edges is not None or sums.is_asked
         partition = self._partition_of(agents, data.shape[1], networked)
-        if edges is not None and (held is None or held.n_agents == partition.n_agents):
+        if edges is not None and (
+            stored_partition is None or stored_partition.n_agents == partition.n_agents
+        ):
             graph = from_edges(edges, partition.n_agents, partition.names, topology="dataset")
         else:
             graph = self._graph(partition.n_agents, seed)

@@ -42,8 +42,8 @@ def workers_of(workers: Any, n_samples: int) -> Workers:
 def _holders(rows_of: Mapping[Any, Any], n_samples: int) -> NDArray[np.intp]:
     """Return the number of the worker of each row (M,), of the rows that each has by its name."""
     holders = np.full(n_samples, -1)
-    for number, (name, given) in enumerate(rows_of.items()):
-        rows = np.asarray(given)
+    for number, (name, listed) in enumerate(rows_of.items()):
+        rows = np.asarray(listed)
         if rows.dtype == bool and rows.shape == (n_samples,):
             rows = np.flatnonzero(rows)
         if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
@@ -510,13 +510,13 @@ class FedEM(FittedMixture):
         graph = self._graph(workers.n_workers, seed)
         # Rounds among neighbours are compressed themselves; elsewhere FedEM's corrections are.
         central = way_of(graph, self._settings(SumSettings, compress=None)) != "consensus"
-        of_rounds, own = (None, self.compress) if central else (self.compress, None)
+        of_rounds, compress = (None, self.compress) if central else (self.compress, None)
         lines = self._lines()
         fit = fit_fedem(
             data,
             workers,
             connect_workers(graph, self._settings(SumSettings, seed=seed, compress=of_rounds)),
-            self._settings(FedMixtureSettings, seed=seed, compress=own),
+            self._settings(FedMixtureSettings, seed=seed, compress=compress),
             sample_weight=self._weights_of(X, sample_weight),
             known_covariance=self.known_covariance,
             feature_names=self._given_names,

@@ -154,8 +154,8 @@ class ByFeatures:
         chunks = (slice(at, min(at + size, len(X))) for at in range(0, len(X), size))
         for rows, sums in total.flow(chunks, local):
             if known is not None:
-                own = known.explain(np.ascontiguousarray(sums[:, :, k:]))[1]
-                sums = np.ascontiguousarray(sums[:, :, :k] - own)
+                explained = known.explain(np.ascontiguousarray(sums[:, :, k:]))[1]
+                sums = np.ascontiguousarray(sums[:, :, :k] - explained)
             yield rows, *normalised(part, sums)
 
 
@@ -168,7 +168,7 @@ class ByRows:
     ) -> None:  # fmt: skip
         self.X, self._network, self._workers = X, network, workers
         self._weights, self._names, self._missing = sample_weight, feature_names, missing
-        self._here = LocalRows.of(network.total.holders, workers, X)
+        self._local = LocalRows.of(network.total.holders, workers, X)
 
     @cached_property
     def _sum(self) -> _Exact:
@@ -179,21 +179,22 @@ class ByRows:
         prepare(
             self.X, self.X.shape[1], settings, sample_weight=self._weights,
             feature_names=self._names, dtype=settings.dtype, missing=settings.missing,
-            here=self._here,
+            local=self._local,
         )  # fmt: skip
 
     def _own(self, rows: Indices | None) -> Indices | None:
         """Return which of the rows that are here some of all are."""
-        if rows is None or self._here is None:
+        if rows is None or self._local is None:
             return rows
-        return np.flatnonzero(np.isin(self._here.numbers, rows))
+        return np.flatnonzero(np.isin(self._local.numbers, rows))
 
     def fit(self, rows: Indices | None, options: Report) -> Fit:
         """Fit by EM over rows."""
-        workers, own = self._workers, self._own(rows)
+        workers, local_rows = self._workers, self._own(rows)
         return fit_em(
-            _some(self.X, own), workers if rows is None else workers.of_rows(rows), self._network,
-            sample_weight=_some(self._weights, own), feature_names=self._names, **options,
+            _some(self.X, local_rows), workers if rows is None else workers.of_rows(rows),
+            self._network, sample_weight=_some(self._weights, local_rows),
+            feature_names=self._names, **options,
         )  # fmt: skip
 
     def judge(self, fit: Fit, rows: Indices | None) -> Judged:
@@ -205,16 +206,18 @@ class ByRows:
             total.agree("estep", sum(one.nbytes for one in values), 0)
             weights, means, covariances = self._network.agents.engine.bcast(values)
             mixture = replace(mixture, weights=weights, means=means, covariances=covariances)
-        own = self._own(rows)
-        judged = _Rows(_some(self.X, own), self._missing, _some(self._weights, own))
+        local_rows = self._own(rows)
+        judged = _Rows(_some(self.X, local_rows), self._missing, _some(self._weights, local_rows))
         judged.judge(mixture)
         holders = self._network.total.holders
         # Which worker, of those in this process, has each of these rows.
         every: Indices = self._workers.worker_of
-        if self._here is not None:
-            runs = self._here.own_runs
+        if self._local is not None:
+            runs = self._local.own_runs
             every = np.repeat(np.arange(len(runs)), [run.stop - run.start for run in runs])
-        each = judged.by_worker(every if own is None else every[own], len(holders.own))
+        each = judged.by_worker(
+            every if local_rows is None else every[local_rows], len(holders.own)
+        )
         if holders.masks is None:
             added = add_vectors(total, each)[0]
         else:

@@ -451,12 +451,12 @@ def without_repeats(cells: Sequence[Cell], problem: Problem) -> list[Cell]:
     alike: dict[Hashable, set[int]] = {}
     for cell in cells:
         alike.setdefault(model_of(cell), set()).add(cell.hops)
-    kept = []
+    unique = []
     for cell in cells:
         hops = tuple(sorted(alike[model_of(cell)]))
         if cell.hops == hops[0]:
-            kept.append(replace(cell, stands_for=hops if len(hops) > 1 else ()))
-    return kept
+            unique.append(replace(cell, stands_for=hops if len(hops) > 1 else ()))
+    return unique
 
 
 def trials_of(
@@ -502,8 +502,8 @@ def search(
                 Setting("secure_sum"), f" take folds of at least {LEAST_OF_CELL}",
             )  # fmt: skip
     # Data or options by which no cell could be fitted, and warnings of every fit.
-    given = {name: one for name, one in problem.options.items() if name not in OF_DATA}
-    settings = FitSettings(**given, n_init=n_init)
+    options = {name: one for name, one in problem.options.items() if name not in OF_DATA}
+    settings = FitSettings(**options, n_init=n_init)
     problem.held(min(problem.networks)).check(settings.changed(n_components=1))
     if n_jobs is not None:
         n_jobs = 1 if problem.engine.apart else check_int("n_jobs", n_jobs, least=1)
@@ -564,7 +564,7 @@ def summary(cell: Cell, problem: Problem, results: Sequence[Outcome]) -> Report:
             return {"status": "failed", **facts, "reason": which + one["reason"]}
     sent = {name: sum(one[name] for one in results) for name in ("messages", "bytes")}
     if "held_out" in results[0]:
-        held, error = over_folds(
+        heldout, error = over_folds(
             [one["held_out_total"] for one in results], [one["n_held_out"] for one in results]
         )
         went_on = [one["status"] != "converged" for one in results]
@@ -577,7 +577,7 @@ def summary(cell: Cell, problem: Problem, results: Sequence[Outcome]) -> Report:
             "given_up": max(one["given_up"] for one in results),
             "degenerate": max(one["degenerate"] for one in results),
             **sent,
-            "heldout": held,
+            "heldout": heldout,
             "standard_error": error,
             "train_log_likelihood": float(np.mean([one["log_likelihood"] for one in results])),
             "folds": [one["held_out"] for one in results],
@@ -586,15 +586,15 @@ def summary(cell: Cell, problem: Problem, results: Sequence[Outcome]) -> Report:
     # As a fit does: the first of equals.
     keep = problem.floor_fits == "keep"
     ranks = [(keep or not one["degenerate"], one["first_root"]) for one in results]
-    kept = max(range(len(results)), key=ranks.__getitem__)
+    best = max(range(len(results)), key=ranks.__getitem__)
     names = ("n_parameters", "n_iter", "recoveries", "given_up", "degenerate", "log_likelihood",
              "entropy", "bic", "aic", "icl")  # fmt: skip
     shown = ("status", "n_iter", "degenerate", "log_likelihood", "bic", "aic", "icl")
     return {
-        "status": results[kept]["status"],
+        "status": results[best]["status"],
         **facts,
-        **{name: results[kept][name] for name in names},
+        **{name: results[best][name] for name in names},
         **sent,
-        "restart": kept,
+        "restart": best,
         "restarts": [{name: one[name] for name in shown} for one in results],
     }

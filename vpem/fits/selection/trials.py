@@ -67,8 +67,8 @@ RESULTS: dict[str, dict[str, Schema]] = {
 def result_schema(key: str, result: Outcome) -> Schema:
     """Say what the result of the trial of this key is, given the ``status`` it has."""
     kind = "fold" if "/fold " in key else "restart"
-    own = RESULTS["failed" if str(result.get("status")) == "failed" else kind]
-    return {**own, "seconds": Number(0), "warnings": ListOf(TEXT)}
+    fields = RESULTS["failed" if str(result.get("status")) == "failed" else kind]
+    return {**fields, "seconds": Number(0), "warnings": ListOf(TEXT)}
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,8 @@ class Problem:
     def __post_init__(self) -> None:
         self.engine: Engine = next(iter(self.networks.values())).agents.engine
         self._held: dict[int, Held] = {}
-        here = np.array([0 if self.X is None else len(self.X)])
-        everywhere = self.engine.allreduce(here, "max")[0]
+        n_local = np.array([0 if self.X is None else len(self.X)])
+        everywhere = self.engine.allreduce(n_local, "max")[0]
         self.n_samples = int(everywhere) if self.workers is None else self.workers.n_samples
 
     @property
@@ -203,7 +203,7 @@ class Problem:
         Where hubs live in several processes each ends with the parameters of its own; see
         `vpem.fits.parts.gathered`.
         """
-        given = {
+        options = {
             "n_threads": 1,
             **self.options,
             "n_components": cell.n_components,
@@ -211,12 +211,12 @@ class Problem:
             **more,
         }
         for name in OF_DATA:
-            given.pop(name, None)
+            options.pop(name, None)
         traffic = getattr(self.networks[cell.hops].total, "traffic", None)
         if isinstance(traffic, Traffic):
             # A report says what went in its own fit.
             traffic.clear()
-        return self.held(cell.hops).fit(rows, given)
+        return self.held(cell.hops).fit(rows, options)
 
     def keep(self, fit: Fit, outcome: Outcome, heard: Sequence[VpemWarning]) -> None:
         """Called with a fit to all rows, its result and its warnings."""
