@@ -96,7 +96,7 @@ REFUSED = [
     ((*ASKED, "--tol", 1e-7), "--tol cannot be had with --epsilon"),
     ((*ASKED, "--n-init", 2), "--n-init cannot be had"),
     ((*ASKED, "--init", "kmeans"), "--init cannot be had"),
-    ((*ASKED, "--init-rows", "1,2,3"), "--init-rows cannot be had"),
+    ((*ASKED, "--init-rows", "1,2,3"), "--init-rows is not possible"),
     ((*ASKED, "--accelerate", "squarem"), "--accelerate cannot be had"),
     ((*ASKED, "--batch-size", 100), "--batch-size cannot be had"),
     ((*ASKED, "--scale", "standard"), "--scale cannot be had"),

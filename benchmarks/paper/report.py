@@ -155,7 +155,7 @@ and so on) from the same entry. `--size small` shows that everything runs, in se
 `impute` take minutes); `full` has the paper's sizes. Each experiment writes its numbers (JSON),
 tables (CSV), pictures (PNG, with the numbers in them as CSV) and a page like the sections below to
 `--output`, by default `benchmarks/paper/results` for full sizes. Sentences are worked out from the
-numbers of a run. This page is made of those pages whenever a full size is run or drawn anew.
+numbers of a run. This page is made of those pages whenever a full size is run or drawn again.
 
 Paper: P. Valdeira, C. Soares, J. Xavier, *Decentralized EM to Learn Gaussian Mixtures from Datasets
 Distributed by Features*, 2022, and its supplement.
