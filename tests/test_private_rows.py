@@ -93,15 +93,15 @@ REFUSED = [
     ((*ASKED[:4], "--bounds", "3,1"), "below the second"),
     ((*ASKED[:4], "--bounds=-1,inf"), "finite"),
     ((*ASKED[:4], "--bounds=0,1;0,1"), "as many pairs as there are features (3)"),
-    ((*ASKED, "--tol", 1e-7), "--tol cannot be had with --epsilon"),
-    ((*ASKED, "--n-init", 2), "--n-init cannot be had"),
-    ((*ASKED, "--init", "kmeans"), "--init cannot be had"),
+    ((*ASKED, "--tol", 1e-7), "--tol is not possible with --epsilon"),
+    ((*ASKED, "--n-init", 2), "--n-init is not possible"),
+    ((*ASKED, "--init", "kmeans"), "--init is not possible"),
     ((*ASKED, "--init-rows", "1,2,3"), "--init-rows is not possible"),
-    ((*ASKED, "--accelerate", "squarem"), "--accelerate cannot be had"),
-    ((*ASKED, "--batch-size", 100), "--batch-size cannot be had"),
-    ((*ASKED, "--scale", "standard"), "--scale cannot be had"),
-    ((*ASKED, "--missing", "marginalize"), "--missing cannot be had"),
-    ((*ASKED, "--sample-weight", "w"), "--sample-weight cannot be had"),
+    ((*ASKED, "--accelerate", "squarem"), "--accelerate is not possible"),
+    ((*ASKED, "--batch-size", 100), "--batch-size is not possible"),
+    ((*ASKED, "--scale", "standard"), "--scale is not possible"),
+    ((*ASKED, "--missing", "marginalize"), "--missing is not possible"),
+    ((*ASKED, "--sample-weight", "w"), "--sample-weight is not possible"),
     ((*ASKED, "--checkpoint", "c.h5"), "a checkpoint"),
     ((*ASKED, "--topology", "cycle"), "needs an exact sum"),
     ((*ASKED, "-k", "2-3"), "give one number"),
@@ -129,7 +129,7 @@ def test_what_a_private_fit_cannot_have_is_refused_in_a_sentence(
 )
 def test_python_refuses_the_same(rows, options, says):
     held, network = evenly(2000, 2), connect_workers(make_graph("star", 2))
-    with pytest.raises(InputError, match=f"{says} cannot be had with epsilon"):
+    with pytest.raises(InputError, match=f"{says} is not possible with epsilon"):
         fit_em(rows[0], held, network, privacy=PrivacySettings(**PRIVATE), **options)
 
 

@@ -76,7 +76,7 @@ REFUSED: dict[tuple[str, str], tuple[str | Setting, ...]] = {
 
 
 def refusal(algorithm: str, way: str) -> InputError:
-    """Return the error that says why an algorithm cannot be had this way."""
+    """Return the error that says why an algorithm cannot run this way."""
     return InputError(*REFUSED[algorithm, way])
 
 

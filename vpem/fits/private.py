@@ -92,16 +92,16 @@ def check_private(
         same = same or (name == "dtype" and precision_of(value) == np.float64)
         if not same or given(name):
             raise InputError(
-                Setting(name), " cannot be had with ", epsilon, f": {why}; leave it out"
+                Setting(name), " is not possible with ", epsilon, f": {why}; leave it out"
             )  # fmt: skip
     if weighted:
         raise InputError(
-            Setting("sample_weight"), " cannot be had with ", epsilon, ": a row of more weight "
+            Setting("sample_weight"), " is not possible with ", epsilon, ": a row of more weight "
             "would reveal more than was promised; leave it out",
         )  # fmt: skip
     if saved:
         raise InputError(
-            "a checkpoint cannot be had with ", epsilon, ": a run that resumes would repeat a sum "
+            "a checkpoint is not possible with ", epsilon, ": a run that resumes would repeat a sum "
             "with other noise, which the privacy budget does not cover; leave it out, a private "
             "fit has few iterations",
         )  # fmt: skip
@@ -374,7 +374,7 @@ def _check(network: Network, settings: FitSettings, sample_weight: Any, saver: A
     for name, why in UNUSED.items():
         if getattr(settings, name) != getattr(usual, name):
             raise InputError(
-                Setting(name), " cannot be had with ", release, f": {why}", Setting("max_iter")
+                Setting(name), " is not possible with ", release, f": {why}", Setting("max_iter")
             )
     if not isinstance(settings.init, str) or settings.init != usual.init:
         raise InputError(
@@ -385,7 +385,7 @@ def _check(network: Network, settings: FitSettings, sample_weight: Any, saver: A
         if getattr(settings, name) != usual_value:
             raise InputError(
                 Setting(name, getattr(settings, name)), " looks at the data without noise, and "
-                "cannot be had with ", release, "; leave it out",
+                "is not possible with ", release, "; leave it out",
             )  # fmt: skip
     if settings.n_factors:
         raise InputError(

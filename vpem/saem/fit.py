@@ -260,7 +260,7 @@ def _check_masked(
     settings: SaemSettings,
     model: str | Callable[[Individuals], SaemModel],
 ) -> None:
-    """Raise InputError where masked sums cannot be had, or would tell more than totals."""
+    """Raise InputError where masked sums are impossible, or would reveal more than totals."""
     if not isinstance(network, Network) or network.agents.masks is None:
         return
     codec = None if settings.codec is None else parse_codec(settings.codec)
