@@ -415,7 +415,7 @@ class _OverFeatures:
     terms: FeatureTerms
     network: Network
     settings: KmeansSettings
-    kept: LloydRuns
+    runs: LloydRuns
     callback: Callback | None
 
     def __call__(self, restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:
@@ -427,7 +427,7 @@ class _OverFeatures:
         if restart.saved is not None:
             start, chosen = restart.loop["centres"], restart.drawn()
         elif restart.start is not None:
-            begun = self.kept.begun_at(restart.start)
+            begun = self.runs.begun_at(restart.start)
             start, chosen = inputs.scaling.apply(begun)[:, terms.blocks.order], None
         elif inputs.centres is not None:
             columns = slice(None) if network.part_of is None else own_columns_of_hubs(network)

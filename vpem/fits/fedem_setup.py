@@ -189,7 +189,7 @@ class FedSetup:
         codec: Codec | None,
         rng: np.random.Generator,
     ) -> None:
-        self.held = worker_data
+        self.worker_data = worker_data
         self.network = network
         self.total = network.total.on(ledger)
         self.holders: Placement = self.total.holders
@@ -203,7 +203,7 @@ class FedSetup:
     def model(self, settings: FedMixtureSettings, known_covariance: Any) -> MixtureStatistics:
         """Return the statistics of the mixture, in units that all workers agree on."""
         assert settings.floor is not None
-        worker_data = self.held
+        worker_data = self.worker_data
         weights: Vector = worker_data.masses / worker_data.masses.sum()
         if settings.weighting == "workers":
             weights = np.full(len(weights), 1.0 / len(weights))
@@ -265,7 +265,7 @@ class FedSetup:
             return self.total
         # Weight and sum of each cluster, weights of observed values, inertia, rows that changed.
         size = len(centres) + (2 if observed else 1) * centres.size + 2
-        known = np.zeros((len(self.held.counts), size))
+        known = np.zeros((len(self.worker_data.counts), size))
         changes = Compressed(at_server(self.total), Quantizer(LLOYD, known.shape[1]), self.rng)
         return Memory(changes, 1.0, known)
 
@@ -289,7 +289,7 @@ class FedSetup:
                     f"{model.n_components}"
                 )
             return first_statistics(model, start), None
-        worker_data = self.held
+        worker_data = self.worker_data
         parts = worker_data.to_seed(model.terms)
         rng = np.random.default_rng([seed, 0])
         if self.reach is not None:
@@ -333,12 +333,14 @@ class FedSetup:
             parts, total, means, stream, kind="setup", max_iter=MOST_LLOYD_OF_START, pace=pace,
             **common,
         )  # fmt: skip
-        hard = np.zeros((len(self.held.counts), model.size))
+        hard = np.zeros((len(self.worker_data.counts), model.size))
         for place, worker in enumerate(self.own.tolist()):
             if worker not in model.parts:
                 continue
             centres = run.centres[0 if len(run.centres) == 1 else place]
-            hard[worker] = model.assigned(worker, run.labels[self.held.runs[worker]], centres)
+            hard[worker] = model.assigned(
+                worker, run.labels[self.worker_data.runs[worker]], centres
+            )
         return hard
 
 

@@ -190,8 +190,8 @@ class _Fold:
     """What is left of the entries, what was hidden, and column means of what is left."""
 
     rest: Observers
-    held: Observers
-    given: Observations
+    heldout: Observers
+    observations: Observations
     means: Matrix
     most: float | None
 
@@ -231,17 +231,17 @@ class _Fits:
         return float(f"{ridge:.4g}") or 1.0
 
     def _fold(self, observations: Observations, hidden: NDArray[np.bool_]) -> _Fold:
-        rest, heldout, observed = self.observers.hold_out(hidden)
+        rest, heldout, remaining = self.observers.hold_out(hidden)
         if self.settings.scale != "none":
             rest.standardize(self.settings.law)
             heldout.scale_by(rest.scaling)
         counts, sums = rest.column_sums()
         means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
-        return _Fold(rest, heldout, observed, means, rest.most())
+        return _Fold(rest, heldout, remaining, means, rest.most())
 
     def errors(self, fold: _Fold, means: Matrix) -> Matrix:
         """Return weights and errors of hidden entries, of column means too, by column (3, J)."""
-        return fold.held.errors(self.law, means, fold.means)
+        return fold.heldout.errors(self.law, means, fold.means)
 
     def compare_ranks(self, choice: ImputationChoice) -> None:
         """Try ranks that grow, each with ridges that fall as long as errors do."""
@@ -313,7 +313,7 @@ class _Fits:
                 if whole.fit.degenerate:
                     return
                 for fold in self.folds:
-                    imputation = impute_by_mixture(fold.given, settings, self.network)
+                    imputation = impute_by_mixture(fold.observations, settings, self.network)
                     if imputation.fit.degenerate:
                         return
                     units = fold.rest.scaling

@@ -159,7 +159,7 @@ def impute_by_mixture(
     gaps = np.flatnonzero(np.isnan(work.seen.mean) & ~np.isnan(filled))
     draws, drawing = work.draws(fit, settings.draws or 0, gaps)
     return MixtureImputation(
-        observations=work.given,
+        observations=work.observations,
         seen=work.seen,
         law=Gaussian(1.0),
         log_likelihood=fit.log_likelihood,
@@ -167,7 +167,7 @@ def impute_by_mixture(
         scaling=fit.mixture.scaling,
         options={"scale": settings.scale, "tol": settings.tol, "max_iter": work.settings.max_iter},
         fit=fit,
-        held=work.held,
+        held=work.holdings,
         filled=filled,
         gaps=gaps,
         draws=draws,
@@ -186,14 +186,14 @@ class _Work:
         self, observations: Observations, settings: ImputeSettings, network: Network
     ) -> None:
         observers = Observers(observations, network, Ledger(network.graph))
-        self.given, self.seen = observers.given, observers.seen()
-        self.mean = self.given.mean
+        self.observations, self.seen = observers.given, observers.seen()
+        self.mean = self.observations.mean
         placed = Placement(network.agents.engine, network.agents.ranks)
-        self.held = _holdings_of(observations, placed)
-        self.weights = _row_weights(self.given, self.held, placed)
-        if isinstance(self.held, Partition):
-            blocks = Blocks.from_hubs(network.hubs, self.held.features)
-            whole = replace(network.whole, blocks=blocks, features=tuple(self.held.features))
+        self.holdings = _holdings_of(observations, placed)
+        self.weights = _row_weights(self.observations, self.holdings, placed)
+        if isinstance(self.holdings, Partition):
+            blocks = Blocks.from_hubs(network.hubs, self.holdings.features)
+            whole = replace(network.whole, blocks=blocks, features=tuple(self.holdings.features))
             network = spread(whole, placed.engine)
         self.network, self.holders = network, network.agents
         self.own, self.seed = self.holders.own.tolist(), settings.seed
@@ -215,12 +215,13 @@ class _Work:
 
         All processes have all parameters of it.
         """
-        names, weights = self.given.column_names, self.weights if weights is None else weights
-        apart, d = self.holders.apart, len(self.given.column_names)
-        if isinstance(self.held, Workers):
+        names = self.observations.column_names
+        weights = self.weights if weights is None else weights
+        apart, d = self.holders.apart, len(self.observations.column_names)
+        if isinstance(self.holdings, Workers):
             rows = self.rows if apart else slice(None)
             return fit_em(
-                self.mean[rows], self.held, self.network, self.settings,
+                self.mean[rows], self.holdings, self.network, self.settings,
                 sample_weight=None if weights is None else weights[rows], feature_names=names,
                 **changes,
             )  # fmt: skip
@@ -242,7 +243,7 @@ class _Work:
     @property
     def rows(self) -> NDArray[np.intp]:
         """Rows of this process's workers, worker by worker."""
-        parts = (self.held.parts[worker] for worker in self.own)
+        parts = (self.holdings.parts[worker] for worker in self.own)
         return np.concatenate([np.empty(0, dtype=np.intp), *parts])
 
     def filled(self, fit: Fit, draw: int | None = None) -> Matrix:

@@ -379,7 +379,7 @@ class _OverRows:
     order: NDArray[np.intp]
     network: Network
     settings: KmeansSettings
-    kept: LloydRuns
+    runs: LloydRuns
     callback: Callback | None
     reach: Reach | None
 
@@ -412,7 +412,7 @@ class _OverRows:
             self.settings.n_clusters,
         )
         if restart.start is not None:
-            return inputs.scaling.apply(self.kept.begun_at(restart.start)), None
+            return inputs.scaling.apply(self.runs.begun_at(restart.start)), None
         if inputs.centres is not None:
             return inputs.scaling.apply(inputs.centres), None
         if isinstance(stream, PointStream):

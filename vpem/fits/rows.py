@@ -107,7 +107,7 @@ class RowRestart:
         self.terms = terms
         self.restart = restart
         self.total = restart.total
-        self.kept = runs
+        self.runs = runs
         self.n_components = runs.n_components
         # Points are drawn in the place of rows where sums are masked.
         self.place = place if terms.reach is None else None
@@ -132,7 +132,7 @@ class RowRestart:
         if self.restart.saved is not None:
             starts, shifts, rows = self._again()
         elif self.restart.start is not None:
-            starts, shifts, rows = self._at_model(self.kept.begun_at(self.restart.start))
+            starts, shifts, rows = self._at_model(self.runs.begun_at(self.restart.start))
         elif isinstance(init, Mixture):
             starts, shifts, rows = self._at_model(init)
         elif start_rows is not None:
@@ -169,7 +169,7 @@ class RowRestart:
 
     def _again(self) -> Started:
         """Return what was saved of a start, with the parameters as they were saved last."""
-        known, starts = self.restart.drawn("covariances"), self.kept.mixtures(self.restart.loop)
+        known, starts = self.restart.drawn("covariances"), self.runs.mixtures(self.restart.loop)
         self.roots = [
             self.terms.whole.with_sample_covariance(one).resuming(start)
             for one, start in zip(known, starts, strict=True)

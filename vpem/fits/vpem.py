@@ -363,9 +363,9 @@ class _Attempts:
     """Runs of one restart after the other, over the same terms."""
 
     network: Network
-    given: Prepared
+    prepared: Prepared
     terms: FeatureTerms
-    kept: MixtureRuns
+    runs: MixtureRuns
     settings: FitSettings
     acceleration: Acceleration | None
     callback: Callable[[Progress], None] | None
@@ -380,7 +380,7 @@ class _Attempts:
 
     def _run(self, restart: Restart) -> tuple[Run, NDArray[np.intp] | None]:
         terms, total = self.terms, restart.total
-        stream = RowStream(restart.rng, self.given.row_weights, len(self.given.X))
+        stream = RowStream(restart.rng, self.prepared.row_weights, len(self.prepared.X))
         start, rows = self._start(restart, stream)
         if restart.saved is None and restart.start is None:
             start = self.began_at.over(start, self._own)
@@ -408,13 +408,13 @@ class _Attempts:
     ) -> tuple[Mixture, NDArray[np.intp] | None]:
         terms, init, n_components = self.terms, self.settings.init, self.settings.n_components
         if restart.saved is not None:
-            return self.kept.mixtures(restart.loop)[0], restart.drawn()
+            return self.runs.mixtures(restart.loop)[0], restart.drawn()
         if restart.start is not None:
-            begun = self.kept.begun_at(restart.start)
+            begun = self.runs.begun_at(restart.start)
             return begun.over(terms.blocks, terms.covariance_type, terms.scaling), None
         if isinstance(init, Density):
             init_kinds = init.kinds if isinstance(init, MixedMixture) else None
-            kinds = self.given.kinds
+            kinds = self.prepared.kinds
             families = [one and (one.families, one.n_levels) for one in (init_kinds, kinds)]
             if self.network.part_of is None and families[0] != families[1]:
                 has, have = (
@@ -439,7 +439,7 @@ class _Attempts:
                 return start_at_labels(init, terms, total, n_components, known, stream, tell), None
             clusters = draw_start(init, terms, restart.total, n_components, stream, tell)
             return self._best_of_categories(clusters, restart.total, stream)
-        rows = self.given.rows
+        rows = self.prepared.rows
         assert rows is not None
         return terms.start(terms.at_rows(rows)), rows
 
@@ -450,7 +450,7 @@ class _Attempts:
 
         Distances between categories take few values, so that clusters are a poor guide there.
         """
-        terms, kinds, settings = self.terms, self.given.kinds, self.settings
+        terms, kinds, settings = self.terms, self.prepared.kinds, self.settings
         if kinds is None or settings.init != FitSettings().init or settings.max_iter == 0:
             return clusters
         others = not set(kinds.families) <= {"categorical", "bernoulli"}

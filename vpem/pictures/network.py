@@ -118,9 +118,9 @@ def draw_sparsity(saved: SavedMixture) -> Picture:
         )
     else:
         runs = [_runs(columns, agents) for columns in inside]
-        apart = [part for own in runs for part in own]
+        apart = [part for run in runs for part in run]
         if len(apart) > len(inside):
-            owners = [hub for hub, own in zip(filled, runs, strict=True) for _ in own]
+            owners = [hub for hub, run in zip(filled, runs, strict=True) for _ in run]
             panels.insert(0, Panel("0 hops", apart, owners, _holders(saved, apart, agents)))
         elif len(inside) > 1:
             # Every agent is a hub of its own: as on the graph, colours have nothing to say.
