@@ -210,7 +210,7 @@ def _commands(word: str, context: Any) -> list[str]:
     for path, _ in leaves(context.find_root().command):
         if len(path) > 1:
             below.setdefault(path[-1], []).append(" ".join(("vpem", *path)))
-    here = meant(word, getattr(context.command, "commands", {}))
-    if word in below or not here:
-        return [path for name in meant(word, below) for path in below[name]] or here
-    return here
+    in_group = meant(word, getattr(context.command, "commands", {}))
+    if word in below or not in_group:
+        return [path for name in meant(word, below) for path in below[name]] or in_group
+    return in_group

@@ -364,20 +364,20 @@ def check_data(context: Any) -> None:
     """Raise InputError unless members with data, and only these, give data."""
     study = context.meta[STUDY]
     member = member_of(study, context.params.get("member"))
-    given = context.params.get("data")
+    data_files = context.params.get("data")
     if not any(one.holds for one in study.roster.members):
         raise InputError(
             f"{study.name}, edition {study.edition}, has no member with data; parties join by "
             f"'vpem party request {study.path.name}', and {study.organiser} approves them"
         )
-    if member.holds and not given:
+    if member.holds and not data_files:
         raise InputError(
             f"{member.name} brings data to the study {study.name}; name its file after the command"
         )
-    if given and not member.holds:
+    if data_files and not member.holds:
         raise InputError(
             f"{member.name} brings no data to the study {study.name}, in which it only serves; "
-            f"leave out {given[0]}"
+            f"leave out {data_files[0]}"
         )
     if not context.params.get("parties"):
         raise InputError("members of a study are its parties; leave out --no-parties")
@@ -394,19 +394,19 @@ def own_party(
     name: str,
     files: Sequence[Path],
     table: TableSettings,
-    kept: TableSettings | None = None,
+    model_table: TableSettings | None = None,
     features: Sequence[str] = (),  # named by the study; the table's own choice comes first
 ) -> Party:
     """Return a member as a party of a run."""
     from vpem.files.parties.opening import choose_parties
 
-    given = choose_parties(files[:1], table, kept)
-    if len(given) > 1:
-        raise InputError(f"{files[0]} names {len(given)} parties, but {name} is one")
-    own = replace(given[0], name=name, more=tuple(map(str, files[1:])))
-    if features and own.table.features is None:
-        own = replace(own, table=own.table.changed(features=list(features)))
-    return own
+    parties = choose_parties(files[:1], table, model_table)
+    if len(parties) > 1:
+        raise InputError(f"{files[0]} names {len(parties)} parties, but {name} is one")
+    party = replace(parties[0], name=name, more=tuple(map(str, files[1:])))
+    if features and party.table.features is None:
+        party = replace(party, table=party.table.changed(features=list(features)))
+    return party
 
 
 def whose_options(error: VpemError, study: Study) -> None:
@@ -493,7 +493,7 @@ def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequenc
     refuse_gaps([holding], look_at_ids)
     look_at_ids()
     if over_features and level is None:
-        others = {who: own for who, own in study.features.items() if who != party.name}
+        others = {who: features for who, features in study.features.items() if who != party.name}
         refuse_shared([party.name, *others], [names, *others.values()])
     if over_features and not one.values.get("missing_parties"):
         _check_rows(one, holding.n_samples, party.name)

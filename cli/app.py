@@ -171,11 +171,11 @@ class Command(_Manners, TyperCommand):
     """A command whose options may come from a file or the environment."""
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
-        own = [copy(param) for param in _params(_own)]
+        added_params = [copy(param) for param in _params(_own)]
         if not any("--json" in param.opts for param in params or []):
-            for param in own:
+            for param in added_params:
                 param.help = param.help.replace(AS_JSON, "")
-        super().__init__(*args, params=[*(params or []), *own], **options)
+        super().__init__(*args, params=[*(params or []), *added_params], **options)
         for param in self.params:
             if param.name == "study":
                 param.is_eager, param.callback = True, lambda ctx, _, value: _study(ctx, value)
@@ -187,9 +187,9 @@ class Command(_Manners, TyperCommand):
         speak_of(self.params)
         if ctx.resilient_parsing:  # values stay words: loading their types takes long
             parser: Any = self.make_parser(ctx)
-            given, rest, _ = parser.parse_args(list(args))
+            values, rest, _ = parser.parse_args(list(args))
             for param in self.get_params(ctx):
-                value, source = param.consume_value(ctx, given)
+                value, source = param.consume_value(ctx, values)
                 ctx.params[param.name] = value
                 ctx.set_parameter_source(param.name, source)
             ctx.args = rest = list(rest)
@@ -258,8 +258,8 @@ class Group(_Manners, TyperGroup):
     """A group of commands."""
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
-        own = [copy(param) for param in _params(_of_groups)]
-        super().__init__(*args, params=[*(params or []), *own], **options)
+        added_params = [copy(param) for param in _params(_of_groups)]
+        super().__init__(*args, params=[*(params or []), *added_params], **options)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write names and first sentences, without loading a command."""

@@ -239,8 +239,8 @@ def check(
         check_number("idle", idle, least=0.0, most=LONGEST)
         study = read_study(file)
         who = only_identity(study.folder, name)
-        own = study.member(who)
-        door = study.listens.get(who) or (own.address and ("", own.address[1]))
+        member = study.member(who)
+        door = study.listens.get(who) or (member.address and ("", member.address[1]))
         door = door if listen is None else address_of(listen)
         own_data = _look(context, study, who, data or [], settings, screen)
         if serve and all(one.state == "ok" for one in own_data):
@@ -252,8 +252,8 @@ def check(
         command = f"vpem party check {study.path.name} --serve"
         if closed:
             screen.say(f"{', '.join(closed)} answers only while it runs the study or '{command}'")
-        elif own.address is not None:
-            screen.say(f"others reach {own.name} only while it runs the study or '{command}'")
+        elif member.address is not None:
+            screen.say(f"others reach {member.name} only while it runs the study or '{command}'")
         if any(one.state == "fails" for one in findings):
             raise typer.Exit(2)
 
@@ -378,13 +378,13 @@ async def _all(examined: Examined, door: tuple[str, int] | None) -> list[Finding
 
 def _others(examined: Examined) -> list[tuple[Member, Member | None]]:
     """Return the members to check, and the relay through which each is reached, if any."""
-    roster, own = examined.roster, examined.own
+    roster, member = examined.roster, examined.own
     relay = roster.relay
-    others = [one for one in roster.members if one.name != own.name]
+    others = [one for one in roster.members if one.name != member.name]
     pairs: list[tuple[Member, Member | None]] = [(one, None) for one in others if one.address]
     if relay is not None:
         pairs.append((relay, None))
-        if own.address is None:
+        if member.address is None:
             pairs += [(one, relay) for one in others if one.address is None]
     return pairs
 

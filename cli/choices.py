@@ -36,22 +36,22 @@ if TYPE_CHECKING:
 
 
 def workers_of(
-    source: Dataset, held: WorkerSettings, screen: Screen, sort_by_label: bool = False
+    source: Dataset, holding: WorkerSettings, screen: Screen, sort_by_label: bool = False
 ) -> Workers:
     """Choose who holds which rows; a note says so where one worker holds them all by default."""
     from vpem.files.networks import read_workers
     from vpem.network.partition import by_label, evenly
 
     if sort_by_label:
-        if held.workers is None:
+        if holding.workers is None:
             raise InputError("--sort-by-label needs --workers: how many to deal the rows out to")
         if source.labels is None:
             raise InputError(f"{source.source} has no labels to sort rows by")
-        return by_label(source.labels, held.workers)
-    if held.worker_rows is not None:
-        return read_workers(held.worker_rows, source.n_samples)
-    if held.workers is not None:
-        return evenly(source.n_samples, held.workers)
+        return by_label(source.labels, holding.workers)
+    if holding.worker_rows is not None:
+        return read_workers(holding.worker_rows, source.n_samples)
+    if holding.workers is not None:
+        return evenly(source.n_samples, holding.workers)
     if source.workers is not None:
         return source.workers
     screen.note(
@@ -109,11 +109,11 @@ class ComponentSettings(FitSettings, heading="Model"):
     )  # fmt: skip
 
 
-def counts_of(given: int | str) -> list[int]:
+def counts_of(n_components: int | str) -> list[int]:
     """Read a number of components, or several; whether one can be fitted is not checked."""
     from vpem.checks import read_int
 
-    text = str(given)
+    text = str(n_components)
     number = read_int(text)
     if number is not None:
         return [number]
@@ -194,16 +194,16 @@ def _check_families(source: Dataset, kinds: Kinds, columns: Sequence[int] | None
             )  # fmt: skip
 
 
-def partition_of(source: Dataset, held: HoldingSettings, networked: bool) -> Partition:
+def partition_of(source: Dataset, holding: HoldingSettings, networked: bool) -> Partition:
     """Choose who holds which features; ``networked``: the user chose a graph or hops."""
     from vpem.network.partition import contiguous, one_or_each
 
-    if held.partition is not None:
+    if holding.partition is not None:
         from vpem.files.networks import read_partition
 
-        return read_partition(held.partition, source.n_features, source.feature_names)
-    if held.agents is not None:
-        return contiguous(source.n_features, held.agents)
+        return read_partition(holding.partition, source.n_features, source.feature_names)
+    if holding.agents is not None:
+        return contiguous(source.n_features, holding.agents)
     if source.partition is not None:
         return source.partition
     networked = networked or source.edges is not None
@@ -211,7 +211,11 @@ def partition_of(source: Dataset, held: HoldingSettings, networked: bool) -> Par
 
 
 def stored_graph(
-    source: Dataset, held: HoldingSettings, parts: Partition, graph: GraphSettings, screen: Screen
+    source: Dataset,
+    holding: HoldingSettings,
+    parts: Partition,
+    graph: GraphSettings,
+    screen: Screen,
 ) -> Graph:
     """Return the graph stored in the dataset, unless options describe another."""
     from vpem.network.graph import from_edges
@@ -221,7 +225,7 @@ def stored_graph(
         return graph_of(parts.n_agents, parts.names, graph)
     stored = parts if source.partition is None else source.partition
     if stored.n_agents != parts.n_agents:
-        if held.agents is not None:
+        if holding.agents is not None:
             screen.note(
                 f"the graph of {stored.n_agents} agents stored in the dataset is ignored, since "
                 f"there are --agents {parts.n_agents}, which a server joins; --topology gives "
@@ -320,17 +324,17 @@ def own_features(
         return X if len(columns) else None, names
     if isinstance(X, np.ndarray):
         return np.ascontiguousarray(X[:, columns]), names
-    own = X.select(columns.tolist())
-    if (stored := own.beyond(limit)) is not None:
+    local_columns = X.select(columns.tolist())
+    if (stored := local_columns.beyond(limit)) is not None:
         return stored, names
-    values = np.empty(own.shape, dtype=X.dtype)
-    for start, part in own.runs():
+    values = np.empty(local_columns.shape, dtype=X.dtype)
+    for start, part in local_columns.runs():
         values[start : start + len(part)] = part
     X.close()
     return values, names
 
 
-def own_rows(source: Dataset, held: Workers, network: Network, limit: int | None = None) -> Any:
+def own_rows(source: Dataset, workers: Workers, network: Network, limit: int | None = None) -> Any:
     """Return the rows of this process's workers; beyond ``limit`` bytes they stay on disk."""
     from vpem.files.datasets import Share
     from vpem.files.matrix import FileMatrix
@@ -338,7 +342,7 @@ def own_rows(source: Dataset, held: Workers, network: Network, limit: int | None
 
     if isinstance(source, Share) or not network.agents.apart:
         return source.X
-    groups = [held.rows[worker] for worker in network.agents.own]
+    groups = [workers.rows[worker] for worker in network.agents.own]
     if isinstance(source.X, FileMatrix):
         stored = source.X.of_rows(groups).beyond(limit)
         if stored is not None:
@@ -346,7 +350,7 @@ def own_rows(source: Dataset, held: Workers, network: Network, limit: int | None
     return read_rows(source.X, groups)
 
 
-def own_weights(source: Dataset, held: Workers, network: Network) -> Any:
+def own_weights(source: Dataset, workers: Workers, network: Network) -> Any:
     """Return the weights of the rows of `own_rows`."""
     import numpy as np
 
@@ -355,8 +359,8 @@ def own_weights(source: Dataset, held: Workers, network: Network) -> Any:
     weights = source.sample_weight
     if weights is None or isinstance(source, Share) or not network.agents.apart:
         return weights
-    own = [held.rows[worker] for worker in network.agents.own]
-    return weights[np.concatenate([np.empty(0, dtype=np.intp), *own])]
+    local_rows = [workers.rows[worker] for worker in network.agents.own]
+    return weights[np.concatenate([np.empty(0, dtype=np.intp), *local_rows])]
 
 
 def heaviest_of(source: Dataset, column: str | None) -> float:
@@ -377,7 +381,7 @@ class Task:
     def __init__(
         self,
         source: Dataset,
-        held: HoldingSettings,
+        holding: HoldingSettings,
         graph: GraphSettings,
         sums: SumSettings,
         run: CommandRun,
@@ -387,20 +391,20 @@ class Task:
 
         self.source, self.run = source, run
         self.labels_for_fit: KnownLabels | None = None
-        self.over_rows = held.split == "rows"
-        self._weighted = held.sample_weight is not None
+        self.over_rows = holding.split == "rows"
+        self._weighted = holding.sample_weight is not None
         sums = sums.changed(seed=graph.graph_seed)
         heard = run.screen.warnings
         self.parts: Any
         self.networks: dict[int, Network] = {}
         if self.over_rows:
-            self.parts = workers_of(source, held, run.screen)
+            self.parts = workers_of(source, holding, run.screen)
             joined = graph_of(self.parts.n_workers, self.parts.names, graph)
             self.networks[0] = run.over(connect_workers(joined, sums), workers=True)
             self.warnings = {0: list(heard)}
         else:
-            self.parts = partition_of(source, held, graph.is_asked or sums.is_asked or any(hops))
-            joined = stored_graph(source, held, self.parts, graph, run.screen)
+            self.parts = partition_of(source, holding, graph.is_asked or sums.is_asked or any(hops))
+            joined = stored_graph(source, holding, self.parts, graph, run.screen)
             self._sums, self._graph = sums, joined
             if sums.hubs == "likelihood":
                 # Placeholders until `grouped` chooses the hubs.
@@ -432,11 +436,11 @@ class Task:
             private=private, kinds=self.source.kinds, sample_weight=weights, feature_names=names,
         )  # fmt: skip
         self.networks = {self._sums.hops: network}
-        found = network.whole.chosen
-        assert found is not None
+        chosen = network.whole.chosen
+        assert chosen is not None
         self.run.screen.note(
-            f"hubs by likelihood: worth {found.gain:.4g} nats per sample or more, by a fit without "
-            f"hops of {found.first['n_iter']} iterations"
+            f"hubs by likelihood: worth {chosen.gain:.4g} nats per sample or more, by a fit "
+            f"without hops of {chosen.first['n_iter']} iterations"
         )
         return self
 
@@ -507,13 +511,13 @@ class Task:
         return fit if self.over_rows or not self.run.engine.apart else gathered(fit)
 
 
-def settled(source: Dataset, table: TableSettings, held: WorkerSettings) -> Dataset:
+def settled(source: Dataset, table: TableSettings, holding: WorkerSettings) -> Dataset:
     """Return a dataset whose features have the families that the user or their values say."""
     from vpem.files.families import FamilyChoice, settle
 
     choice = FamilyChoice.of(table.family)
     if choice is None:
         return source
-    if isinstance(held, HoldingSettings) and held.split == "features":
-        return settle(source, choice, partition_of(source, held, True))
+    if isinstance(holding, HoldingSettings) and holding.split == "features":
+        return settle(source, choice, partition_of(source, holding, True))
     return settle(source, choice)

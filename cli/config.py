@@ -154,13 +154,13 @@ def _typed(setting: Setting) -> str:
     """Return what a user types to set a parameter; its name in Python if no option sets it."""
     options = {key_of(one): one for one in _options if one.param_type_name == "option"}
     # A separate option for one value: resume="if-any", --resume-if-any.
-    own = options.get(f"{setting.name}-{setting.value}")
+    value_option = options.get(f"{setting.name}-{setting.value}")
     named = {one.name: key for key, one in options.items()}
     key = named.get(setting.name) or next(
         (key for key in _alike(setting.name) if key in options), None
     )
-    if own is not None or key is None:
-        return str(setting) if own is None else name_of(own)
+    if value_option is not None or key is None:
+        return str(setting) if value_option is None else name_of(value_option)
     flag = name_of(options[key])
     if setting.value is None or is_flag(options[key]):
         return flag
@@ -172,9 +172,9 @@ def _alike(word: str) -> Iterator[str]:
     """Yield names that a word may stand for: itself, without its prefix, with the same meaning."""
     plain = _letters(word)
     bare = next((plain.removeprefix(one) for one in PREFIXES if plain.startswith(one)), plain)
-    own = dict.fromkeys((plain, bare))
-    yield from own
-    for name in own:
+    spellings = dict.fromkeys((plain, bare))
+    yield from spellings
+    for name in spellings:
         for group in ALIKE:
             if name in group:
                 yield from group
@@ -288,7 +288,7 @@ def take_defaults(context: Any, path: Path, values: Report, *, last: bool = Fals
 
 def _tables(content: Report, group: Any, path: tuple[str, ...]) -> dict[tuple[str, ...], Report]:
     """Check all tables of a file, and return the values of every command in it."""
-    found: dict[tuple[str, ...], Report] = {}
+    tables: dict[tuple[str, ...], Report] = {}
     for name, value in content.items():
         table = ".".join((*path, name))
         member = group.commands.get(name)
@@ -304,17 +304,17 @@ def _tables(content: Report, group: Any, path: tuple[str, ...]) -> dict[tuple[st
         if not isinstance(value, dict):
             raise InputError(f"{table!r} must be a table, [{table}], got {value!r}")
         if hasattr(member, "commands"):
-            found |= _tables(value, member, (*path, name))
+            tables |= _tables(value, member, (*path, name))
         else:
-            found[(*path, name)] = _values(value, member, table)
-    return found
+            tables[(*path, name)] = _values(value, member, table)
+    return tables
 
 
 def _values(content: Report, command: Any, table: str) -> Report:
     known = {key_of(param): param for param in command.params}
     known |= {opt[2:]: param for param in command.params for opt in param.opts if opt[:2] == "--"}
     known = {key: param for key, param in known.items() if key not in NOT_IN_FILES}
-    found: Report = {}
+    values: Report = {}
     for name, value in content.items():
         key = name.replace("_", "-")
         param = known.get(key)
@@ -323,21 +323,21 @@ def _values(content: Report, command: Any, table: str) -> Report:
             hint = f" (did you mean {near!r}?)" if near else ""
             see = f"vpem {table.replace('.', ' ')} --help"
             raise InputError(f"[{table}] has no option {name!r}{hint}; see '{see}'")
-        if param.name in found:
+        if param.name in values:
             raise InputError(f"[{table}] gives {key!r} twice, once as {name!r}")
         where, several = f"[{table}] {name}", param.multiple or param.nargs == -1
         if is_flag(param):
             if not isinstance(value, bool):
                 raise InputError(f"{where} must be true or false, got {value!r}")
-            found[param.name] = value
+            values[param.name] = value
         elif several:
             items = value if isinstance(value, list) else [value]
-            found[param.name] = [_word(item, where) for item in items]
+            values[param.name] = [_word(item, where) for item in items]
         elif isinstance(value, list):
             raise InputError(f"{where} takes one value, written as on the command line, got a list")
         else:
-            found[param.name] = _word(value, where)
-    return found
+            values[param.name] = _word(value, where)
+    return values
 
 
 def _word(value: Any, where: str) -> str:
@@ -354,13 +354,13 @@ def check_environment(context: Any) -> None:
     """Raise InputError where a variable is named like an option that the command does not have."""
     path = path_of(context)
     start = "_".join(("VPEM", *path, "")).upper().replace("-", "_")
-    given = [name for name in os.environ if name.startswith(start)]
-    if not given:
+    names = [name for name in os.environ if name.startswith(start)]
+    if not names:
         return
     root = context.find_root().command
     known = {key_of(param): name for name, param in variables(path, context.command).items()}
     all_known = {name for at, leaf in leaves(root) for name in variables(at, leaf)}
-    for name in sorted(given):
+    for name in sorted(names):
         if name not in all_known:
             near = nearest(name.removeprefix(start), known)
             hint = f" (did you mean {known[near]}?)" if near else ""
@@ -391,8 +391,8 @@ def in_files(context: Any) -> Iterator[Any]:
 
 def source_of(context: Any, param: Any) -> tuple[str, str | None]:
     """Source of a parameter's value, and the name of the variable or file."""
-    found = context.get_parameter_source(param.name)
-    kind = SOURCES.get(getattr(found, "name", ""), "default")
+    source = context.get_parameter_source(param.name)
+    kind = SOURCES.get(getattr(source, "name", ""), "default")
     if kind == "environment":
         return kind, str(param.envvar)
     return kind, str(context.meta[FILES][param.name]) if kind == "file" else None
@@ -433,7 +433,7 @@ def given(context: Any, param: Any, words: list[str]) -> object:
 
 def where_from(context: Any, sentence: str) -> list[str]:
     """Return the files or variables of the values that a sentence of an error speaks of."""
-    found: dict[bool, list[str]] = {True: [], False: []}
+    origins: dict[bool, list[str]] = {True: [], False: []}
     for param in context.command.params:
         origin = origin_of(context, param)
         if origin is None:
@@ -443,10 +443,10 @@ def where_from(context: Any, sentence: str) -> list[str]:
         plain = "[-_ ]".join(key_of(param).split("-"))
         named = re.search(rf"(?<![\w-]){name_of(param)}(?![\w-])", sentence)
         if named or any(repr(str(each)) in sentence for each in values):
-            found[True].append(origin)
+            origins[True].append(origin)
         elif re.search(rf"(?<![\w-]){plain}(?![\w-])", sentence):
-            found[False].append(origin)
-    return found[True] or found[False]
+            origins[False].append(origin)
+    return origins[True] or origins[False]
 
 
 def near_file(sentence: str) -> list[str]:

@@ -189,8 +189,8 @@ def _tables(summary: Report) -> list[PrintedTable]:
     ]
     tables = [_filled(facts, "dataset", "")]
     if agents is not None:
-        held = [(a["name"], len(a["features"]), shorten(a["features"])) for a in agents]
-        tables.append(_filled(held, "agent", "number", "features", right=("number",)))
+        agent_rows = [(a["name"], len(a["features"]), shorten(a["features"])) for a in agents]
+        tables.append(_filled(agent_rows, "agent", "number", "features", right=("number",)))
     if labels is not None:
         counts = [(item["label"], item["count"]) for item in labels]
         tables.append(_filled(counts, "label", "rows", right=("rows",)))
@@ -265,7 +265,7 @@ def split(
     force: Force = False,
     *,
     table: TableSettings,
-    held: Annotated[PartyHolding, Without("split workers worker_rows sample_weight")],
+    holding: Annotated[PartyHolding, Without("split workers worker_rows sample_weight")],
     printing: Printing,
 ) -> None:
     """Cut a dataset into one file for each party, with ids.
@@ -284,18 +284,18 @@ def split(
         from vpem.network.partition import contiguous
 
         tell = teller(screen.say, families=True)
-        whole = read_one(source, table, Where(), tell, dataset=held.dataset)
-        if held.agents is not None:
+        whole = read_one(source, table, Where(), tell, dataset=holding.dataset)
+        if holding.agents is not None:
             # More agents than features are refused.
-            names = [f"party{number}" for number in range(min(held.agents, whole.n_features))]
-            parties = contiguous(whole.n_features, held.agents, names=names)
-        elif held.partition is None and whole.partition is None:
+            names = [f"party{number}" for number in range(min(holding.agents, whole.n_features))]
+            parties = contiguous(whole.n_features, holding.agents, names=names)
+        elif holding.partition is None and whole.partition is None:
             raise InputError(
                 f"{source} does not say which party gets which features; give --agents N or "
                 "--partition FILE"
             )
         else:
-            parties = partition_of(whole, held, True)
+            parties = partition_of(whole, holding, True)
         whole = settle(whole, FamilyChoice.of(table.family), parties)
         if table.family is not None:
             tell_families(whole, table, screen.say)
@@ -505,7 +505,7 @@ def import_(
     quiet: Quiet = False,
     *,
     table: ImportSettings,
-    held: Annotated[ImportHolding, Without("split workers worker_rows dataset sample_weight")],
+    holding: Annotated[ImportHolding, Without("split workers worker_rows dataset sample_weight")],
 ) -> None:
     """Turn a table into a dataset in HDF5, which is read in parts.
 
@@ -534,8 +534,8 @@ def import_(
                 check_finite(dataset.X, dataset.feature_names, hint)
         except InputError as error:
             raise InputError(f"{dataset.source}: ", *error.parts) from None
-        if held.agents is not None or held.partition is not None:
-            dataset = replace(dataset, partition=partition_of(dataset, held, True))
+        if holding.agents is not None or holding.partition is not None:
+            dataset = replace(dataset, partition=partition_of(dataset, holding, True))
         dataset = settle(dataset, FamilyChoice.of(reading.family), dataset.partition)
         tell_families(dataset, reading, screen.say)
         write_dataset(output, dataset, force)

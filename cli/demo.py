@@ -86,8 +86,8 @@ class Play:
 def folder(keep: Path | None) -> Iterator[Path]:
     """Make a folder, which is removed in the end, unless it is to be kept."""
     if keep is None:
-        with tempfile.TemporaryDirectory(prefix="vpem-demo-") as made:
-            yield Path(made)
+        with tempfile.TemporaryDirectory(prefix="vpem-demo-") as temporary:
+            yield Path(temporary)
         return
     try:
         keep.mkdir(mode=0o700)

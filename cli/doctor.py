@@ -92,7 +92,7 @@ def _first_line(error: BaseException) -> str:
 def processors(problems: Problems) -> Report:
     """Processors that exist and that may be used, and the threads that kernels start."""
     variable = os.environ.get("OMP_NUM_THREADS")
-    found: Report = {
+    report: Report = {
         "there": os.cpu_count(),
         "usable": None,
         "limit": None,
@@ -105,21 +105,21 @@ def processors(problems: Problems) -> Report:
         from vpem._core.threads import processor_limit, thread_count, whereabouts
         from vpem.checks import read_int
 
-        found["usable"], found["limit"] = len(whereabouts()[1]), processor_limit()
-        found["threads"] = thread_count(None)
+        report["usable"], report["limit"] = len(whereabouts()[1]), processor_limit()
+        report["threads"] = thread_count(None)
     except Exception:  # `libraries` reports what is wrong with NumPy
-        return found
-    threads, limit, usable = found["threads"], found["limit"], found["usable"]
+        return report
+    threads, limit, usable = report["threads"], report["limit"], report["usable"]
     share = None if limit is None else max(1, round(limit))
     if (read_int((variable or "").split(",")[0]) or 0) > 0:
-        found["why"] = "OMP_NUM_THREADS"
+        report["why"] = "OMP_NUM_THREADS"
     elif share is not None and share < usable:
-        found["why"] = "what the container may use"
-    elif usable < (found["there"] or 0):
-        found["why"] = "processors that the process may run on"
+        report["why"] = "what the container may use"
+    elif usable < (report["there"] or 0):
+        report["why"] = "processors that the process may run on"
     else:
-        found["why"] = "one per processor"
-    if variable and found["why"] != "OMP_NUM_THREADS":
+        report["why"] = "one per processor"
+    if variable and report["why"] != "OMP_NUM_THREADS":
         problem = f"OMP_NUM_THREADS is {variable[:40]!r}, which is not a number, and is ignored"
         problems.append((False, problem))
     if share is not None and threads > share:
@@ -131,7 +131,7 @@ def processors(problems: Problems) -> Report:
     elif usable and threads > usable:
         problem = f"{threads} threads would share {usable} processors; lower OMP_NUM_THREADS"
         problems.append((False, problem))
-    return found
+    return report
 
 
 def blas() -> list[Report]:
@@ -148,7 +148,7 @@ def blas() -> list[Report]:
 def kernels(problems: Problems) -> Report:
     """How the kernels are built, which instructions they use, and whether they agree with NumPy."""
     facts = ("built", "openmp", "instructions", "machine", "largest_error", "waiting")
-    found: Report = dict.fromkeys(facts) | {"built": [], "machine": machine_instructions()}
+    report: Report = dict.fromkeys(facts) | {"built": [], "machine": machine_instructions()}
     folder = Path(__file__).parent
     try:
         folder = Path(str(import_module("vpem._core").__file__)).parent
@@ -156,16 +156,16 @@ def kernels(problems: Problems) -> Report:
         built = {path.name.split(".")[0] for path in folder.iterdir() if path.suffix in BUILT}
         for name in sorted(sources | built):
             module = import_module(f"vpem._core.{name}")
-            found["built"].append(name)
-        found["waiting"] = import_module("vpem._core").waiting()
+            report["built"].append(name)
+        report["waiting"] = import_module("vpem._core").waiting()
         content = Path(str(module.__file__)).read_bytes()
-        found["openmp"] = b"GOMP_" in content or b"__kmpc_fork_call" in content
-        found["instructions"] = import_module("vpem._core.sweep").instruction_set()
+        report["openmp"] = b"GOMP_" in content or b"__kmpc_fork_call" in content
+        report["instructions"] = import_module("vpem._core.sweep").instruction_set()
     except Exception as error:
         problem = f"the kernels cannot be loaded: {_first_line(error)}; build them: pip install ."
         problems.append((True, problem))
-        return found
-    if not found["openmp"]:
+        return report
+    if not report["openmp"]:
         problem = (
             "the kernels are built without OpenMP and use one thread; build them with a compiler "
             "that has it"
@@ -174,24 +174,24 @@ def kernels(problems: Problems) -> Report:
     chosen = os.environ.get("VPEM_INSTRUCTIONS")
     if chosen and chosen not in SETS:
         problems.append((False, f"VPEM_INSTRUCTIONS is {chosen!r}; it may be base or avx2"))
-    elif chosen and chosen != found["machine"]:
+    elif chosen and chosen != report["machine"]:
         problem = (
             f"VPEM_INSTRUCTIONS={chosen} restricts the kernels to fewer instructions than the "
             "machine has; unset it"
         )
         problems.append((False, problem))
     try:
-        found["largest_error"] = self_check()
+        report["largest_error"] = self_check()
     except Exception as error:
         problems.append((True, f"the kernels fail: {_first_line(error)}; build them again"))
-        return found
-    if found["largest_error"] > 1.0:
+        return report
+    if report["largest_error"] > 1.0:
         problem = (
-            f"the kernels do not agree with NumPy ({found['largest_error']:.2g} times the allowed "
+            f"the kernels do not agree with NumPy ({report['largest_error']:.2g} times the allowed "
             "error); build them again, or set VPEM_INSTRUCTIONS=base"
         )
         problems.append((True, problem))
-    return found
+    return report
 
 
 def machine_instructions() -> str | None:
@@ -273,10 +273,10 @@ def self_check() -> float:
 
 def extras(problems: Problems) -> dict[str, Report]:
     """Optional libraries: the version, or how to install it; a broken one is a problem."""
-    found: dict[str, Report] = {}
+    report: dict[str, Report] = {}
     for name, (module, extra, what) in EXTRAS.items():
         version = _version(name)
-        found[name] = {"version": version, "for": what, "install": f"pip install 'vpem[{extra}]'"}
+        report[name] = {"version": version, "for": what, "install": f"pip install 'vpem[{extra}]'"}
         if version is not None:
             try:
                 import_module(module)
@@ -286,16 +286,16 @@ def extras(problems: Problems) -> dict[str, Report]:
                     f"--force-reinstall 'vpem[{extra}]'"
                 )
                 problems.append((False, problem))
-    return found
+    return report
 
 
 def mpi(problems: Problems) -> Report:
     """The MPI library of mpi4py, and the launcher, which must belong to the same MPI."""
     beside = Path(sys.executable).parent
     launcher = shutil.which("mpiexec") or shutil.which("mpiexec", path=str(beside))
-    found: Report = {"library": None, "mpiexec": launcher, "launcher": None}
+    report: Report = {"library": None, "mpiexec": launcher, "launcher": None}
     if _version("mpi4py") is None:
-        return found
+        return report
     # In a process of its own, which a library that does not fit may end.
     program = (
         "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
@@ -305,20 +305,20 @@ def mpi(problems: Problems) -> Report:
     if library is None:
         problem = "mpi4py finds no MPI library, for --engine mpi; try: pip install mpich"
         problems.append((False, problem))
-        return found
-    found["library"] = " ".join(library.split("\n")[0].split())
+        return report
+    report["library"] = " ".join(library.split("\n")[0].split())
     if launcher is None:
         problems.append((False, "there is no mpiexec, for --engine mpi; try: pip install mpich"))
-        return found
-    found["launcher"] = _maker(_output(launcher, "--version") or "")
+        return report
+    report["launcher"] = _maker(_output(launcher, "--version") or "")
     maker = _maker(library)
-    if maker and found["launcher"] and maker != found["launcher"]:
+    if maker and report["launcher"] and maker != report["launcher"]:
         problem = (
-            f"mpi4py is built for {maker}, but {launcher} belongs to {found['launcher']}; take the "
-            "mpiexec of the same MPI"
+            f"mpi4py is built for {maker}, but {launcher} belongs to {report['launcher']}; take "
+            "the mpiexec of the same MPI"
         )
         problems.append((False, problem))
-    return found
+    return report
 
 
 MAKERS = {"open mpi": "Open MPI", "openrte": "Open MPI"}
@@ -346,7 +346,7 @@ def surroundings(problems: Problems, known: set[str]) -> Report:
     import tempfile
 
     size = shutil.get_terminal_size()
-    found: Report = {
+    report: Report = {
         "terminal": {
             "stdout": sys.stdout.isatty(),
             "stderr": sys.stderr.isatty(),
@@ -362,11 +362,11 @@ def surroundings(problems: Problems, known: set[str]) -> Report:
     }  # fmt: skip
     try:
         folder = tempfile.gettempdir()
-        found["temporary"] = folder
+        report["temporary"] = folder
         with tempfile.TemporaryDirectory(dir=folder) as inside:
             file = Path(inside, "written.h5")
-            with import_module("h5py").File(file, "w") as made:
-                made["x"] = [1.0]
+            with import_module("h5py").File(file, "w") as store:
+                store["x"] = [1.0]
             with import_module("h5py").File(file, "r") as read:
                 if read["x"][0] != 1.0:
                     raise OSError("a file does not contain what was written")
@@ -380,12 +380,12 @@ def surroundings(problems: Problems, known: set[str]) -> Report:
         problems.append((True, problem))
     for name in sorted(os.environ):
         if name.startswith("VPEM_"):
-            found["variables"][name] = os.environ[name]
+            report["variables"][name] = os.environ[name]
             if name not in known and name not in LIBRARY_VARIABLES:
                 near = did_you_mean(name.lower(), [each.lower() for each in known]).upper()
                 hint = near.replace("DID YOU MEAN", "did you mean")
                 problems.append((False, f"{name} is no variable of an option{hint}; unset it"))
-    return found
+    return report
 
 
 def doctor(context: typer.Context, json: Json = False) -> None:
@@ -406,7 +406,7 @@ def doctor(context: typer.Context, json: Json = False) -> None:
     with warnings.catch_warnings():
         # Warnings of libraries about themselves are no problems of the installation.
         warnings.simplefilter("ignore")
-        found: Report = {
+        report: Report = {
             "libraries": libraries(problems),
             "processors": processors(problems),
             "blas": blas(),
@@ -419,23 +419,23 @@ def doctor(context: typer.Context, json: Json = False) -> None:
     works = not any(needed for needed, _ in problems)
     if json:
         listed = [{"needed": needed, "advice": advice} for needed, advice in problems]
-        print_json({"works": works, "problems": listed, **found})
+        print_json({"works": works, "problems": listed, **report})
     else:
-        _show(found, problems)
+        _show(report, problems)
     if not works:
         raise typer.Exit(2)
 
 
-def _show(found: Report, problems: list[tuple[bool, str]]) -> None:
+def _show(report: Report, problems: list[tuple[bool, str]]) -> None:
     for needed, advice in problems:
         print(printable(f"{'broken' if needed else 'note'}: {advice}"))
     if not problems:
         print("Everything works.")
     missing = "not found"
-    libraries, there = found["libraries"], found["processors"]
+    libraries, there = report["libraries"], report["processors"]
     versions = [(name, version or missing) for name, version in libraries.items()]
     limit = "no limit" if there["limit"] is None else f"{there['limit']:g} by the container"
-    kernels = found["kernels"]
+    kernels = report["kernels"]
     error = kernels["largest_error"]
     waits = ", ".join(f"{name}={value}" for name, value in (kernels["waiting"] or {}).items())
     agree = "not compared" if error is None else "yes" if error <= 1 else "no"
@@ -450,22 +450,22 @@ def _show(found: Report, problems: list[tuple[bool, str]]) -> None:
         ("instructions", f"{kernels['instructions']} (machine: {kernels['machine']})"),
         ("agree with NumPy", agree),
     ]
-    for one in found["blas"]:
+    for one in report["blas"]:
         threads = plural(one["num_threads"], "thread")
         machine.append((one["user_api"], f"{one['internal_api']} {one['version'] or ''} {threads}"))
     extras = [
         (name, one["version"] or one["install"], one["for"])
-        for name, one in found["extras"].items()
+        for name, one in report["extras"].items()
     ]
-    mpi, terminal = found["mpi"], found["terminal"]
+    mpi, terminal = report["mpi"], report["terminal"]
     others = [
         ("MPI library", mpi["library"] or missing),
         ("mpiexec", f"{mpi['mpiexec'] or missing} ({mpi['launcher'] or 'unknown'})"),
         ("terminal", f"{'yes' if terminal['stdout'] else 'no'}, {terminal['width']} columns, "
                      f"{'colours' if terminal['colour'] else 'no colours'}, "
                      f"{terminal['encoding']}"),
-        ("temporary folder", found["temporary"] or missing),
-        *found["variables"].items(),
+        ("temporary folder", report["temporary"] or missing),
+        *report["variables"].items(),
     ]  # fmt: skip
     show(
         table(versions, "", "", title="Versions"),

@@ -218,8 +218,10 @@ class CommandRun:
     def working(self, kind: Callable[[bool, str | None], P], data: Any = None) -> Iterator[P]:
         """Show progress, of reading data on disk too, and stop at a checkpoint on a signal."""
         out = self.out
-        kept = out.output or out.json or getattr(out, "labels_file", None)
-        progress = kind(out.quiet or not self.where.speaks, None if kept else "--output FILE")
+        destination = out.output or out.json or getattr(out, "labels_file", None)
+        progress = kind(
+            out.quiet or not self.where.speaks, None if destination else "--output FILE"
+        )
         if hasattr(data, "observer"):
             data.observer = progress.reading
         try:

@@ -78,7 +78,7 @@ def fedem(
     memory_limit: MemoryLimit = None,
     *,
     parties: Annotated[RowParties, Without("family align align_key missing_parties")],
-    held: FedWorkers,
+    holding: FedWorkers,
     graph: Annotated[FedGraph, Without("graph_seed")],
     settings: Annotated[FedMixtureSettings, Without("floor")],
     sums: Annotated[SumSettings, Without("hops hubs eigenvalue consensus compress agent_dropout")],
@@ -107,12 +107,12 @@ def fedem(
         if out.strict and settings.tol == 0:
             raise InputError("--strict needs a --tol above 0: without it nothing can converge")
         missing = settings.missing == "marginalize"
-        source, _ = gather(data, parties, held, missing, memory_limit, run)
-        workers = workers_of(source, held, screen, held.sort_by_label)
+        source, _ = gather(data, parties, holding, missing, memory_limit, run)
+        workers = workers_of(source, holding, screen, holding.sort_by_label)
         settings = started(settings, begin, source, given)
         limit = run.memory(memory_limit)
-        weighted = held.sample_weight is not None
-        found, ran = _fit(
+        weighted = holding.sample_weight is not None
+        fit, ran = _fit(
             source, limit, workers, weighted, graph.seeded(settings.seed), sums, settings, run
         )
         options = run.options(
@@ -120,16 +120,16 @@ def fedem(
         )
 
         def tell() -> Report:
-            report = found.describe(source.feature_names, workers.names)
-            report["components"] = found.answer(source.feature_names).describe()
+            report = fit.describe(source.feature_names, workers.names)
+            report["components"] = fit.answer(source.feature_names).describe()
             report |= {"seed": settings.seed, **run.facts(data)}
-            report["sample_weight"] = held.sample_weight
+            report["sample_weight"] = holding.sample_weight
             return report | ran
 
         def draw(report: Report) -> Report:
             if out.plot is not None:
                 name = _name(report)
-                picture = draw_histories([(name, [found.run.history])], title=name)
+                picture = draw_histories([(name, [fit.run.history])], title=name)
                 save_picture(out.plot, picture, force=out.force)
             assert run.labels is not None
             plot = None if out.plot is None else str(out.plot)
@@ -137,9 +137,9 @@ def fedem(
 
         names = source.feature_names
         run.finish(FitOutcome(
-            found.converged, tell,
-            lambda path, report: write_model(path, found.kept(names, report, options), out.force),
-            _show, own=draw, found=found, heaviest=heaviest_of(source, held.sample_weight),
+            fit.converged, tell,
+            lambda path, report: write_model(path, fit.kept(names, report, options), out.force),
+            _show, own=draw, found=fit, heaviest=heaviest_of(source, holding.sample_weight),
         ))  # fmt: skip
 
 
@@ -166,7 +166,7 @@ def _fit(
         progress.most = settings.max_iter
         network = run.over(connect_workers(joined, sums), workers=True)
         X = own_rows(source, workers, network, limit)
-        found = fit_fedem(
+        fit = fit_fedem(
             X, workers, network, settings, feature_names=source.feature_names, callback=progress,
             sample_weight=own_weights(source, workers, network) if weighted else None,
             saver=run.saver,
@@ -174,9 +174,9 @@ def _fit(
     ran = describe_engine(network)
     labels, agents = run.labels, network.agents
     assert labels is not None
-    labels_found = of_workers(labels, X, workers, [found.mixture], agents, settings.missing)
+    labels_found = of_workers(labels, X, workers, [fit.mixture], agents, settings.missing)
     labels.write(source, labels_found, agents, run.screen)
-    return found, ran
+    return fit, ran
 
 
 def _name(report: Report) -> str:

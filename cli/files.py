@@ -156,8 +156,8 @@ def _add(use: _Use) -> None:
 def _identity(path: str) -> tuple[Any, ...]:
     """Return what all names of a file share, whether it exists already or not."""
     try:
-        found = os.stat(path)
-        return found.st_dev, found.st_ino
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
     except (OSError, ValueError):
         pass
     try:
@@ -197,22 +197,22 @@ def read_one(
     where: Where,
     tell: Callable[..., None] | None,
     *,
-    kept: TableSettings | None = None,  # of a model's data
+    model_table: TableSettings | None = None,  # of a model's data
     **options: Any,
 ) -> Dataset:
     """Read the dataset of a command; ``tell`` (`teller`) prints what of a table is left out.
 
-    Several processes all read it, and values of HDF5 stay on disk. ``how`` are arguments of
+    Several processes all read it, and values of HDF5 stay on disk. ``options`` are arguments of
     `vpem.files.data.read_data`.
     """
     from vpem.files.data import read_data
 
     refuse_shared_stdin(path, where)
     options = {"on_disk": where.engine.apart, **options}
-    found = read_data(path, table, kept=kept, **options)
+    dataset = read_data(path, table, kept=model_table, **options)
     if tell is not None:
-        tell(found, table, kept)
-    return found
+        tell(dataset, table, model_table)
+    return dataset
 
 
 def refuse_shared_stdin(path: Path, where: Where) -> None:
@@ -229,43 +229,49 @@ def teller(say: Callable[[str], None], families: bool = False) -> Callable[..., 
     With ``families`` it adds how columns of text become features.
     """
 
-    def tell(found: Dataset, table: TableSettings, kept: TableSettings | None = None) -> None:
+    def tell(
+        dataset: Dataset, table: TableSettings, model_table: TableSettings | None = None
+    ) -> None:
         from vpem.files.readers.frames import GUESSED
 
-        if found.table is None:
+        if dataset.table is None:
             return
-        ids = found.table.id_column
-        warned = [name for name, why in found.left_out.items() if why in GUESSED]
-        if ids is not None and ids not in (table.id_column, kept and kept.id_column, *warned):
-            say(f"{found.source}: ids of rows are taken from {ids!r}; --id-column names another")
-        if len(warned) < len(found.left_out):
-            others = {name: why for name, why in found.left_out.items() if name not in warned}
+        ids = dataset.table.id_column
+        warned = [name for name, why in dataset.left_out.items() if why in GUESSED]
+        if ids is not None and ids not in (
+            table.id_column,
+            model_table and model_table.id_column,
+            *warned,
+        ):
+            say(f"{dataset.source}: ids of rows are taken from {ids!r}; --id-column names another")
+        if len(warned) < len(dataset.left_out):
+            others = {name: why for name, why in dataset.left_out.items() if name not in warned}
             listed = (f"{name} ({why})" for name, why in others.items())
-            texts = [name for name, why in found.left_out.items() if why == "text"]
+            texts = [name for name, why in dataset.left_out.items() if why == "text"]
             advice = ""
             if families and texts and table.family is None:
                 one = quote(f"{texts[0]}=categorical")
                 advice = f"; --family auto, or --family {one}, takes text as categories"
-            say(f"{found.source}: left out: {shorten(listed, MOST_LISTED)}{advice}")
+            say(f"{dataset.source}: left out: {shorten(listed, MOST_LISTED)}{advice}")
 
     return tell
 
 
-def tell_families(found: Dataset, table: TableSettings, say: Callable[[str], None]) -> None:
+def tell_families(dataset: Dataset, table: TableSettings, say: Callable[[str], None]) -> None:
     """Print the families of features, if some may not be Gaussian."""
-    if found.kinds is None:
+    if dataset.kinds is None:
         if table.family is not None:
-            say(f"{found.source}: all features are taken as gaussian (--family NAME=FAMILY says "
+            say(f"{dataset.source}: all features are taken as gaussian (--family NAME=FAMILY says "
                 "otherwise)")  # fmt: skip
         return
     taken = []
-    for family in found.kinds.present:
-        names = [found.feature_names[j] for j in found.kinds.columns_of(family)]
+    for family in dataset.kinds.present:
+        names = [dataset.feature_names[j] for j in dataset.kinds.columns_of(family)]
         if family == "categorical":
-            counts = (found.kinds.n_levels[j] for j in found.kinds.columns_of(family))
+            counts = (dataset.kinds.n_levels[j] for j in dataset.kinds.columns_of(family))
             names = [f"{name} ({n} levels)" for name, n in zip(names, counts, strict=True)]
         taken.append(f"{family}: {shorten(names, MOST_LISTED)}")
-    say(f"{found.source}: taken as {'; '.join(taken)} (--family NAME=FAMILY says otherwise)")
+    say(f"{dataset.source}: taken as {'; '.join(taken)} (--family NAME=FAMILY says otherwise)")
 
 
 def refuse_families(kinds: Kinds | None, names: Sequence[str], source: str) -> None:

@@ -88,15 +88,15 @@ def known_to(
             Setting("labels_for_fit"), " or the start",
         )  # fmt: skip
     n = len(known.values)
-    codes, own = KnownLabels(known.values).parsed(n, max(n, 1))
-    strange = [name for name in own if name not in names]
+    codes, label_names = KnownLabels(known.values).parsed(n, max(n, 1))
+    strange = [name for name in label_names if name not in names]
     if strange:
         raise InputError(
             Setting("labels_for_fit"), f" have {shorten(map(repr, strange), 3)}, but no component "
             f"of {start} has such a name: they are {shorten(names, 10)}",
         )  # fmt: skip
     shares = np.zeros((n, settings.n_components))  # labels as probabilities of components
-    for place, name in enumerate(own):
+    for place, name in enumerate(label_names):
         shares[:, list(names).index(name)] = codes[:, place]
     shares[np.isnan(codes).any(axis=1)] = np.nan
     return KnownLabels(shares, agent, names)
@@ -111,7 +111,7 @@ def fit(
     memory_limit: MemoryLimit = None,
     *,
     parties: FitFiles,
-    held: HoldingSettings,
+    holding: HoldingSettings,
     graph: GraphSettings,
     choices: FitChoices,
     sums: SumSettings,
@@ -153,7 +153,7 @@ def fit(
         labels = run.labels = LabelFile.of(out, run.where, parties.parties)
         if parties.missing_parties:
             settings = settings.changed(missing="marginalize")
-        if run.shards and held.split == "rows":
+        if run.shards and holding.split == "rows":
             raise InputError(
                 "--shards have the features of one hub each, but with --split rows every worker's "
                 "model has all features; leave it out"
@@ -167,53 +167,53 @@ def fit(
             raise InputError("--shards are named after --output; give it")
         graph, parties = graph.seeded(settings.seed), with_families_of(parties, begin)
         source, alignment = gather(
-            data, parties, held, settings.missing == "marginalize", memory_limit, run
+            data, parties, holding, settings.missing == "marginalize", memory_limit, run
         )
         settings = started(settings, begin, source, given)
         limit = run.memory(memory_limit)
-        task = Task(source, held, graph, sums, run).grouped(settings, limit, privacy.is_asked)
+        task = Task(source, holding, graph, sums, run).grouped(settings, limit, privacy.is_asked)
         if run.shards and out.output is not None:
             check_shards(run, task.network, task.names)
         tell_what_is_left(screen, settings, privacy, task)
         task.labels_for_fit = known_to(task, parties, begin.init_model, counts, settings)
-        found, ran, rows = _fit(task, settings, counts, privacy, checkpoints, limit)
+        fitted, ran, rows = _fit(task, settings, counts, privacy, checkpoints, limit)
         options = run.options(
             given, data=", ".join(map(str, data)), graph_seed=graph.graph_seed,
-            missing=settings.missing, components=found.mixture.n_components,
-            **kept_of_private(found),
+            missing=settings.missing, components=fitted.mixture.n_components,
+            **kept_of_private(fitted),
         )  # fmt: skip
-        tell_of_clipped(screen, found, task.names)
+        tell_of_clipped(screen, fitted, task.names)
         run.labels.write(source, rows, task.network.agents, screen)
         shards: Report = {}
         if run.shards:
-            found, shards = write_shards(run, found, task.names, source.feature_names, options)
+            fitted, shards = write_shards(run, fitted, task.names, source.feature_names, options)
 
         def tell() -> Report:
-            report = found.describe(source.feature_names, task.names)
-            report["components"] = found.answer(source.feature_names).describe()
+            report = fitted.describe(source.feature_names, task.names)
+            report["components"] = fitted.answer(source.feature_names).describe()
             if run.shards:  # which keep means where they are
                 report["components"] = [
                     one | {"differs_most_in": None} for one in report["components"]
                 ]
             report |= {"seed": settings.seed, **run.facts(data)}
-            report["sample_weight"] = held.sample_weight
+            report["sample_weight"] = holding.sample_weight
             if alignment is not None:
                 report["alignment"] = alignment
-            return report | ran | warned_of_private(found)
+            return report | ran | warned_of_private(fitted)
 
         def write(path: Path, report: Report) -> None:
             if not run.shards:
-                write_model(path, found.kept(source.feature_names, report, options), out.force)
+                write_model(path, fitted.kept(source.feature_names, report, options), out.force)
 
-        mixture = found.mixture
+        mixture = fitted.mixture
         tell_of_parameters(
             screen, settings, mixture.covariance_type, mixture.n_components, mixture.n_parameters,
-            found.n_samples,
+            fitted.n_samples,
         )  # fmt: skip
         run.finish(FitOutcome(
-            found.converged, tell, write, lambda report: _show(report, task.names),
-            own=lambda _: {"labels_files": labels.written, **shards}, apart=run.shards, found=found,
-            heaviest=heaviest_of(source, held.sample_weight),
+            fitted.converged, tell, write, lambda report: _show(report, task.names),
+            own=lambda _: {"labels_files": labels.written, **shards}, apart=run.shards,
+            found=fitted, heaviest=heaviest_of(source, holding.sample_weight),
         ))  # fmt: skip
 
 
@@ -235,8 +235,8 @@ def _fit(
     run, network = task.run, task.network
     more: Report = {"privacy": privacy} if privacy.is_asked else {}
     if run.labels and not task.over_rows:
-        own = network.agents.own.tolist() if run.labels.file else []
-        more["labels"] = own if run.labels.parties else [0]
+        local_agents = network.agents.own.tolist() if run.labels.file else []
+        more["labels"] = local_agents if run.labels.parties else [0]
     data: tuple[Any, Any, Report]
     if len(counts) > 1:
         from .several import Each, EachProgress, choose_by_bic, each_checkpoint
@@ -247,28 +247,28 @@ def _fit(
                 Each, settings, limit, command=run, checkpoints=each, progress=shown, more=more
             )
             data = problem.X, None, {}
-            found, ran = choose_by_bic(problem, counts, settings)
+            fitted, ran = choose_by_bic(problem, counts, settings)
     else:
         with run.working(ProgressLine, task.source.X) as progress:
             data = task.data(limit)
-            found = task.fit(data, settings, callback=progress, saver=run.saver, **more)
+            fitted = task.fit(data, settings, callback=progress, saver=run.saver, **more)
             ran = describe_engine(network)
     labels: Found = {}
-    if run.labels and isinstance(found, RowFit):
+    if run.labels and isinstance(fitted, RowFit):
         agents = task.network.agents
         labels = of_workers(
-            run.labels, data[0], task.parts, found.mixtures, agents, settings.missing
+            run.labels, data[0], task.parts, fitted.mixtures, agents, settings.missing
         )
     elif run.labels:
-        labels = {agent: columns_of(shares) for agent, shares in found.responsibilities.items()}
-    if (known := found.labels_for_fit) is not None:
+        labels = {agent: columns_of(shares) for agent, shares in fitted.responsibilities.items()}
+    if (known := fitted.labels_for_fit) is not None:
         named = []
         for k, (name, count) in enumerate(zip(known["names"], known["rows"], strict=False)):
             rows = f"{count:.1f} rows" if count % 1 else plural(int(count), "row")
             named.append(f"{k} is {name} ({rows})")
         if named:
             run.screen.say(f"component {', '.join(named)}; all roots learn it for labelled rows")
-    return found if run.shards else task.whole(found), ran, labels
+    return fitted if run.shards else task.whole(fitted), ran, labels
 
 
 def _show(report: Report, names: Sequence[str]) -> None:

@@ -56,11 +56,11 @@ def grouped(params: Sequence[Any]) -> list[tuple[str, list[Any]]]:
     if sum(key_of(option) not in last for option in options) <= FEW:
         return [("Options", options)]
     home = {name: heading for heading, names in HEADINGS.items() for name in names}
-    found: dict[str, list[Any]] = {heading: [] for heading in HEADINGS}
+    groups: dict[str, list[Any]] = {heading: [] for heading in HEADINGS}
     for option in options:
         heading = option.rich_help_panel or home.get(key_of(option), "Options")
-        found[heading].append(option)
-    return [(heading, group) for heading, group in found.items() if group]
+        groups[heading].append(option)
+    return [(heading, group) for heading, group in groups.items() if group]
 
 
 LAST = " output force json quiet"
@@ -116,11 +116,11 @@ def brief(text: str) -> str:
 def often(path: str, options: Sequence[Any]) -> list[Any] | None:
     """Return the options that `--help` shows, with brief help; None if it shows all."""
     known = {key_of(one): one for one in options}
-    found = [known[name] for name in OFTEN.get(path, "").split() if name in known]
-    if not found:
+    frequent = [known[name] for name in OFTEN.get(path, "").split() if name in known]
+    if not frequent:
         return None
     shown = []
-    for one in map(copy, found):
+    for one in map(copy, frequent):
         one.help = brief(one.help or "")
         short = [word for word in one.opts if not word.startswith("--")]
         one.opts = [*short, f"--{key_of(one)}"]
@@ -149,19 +149,19 @@ _WORD = re.compile(r"[a-z][\w.+-]*(:[\w.]+)?")
 def words_of(path: tuple[str, ...], param: Any) -> tuple[str, ...]:
     """Return the words that an option or argument of a command takes; none if it takes any."""
     key = key_of(param)
-    own = CHOICES.get(" ".join((*path, key)))
-    if own is not None:
-        return own
+    choices = CHOICES.get(" ".join((*path, key)))
+    if choices is not None:
+        return choices
     text = re.search(r"\bPath\b", str(getattr(param, "type_descriptor", ""))) is None
-    found = listed_in(param.help or "") if text else ()
+    listed = listed_in(param.help or "") if text else ()
     if param.param_type_name == "argument" or is_flag(param):
         return ()
     known = CHOICES.get(key, ())
     if isinstance(param.default, str) and param.default not in known:
         known = ()
-    if known and not (found and set(found) - set(known)):
+    if known and not (listed and set(listed) - set(known)):
         return known
-    return found if not isinstance(param.default, str) or param.default in found else ()
+    return listed if not isinstance(param.default, str) or param.default in listed else ()
 
 
 def listed_in(text: str) -> tuple[str, ...]:
@@ -178,8 +178,8 @@ def complete_values(path: tuple[str, ...], command: Any) -> None:
     """Let the options of a command complete their values; files are left to the shell."""
     known = getattr(command.callback, "settings", {})
     for param in command.params:
-        own = known.get(param.name)
-        words = own.choices or own.words if own else words_of(path, param)
+        setting = known.get(param.name)
+        words = setting.choices or setting.words if setting else words_of(path, param)
         if words and param._custom_shell_complete is None:
             param._custom_shell_complete = partial(_beginning, words)
 
@@ -302,6 +302,6 @@ def _make(
     one = typer.Typer(add_completion=False, rich_markup_mode=None)
     one.registered_commands = [copy(info)]
     one.registered_commands[0].callback = spread(callback)
-    made = typer.main.get_command(one)
-    finish(path, made)
-    return made
+    command = typer.main.get_command(one)
+    finish(path, command)
+    return command

@@ -126,9 +126,9 @@ class Dealing(Settings, heading="Data", kept=False):
 
 def observed(
     files: Sequence[Path],
-    settings: ObserverFiles,
+    file_settings: ObserverFiles,
     dealing: Dealing,
-    how: ImputeSettings,
+    settings: ImputeSettings,
     run: CommandRun,
 ) -> tuple[Observations, Hidden | None]:
     """Read and deal out what this process's observers saw, and hold out entries of it.
@@ -140,16 +140,16 @@ def observed(
     from vpem.fits.observers import check_laws, hide_entries
     from vpem.terms.lowrank.observations import make_law
 
-    law = make_law(how.law, how.variance)
-    check_parties(files, settings, over_rows=False)
-    if settings.parties:
-        observations, holders = _of_parties(files, settings, dealing, run)
+    law = make_law(settings.law, settings.variance)
+    check_parties(files, file_settings, over_rows=False)
+    if file_settings.parties:
+        observations, holders = _of_parties(files, file_settings, dealing, run)
         check_laws(observations, law, holders)
     else:
-        observations, holders = _of_one_file(files[0], settings, dealing, how, law, run)
+        observations, holders = _of_one_file(files[0], file_settings, dealing, settings, law, run)
     if dealing.holdout is None:
         return observations, None
-    rng = np.random.default_rng([how.seed, 2])
+    rng = np.random.default_rng([settings.seed, 2])
     observations, hidden = hide_entries(observations, dealing.holdout, rng, holders)
     if hidden.n_places < round(dealing.holdout * hidden.n_seen):
         warnings.warn(
@@ -163,9 +163,9 @@ def observed(
 
 def _of_one_file(
     path: Path,
-    settings: ObserverFiles,
+    file_settings: ObserverFiles,
     dealing: Dealing,
-    how: ImputeSettings,
+    settings: ImputeSettings,
     law: EntryLaw,
     run: CommandRun,
 ) -> tuple[Observations, Placement]:
@@ -183,16 +183,18 @@ def _of_one_file(
         path,
         dealing.dataset,
         dealing.sample_weight,
-        table=settings.table,
-        tell=lambda data: tell(data, settings.table),
+        table=file_settings.table,
+        tell=lambda data: tell(data, file_settings.table),
     )
     check_law(observations, law)
     if dealing.partition is not None:
-        held = read_partition(dealing.partition, observations.shape[1], observations.column_names)
-        observations = split_columns(observations, held)
+        partition = read_partition(
+            dealing.partition, observations.shape[1], observations.column_names
+        )
+        observations = split_columns(observations, partition)
     elif (count := dealing.agents if dealing.workers is None else dealing.workers) is not None:
-        rng = np.random.default_rng([how.seed, 1])
-        usual = "rows" if how.method == "mixture" else "random"
+        rng = np.random.default_rng([settings.seed, 1])
+        usual = "rows" if settings.method == "mixture" else "random"
         by = "features" if dealing.agents else dealing.split or usual
         observations = split(observations, count, by, rng)
     if not run.engine.apart:
@@ -296,8 +298,8 @@ def impute(
             settings = settings.changed(method="lowrank")
             if run.where.speaks:
                 check_picture(out.plot, out.force)
-        found, hidden = observed(data, parties, dealing, settings, run)
-        fit, ran = _fit(found, graph.seeded(settings.seed), sums, settings, run)
+        observations, hidden = observed(data, parties, dealing, settings, run)
+        fit, ran = _fit(observations, graph.seeded(settings.seed), sums, settings, run)
         of_mixture = not isinstance(fit, Imputation)
 
         def tell() -> Report:
@@ -332,7 +334,7 @@ def impute(
 
 
 def _fit(
-    found: Observations,
+    observations: Observations,
     graph: GraphSettings,
     sums: SumSettings,
     settings: ImputeSettings,
@@ -343,14 +345,16 @@ def _fit(
     from vpem.sums.connect import connect_workers
     from vpem.sums.exchanges import way_of
 
-    joined = graph_of(found.n_observers, found.names, graph)
+    joined = graph_of(observations.n_observers, observations.names, graph)
     if way_of(joined, sums) == "consensus":
         # By consensus the codec compresses rounds; elsewhere corrections, not the sum.
         sums, settings = sums.changed(compress=settings.compress), settings.changed(compress=None)
     with run.working(ProgressLine if settings.method == "mixture" else _Progress) as progress:
         progress.most = settings.max_iter
         network = run.over(connect_workers(joined, sums), workers=True)
-        fit = fit_imputation(found, settings, network=network, callback=progress, saver=run.saver)
+        fit = fit_imputation(
+            observations, settings, network=network, callback=progress, saver=run.saver
+        )
         return fit, describe_engine(getattr(fit, "ran_on", network))
 
 
@@ -360,8 +364,8 @@ class _Progress(ProgressLine):
     objective: float | None = None
 
     def __call__(self, progress: Any) -> None:
-        found = getattr(progress, "objective", None)  # not every iteration has one
-        self.objective = self.objective if found is None else found
+        objective = getattr(progress, "objective", None)  # not every iteration has one
+        self.objective = self.objective if objective is None else objective
         super().__call__(progress)
 
     def facts(self, progress: Any) -> Iterator[str]:

@@ -240,7 +240,7 @@ class ImputationFile(FactsFile):
         from vpem.files.json_text import read_json_element
         from vpem.files.results import read_imputed
 
-        found = read_imputed(self.path)
+        imputed = read_imputed(self.path)
         with open_read(self.path) as file:
             report = read_json_element(file, "report")
         kinds = {"algorithm": str, "law": str, "rank": int, "n_components": int, "n_iter": int,
@@ -249,11 +249,11 @@ class ImputationFile(FactsFile):
         return {
             "file": str(self.path),
             "holds": self.holds,
-            "source": found.source,
-            "rows": len(found.row_names),
-            "columns": len(found.column_names),
-            "entries_imputed": int((found.times_seen == 0).sum()),
-            "draws": 0 if found.draws is None else len(found.draws),
+            "source": imputed.source,
+            "rows": len(imputed.row_names),
+            "columns": len(imputed.column_names),
+            "entries_imputed": int((imputed.times_seen == 0).sum()),
+            "draws": 0 if imputed.draws is None else len(imputed.draws),
         } | {name: value for name, value in facts.items() if value is not None}
 
     def export(self, output: Path, force: bool, quote_formulas: bool) -> None:

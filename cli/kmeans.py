@@ -72,7 +72,7 @@ def kmeans(
     memory_limit: MemoryLimit = None,
     *,
     parties: Annotated[NumberFiles, Without("family")],
-    held: KmeansHolding,
+    holding: KmeansHolding,
     graph: GraphSettings,
     choices: Annotated[ClusterChoices, Without("release_epsilon")],
     sums: Annotated[SumSettings, Without("consensus hubs")],
@@ -103,7 +103,7 @@ def kmeans(
         run = CommandRun(screen, out, "clusterings", engine, checkpoints)
         labels = run.labels = LabelFile.of(out, run.where, parties.parties)
         graph = graph.seeded(settings.seed)
-        if settings.method == "grid" and held.split == "rows":
+        if settings.method == "grid" and holding.split == "rows":
             raise InputError(
                 "--method grid joins clusterings of different features: it needs --split features"
             )
@@ -115,7 +115,7 @@ def kmeans(
         if parties.missing_parties:
             settings = settings.changed(missing="marginalize")
         misses = settings.missing == "marginalize"
-        source, alignment = gather(data, parties, held, misses, memory_limit, run)
+        source, alignment = gather(data, parties, holding, misses, memory_limit, run)
         options = run.options(given, data=", ".join(map(str, data)), missing=settings.missing)
         if start.init_rows is not None:
             rows = rows_of(start.init_rows)
@@ -125,29 +125,35 @@ def kmeans(
                 )
             settings = settings.changed(init=rows)
         limit = run.memory(memory_limit)
-        found, names, ran = _cluster(source, held, graph, sums, settings, privacy, run, limit)
-        tell_of_clipped(screen, found, names)
-        answered = found.answer(source.feature_names)
+        clustering, names, ran = _cluster(
+            source, holding, graph, sums, settings, privacy, run, limit
+        )
+        tell_of_clipped(screen, clustering, names)
+        answered = clustering.answer(source.feature_names)
         # One feature of large numbers may decide the clusters alone.
-        alone = settings.scale == "none" and found.guarantee is None and run.where.speaks
+        alone = settings.scale == "none" and clustering.guarantee is None and run.where.speaks
         if alone and (note := note_of_one_feature(answered)) is not None:
             screen.note(note)
 
         def tell() -> Report:
-            report = found.describe(source.feature_names, names)
+            report = clustering.describe(source.feature_names, names)
             report["clusters"] = answered.describe("cluster")
             report |= {"seed": settings.seed, **run.facts(data)}
-            report["sample_weight"] = held.sample_weight
+            report["sample_weight"] = holding.sample_weight
             report["participation"] = settings.participation
             if alignment is not None:
                 report["alignment"] = alignment
-            return report | ran | warned_of_private(found)
+            return report | ran | warned_of_private(clustering)
 
         def write(path: Path, report: Report) -> None:
-            kept = {
-                name: value for name, value in kept_of_private(found).items() if name in options
+            private_options = {
+                name: value
+                for name, value in kept_of_private(clustering).items()
+                if name in options
             }
-            stored = found.kept(source.feature_names, report, options | kept, source.ids)
+            stored = clustering.kept(
+                source.feature_names, report, options | private_options, source.ids
+            )
             if run.where.own_users:  # --labels has each member's own
                 stored = replace(
                     stored, labels=stored.labels[:0], distances=stored.distances[:0], ids=None
@@ -155,15 +161,15 @@ def kmeans(
             write_clustering(path, stored, out.force)
 
         run.finish(FitOutcome(
-            found.converged, tell, write, lambda report: _show(report, names),
-            own=lambda _: {"labels_files": labels.written}, found=found,
-            heaviest=heaviest_of(source, held.sample_weight),
+            clustering.converged, tell, write, lambda report: _show(report, names),
+            own=lambda _: {"labels_files": labels.written}, found=clustering,
+            heaviest=heaviest_of(source, holding.sample_weight),
         ))  # fmt: skip
 
 
 def _cluster(
     source: Dataset,
-    held: KmeansHolding,
+    holding: KmeansHolding,
     graph: GraphSettings,
     sums: SumSettings,
     settings: KmeansSettings,
@@ -182,29 +188,29 @@ def _cluster(
         common: Report = {
             "feature_names": source.feature_names, "callback": progress, "saver": run.saver
         }  # fmt: skip
-        if held.split == "rows":
-            workers = workers_of(source, held, run.screen)
+        if holding.split == "rows":
+            workers = workers_of(source, holding, run.screen)
             joined = graph_of(workers.n_workers, workers.names, graph)
             check_absent(joined, sums, settings)
             network = run.over(connect_workers(joined, sums), workers=True)
             X = own_rows(source, workers, network, limit)
-            if held.sample_weight is not None:
+            if holding.sample_weight is not None:
                 common["sample_weight"] = own_weights(source, workers, network)
-            found = kmeans_rows(X, workers, network, settings, privacy=privacy, **common)
-            of_clusters(run, source, found, network, workers)
-            return found, workers.names, describe_engine(network)
-        parts = partition_of(source, held, True)
+            clustering = kmeans_rows(X, workers, network, settings, privacy=privacy, **common)
+            of_clusters(run, source, clustering, network, workers)
+            return clustering, workers.names, describe_engine(network)
+        parts = partition_of(source, holding, True)
         if settings.method == "grid" and graph.topology is None and graph.graph is None:
             graph = graph.changed(topology="star")
-        joined = stored_graph(source, held, parts, graph, run.screen)
+        joined = stored_graph(source, holding, parts, graph, run.screen)
         check_absent(joined, sums, settings)
         network = run.over(connect(joined, parts, sums))
         X, common["feature_names"] = own_features(source, network, limit)
-        if held.sample_weight is not None:
+        if holding.sample_weight is not None:
             common["sample_weight"] = source.sample_weight
-        found = kmeans_features(X, network, settings, labels=bool(run.labels), **common)
-        of_clusters(run, source, found, network)
-        return found, parts.names, describe_engine(network)
+        clustering = kmeans_features(X, network, settings, labels=bool(run.labels), **common)
+        of_clusters(run, source, clustering, network)
+        return clustering, parts.names, describe_engine(network)
 
 
 class _Progress(ProgressLine):

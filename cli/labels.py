@@ -153,25 +153,26 @@ class LabelFile:
             for number, (name, path) in enumerate(zip(names, plain, strict=True))
         ]
 
-    def write(self, source: Dataset, found: Found, holders: Placement, screen: Screen) -> None:
+    def write(self, source: Dataset, by_party: Found, holders: Placement, screen: Screen) -> None:
         """Write labels, and print how many rows have none; all processes call this.
 
-        ``found`` has columns by party, of joined rows; one dataset is party 0 of the first process.
+        ``by_party`` has columns by party, of joined rows; one dataset is party 0 of the first
+        process.
         """
         if self.parties:
-            held = source.partition or source.workers
-            assert held is not None
-            self.write_homes(source.homes, held.names, found, holders, screen)
+            partition = source.partition or source.workers
+            assert partition is not None
+            self.write_homes(source.homes, partition.names, by_party, holders, screen)
         elif self:
             whole = whole_of(source.ids, source.n_samples, counted=source.counted)
             homes = {0: whole} if self.where.speaks else {}
-            self.write_homes(homes, (), found, holders, screen)
+            self.write_homes(homes, (), by_party, holders, screen)
 
     def write_homes(
         self,
         homes: Mapping[int, Home],
         names: Sequence[str],
-        found: Found,
+        by_party: Found,
         holders: Placement,
         screen: Screen,
     ) -> None:
@@ -187,7 +188,7 @@ class LabelFile:
             home, path = homes.get(party), paths[party]
             if home is None or path is None:
                 return []
-            columns = home.columns(found[party])
+            columns = home.columns(by_party[party])
             try:
                 write_columns(path, columns, "vpem-predictions", **self.options)
             except VpemError as error:
@@ -233,14 +234,14 @@ def of_workers(
     if not labels:
         return {}
     shares = responsibilities_of_workers(X, workers, mixtures, holders, missing)
-    found = {worker: columns_of(own) for worker, own in shares.items()}
-    return found if labels.parties else stacked(found, workers, holders)
+    by_worker = {worker: columns_of(share) for worker, share in shares.items()}
+    return by_worker if labels.parties else stacked(by_worker, workers, holders)
 
 
 def of_clusters(
     run: CommandRun,
     source: Dataset,
-    found: Clustering,
+    clustering: Clustering,
     network: Network,
     workers: Workers | None = None,
 ) -> None:
@@ -250,14 +251,14 @@ def of_clusters(
     labels, agents = run.labels, network.agents
     if not labels:
         return
-    columns = columns_of_clusters(found, agents, workers)
+    columns = columns_of_clusters(clustering, agents, workers)
     if workers is not None and not labels.parties:
         columns = stacked(columns, workers, agents)
     labels.write(source, columns, agents, run.screen)
 
 
 def of_individuals(
-    labels: LabelFile, found: SaemFit, held: Workers, holders: Placement, screen: Screen
+    labels: LabelFile, fit: SaemFit, devices: Workers, holders: Placement, screen: Screen
 ) -> None:
     """Write classes of individuals, for each device its own, or for one dataset all."""
     import numpy as np
@@ -266,16 +267,16 @@ def of_individuals(
 
     if not labels:
         return
-    assert found.people.probabilities is not None
-    table = {"id": np.array(found.people.names, np.str_), **columns_of(found.people.probabilities)}
-    columns = of_each(table, held, holders)
+    assert fit.people.probabilities is not None
+    table = {"id": np.array(fit.people.names, np.str_), **columns_of(fit.people.probabilities)}
+    columns = of_each(table, devices, holders)
     if not labels.parties:
-        columns = stacked(columns, held, holders)
+        columns = stacked(columns, devices, holders)
     homes = {}
-    for device, own in columns.items():
-        ids = own.pop("id")
-        name = held.names[device] if labels.parties else ""
+    for device, device_columns in columns.items():
+        ids = device_columns.pop("id")
+        name = devices.names[device] if labels.parties else ""
         # Names of individuals of parties begin with the party's.
         ids = np.array([one.removeprefix(f"{name}/") for one in ids.tolist()], np.str_)
         homes[device] = whole_of(ids, len(ids), name)
-    labels.write_homes(homes, held.names, columns, holders, screen)
+    labels.write_homes(homes, devices.names, columns, holders, screen)

@@ -109,11 +109,11 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
         if text is None:
             return None
         words = text.split(":" if ":" in text else ",")
-        found = [n for n in (read_float(word, finite=True) for word in words) if n is not None]
-        if len(found) == len(words) <= MOST_TIMES and ":" not in text:
-            return found
-        if len(found) == len(words) == 3 and found[2] > 0:
-            first, last, step = found
+        numbers = [n for n in (read_float(word, finite=True) for word in words) if n is not None]
+        if len(numbers) == len(words) <= MOST_TIMES and ":" not in text:
+            return numbers
+        if len(numbers) == len(words) == 3 and numbers[2] > 0:
+            first, last, step = numbers
             count = (last - first) / step * (1 + 1e-12) + 1e-9
             if 0 <= count < MOST_TIMES:
                 return [first + place * step for place in range(int(count) + 1)]
@@ -127,21 +127,21 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
         from vpem.checks import read_float
 
         text = self.covariates
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         for word in [] if text is None else text.split(","):
             name, _, number = (part.strip() for part in word.partition("="))
             known = list(words.get(name, ()))
             value = read_float(number, finite=True)
             if known:
                 value = float(known.index(number)) if number in known else None
-            if value is None or not name or name in found:
+            if value is None or not name or name in values:
                 raise InputError(
                     "without DATA --covariates must be values with commas between, such as "
                     f"dose=4.5,weight=70, got {brief(text)}"
                 )
-            found[name] = value
-            found |= {f"{name}={one}": float(at == value) for at, one in enumerate(known)}
-        return found
+            values[name] = value
+            values |= {f"{name}={one}": float(at == value) for at, one in enumerate(known)}
+        return values
 
 
 def refuse_given(options: Settings, sentence: str, *without: str) -> None:
@@ -333,13 +333,13 @@ def _in_levels(
     kinds = getattr(getattr(used.stored, "mixture", None), "kinds", None)
     if kinds is None:
         return source
-    found, unseen = in_levels_of(source, kinds, columns)
+    dataset, unseen = in_levels_of(source, kinds, columns)
     for sentence in unseen:
         what = f"{source.source}: {sentence}; "
         if missing == "refuse":
             raise InputError(f"{what}integrate them out with ", Setting("missing", "marginalize"))
         screen.warn(f"{what}they are taken as missing")
-    return found
+    return dataset
 
 
 def _whose(file: Path, called: str, names: Sequence[str], expected: Sequence[str]) -> str:
@@ -379,9 +379,9 @@ def _dataset(used: RowFile, request: UseRequest, complete: bool) -> tuple[Datase
         raise InputError("vpem predict needs DATA: a dataset with the model's features")
     over_rows = settings.split == "rows"
     check_parties(files, settings, over_rows)
-    kept = kept_of(used.stored)
+    model_table = kept_of(used.stored)
     if not request.labels:
-        kept = kept.changed(label_column=None)
+        model_table = model_table.changed(label_column=None)
     if settings.parties:
         refuse_given(
             request.rows,
@@ -391,21 +391,22 @@ def _dataset(used: RowFile, request: UseRequest, complete: bool) -> tuple[Datase
             "missing",
             "sample_weight",
         )
-        parties = request.where.parties(files, settings.table, kept)
+        parties = request.where.parties(files, settings.table, model_table)
         tables = request.tables
         output = None if tables else request.output.output
         holders = place_parties(parties, output, False, request.where, tables)
-        found = joined(parties, settings, over_rows, not complete, weight, holders, say, True)
-        request.where.watch(found[0].n_samples, over_rows, request.screen)
-        return found
+        joined_data = joined(parties, settings, over_rows, not complete, weight, holders, say, True)
+        request.where.watch(joined_data[0].n_samples, over_rows, request.screen)
+        return joined_data
     [file], [party] = files, choose_parties(files)
     expected = used.stored.feature_names
     names = list(expected)  # those of the model, with the names of parties before them or without
     for full in expected:
         names += [full[dot + 1 :] for dot, letter in enumerate(full) if letter == "."]
     source = read_one(
-        file, settings.table, request.where, None, kept=kept, dataset=request.rows.dataset,
-        sample_weight=weight, memory_limit=available_memory(), keep_constant=True,
+        file, settings.table, request.where, None, model_table=model_table,
+        dataset=request.rows.dataset, sample_weight=weight, memory_limit=available_memory(),
+        keep_constant=True,
         columns=None if expected == default_names(len(expected)) else frozenset(names),
     )  # fmt: skip
     name, known = _whose(file, party.name, source.feature_names, expected), set(expected)
@@ -413,8 +414,8 @@ def _dataset(used: RowFile, request: UseRequest, complete: bool) -> tuple[Datase
         f"{name}.{one}" if f"{name}.{one}" in known and one not in known else one
         for one in source.feature_names
     )
-    teller(say)(source, settings.table, kept)
-    return settle_for_model(source, FamilyChoice.of(kept.family)), None
+    teller(say)(source, settings.table, model_table)
+    return settle_for_model(source, FamilyChoice.of(model_table.family)), None
 
 
 def labels_of(request: UseRequest, source: Dataset) -> Labels:

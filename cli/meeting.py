@@ -118,8 +118,10 @@ class Losses:
     def facts(self) -> Report:
         """Return what the report says of lost members; nothing if there are none."""
         lost = self.lost if self.keeper is None else self.keeper.lost
-        found = [{"member": name, "since_iteration": max(since, 0) + 1} for name, since in lost]
-        return {"without": found} if found else {}
+        lost_members = [
+            {"member": name, "since_iteration": max(since, 0) + 1} for name, since in lost
+        ]
+        return {"without": lost_members} if lost_members else {}
 
     def keep(self, saver: FileSaver | None, engine: Engine) -> Any:
         """Return a saver that also keeps the state from which the others would go on."""
@@ -178,9 +180,9 @@ class Losses:
         """Return why the masked sums that follow must not be taken, or None if they may be."""
         if self.outlast is None:
             return None
-        kept = self._kept if self.keeper is None else self.keeper.newest()
+        states = self._kept if self.keeper is None else self.keeper.newest()
         left = {one.name for one in self.study.roster.members} - set(names)
-        return REPEATED if self.outlast.repeats(kept, left) else None
+        return REPEATED if self.outlast.repeats(states, left) else None
 
     def _follow(self, fault: Any, met: bool) -> Exception:
         """Go on without the members that the first one leaves out."""
@@ -200,13 +202,13 @@ class Losses:
         if not self._options.get("quiet"):
             tell(f"{why}, as {self._whole.name} says")
         lost = self.lost if self.keeper is None else self.keeper.lost
-        kept = self._kept if self.keeper is None else self.keeper.newest()
+        states = self._kept if self.keeper is None else self.keeper.newest()
         words = sys.orig_argv
         if met:
             resuming = [name for name in ("resume", "resume_if_any") if self._options.get(name)]
             words = _with(words, *(f"--no-{name.replace('_', '-')}" for name in resuming))
         opened = None if self.outlast is None else self.outlast.state()
-        begin_again(words, [*lost, *((name, -1) for name in names)], kept, opened)
+        begin_again(words, [*lost, *((name, -1) for name in names)], states, opened)
 
     def come_back(self, met: bool) -> NoReturn:
         """Run the command again, from the newest checkpoint that all have; does not return."""
@@ -219,12 +221,12 @@ class Losses:
 def begin_again(
     words: Sequence[str],
     lost: Sequence[tuple[str, int]],
-    kept: dict[int, Any],
+    states: dict[int, Any],
     opened: dict[str, Any] | None = None,
 ) -> NoReturn:
     """Run a command line in place of this process.
 
-    The new image inherits the ``lost`` members and since when, the states ``kept`` by iterations
+    The new image inherits the ``lost`` members and since when, the ``states`` by iterations
     (`vpem.steps.recovery.Keeper`), and the masked sums ``opened`` (`vpem.network.faults.Outlast`).
     """
     import tempfile
@@ -232,7 +234,7 @@ def begin_again(
     os.environ.pop(INHERITED, None)
     if lost or opened:
         file = tempfile.TemporaryFile()  # noqa: SIM115
-        file.write(encode([list(map(list, lost)), kept, opened]))
+        file.write(encode([list(map(list, lost)), states, opened]))
         file.flush()
         os.set_inheritable(file.fileno(), True)
         os.environ[INHERITED] = str(file.fileno())
@@ -249,8 +251,8 @@ def inherited() -> tuple[list[tuple[str, int]], dict[int, Any], dict[str, Any] |
     try:
         with os.fdopen(int(number), "r+b") as file:
             file.seek(0)
-            lost, kept, opened = decode(file.read())
-            return [(str(name), int(since)) for name, since in lost], dict(kept), opened
+            lost, states, opened = decode(file.read())
+            return [(str(name), int(since)) for name, since in lost], dict(states), opened
     except (OSError, ValueError, TypeError):
         raise InputError(f"{INHERITED} names no file of this process; unset it") from None
 
@@ -262,9 +264,9 @@ def going_on(words: Sequence[str]) -> list[str]:
 
 
 def _with(words: Sequence[str], *more: str) -> list[str]:
-    kept = [word for word in words if word not in AGAIN]
-    end = kept.index("--") if "--" in kept else len(kept)
-    return [*kept[:end], *more, *kept[end:]]
+    remaining = [word for word in words if word not in AGAIN]
+    end = remaining.index("--") if "--" in remaining else len(remaining)
+    return [*remaining[:end], *more, *remaining[end:]]
 
 
 HELLO = 0
@@ -292,11 +294,11 @@ def meet(context: Any) -> Meeting:
     join(meeting)
     terms = terms_of(context)
     meeting.guard.check(command, options, member)
-    given = [name for name, role in context.command.roles().items() if role.writes]
-    given = [name for name in given if options.get(name) is not None]
+    outputs = [name for name, role in context.command.roles().items() if role.writes]
+    outputs = [name for name in outputs if options.get(name) is not None]
     policy = meeting.guard.policy
     fewest = (policy and policy.fewest_parties) or 1
-    everyones = meeting.introduce([command, terms, given, fewest])
+    everyones = meeting.introduce([command, terms, outputs, fewest])
     losses.fewest = dict(zip(meeting.engine.names, (one[3] for one in everyones), strict=True))
     check_alike(meeting.engine.names, everyones, study.name)
     if goes_on(everyones):
@@ -362,7 +364,7 @@ class Meeting(Where):
             if rank in self._there or self._post.arrived(rank, HELLO):
                 self._post.put(rank, HELLO, encode(f"{self.member.name}: {sentence}"), "options")
 
-    def introduce(self, own: Any) -> list[Any]:
+    def introduce(self, introduction: Any) -> list[Any]:
         """Return the signed introductions of all members, once all are there.
 
         Meanwhile the first member reports whom it waits for; it passes all introductions on.
@@ -373,28 +375,30 @@ class Meeting(Where):
             """Return what a member signs: the text of the study, and its introduction."""
             return encode([self.study.roster.study, self.study.roster.text, *said])
 
-        own = [*own, os.urandom(16)]  # no two runs are introduced alike
-        own = [*own, self._signs.sign(signed(own), INTRODUCTION)]
-        found: Any
+        introduction = [*introduction, os.urandom(16)]  # no two runs are introduced alike
+        introduction = [*introduction, self._signs.sign(signed(introduction), INTRODUCTION)]
+        introductions: Any
         post, others = self._post, range(1, self.engine.size)
         usual = post.timeout
         if self.gone_on and usual is not None:
             post.timeout = max(usual, BEGINNING)
         if self.engine.rank:
-            post.put(0, HELLO, encode(own), "options")
-            while isinstance(found := decode(post.take(0, HELLO)), str):
-                self._tell(found)
+            post.put(0, HELLO, encode(introduction), "options")
+            while isinstance(introductions := decode(post.take(0, HELLO)), str):
+                self._tell(introductions)
         else:
-            found = [own]
+            introductions = [introduction]
             for rank in others:
-                found.append(introduced(decode(post.take(rank, HELLO)), self.engine.names[rank]))
+                introductions.append(
+                    introduced(decode(post.take(rank, HELLO)), self.engine.names[rank])
+                )
                 self._there.add(rank)
             for rank in others:
-                post.put(rank, HELLO, encode(found), "options")
+                post.put(rank, HELLO, encode(introductions), "options")
         self._met, post.timeout = True, usual
-        if not isinstance(found, list) or len(found) != self.engine.size:
+        if not isinstance(introductions, list) or len(introductions) != self.engine.size:
             raise InputError(f"{self.engine.names[0]} has not sent the introductions of all")
-        everyones = list(map(introduced, found, self.engine.names))
+        everyones = list(map(introduced, introductions, self.engine.names))
         self._signs.introduced([(signed(one[:-1]), one[-1]) for one in everyones])
         post.log_key = self._signs.run
         return everyones
@@ -415,18 +419,18 @@ class Meeting(Where):
         self,
         files: Sequence[Path],
         table: TableSettings,
-        kept: TableSettings | None = None,
+        model_table: TableSettings | None = None,
         *,
         columns: bool = True,
     ) -> list[Party]:
         """Return all parties; those of others by name only."""
         name = self.member.name
-        own: Party | None = None
+        party: Party | None = None
         if self.member.holds:
             features = self.study.features.get(name, ()) if columns else ()
-            own = own_party(name, files, table, kept, features)
+            party = own_party(name, files, table, model_table, features)
         names = [self.engine.names[rank] for rank in self.engine.seats or ()]
-        return [own if own and each == name else Party(each, each) for each in names]
+        return [party if party and each == name else Party(each, each) for each in names]
 
     def anybody(self, name: str, here: bool) -> bool:
         return name in self.outputs
@@ -447,8 +451,8 @@ class Meeting(Where):
             report = send(self.engine, result, out.output, self._over)
         else:
             report = receive(self.engine, result, out.output, out.force, self._over)
-        here = super().facts(screen, self.files)
-        report |= {name: value for name, value in here.items() if value or name != "data"}
+        local_facts = super().facts(screen, self.files)
+        report |= {name: value for name, value in local_facts.items() if value or name != "data"}
         if result.apart and out.output is not None:
             result.write(out.output, report)
         report["model"] = None if out.output is None else str(out.output)
@@ -565,10 +569,10 @@ class Meeting(Where):
             self.guard.end()
 
 
-def _door(given: str) -> tuple[str, int]:
+def _door(address: str) -> tuple[str, int]:
     """Return the host and port of --listen."""
-    host, _, port = given.rpartition(":")
+    host, _, port = address.rpartition(":")
     number = read_int(port) or 0
     if not 0 < number < 65536:
-        raise InputError(Setting("listen"), f" must be PORT or HOST:PORT, got {brief(given)}")
+        raise InputError(Setting("listen"), f" must be PORT or HOST:PORT, got {brief(address)}")
     return host.strip("[]"), number
