@@ -156,13 +156,13 @@ def best(
         check_choice("--criterion", criterion, CRITERIA)
         if output is not None:
             check_writable(output, force, "models")
-        found = [_judged(file, read_model(file)) for file in models]
-        for one in found[1:]:
-            _check_comparable(found[0], one, criterion)
+        candidates = [_judged(file, read_model(file)) for file in models]
+        for one in candidates[1:]:
+            _check_comparable(candidates[0], one, criterion)
         name = CRITERIA[criterion]
         sign = 1 if criterion == "log-likelihood" else -1
         # The first of equals; none with degenerate components if another has none.
-        chosen = max(found, key=lambda one: (not one["last"], sign * one[name]))
+        chosen = max(candidates, key=lambda one: (not one["last"], sign * one[name]))
         if output is not None:
             with atomic_write(output, force, "models") as temporary:
                 shutil.copyfile(chosen["model"], temporary)
@@ -171,14 +171,14 @@ def best(
                 "best": chosen["model"],
                 "criterion": criterion,
                 "copy": None if output is None else str(output),
-                "models": [{key: one[key] for key in JUDGED} for one in found],
+                "models": [{key: one[key] for key in JUDGED} for one in candidates],
             })  # fmt: skip
         else:
             print(chosen["model"])
-        least = min(sign * one[name] for one in found) * sign
+        least = min(sign * one[name] for one in candidates) * sign
         screen.say(
-            f"{criterion} {number(chosen[name], 10)}, the best of {plural(len(found), 'model')} "
-            f"down to {number(least, 10)}"
+            f"{criterion} {number(chosen[name], 10)}, the best of "
+            f"{plural(len(candidates), 'model')} down to {number(least, 10)}"
         )
 
 
@@ -416,12 +416,12 @@ class JsonFile(FactsFile):
         """Fields: short values, and sizes of lists and objects."""
         from vpem.files.json_text import read_json_file
 
-        found = read_json_file(self.path)
-        if not isinstance(found, dict):
+        content = read_json_file(self.path)
+        if not isinstance(content, dict):
             raise InputError(f"{self.path} is no object of JSON")
         sized = {
             name: _extent(value) or (value if isinstance(value, str) else brief(value))
-            for name, value in found.items()
+            for name, value in content.items()
         }
         return {"file": str(self.path), "holds": "JSON"} | sized
 

@@ -47,16 +47,16 @@ class SaemFile(StoredFile):
         from vpem.saem.formats.fits import read_saem
         from vpem.saem.structures.formulas import is_own
 
-        found = read_saem(self.path)
+        saved = read_saem(self.path)
         if self.curve is None:
-            return found
-        fitted = str(found.model_options.get("curve"))
+            return saved
+        fitted = str(saved.model_options.get("curve"))
         if not is_own(self.curve) or not is_own(fitted):
             raise InputError(
                 f"--curve FILE.py:NAME is for fits of a curve of your own, but {self.path} is a "
-                f"fit of {found.model}, got {self.curve!r}; leave it out or name a file"
+                f"fit of {saved.model}, got {self.curve!r}; leave it out or name a file"
             )
-        return replace(found, own_curve=self.curve)
+        return replace(saved, own_curve=self.curve)
 
     def individuals(self, request: UseRequest) -> Individuals | None:
         """Read the data, if any: all individuals, or those of --individual."""
@@ -67,12 +67,12 @@ class SaemFile(StoredFile):
             return None
         needed = needed_covariates(saved.model, saved.model_options)
         fitted = reported(saved.settings, "columns", dict) or {}
-        found = individuals_of(
+        individuals = individuals_of(
             data, options.columns, options.covariates, needed, fitted,
             saved.settings.get("missing") == "marginalize", options.doses,
             read_if_there(saved.model),
         )  # fmt: skip
-        return found if options.individual is None else found.named(options.individual)
+        return individuals if options.individual is None else individuals.named(options.individual)
 
     def evaluation_data(self, request: UseRequest) -> Individuals | None:
         refuse_given(request.rows, "is for mixtures and clusters; a fit of SAEM has individuals")
@@ -91,19 +91,19 @@ class SaemFile(StoredFile):
         times = options.grid()
         curves = has_curves(saved.model, saved.model_options) and not options.latents
         self._check(request, curves)
-        found = self.individuals(request)
+        individuals = self.individuals(request)
         if options.residuals:
-            assert found is not None
-            report, columns = _residuals(predictor, found)
+            assert individuals is not None
+            report, columns = _residuals(predictor, individuals)
             kind = "vpem-saem-residuals"
         elif curves:
-            report, columns = _curves(predictor, found, times, options)
+            report, columns = _curves(predictor, individuals, times, options)
             kind = "vpem-saem-curves"
         elif saved.discrete:
-            report, columns = _classes(predictor, found, request.proba)
+            report, columns = _classes(predictor, individuals, request.proba)
             kind = "vpem-predictions"
         else:
-            report, columns = _latents(predictor, found, options.individual)
+            report, columns = _latents(predictor, individuals, options.individual)
             kind = "vpem-saem-individuals"
         output.write(columns, kind)
         if output.json:
@@ -138,8 +138,8 @@ class SaemFile(StoredFile):
         if options.population and options.latents:
             raise InputError("give --population or --latents, not both")
         if data is None and any(options.columns.values()):
-            given = next(name for name, value in options.columns.items() if value)
-            raise InputError(f"--{given} names a column of DATA; give DATA")
+            option = next(name for name, value in options.columns.items() if value)
+            raise InputError(f"--{option} names a column of DATA; give DATA")
         if not curves and (options.population or options.times is not None):
             what = "--latents" if options.latents else f"the model {saved.model}"
             raise InputError(f"{what} has no curves over time; leave out --times and --population")
@@ -158,16 +158,16 @@ class SaemFile(StoredFile):
 
         refuse_given(request.rows, "is for mixtures; a fit of SAEM takes individuals as they are")
         predictor = Predictor(self.stored)
-        found = self.individuals(request)
-        assert found is not None
-        likelihood = predictor.score(found)
+        individuals = self.individuals(request)
+        assert individuals is not None
+        likelihood = predictor.score(individuals)
         value, p = likelihood.value, len(self.stored.parameters)
         effective = float(np.min(likelihood.effective))
-        criteria = criteria_of(self.stored, value, found.n_individuals, found.n_rows)
+        criteria = criteria_of(self.stored, value, individuals.n_individuals, individuals.n_rows)
         if request.output.json:
             print_json({
-                "n_individuals": found.n_individuals,
-                "n_samples": found.n_rows,
+                "n_individuals": individuals.n_individuals,
+                "n_samples": individuals.n_rows,
                 "n_parameters": p,
                 "log_likelihood": {
                     "value": value, "error": likelihood.error, "least_effective_draws": effective,
@@ -175,18 +175,18 @@ class SaemFile(StoredFile):
                 },
                 "individuals": [
                     {"id": name, "log_likelihood": each}
-                    for name, each in zip(found.names, likelihood.each.tolist(), strict=True)
+                    for name, each in zip(individuals.names, likelihood.each.tolist(), strict=True)
                 ],
                 **criteria,
             })  # fmt: skip
             return
         error = f", Monte Carlo error {likelihood.error:.2g}" if likelihood.error else ""
         facts = (
-            ("individuals", found.n_individuals),
-            ("rows", found.n_rows),
+            ("individuals", individuals.n_individuals),
+            ("rows", individuals.n_rows),
             ("parameters", p),
             ("log-likelihood, total", f"{value:.4f}{error}"),
-            ("log-likelihood per individual", number(value / found.n_individuals, 8)),
+            ("log-likelihood per individual", number(value / individuals.n_individuals, 8)),
             ("BIC, of individuals", f"{criteria['bic']:.4f}"),
             ("AIC", f"{criteria['aic']:.4f}"),
         )
@@ -229,7 +229,7 @@ def _export(output: Path, force: bool, content: Report, arrays: Mapping[str, Any
 
 def _curves(
     predictor: Predictor,
-    found: Individuals | None,
+    individuals: Individuals | None,
     times: list[float] | None,
     options: IndividualSettings,
 ) -> Tables:
@@ -237,12 +237,12 @@ def _curves(
 
     if options.population:
         words = words_in(reported(predictor.saved.settings, "columns", dict) or {})
-        values = options.known_values(words) if found is None else None
-        curves: FittedCurves = predictor.population(times, values, found)
-    elif found is None:
+        values = options.known_values(words) if individuals is None else None
+        curves: FittedCurves = predictor.population(times, values, individuals)
+    elif individuals is None:
         curves = predictor.stored(options.individual, times)
     else:
-        curves = predictor.curves(found, times)
+        curves = predictor.curves(individuals, times)
     at = curves.at
     measured = bool(np.isfinite(at.values).any())
     columns = {
@@ -267,53 +267,57 @@ def _curves(
     return report, columns
 
 
-def _residuals(predictor: Predictor, found: Individuals) -> Tables:
+def _residuals(predictor: Predictor, individuals: Individuals) -> Tables:
     import numpy as np
 
     from vpem.saem.diagnostics import residuals_of
 
-    residuals = residuals_of(predictor, found)
+    residuals = residuals_of(predictor, individuals)
     numbers = {
-        "time": found.times,
-        "value": found.values,
+        "time": individuals.times,
+        "value": individuals.values,
         "population": residuals.population,
         "fitted": residuals.fitted,
         "iwres": residuals.individual,
         "pwres": residuals.among,
         "npde": residuals.npde,
     }
-    names = np.array(found.names, dtype=np.str_)[found.individual_of]
-    report = {"n_individuals": found.n_individuals, "residuals": {"id": names, **numbers}}
+    names = np.array(individuals.names, dtype=np.str_)[individuals.individual_of]
+    report = {"n_individuals": individuals.n_individuals, "residuals": {"id": names, **numbers}}
     return report, {"id": names, **numbers}
 
 
-def _latents(predictor: Predictor, found: Individuals | None, names: list[str] | None) -> Tables:
+def _latents(
+    predictor: Predictor, individuals: Individuals | None, names: list[str] | None
+) -> Tables:
     """Return latents given rows, or those of the fit."""
     import numpy as np
 
-    estimates = predictor.stored_latents(names) if found is None else predictor.latents(found)
+    estimates = (
+        predictor.stored_latents(names) if individuals is None else predictor.latents(individuals)
+    )
     latents = predictor.saved.latents
     ids = np.array(estimates.names, dtype=np.str_)
     listed = [
-        {"id": name, "latents": own}
-        for name, own in zip(estimates.names, latents_of(latents, estimates), strict=True)
+        {"id": name, "latents": values}
+        for name, values in zip(estimates.names, latents_of(latents, estimates), strict=True)
     ]
     report = {"n_individuals": len(ids), "level": estimates.level, "individuals": listed}
     return report, {"id": ids, **latent_columns(latents, estimates)}
 
 
-def _classes(predictor: Predictor, found: Individuals | None, proba: bool) -> Tables:
+def _classes(predictor: Predictor, individuals: Individuals | None, proba: bool) -> Tables:
     """Return the most probable class of each individual given its rows."""
     import numpy as np
 
-    if found is None:
+    if individuals is None:
         raise InputError(
             f"the model {predictor.saved.model} predicts classes of individuals from their rows; "
             "give DATA"
         )
-    shares = predictor.responsibilities(found)
+    shares = predictor.responsibilities(individuals)
     labels = shares.argmax(axis=1)
-    names = np.array(found.names, dtype=np.str_)
+    names = np.array(individuals.names, dtype=np.str_)
     more = {f"proba_{k}": column for k, column in enumerate(shares.T)} if proba else {}
     counts = np.bincount(labels, minlength=shares.shape[1])
     report: Report = {"n_individuals": len(names), "counts": counts, "labels": labels}
@@ -359,23 +363,27 @@ class TopicsFile(StoredFile):
         refuse_given(options, NO_DOCUMENTS, "individual", "id", "time", "value")
         if data is None:
             return None
-        given = {name: column for name, column in options.columns.items() if column is not None}
+        columns = {name: column for name, column in options.columns.items() if column is not None}
         if is_long_csv(data):
             fitted = reported(self.stored.saved.settings, "columns", dict) or {}
-            given = {
+            columns = {
                 **{
                     one: fitted[one]
                     for one, usual in COLUMNS.items()
                     if isinstance(fitted.get(one), str) and fitted[one] != usual
                 },
-                **given,
+                **columns,
             }
-        found = read_corpus(data, given, request.rows.dataset)
-        return found if options.individual is None else found.named(options.individual, "document")
+        documents = read_corpus(data, columns, request.rows.dataset)
+        return (
+            documents
+            if options.individual is None
+            else documents.named(options.individual, "document")
+        )
 
-    def _hear(self, request: UseRequest, found: Individuals) -> Heard:
+    def _hear(self, request: UseRequest, documents: Individuals) -> Heard:
         """Apply the topics to documents, and report words that they lack."""
-        heard = self.stored.hear(found)
+        heard = self.stored.hear(documents)
         if heard.n_unknown:
             times = plural(int(heard.n_unknown), "time")
             known = f"of {int(heard.n_unknown + heard.n_tokens)}"
@@ -389,17 +397,17 @@ class TopicsFile(StoredFile):
 
     def predict(self, request: UseRequest) -> int:
         output, saved = request.output, self.stored.saved
-        found = self.evaluation_data(request)
+        documents = self.evaluation_data(request)
         unknown: Report = {}
-        if found is None:
+        if documents is None:
             which = saved.places(request.individuals.individual)
             names = [saved.names[one] for one in which]
             ends = (saved.means[which], saved.lower[which], saved.upper[which])
         else:
-            heard = self._hear(request, found)
-            given = heard.proportions()
+            heard = self._hear(request, documents)
+            proportions = heard.proportions()
             names, ends = list(heard.model.individuals.names), (
-                given.means, given.lower, given.upper,
+                proportions.means, proportions.lower, proportions.upper,
             )  # fmt: skip
             unknown = {"n_unknown": heard.n_unknown, "n_left_out": heard.n_left_out}
         columns = document_columns(names, *ends)
@@ -419,9 +427,9 @@ class TopicsFile(StoredFile):
         return len(names)
 
     def score(self, request: UseRequest) -> None:
-        found = self.evaluation_data(request)
-        assert found is not None
-        heard = self._hear(request, found)
+        documents = self.evaluation_data(request)
+        assert documents is not None
+        heard = self._hear(request, documents)
         each = heard.log_likelihood()
         value, n_tokens = float(each.sum()), heard.n_tokens
         if request.output.json:

@@ -51,19 +51,19 @@ OF_PARTIES = (
 """Columns of a file that features have nothing in."""
 
 
-def shown(found: Contribution) -> list[PrintedTable | str]:
+def shown(contribution: Contribution) -> list[PrintedTable | str]:
     """Return the tables of a terminal."""
     facts = [
-        ("rows", str(found.n_samples)),
-        ("log-likelihood", f"{found.log_likelihood:.6f} per sample"),
-        ("entropy of the mixing weights", f"{found.entropy:.4f}"),
+        ("rows", str(contribution.n_samples)),
+        ("log-likelihood", f"{contribution.log_likelihood:.6f} per sample"),
+        ("entropy of the mixing weights", f"{contribution.entropy:.4f}"),
     ]
-    if found.adjusted_rand_index is not None:
-        facts.append(("adjusted Rand index with labels", f"{found.adjusted_rand_index:.4f}"))
+    if contribution.adjusted_rand_index is not None:
+        facts.append(("adjusted Rand index with labels", f"{contribution.adjusted_rand_index:.4f}"))
     heads = ["party", "features", "information", "lost", "shared", "likelihood", "moved"]
-    heads += ["agreement"] if found.adjusted_rand_index is None else ["agreement", "labels"]
+    heads += ["agreement"] if contribution.adjusted_rand_index is None else ["agreement", "labels"]
     rows = []
-    for one in found.parties:
+    for one in contribution.parties:
         nats = one.information, one.information_lost, one.shared_information
         cells = [one.name, len(one.features), *(f"{value:.4f}" for value in nats)]
         cells += [f"{one.log_likelihood_lost:.4f}", f"{one.rows_moved:.1%}"]
@@ -75,8 +75,8 @@ def shown(found: Contribution) -> list[PrintedTable | str]:
         rows, *heads, title="Without each party", right=heads[1:],
         spare=("likelihood", "features", "agreement", "shared"), caption=CAPTION,
     )  # fmt: skip
-    listed = found.features[:MOST_FEATURES]
-    more = len(found.features) - len(listed)
+    listed = contribution.features[:MOST_FEATURES]
+    more = len(contribution.features) - len(listed)
     alone = [
         (place, one.name, one.party or "-", f"{one.information:.4f}", f"{one.share:.1%}")
         for place, one in enumerate(listed, 1)
@@ -86,15 +86,15 @@ def shown(found: Contribution) -> list[PrintedTable | str]:
         title="Each feature alone", right=("rank", "information", "share"), spare=("party", "rank"),
         caption=f"and {plural(more, 'feature')} that tell less: see --json" if more else None,
     )  # fmt: skip
-    tables: list[PrintedTable | str] = [parties, ""] if found.parties else []
+    tables: list[PrintedTable | str] = [parties, ""] if contribution.parties else []
     return [table(facts, "", ""), *tables, features]
 
 
-def columns_of(found: Contribution) -> dict[str, Any]:
+def columns_of(contribution: Contribution) -> dict[str, Any]:
     """Return columns of a file: a row for each party, then for each feature."""
     import numpy as np
 
-    parties, features = found.parties, found.features
+    parties, features = contribution.parties, contribution.features
     information = [one.information for one in parties] + [one.information for one in features]
     names = [one.name for one in parties] + [one.name for one in features]
     owners = [one.name for one in parties] + [one.party or "" for one in features]
@@ -103,12 +103,12 @@ def columns_of(found: Contribution) -> dict[str, Any]:
         "name": np.array(names, np.str_),
         "party": np.array(owners, np.str_),
         "information": np.array(information),
-        "share": np.array(information) / (found.entropy or 1.0),
+        "share": np.array(information) / (contribution.entropy or 1.0),
     }
-    labelled = found.adjusted_rand_index is not None
+    labelled = contribution.adjusted_rand_index is not None
     for name in (*OF_PARTIES, *(["adjusted_rand_index"] if labelled else [])):
-        own = [getattr(one, name) for one in parties]
-        columns[name] = np.ma.masked_invalid([*own, *[np.nan] * len(features)])
+        values = [getattr(one, name) for one in parties]
+        columns[name] = np.ma.masked_invalid([*values, *[np.nan] * len(features)])
     return columns
 
 
@@ -129,14 +129,14 @@ class MixtureFile(RowFile):
         return int(self.stored.mixture.n_components)
 
     def load(self, request: UseRequest) -> Loaded:
-        found = super().load(request)
-        if are_spread(found.X):
-            names, parties = self.stored.feature_names, found.X.names
-            for party, root, features in found.X.moves(self.stored.mixture.blocks):
+        loaded = super().load(request)
+        if are_spread(loaded.X):
+            names, parties = self.stored.feature_names, loaded.X.names
+            for party, root, features in loaded.X.moves(self.stored.mixture.blocks):
                 listed = shorten(repr(names[feature]) for feature in features)
                 said = f"{parties[party]} sends {parties[root]} features of their hub: {listed}"
                 request.screen.say(said)
-        return found
+        return loaded
 
     def marginal(self, columns: Sequence[int]) -> None:
         stored = self.stored
@@ -216,50 +216,50 @@ class MixtureFile(RowFile):
                     "only the root of its hub knows; leave it out, or read all parties' files in "
                     "one process"
                 )
-            found = spread_contribution(data.X, self.stored.mixture, names)
+            result = spread_contribution(data.X, self.stored.mixture, names)
         else:
-            given = named or data.source.labels is not None
-            labels = labels_of(request, data.source) if given else None
+            labelled = named or data.source.labels is not None
+            labels = labels_of(request, data.source) if labelled else None
             parties, apart = None, request.parties.parties and request.parties.split != "rows"
             if apart and partition is not None:  # else they are those of the fit
                 columns = match_features(self.stored, data.source.feature_names, ordered=False)
                 place = {column: j for j, column in enumerate(columns or range(len(names)))}
                 parties = {
-                    name: [place[column] for column in own.tolist() if column in place]
-                    for name, own in zip(partition.names, partition.features, strict=True)
+                    name: [place[column] for column in features.tolist() if column in place]
+                    for name, features in zip(partition.names, partition.features, strict=True)
                 }
-            found = contribution(
+            result = contribution(
                 self.stored, data.X, parties=parties, labels=labels, missing=self.missing(request)
             )
         facts = data.report()
         request.leave_it_to_the_first()
         out = request.output
         if out.output is not None:
-            out.write(columns_of(found), "vpem-contributions")
+            out.write(columns_of(result), "vpem-contributions")
         if out.json:
-            print_json({**found.describe(), **facts})
+            print_json({**result.describe(), **facts})
         elif out.output is None:
-            show(*shown(found))
+            show(*shown(result))
 
     def sample(self, count: int, seed: int, output: ResultSettings) -> None:
         import numpy as np
 
         from vpem.files.datasets import Dataset, write_dataset
 
-        found = self.stored
-        X, labels = found.mixture.sample(count, np.random.default_rng(seed))
-        kinds = getattr(found.mixture, "kinds", None)
+        stored = self.stored
+        X, labels = stored.mixture.sample(count, np.random.default_rng(seed))
+        kinds = getattr(stored.mixture, "kinds", None)
 
         if output.output is not None and ending_of(output.output) not in (".csv", ".parquet"):
             drawn = Dataset(
-                X, found.feature_names, labels=labels, source=str(output.output), kinds=kinds
+                X, stored.feature_names, labels=labels, source=str(output.output), kinds=kinds
             )
             write_dataset(output.output, drawn, output.force)
             return
         levels = {} if kinds is None else kinds.levels
         columns = {
             feature: np.array(levels[j])[X[:, j].astype(int)] if j in levels else X[:, j]
-            for j, feature in enumerate(found.feature_names)
+            for j, feature in enumerate(stored.feature_names)
         }
         name = "component"
         while name in columns:
@@ -272,6 +272,6 @@ class MixtureFile(RowFile):
         write(output, self.stored, force)
 
     def as_json(self) -> Report:
-        found = self.stored
-        components = answer_of(found).describe()
-        return {"components": components, **model_as_json(found), "history": found.history}
+        stored = self.stored
+        components = answer_of(stored).describe()
+        return {"components": components, **model_as_json(stored), "history": stored.history}

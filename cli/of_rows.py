@@ -98,26 +98,26 @@ class RowFile(StoredFile):
                 refuse_given(options, "is about the data: give them after the model", without)
             return None
         missing = self.missing(request) if self.needs_values else "marginalize"
-        found = load(self, request, missing)
+        loaded = load(self, request, missing)
         named = request.rows.labels != "labels"
-        labelled = request.labelled or named or found.source.labels is not None
-        labels = labels_of(request, found.source) if labelled else None
-        return EvaluationData(found.X, labels, ", ".join(map(str, request.files)))
+        labelled = request.labelled or named or loaded.source.labels is not None
+        labels = labels_of(request, loaded.source) if labelled else None
+        return EvaluationData(loaded.X, labels, ", ".join(map(str, request.files)))
 
     def predict(self, request: UseRequest) -> int:
         import numpy as np
 
         self.refuse_individuals(request)
         output, tables = request.output, request.tables
-        found = self.load(request)
-        X, source = found.X, found.source
-        labels, more, own = self.assign(X, self.missing(request), request.proba)
-        facts, columns = found.report(), {"label": labels, **more}
+        loaded = self.load(request)
+        X, source = loaded.X, loaded.source
+        labels, more, json_values = self.assign(X, self.missing(request), request.proba)
+        facts, columns = loaded.report(), {"label": labels, **more}
         if tables:
             everyones = dict.fromkeys(X.parties.own.tolist(), columns)
             tables.write(source, everyones, X.parties, request.screen)
         request.leave_it_to_the_first()
-        shown: Report = {"labels": labels, **own}
+        shown: Report = {"labels": labels, **json_values}
         rows: Home | None = whole_of(source.ids, len(X), counted=source.counted)
         if request.where.own_users:  # a member that brings no data has no rows
             rows = next(iter(source.homes.values()), None)
@@ -138,25 +138,30 @@ class RowFile(StoredFile):
         data = self.load(request)
         truth = labels_of(request, data.source)
         k = self.n_labels
-        found = compare(truth, self.labels(data.X, self.missing(request)), k)
+        comparison = compare(truth, self.labels(data.X, self.missing(request)), k)
         if request.output.json:
             print_json({
                 "n_samples": len(data.X),
-                "accuracy": found.accuracy,
-                "adjusted_rand_index": found.adjusted_rand_index,
-                "normalized_mutual_information": found.normalized_mutual_information,
-                "labels": found.classes,
-                "confusion": found.confusion,
-                "mapping": found.mapping,
+                "accuracy": comparison.accuracy,
+                "adjusted_rand_index": comparison.adjusted_rand_index,
+                "normalized_mutual_information": comparison.normalized_mutual_information,
+                "labels": comparison.classes,
+                "confusion": comparison.confusion,
+                "mapping": comparison.mapping,
                 **data.report(),
             })  # fmt: skip
             return
-        order = found.order
-        heads = [f"{c} = {found.mapping[c]}" if c in found.mapping else str(c) for c in order]
-        labelled = zip(found.classes, found.confusion[:, order], strict=True)
+        order = comparison.order
+        heads = [
+            f"{c} = {comparison.mapping[c]}" if c in comparison.mapping else str(c) for c in order
+        ]
+        labelled = zip(comparison.classes, comparison.confusion[:, order], strict=True)
         counts = ((label, *row) for label, row in labelled)
         title = "Rows of each label in each component"
-        show(table(found.facts(), "", ""), table(counts, "label", *heads, title=title, right=heads))
+        show(
+            table(comparison.facts(), "", ""),
+            table(counts, "label", *heads, title=title, right=heads),
+        )
 
     def command(self, root: Any) -> str | None:
         """Return the command that fitted it, made of its options; None where they are not known."""
@@ -200,13 +205,13 @@ class ClustersFile(RowFile):
         return read_clustering(self.path)
 
     def marginal(self, columns: Sequence[int]) -> None:
-        found, kept = self.stored, list(columns)
+        stored, selected = self.stored, list(columns)
         self.stored = replace(
-            found,
-            centres=found.centres[:, kept],
-            feature_names=tuple(found.feature_names[column] for column in kept),
+            stored,
+            centres=stored.centres[:, selected],
+            feature_names=tuple(stored.feature_names[column] for column in selected),
             root_centres=None,
-            scaling=None if found.scaling is None else found.scaling.of(kept),
+            scaling=None if stored.scaling is None else stored.scaling.of(selected),
         )
 
     @property
@@ -222,12 +227,12 @@ class ClustersFile(RowFile):
         """Nearest centre of each row by its known values, and its distance."""
         import numpy as np
 
-        found = self.stored
+        stored = self.stored
         if not are_spread(X):
             check_values(X)
-            return found.assign(X)
-        scaling = found.scaling or Scaling.none(len(found.feature_names))
-        labels, squares = X.nearest(found.centres, scaling)
+            return stored.assign(X)
+        scaling = stored.scaling or Scaling.none(len(stored.feature_names))
+        labels, squares = X.nearest(stored.centres, scaling)
         return labels, np.sqrt(squares)
 
     @property
@@ -268,16 +273,16 @@ class ClustersFile(RowFile):
         show(table(zip(names, values, strict=True), "", ""))
 
     def as_json(self) -> Report:
-        found = self.stored
-        answer = answer_of(found)
+        stored = self.stored
+        answer = answer_of(stored)
         return {
             "clusters": answer.describe("cluster"),
             "encoding": "vpem-clustering",
-            "feature_names": list(found.feature_names),
-            "centres": found.centres.tolist(),
+            "feature_names": list(stored.feature_names),
+            "centres": stored.centres.tolist(),
             "cluster_sizes": answer.sizes,
-            "inertia": reported(found.report, "inertia", float),
-            "report": found.report,
-            "options": found.options,
-            "versions": found.versions,
+            "inertia": reported(stored.report, "inertia", float),
+            "report": stored.report,
+            "options": stored.options,
+            "versions": stored.versions,
         }

@@ -30,8 +30,8 @@ NAMED_OUTPUTS = (
 )  # fmt: skip
 
 
-def _writes_csv(given: Any) -> bool:
-    files = (given.get("output"), given.get("individuals"), given.get("labels_file"))
+def _writes_csv(options: Any) -> bool:
+    files = (options.get("output"), options.get("individuals"), options.get("labels_file"))
     return any(file is not None and str(file).lower().endswith(".csv") for file in files)
 
 
@@ -113,55 +113,55 @@ class Printing(Settings, heading="Output", kept=False):
 
 def spread(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a command with options in place of the parameters that are records of settings."""
-    own: list[inspect.Parameter] = []
+    params: list[inspect.Parameter] = []
     records: dict[str, tuple[type[Settings], list[str]]] = {}
     options: dict[str, inspect.Parameter] = {}
     for param in inspect.signature(function, eval_str=True).parameters.values():
         record, *marks = get_args(param.annotation) or (param.annotation,)
         if not (isinstance(record, type) and issubclass(record, Settings)):
-            own.append(param)
+            params.append(param)
             continue
         left_out = [name for mark in marks if isinstance(mark, Without) for name in mark.names]
-        kept = [one for one in record.fields() if one.name not in left_out]
-        records[param.name] = (record, [one.name for one in kept])
-        for one in kept:
+        fields = [one for one in record.fields() if one.name not in left_out]
+        records[param.name] = (record, [one.name for one in fields])
+        for one in fields:
             options.setdefault(one.name, _option(one))
-    names = {param.name for param in own}
-    as_given = [param.name for param in own if param.annotation is Given]
-    own = [param for param in own if param.annotation is not Given]
-    required = [param for param in own if param.default is param.empty]
+    names = {param.name for param in params}
+    as_given = [param.name for param in params if param.annotation is Given]
+    params = [param for param in params if param.annotation is not Given]
+    required = [param for param in params if param.default is param.empty]
     lists = [p.name for p in required if get_args(p.annotation)[:1] == (list[Path],)]
     files = [
         word_of(one) for record, _ in records.values() for one in record.fields()
         if record.kept and (about(one).local or about(one).file)
     ]  # fmt: skip
     if as_given:
-        own.append(inspect.Parameter("context", KEYWORD_ONLY, annotation=typer.Context))
-    merged = [*own, *(one for name, one in options.items() if name not in names)]
+        params.append(inspect.Parameter("context", KEYWORD_ONLY, annotation=typer.Context))
+    merged = [*params, *(one for name, one in options.items() if name not in names)]
 
     def made_of(values: Report) -> Report:
         return {
-            name: record(**{one: _read(record, one, values[one]) for one in kept})
-            for name, (record, kept) in records.items()
+            name: record(**{one: _read(record, one, values[one]) for one in field_names})
+            for name, (record, field_names) in records.items()
         }
 
     @wraps(function)
     def command(**values: Any) -> Any:
-        made = made_of(values)
+        arguments = made_of(values)
         # A member that only serves in a study has no data.
         values |= {name: [] for name in lists if values[name] is None}
         recorded = {
-            word_of(record.settings_by_name[one]): getattr(made[name], one)
-            for name, (record, kept) in records.items()
-            for one in (kept if record.kept else ())
+            word_of(record.settings_by_name[one]): getattr(arguments[name], one)
+            for name, (record, field_names) in records.items()
+            for one in (field_names if record.kept else ())
         }
         recorded = {
             word: str(value) if isinstance(value, Path) else value
             for word, value in recorded.items()
         }
         for name in as_given:
-            made[name] = Given(values.pop("context"), recorded, files)
-        return function(**{name: values[name] for name in names if name in values}, **made)
+            arguments[name] = Given(values.pop("context"), recorded, files)
+        return function(**{name: values[name] for name in names if name in values}, **arguments)
 
     for param in merged:
         _read_number(param)
@@ -185,11 +185,11 @@ def _read_number(param: inspect.Parameter) -> None:
             return value
         from vpem.checks import read_float, read_int
 
-        found = read_int(value) if int in kinds else read_float(value)
-        if found is None:
+        parsed = read_int(value) if int in kinds else read_float(value)
+        if parsed is None:
             number = "an integer" if int in kinds else "a number"
             raise typer.BadParameter(f"must be {number}, got {brief(value)}")
-        return found
+        return parsed
 
     for mark in marks if kinds & {int, float} else ():
         if hasattr(mark, "parser"):
@@ -210,7 +210,7 @@ def word_of(one: Field[Any]) -> str:
 def _option(one: Field[Any]) -> inspect.Parameter:
     """Return the option of a setting as a parameter of a command."""
     known, kinds = about(one), str(one.type).split(" | ")
-    kind = next(made for word, made in KINDS.items() if word in kinds)
+    kind = next(option_type for word, option_type in KINDS.items() if word in kinds)
     option = typer.Option(
         *flags_of(one),
         help=known.help,
@@ -232,8 +232,8 @@ def _read(record: type[Settings], name: str, value: Any) -> Any:
         return value
     from vpem.checks import read_float, read_int
 
-    found = read_int(value) if "int" in kinds else read_float(value)
-    return value if found is None else found
+    number = read_int(value) if "int" in kinds else read_float(value)
+    return value if number is None else number
 
 
 MemoryLimit = Annotated[

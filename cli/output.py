@@ -270,10 +270,10 @@ def _columns() -> int:
     from vpem.checks import read_int
 
     try:
-        found = os.get_terminal_size(sys.stderr.fileno()).columns
+        width = os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError):
-        found = 0
-    return found or read_int(os.environ.get("COLUMNS", "")) or 80
+        width = 0
+    return width or read_int(os.environ.get("COLUMNS", "")) or 80
 
 
 class ProgressLine:
@@ -611,10 +611,10 @@ def answer(report: Report, noun: str = "component") -> PrintedTable:
     return table(rows, *heads, title=f"{noun.capitalize()}s", right=heads[:3])
 
 
-def note_of_one_feature(found: Answer) -> str | None:
+def note_of_one_feature(answered: Answer) -> str | None:
     """Return a note if one feature with large values decides the clusters."""
-    feature, share = found.leading
-    if len(found.feature_names) < 2 or share < MOST_OF_IT:
+    feature, share = answered.leading
+    if len(answered.feature_names) < 2 or share < MOST_OF_IT:
         return None
     return (
         f"{feature} makes up {share:.1%} of the distances between the centres, since its values "

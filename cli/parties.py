@@ -171,37 +171,37 @@ def _shown(function: Callable[..., R]) -> Callable[..., R]:
 def gather(
     files: Sequence[Path],
     settings: FileSettings,
-    held: WorkerSettings,
+    holding: WorkerSettings,
     missing: bool,
     memory_limit: str | None,  # for one dataset
     run: CommandRun,
 ) -> tuple[Dataset, Report | None]:
     """Read the one dataset, or join those of the parties; with the report of their alignment.
 
-    ``held`` says who holds what of one dataset: rows, unless its ``split`` says otherwise. Joined
-    data have a partition, or workers.
+    ``holding`` says who holds what of one dataset: rows, unless its ``split`` says otherwise.
+    Joined data have a partition, or workers.
     """
     from vpem.files.data import settle_labels
 
-    over_rows = getattr(held, "split", "rows") == "rows"
+    over_rows = getattr(holding, "split", "rows") == "rows"
     check_parties(files, settings, over_rows)
     say = run.screen.say
     tell = teller(say, not settings.numbers_only)
     if not settings.parties:
         source = read_one(
-            files[0], settings.table, run.where, tell, dataset=held.dataset,
-            sample_weight=held.sample_weight, memory_limit=run.memory(memory_limit),
+            files[0], settings.table, run.where, tell, dataset=holding.dataset,
+            sample_weight=holding.sample_weight, memory_limit=run.memory(memory_limit),
         )  # fmt: skip
         run.table = source.table
         source.labels_for_fit = settle_labels(
             source.labels_for_fit, [source], source.ids, settings.table
         )
-        source = settled(source, settings.table, held)
+        source = settled(source, settings.table, holding)
         if settings.numbers_only:
             refuse_families(source.kinds, source.feature_names, source.source)
         tell_families(source, settings.table, say)
         return source, None
-    of_one = held.values("split", "sample_weight") | {"memory_limit": memory_limit}
+    of_one = holding.values("split", "sample_weight") | {"memory_limit": memory_limit}
     for name, value in of_one.items():
         if value not in (None, False):
             raise InputError(Setting(name), " is for one file; with --parties leave it out")
@@ -212,7 +212,7 @@ def gather(
         others = enumerate(run.where.parties(files, unlabelled))
         parties = [parties[n] if n == at else other for n, other in others]
     holders = place_parties(parties, run.out.output, run.shards, run.where, run.labels)
-    weight = held.sample_weight
+    weight = holding.sample_weight
     source, alignment = joined(parties, settings, over_rows, missing, weight, holders, say)
     if settings.numbers_only:
         refuse_families(source.kinds, source.feature_names, source.source)
@@ -240,14 +240,14 @@ def joined(
     with nullcontext() if holders is None else about(holders.engine, "alignment"):
         if over_rows:
             return stack_parties(parties, **common), None
-        together, found = join_parties(
+        together, matching = join_parties(
             parties, settings.align, key=settings.align_key,
             keep_missing=settings.missing_parties, keep_constant=for_a_model, **common,
         )  # fmt: skip
-    alignment = found.describe()
+    alignment = matching.describe()
     for line in lines_of(alignment):
         say(line)
-    if settings.align is None and found.by_position and len(parties) > 1:
+    if settings.align is None and matching.by_position and len(parties) > 1:
         say(BY_POSITION)
     return together, alignment
 

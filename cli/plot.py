@@ -94,12 +94,12 @@ def plot(
         request = UseRequest(
             data or (), screen, rows, individuals, labelled=labelled, parties=parties
         )
-        given = stored.evaluation_data(request)
+        evaluation = stored.evaluation_data(request)
         features = None
         if rows.features is not None:
             features = [name.strip() for name in rows.features.split(",") if name.strip()]
-        picture = draw(kind, saved, given, features=features)
-        next_ones = next_kinds(kind, saved, given)
+        picture = draw(kind, saved, evaluation, features=features)
+        next_ones = next_kinds(kind, saved, evaluation)
         save_picture(output, picture, force=target.force)
         for note in picture.notes:
             screen.note(note)
@@ -157,9 +157,9 @@ def report(
 
         stored = stored_at(model, individuals.curve)
         request = UseRequest(data or (), screen, rows, individuals, parties=parties)
-        given = stored.evaluation_data(request)
+        evaluation = stored.evaluation_data(request)
         command = stored.command(context.find_root().command)
-        left_out = write_page(output, stored.saved, given, command=command, force=target.force)
+        left_out = write_page(output, stored.saved, evaluation, command=command, force=target.force)
         screen.say(f"wrote {output}")
         not_drawn = {one: in_options(error) for one, error in left_out.items()}
         for one, why in not_drawn.items():

@@ -150,8 +150,8 @@ def limited_facts(options: Mapping[str, Any], n_parties: int) -> Report:
 
     from vpem.files.hdf5 import open_read
 
-    given = (options.get("model"), options.get("init_model"))
-    models = {str(path): digest_of(path) for path in given if isinstance(path, Path)}
+    paths = (options.get("model"), options.get("init_model"))
+    models = {str(path): digest_of(path) for path in paths if isinstance(path, Path)}
     counts, noise, epsilons = [0], noise_of(options), None
     for name in ("n_components", "n_clusters", "components", "clusters"):
         if options.get(name) is not None:
@@ -171,7 +171,7 @@ def limited_facts(options: Mapping[str, Any], n_parties: int) -> Report:
         known = min(1 if known is None else int(known), n_parties - 1) if masked else 0
         budget = Budget(noise["noise"]["epsilon"], noise["noise"]["delta"])
         against = Guarantee(budget, (), by, False, n_parties, known).against()
-        epsilons = {who: given and given["add_or_remove"] for who, given in against.items()}
+        epsilons = {who: epsilon and epsilon["add_or_remove"] for who, epsilon in against.items()}
     return {"n_components": max(counts), "models": models, "epsilons": epsilons}
 
 

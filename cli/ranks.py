@@ -82,7 +82,7 @@ class Where:
         self,
         files: Sequence[Path],
         table: TableSettings,
-        kept: TableSettings | None = None,
+        model_table: TableSettings | None = None,
         *,
         columns: bool = True,
     ) -> list[Party]:
@@ -92,7 +92,7 @@ class Where:
         """
         from vpem.files.parties.opening import choose_parties
 
-        return choose_parties(files, table, kept)
+        return choose_parties(files, table, model_table)
 
     def anybody(self, name: str, here: bool) -> bool:
         """Whether any process was given an option that need not be given to all."""
@@ -187,8 +187,8 @@ def join_job() -> Job:
     from vpem.errors import InputError
 
     for count, _ in LAUNCHERS:  # the MPI library itself would end without a sentence
-        given = _variable(count) or os.environ.get(count) or 1
-        check_int(f"the environment variable {count}", given, least=1)
+        value = _variable(count) or os.environ.get(count) or 1
+        check_int(f"the environment variable {count}", value, least=1)
     try:
         # mpi4py warns of a launcher that looks foreign; that is checked below.
         with warnings.catch_warnings():
@@ -243,12 +243,15 @@ class Job(Where):
 
         from .config import name_of, source_of
 
-        own = {}
+        local_options = {}
         for param in context.command.params:
             kind, place = source_of(context, param)
             if place is not None:
-                own[name_of(param)] = (str(context.params.get(param.name)), f"{kind} {place}")
-        everyones = self.engine.allgather(own)
+                local_options[name_of(param)] = (
+                    str(context.params.get(param.name)),
+                    f"{kind} {place}",
+                )
+        everyones = self.engine.allgather(local_options)
         for name in sorted({name for options in everyones for name in options}):
             values = [options.get(name) for options in everyones]
             for rank, value in enumerate(values):

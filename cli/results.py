@@ -74,25 +74,25 @@ def tell_what_is_left(
         screen.note(str(foretold))
 
 
-def kept_of_private(found: Fit | Clustering) -> Report:
+def kept_of_private(result: Fit | Clustering) -> Report:
     """Return what a model keeps in place of options that do not apply to a private fit."""
-    if found.guarantee is None:
+    if result.guarantee is None:
         return {}
-    return {"init": "noisy sums", "max_iter": found.n_iter, "tol": None}
+    return {"init": "noisy sums", "max_iter": result.n_iter, "tol": None}
 
 
-def warned_of_private(found: Fit | Clustering) -> Report:
+def warned_of_private(result: Fit | Clustering) -> Report:
     """Return the warnings of a report where rows are protected: none that discloses data."""
-    if found.guarantee is None:
+    if result.guarantee is None:
         return {}
     from vpem.fits.privacy import REPEATABLE
 
-    return {"warnings": [REPEATABLE] if found.guarantee.repeatable else []}
+    return {"warnings": [REPEATABLE] if result.guarantee.repeatable else []}
 
 
-def tell_of_clipped(screen: Screen, found: Fit | Clustering, names: Sequence[str]) -> None:
+def tell_of_clipped(screen: Screen, result: Fit | Clustering, names: Sequence[str]) -> None:
     """Note at each worker how many of its rows were clipped to the bounds; no report has that."""
-    for worker, count in getattr(found, "clipped", {}).items():
+    for worker, count in getattr(result, "clipped", {}).items():
         if count:
             screen.note(
                 f"{names[worker]}: {plural(count, 'row')} with values beyond --bounds, which were "
@@ -111,12 +111,12 @@ def _own_paths(run: CommandRun, network: Network, names: Sequence[str]) -> dict[
     if run.out.output is None:
         return {}
     paths = shard_paths(run.out.output, network.whole.blocks, names)
-    own = {
+    local_paths = {
         number: paths[number] for number in network.total.holders.own.tolist() if number in paths
     }
-    if run.where.own_users and len(own) == 1:
-        return dict.fromkeys(own, run.out.output)
-    return own
+    if run.where.own_users and len(local_paths) == 1:
+        return dict.fromkeys(local_paths, run.out.output)
+    return local_paths
 
 
 def check_shards(run: CommandRun, network: Network, names: Sequence[str]) -> None:
@@ -129,7 +129,7 @@ def check_shards(run: CommandRun, network: Network, names: Sequence[str]) -> Non
 
 
 def write_shards(
-    run: CommandRun, found: Fit, names: Sequence[str], feature_names: Sequence[str], options: Report
+    run: CommandRun, fit: Fit, names: Sequence[str], feature_names: Sequence[str], options: Report
 ) -> tuple[Fit, Report]:
     """Write the parameters of this process's hubs, a file each.
 
@@ -137,19 +137,19 @@ def write_shards(
     """
     from vpem.fits.parts import outline, write_shard
 
-    blocks, out = found.network.whole.blocks, run.out
-    paths = _own_paths(run, found.network, names)
-    for place, number in enumerate(found.network.total.holders.own.tolist()):
+    blocks, out = fit.network.whole.blocks, run.out
+    paths = _own_paths(run, fit.network, names)
+    for place, number in enumerate(fit.network.total.holders.own.tolist()):
         if number in paths:
-            own = [feature_names[j] for j in blocks.features[number]]
-            write_shard(paths[number], found, place, names, own, options, out.force)
+            block_features = [feature_names[j] for j in blocks.features[number]]
+            write_shard(paths[number], fit, place, names, block_features, options, out.force)
     files: Report = {}
     if run.where.own_users:
         files = {"model": ", ".join(map(str, paths.values())) or None}
     elif out.output is not None:
         stem, suffix = out.output.with_name(out.output.stem), out.output.suffix
         files = {"model": f"{stem}.*{suffix}, a shard for each hub"}
-    return outline(found), files
+    return outline(fit), files
 
 
 PIECE = 1 << 20
@@ -244,22 +244,22 @@ def receive(
     size: Any = engine.bcast(None)
     if not isinstance(size, int) or not 0 < size <= MOST:
         raise InputError(f"{engine.names[0]} has sent a file of {str(size)[:20]} bytes")
-    with tempfile.TemporaryFile() as kept:
-        while kept.tell() < size:
+    with tempfile.TemporaryFile() as buffer:
+        while buffer.tell() < size:
             piece: Any = engine.bcast(None)
-            if not isinstance(piece, bytes) or not 0 < len(piece) <= size - kept.tell():
+            if not isinstance(piece, bytes) or not 0 < len(piece) <= size - buffer.tell():
                 raise InputError(f"{engine.names[0]} has sent a file in pieces that do not fit")
             if output is not None:
-                kept.write(piece)
+                buffer.write(piece)
             else:
-                kept.seek(len(piece), os.SEEK_CUR)
+                buffer.seek(len(piece), os.SEEK_CUR)
         over()
         if output is None:
             return report
-        kept.seek(0)
+        buffer.seek(0)
         with atomic_write(output, force) as temporary:
             with open(temporary, "wb") as file:
-                while piece := kept.read(PIECE):
+                while piece := buffer.read(PIECE):
                     file.write(piece)
             try:
                 _ = stored_at(temporary).stored

@@ -77,7 +77,7 @@ def saem(
     init_model: InitModel = None,
     *,
     model: ModelSettings,
-    held: Annotated[HeldIndividuals, Without("align align_key missing_parties id_column")],
+    holding: Annotated[HeldIndividuals, Without("align align_key missing_parties id_column")],
     graph: Annotated[SaemGraph, Without("graph_seed")],
     moves: SamplerSettings,
     settings: SaemSettings,
@@ -112,7 +112,7 @@ def saem(
         options = model_options_of(model)
         sampler = sampler_options_of(model.model, options, moves, given)
         run = CommandRun(screen, out, "fits of SAEM", engine, checkpoints)
-        run.labels = labels = LabelFile.of(out, run.where, held.parties)
+        run.labels = labels = LabelFile.of(out, run.where, holding.parties)
         if run.where.speaks:
             for file in filter(None, (out.individuals, out.topics)):
                 check_writable(file, out.force, "results")
@@ -120,7 +120,13 @@ def saem(
                 check_picture(out.traces, out.force)
         needed = needed_covariates(model.model, options)
         source = read_source(
-            data, held, model.model, needed, settings.missing == "marginalize", run, sums.secure_sum
+            data,
+            holding,
+            model.model,
+            needed,
+            settings.missing == "marginalize",
+            run,
+            sums.secure_sum,
         )
         for said in name_words(options, source.individuals.columns.get("words", {})):
             screen.note(said)
@@ -128,16 +134,16 @@ def saem(
             options["rows"] = rows_of_names(source, model.init_individuals)
         if init_model is not None:
             sampler["start"] = start_of(init_model, model.model, source.individuals, options)
-        found, ran = _fit(source, model.model, settings, graph.seeded(settings.seed), sums, run, {
+        fit, ran = _fit(source, model.model, settings, graph.seeded(settings.seed), sums, run, {
             "model_options": options, **sampler
         })  # fmt: skip
         network = ran.pop("network")
-        of_individuals(labels, found, source.held, network.agents, screen)
-        shown = found
+        of_individuals(labels, fit, source.held, network.agents, screen)
+        shown = fit
         if network.agents.apart and (out.individuals is None or run.where.own_users):
-            shown = leave_out(found)
+            shown = leave_out(fit)
         elif network.agents.apart:
-            shown = collect(found, source.held, network.total.holders)
+            shown = collect(fit, source.held, network.total.holders)
 
         def facts() -> Report:
             return ran | {"seconds": shown.seconds, **run.facts(data)}
@@ -146,9 +152,9 @@ def saem(
             run.finish(topics_result(shown, source.held, facts, out))
             return
 
-        mine = found if run.where.own_users else shown
+        mine = fit if run.where.own_users else shown
         run.finish(FitOutcome(
-            found.converged, lambda: report_of(shown, source.held, screen) | facts(),
+            fit.converged, lambda: report_of(shown, source.held, screen) | facts(),
             lambda path, report: save_saem(path, shown, force=out.force),
             lambda report: show_report(report, shown),
             own=lambda _: {"labels_files": labels.written, **_draw(mine, out)},
@@ -162,7 +168,7 @@ def _fit(
     graph: GraphSettings,
     sums: SumSettings,
     run: CommandRun,
-    given: dict[str, Any],
+    parameters: dict[str, Any],
 ) -> tuple[SaemFit, Report]:
     """Fit with a line of progress, and describe the engine for the report."""
     from vpem.saem.fit import fit_saem
@@ -170,8 +176,8 @@ def _fit(
     from vpem.sums.connect import connect_workers
     from vpem.sums.exchanges import way_of
 
-    held = source.held
-    joined = graph_of(held.n_workers, held.names, graph)
+    devices = source.held
+    joined = graph_of(devices.n_workers, devices.names, graph)
     if way_of(joined, sums) == "consensus":
         if settings.feedback is not None:
             raise InputError(
@@ -182,11 +188,11 @@ def _fit(
     burn_in = burn_in_of(settings.n_iter, settings.burn_in)
     with run.working(partial(SaemCounter, burn_in=burn_in)) as progress:
         network = run.over(connect_workers(joined, sums), workers=True)
-        found = fit_saem(
-            source.of(network), model, settings, devices=held, network=network,
-            callback=progress, saver=run.saver, **given,
+        fit = fit_saem(
+            source.of(network), model, settings, devices=devices, network=network,
+            callback=progress, saver=run.saver, **parameters,
         )  # fmt: skip
-        return found, {"network": network, **describe_engine(network)}
+        return fit, {"network": network, **describe_engine(network)}
 
 
 def _check_outputs(model: str, out: SaemOutput) -> None:
@@ -202,13 +208,13 @@ def _check_outputs(model: str, out: SaemOutput) -> None:
         )
 
 
-def _draw(found: SaemFit, out: SaemOutput) -> Report:
+def _draw(fit: SaemFit, out: SaemOutput) -> Report:
     if out.individuals is not None:
-        write_individual_table(out.individuals, found, out.force, out.quote_formulas)
+        write_individual_table(out.individuals, fit, out.force, out.quote_formulas)
     if out.traces is not None:
         from vpem.pictures.figure import save_picture
         from vpem.pictures.saem import draw_traces
 
-        save_picture(out.traces, draw_traces(found), force=out.force)
+        save_picture(out.traces, draw_traces(fit), force=out.force)
     files = {"individuals_file": out.individuals, "traces_file": out.traces}
     return {name: None if file is None else str(file) for name, file in files.items()}

@@ -181,33 +181,33 @@ def _numbers_of(name: str, text: str, kind: type, like: str) -> list[Any]:
         ) from None
 
 
-def model_options_of(given: ModelSettings) -> Report:
+def model_options_of(settings: ModelSettings) -> Report:
     """Return the given options of a model as the library takes them."""
-    taken = given.values("model", "components", "init_individuals")
+    taken = settings.values("model", "components", "init_individuals")
     taken = {name: value for name, value in taken.items() if value is not None}
     for name in ("slopes", "random", "effects", "parameters", "error"):
         if name in taken:
             taken[name] = words_of(taken[name])
             if name != "error" and len(set(taken[name])) < len(taken[name]):
                 raise InputError(
-                    Setting(name), f" must differ from each other, got {getattr(given, name)!r}"
+                    Setting(name), f" must differ from each other, got {getattr(settings, name)!r}"
                 )
     if "error" in taken and len(taken["error"]) == 1:
         taken["error"] = taken["error"][0]
     if "first" in taken:
         taken["first"] = _numbers_of("first", taken["first"], float, "0.5,-3.2,-2.5")
-    if given.model == "curve" and given.curve is None:
+    if settings.model == "curve" and settings.curve is None:
         raise InputError("--model curve needs --curve: a formula such as logistic, or FILE.py:NAME")
     if "groups" in taken:
         taken["groups"] = _numbers_of("groups", taken["groups"], int, "0,0,0,1,1,1")
-    elif given.model == "bifactor":
+    elif settings.model == "bifactor":
         raise InputError(
             "--model bifactor needs --groups: the group of each item, such as 0,0,0,1,1,1"
         )
-    if given.model == "gmm":
-        taken["n_components"] = given.components or 2
-    if given.model == "lda":
-        taken["n_topics"] = given.components or 10
+    if settings.model == "gmm":
+        taken["n_components"] = settings.components or 2
+    if settings.model == "lda":
+        taken["n_topics"] = settings.components or 10
     return taken
 
 
@@ -234,15 +234,15 @@ def sampler_options_of(
             listed = " and ".join([", ".join(others[:-1]), others[-1]] if others[1:] else others)
             advice = f"; give --sampler {others[0]}" if requested == AUTO else ""
             raise InputError(Setting(one), f" is for the {kinds} {listed}, not {name}{advice}")
-    found = {PARAMETER_OF[one]: value for one, value in taken.items()}
-    if "precondition" in found:
-        found["precondition"] = not found["precondition"]
-    found.pop("n_threads", None)
+    parameters = {PARAMETER_OF[one]: value for one, value in taken.items()}
+    if "precondition" in parameters:
+        parameters["precondition"] = not parameters["precondition"]
+    parameters.pop("n_threads", None)
     if "n_threads" in known[name]:
-        found["n_threads"] = thread_count(moves.threads)
-    codec = found.pop("codec", None)
+        parameters["n_threads"] = thread_count(moves.threads)
+    codec = parameters.pop("codec", None)
     gradients = None if codec is None else parse_codec(codec)
-    return {"sampler": requested, "sampler_options": found, "gradient_codec": gradients}
+    return {"sampler": requested, "sampler_options": parameters, "gradient_codec": gradients}
 
 
 def check_start(settings: SaemSettings, strict: bool) -> None:
@@ -287,13 +287,13 @@ def name_words(options: Report, words: Mapping[str, Sequence[str]]) -> list[str]
     return list(dict.fromkeys(notes))
 
 
-def start_of(path: Path, model: str, found: Individuals, options: Mapping[str, Any]) -> Any:
+def start_of(path: Path, model: str, individuals: Individuals, options: Mapping[str, Any]) -> Any:
     """Return the estimates (p,) of a file, whose parameters must be those of this model."""
     from vpem.saem.formats.fits import read_saem
     from vpem.saem.models.model import make_model
 
     saved = read_saem(path)
-    expected = make_model(model, found, **options).parameters
+    expected = make_model(model, individuals, **options).parameters
     if tuple(saved.parameters) != tuple(expected):
         raise InputError(
             f"{path} holds {saved.model} with {len(saved.parameters)} parameters, not those of "
@@ -326,20 +326,20 @@ class RowReader:
         """Read the individuals of a file."""
         columns = {**self.columns, **({} if id_column is None else {"id": id_column})}
         needed = [*self.needed, *([] if self.weight is None else [self.weight])]
-        found = individuals_of(
+        individuals = individuals_of(
             file, columns, self.covariates, needed, None, self.missing, self.doses, self.also,
             () if self.apart else self.needed,
         )  # fmt: skip
         if self.weight is None:
-            return found
-        weights = found.constant(self.weight)
+            return individuals
+        weights = individuals.constant(self.weight)
         if (weights <= 0).any():
             who = int(weights.argmin())
             raise InputError(
-                f"{file}: the weight of individual {found.names[who]!r} must be above 0, got "
+                f"{file}: the weight of individual {individuals.names[who]!r} must be above 0, got "
                 f"{weights[who]:g}; leave out individuals of weight 0"
             )
-        return replace(found, weights=weights)
+        return replace(individuals, weights=weights)
 
     def share(
         self, parts: Mapping[int, Individuals], engine: Engine | None
@@ -348,13 +348,21 @@ class RowReader:
         from vpem.saem.doses import doses_of
         from vpem.saem.formats.individuals import join_numbers, numbered_as
 
-        own = [(part.doses is not None, part.columns.get("words", {})) for part in parts.values()]
-        known = own if engine is None else [one for some in engine.allgather(own) for one in some]
+        local_facts = [
+            (part.doses is not None, part.columns.get("words", {})) for part in parts.values()
+        ]
+        known = (
+            local_facts
+            if engine is None
+            else [one for some in engine.allgather(local_facts) for one in some]
+        )
         tables = join_numbers([words for _, words in known])
-        found = {place: numbered_as(part, tables) for place, part in parts.items()}
-        if any(given for given, _ in known):
-            found = {place: replace(part, doses=doses_of(part)) for place, part in found.items()}
-        return found, None
+        numbered = {place: numbered_as(part, tables) for place, part in parts.items()}
+        if any(has_doses for has_doses, _ in known):
+            numbered = {
+                place: replace(part, doses=doses_of(part)) for place, part in numbered.items()
+            }
+        return numbered, None
 
 
 def individuals_of(
@@ -378,10 +386,10 @@ def individuals_of(
     from vpem.files.observations import is_long_csv
     from vpem.saem.formats.individuals import numbered_as, read_individuals
 
-    given = {name: column for name, column in columns.items() if column is not None}
+    named_columns = {name: column for name, column in columns.items() if column is not None}
     is_table = is_long_csv(data)
-    if (given or doses is not None) and not is_table:
-        flags = [*given, *([] if doses is None else ["doses"])]
+    if (named_columns or doses is not None) and not is_table:
+        flags = [*named_columns, *([] if doses is None else ["doses"])]
         raise InputError(
             f"{', '.join(f'--{name}' for name in flags)} name columns of a CSV table, but {data} "
             "is none"
@@ -390,7 +398,7 @@ def individuals_of(
         _names_in(dict(fitted or {})),
         _names_in((fitted or {}).get("covariates")),
     )
-    three: Report = {name: given.get(name, known.get(name, name)) for name in columns}
+    three: Report = {name: named_columns.get(name, known.get(name, name)) for name in columns}
     if len(set(three.values())) < len(three):
         raise InputError("--id, --time and --value must be three different columns")
     typed = _typed("covariates", covariates, "dose=amt,weight")
@@ -415,7 +423,7 @@ def individuals_of(
         left = {
             name: column
             for name, column in {**three, **column_of}.items()
-            if column in error.columns and name not in (*given, *typed)
+            if column in error.columns and name not in (*named_columns, *typed)
         }
         if not left:
             raise
@@ -425,11 +433,14 @@ def individuals_of(
     }
     named = {name: individuals.covariates[column] for name, column in column_of.items()}
     others = {name: column for name, column in column_of.items() if name != column}
-    kept = {**individuals.columns, **({"covariates": others} if others else {})}
-    if "words" in kept:
-        kept["words"] = {name: kept["words"][column] for name, column in column_of.items()
-                         if column in kept["words"]}  # fmt: skip
-    individuals = replace(individuals, covariates=named, columns=kept)
+    stored_columns = {**individuals.columns, **({"covariates": others} if others else {})}
+    if "words" in stored_columns:
+        stored_columns["words"] = {
+            name: stored_columns["words"][column]
+            for name, column in column_of.items()
+            if column in stored_columns["words"]
+        }
+    individuals = replace(individuals, covariates=named, columns=stored_columns)
     return numbered_as(individuals, words_in(fitted or {}))  # words have the numbers of the fit
 
 
@@ -460,10 +471,10 @@ def _events(
 
     if doses is not None:
         return _typed("doses", doses, "amt=AMT,rate=RATE")
-    held = fitted.get("doses")
+    fitted_doses = fitted.get("doses")
     header = [column.strip() for column in header_of(data)]
-    if isinstance(held, dict):
-        return {name: column for name, column in held.items() if column in header}
+    if isinstance(fitted_doses, dict):
+        return {name: column for name, column in fitted_doses.items() if column in header}
     dose = covariates.get("dose")
     if dose is None or dose in header:
         return None

@@ -89,8 +89,8 @@ class CorpusReader:
         from vpem.saem.formats.individuals import read_corpus
 
         named = {**self.columns, **({} if id_column is None else {"id": id_column})}
-        given = {name: column for name, column in named.items() if column is not None}
-        return read_corpus(file, given, self.settings.dataset)
+        columns = {name: column for name, column in named.items() if column is not None}
+        return read_corpus(file, columns, self.settings.dataset)
 
     def share(
         self, parts: Mapping[int, Individuals], engine: Engine | None
@@ -100,13 +100,13 @@ class CorpusReader:
 
         from vpem.saem.individuals import document_counts, in_words, join_words
 
-        found = dict(parts)
+        corpora = dict(parts)
         settings, left = self.settings, np.zeros(2)  # words and documents that are left out
 
         def spelled(words: tuple[str, ...]) -> dict[int, Individuals]:
             nonlocal left
             documents = {}
-            for part, one in found.items():
+            for part, one in corpora.items():
                 documents[part], n_unknown = in_words(one, words)
                 left += n_unknown, one.n_individuals - documents[part].n_individuals
             return documents
@@ -114,13 +114,15 @@ class CorpusReader:
         if settings.vocabulary is not None:
             words = _vocabulary(settings.vocabulary)
         else:
-            own = [one.words for one in found.values() if one.words is not None]
+            vocabularies = [one.words for one in corpora.values() if one.words is not None]
             if engine is not None:  # the vocabularies of all processes, each once
-                own = [tuple(one) for some in engine.allgather(list(set(own))) for one in some]
-            words = join_words(sorted(set(own)))
-        found = spelled(words)
+                vocabularies = [
+                    tuple(one) for some in engine.allgather(list(set(vocabularies))) for one in some
+                ]
+            words = join_words(sorted(set(vocabularies)))
+        corpora = spelled(words)
         if settings.min_documents is not None or settings.max_share is not None:
-            each = [np.append(document_counts(one), one.n_individuals) for one in found.values()]
+            each = [np.append(document_counts(one), one.n_individuals) for one in corpora.values()]
             total = np.sum([np.zeros(len(words) + 1, dtype=np.intp), *each], axis=0)
             counts = (total if engine is None else engine.allreduce(total)).tolist()
             most = counts[-1] * (1.0 if settings.max_share is None else settings.max_share)
@@ -136,7 +138,7 @@ class CorpusReader:
                     "at most; give another ", Setting("min_documents"), " or ",
                     Setting("max_share"),
                 )  # fmt: skip
-            found = spelled(words)
+            corpora = spelled(words)
         left = left if engine is None or self.hidden else engine.allreduce(left)
         n_others, n_documents = (int(one) for one in left)
         if n_others:
@@ -145,7 +147,7 @@ class CorpusReader:
         if n_documents:
             documents = plural(n_documents, "document")
             self.screen.warn(f"{documents} left out: the vocabulary has none of their words")
-        return found, words
+        return corpora, words
 
 
 def _vocabulary(path: Path) -> tuple[str, ...]:
@@ -283,19 +285,19 @@ def read_source(
             f"give one file of individuals, {got}; add --parties if each file is one party's"
         )
     parts, _ = reader.share({0: reader.read(files[0])}, None)
-    found, number = parts[0], settings.devices or 1
-    n = found.n_individuals
+    individuals, number = parts[0], settings.devices or 1
+    n = individuals.n_individuals
     if settings.devices is not None and settings.device_individuals is not None:
         raise InputError("give --devices or --device-individuals, not both")
     if settings.device_individuals is not None:
-        held = read_devices(settings.device_individuals, found.names)
+        devices = read_devices(settings.device_individuals, individuals.names)
     elif number > n:
         raise InputError(
-            f"--devices must be at most the {n} individuals of {found.source}, got {number}"
+            f"--devices must be at most the {n} individuals of {individuals.source}, got {number}"
         )
     else:
-        held = evenly(n, number, [f"device {place}" for place in range(number)])
-    return Source(found, held, np.arange(n), run.engine)
+        devices = evenly(n, number, [f"device {place}" for place in range(number)])
+    return Source(individuals, devices, np.arange(n), run.engine)
 
 
 def _of_parties(
@@ -325,48 +327,54 @@ def _of_parties(
                     f"party {party.name!r}: {name} is for tables of features, but these are "
                     "measurements of individuals; leave it out"
                 )
-        found = chain([reader.read(file, party.table.id_column) for file in party.find()])
-        return replace(found, names=tuple(f"{party.name}/{name}" for name in found.names))
+        individuals = chain([reader.read(file, party.table.id_column) for file in party.find()])
+        return replace(
+            individuals, names=tuple(f"{party.name}/{name}" for name in individuals.names)
+        )
 
-    own = for_each(holders, range(len(parties)), read_party)
-    read, words = reader.share(own, run.engine)
+    local_parts = for_each(holders, range(len(parties)), read_party)
+    read, words = reader.share(local_parts, run.engine)
     said = holders.allgather({
         party: (some.n_individuals, list(some.covariates), some.doses is not None)
         for party, some in read.items()
     })  # fmt: skip
     ends = np.cumsum([0, *(said[party][0] for party in range(len(parties)))])
     # Every process, even a server without data, has the covariates that all parties have.
-    kept = [name for name in said[0][1] if all(name in names for _, names, _ in said.values())]
+    common_covariates = [
+        name for name in said[0][1] if all(name in names for _, names, _ in said.values())
+    ]
     rows = tuple(np.arange(a, b) for a, b in pairwise(ends))
     numbers = np.concatenate([np.empty(0, np.intp), *(rows[party] for party in holders.own)])
-    held = Workers(rows, tuple(party.name for party in parties))
-    run.where.watch(held.n_samples, True, run.screen)
+    workers = Workers(rows, tuple(party.name for party in parties))
+    run.where.watch(workers.n_samples, True, run.screen)
     if not read:  # a server that brings no data
         nothing = np.empty(0)
         weights = None if reader.weight is None else nothing
-        found = Individuals(
+        individuals = Individuals(
             (), np.zeros(1, np.intp), nothing, nothing, weights=weights, words=words,
             doses=Doses.once(nothing) if said[0][2] else None,
         )  # fmt: skip
     else:
-        found = chain([read[party] for party in holders.own])
-    some = found.covariates
-    found = replace(found, covariates={name: some.get(name, np.empty(0)) for name in kept})
-    return Source(found, held, numbers, run.engine)
+        individuals = chain([read[party] for party in holders.own])
+    some = individuals.covariates
+    individuals = replace(
+        individuals, covariates={name: some.get(name, np.empty(0)) for name in common_covariates}
+    )
+    return Source(individuals, workers, numbers, run.engine)
 
 
-def rows_of_names(found: Source, text: str) -> list[int]:
+def rows_of_names(source: Source, text: str) -> list[int]:
     """Return the places of individuals by their names, with commas between."""
     import numpy as np
 
-    names = found.individuals.names
-    place = dict(zip(names, found.numbers.tolist(), strict=True))
+    names = source.individuals.names
+    place = dict(zip(names, source.numbers.tolist(), strict=True))
     words = words_of(text)
-    rows = found.engine.allreduce(np.array([place.get(word, -1) for word in words]), "max")
+    rows = source.engine.allreduce(np.array([place.get(word, -1) for word in words]), "max")
     for word, row in zip(words, rows, strict=True):
         if row < 0:
             raise InputError(
-                f"--init-individuals: {found.individuals.source} has no individual {word!r}"
+                f"--init-individuals: {source.individuals.source} has no individual {word!r}"
                 f"{did_you_mean(word, place)}"
             )
     return [int(row) for row in rows]

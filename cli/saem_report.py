@@ -41,29 +41,29 @@ class SaemCounter(ProgressLine):
             yield "burn-in"
 
 
-def _latent_values(given: Any) -> list[Any]:
+def _latent_values(estimates: Any) -> list[Any]:
     """Return means, standard deviations and ends of intervals of latents, (n, q) each."""
     import numpy as np
 
-    variances = np.einsum("nii->ni", given.covariances)
-    return [given.means, np.sqrt(np.maximum(variances, 0.0)), given.lower, given.upper]
+    variances = np.einsum("nii->ni", estimates.covariances)
+    return [estimates.means, np.sqrt(np.maximum(variances, 0.0)), estimates.lower, estimates.upper]
 
 
-def latent_columns(latents: Sequence[str], given: Any) -> Report:
+def latent_columns(latents: Sequence[str], estimates: Any) -> Report:
     """Return the mean, sd and interval of each latent as columns."""
-    parts = list(zip(("", " sd", " lower", " upper"), _latent_values(given), strict=True))
+    parts = list(zip(("", " sd", " lower", " upper"), _latent_values(estimates), strict=True))
     return {f"{name}{end}": part[:, j] for j, name in enumerate(latents) for end, part in parts}
 
 
-def latents_of(latents: Sequence[str], given: Any) -> list[Report]:
+def latents_of(latents: Sequence[str], estimates: Any) -> list[Report]:
     """Return the mean, sd and interval of each latent of each individual."""
-    parts = list(zip(("mean", "sd", "lower", "upper"), _latent_values(given), strict=True))
+    parts = list(zip(("mean", "sd", "lower", "upper"), _latent_values(estimates), strict=True))
     return [
         {
             latent: {name: float(part[one, j]) for name, part in parts}
             for j, latent in enumerate(latents)
         }
-        for one in range(len(given.means))
+        for one in range(len(estimates.means))
     ]
 
 
@@ -104,7 +104,7 @@ def _advice(fit: SaemFit) -> str:
     )
 
 
-def report_of(fit: SaemFit, held: Workers, screen: Screen) -> Report:
+def report_of(fit: SaemFit, devices: Workers, screen: Screen) -> Report:
     """Return the report of a fit, and warn of missing standard errors."""
     from vpem.saem.estimates import criteria_of, few_individuals, lacking_errors, summary_of
     from vpem.saem.results import as_saved
@@ -115,15 +115,15 @@ def report_of(fit: SaemFit, held: Workers, screen: Screen) -> Report:
     if few := few_individuals(people.n_individuals, fit.certain.freedom):
         screen.warn(few)
     saved = as_saved(fit)
-    device_of = [held.names[device] for device in held.worker_of]
+    device_of = [devices.names[device] for device in devices.worker_of]
     effective = fit.least_effective
     return {
         "algorithm": "saem",
         "n_individuals": people.n_individuals,
         "n_samples": people.n_rows,
-        "n_devices": held.n_workers,
-        "device_names": list(held.names),
-        "device_individuals": held.counts,
+        "n_devices": devices.n_workers,
+        "device_names": list(devices.names),
+        "device_individuals": devices.counts,
         "latents": list(model.latents),
         "n_parameters": len(model.parameters),
         "estimates": fit.estimates,
@@ -168,14 +168,14 @@ def write_individual_table(path: Path, fit: SaemFit, force: bool, quote_formulas
 
     from vpem.files.results import write_columns
 
-    model, given, people = fit.model, fit.given, fit.people
+    model, estimates, people = fit.model, fit.given, fit.people
     columns: Report = {"id": np.array(people.names, dtype=np.str_), "rows": people.rows}
     odds = people.probabilities
     if odds is not None:
         columns["component"] = odds.argmax(axis=1)
         columns |= {f"proba_{k}": column for k, column in enumerate(odds.T)}
     elif not model.discrete:
-        columns |= latent_columns(model.latents, given)
+        columns |= latent_columns(model.latents, estimates)
     columns["log-likelihood"] = fit.log_likelihood.each
     if fit.acceptance is not None:
         columns["acceptance"] = fit.acceptance
@@ -251,11 +251,11 @@ def show_report(report: Report, fit: SaemFit) -> None:
     from vpem.saem.estimates import summary_of
     from vpem.saem.results import as_saved
 
-    found, costs = report["log_likelihood"], report["criteria"]
-    likelihood = f"{found['value']:.3f}"
-    if found["error"]:
-        likelihood += f", Monte Carlo error {found['error']:.2g}"
-    linearized = found["linearized"]
+    log_likelihood, costs = report["log_likelihood"], report["criteria"]
+    likelihood = f"{log_likelihood['value']:.3f}"
+    if log_likelihood["error"]:
+        likelihood += f", Monte Carlo error {log_likelihood['error']:.2g}"
+    linearized = log_likelihood["linearized"]
     if linearized is not None and linearized == linearized:  # NaN is None at other members
         likelihood += f"; linearized {linearized:.3f}"
     named = (("-2LL", "minus_2_log_likelihood"), ("AIC", "aic"), ("BIC", "bic"), ("BICc", "bicc"))
@@ -282,50 +282,50 @@ SHOWN = 5
 
 
 def topics_result(
-    fit: SaemFit, held: Workers, facts: Callable[[], Report], out: SaemOutput
+    fit: SaemFit, devices: Workers, facts: Callable[[], Report], out: SaemOutput
 ) -> FitOutcome:
     """Return the outcome of a fit of topics."""
     from vpem.saem.formats.fits import save_saem
     from vpem.saem.topics import Topics
 
-    found = Topics(fit)
+    topics = Topics(fit)
 
     return FitOutcome(
-        fit.converged, lambda: _report(found, held, fit) | facts(),
+        fit.converged, lambda: _report(topics, devices, fit) | facts(),
         lambda path, report: save_saem(path, fit, force=out.force), _show,
-        own=lambda _: {"labels_files": None, **_write(found, out)},
+        own=lambda _: {"labels_files": None, **_write(topics, out)},
     )  # fmt: skip
 
 
-def topic_facts(found: Topics) -> list[Report]:
+def topic_facts(topics: Topics) -> list[Report]:
     """Return the report of each topic, in their order."""
     return [
         {
             "topic": k,
-            "share": float(found.shares[k]),
-            "coherence": float(found.coherence[k]),
+            "share": float(topics.shares[k]),
+            "coherence": float(topics.coherence[k]),
             "words": dict(words),
         }
-        for k, words in enumerate(found.top())
+        for k, words in enumerate(topics.top())
     ]
 
 
-def _report(found: Topics, held: Workers, fit: SaemFit) -> Report:
-    device_of = [held.names[device] for device in held.worker_of]
+def _report(topics: Topics, devices: Workers, fit: SaemFit) -> Report:
+    device_of = [devices.names[device] for device in devices.worker_of]
     return {
         "algorithm": "saem",
         "n_individuals": fit.people.n_individuals,
         "n_samples": fit.people.n_rows,
-        "n_tokens": found.n_tokens,
-        "n_words": found.n_words,
-        "n_topics": found.n_topics,
-        "n_devices": held.n_workers,
-        "device_names": list(held.names),
-        "device_individuals": held.counts,
-        "device_shares": found.device_shares,
-        "topics": topic_facts(found),
+        "n_tokens": topics.n_tokens,
+        "n_words": topics.n_words,
+        "n_topics": topics.n_topics,
+        "n_devices": devices.n_workers,
+        "device_names": list(devices.names),
+        "device_individuals": devices.counts,
+        "device_shares": topics.device_shares,
+        "topics": topic_facts(topics),
         "log_likelihood": {"lower_bound": fit.log_likelihood.value},
-        "perplexity": found.perplexity,
+        "perplexity": topics.perplexity,
         "converged": fit.converged if fit.settings["tol"] > 0 else None,
         "iterations": fit.n_iter,
         "change": fit.change if isfinite(fit.change) else None,
@@ -338,9 +338,9 @@ def _report(found: Topics, held: Workers, fit: SaemFit) -> Report:
             }
             for one, name in enumerate(fit.people.names)
         ],
-        "traces": dict(zip([f"topic {k}" for k in range(found.n_topics)],
+        "traces": dict(zip([f"topic {k}" for k in range(topics.n_topics)],
                            fit.trace.T.tolist(), strict=True)),
-        "perplexities": found.perplexities,
+        "perplexities": topics.perplexities,
         "bytes_by_iteration": fit.bytes,
         "communication": fit.ledger.summary(),
         "settings": {
@@ -362,17 +362,17 @@ def document_columns(names: Any, means: Any, lower: Any, upper: Any) -> Report:
     return columns
 
 
-def _write(found: Topics, out: SaemOutput) -> Report:
+def _write(topics: Topics, out: SaemOutput) -> Report:
     import numpy as np
 
     from vpem.files.results import write_columns
 
     if out.topics is not None:
-        columns: Report = {"word": np.array(found.words, dtype=np.str_)}
-        columns |= {f"topic {k}": own for k, own in enumerate(found.topics)}
+        columns: Report = {"word": np.array(topics.words, dtype=np.str_)}
+        columns |= {f"topic {k}": weights for k, weights in enumerate(topics.topics)}
         write_columns(out.topics, columns, "vpem-topic-words", out.force, out.quote_formulas)
     if out.individuals is not None:
-        saved = found.saved
+        saved = topics.saved
         columns = document_columns(saved.names, saved.means, saved.lower, saved.upper)
         columns["log-likelihood"] = saved.log_likelihood.each
         write_columns(
@@ -382,7 +382,7 @@ def _write(found: Topics, out: SaemOutput) -> Report:
         from vpem.pictures.figure import save_picture
         from vpem.pictures.saem import draw_spreads
 
-        save_picture(out.traces, draw_spreads(found), force=out.force)
+        save_picture(out.traces, draw_spreads(topics), force=out.force)
     files = {"individuals_file": out.individuals, "topics_file": out.topics,
              "traces_file": out.traces}  # fmt: skip
     return {name: None if file is None else str(file) for name, file in files.items()}

@@ -128,13 +128,13 @@ def _cell_name(cell: Report, over_rows: bool) -> str:
     return f"K = {cell['n_components']}{hops}, {cell['covariance_type']}"
 
 
-def show_selection(found: Selection, report: Report) -> None:
+def show_selection(selection: Selection, report: Report) -> None:
     """Print the table of all models, and the choice."""
-    criterion, choice = found.criterion, found.choice
-    held = criterion == "heldout"
+    criterion, choice = selection.criterion, selection.choice
+    held_out = criterion == "heldout"
     worst = f"worst {NAMES[criterion]}"
     rows = []
-    for place, cell in enumerate(found.cells):
+    for place, cell in enumerate(selection.cells):
         failed = cell["status"] == "failed"
         status = [cell["status"]]
         if not failed and cell["recoveries"]:
@@ -156,7 +156,7 @@ def show_selection(found: Selection, report: Report) -> None:
             row["choice"] = "best, 1 s.e." if row["choice"] else "1 s.e."
         if not failed:
             row |= {"params": str(cell["n_parameters"]), "iterations": str(cell["n_iter"])}
-        if not failed and held:
+        if not failed and held_out:
             row["held-out"] = f"{cell['heldout']:.4f}"
             row["s.e."] = f"{cell['standard_error']:.4f}"
             row["to best, s.e."] = f"{cell['difference']:+.4f}, {cell['difference_error']:.4f}"
@@ -166,41 +166,43 @@ def show_selection(found: Selection, report: Report) -> None:
             row[worst] = f"{max(one[criterion] for one in cell['restarts']):.2f}"
         rows.append(row)
     heads = ["choice", "K", "hops", "covariance", "hubs", "params"]
-    heads += ["held-out", "s.e.", "to best, s.e."] if held else ["log-lik.", "BIC", "AIC", "ICL"]
-    heads += ["iterations", "status"] if held else [worst, "iterations", "status"]
+    heads += (
+        ["held-out", "s.e.", "to best, s.e."] if held_out else ["log-lik.", "BIC", "AIC", "ICL"]
+    )
+    heads += ["iterations", "status"] if held_out else [worst, "iterations", "status"]
     # The most dispensable first; JSON has them all.
     spare = ["iterations", "hubs", "log-lik.", "params", "to best, s.e."]
     spare += [name for name in ("AIC", "ICL", "BIC") if name != NAMES[criterion]]
     without = ["hops", "hubs"] if report["split"] == "rows" else []
-    if held or report["n_init"] == 1:
+    if held_out or report["n_init"] == 1:
         without.append(worst)
-    better = "higher" if held else "lower"
+    better = "higher" if held_out else "lower"
     title = f"Models by {NAMES[criterion]} ({better} is better)"
     heads = [head for head in heads if head not in without]
     right = [head for head in heads if head not in ("choice", "covariance", "status")]
     cells = [[row.get(head, "-") for head in heads] for row in rows]
     models = table(cells, *heads, title=title, right=right, spare=spare)
-    show(models, table(_facts(found, report), "", ""))
+    show(models, table(_facts(selection, report), "", ""))
 
 
-def _facts(found: Selection, report: Report) -> list[tuple[str, str]]:
-    cells, choice, criterion = found.cells, found.choice, found.criterion
-    over_rows, held = report["split"] == "rows", criterion == "heldout"
+def _facts(selection: Selection, report: Report) -> list[tuple[str, str]]:
+    cells, choice, criterion = selection.cells, selection.choice, selection.criterion
+    over_rows, held_out = report["split"] == "rows", criterion == "heldout"
 
     def judged(place: int) -> str:
         cell = cells[place]
-        error = f" (standard error {cell['standard_error']:.4f})" if held else ""
-        value = f"{cell[criterion]:.4f}" if held else f"{cell[criterion]:.2f}"
+        error = f" (standard error {cell['standard_error']:.4f})" if held_out else ""
+        value = f"{cell[criterion]:.4f}" if held_out else f"{cell[criterion]:.2f}"
         return f"{_cell_name(cell, over_rows)}: {NAMES[criterion]} {value}{error}"
 
     facts = [("best", judged(choice.best))]
     if choice.one_standard_error is not None:
         facts.append(("fewest parameters within 1 s.e.", judged(choice.one_standard_error)))
-    if held:
+    if held_out:
         facts.append(("folds", f"{report['folds']}, of {plural(report['n_samples'], 'row')}"))
-    kept = f", {report['n_kept']} of them from the state" if report["n_kept"] else ""
+    from_state = f", {report['n_kept']} of them from the state" if report["n_kept"] else ""
     facts += [
-        ("fits", f"{report['n_fits']}{kept}"),
+        ("fits", f"{report['n_fits']}{from_state}"),
         ("time", f"{number(report['seconds'], 3)} s, {plural(report['jobs'], 'job')}"),
         ("state", report["state"] or "not kept (give --state or --output)"),
         ("picture", report["plot"] or "not drawn (give --plot)"),
@@ -211,9 +213,9 @@ def _facts(found: Selection, report: Report) -> list[tuple[str, str]]:
     return [*facts, ("model", model)]
 
 
-def warn_of(screen: Screen, found: Selection, chosen: int) -> None:
+def warn_of(screen: Screen, selection: Selection, chosen: int) -> None:
     """Warn of models that failed or were passed over, and of a choice that is not sound."""
-    cells, grid = found.cells, found.grid
+    cells, grid = selection.cells, selection.grid
     failed = [place for place, cell in enumerate(cells) if cell["status"] == "failed"]
     if failed:
         first = failed[0]
@@ -221,14 +223,15 @@ def warn_of(screen: Screen, found: Selection, chosen: int) -> None:
             f"{len(failed)} of {plural(len(cells), 'model')} failed; the first, {grid[first]}: "
             f"{cells[first]['reason']}"
         )
-    if found.choice.passed_over:
-        better = found.choice.passed_over[0]
+    if selection.choice.passed_over:
+        better = selection.choice.passed_over[0]
         why, what = "did not converge", "try more --max-iter"
         if cells[better]["degenerate"]:
             why, what = "has degenerate components", "--floor-fits keep counts it like others"
         screen.warn(
-            f"{grid[better]} has a better {NAMES[found.criterion]} "
-            f"({number(cells[better][found.criterion], 8)}) but {why}, and was passed over; {what}"
+            f"{grid[better]} has a better {NAMES[selection.criterion]} "
+            f"({number(cells[better][selection.criterion], 8)}) but {why}, and was "
+            f"passed over; {what}"
         )
     below = [place for place, cell in enumerate(cells) if "below" in cell]
     if below:
@@ -259,7 +262,7 @@ class Search:
         out: SelectOutput,
         *,
         parties: FileSettings,
-        held: HoldingSettings,
+        holding: HoldingSettings,
         graph: GraphSettings,
         fits: FitSettings,
         sums: SumSettings,
@@ -273,16 +276,16 @@ class Search:
         self.graph = graph = graph.seeded(fits.seed)
         if parties.missing_parties:
             fits = fits.changed(missing="marginalize")
-        self.data, self.fits, self.command, self.held = data, fits, run, held
+        self.data, self.fits, self.command, self.held = data, fits, run, holding
         self.settings, self.out = settings, out
         source, self.alignment = gather(
-            data, parties, held, fits.missing == "marginalize", memory_limit, run
+            data, parties, holding, fits.missing == "marginalize", memory_limit, run
         )
         hops = [cell.hops for cell in cells]
-        self.task = Task(source, held, graph, sums.changed(n_threads=1), run, hops)
+        self.task = Task(source, holding, graph, sums.changed(n_threads=1), run, hops)
         run.network = None  # there are several: none of them is compared with a tree
         facts = sums.values("hops", "seed", "n_threads", "n_rounds")
-        facts |= {"split": held.split, "rounds": sums.n_rounds, "graph_seed": graph.graph_seed}
+        facts |= {"split": holding.split, "rounds": sums.n_rounds, "graph_seed": graph.graph_seed}
         limit = run.memory(memory_limit)
         self.problem = self.task.problem(
             Problem, fits.changed(n_threads=1), limit, network_options=facts
@@ -324,13 +327,13 @@ class Search:
         settings, out, run = self.settings, self.out, self.command
         if self.n_kept:
             run.screen.say(f"{self._so_far()} already")
-        kept = out.kept_in or out.output or out.json
+        destination = out.kept_in or out.output or out.json
         quiet = out.quiet or not run.where.speaks
-        progress = SearchProgress(quiet, None if kept else "--state FILE or --output FILE")
+        progress = SearchProgress(quiet, None if destination else "--state FILE or --output FILE")
         with Stopping(self._kept) as stopping, reminding(progress):
             progress.start(len(self.trials) - self.n_kept)
             try:
-                found = search(
+                selection = search(
                     self.problem,
                     self.cells,
                     criterion=settings.criterion,
@@ -343,17 +346,20 @@ class Search:
                 )
             finally:
                 progress.close()
-            warn_of(run.screen, found, self.chosen(found))
-            best, cell = found.grid[self.chosen(found)], found.cells[self.chosen(found)]
+            warn_of(run.screen, selection, self.chosen(selection))
+            best, cell = (
+                selection.grid[self.chosen(selection)],
+                selection.cells[self.chosen(selection)],
+            )
             tell_of_parameters(
                 run.screen, self.fits, best.covariance_type, best.n_components,
                 int(cell.get("n_parameters") or 0), self.task.source.n_samples,
             )  # fmt: skip
-            return self._result(found, given, began)
+            return self._result(selection, given, began)
 
-    def _result(self, found: Selection, given: Given, began: float) -> FitOutcome:
+    def _result(self, selection: Selection, given: Given, began: float) -> FitOutcome:
         task, run, screen = self.task, self.command, self.command.screen
-        cell, before = found.grid[self.chosen(found)], len(screen.warnings)
+        cell, before = selection.grid[self.chosen(selection)], len(screen.warnings)
         fitted: tuple[Fit, Report] | None = None
         if self.out.output is not None or run.where.own_users:
             fit = task.whole(self.problem.fit(cell, n_init=self.fits.n_init))
@@ -362,7 +368,7 @@ class Search:
 
         def tell() -> Report:
             seconds = {"seconds": time.perf_counter() - began}
-            return self.describe(found) | run.facts(self.data) | seconds
+            return self.describe(selection) | run.facts(self.data) | seconds
 
         def write(path: Path, report: Report) -> None:
             """Write the model as `vpem fit` does."""
@@ -384,43 +390,47 @@ class Search:
             )  # fmt: skip
             write_model(path, fit.kept(features, described, options), self.out.force)
 
-        converged = all(one["status"] == "converged" for one in found.cells)
+        converged = all(one["status"] == "converged" for one in selection.cells)
         return FitOutcome(
-            converged, tell, write, partial(show_selection, found), own=partial(self._own, found),
-            found=None if fitted is None else fitted[0],
+            converged, tell, write, partial(show_selection, selection),
+            own=partial(self._own, selection), found=None if fitted is None else fitted[0],
             heaviest=heaviest_of(task.source, self.held.sample_weight),
         )  # fmt: skip
 
-    def _own(self, found: Selection, report: Report) -> Report:
+    def _own(self, selection: Selection, report: Report) -> Report:
         """Draw the picture, if any; return what the report says of a user's own files."""
         out = self.out
         if out.plot is not None:
             from vpem.pictures.figure import save_picture
             from vpem.pictures.history import draw_selection
 
-            save_picture(out.plot, draw_selection(found), force=out.force)
+            save_picture(out.plot, draw_selection(selection), force=out.force)
         return {
             "state": None if out.kept_in is None else str(out.kept_in),
             "plot": None if out.plot is None else str(out.plot),
         }
 
-    def chosen(self, found: Selection) -> int:
+    def chosen(self, selection: Selection) -> int:
         """Place of the chosen model: the best, or with --one-standard-error a smaller one."""
-        small = found.choice.one_standard_error
-        return found.choice.best if small is None or not self.settings.one_standard_error else small
+        small = selection.choice.one_standard_error
+        return (
+            selection.choice.best
+            if small is None or not self.settings.one_standard_error
+            else small
+        )
 
-    def describe(self, found: Selection) -> Report:
+    def describe(self, selection: Selection) -> Report:
         """Return the report, but for the model, warnings and time."""
-        settings, choice, source = self.settings, found.choice, self.task.source
+        settings, choice, source = self.settings, selection.choice, self.task.source
         held_out = settings.criterion == "heldout"
         return {
             "criterion": settings.criterion,
             "better": "higher" if held_out else "lower",
             "best": choice.best,
             "one_standard_error": choice.one_standard_error,
-            "chosen": self.chosen(found),
+            "chosen": self.chosen(selection),
             "passed_over": choice.passed_over,
-            "cells": found.cells,
+            "cells": selection.cells,
             "n_init": self.fits.n_init,
             "folds": settings.n_folds if held_out else None,
             "split": self.held.split,
@@ -512,7 +522,7 @@ def select(
     *,
     settings: GridSettings,
     parties: FileSettings,
-    held: HoldingSettings,
+    holding: HoldingSettings,
     graph: GraphSettings,
     fits: Annotated[
         SearchedFit, Without("n_components covariance_type n_threads weight_concentration_prior")
@@ -548,7 +558,7 @@ def select(
 
             check_picture(out.plot, out.force)
         search = Search(
-            data, run, cells, settings, out, parties=parties, held=held, graph=graph, fits=fits,
-            sums=sums, memory_limit=memory_limit,
+            data, run, cells, settings, out, parties=parties, holding=holding, graph=graph,
+            fits=fits, sums=sums, memory_limit=memory_limit,
         )  # fmt: skip
         run.finish(search.run(given, began))

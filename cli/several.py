@@ -93,20 +93,22 @@ class Each(Problem):
         """The best so far, its engine, and its warnings."""
 
     def fit(self, cell: Cell, rows: Any = None, **more: Any) -> Fit:
-        kept, run = self.checkpoints, self.command
-        if kept.checkpoint is not None:
-            kept = kept.changed(checkpoint=each_file(kept.checkpoint, cell.n_components))
-        saver = saver_of(kept, run.out.force, self.engine, run.where.gone_on)
+        checkpoints, run = self.checkpoints, self.command
+        if checkpoints.checkpoint is not None:
+            checkpoints = checkpoints.changed(
+                checkpoint=each_file(checkpoints.checkpoint, cell.n_components)
+            )
+        saver = saver_of(checkpoints, run.out.force, self.engine, run.where.gone_on)
         self.progress.cell = cell
         with catching(saver):
             more |= {"callback": self.progress, "saver": saver, **self.more}
             return super().fit(cell, rows, **more)
 
-    def keep(self, fit: Fit, found: Outcome, heard: Sequence[VpemWarning]) -> None:
-        self._found.append(found)
+    def keep(self, fit: Fit, outcome: Outcome, heard: Sequence[VpemWarning]) -> None:
+        self._found.append(outcome)
         done = [one for one in self._found if one["status"] != "failed"]
-        if found["status"] != "failed" and (
-            done[choose(done, "bic", self.floor_fits).best] is found
+        if outcome["status"] != "failed" and (
+            done[choose(done, "bic", self.floor_fits).best] is outcome
         ):
             (network,) = self.networks.values()
             self.best = fit, describe_engine(network), heard
@@ -118,24 +120,28 @@ def choose_by_bic(
     """Fit each number of components, and return the fit of lowest BIC and its report."""
     screen, (hops,) = problem.command.screen, problem.networks
     cells = [Cell(count, hops, settings.covariance_type) for count in counts]
-    found = search(problem, cells, n_init=settings.n_init, n_jobs=None)
+    search_result = search(problem, cells, n_init=settings.n_init, n_jobs=None)
     assert problem.best is not None
     fit, ran, heard = problem.best
     for one in heard:
         # Warnings of all fits alike have been printed.
         if printable(in_options(one)) not in screen.warnings:
             warnings.warn(one, stacklevel=2)
-    warn_of(screen, found, found.choice.best)
+    warn_of(screen, search_result, search_result.choice.best)
     parts = []
-    for place, cell in enumerate(found.cells):
+    for place, cell in enumerate(search_result.cells):
         value = "failed" if cell["status"] == "failed" else f"{cell['bic']:.2f}"
         if cell["status"] == "not converged":
             value += " (not converged)"
         if cell["status"] != "failed" and cell["degenerate"]:
             value += " (degenerate)"
-        parts.append(f"{cell['n_components']}: {value}{', kept' * (place == found.choice.best)}")
+        parts.append(
+            f"{cell['n_components']}: {value}{', kept' * (place == search_result.choice.best)}"
+        )
     screen.say(f"BIC by components (lower is better): {'; '.join(parts)}")
     without = ("restart", "restarts", "stands_for_hops")
-    listed = [{name: cell[name] for name in cell if name not in without} for cell in found.cells]
-    selection = {"criterion": "bic", "best": found.choice.best, "cells": listed}
+    listed = [
+        {name: cell[name] for name in cell if name not in without} for cell in search_result.cells
+    ]
+    selection = {"criterion": "bic", "best": search_result.choice.best, "cells": listed}
     return fit, ran | {"selection": selection}

@@ -388,8 +388,10 @@ def approve(
         from vpem.files.studies.study import read_study
 
         joining = identities.read_request(request)
-        here = Path(f"{joining.study}.toml")
-        study = read_study(which or (here if here.exists() else request.parent / here))
+        local_file = Path(f"{joining.study}.toml")
+        study = read_study(
+            which or (local_file if local_file.exists() else request.parent / local_file)
+        )
         following = identities.approved(study, joining)
         if fingerprint is not None:
             plain = " ".join(fingerprint.lower().replace(":", "").split())

@@ -78,7 +78,9 @@ def describe(
     ] = None,
     *,
     table: Annotated[TableSettings, Without("features worker_column")],
-    held: Annotated[HoldingSettings, Without("agents workers worker_rows dataset sample_weight")],
+    holding: Annotated[
+        HoldingSettings, Without("agents workers worker_rows dataset sample_weight")
+    ],
     graph: GraphSettings,
     settings: Annotated[PlanSettings, Without("consensus seed n_threads")],
     out: GraphOutput,
@@ -111,10 +113,10 @@ def describe(
             # Values stay on disk: only their number matters.
             data = read_one(Path(source), table, Where(), teller(screen.say), on_disk=True)
         network, parts, stored = _network(
-            source, data, held, agents, graph, features, settings, screen
+            source, data, holding, agents, graph, features, settings, screen
         )
-        found = plan(
-            network, parts, settings, split=held.split, n_samples=settings.n_samples or stored,
+        report = plan(
+            network, parts, settings, split=holding.split, n_samples=settings.n_samples or stored,
             seed=graph.graph_seed,
         )  # fmt: skip
         if plot is not None:
@@ -122,21 +124,21 @@ def describe(
             from vpem.pictures.figure import save_picture
             from vpem.pictures.network import draw_hubs
 
-            hubs = [Hub(hub["root"], tuple(hub["agents"])) for hub in found["hubs"]]
-            save_picture(plot, draw_hubs(network, hubs, found["agent_names"]), force=out.force)
+            hubs = [Hub(hub["root"], tuple(hub["agents"])) for hub in report["hubs"]]
+            save_picture(plot, draw_hubs(network, hubs, report["agent_names"]), force=out.force)
             screen.say(f"wrote {plot}")
-        found["warnings"] = list(screen.warnings)
-        found["plot"] = None if plot is None else str(plot)
+        report["warnings"] = list(screen.warnings)
+        report["plot"] = None if plot is None else str(plot)
         if out.json:
-            print_json(found)
+            print_json(report)
         elif not out.quiet:
-            _show(found)
+            _show(report)
 
 
 def _network(
     source: str | None,
     data: Dataset | None,
-    held: HoldingSettings,
+    holding: HoldingSettings,
     agents: int | None,
     graph: GraphSettings,
     features: int | None,
@@ -147,7 +149,7 @@ def _network(
     from vpem.files.networks import read_graph
     from vpem.network.partition import contiguous
 
-    over_rows = held.split == "rows"
+    over_rows = holding.split == "rows"
     if data is not None:
         if features is not None:
             raise InputError("--features is for plans without a dataset, which has its own")
@@ -156,15 +158,15 @@ def _network(
             names = None if agents or data.workers is None else data.workers.names
             joined = graph_of(count, names, graph)
             return joined, [data.n_features, *[0] * (count - 1)], len(data.X)
-        held = held.changed(agents=agents)
-        parts = partition_of(data, held, graph.is_asked or settings.is_asked)
-        return stored_graph(data, held, parts, graph, screen), parts, len(data.X)
+        holding = holding.changed(agents=agents)
+        parts = partition_of(data, holding, graph.is_asked or settings.is_asked)
+        return stored_graph(data, holding, parts, graph, screen), parts, len(data.X)
     if graph.topology is not None:
         raise InputError(
             "--topology is for a dataset; without one give the topology's name alone: vpem "
             "topology describe cycle -n 8"
         )
-    if held.partition is not None:
+    if holding.partition is not None:
         raise InputError("--partition names the features of a dataset; give one")
     if source is not None and graph.graph is not None:
         raise InputError(f"give a topology ({source}) or --graph, not both")
@@ -186,36 +188,36 @@ def _network(
     return joined, contiguous(count if features is None else features, count, joined.names), None
 
 
-def _show(found: Report) -> None:
-    names = [*found["agent_names"], "server"]
-    degrees = found["degrees"]
-    hubs = found["hubs"]
-    holder = "agent" if found["split"] == "features" else "worker"
+def _show(report: Report) -> None:
+    names = [*report["agent_names"], "server"]
+    degrees = report["degrees"]
+    hubs = report["hubs"]
+    holder = "agent" if report["split"] == "features" else "worker"
     facts = [
-        ("graph", f"{found['topology']}, {plural(found['n_agents'], holder)}, "
-                  f"{plural(found['n_edges'], 'link')}"),
+        ("graph", f"{report['topology']}, {plural(report['n_agents'], holder)}, "
+                  f"{plural(report['n_edges'], 'link')}"),
         ("degrees", f"{degrees['min']} to {degrees['max']}, mean {number(degrees['mean'], 3)}"),
-        ("diameter", plural(found["diameter"], "hop")),
+        ("diameter", plural(report["diameter"], "hop")),
     ]  # fmt: skip
-    if found["split"] == "features":
-        facts.append(("hubs", f"{len(hubs)} of {plural(found['hops'], 'hop')}"))
-    if found["first_fit"] is not None:
-        sent = size(round(found["first_fit"]["bytes"]))
+    if report["split"] == "features":
+        facts.append(("hubs", f"{len(hubs)} of {plural(report['hops'], 'hop')}"))
+    if report["first_fit"] is not None:
+        sent = size(round(report["first_fit"]["bytes"]))
         facts.append(("by likelihood", "the data decide; these are the hubs by size. First a fit "
                       f"without hops: {sent} an iteration"))  # fmt: skip
-    facts.append(("sum", how_summed(found)))
-    if found["communication"]["n_drawn"] and found["tree"] is None:
-        drawn, share = (found["communication"][name] for name in ("n_drawn", "partitioned"))
+    facts.append(("sum", how_summed(report)))
+    if report["communication"]["n_drawn"] and report["tree"] is None:
+        drawn, share = (report["communication"][name] for name in ("n_drawn", "partitioned"))
         facts.append(
             ("disconnected", f"in {number(100 * share, 2)} % of {plural(drawn, 'sum')} drawn")
         )
-    if found["along_a_tree"] is not None:
-        messages, sent, rounds = map(round, found["along_a_tree"].values())
+    if report["along_a_tree"] is not None:
+        messages, sent, rounds = map(round, report["along_a_tree"].values())
         cost = f"{plural(messages, 'message')}, {size(sent)}, {plural(rounds, 'round')}"
-        option = "--sum tree" if found["compress"] else "--sum tree, exact"
+        option = "--sum tree" if report["compress"] else "--sum tree, exact"
         facts.append(("or", f"{option}: {cost} an iteration"))
     tables: list[PrintedTable | str] = [table(facts, "", "")]
-    if found["split"] == "features":
+    if report["split"] == "features":
         listing = [
             (place, names[hub["root"]],
              shorten((names[agent] for agent in hub["agents"]), MOST_MEMBERS), hub["n_features"])
@@ -225,36 +227,36 @@ def _show(found: Report) -> None:
         tables.append(table(listing, *heads, title="Hubs", right=("hub", "features")))
         if len(hubs) > MOST_ROWS:
             tables.append(f"... and {plural(len(hubs) - MOST_ROWS, 'more hub')} (see --json)\n")
-    if found["mixing"]:
-        tables += _mixing(found)
-    tables += _messages(found, names)
-    if "time" in found:
-        tables.append(_time(found["time"]))
+    if report["mixing"]:
+        tables += _mixing(report)
+    tables += _messages(report, names)
+    if "time" in report:
+        tables.append(_time(report["time"]))
     show(*tables)
 
 
-def _mixing(found: Report) -> list[PrintedTable | str]:
+def _mixing(report: Report) -> list[PrintedTable | str]:
     def shown(row: Report, name: str, digits: str) -> str:
         return f"{'<= ' if row[f'{name}_is_bound'] else ''}{row[name]:{digits}}"
 
-    chosen = found["weights"]
-    fixed = found["compress"] is None and found["faults"] is None
+    chosen = report["weights"]
+    fixed = report["compress"] is None and report["faults"] is None
     conditions = f"{chosen} weights"
-    if found["compress"] is not None:
+    if report["compress"] is not None:
         conditions += ", uncompressed"
-    if found["faults"] is not None:
+    if report["faults"] is not None:
         conditions += ", without failures"
     rates = []
-    for row in found["mixing"]:
+    for row in report["mixing"]:
         weights = f"{row['weights']}{' *' if row['weights'] == chosen else ''}"
         rates.append((weights, f"{row['rate']:.6f}", f"{row['spectral_gap']:.3g}"))
     errors = []
-    for row in found["consensus_errors"]:
-        rounds = f"{row['rounds']}{' *' if fixed and row['rounds'] == found['rounds'] else ''}"
+    for row in report["consensus_errors"]:
+        rounds = f"{row['rounds']}{' *' if fixed and row['rounds'] == report['rounds'] else ''}"
         errors.append((rounds, shown(row, "none", ".2g"), shown(row, "chebyshev", ".2g")))
     needed = [
         (f"{row['consensus_error']:g}", shown(row, "none", "d"), shown(row, "chebyshev", "d"))
-        for row in found["rounds_needed"]
+        for row in report["rounds_needed"]
     ]
     ways = ("plain", "Chebyshev")
     return [
@@ -267,24 +269,24 @@ def _mixing(found: Report) -> list[PrintedTable | str]:
     ]  # fmt: skip
 
 
-def _time(found: Report) -> PrintedTable:
+def _time(report: Report) -> PrintedTable:
     made_of = {
-        "computing": f"{number(found['flops'], 3)} flops, "
-        f"{number(found['additions'], 3)} additions, at this machine's rates",
-        "latency": f"{number(found['latencies'], 4)} times one way, in sequence, "
-        f"{plural(found['chunks'], 'chunk')} of rows",
-        "transfer": f"{size(found['bytes'])} over the busiest link",
-        "iteration": "chunks are computed while others are sent" if found["chunks"] > 2 else "",
+        "computing": f"{number(report['flops'], 3)} flops, "
+        f"{number(report['additions'], 3)} additions, at this machine's rates",
+        "latency": f"{number(report['latencies'], 4)} times one way, in sequence, "
+        f"{plural(report['chunks'], 'chunk')} of rows",
+        "transfer": f"{size(report['bytes'])} over the busiest link",
+        "iteration": "chunks are computed while others are sent" if report["chunks"] > 2 else "",
     }
-    rows = [(part, f"{number(found[part], 3)} s", text) for part, text in made_of.items()]
-    link = f"{found['bandwidth'] / 1e6:g} Mbit/s, {1e3 * found['one_way_latency']:g} ms one way"
+    rows = [(part, f"{number(report[part], 3)} s", text) for part, text in made_of.items()]
+    link = f"{report['bandwidth'] / 1e6:g} Mbit/s, {1e3 * report['one_way_latency']:g} ms one way"
     return table(rows, "part", "time", "of", title=f"An iteration, links of {link}",
                  right=("time",))  # fmt: skip
 
 
-def _messages(found: Report, names: list[str]) -> list[PrintedTable | str]:
+def _messages(report: Report, names: list[str]) -> list[PrintedTable | str]:
     """Return tables of what each phase sends, means rounded, and of the busiest links."""
-    communication = found["communication"]
+    communication = report["communication"]
     rows: list[tuple[object, ...]] = []
     busiest: list[tuple[object, ...]] = []
     for part in ("setup", "batch", "iteration", "last", "labels"):
@@ -300,10 +302,10 @@ def _messages(found: Report, names: list[str]) -> list[PrintedTable | str]:
         if link is not None:
             ends = " - ".join(names[end] for end in link["between"])
             busiest.append((name, ends, round(link["messages"]), size(round(link["bytes"]))))
-    n_rows, k = found["n_samples"], found["n_components"]
-    facts = [plural(n_rows, "row"), plural(k, "component"), found["dtype"]]
-    if found["batch_size"] is not None:
-        facts.insert(1, f"batches of {found['batch_size']}")
+    n_rows, k = report["n_samples"], report["n_components"]
+    facts = [plural(n_rows, "row"), plural(k, "component"), report["dtype"]]
+    if report["batch_size"] is not None:
+        facts.insert(1, f"batches of {report['batch_size']}")
     if communication["is_expected"]:
         facts.append("means" if communication["n_drawn"] else "estimates")
     right = ("messages", "payload", "rounds")
