@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 
 from vpem.saem.fit import fit_saem
 from vpem.saem.individuals import from_long
-from vpem.saem.models.model import Vector
+from vpem.saem.models.model import Doubles
 
 
 def test_ridge_between_a_fixed_rate_and_a_mean_that_varies() -> None:
@@ -54,7 +54,7 @@ def test_lines_are_the_maximum_of_the_marginal_likelihood() -> None:
     Z = np.stack([np.ones_like(t), t], axis=-1)
     names = ("intercept", "slope", "slope of w", "beta(intercept, x)")
 
-    def minus(at: Vector) -> float:
+    def minus(at: Doubles) -> float:
         b, root = at[:4], np.array([[np.exp(at[4]), 0.0], [at[5], np.exp(at[6])]])
         V = Z @ root @ root.T @ Z.T + np.exp(2 * at[7]) * np.eye(len(t))
         e = y - b[0] - b[1] * t - b[2] * w - b[3] * x[:, None]

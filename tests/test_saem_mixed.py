@@ -16,7 +16,7 @@ from scipy.special import expit, gammaln, logsumexp
 from vpem.saem.doses import Doses
 from vpem.saem.fit import fit_saem
 from vpem.saem.individuals import Individuals, from_long
-from vpem.saem.models.model import Vector
+from vpem.saem.models.model import Doubles
 from vpem.saem.results import SaemFit
 
 FILE = """
@@ -54,7 +54,7 @@ def fitted(case: Case, **changes: Any) -> SaemFit:
 
 
 def table(
-    times: Vector, values: Vector, doses: Doses | None = None, **covariates: Vector
+    times: Doubles, values: Doubles, doses: Doses | None = None, **covariates: Doubles
 ) -> Individuals:
     """Individuals of values (n, m) at the same times (m,), with covariates (n, 1) or (1, m)."""
     n, m = values.shape
@@ -70,7 +70,7 @@ def given(n: int, times: list[float], amount: float, duration: float = 0.0) -> D
     return Doses.of(n, who, np.tile(times, n), amount * every, duration * every)
 
 
-def infused(t: Vector, rate: Vector, duration: float) -> Vector:
+def infused(t: Doubles, rate: Doubles, duration: float) -> Doubles:
     """What is left of an amount 1 that runs in, and goes with this rate; 0 before."""
     since = np.maximum(t, 0.0)
     if not duration:
@@ -79,13 +79,13 @@ def infused(t: Vector, rate: Vector, duration: float) -> Vector:
     return -np.expm1(-rate * running) * np.exp(-rate * (since - running)) / (rate * duration)
 
 
-def over(starts: list[float], effect: Callable[[float], Vector]) -> Vector:
+def over(starts: list[float], effect: Callable[[float], Doubles]) -> Doubles:
     """Effects of doses add up."""
-    found: Vector = np.sum([effect(start) for start in starts], axis=0)
+    found: Doubles = np.sum([effect(start) for start in starts], axis=0)
     return found
 
 
-def drawn(rng: np.random.Generator, n: int, *laws: tuple[float, float]) -> list[Vector]:
+def drawn(rng: np.random.Generator, n: int, *laws: tuple[float, float]) -> list[Doubles]:
     """Parameters (n, 1) that are log-normal, by median and sd."""
     return [middle * np.exp(sd * rng.normal(size=(n, 1))) for middle, sd in laws]
 
@@ -205,7 +205,7 @@ def test_predictors_are_the_maximum_of_the_likelihood(error: str) -> None:
     weights = np.exp(-(nodes**2) / 2) / np.sqrt(2 * np.pi) * (nodes[1] - nodes[0])
     t, y = (one.reshape(60, -1)[..., None] for one in (case.data.times, case.data.values))
 
-    def minus(at: Vector) -> float:
+    def minus(at: Doubles) -> float:
         eta = at[0] + at[1] * t + np.exp(at[2] / 2) * nodes
         base = np.logaddexp(0, eta) if error == "bernoulli" else np.exp(eta) + gammaln(y + 1)
         each = (y * eta - base).sum(axis=1)

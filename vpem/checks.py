@@ -89,10 +89,11 @@ SIDE_BY_SIDE = 2048
 """Numbers of narrow rows that are reduced as those of one row."""
 
 Floats = NDArray[np.floating]
-Vector = NDArray[np.float64]
+"""Real numbers in the precision of the data, float32 or float64."""
+
+Doubles = NDArray[np.float64]
 Indices = NDArray[np.intp]
 Mask = NDArray[np.bool_]
-"""Real numbers in the precision of the data, float32 or float64."""
 
 Extremes = tuple[NDArray[np.float64], NDArray[np.float64]]
 """The lowest and the highest value of each column, each of shape (d,)."""

@@ -384,7 +384,6 @@ class Curves(Population):
         return each, np.select(choose, [y - expit(f), y - np.exp(f)], weight)
 
 
-Vector = Doubles
 Places = NDArray[np.intp]
 MASK = (1 << 64) - 1
 
@@ -423,11 +422,11 @@ def _log_gamma(shape: float, stream: int) -> float:
 def sweep_topics(
     first: Places,
     words: Places,
-    counts: Vector,
-    topics: Vector,
+    counts: Doubles,
+    topics: Doubles,
     alpha: float,
     keys: NDArray[np.uint64],
-    z: Vector,
+    z: Doubles,
     n_threads: int,
 ) -> None:
     """Gibbs sweeps: a topic of each word with odds ``theta_k phi_kv``, then ``theta`` given these.
@@ -456,12 +455,12 @@ def sweep_topics(
 def means_of_topics(
     first: Places,
     documents: Places,
-    counts: Vector,
-    topics: Vector,
-    shares: Vector,
+    counts: Doubles,
+    topics: Doubles,
+    shares: Doubles,
     groups: Places,
-    weights: Vector,
-    out: Vector,
+    weights: Doubles,
+    out: Doubles,
     n_threads: int,
 ) -> None:
     """Add ``w_i n_iv theta_ik phi_kv / sum_j theta_ij phi_jv``, means over chains, to (G, K, V)."""
@@ -476,12 +475,12 @@ def means_of_topics(
 def density_of_topics(
     first: Places,
     words: Places,
-    counts: Vector,
-    topics: Vector,
+    counts: Doubles,
+    topics: Doubles,
     alpha: float,
-    z: Vector,
-    value: Vector,
-    slope: Vector,
+    z: Doubles,
+    value: Doubles,
+    slope: Doubles,
     n_threads: int,
 ) -> None:
     """``sum_v n_v log sum_k theta_k phi_kv + log Dirichlet(theta) - m^2 / 2``, m the mean of z.
@@ -506,13 +505,13 @@ def density_of_topics(
 def bound_of_topics(
     first: Places,
     words: Places,
-    counts: Vector,
-    topics: Vector,
+    counts: Doubles,
+    topics: Doubles,
     alpha: float,
     n_iter: int,
     tol: float,
-    gamma: Vector,
-    value: Vector,
+    gamma: Doubles,
+    value: Doubles,
     n_threads: int,
 ) -> None:
     """Blei, Ng and Jordan 2003: ``gamma_k = alpha + e_k sum_v n_v phi_kv / sum_j e_j phi_jv``.

@@ -7,12 +7,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import check_int, check_memory
+from vpem.checks import Doubles, check_int, check_memory
 from vpem.errors import InputError, Setting
 from vpem.files.datasets import Dataset, default_names
 from vpem.network.partition import contiguous
-
-Doubles = NDArray[np.float64]
 
 BLOCK_ROWS = 1 << 15
 PROBES = 20_000  # points at which the overlap of a candidate mixture is estimated

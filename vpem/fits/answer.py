@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import Labels
+from vpem.checks import Doubles, Labels
 from vpem.errors import FileError, InputError
 from vpem.files.hdf5 import find, open_read, read_column
 from vpem.files.models import Model
@@ -32,9 +32,6 @@ from vpem.terms.units import Scaling
 
 if TYPE_CHECKING:
     from vpem.files.results import StoredClustering
-
-
-Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -69,9 +66,9 @@ class CategoryLevels:
     """The levels of a category."""
 
     names: tuple[str, ...]  # what they are called; numbers where they have no names
-    shares: Vector  # (K, L) of each level in each component
+    shares: Doubles  # (K, L) of each level in each component
 
-    def away(self, weights: Vector) -> Vector:
+    def away(self, weights: Doubles) -> Doubles:
         """How far the shares of each component (K,) lie from those of all rows.
 
         ``sqrt(sum_l (p_kl - p_l)^2 / (1 - sum_l p_l^2))``: of two levels these are standard
@@ -87,7 +84,7 @@ class CategoryLevels:
         """The most frequent level of each component, with its share."""
         return [f"{self.names[row.argmax()]} {row.max():.0%}" for row in self.shares]
 
-    def most(self, weights: Vector, component: int) -> int:
+    def most(self, weights: Doubles, component: int) -> int:
         """The level that a component has most more of than all rows."""
         return int(np.argmax(self.shares[component] - weights @ self.shares))
 
@@ -105,7 +102,7 @@ SEEN = 0.05
 """Standard deviations from which on a difference is shown: less is written as 0.0."""
 
 
-def standardized_means(weights: Vector, means: Vector, spread: Vector) -> Vector:
+def standardized_means(weights: Doubles, means: Doubles, spread: Doubles) -> Doubles:
     """How far means (K, d) lie from that of all rows, in standard deviations (d,) of all rows.
 
     ``weights`` (K,) are mixing weights, or shares of the rows. It is 0 where a feature is constant.
@@ -115,7 +112,7 @@ def standardized_means(weights: Vector, means: Vector, spread: Vector) -> Vector
     return np.where(np.isfinite(away), away, 0.0)
 
 
-def telling_shares(weights: Vector, standardized: Vector) -> Vector:
+def telling_shares(weights: Doubles, standardized: Doubles) -> Doubles:
     """How well each feature (d,) separates components: the share of its variance between them.
 
     It is the weighted mean square of `standardized_means` (K, d): 0 where all means are the same, 1
@@ -124,14 +121,14 @@ def telling_shares(weights: Vector, standardized: Vector) -> Vector:
     return weights @ standardized**2
 
 
-def most_telling(weights: Vector, standardized: Vector) -> NDArray[np.intp]:
+def most_telling(weights: Doubles, standardized: Doubles) -> NDArray[np.intp]:
     """Return the columns (d,) in order of `telling_shares`, the most telling feature first."""
     return np.argsort(-telling_shares(weights, standardized), kind="stable")
 
 
 def spread_of_clusters(
-    centres: Vector, sizes: Vector, within: float | Vector, scaling: Scaling | None
-) -> Vector:
+    centres: Doubles, sizes: Doubles, within: float | Doubles, scaling: Scaling | None
+) -> Doubles:
     """Return standard deviations (d,) of features over all rows where they were not measured.
 
     Standardized features have theirs from the start. Of others (`NOT_MEASURED`) variances between
@@ -143,13 +140,13 @@ def spread_of_clusters(
     return _spread(_shares(sizes), centres, np.broadcast_to(within, centres.shape))
 
 
-def _spread(weights: Vector, means: Vector, variances: Vector) -> Vector:
+def _spread(weights: Doubles, means: Doubles, variances: Doubles) -> Doubles:
     with np.errstate(over="ignore", invalid="ignore"):
         between = weights @ (means - weights @ means) ** 2
         return np.asarray(np.sqrt(between + weights @ variances))
 
 
-def _shares(sizes: Vector) -> Vector:
+def _shares(sizes: Doubles) -> Doubles:
     """Return shares (K,) of the rows; noisy sizes may be below 0, which counts as no row."""
     sizes = np.maximum(sizes, 0.0)
     total = sizes.sum()
@@ -170,13 +167,13 @@ class Answer:
     """
 
     feature_names: tuple[str, ...]
-    weights: Vector
-    sizes: Vector | None
-    means: Vector
-    standardized: Vector
+    weights: Doubles
+    sizes: Doubles | None
+    means: Doubles
+    standardized: Doubles
     measured: bool = True
     levels: Mapping[int, CategoryLevels] = field(default_factory=dict)
-    degrees_of_freedom: Vector | None = None
+    degrees_of_freedom: Doubles | None = None
     labels: tuple[str, ...] = ()
     degenerate: tuple[int, ...] = ()
 
@@ -220,9 +217,9 @@ class Answer:
     @classmethod
     def of_clusters(
         cls,
-        centres: Vector,
-        sizes: Vector,
-        spread: Vector,
+        centres: Doubles,
+        sizes: Doubles,
+        spread: Doubles,
         feature_names: Sequence[str],
         measured: bool = True,
     ) -> Answer:
@@ -242,7 +239,7 @@ class Answer:
         return most_telling(self.weights, self.standardized)
 
     @property
-    def telling_shares(self) -> Vector:
+    def telling_shares(self) -> Doubles:
         """Share (d,) of each feature's variance that lies between components."""
         return telling_shares(self.weights, self.standardized)
 
@@ -358,7 +355,7 @@ def as_table(
     return heads, rows
 
 
-def _vector(listed: list[float] | None, n: int) -> Vector | None:
+def _vector(listed: list[float] | None, n: int) -> Doubles | None:
     """Return what a report lists, if there are so many."""
     return np.array(listed, dtype=np.float64) if listed and len(listed) == n else None
 

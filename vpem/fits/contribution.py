@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.threads import one_blas_thread
-from vpem.checks import Floats, Matrix, as_array, check_finite, check_weights
+from vpem.checks import Doubles, Floats, Matrix, as_array, check_finite, check_weights
 from vpem.engines.engine import about
 from vpem.errors import InputError, check_choice
 from vpem.files.models import Model
@@ -45,7 +45,6 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.rows import check_missing
 from vpem.terms.variational import VariationalMixture
 
-Vector = NDArray[np.float64]
 Piece = tuple[Density, NDArray[np.intp]]
 """A marginal of a mixture, and of which features it is, in its order."""
 
@@ -74,7 +73,7 @@ def hubs_of(mixture: Density, chosen: NDArray[np.bool_]) -> list[int]:
     return [b for b, columns in enumerate(mixture.blocks.features) if chosen[columns].any()]
 
 
-def apart(one: Piece, values: Vector, there: NDArray[np.bool_]) -> tuple[Floats, Vector | float]:
+def apart(one: Piece, values: Doubles, there: NDArray[np.bool_]) -> tuple[Floats, Doubles | float]:
     """Terms (m, K) of a piece on rows (m, d), and what its log-density has besides, (m,)."""
     part, columns = one
     terms, constant = part.terms_of(values[:, columns], there[:, columns])
@@ -84,7 +83,7 @@ def apart(one: Piece, values: Vector, there: NDArray[np.bool_]) -> tuple[Floats,
 # ---- figures -------------------------------------------------------------------------------------
 
 
-def log_posterior(log_weights: Vector, terms: Floats) -> tuple[Vector, Vector]:
+def log_posterior(log_weights: Doubles, terms: Floats) -> tuple[Doubles, Doubles]:
     """Log-densities (m,) of summed terms (m, K), without constants, and log-responsibilities."""
     joint = log_weights - 0.5 * terms
     top = joint.max(axis=1, keepdims=True)
@@ -92,11 +91,11 @@ def log_posterior(log_weights: Vector, terms: Floats) -> tuple[Vector, Vector]:
     return log_density[:, 0], joint - log_density
 
 
-def divergence(p: Vector, q: Vector) -> Vector:
+def divergence(p: Doubles, q: Doubles) -> Doubles:
     """Kullback-Leibler divergence (m,) of probabilities from others, by their logarithms."""
     with np.errstate(invalid="ignore"):
         each = np.where(p > -np.inf, np.exp(p) * (p - q), 0.0)
-    total: Vector = each.sum(axis=1)
+    total: Doubles = each.sum(axis=1)
     return total
 
 
@@ -104,8 +103,8 @@ def divergence(p: Vector, q: Vector) -> Vector:
 class Everything:
     """Densities and responsibilities of some rows by all features."""
 
-    log_density: Vector
-    log_responsibilities: Vector
+    log_density: Doubles
+    log_responsibilities: Doubles
     components: NDArray[np.intp]
 
 
@@ -120,7 +119,7 @@ class Whole:
         self.confusion = _counts(codes, len(self.weights))
 
     def add(
-        self, terms: Floats, constant: Vector | float, weights: Vector, rows: slice
+        self, terms: Floats, constant: Doubles | float, weights: Doubles, rows: slice
     ) -> Everything:
         """Add rows whose terms are summed, (m, K); return what is known of them."""
         log_density, shares = log_posterior(self.log_weights, terms)
@@ -168,9 +167,9 @@ class Tally:
         self,
         every: Everything,
         others: Floats,
-        values: Vector,
+        values: Doubles,
         there: NDArray[np.bool_],
-        weights: Vector,
+        weights: Doubles,
         rows: slice,
     ) -> None:
         """Add rows of which the summed terms of all others are ``others`` (m, K)."""
@@ -193,7 +192,7 @@ class Tally:
         if codes is not None:
             np.add.at(self.confusion, (codes[rows], components), weights)
 
-    def left(self, others: Floats, values: Vector, there: NDArray[np.bool_]) -> Floats:
+    def left(self, others: Floats, values: Doubles, there: NDArray[np.bool_]) -> Floats:
         """Sum of all others' terms, (m, K), from that of hubs that the party is not in."""
         if self.beside is None:
             return others
@@ -208,13 +207,13 @@ class Tally:
         return [*(self.sums / weight), moved, adjusted_rand_index(self.moved)], labelled
 
 
-def with_constant(terms: Floats, constant: Vector | float) -> Floats:
+def with_constant(terms: Floats, constant: Doubles | float) -> Floats:
     """Return terms (m, K) minus half of which is the whole log-density."""
     whole: Floats = terms - 2 * np.broadcast_to(constant, len(terms))[:, None]
     return whole
 
 
-def _counts(codes: NDArray[np.intp] | None, n_components: int) -> Vector:
+def _counts(codes: NDArray[np.intp] | None, n_components: int) -> Doubles:
     return np.zeros((0 if codes is None else int(codes.max(initial=0)) + 1, n_components))
 
 
@@ -232,7 +231,7 @@ class Others:
         np.cumsum(terms, axis=0, out=self.before[1:])
         np.cumsum(terms[::-1], axis=0, out=self.after[1:])
 
-    def without(self, party: Tally, values: Vector, there: NDArray[np.bool_]) -> Floats:
+    def without(self, party: Tally, values: Doubles, there: NDArray[np.bool_]) -> Floats:
         """Sum (m, K) without a party's features, of which none is got by subtraction."""
         if not self.is_sum:
             if len(party.rest) == 0:
@@ -467,7 +466,7 @@ def _codes(labels: ArrayLike, n_samples: int) -> NDArray[np.intp]:
     return np.unique(truth, return_inverse=True)[1].astype(np.intp)
 
 
-def _chunks(mixture: Density, X: Matrix) -> Iterator[tuple[slice, Vector, NDArray[np.bool_]]]:
+def _chunks(mixture: Density, X: Matrix) -> Iterator[tuple[slice, Doubles, NDArray[np.bool_]]]:
     """Yield runs of rows, their values, and which of these are there."""
     size = max(64, CHUNK_VALUES // (4 * max(mixture.blocks.n_blocks, 1) * mixture.n_components))
     for start in range(0, len(X), size):
@@ -476,17 +475,21 @@ def _chunks(mixture: Density, X: Matrix) -> Iterator[tuple[slice, Vector, NDArra
         yield rows, values, np.isfinite(values)
 
 
-def _weighed(there: NDArray[np.bool_], weights: Floats | None, rows: slice) -> Vector:
+def _weighed(there: NDArray[np.bool_], weights: Floats | None, rows: slice) -> Doubles:
     """Return weights (m,) of rows, 0 of those without a value."""
-    seen: Vector = np.array(there.any(axis=1), dtype=np.float64)
+    seen: Doubles = np.array(there.any(axis=1), dtype=np.float64)
     if weights is not None:
         np.multiply(seen, weights[rows], out=seen)
     return seen
 
 
 def separation(
-    alone: Sequence[Piece], whole: Whole, values: Vector, there: NDArray[np.bool_], weights: Vector
-) -> Vector:
+    alone: Sequence[Piece],
+    whole: Whole,
+    values: Doubles,
+    there: NDArray[np.bool_],
+    weights: Doubles,
+) -> Doubles:
     """What each feature alone says of the component of some rows, added up, (n,)."""
     totals = np.empty(len(alone))
     for place, one in enumerate(alone):
@@ -511,7 +514,7 @@ def in_order(
     parties: Sequence[PartyContribution],
     feature_names: Sequence[str],
     owner: Mapping[int, str],
-    information: Vector,
+    information: Doubles,
 ) -> Contribution:
     """Return figures of parties, and of features added up (d,), in the order of what matters."""
     entropy = whole.entropy

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
-from vpem.checks import Floats
+from vpem.checks import Doubles, Floats
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
@@ -45,8 +45,6 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.mixture_statistics import MixtureStatistics, StatisticMap, in_order
 from vpem.terms.rows import arrange_rows
 from vpem.terms.units import Scaling, floors_of, sharing
-
-Vector = NDArray[np.float64]
 
 
 class HeldByWorkers:
@@ -84,14 +82,14 @@ class HeldByWorkers:
             self.data = self.data.of_rows(used.rows) if stored else self.data[self._numbers]
         self.counts = used.counts
         self.masses: NDArray[Any] = self.counts
-        self.all_weights: Vector | None = None
-        self.weights: Vector | None = None
+        self.all_weights: Doubles | None = None
+        self.weights: Doubles | None = None
         if prepared.row_weights is not None:
             self.all_weights = self._by_worker(prepared.row_weights)
             self.weights = self.all_weights[local.rows]
             self.masses = np.array([self.all_weights[run].sum() for run in used.runs])
 
-    def _by_worker(self, values: Vector) -> Vector:
+    def _by_worker(self, values: Doubles) -> Doubles:
         """Values of all rows (M,), worker by worker, of those as they are numbered in the data."""
         return values if self._numbers is None else values[self._numbers]
 
@@ -149,7 +147,7 @@ class HeldByWorkers:
         assert numbers is not None
         return numbers
 
-    def weights_by_number(self) -> Vector | None:
+    def weights_by_number(self) -> Doubles | None:
         """Weights of the rows of all processes as they are numbered in the data."""
         if self.all_weights is None or self._numbers is None:
             return self.all_weights
@@ -204,7 +202,7 @@ class FedSetup:
         """Return the statistics of the mixture, in units that all workers agree on."""
         assert settings.floor is not None
         worker_data = self.worker_data
-        weights: Vector = worker_data.masses / worker_data.masses.sum()
+        weights: Doubles = worker_data.masses / worker_data.masses.sum()
         if settings.weighting == "workers":
             weights = np.full(len(weights), 1.0 / len(weights))
         n_roots, d = self.network.whole.total.n_roots, worker_data.n_features
@@ -239,7 +237,7 @@ class FedSetup:
         to_mixture.radius = self.largest(to_mixture.radius)
         return model
 
-    def _add_up(self, values: Vector) -> float:
+    def _add_up(self, values: Doubles) -> float:
         """Add up a number of each worker (n,), of which those of this process are here."""
         if self.holders.masks is None:
             return float(self.holders.allreduce(np.array([in_order(values)]))[0])
@@ -259,7 +257,7 @@ class FedSetup:
             return radius
         return float(np.nextafter(np.float32(radius), np.float32(np.inf)))
 
-    def _lloyd(self, centres: Vector, observed: bool) -> Any:
+    def _lloyd(self, centres: Doubles, observed: bool) -> Any:
         """Return the sum of Lloyd's iterations: with a codec, of what has changed in messages."""
         if self.codec is None:
             return self.total
@@ -276,7 +274,7 @@ class FedSetup:
         start_rows: NDArray[np.intp] | None,
         seed: int,
         tell: Tell | None = None,
-    ) -> tuple[Vector, tuple[int, ...] | None]:
+    ) -> tuple[Doubles, tuple[int, ...] | None]:
         """Statistics (n, P) to start from, and the user's numbers of the rows that were drawn.
 
         ``tell`` is called with every step of k-means++ and k-means.
@@ -320,8 +318,13 @@ class FedSetup:
         return first_statistics(model, model.start(means)), worker_data.numbers(places)
 
     def _clusters(
-        self, model: MixtureStatistics, parts: Any, means: Vector, stream: RowStream, common: Report
-    ) -> Vector:
+        self,
+        model: MixtureStatistics,
+        parts: Any,
+        means: Doubles,
+        stream: RowStream,
+        common: Report,
+    ) -> Doubles:
         """Statistics (n, P) of the clusters that Lloyd's iterations find from some centres."""
         fill = not model.to_mixture.is_diagonal
         if model.misses:
@@ -347,7 +350,7 @@ class FedSetup:
 class _OwnPlaces(Wrapper):
     """A sum of vectors in which each sender has places of its own: it sends these, as float32."""
 
-    def send(self, values: Vector, senders: Any = None) -> Vector:
+    def send(self, values: Doubles, senders: Any = None) -> Doubles:
         """Send the numbers at each sender's own places of vectors (n, P)."""
         self.count(np.full(len(values), SHORT * values.shape[1] // len(values)), senders)
         return values.astype(np.float32).astype(np.float64)

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import check_memory
+from vpem.checks import Doubles, check_memory
 from vpem.errors import InputError, Setting, VpemError, VpemWarning, not_converged
 from vpem.files.checkpoints import checksum, describe_steps, network_facts
 from vpem.fits.mixture_imputation import MixtureImputation, impute_by_mixture
@@ -48,8 +48,6 @@ from vpem.sums.quantizer import Quantizer
 from vpem.terms.lowrank.entries import check_covered
 from vpem.terms.lowrank.model import ImputationModel
 from vpem.terms.lowrank.observations import EntryLaw, Observations, make_law
-
-Matrix = NDArray[np.float64]
 
 HIDDEN = 5
 """Sets the stream of what is hidden apart from others of a seed."""
@@ -90,12 +88,12 @@ class ImputationChoice:
     n_folds: int
     columns: tuple[str, ...]
     candidates: list[Report] = field(default_factory=list)
-    errors: Matrix = field(default_factory=lambda: np.zeros((3, 0)))
+    errors: Doubles = field(default_factory=lambda: np.zeros((3, 0)))
     mixture: str = "tried"
     means_win: bool = False
     least: float = inf
 
-    def add_candidate(self, settings: ImputeSettings, errors: Matrix, facts: Report) -> float:
+    def add_candidate(self, settings: ImputeSettings, errors: Doubles, facts: Report) -> float:
         """Compare a candidate with the best one; of two alike the first is kept."""
         loss = self.loss(errors[1], errors[0])
         self.candidates.append({"method": settings.method, **facts, "error": loss})
@@ -103,7 +101,7 @@ class ImputationChoice:
             self.settings, self.errors, self.least = settings, errors, loss
         return loss
 
-    def loss(self, lost: Matrix, weight: Matrix) -> float:
+    def loss(self, lost: Doubles, weight: Doubles) -> float:
         """Return the mean error: the root of that of squares, under the Gaussian law."""
         if not weight.sum() > 0:
             return inf
@@ -192,7 +190,7 @@ class _Fold:
     rest: Observers
     heldout: Observers
     observations: Observations
-    means: Matrix
+    means: Doubles
     most: float | None
 
 
@@ -239,7 +237,7 @@ class _Fits:
         means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
         return _Fold(rest, heldout, remaining, means, rest.most())
 
-    def errors(self, fold: _Fold, means: Matrix) -> Matrix:
+    def errors(self, fold: _Fold, means: Doubles) -> Doubles:
         """Return weights and errors of hidden entries, of column means too, by column (3, J)."""
         return fold.heldout.errors(self.law, means, fold.means)
 
@@ -255,7 +253,7 @@ class _Fits:
         for rank in ranks:
             self.tell(f"rank {rank} on held-out entries")
             runs: list[ImputationModel | None] = [None] * len(self.folds)
-            starts: list[Matrix | None] = [None] * len(self.folds)
+            starts: list[Doubles | None] = [None] * len(self.folds)
             least, best = inf, first
             ridges = [self.rounded(self.norm * 0.5**k) for k in range(first, HALVINGS + 1)]
             if settings.ridge not in (None, "auto"):
@@ -277,8 +275,8 @@ class _Fits:
             first = max(1, best - 1)
 
     def _fit(
-        self, f: int, rank: int, ridge: float, before: ImputationModel | None, start: Matrix | None
-    ) -> tuple[Matrix, ImputationModel, Matrix | None]:
+        self, f: int, rank: int, ridge: float, before: ImputationModel | None, start: Doubles | None
+    ) -> tuple[Doubles, ImputationModel, Doubles | None]:
         """Fit a matrix of low rank to a fold: means (I J,), and where the next fit sets out from.
 
         With one statistic that all know the next one goes on from there.

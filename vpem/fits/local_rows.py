@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Extremes, Floats, as_array
+from vpem.checks import Doubles, Extremes, Floats, as_array
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
@@ -40,8 +40,6 @@ from vpem.terms.units import (
     root_of,
     symmetric,
 )
-
-Vector = NDArray[np.float64]
 
 SHORT = 4
 """Bytes of a number of the start where corrections are compressed."""
@@ -72,16 +70,16 @@ class HeldPart:
     """Rows of one worker in the user's units."""
 
     rows: Rows  # NaN where a value is missing
-    weights: Vector | None  # (m,); None: all weigh 1
+    weights: Doubles | None  # (m,); None: all weigh 1
     mass: float  # what they weigh
 
-    def runs(self) -> Iterator[tuple[Vector, Vector | None]]:
+    def runs(self) -> Iterator[tuple[Doubles, Doubles | None]]:
         """Yield runs of rows and their weights."""
         for run in self.rows.runs():
             rows = self.rows.read(run).astype(np.float64, copy=False)
             yield rows, None if self.weights is None else self.weights[run]
 
-    def means(self, about: Vector | None, misses: bool) -> Vector:
+    def means(self, about: Doubles | None, misses: bool) -> Doubles:
         """Mean (d,) about a point; where values are missing, 0 for those, and the share there is.
 
         Then of shape (2 d,).
@@ -96,7 +94,7 @@ class HeldPart:
             total = total + (rows.sum(axis=0) if weights is None else weights @ rows)
         return np.asarray(total / self.mass)
 
-    def squares(self, shift: Vector) -> Vector:
+    def squares(self, shift: Doubles) -> Doubles:
         """Sum of second moments (d, d) about a point, without values that are missing."""
         total: Any = 0.0
         for rows, weights in self.runs():
@@ -105,7 +103,7 @@ class HeldPart:
             total = total + heavy.T @ about
         return np.asarray(total)
 
-    def factor(self, shift: Vector) -> Vector:
+    def factor(self, shift: Doubles) -> Doubles:
         """Triangular factor (at most d, d) of the mean of the same.
 
         The first d rows are kept apart, so that its signs, by which a codec rounds, do not depend
@@ -127,7 +125,7 @@ class HeldPart:
         return np.asarray(np.linalg.qr(np.concatenate([top, rest]), mode="r"))
 
 
-def _filled(rows: Vector) -> Vector:
+def _filled(rows: Doubles) -> Doubles:
     """Rows about the mean, which missing values are filled by."""
     missing = np.isnan(rows)
     return np.where(missing, 0.0, rows) if missing.any() else rows
@@ -144,7 +142,7 @@ class MomentSums:
 
     total: Sum
     n_roots: int
-    masses: Vector
+    masses: Doubles
     n_features: int
     codec: Codec | None
     rng: np.random.Generator
@@ -155,7 +153,7 @@ class MomentSums:
         self.own = self.holders.own
 
     def moments(
-        self, parts: Sequence[HeldPart], weights: Vector, hubs: Blocks | None, misses: bool
+        self, parts: Sequence[HeldPart], weights: Doubles, hubs: Blocks | None, misses: bool
     ) -> Moments:
         """Agree on units of fitting, and the second moments of the data in them.
 
@@ -171,8 +169,8 @@ class MomentSums:
         return Moments(units, second / np.outer(units.scale, units.scale), there)
 
     def _exactly(
-        self, parts: Sequence[HeldPart], weights: Vector, misses: bool
-    ) -> tuple[Vector, Vector, Vector | None]:
+        self, parts: Sequence[HeldPart], weights: Doubles, misses: bool
+    ) -> tuple[Doubles, Doubles, Doubles | None]:
         """Mean (d,), second moments (d, d) about it, and share (d,) of values that are there."""
         d, local_weights = self.n_features, weights[self.own]
         first = np.zeros((len(parts), 2 * d if misses else d))
@@ -193,8 +191,8 @@ class MomentSums:
         return shift, symmetric(self.sum(squares, bounds), d), there
 
     def _in_few_bits(
-        self, parts: Sequence[HeldPart], weights: Vector, misses: bool
-    ) -> tuple[Vector, Vector, Vector | None]:
+        self, parts: Sequence[HeldPart], weights: Doubles, misses: bool
+    ) -> tuple[Doubles, Doubles, Doubles | None]:
         """The same in few bits, which need no common scale.
 
         Means are sent about a row that its worker sends all others, so that data far from zero lose
@@ -209,7 +207,7 @@ class MomentSums:
         if owner in self.own:
             # A copy: the next run that is read takes its place.
             first = np.array(_filled(parts[owner - self.own[0]].rows.read(slice(0, 1))[0]))
-        about: Vector = self.holders.bcast(first, owner)
+        about: Doubles = self.holders.bcast(first, owner)
         self.total.agree("flooding", ROW_BYTES + ITEM * d, owner)
         means = np.zeros((len(parts), 2 * d if misses else d))
         factors = np.zeros((len(parts), d, d))
@@ -218,7 +216,7 @@ class MomentSums:
                 means[i] = part.means(about, misses)
         total, means = self._send(means, weights)
         away, there = _of_those_there(total.aggregate(means)[0], misses)
-        shift: Vector = about + away
+        shift: Doubles = about + away
         for i, part in enumerate(parts):
             if part.mass:
                 factor = part.factor(shift)
@@ -230,14 +228,14 @@ class MomentSums:
         second = total.aggregate(lower_half(factors.swapaxes(1, 2) @ factors))[0]
         return shift, symmetric(second, d), there
 
-    def _send(self, values: Vector, weights: Vector) -> tuple[Compressed, Vector]:
+    def _send(self, values: Doubles, weights: Doubles) -> tuple[Compressed, Doubles]:
         """Send a vector a worker here to the server: the sum, and what it has of all (n, P)."""
         n_values, server = values.shape[1], at_server(self.total).weighted(weights)
         total = Compressed(server, Quantizer(self.codec, n_values), self.rng)
         total.begin("setup", 1, n_values, ITEM)
         return total, total.send(self.holders.padded(values))
 
-    def sum(self, values: Vector, bounds: Vector | None = None) -> Vector:
+    def sum(self, values: Doubles, bounds: Doubles | None = None) -> Doubles:
         """Sum a vector a worker (n, P) exactly; where roots differ, the first's is sent to all.
 
         Where sums are masked none is beyond the bounds (P,).
@@ -246,11 +244,11 @@ class MomentSums:
         sums = add_vectors(self.total, np.ascontiguousarray(values), "setup", units)
         if self.n_roots > 1:
             self.total.agree("flooding", ITEM * values.shape[1])
-        shared: Vector = np.asarray(self.total.roots.bcast(sums[0]))
+        shared: Doubles = np.asarray(self.total.roots.bcast(sums[0]))
         return shared
 
 
-def _of_those_there(means: Vector, misses: bool) -> tuple[Vector, Vector | None]:
+def _of_those_there(means: Doubles, misses: bool) -> tuple[Doubles, Doubles | None]:
     """Means of what is there, of means with zeros for what is missing; and the shares of it."""
     if not misses:
         return means, None
@@ -485,7 +483,7 @@ WIDE = 1024
 
 
 def parts_of(
-    X: Floats | FileMatrix, local: LocalRows, row_weights: Vector | None = None
+    X: Floats | FileMatrix, local: LocalRows, row_weights: Doubles | None = None
 ) -> list[HeldPart]:
     """Rows of each worker of this process, in the user's units, and their weights (m,)."""
     width = X.shape[1]
@@ -548,7 +546,7 @@ def _weights(parts: Sequence[HeldPart], total: Sum, n_rows: int) -> tuple[float,
     return float(add_vectors(total, masses, "setup", units)[0, 0]), 1.0 / float(inverse)
 
 
-def _sizes(parts: Sequence[HeldPart], about: Vector) -> Vector:
+def _sizes(parts: Sequence[HeldPart], about: Doubles) -> Doubles:
     """Largest distance (n, d) from a point of each worker's rows, in each feature."""
     sizes = np.zeros((len(parts), len(about)))
     for row, part in zip(sizes, parts, strict=True):
@@ -558,7 +556,7 @@ def _sizes(parts: Sequence[HeldPart], about: Vector) -> Vector:
     return sizes
 
 
-def _root(parts: Sequence[HeldPart], total: Sum, reach: Reach) -> Vector:
+def _root(parts: Sequence[HeldPart], total: Sum, reach: Reach) -> Doubles:
     """Root (d, d) of the covariance of all rows, or deviations (d,) of many features."""
     centre, width = reach.points.centre, len(reach.radius)
     wide = width > WIDE
@@ -576,7 +574,7 @@ def _root(parts: Sequence[HeldPart], total: Sum, reach: Reach) -> Vector:
     moments = add_vectors(total, values, "setup", reach.exponents(bounds))[0] / reach.mass
     there = 1.0 if reach.there is None else np.where(reach.there > 0, reach.there, 1.0)
     if wide:
-        deviations: Vector = np.sqrt(np.maximum(moments, 0.0) / there)
+        deviations: Doubles = np.sqrt(np.maximum(moments, 0.0) / there)
         return deviations
     covariance = symmetric(moments, width)
     # Values that are missing vary as those that are there do.

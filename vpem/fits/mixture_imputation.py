@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import as_kept, check_memory
+from vpem.checks import Doubles, as_kept, check_memory
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, VpemWarning
@@ -35,7 +35,7 @@ from vpem.files.results import IMPUTATION_FILE, VERSION, Imputed, write_imputed
 from vpem.files.table_settings import TableSettings
 from vpem.files.temporaries import ENDINGS, check_ending
 from vpem.fits.labels import responsibilities_of_workers
-from vpem.fits.observers import Completed, Imputation, Matrix, Observers
+from vpem.fits.observers import Completed, Imputation, Observers
 from vpem.fits.results import SUMMED, Fit, RowFit, warn_of_degenerate
 from vpem.fits.rows import fit_em
 from vpem.fits.settings import ImputeSettings, parse_numbers
@@ -84,9 +84,9 @@ class MixtureImputation(
 
     fit: Fit
     held: Partition | Workers
-    filled: Matrix
+    filled: Doubles
     gaps: NDArray[np.intp]
-    draws: Matrix
+    draws: Doubles
     drawing: Report
     ran_on: Network
 
@@ -96,19 +96,19 @@ class MixtureImputation(
         return self.fit.n_iter
 
     @property
-    def fitted(self) -> Matrix:
+    def fitted(self) -> Doubles:
         """Expectation of every entry given all that was seen, shape (I, J)."""
         return self.filled
 
     @property
-    def column_trend(self) -> Matrix:
+    def column_trend(self) -> Doubles:
         """Means of the completed columns, shape (J,); where processes are others', of the law."""
         if np.isnan(self.filled).any():
             mixture = self.fit.mixture
             return np.asarray(mixture.assembled_weights @ mixture.assembled_means)
         return np.asarray(self.filled.mean(axis=0))
 
-    def completed(self, draw: int) -> Matrix:
+    def completed(self, draw: int) -> Doubles:
         """Return the matrix of one of the draws, from 0, shape (I, J)."""
         values = self.filled.copy()
         values.ravel()[self.gaps] = self.draws[draw]
@@ -246,7 +246,7 @@ class _Work:
         parts = (self.holdings.parts[worker] for worker in self.own)
         return np.concatenate([np.empty(0, dtype=np.intp), *parts])
 
-    def filled(self, fit: Fit, draw: int | None = None) -> Matrix:
+    def filled(self, fit: Fit, draw: int | None = None) -> Doubles:
         """Fill the gaps by a fit, in expectation or by one draw; (I, J).
 
         All draw the same components of all rows, and noise for what they hold.
@@ -257,7 +257,7 @@ class _Work:
             rng = np.random.default_rng([self.seed, VALUES, draw])
             uniform, noise = rng.random((len(values), 1)), rng.standard_normal(values.shape)
 
-        def fill(mixture: Mixture, rows: Any, shares: dict[int, Matrix]) -> None:
+        def fill(mixture: Mixture, rows: Any, shares: dict[int, Doubles]) -> None:
             if draw is not None:
                 for b, block_shares in shares.items():
                     reached = np.cumsum(block_shares, axis=1)
@@ -283,7 +283,7 @@ class _Work:
         with about(engine, "result"):
             return engine.allreduce(np.nan_to_num(values))
 
-    def draws(self, fit: Fit, count: int, gaps: NDArray[np.intp]) -> tuple[Matrix, Report]:
+    def draws(self, fit: Fit, count: int, gaps: NDArray[np.intp]) -> tuple[Doubles, Report]:
         """Draw imputations: the values of each at the gaps, and their costs."""
         check_memory(8 * count * len(gaps), f"{count} draws of {len(gaps)} entries")
         values, unfinished = np.empty((count, len(gaps))), 0

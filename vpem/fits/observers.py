@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import check_memory
+from vpem.checks import Doubles, check_memory
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError
 from vpem.fits.results import SUMMED, Result
@@ -32,8 +32,6 @@ from vpem.terms.lowrank.model import LowRank
 from vpem.terms.lowrank.observations import EntryLaw, Observations, check_law
 from vpem.terms.units import Scaling
 
-Matrix = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class Seen:
@@ -44,8 +42,8 @@ class Seen:
     """
 
     times: NDArray[np.intp]
-    mean: Matrix
-    column_means: Matrix
+    mean: Doubles
+    column_means: Doubles
 
 
 @dataclass(kw_only=True)
@@ -85,7 +83,7 @@ class Completed(Result):
 
     @property
     @abstractmethod
-    def fitted(self) -> Matrix:
+    def fitted(self) -> Doubles:
         """Expectation of every entry, in the law's mean units, shape (I, J)."""
 
     @abstractmethod
@@ -93,20 +91,20 @@ class Completed(Result):
         """Summarize the imputation in values that JSON can hold."""
 
     @property
-    def imputed(self) -> Matrix:
+    def imputed(self) -> Doubles:
         """Entries as seen (their mean over observers), and the fitted ones elsewhere, (I, J)."""
         return np.where(np.isnan(self.seen.mean), self.fitted, self.seen.mean)
 
     @property
-    def row_trend(self) -> Matrix:
+    def row_trend(self) -> Doubles:
         """Mean of the fitted matrix along each row, shape (I,)."""
-        trend: Matrix = self.fitted.mean(axis=1)
+        trend: Doubles = self.fitted.mean(axis=1)
         return trend
 
     @property
-    def column_trend(self) -> Matrix:
+    def column_trend(self) -> Doubles:
         """Mean of the fitted matrix along each column, shape (J,)."""
-        trend: Matrix = self.fitted.mean(axis=0)
+        trend: Doubles = self.fitted.mean(axis=0)
         return trend
 
     def _common(self) -> Report:
@@ -168,7 +166,7 @@ class Imputation(
         return self.run.n_iter
 
     @property
-    def fitted(self) -> Matrix:
+    def fitted(self) -> Doubles:
         """Expectation of every entry, in the law's mean units, shape (I, J)."""
         return self.law.mean(self.factors.theta) * self.scaling.scale + self.scaling.shift
 
@@ -207,7 +205,7 @@ MOST_WORK = 2e9
 it regresses every column on all others, ten times."""
 
 
-def iterative_imputer(seen: Matrix, seed: int) -> Matrix:
+def iterative_imputer(seen: Doubles, seed: int) -> Doubles:
     """Impute by scikit-learn's `IterativeImputer`, which sees everything, shape (I, J).
 
     ``seen`` has the mean over observers of each entry, NaN where none saw it.
@@ -228,7 +226,7 @@ def iterative_imputer(seen: Matrix, seed: int) -> Matrix:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        filled: Matrix = IterativeImputer(random_state=seed).fit_transform(seen)
+        filled: Doubles = IterativeImputer(random_state=seed).fit_transform(seen)
     return filled
 
 
@@ -249,7 +247,7 @@ def score_holdout(
     columns = hidden.places % imputation.observations.shape[1]
     units = np.broadcast_to(imputation.scaling.scale, imputation.observations.shape[1])[columns]
 
-    def losses(means: Matrix, some: slice | NDArray[np.intp] = slice(None)) -> dict[str, float]:
+    def losses(means: Doubles, some: slice | NDArray[np.intp] = slice(None)) -> dict[str, float]:
         clipped = np.clip(means[some], low, high)
         lost = imputation.law.losses(hidden.values[some], clipped)
         if imputation.options.get("scale", "none") != "none":
@@ -286,12 +284,10 @@ def score_holdout(
     }
 
 
-Vector = NDArray[np.float64]
-
 MOST_BITS = int(np.array(np.finfo(np.float64).max).view(np.int64))
 """Of the largest number, as a whole one."""
 
-Measure = Callable[[NDArray[np.intp], Vector, Vector | None], Vector]
+Measure = Callable[[NDArray[np.intp], Doubles, Doubles | None], Doubles]
 """Of places, values and weights of entries."""
 
 
@@ -333,7 +329,7 @@ class Observers:
         related = tuple(each / largest for each in observations.weights)
         self.observations = replace(observations, weights=related)
 
-    def add_up(self, values: Vector) -> float:
+    def add_up(self, values: Doubles) -> float:
         """Add up a number of each of the `parts` of all processes."""
         return float(self.holders.add_up(values[:, None])[0])
 
@@ -353,7 +349,7 @@ class Observers:
         measure: Measure,
         sent: tuple[int, int] | None = None,
         columns: int | None = None,
-    ) -> Vector:
+    ) -> Doubles:
         """Sum ``size`` numbers of every observer; for ``columns`` see `Placement.add_up`.
 
         ``sent`` counts the numbers to and from a server, if they are not these.
@@ -370,7 +366,7 @@ class Observers:
         sums_of_roots = add_vectors(self.total, np.array(sums).reshape(len(sums), size), "setup")
         if self._n_roots > 1:
             self.total.agree("flooding", ITEM * size)
-        shared: Vector = np.asarray(self.total.roots.bcast(sums_of_roots[0]))
+        shared: Doubles = np.asarray(self.total.roots.bcast(sums_of_roots[0]))
         return shared
 
     def most(self) -> float | None:
@@ -406,7 +402,7 @@ class Observers:
             )
         n = self.observations.shape[1]
 
-        def second(at: NDArray[np.intp], values: Vector, weights: Vector | None) -> Vector:
+        def second(at: NDArray[np.intp], values: Doubles, weights: Doubles | None) -> Doubles:
             squares = (values - means[at % n]) ** 2
             return _sums(at % n, squares if weights is None else weights * squares, n)
 
@@ -430,20 +426,20 @@ class Observers:
         self.scaling = scaling
         self.observations = replace(self.observations, values=scaled)
 
-    def column_sums(self, sent: tuple[int, int] | None = None) -> Vector:
+    def column_sums(self, sent: tuple[int, int] | None = None) -> Doubles:
         """Sum weights of each column's entries, and their weighted values, (2, J)."""
         n = self.observations.shape[1]
 
-        def both(at: NDArray[np.intp], values: Vector, weights: Vector | None) -> Vector:
+        def both(at: NDArray[np.intp], values: Doubles, weights: Doubles | None) -> Doubles:
             heavy = values if weights is None else weights * values
             return np.concatenate([_sums(at % n, weights, n), _sums(at % n, heavy, n)])
 
         return self._add(2 * n, both, sent).reshape(2, n)
 
-    def sum_of(self, value: Callable[[Vector], Vector]) -> float:
+    def sum_of(self, value: Callable[[Doubles], Doubles]) -> float:
         """Sum something of all entries, by their weights."""
 
-        def one(_: NDArray[np.intp], values: Vector, weights: Vector | None) -> Vector:
+        def one(_: NDArray[np.intp], values: Doubles, weights: Doubles | None) -> Doubles:
             terms = value(values)
             return np.array([(terms if weights is None else weights * terms).sum()])
 
@@ -466,14 +462,14 @@ class Observers:
         heldout.observations = replace(self.observations.chosen(taken), sizes=sizes)
         return rest, heldout, self.given.chosen(left)
 
-    def errors(self, law: EntryLaw, means: Vector, columns: Vector) -> Vector:
+    def errors(self, law: EntryLaw, means: Doubles, columns: Doubles) -> Doubles:
         """Sum weights and deviances of entries by column, from means (I J,) and of columns (J,).
 
         Columns of which none knows the mean count nothing. Shape (3, J).
         """
         n = self.observations.shape[1]
 
-        def lost(at: NDArray[np.intp], values: Vector, weights: Vector | None) -> Vector:
+        def lost(at: NDArray[np.intp], values: Doubles, weights: Doubles | None) -> Doubles:
             known = np.isfinite(columns[at % n])
             at, values = at[known], values[known]
             heavy = np.ones(len(at)) if weights is None else weights[known]
@@ -517,7 +513,7 @@ class Observers:
         return self.holders.add_up(flat, columns=shape[-1]).reshape(shape)
 
 
-def _sums(at: NDArray[np.intp], values: Vector | None, size: int) -> Vector:
+def _sums(at: NDArray[np.intp], values: Doubles | None, size: int) -> Doubles:
     """Sums of values by where they are, or how many there are."""
     return np.bincount(at, values, size).astype(np.float64, copy=False)
 

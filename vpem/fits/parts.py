@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Doubles
 from vpem.engines.engine import about
 from vpem.errors import InputError
 from vpem.files.models import MOST_AGENTS, Model, current_versions, read_model, write_model
@@ -46,8 +47,6 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture, block_views, covariance_shape, is_diagonal, is_tied
 from vpem.terms.units import Scaling
 from vpem.terms.variational import VariationalMixture
-
-Vector = NDArray[np.float64]
 
 
 def own_blocks(whole: Blocks, numbers: Sequence[int] | NDArray[np.intp]) -> Blocks:
@@ -293,8 +292,8 @@ def own_columns_of_hubs(network: Network) -> NDArray[np.intp]:
 
 
 def join_centres(
-    network: Network, centres: Vector, scaling: Scaling, deviations: Vector
-) -> tuple[Vector, Scaling, Vector]:
+    network: Network, centres: Doubles, scaling: Scaling, deviations: Doubles
+) -> tuple[Doubles, Scaling, Doubles]:
     """Join parts of centres (K, d), their units, and deviations (d,), that several processes have.
 
     Given are those of this process's features: centres in block order and in the units of

@@ -101,9 +101,9 @@ def check_private(
         )  # fmt: skip
     if saved:
         raise InputError(
-            "a checkpoint is not possible with ", epsilon, ": a run that resumes would repeat a sum "
-            "with other noise, which the privacy budget does not cover; leave it out, a private "
-            "fit has few iterations",
+            "a checkpoint is not possible with ", epsilon, ": a run that resumes would repeat a "
+            "sum with other noise, which the privacy budget does not cover; leave it out, a "
+            "private fit has few iterations",
         )  # fmt: skip
 
 

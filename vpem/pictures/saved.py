@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Labels
+from vpem.checks import Doubles, Floats, Labels
 from vpem.errors import FileError, InputError, shorten
 from vpem.files import models, results
 from vpem.files.hdf5 import open_read, read_attribute
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from vpem.saem.topics import Topics
 
 
-Vector = NDArray[np.float64]
-
 LEVELS = ("categorical", "bernoulli")
 COUNTS = ("poisson", "negative-binomial")
 POSITIVE = ("log-normal", "exponential", "gamma")
@@ -62,14 +60,14 @@ SEED = 0
 class History:
     """What was recorded of iterations."""
 
-    values: Vector  # (n, R) as each root found them; nan: inactive
+    values: Doubles  # (n, R) as each root found them; nan: inactive
     iteration: NDArray[np.intp]  # (n,)
-    sent: Vector | None  # (n,) bytes by then
+    sent: Doubles | None  # (n,) bytes by then
     quantity: str  # what the values are
     tol: float | None = None  # change that stops the run, in these units
-    mean_field: Vector | None = None  # (n,) squared (FedEM)
+    mean_field: Doubles | None = None  # (n,) squared (FedEM)
 
-    def means(self) -> Vector:
+    def means(self) -> Doubles:
         """Mean over active roots, (n,); nan where none was."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
@@ -81,10 +79,10 @@ class LinkBytes:
     """Bytes over every link, in both directions."""
 
     ends: NDArray[np.intp]  # (E, 2); a server's number is that of agents
-    by_kind: dict[str, Vector]  # (E,) of `vpem.network.ledger.KINDS`
+    by_kind: dict[str, Doubles]  # (E,) of `vpem.network.ledger.KINDS`
 
     @property
-    def total(self) -> Vector:
+    def total(self) -> Doubles:
         """Bytes of all kinds, (E,)."""
         total = np.zeros(len(self.ends))
         for values in self.by_kind.values():
@@ -100,10 +98,10 @@ class DrawnParts:
     diagonal; ``variances`` (K, d) their diagonals, None of clusters.
     """
 
-    weights: Vector
-    means: Vector
-    variances: Vector | None = None
-    full: Vector | None = None
+    weights: Doubles
+    means: Doubles
+    variances: Doubles | None = None
+    full: Doubles | None = None
 
 
 @dataclass
@@ -306,7 +304,7 @@ class SavedFit(Saved):
             raise self.missing("what was sent")
         return kinds
 
-    def sent_by_agent(self) -> tuple[Vector, Vector]:
+    def sent_by_agent(self) -> tuple[Doubles, Doubles]:
         """Bytes that each node sent and received, (n_nodes,) each."""
         listed = self.communication.get("by_agent")
         listed = listed if isinstance(listed, dict) else {}
@@ -346,7 +344,7 @@ def counted_by_kind(communication: Report) -> dict[str, dict[str, float]] | None
     return kinds
 
 
-def numbers(value: Any) -> Vector | None:
+def numbers(value: Any) -> Doubles | None:
     """Make an array of lists of finite numbers; None of anything else."""
     if not isinstance(value, list):
         return None
@@ -406,8 +404,8 @@ def levels_drawn(saved: SavedFit, j: int) -> CategoryLevels | None:
 
 
 def densities_of(
-    saved: Any, j: int, values: Vector | None, parts: DrawnParts
-) -> tuple[Vector, Vector]:
+    saved: Any, j: int, values: Doubles | None, parts: DrawnParts
+) -> tuple[Doubles, Doubles]:
     """A grid (n,) and the densities of components on it, times their weights (K, n).
 
     The grid is fine where components are narrow.
@@ -435,7 +433,9 @@ def densities_of(
     return grid, parts.weights[:, None] * np.exp(logs)
 
 
-def draw_levels(axes: Axes, levels: CategoryLevels, weights: Vector, values: Vector | None) -> None:
+def draw_levels(
+    axes: Axes, levels: CategoryLevels, weights: Doubles, values: Doubles | None
+) -> None:
     """Draw the share of each level in the data, in the mixture, and in components.
 
     Components stand beside each other within a level, in their order, each with its part of all

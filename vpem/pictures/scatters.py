@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Labels
+from vpem.checks import Doubles, Labels
 from vpem.errors import InputError
 from vpem.pictures.densities import are_counts, others, pick_features, span
 from vpem.pictures.figure import (
@@ -60,8 +60,6 @@ NAMED = 3
 
 RIDGE = 1e-9
 """Added to variances of standardized features, so that those that say the same can be there."""
-
-Matrix = NDArray[np.float64]
 
 
 def _apart_from_each_other(
@@ -173,7 +171,7 @@ def _correlation(parts: DrawnParts, X: NDArray[np.float64] | None) -> NDArray[np
 
 
 def draw_pair(
-    axes: Axes, parts: DrawnParts, x: int, y: int, X: Matrix | None, labels: Labels | None
+    axes: Axes, parts: DrawnParts, x: int, y: int, X: Doubles | None, labels: Labels | None
 ) -> None:
     """Draw rows in the marks of their components, ellipses or centres, in two features.
 
@@ -285,7 +283,7 @@ def _number(axes: Axes, centres: NDArray[np.float64]) -> None:
     axes.add_collection(leaders, autolim=False)
 
 
-def move_apart(places: Matrix, sizes: Matrix, low: Matrix, high: Matrix) -> Matrix:
+def move_apart(places: Doubles, sizes: Doubles, low: Doubles, high: Doubles) -> Doubles:
     """Middles (n, 2) of boxes of these sizes (n, 2), moved until none overlaps another.
 
     All lie between ``low`` and ``high``, (2,) each, where there is room.
@@ -360,7 +358,7 @@ def _entries(
     return entries, f"ellipses: {reach}" if lines else "numbers: centres"
 
 
-def separating_plane(parts: DrawnParts) -> tuple[Matrix, Matrix, float]:
+def separating_plane(parts: DrawnParts) -> tuple[Doubles, Doubles, float]:
     """Find the plane in which components lie farthest apart for how wide they are.
 
     These are Fisher's linear discriminants of the fitted mixture, from its parameters alone: with
@@ -451,7 +449,7 @@ def draw_projection(
 
 
 def _with_widths(
-    saved: SavedFit, parts: DrawnParts, X: Matrix | None, labels: Labels | None
+    saved: SavedFit, parts: DrawnParts, X: Doubles | None, labels: Labels | None
 ) -> DrawnParts:
     """Parts with variances: clusters have those of rows around their centres.
 
@@ -472,7 +470,7 @@ def _with_widths(
     return DrawnParts(parts.weights, parts.means, np.broadcast_to(within, shape))
 
 
-def _seen(parts: DrawnParts, origin: Matrix, directions: Matrix) -> DrawnParts:
+def _seen(parts: DrawnParts, origin: Doubles, directions: Doubles) -> DrawnParts:
     means = (parts.means - origin) @ directions
     if parts.variances is None:
         return DrawnParts(parts.weights, means)
@@ -489,7 +487,7 @@ def _of(parts: DrawnParts, columns: list[int]) -> DrawnParts:
     return DrawnParts(parts.weights, parts.means[:, columns], variances, full)
 
 
-def _name(saved: SavedFit, names: list[str], correlations: Matrix, axis: int) -> str:
+def _name(saved: SavedFit, names: list[str], correlations: Doubles, axis: int) -> str:
     """Name an axis by the features that it goes with most, and which way."""
     named = np.argsort(-np.abs(correlations), kind="stable")[:NAMED]
     most = 18 if axis else 24

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.linalg import null_space
 from scipy.special import chdtri, gammaln, ndtri
 
-from vpem.checks import Vector, check_int, check_memory, check_number
+from vpem.checks import Doubles, check_int, check_memory, check_number
 from vpem.errors import InputError, NumericalError
 from vpem.saem.individuals import Individuals, Streams
 from vpem.saem.models.linear import Integrated
@@ -61,21 +61,21 @@ class Conditional:
     draws stay alike for as long as was looked, NaN for a wide model.
     """
 
-    means: Vector  # (n, q) of latents as they are reported
-    covariances: Vector  # (n, q, q); wide: (n, 0, 0)
-    lower: Vector  # (n, q) end of an interval
-    upper: Vector  # (n, q)
+    means: Doubles  # (n, q) of latents as they are reported
+    covariances: Doubles  # (n, q, q); wide: (n, 0, 0)
+    lower: Doubles  # (n, q) end of an interval
+    upper: Doubles  # (n, q)
     level: float  # probability of an interval
-    statistics: Vector  # (P,) total of conditional means; wide: (0,)
-    spread: Vector  # (P, P); wide: (0, 0)
-    shrinkage: Vector  # (q,)
+    statistics: Doubles  # (P,) total of conditional means; wide: (0,)
+    spread: Doubles  # (P, P); wide: (0, 0)
+    shrinkage: Doubles  # (q,)
     n_draws: int  # of each individual; 0: formulas
-    times: Vector  # (q,)
+    times: Doubles  # (q,)
 
 
 def sample_conditional(
     model: SaemModel,
-    theta: Vector,
+    theta: Doubles,
     sampler: Sampler,
     chains: Chains,
     streams: Streams,
@@ -139,7 +139,7 @@ def sample_conditional(
 
 def _sample_blocks(
     model: SaemModel,
-    theta: Vector,
+    theta: Doubles,
     sampler: Sampler,
     chains: Chains,
     streams: Streams,
@@ -173,7 +173,7 @@ def _sample_blocks(
     )  # fmt: skip
 
 
-def exact_conditional(model: SaemModel, theta: Vector, level: float) -> Conditional:
+def exact_conditional(model: SaemModel, theta: Doubles, level: float) -> Conditional:
     """Say the same of latents whose law given the rows is normal, without draws."""
     check_number("level", level, least=0.01, most=0.999)
     model = model.about(theta)
@@ -187,7 +187,7 @@ def exact_conditional(model: SaemModel, theta: Vector, level: float) -> Conditio
     )  # fmt: skip
 
 
-def _shrinkage(model: SaemModel, theta: Vector, means: Vector, variances: Vector) -> Vector:
+def _shrinkage(model: SaemModel, theta: Doubles, means: Doubles, variances: Doubles) -> Doubles:
     """Share (q,) of latents' variances between individuals that their means do not show."""
     within = model.individuals.mean(variances)
     total = within + model.individuals.variance(
@@ -196,7 +196,7 @@ def _shrinkage(model: SaemModel, theta: Vector, means: Vector, variances: Vector
     return np.asarray(np.divide(within, total, out=np.zeros(len(total)), where=total > 0))
 
 
-def _times(draws: Vector, means: Vector, n_chains: int, among: Individuals) -> Vector:
+def _times(draws: Doubles, means: Doubles, n_chains: int, among: Individuals) -> Doubles:
     """Autocorrelation times (q,) of draws (iterations x chains, n, q), in iterations.
 
     Correlations are about the mean over all chains, so that chains that are apart and stay there
@@ -216,7 +216,7 @@ def _times(draws: Vector, means: Vector, n_chains: int, among: Individuals) -> V
     return np.where(alike > STRONG, np.inf, times)
 
 
-def _check_finite(moments: Vector, sampler: Sampler) -> None:
+def _check_finite(moments: Doubles, sampler: Sampler) -> None:
     if not np.isfinite(moments).all():
         raise NumericalError(
             "latents ran away at the estimates; take smaller steps, or another sampler than "
@@ -234,14 +234,14 @@ class Certainty:
     maximum likelihood.
     """
 
-    information: Vector  # (p, p)
-    covariance: Vector  # (p, p)
-    errors: Vector  # (p,); NaN: there are none
-    freedom: Vector  # (p,)
-    test_errors: Vector  # (p,)
+    information: Doubles  # (p, p)
+    covariance: Doubles  # (p, p)
+    errors: Doubles  # (p,); NaN: there are none
+    freedom: Doubles  # (p,)
+    test_errors: Doubles  # (p,)
 
     @staticmethod
-    def of(model: SaemModel, theta: Vector, conditional: Conditional) -> Certainty:
+    def of(model: SaemModel, theta: Doubles, conditional: Conditional) -> Certainty:
         """By draws of latents; of a wide model nothing is known."""
         if model.wide:
             none, unknown = np.empty((0, 0)), np.full(len(theta), np.nan)
@@ -253,7 +253,7 @@ class Certainty:
         freedom[:p] = max(1.0, model.individuals.number[0] - p)
         return Certainty(information, covariance, errors, freedom, errors)
 
-    def turned(self, by: Vector) -> Certainty:
+    def turned(self, by: Doubles) -> Certainty:
         """Of parameters that are ``by`` (p, p) times these; NaN if of none that has an error."""
         sure = ~np.isnan(np.diag(self.covariance))
         known = (by[:, sure] != 0).any(axis=1)
@@ -278,12 +278,12 @@ class Certainty:
         )
 
 
-def standard_errors(information: Vector, constraints: Vector | None = None) -> Vector:
+def standard_errors(information: Doubles, constraints: Doubles | None = None) -> Doubles:
     """Standard errors (p,) of an information matrix, as `covariance_of`; NaN where it is."""
     return np.asarray(np.sqrt(np.diag(covariance_of(information, constraints))), np.float64)
 
 
-def covariance_of(information: Vector, constraints: Vector | None = None) -> Vector:
+def covariance_of(information: Doubles, constraints: Doubles | None = None) -> Doubles:
     """Covariance (p, p) of estimates, the inverse of their information; NaN where that is.
 
     Rows and columns are scaled before, so that units do not matter. Parameters whose information is
@@ -308,7 +308,7 @@ def covariance_of(information: Vector, constraints: Vector | None = None) -> Vec
     return covariance
 
 
-def observed_information(model: SaemModel, theta: Vector, conditional: Conditional) -> Vector:
+def observed_information(model: SaemModel, theta: Doubles, conditional: Conditional) -> Doubles:
     """Return the observed information (p, p), ``-d^2 log g(y; theta)``, at a maximum.
 
     Louis 1982: the mean of ``-d^2 log f`` over the latents less the variance of ``d log f``. Both
@@ -318,9 +318,9 @@ def observed_information(model: SaemModel, theta: Vector, conditional: Condition
     Latents with such a variance are taken to move with their means, of which rows say something.
     """
 
-    def information_of(at: SaemModel) -> Vector:
+    def information_of(at: SaemModel) -> Doubles:
         complete, hidden = complete_and_hidden(at, theta, conditional)
-        information: Vector = complete - hidden
+        information: Doubles = complete - hidden
         lost = np.diag(information) <= least * np.maximum(np.diag(complete), 0.0)
         information[lost] = information[:, lost] = np.nan
         return information
@@ -341,12 +341,12 @@ def least_share(model: SaemModel, conditional: Conditional) -> float:
 
 
 def complete_and_hidden(
-    model: SaemModel, theta: Vector, conditional: Conditional
-) -> tuple[Vector, Vector]:
+    model: SaemModel, theta: Doubles, conditional: Conditional
+) -> tuple[Doubles, Doubles]:
     """Complete information (p, p), and what latents hide of it: the rest is observed."""
     p, size = len(theta), model.size
 
-    def density(at: Vector) -> float:
+    def density(at: Doubles) -> float:
         return model.log_density(conditional.statistics, model.counts, at)
 
     middle = density(theta)
@@ -370,7 +370,7 @@ def complete_and_hidden(
     return -hessian, (hidden + hidden.T) / 2
 
 
-def _nudge(density: Callable[[Vector], float], theta: Vector, middle: float, i: int) -> float:
+def _nudge(density: Callable[[Doubles], float], theta: Doubles, middle: float, i: int) -> float:
     """Step of one parameter, up and down, that changes a log-density by about `DROP`."""
     noise = 1e4 * np.finfo(np.float64).eps * max(abs(middle), 1.0)
     size = 1e-5 * abs(float(theta[i])) or 1e-12
@@ -400,14 +400,14 @@ class LogLikelihood:
 
     value: float  # of all individuals
     error: float  # standard error; 0: there is a formula
-    each: Vector  # (n,)
-    effective: Vector  # (n,) draws' worth; inf: there is a formula
+    each: Doubles  # (n,)
+    effective: Doubles  # (n,) draws' worth; inf: there is a formula
     linearized: float = math.nan
 
 
 def importance_log_likelihood(
     model: SaemModel,
-    theta: Vector,
+    theta: Doubles,
     conditional: Conditional,
     streams: Streams,
     *,
@@ -469,7 +469,7 @@ def importance_log_likelihood(
     return LogLikelihood(float(among.total(each)), error, each, effective, tangent)
 
 
-def _roots(conditional: Conditional) -> Vector:
+def _roots(conditional: Conditional) -> Doubles:
     """Lower roots (n, q, q) of conditional covariances, which few draws may leave singular.
 
     Correlations of few draws are shrunk, so that no direction is left out, and variances that are
@@ -484,11 +484,11 @@ def _roots(conditional: Conditional) -> Vector:
     correlations[:, range(q), range(q)] = 1.0
     values, vectors = np.linalg.eigh(correlations)
     values = np.maximum(values, 1e-12)
-    roots: Vector = np.linalg.cholesky(np.einsum("nij,nj,nkj->nik", vectors, values, vectors))
+    roots: Doubles = np.linalg.cholesky(np.einsum("nij,nj,nkj->nik", vectors, values, vectors))
     return sd[:, :, None] * roots
 
 
-def linearized_log_likelihood(model: SaemModel, theta: Vector, means: Vector) -> float:
+def linearized_log_likelihood(model: SaemModel, theta: Doubles, means: Doubles) -> float:
     """Log-likelihood where each curve is its tangent at the individual's latents, (n, q).
 
     Measurements of an individual are then normal, with mean ``f(z) + J (m - z)`` and covariance
@@ -507,7 +507,7 @@ def linearized_log_likelihood(model: SaemModel, theta: Vector, means: Vector) ->
     return float(mine.total(each))
 
 
-def _tangent_log_likelihoods(model: SaemModel, theta: Vector, means: Vector) -> Vector:
+def _tangent_log_likelihoods(model: SaemModel, theta: Doubles, means: Doubles) -> Doubles:
     mine, q = model.individuals, means.shape[1]
     prior, omega = model.prior(theta, mine)
     values, vectors = np.linalg.eigh(omega)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
-from vpem.checks import Indices, Vector, check_int, check_memory
+from vpem.checks import Doubles, Indices, check_int, check_memory
 from vpem.saem.individuals import Individuals, Streams
 from vpem.saem.models.model import SaemModel
 from vpem.saem.prediction import Predictor, finite, in_batches
@@ -32,11 +32,11 @@ class RowResiduals:
     """
 
     at: Individuals
-    population: Vector  # (N,) curve of mean latents by covariates (PRED)
-    fitted: Vector  # (N,) curve of conditional mean latents (IPRED)
-    individual: Vector  # (N,) in sd of a measurement (IWRES); NaN: a limit
-    among: Vector  # (N,)
-    npde: Vector  # (N,)
+    population: Doubles  # (N,) curve of mean latents by covariates (PRED)
+    fitted: Doubles  # (N,) curve of conditional mean latents (IPRED)
+    individual: Doubles  # (N,) in sd of a measurement (IWRES); NaN: a limit
+    among: Doubles  # (N,)
+    npde: Doubles  # (N,)
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class CheckedShare:
     """What was observed of each bin (B,), and the middle and ends of what was simulated."""
 
     name: str
-    observed: Vector
-    middle: Vector
-    lower: Vector
-    upper: Vector
+    observed: Doubles
+    middle: Doubles
+    lower: Doubles
+    upper: Doubles
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,15 @@ class Check:
     """A visual predictive check: percentiles of measurements by time, beside simulated ones."""
 
     outcome: float | None  # which, of several
-    edges: Vector  # (B + 1,) times between bins
-    times: Vector  # (B,) median of the rows of each
+    edges: Doubles  # (B + 1,) times between bins
+    times: Doubles  # (B,) median of the rows of each
     shares: tuple[CheckedShare, ...]  # percentiles; of 0 and 1 the share of ones
     limited: tuple[CheckedShare, ...]  # share of values below (above) the limit
     rows: Indices  # that are checked
     level: float  # probability of the intervals
 
 
-def simulate(model: SaemModel, theta: Vector, n_sims: int, seed: int) -> Vector:
+def simulate(model: SaemModel, theta: Doubles, n_sims: int, seed: int) -> Doubles:
     """Draw latents by the population, and measurements (n_sims, N) at a model's rows.
 
     Each individual draws by its own stream.
@@ -82,7 +82,7 @@ def residuals_of(predictor: Predictor, individuals: Individuals) -> RowResiduals
 
     Data sets are simulated as many as the predictor's ``n_draws``.
     """
-    residuals: list[tuple[Vector, ...]] = []
+    residuals: list[tuple[Doubles, ...]] = []
     theta = predictor.saved.theta
     for some in in_batches(individuals, len(predictor.saved.latents), predictor.n_draws):
         model = predictor.model.of(some).about(theta)
@@ -99,7 +99,7 @@ def residuals_of(predictor: Predictor, individuals: Individuals) -> RowResiduals
 
 
 @finite
-def _predicted(predictor: Predictor, model: SaemModel) -> tuple[Vector, Vector, Vector]:
+def _predicted(predictor: Predictor, model: SaemModel) -> tuple[Doubles, Doubles, Doubles]:
     """Curves of the latents given the rows and of the population, (N,), and the first (n, q)."""
     at = model.individuals
     means = predictor.latents(at).means
@@ -107,7 +107,9 @@ def _predicted(predictor: Predictor, model: SaemModel) -> tuple[Vector, Vector, 
     return model.curve(means[None], at)[0], model.curve(typical[None], at)[0], means
 
 
-def _prediction_errors(at: Individuals, drawn: Vector, chances: Vector) -> tuple[Vector, Vector]:
+def _prediction_errors(
+    at: Individuals, drawn: Doubles, chances: Doubles
+) -> tuple[Doubles, Doubles]:
     """Weighted population residuals and npde (N,) of values among drawn ones (sims, N)."""
     among, npde = np.full(at.n_rows, np.nan), np.full(at.n_rows, np.nan)
     censored = at.covariates.get("censored", np.zeros(at.n_rows))
@@ -168,7 +170,7 @@ def visual_checks(
     return checks
 
 
-def _edges(times: Vector, count: int) -> Vector:
+def _edges(times: Doubles, count: int) -> Doubles:
     """Edges (B + 1,) of bins with about equally many rows, none of them empty."""
     quantiles = np.quantile(times, np.linspace(0, 1, count + 1)[1:-1], method="inverted_cdf")
     different = np.unique(times)
@@ -180,9 +182,9 @@ def _edges(times: Vector, count: int) -> Vector:
 
 def _check(
     at: Individuals,
-    drawn: Vector,
+    drawn: Doubles,
     rows: Indices,
-    edges: Vector,
+    edges: Doubles,
     outcome: float | None,
     level: float,
 ) -> Check:
@@ -213,15 +215,15 @@ def _check(
 
 def _share(
     name: str,
-    observed: Vector,
-    drawn: Vector,
+    observed: Doubles,
+    drawn: Doubles,
     bins: Sequence[Indices],
     level: float,
     percent: float | None = None,
 ) -> CheckedShare:
     """Means, or percentiles, of bins: of what was observed (1, N), and of what was drawn."""
 
-    def each(values: Vector) -> Vector:
+    def each(values: Doubles) -> Doubles:
         parts = (values[:, rows_of_bin] for rows_of_bin in bins)
         if percent is None:
             return np.stack([part.mean(axis=1) for part in parts], axis=1)

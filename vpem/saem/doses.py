@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Indices, Mask, Vector
+from vpem.checks import Doubles, Indices, Mask
 from vpem.errors import InputError, MissingColumnError, check_choice, did_you_mean, shorten
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ class Doses:
     """
 
     first: Indices  # (n + 1,)
-    times: Vector  # (E,)
-    amounts: Vector  # (E,)
-    durations: Vector  # (E,)
+    times: Doubles  # (E,)
+    amounts: Doubles  # (E,)
+    durations: Doubles  # (E,)
 
     @property
     def counts(self) -> Indices:
@@ -49,7 +49,7 @@ class Doses:
         return np.repeat(np.arange(len(self.first) - 1), self.counts)
 
     @property
-    def columns(self) -> tuple[Vector, Vector, Vector]:
+    def columns(self) -> tuple[Doubles, Doubles, Doubles]:
         """Times, amounts and durations."""
         return self.times, self.amounts, self.durations
 
@@ -59,14 +59,19 @@ class Doses:
         return cls(np.zeros(n + 1, dtype=np.intp), *np.zeros((3, 0)))
 
     @classmethod
-    def once(cls, amounts: Vector) -> Doses:
+    def once(cls, amounts: Doubles) -> Doses:
         """One dose at time 0 an individual, (n,), at once."""
         n = len(amounts)
         return cls(np.arange(n + 1, dtype=np.intp), np.zeros(n), amounts, np.zeros(n))
 
     @classmethod
     def of(
-        cls, n: int, who: Indices, times: Vector, amounts: Vector, durations: Vector | None = None
+        cls,
+        n: int,
+        who: Indices,
+        times: Doubles,
+        amounts: Doubles,
+        durations: Doubles | None = None,
     ) -> Doses:
         """Doses (E,) in any order, of n individuals by their numbers; by default at once."""
         columns = (times, amounts, np.zeros(len(who)) if durations is None else durations)
@@ -117,7 +122,7 @@ def event_columns(
 
 
 def measured_lines(
-    events: Mapping[str, Vector], values: Vector, wheres: Sequence[str]
+    events: Mapping[str, Doubles], values: Doubles, wheres: Sequence[str]
 ) -> tuple[Mask, Mask]:
     """Return which lines are measurements, and which are doses; some are neither.
 
@@ -150,8 +155,8 @@ def measured_lines(
 def doses_of_lines(
     names: Sequence[str],
     labels: NDArray[Any],
-    times: Vector,
-    events: Mapping[str, Vector],
+    times: Doubles,
+    events: Mapping[str, Doubles],
     wheres: Sequence[str],
     source: str,
 ) -> Doses:
@@ -193,7 +198,7 @@ def doses_of_lines(
     )
 
 
-def _refuse(wrong: Mask, wheres: Sequence[str], values: Vector, what: str) -> None:
+def _refuse(wrong: Mask, wheres: Sequence[str], values: Doubles, what: str) -> None:
     if wrong.any():
         line = int(wrong.argmax())
         value = "nothing" if np.isnan(values[line]) else f"{values[line]:g}"

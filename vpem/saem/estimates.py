@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import expit, ndtr, ndtri, stdtr, stdtrit
 
-from vpem.checks import Vector
+from vpem.checks import Doubles
 from vpem.errors import shorten
 from vpem.network.schema import Report
 from vpem.saem.conditional import covariance_of
@@ -88,7 +88,7 @@ class Summary:
     variation: dict[str, float]  # in percent, where the logarithm is normal
     correlations: tuple[Figure, ...]  # between latents
     tests: dict[str, float]  # P value of each effect
-    together: Vector  # (p, p) correlations of estimates
+    together: Doubles  # (p, p) correlations of estimates
     shrinkage: dict[str, tuple[float, float]]  # of each latent's variance and sd
 
     def as_json(self) -> Report:
@@ -112,7 +112,7 @@ class Summary:
 class _Estimates:
     """Estimates by name, with their covariance (p, p)."""
 
-    def __init__(self, saved: SavedSaem, covariance: Vector):
+    def __init__(self, saved: SavedSaem, covariance: Doubles):
         self.place = {name: one for one, name in enumerate(saved.parameters)}
         self.theta, self.covariance = saved.theta, covariance
         self.chance = (1 + saved.level) / 2
@@ -263,7 +263,7 @@ def criteria_of(saved: SavedSaem, value: float, n_individuals: int, n_rows: obje
     }
 
 
-def lacking_errors(names: Sequence[str], errors: Vector, drawn: bool = True) -> str:
+def lacking_errors(names: Sequence[str], errors: Doubles, drawn: bool = True) -> str:
     """Say in a sentence's words which parameters have no standard error; nothing if all do.
 
     Of latents that were not drawn formulas say all but that of variances at a bound; where these
@@ -294,7 +294,7 @@ def lacking_errors(names: Sequence[str], errors: Vector, drawn: bool = True) -> 
     )
 
 
-def few_individuals(n: int, freedom: Vector | None) -> str:
+def few_individuals(n: int, freedom: Doubles | None) -> str:
     """Say in a sentence's words that individuals are few; nothing if they are not."""
     if freedom is None or n >= FEW or not np.isfinite(freedom).any():
         return ""
@@ -304,7 +304,7 @@ def few_individuals(n: int, freedom: Vector | None) -> str:
     )
 
 
-def flat_latents(latents: Sequence[str], shrinkage: Vector) -> list[str]:
+def flat_latents(latents: Sequence[str], shrinkage: Doubles) -> list[str]:
     """Return the latents that hardly vary between individuals."""
     pairs = zip(latents, shrinkage.tolist(), strict=True)
     return [name for name, share in pairs if share > FLAT]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vpem.checks import Vector
+from vpem.checks import Doubles
 from vpem.errors import InputError, Setting, not_converged
 from vpem.files.checkpoints import checksum, network_facts, start_facts
 from vpem.idle import refusal
@@ -65,7 +65,7 @@ def fit_saem(
     sampler: str | Sampler = AUTO,
     sampler_options: Mapping[str, Any] | None = None,
     gradient_codec: str | Codec | None = None,
-    start: Vector | None = None,
+    start: Doubles | None = None,
     callback: Callable[[SaemProgress], None] | None = None,
     saver: Saver | None = None,
     **changes: Any,
@@ -278,11 +278,11 @@ def _check_masked(
         )  # fmt: skip
 
 
-def _shares(individuals: Individuals, workers: Workers) -> Vector:
+def _shares(individuals: Individuals, workers: Workers) -> Doubles:
     """What each device counts of all, (D,)."""
     weights, together = individuals.weights, individuals.together
     if weights is None:
-        shares: Vector = workers.counts / workers.n_samples
+        shares: Doubles = workers.counts / workers.n_samples
         return shares
     numbers = np.arange(workers.n_samples) if together is None else together.numbers
     sums = np.bincount(workers.worker_of[numbers], weights, workers.n_workers).astype(np.float64)
@@ -298,7 +298,7 @@ def _facts(
     sampler: Sampler,
     server: SaemServer | SaemNeighbours,
     settings: SaemSettings,
-    start: Vector | None,
+    start: Doubles | None,
 ) -> State:
     data = built.individuals
     named = isinstance(model, str)
@@ -323,13 +323,13 @@ def _facts(
 
 def _look_closer(
     model: SaemModel,
-    theta: Vector,
+    theta: Doubles,
     sampler: Sampler,
     run: SaemRun,
     settings: SaemSettings,
     callback: Callable[[SaemProgress], None] | None,
     server: SaemServer | SaemNeighbours,
-) -> tuple[Vector, Conditional, LogLikelihood, Certainty]:
+) -> tuple[Doubles, Conditional, LogLikelihood, Certainty]:
     """By formulas, which may improve the estimates; or by draws of latents at the estimates."""
     exact = model.integrated(theta, run.converged and exact_at(server, settings))
     if exact is not None:
@@ -363,7 +363,7 @@ def _look_closer(
     return theta, conditional, likelihood, certain
 
 
-def _begun(saving: OneRun, model: SaemModel, start: Vector | None) -> Vector | None:
+def _begun(saving: OneRun, model: SaemModel, start: Doubles | None) -> Doubles | None:
     """What a run begins with: where another was, or what the user gives."""
     begun = saving.begins_at(lambda loop: {"theta": loop["run"]["theta"].copy()})
     if begun is not None:

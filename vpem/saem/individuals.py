@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from vpem.checks import Indices, Mask, Vector, as_array
+from vpem.checks import Doubles, Indices, Mask, as_array
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, did_you_mean, shorten
 from vpem.files.observations import sort_names
@@ -44,14 +44,14 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
 
     names: tuple[str, ...]  # (n,) all different
     first: Indices  # (n + 1,) rows first[i] to first[i + 1] are those of individual i
-    times: Vector  # (N,) finite; of documents the numbers of words
-    values: Vector  # (N,) finite; of documents how often words come
-    covariates: Mapping[str, Vector] = field(default_factory=dict)  # (N,); NaN: missing
+    times: Doubles  # (N,) finite; of documents the numbers of words
+    values: Doubles  # (N,) finite; of documents how often words come
+    covariates: Mapping[str, Doubles] = field(default_factory=dict)  # (N,); NaN: missing
     source: str = "the data"  # for messages
     # Names that "id", "time" and "value" have in a table they are from, and as "covariates" those
     # of covariates that have another one there.
     columns: Mapping[str, Any] = field(default_factory=dict)
-    weights: Vector | None = None  # (n,) how many copies of each count, above 0; None: one
+    weights: Doubles | None = None  # (n,) how many copies of each count, above 0; None: one
     together: AllIndividuals | None = None  # where others are in other processes
     words: tuple[str, ...] | None = None  # vocabulary of documents
     doses: Doses | None = None
@@ -103,7 +103,7 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
             return float(self.weights.sum()), float(self.weights @ self.counts)
         return self.together.sizes[2], self.together.sizes[3]
 
-    def weighed(self, values: Vector, weights: Vector | None) -> Vector:
+    def weighed(self, values: Doubles, weights: Doubles | None) -> Doubles:
         """Multiply values (m, ...) by weights (m,), if there are any."""
         if weights is None:
             return values
@@ -120,19 +120,19 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
         parts = None if self.together is None else self.together.parts
         return [slice(None)] if parts is None else parts
 
-    def total(self, values: Vector) -> Any:
+    def total(self, values: Doubles) -> Any:
         """Add up values (n, ...) of individuals, by weights."""
         weighed = self.weighed(values, self.weights)
         each = [weighed[part].sum(axis=0) for part in self.parts]
         return self.add(np.array(each).reshape(len(each), *values.shape[1:]))
 
-    def products(self, values: Vector) -> Any:
+    def products(self, values: Doubles) -> Any:
         """Add up products of values (n, P) of individuals with each other, by weights: (P, P)."""
         weighed = self.weighed(values, self.weights)
         each = [values[part].T @ weighed[part] for part in self.parts]
         return self.add(np.array(each).reshape(len(each), *values.shape[1:] * 2))
 
-    def add(self, totals: Vector) -> Any:
+    def add(self, totals: Doubles) -> Any:
         """Add up totals (m, ...) of all `parts`, of all processes."""
         return totals[0] if self.together is None else self.together.add(totals)
 
@@ -140,15 +140,15 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
         """Largest of all processes' values."""
         return values if self.together is None else self.together.largest(values)
 
-    def mean(self, values: Vector) -> Any:
+    def mean(self, values: Doubles) -> Any:
         """Mean of values (n, ...) of individuals."""
         return self.total(values) / self.everyone[0]
 
-    def variance(self, values: Vector) -> Any:
+    def variance(self, values: Doubles) -> Any:
         """Variance of values (n, ...) of individuals."""
         return self.mean((values - self.mean(values)) ** 2)
 
-    def mean_of_rows(self, values: Vector) -> Any:
+    def mean_of_rows(self, values: Doubles) -> Any:
         """Mean of values (N, ...) of rows."""
         whose = self.individual_of
         weighed = self.weighed(values, None if self.weights is None else self.weights[whose])
@@ -157,13 +157,13 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
         each = [weighed[np.isin(whose, part)].sum(axis=0) for part in self.parts]
         return self.add(np.array(each).reshape(len(each), *values.shape[1:])) / self.everyone[1]
 
-    def median(self, values: Vector) -> Vector:
+    def median(self, values: Doubles) -> Doubles:
         """Medians (q,) of values (n, q) of individuals, NaN left out."""
         if self.together is not None:
             return self.together.median(values)
         return np.asarray(np.nanmedian(values, axis=0), np.float64)
 
-    def of(self, values: Vector, which: Indices) -> Vector:
+    def of(self, values: Doubles, which: Indices) -> Doubles:
         """Values (m, ...) of some of all individuals."""
         return values[which] if self.together is None else self.together.of(values, which)
 
@@ -195,14 +195,14 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
                 raise InputError(f"{self.source} has no {what} {name!r}{did_you_mean(name, place)}")
         return self.take([place[name] for name in names])
 
-    def sums(self, values: Vector) -> Vector:
+    def sums(self, values: Doubles) -> Doubles:
         """Add values (..., N) over the rows of each individual: (..., n)."""
-        added: Vector = np.add.reduceat(values, self.first[:-1], axis=-1)
+        added: Doubles = np.add.reduceat(values, self.first[:-1], axis=-1)
         return added
 
     # ---- what models need -----------------------------------------------------------------------
 
-    def covariate(self, name: str) -> Vector:
+    def covariate(self, name: str) -> Doubles:
         """Covariate (N,) that has no missing values."""
         column, _, word = name.partition("=")
         known = self.columns.get("words", {}).get(column, [])
@@ -225,7 +225,7 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
             )
         return values
 
-    def product(self, name: str) -> Vector:
+    def product(self, name: str) -> Doubles:
         """Column (N,): a covariate, ``time``, or a product of such, ``time:x``."""
         column = np.ones(self.n_rows)
         for part in name.split(":"):
@@ -235,13 +235,13 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
     def changes(self, name: str) -> Indices:
         """Rows whose covariate is not that of the individual's first row."""
         values = self.covariate(name)
-        each: Vector = values[self.first[:-1]]
+        each: Doubles = values[self.first[:-1]]
         return np.flatnonzero(values != each[self.individual_of])
 
-    def constant(self, name: str, why: str = "the model takes one value an individual") -> Vector:
+    def constant(self, name: str, why: str = "the model takes one value an individual") -> Doubles:
         """Covariate (n,) that does not change within an individual; ``why`` ends an error."""
         values = self.covariate(name)
-        each: Vector = values[self.first[:-1]]
+        each: Doubles = values[self.first[:-1]]
         odd = self.changes(name)
         if len(odd):
             who = self.individual_of[odd[0]]
@@ -251,14 +251,14 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
             )
         return each
 
-    def items(self) -> Vector:
+    def items(self) -> Doubles:
         """All times (T,) of which any individual has a measurement."""
         times = np.unique(self.times)
         if self.together is not None:
             times = np.unique(np.concatenate(self.together.engine.allgather(times)))
         return times
 
-    def table(self, items: Vector) -> Vector:
+    def table(self, items: Doubles) -> Doubles:
         """Values as a table (n, T) over items (T,), NaN where there is none."""
         order = np.argsort(items)
         place = order[np.searchsorted(items[order], self.times).clip(max=len(items) - 1)]
@@ -277,7 +277,7 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
         table[each, place] = self.values
         return table
 
-    def matrix(self) -> tuple[Vector, Vector]:
+    def matrix(self) -> tuple[Doubles, Doubles]:
         """Values as a table (n, T), and the times (T,) that all individuals share."""
         if not self.n_individuals and self.together is not None:
             shared = self._share_times(None)
@@ -295,7 +295,7 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
             f"but those of {self.names[odd[0]]!r} differ from those of {self.names[0]!r}"
         )
 
-    def _share_times(self, times: Vector | None) -> Vector:
+    def _share_times(self, times: Doubles | None) -> Doubles:
         """Times (T,) of all processes' individuals, which must be the same; None: none here."""
         shared = times if self.together is None else self.together.same(times)
         if shared is None:
@@ -316,27 +316,27 @@ class AllIndividuals:
     """
 
     def __init__(
-        self, place: Placement, numbers: Indices, sizes: Vector, parts: list[Indices] | None = None
+        self, place: Placement, numbers: Indices, sizes: Doubles, parts: list[Indices] | None = None
     ) -> None:
         self.place, self.engine = place, place.engine
         self.numbers, self.parts = numbers, parts
         self.sizes: tuple[float, ...] = tuple(self.add(sizes).tolist())
 
-    def add(self, values: Vector) -> Any:
+    def add(self, values: Doubles) -> Any:
         """Sum over all parts, (m, ...), of all processes."""
         if self.parts is None:
             return self.place.allreduce(np.asarray(values[0]))
         flat = values.astype(np.float64).reshape(len(values), int(np.prod(values.shape[1:])))
         return self.place.add_up(flat).reshape(values.shape[1:])
 
-    def of(self, values: Vector, which: Indices) -> Vector:
+    def of(self, values: Doubles, which: Indices) -> Doubles:
         """Values (m, ...) of some of all individuals, each known to its own process."""
         local = np.zeros((len(which), *values.shape[1:]))
         place = {number: row for row, number in enumerate(self.numbers.tolist())}
         for one, number in enumerate(which.tolist()):
             if number in place:
                 local[one] = values[place[number]]
-        shared: Vector = self.place.allreduce(local)
+        shared: Doubles = self.place.allreduce(local)
         return shared
 
     def largest(self, values: Any) -> Any:
@@ -353,7 +353,7 @@ class AllIndividuals:
         back = most ^ ((most >> 63) & LAST)
         return np.asarray(back, dtype=np.int64).view(np.float64).reshape(local.shape)
 
-    def same(self, times: Vector | None) -> Vector | None:
+    def same(self, times: Doubles | None) -> Doubles | None:
         """Times (T,) of all processes that have any; None if they differ."""
         if self.parts is None:
             first, *others = [one for one in self.engine.allgather(times) if one is not None]
@@ -367,7 +367,7 @@ class AllIndividuals:
         differ = self.place.any([odd])[0] or not np.array_equal(ends[0], -ends[1])
         return None if differ else np.asarray(ends[0])
 
-    def median(self, values: Vector) -> Vector:
+    def median(self, values: Doubles) -> Doubles:
         """Median of each column (n_here, q), NaN left out.
 
         By bisection of the bits of a number: what leaves a process are counts of values below some.
@@ -504,7 +504,7 @@ def from_counts(
 def gather(
     documents: NDArray[Any],
     places: NDArray[Any],
-    counts: Vector,
+    counts: Doubles,
     names: Sequence[str],
     words: Sequence[str],
     source: str,
@@ -649,7 +649,7 @@ class Stream:
         index = np.arange(1, n_chains * width + 1, dtype=np.uint64).reshape(n_chains, 1, width)
         return _stir(_stir(self.keys)[None, :, None] + index * GOLDEN)
 
-    def uniforms(self, n_chains: int, width: int) -> Vector:
+    def uniforms(self, n_chains: int, width: int) -> Doubles:
         """Uniform numbers inside (0, 1), (chains, n, width)."""
         return _between(self.words(n_chains, width))
 
@@ -661,12 +661,12 @@ class Stream:
         heads: Mask = words >> np.uint64(63) > 0
         return heads
 
-    def normals(self, n_chains: int, width: int) -> Vector:
+    def normals(self, n_chains: int, width: int) -> Doubles:
         """Standard normal numbers, (chains, n, width)."""
-        normals: Vector = ndtri(self.uniforms(n_chains, width))
+        normals: Doubles = ndtri(self.uniforms(n_chains, width))
         return normals
 
-    def of_rows(self, n_chains: int, first: Indices) -> Vector:
+    def of_rows(self, n_chains: int, first: Indices) -> Doubles:
         """Return uniform numbers (chains, N) inside (0, 1), one a row of the individuals.
 
         What a row has depends on its place among those of its individual only: ``first`` (n + 1,).
@@ -685,7 +685,7 @@ def _stir(words: Keys) -> Keys:
     return words ^ (words >> np.uint64(31))
 
 
-def _between(words: Keys) -> Vector:
+def _between(words: Keys) -> Doubles:
     """Uniform numbers inside (0, 1) of random bits."""
-    uniforms: Vector = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    uniforms: Doubles = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     return uniforms

@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from vpem.checks import Indices, Vector, as_array, check_int, check_number
+from vpem.checks import Doubles, Indices, as_array, check_int, check_number
 from vpem.errors import InputError
 from vpem.saem.conditional import Conditional, LogLikelihood, importance_log_likelihood
 from vpem.saem.individuals import Individuals, Streams
@@ -74,9 +74,9 @@ class FittedCurves:
     """Curves of individuals, without error, at their conditional mean latents."""
 
     at: Individuals  # whose, when; values where there were rows, else NaN
-    fitted: Vector  # (N,)
-    lower: Vector  # (N,) end of the interval of the curve
-    upper: Vector  # (N,)
+    fitted: Doubles  # (N,)
+    lower: Doubles  # (N,) end of the interval of the curve
+    upper: Doubles  # (N,)
     level: float  # probability of an interval
 
 
@@ -85,14 +85,14 @@ class Latents:
     """Latents given the rows."""
 
     names: tuple[str, ...]  # (n,) of the individuals
-    means: Vector  # (n, q)
-    lower: Vector  # (n, q) end of an interval
-    upper: Vector  # (n, q)
-    covariances: Vector  # (n, q, q)
+    means: Doubles  # (n, q)
+    lower: Doubles  # (n, q) end of an interval
+    upper: Doubles  # (n, q)
+    covariances: Doubles  # (n, q, q)
     level: float  # probability of an interval
 
 
-def check_law(model: SaemModel, theta: Vector) -> None:
+def check_law(model: SaemModel, theta: Doubles) -> None:
     """Refuse parameters from a file that are no law."""
     if model.wide:
         if not (theta > 0).all():
@@ -123,7 +123,7 @@ def in_batches(at: Individuals, width: int, n_draws: int) -> Iterator[Individual
 
 
 def at_times(
-    names: Sequence[str], times: ArrayLike, covariates: Mapping[str, Vector], source: str
+    names: Sequence[str], times: ArrayLike, covariates: Mapping[str, Doubles], source: str
 ) -> Individuals:
     """Individuals at the same times (T,), with constant covariates (n,), and no values."""
     grid = as_array("the times", times)
@@ -143,7 +143,7 @@ def at_times(
 
 
 def moved_to(
-    individuals: Individuals, times: ArrayLike, covariates: Mapping[str, Vector]
+    individuals: Individuals, times: ArrayLike, covariates: Mapping[str, Doubles]
 ) -> Individuals:
     """Individuals with their doses at the same times (T,), and no values."""
     moved = at_times(individuals.names, times, covariates, individuals.source)
@@ -262,7 +262,7 @@ class Predictor:
         """
         self._need_continuous()
         individuals = in_words_of(self.saved, individuals)
-        parts: list[tuple[Vector, ...]] = []
+        parts: list[tuple[Doubles, ...]] = []
         for some in in_batches(individuals, len(self.saved.latents), self.n_draws):
             model = self.model.of(some)
             if model.wide:
@@ -277,7 +277,7 @@ class Predictor:
         return Latents(individuals.names, means, lower, upper, covariances, self.level)
 
     @finite
-    def _given(self, model: SaemModel) -> tuple[Vector, Vector, Vector]:
+    def _given(self, model: SaemModel) -> tuple[Doubles, Doubles, Doubles]:
         """Draws (draws, n, q), means and covariances of the latents given the rows."""
         theta = self.saved.theta
         streams = Streams.of(model.individuals.names, self.seed)
@@ -301,14 +301,14 @@ class Predictor:
         apart = draws - means
         return draws, means, np.einsum("cni,cnj->nij", apart, apart) / len(draws)
 
-    def _normal(self, means: Vector, covariances: Vector, streams: Streams) -> Vector:
+    def _normal(self, means: Doubles, covariances: Doubles, streams: Streams) -> Doubles:
         """Draws (draws, n, q) of normal laws, of each individual by its own stream."""
         values, vectors = np.linalg.eigh(covariances)
         roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
         normals = streams.at(0, 0).normals(self.n_draws, means.shape[1])
         return np.asarray(means + np.einsum("nij,cnj->cni", roots, normals), np.float64)
 
-    def _ends(self, draws: Vector) -> tuple[Vector, Vector]:
+    def _ends(self, draws: Doubles) -> tuple[Doubles, Doubles]:
         low, high = np.quantile(draws, [(1 - self.level) / 2, (1 + self.level) / 2], axis=0)
         return low, high
 
@@ -323,7 +323,7 @@ class Predictor:
         """Whether covariates of the model change in time, so that there are curves at rows only."""
         return any(len(individuals.changes(name)) for name in self._needed(individuals))
 
-    def _constant(self, individuals: Individuals) -> dict[str, Vector]:
+    def _constant(self, individuals: Individuals) -> dict[str, Doubles]:
         """Covariates for other times than those of rows, at which they must be the same."""
         why = "there are curves at the times of its rows only, not at others"
         return {name: individuals.constant(name, why) for name in self._needed(individuals)}
@@ -338,7 +338,7 @@ class Predictor:
         if times is not None:
             targets = moved_to(individuals, times, self._constant(individuals))
         start = 0
-        parts: list[tuple[Vector, ...]] = []
+        parts: list[tuple[Doubles, ...]] = []
         for one in in_batches(targets, len(self.saved.latents), self.n_draws):
             some = individuals.take(np.arange(start, start + one.n_individuals))
             start += one.n_individuals
@@ -380,7 +380,7 @@ class Predictor:
                     "a fit does not hold it; give their rows"
                 )
         model, place = self.model.form, 0
-        parts: list[tuple[Vector, ...]] = []
+        parts: list[tuple[Doubles, ...]] = []
         times = np.linspace(*saved.time_range, 50) if times is None else times
         at = at_times(chosen_names, times, covariates, "the individuals of the fit")
         if saved.doses is not None:
@@ -435,7 +435,7 @@ class Predictor:
         else:
             at = moved_to(individuals, times, self._constant(individuals))
         model = self.model.form
-        parts: list[tuple[Vector, ...]] = []
+        parts: list[tuple[Doubles, ...]] = []
         mean, covariance = model.population(self.saved.theta)
         apart = self._normal(
             np.zeros((1, len(mean))), covariance[None], Streams.of([""], self.seed)
@@ -447,18 +447,18 @@ class Predictor:
 
     @finite
     def _curve(
-        self, model: SaemModel, at: Individuals, means: Vector, draws: Vector
-    ) -> tuple[Vector, Vector, Vector]:
+        self, model: SaemModel, at: Individuals, means: Doubles, draws: Doubles
+    ) -> tuple[Doubles, Doubles, Doubles]:
         """Curve and interval (N,) of latents (n, q) and draws of them."""
         fitted = model.curve(means[None], at)[0]
         return fitted, *self._ends(model.curve(draws, at))
 
-    def _joined(self, at: Individuals, parts: list[tuple[Vector, ...]]) -> FittedCurves:
+    def _joined(self, at: Individuals, parts: list[tuple[Doubles, ...]]) -> FittedCurves:
         fitted, lower, upper = (np.concatenate(part) for part in zip(*parts, strict=True))
         return FittedCurves(at, fitted, lower, upper, self.level)
 
     @finite
-    def responsibilities(self, individuals: Individuals) -> Vector:
+    def responsibilities(self, individuals: Individuals) -> Doubles:
         """Probability of each class given the rows, (n, K), for the model ``gmm``."""
         model = self.model.of(individuals)
         if not hasattr(model, "responsibilities"):

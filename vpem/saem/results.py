@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Indices, Vector, check_int
+from vpem.checks import Doubles, Indices, check_int
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, VpemWarning, did_you_mean
@@ -51,15 +51,15 @@ class People:
 
     names: tuple[str, ...]  # (n,)
     rows: Indices  # (n,)
-    covariates: dict[str, Vector]  # (n,) constant within individuals
-    probabilities: Vector | None  # (n, K) of a mixture's components
+    covariates: dict[str, Doubles]  # (n,) constant within individuals
+    probabilities: Doubles | None  # (n, K) of a mixture's components
     time_range: tuple[float, float]  # of all rows, of other processes too
     n_individuals: int  # in all processes
     n_rows: int  # in all processes
     doses: Doses | None = None
 
     @staticmethod
-    def of(model: SaemModel, theta: Vector) -> People:
+    def of(model: SaemModel, theta: Doubles) -> People:
         """Take the individuals of this process."""
         data = model.individuals
         ends = [-data.times.min(initial=np.inf), data.times.max(initial=-np.inf)]
@@ -143,17 +143,17 @@ class CorpusFacts:
     bound.
     """
 
-    shares: Vector  # (K,) of each topic in all words
-    coherence: Vector  # (K,), see `coherence_of`
+    shares: Doubles  # (K,) of each topic in all words
+    coherence: Doubles  # (K,), see `coherence_of`
     n_tokens: float  # words of all documents
     device_names: tuple[str, ...]  # (D,)
-    device_shares: Vector  # (D, K)
-    perplexities: Vector  # (m, 2)
+    device_shares: Doubles  # (D, K)
+    perplexities: Doubles  # (m, 2)
 
 
 def corpus_facts(
     model: SaemModel,
-    theta: Vector,
+    theta: Doubles,
     conditional: Conditional,
     workers: Workers,
     looks: Sequence[tuple[int, float]],
@@ -166,7 +166,7 @@ def corpus_facts(
     lengths = corpus.sums(corpus.values) if corpus.n_individuals else np.zeros(0)
     n_tokens = float(corpus.total(lengths))
     of_topics = conditional.means * lengths[:, None]
-    device_shares: Vector = np.zeros((0, len(model.latents)))
+    device_shares: Doubles = np.zeros((0, len(model.latents)))
     if not corpus.masked:
         together = corpus.together
         numbers = np.arange(workers.n_samples) if together is None else together.numbers
@@ -184,7 +184,7 @@ def corpus_facts(
     )
 
 
-def top_words(topics: Vector, count: int = TOP) -> Indices:
+def top_words(topics: Doubles, count: int = TOP) -> Indices:
     """Numbers of the most probable words of each topic (K, V), the first the most."""
     count = min(check_int("count", count, least=1), topics.shape[1])
     words = np.argpartition(-topics, count - 1, axis=1)[:, :count]
@@ -193,7 +193,7 @@ def top_words(topics: Vector, count: int = TOP) -> Indices:
     return np.asarray(np.take_along_axis(words, order, axis=1), np.intp)
 
 
-def coherence_of(topics: Vector, corpus: Individuals) -> Vector:
+def coherence_of(topics: Doubles, corpus: Individuals) -> Doubles:
     """How often the first words of each topic come in the same documents, (K,).
 
     The mean over pairs of its `TOP` words of their normalized pointwise mutual information
@@ -231,16 +231,16 @@ class SaemFit(Shown, facts="{theta.size:parameter}, {converged:converged|not con
     """
 
     model: SaemModel  # of all individuals
-    theta: Vector  # (p,) estimates
-    standard_errors: Vector  # (p,) NaN where the information is not positive definite
-    information: Vector  # (p, p) observed
+    theta: Doubles  # (p,) estimates
+    standard_errors: Doubles  # (p,) NaN where the information is not positive definite
+    information: Doubles  # (p, p) observed
     log_likelihood: LogLikelihood
     given: Conditional  # latents of each individual
     people: People
-    acceptance: Vector | None  # (n,) share of moves accepted after the burn-in; None: all are
+    acceptance: Doubles | None  # (n,) share of moves accepted after the burn-in; None: all are
     accepted: tuple[float, float, float] | None  # mean, least and most of it, of all individuals
     least_effective: float  # least of the draws that an individual's importance draws are worth
-    trace: Vector  # (n_iter + 1, p) parameters, the start first
+    trace: Doubles  # (n_iter + 1, p) parameters, the start first
     bytes: NDArray[np.int64]  # (n_iter,) of payload sent until each iteration
     n_iter: int
     converged: bool  # whether the parameters had settled, to ``tol``
@@ -293,7 +293,7 @@ def network_report(network: Network | None, run: SaemRun, disagreement: float) -
     return {**facts, "partitions": partitions, "disagreement": disagreement}
 
 
-def spread_of(individuals: Individuals, rates: Vector) -> tuple[float, float, float]:
+def spread_of(individuals: Individuals, rates: Doubles) -> tuple[float, float, float]:
     """Mean, least and most of a number of each individual."""
     low, high = individuals.largest(
         np.array([-rates.min(initial=np.inf), rates.max(initial=-np.inf)])
@@ -319,25 +319,25 @@ class SavedSaem(
     parameters: Sequence[str]  # (p,) names
     latents: tuple[str, ...]  # (q,) names
     discrete: bool  # whether latents are numbers of classes
-    theta: Vector  # (p,)
-    standard_errors: Vector  # (p,) NaN: unknown
-    information: Vector  # (p, p); wide: (0, 0)
+    theta: Doubles  # (p,)
+    standard_errors: Doubles  # (p,) NaN: unknown
+    information: Doubles  # (p, p); wide: (0, 0)
     log_likelihood: LogLikelihood
     names: tuple[str, ...]  # (n,)
-    means: Vector  # (n, q)
-    covariances: Vector  # (n, q, q); wide: (n, 0, 0)
-    lower: Vector  # (n, q)
-    upper: Vector  # (n, q)
+    means: Doubles  # (n, q)
+    covariances: Doubles  # (n, q, q); wide: (n, 0, 0)
+    lower: Doubles  # (n, q)
+    upper: Doubles  # (n, q)
     level: float
-    shrinkage: Vector  # (q,)
+    shrinkage: Doubles  # (q,)
     n_draws: int
-    acceptance: Vector | None  # (n,)
-    trace: Vector  # (n_iter + 1, p)
+    acceptance: Doubles | None  # (n,)
+    trace: Doubles  # (n_iter + 1, p)
     bytes: NDArray[np.int64]  # (n_iter,)
     n_iter: int
     converged: bool
     change: float  # without ``grounds``, from an older vpem, a relative one
-    covariates: dict[str, Vector]  # (n,) those that are constant within all; NaN: missing
+    covariates: dict[str, Doubles]  # (n,) those that are constant within all; NaN: missing
     time_range: tuple[float, float]
     settings: Report = field(default_factory=dict)
     communication: Report = field(default_factory=dict)  # `vpem.network.ledger.Ledger.summary`
@@ -348,9 +348,9 @@ class SavedSaem(
     doses: Doses | None = None
     own_curve: str = ""
     # As `vpem.saem.conditional.Certainty` has them; None of wide models, and of older vpem.
-    covariance: Vector | None = None
-    freedom: Vector | None = None
-    test_errors: Vector | None = None
+    covariance: Doubles | None = None
+    freedom: Doubles | None = None
+    test_errors: Doubles | None = None
 
     @property
     def estimates(self) -> dict[str, float]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from vpem.checks import Indices, Vector, check_int, check_memory
+from vpem.checks import Doubles, Indices, check_int, check_memory
 from vpem.engines.placement import Placement
 from vpem.errors import (
     InputError,
@@ -81,7 +81,7 @@ class SaemProgress:
 
     iteration: int
     n_iter: int
-    theta: Vector
+    theta: Doubles
 
 
 @dataclass
@@ -94,9 +94,9 @@ class SaemRun:
     stayed as they were.
     """
 
-    theta: Vector  # (p,) at the end
+    theta: Doubles  # (p,) at the end
     chains: Chains  # latents of all individuals
-    trace: list[Vector] = field(default_factory=list)  # (p,) each; `SaemModel.followed`
+    trace: list[Doubles] = field(default_factory=list)  # (p,) each; `SaemModel.followed`
     bytes: list[int] = field(default_factory=list)  # payload sent so far
     n_active: list[int] = field(default_factory=list)  # devices that took part
     n_iter: int = 0
@@ -110,7 +110,7 @@ class SaemRun:
     partitions: list[tuple[int, str]] = field(default_factory=list)
 
     def note(
-        self, theta: Vector, followed: Vector, n_bytes: int, n_active: int, step: float
+        self, theta: Doubles, followed: Doubles, n_bytes: int, n_active: int, step: float
     ) -> None:
         """Keep how an iteration ended."""
         self.theta, self.n_iter = theta, self.n_iter + 1
@@ -119,7 +119,7 @@ class SaemRun:
         self.n_active.append(n_active)
         self.steps.append(step)
 
-    def canonical(self, model: SaemModel) -> tuple[Vector, Vector]:
+    def canonical(self, model: SaemModel) -> tuple[Doubles, Doubles]:
         """Turn latents, and return parameters and their trace, to the form that is reported."""
         theta, first = model.canonical(self.theta, self.chains.z)
         trace = np.array(self.trace)
@@ -176,7 +176,7 @@ def run_saem(
     server: SaemServer | SaemNeighbours,  # how devices reach the server, or each other
     settings: SaemSettings | None = None,
     *,
-    start: Vector | None = None,  # (p,) instead of the model's
+    start: Doubles | None = None,  # (p,) instead of the model's
     callback: Callable[[SaemProgress], None] | None = None,  # called after every iteration
     saver: Saver | None = None,  # offered the state after every iteration
     **changes: Any,
@@ -250,7 +250,7 @@ class _Loop:
         sampler: Sampler,
         server: SaemServer | SaemNeighbours,
         settings: SaemSettings,
-        start: Vector | None,
+        start: Doubles | None,
     ) -> None:
         n = model.individuals.number[0]
         if devices.n_samples != n:
@@ -347,7 +347,7 @@ class _Loop:
             saver.offer(self._state, last=settled or r == n_iter)
         return run
 
-    def _move(self, r: int, step: float, active: Indices) -> Vector:
+    def _move(self, r: int, step: float, active: Indices) -> Doubles:
         """Simulate on the active devices; the parameters that follow."""
         run, local, server = self.run, self.local, self.server
         model = self.model.about(run.theta)
@@ -370,7 +370,7 @@ class _Loop:
         self._tell(theta)
         return theta
 
-    def _tell(self, theta: Vector) -> None:
+    def _tell(self, theta: Doubles) -> None:
         last, self.thetas = self.thetas, theta[None]
         if self.server.estimates is not None:
             counts = self.model.counts
@@ -416,8 +416,8 @@ class Devices:
         sampler: Sampler,
         chains: Chains,  # changed in place
         seed: int,
-        z: Vector,  # (n, q) first latents
-        theta: Vector,  # (p,) first parameters
+        z: Doubles,  # (n, q) first latents
+        theta: Doubles,  # (p,) first parameters
         batch_size: int | None = None,
     ) -> None:
         self.model, self.held, self.sampler, self.chains = model, workers, sampler, chains
@@ -447,7 +447,7 @@ class Devices:
         most = int(self.held.counts.max())
         return 1.0 if self.batch_size is None else min(1.0, self.batch_size / most)
 
-    def simulate(self, thetas: Vector, active: Indices, now: int, late: int) -> Vector:
+    def simulate(self, thetas: Doubles, active: Indices, now: int, late: int) -> Doubles:
         """Move the chains of the active devices; the mean statistic of each (a, P).
 
         Parameters (R, p) are of all devices (R = 1) or of each; ``now`` and ``late`` are as for
@@ -479,7 +479,7 @@ class Devices:
         chances = self.streams.take(rows).at(now, DRAWN).words(1, 1)[0, :, 0]
         return np.asarray(rows[np.sort(np.argsort(chances)[: self.batch_size])], np.intp)
 
-    def _move(self, which: Indices, theta: Vector, now: int, late: int) -> None:
+    def _move(self, which: Indices, theta: Doubles, now: int, late: int) -> None:
         """Move the chains of some individuals."""
         part, some = self.chains.take(which), self.model.take(which)
         self.sampler.move(some, theta, part, self.streams.take(which), now, late)
@@ -487,7 +487,7 @@ class Devices:
         if not some.wide:
             self._each[which] = some.about(theta).statistics(part.z)
 
-    def _means(self, devices: Indices, thetas: Vector, z: Vector) -> Vector:
+    def _means(self, devices: Indices, thetas: Doubles, z: Doubles) -> Doubles:
         """Mean statistic of some devices' individuals; zero of those that are elsewhere.
 
         Of a wide model those that an iteration left where they are count with its parameters.
@@ -512,7 +512,9 @@ class Devices:
                     means[place] = weights @ self._each[rows] / weights.sum()
         return means
 
-    def maximize(self, theta: Vector, active: Indices, weights: Vector) -> tuple[Vector, Vector]:
+    def maximize(
+        self, theta: Doubles, active: Indices, weights: Doubles
+    ) -> tuple[Doubles, Doubles]:
         """Make models of the active devices: the last of all (D, p), of weights (D,), 0 of none."""
         model = self.model.about(theta)
         for one in active.tolist():

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from vpem._core.langevin import langevin
 from vpem._core.proposals import propose as by_kernel
 from vpem._core.threads import thread_count
-from vpem.checks import Indices, Mask, Vector, check_int, check_number
+from vpem.checks import Doubles, Indices, Mask, check_int, check_number
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.network.codecs import Codec, Dither
 from vpem.network.schema import Array, Report, Schema, State
@@ -66,11 +66,17 @@ class Sampler(Protocol):
 
     name: str
 
-    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
+    def begin(self, model: SaemModel, theta: Doubles, z: Doubles, n_chains: int) -> Chains:
         """Start all chains at z (n, q)."""
 
     def move(
-        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
+        self,
+        model: SaemModel,
+        theta: Doubles,
+        chains: Chains,
+        streams: Streams,
+        now: int,
+        late: int,
     ) -> None:
         """Move the chains once, in place.
 
@@ -89,13 +95,13 @@ class Chains:
     and ``tried`` (n,) count moves after the burn-in.
     """
 
-    z: Vector  # (chains, n, q)
-    roots: Vector  # (n, q, q)
-    centres: Vector  # (n, q)
-    scales: Vector  # (n, q)
-    steps: Vector  # (n,)
-    accepted: Vector = field(init=False)
-    tried: Vector = field(init=False)
+    z: Doubles  # (chains, n, q)
+    roots: Doubles  # (n, q, q)
+    centres: Doubles  # (n, q)
+    scales: Doubles  # (n, q)
+    steps: Doubles  # (n,)
+    accepted: Doubles = field(init=False)
+    tried: Doubles = field(init=False)
 
     def __post_init__(self) -> None:
         self.accepted = np.zeros(self.z.shape[1])
@@ -145,12 +151,18 @@ class Exact:
 
     name = "exact"
 
-    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
+    def begin(self, model: SaemModel, theta: Doubles, z: Doubles, n_chains: int) -> Chains:
         """Start all chains at z (n, q)."""
         return begin_chains(model, theta, z, n_chains, curved=False)
 
     def move(
-        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
+        self,
+        model: SaemModel,
+        theta: Doubles,
+        chains: Chains,
+        streams: Streams,
+        now: int,
+        late: int,
     ) -> None:
         """Draw again."""
         chains.z = model.draw(theta, streams.at(now, 0), len(chains.z))
@@ -164,14 +176,20 @@ class Gibbs:
     n_threads: int = 1
     name = "gibbs"
 
-    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
+    def begin(self, model: SaemModel, theta: Doubles, z: Doubles, n_chains: int) -> Chains:
         """Start all chains at z (n, q), in no units: nothing is proposed."""
         n = len(z)
         none = np.empty((n, 0))
         return Chains(spread(z, n_chains), none[:, :, None], none, none, np.ones(n))
 
     def move(
-        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
+        self,
+        model: SaemModel,
+        theta: Doubles,
+        chains: Chains,
+        streams: Streams,
+        now: int,
+        late: int,
     ) -> None:
         """Sweep ``n_steps`` times."""
         keys = np.ascontiguousarray(streams.keys_at(now, 2 * self.n_steps))
@@ -190,7 +208,13 @@ class _Accepting:
         raise NotImplementedError
 
     def move(
-        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
+        self,
+        model: SaemModel,
+        theta: Doubles,
+        chains: Chains,
+        streams: Streams,
+        now: int,
+        late: int,
     ) -> None:
         if self.precondition:
             learn(model, theta, chains, now, late)
@@ -212,7 +236,7 @@ class Metropolis(_Accepting):
     n_threads: int = 1
     name = "metropolis"
 
-    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
+    def begin(self, model: SaemModel, theta: Doubles, z: Doubles, n_chains: int) -> Chains:
         """Start all chains at z (n, q), in units of the curvature there."""
         chains = begin_chains(model, theta, z, n_chains, curved=True)
         chains.scales *= WIDTH
@@ -237,7 +261,7 @@ class Mala(_Accepting):
     n_threads: int = 1
     name = "mala"
 
-    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
+    def begin(self, model: SaemModel, theta: Doubles, z: Doubles, n_chains: int) -> Chains:
         """Start all chains at z (n, q)."""
         curved, step = self.precondition, self.step
         return begin_chains(model, theta, z, n_chains, curved=curved, step=step)
@@ -259,7 +283,7 @@ class Hmc(_Accepting):
     n_threads: int = 1
     name = "hmc"
 
-    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
+    def begin(self, model: SaemModel, theta: Doubles, z: Doubles, n_chains: int) -> Chains:
         """Start all chains at z (n, q), in units of the curvature there."""
         return begin_chains(model, theta, z, n_chains, curved=True, step=np.pi / 2 / LEAPS)
 
@@ -285,12 +309,18 @@ class Langevin:
     n_threads: int = 1
     name = "langevin"
 
-    def begin(self, model: SaemModel, theta: Vector, z: Vector, n_chains: int) -> Chains:
+    def begin(self, model: SaemModel, theta: Doubles, z: Doubles, n_chains: int) -> Chains:
         """Start all chains at z (n, q)."""
         return begin_chains(model, theta, z, n_chains, curved=self.precondition)
 
     def move(
-        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int, late: int
+        self,
+        model: SaemModel,
+        theta: Doubles,
+        chains: Chains,
+        streams: Streams,
+        now: int,
+        late: int,
     ) -> None:
         """Take ``n_steps`` steps; NumericalError if they run away."""
         if self.precondition:
@@ -388,13 +418,13 @@ def options_of(sampler: Sampler) -> Report:
     return {name: getattr(value, "name", value) for name, value in values.items()}
 
 
-def spread(z: Vector, n_chains: int) -> Vector:
+def spread(z: Doubles, n_chains: int) -> Doubles:
     """Latents (n, q) of so many chains, (chains, n, q)."""
     return np.repeat(np.asarray(z, dtype=np.float64)[None], n_chains, axis=0)
 
 
 def begin_chains(
-    model: SaemModel, theta: Vector, z: Vector, n_chains: int, *, curved: bool, step: float = 1.0
+    model: SaemModel, theta: Doubles, z: Doubles, n_chains: int, *, curved: bool, step: float = 1.0
 ) -> Chains:
     """Start all chains at z (n, q), in units of the curvature there or in the latents' own."""
     n, q = z.shape
@@ -405,7 +435,7 @@ def begin_chains(
     return Chains(spread(z, n_chains), roots, np.array(z, np.float64), np.ones((n, q)), steps)
 
 
-def learn(model: SaemModel, theta: Vector, chains: Chains, now: int, late: int) -> None:
+def learn(model: SaemModel, theta: Doubles, chains: Chains, now: int, late: int) -> None:
     """Adapt centres to where chains are, and now and then units to the curvature, in burn-in.
 
     Precisions are averaged with those before: units become wider by a root of two at most, so that
@@ -420,7 +450,7 @@ def learn(model: SaemModel, theta: Vector, chains: Chains, now: int, late: int) 
         chains.roots = _roots((before + precisions(model, theta, chains.z.mean(axis=0))) / 2)
 
 
-def precisions(model: SaemModel, theta: Vector, z: Vector) -> Vector:
+def precisions(model: SaemModel, theta: Doubles, z: Doubles) -> Doubles:
     """Curvature (n, q, q) of the log-density at z (n, q), as a precision: positive definite.
 
     From differences of the gradient; directions in which the density is not concave count by the
@@ -453,7 +483,7 @@ def precisions(model: SaemModel, theta: Vector, z: Vector) -> Vector:
     return np.asarray(curvature + slope[:, :, None] * slope[:, None] / 4, np.float64)
 
 
-def _roots(precision: Vector) -> Vector:
+def _roots(precision: Doubles) -> Doubles:
     """Lower triangles whose squares are the inverses of precisions (n, q, q)."""
     sizes = np.sqrt(np.einsum("nii->ni", precision))
     scaled = np.linalg.inv(precision / (sizes[:, :, None] * sizes[:, None]))
@@ -464,10 +494,10 @@ def _roots(precision: Vector) -> Vector:
 class LatentDensity(Protocol):
     """Log-density of latents, up to a constant."""
 
-    def density(self, z: Vector, values: Vector, slopes: Vector) -> None:
+    def density(self, z: Doubles, values: Doubles, slopes: Doubles) -> None:
         """Fill it (chains, n), -inf: none, and its gradient (chains, n, q), of z."""
 
-    def population(self) -> tuple[Vector, Vector, Vector] | None:
+    def population(self) -> tuple[Doubles, Doubles, Doubles] | None:
         """Mean (n, q), precision and root of the covariance without rows, where that is normal."""
 
 
@@ -481,7 +511,7 @@ class Moves:
     n_leaps: int = 1  # leapfrog steps of one move
 
     def make(
-        self, model: SaemModel, theta: Vector, chains: Chains, streams: Streams, now: int,
+        self, model: SaemModel, theta: Doubles, chains: Chains, streams: Streams, now: int,
         late: int, n_threads: int,
     ) -> None:  # fmt: skip
         """Move chains once."""
@@ -515,16 +545,16 @@ class _Slow:
     """The law of a model without a kernel."""
 
     model: SaemModel
-    theta: Vector
+    theta: Doubles
     with_slopes: bool
 
-    def density(self, z: Vector, values: Vector, slopes: Vector) -> None:
+    def density(self, z: Doubles, values: Doubles, slopes: Doubles) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
             values[...] = self.model.log_complete(z, self.theta)
             if self.with_slopes:
                 slopes[...] = self.model.gradient(z, self.theta)
 
-    def population(self) -> tuple[Vector, Vector, Vector] | None:
+    def population(self) -> tuple[Doubles, Doubles, Doubles] | None:
         if type(self.model).population is SaemModel.population or self.model.n_imputed:
             return None
         mean, covariance = self.model.population(self.theta)
@@ -534,8 +564,9 @@ class _Slow:
 
 
 def propose(
-    law: LatentDensity, settings: Moves, roots: Vector, centres: Vector, scales: Vector,
-    steps: Vector, moves: Keys, chances: Keys, gain: float, z: Vector, accepted: NDArray[np.int64],
+    law: LatentDensity, settings: Moves, roots: Doubles, centres: Doubles, scales: Doubles,
+    steps: Doubles, moves: Keys, chances: Keys, gain: float, z: Doubles,
+    accepted: NDArray[np.int64],
 ) -> None:  # fmt: skip
     """Propose and accept latents z (chains, n, q), as `vpem._core.proposals.propose` does.
 
@@ -586,7 +617,7 @@ def propose(
 class _Place:
     """Where chains are: log-density (chains, n), and the bounded gradient in units of the root."""
 
-    def __init__(self, law: LatentDensity, roots: Vector, z: Vector) -> None:
+    def __init__(self, law: LatentDensity, roots: Doubles, z: Doubles) -> None:
         self.z, self.roots = z, roots
         self.values, slopes = np.empty(z.shape[:2]), np.zeros(z.shape)
         law.density(z, self.values, slopes)
@@ -601,16 +632,16 @@ class _Place:
 
 
 def _jump(
-    current: _Place, law: LatentDensity, centres: Vector,
-    wide: tuple[Vector, Vector, Vector] | None, one: Keys, other: Keys,
-) -> tuple[Vector, _Place, Vector]:  # fmt: skip
+    current: _Place, law: LatentDensity, centres: Doubles,
+    wide: tuple[Doubles, Doubles, Doubles] | None, one: Keys, other: Keys,
+) -> tuple[Doubles, _Place, Doubles]:  # fmt: skip
     """Proposals about the centre, or of the population if ``wide``, wherever chains are."""
     n_chains, _, q = current.z.shape
 
-    def density(z: Vector) -> Vector:  # its logarithm, up to a constant
+    def density(z: Doubles) -> Doubles:  # its logarithm, up to a constant
         if wide is not None:
             return np.asarray(-0.5 * quadratic(z - wide[0], wide[1]), np.float64)
-        u: Vector = np.asarray(np.linalg.solve(current.roots, (z - centres)[..., None]))[..., 0]
+        u: Doubles = np.asarray(np.linalg.solve(current.roots, (z - centres)[..., None]))[..., 0]
         return np.asarray(-0.5 * (TAIL + q) * np.log1p(squares(u) / TAIL), np.float64)
 
     u = Stream(one).normals(n_chains, q)
@@ -625,8 +656,8 @@ def _jump(
 
 
 def _drift(
-    current: _Place, law: LatentDensity, steps: Vector, one: Keys
-) -> tuple[Vector, _Place, Vector]:
+    current: _Place, law: LatentDensity, steps: Doubles, one: Keys
+) -> tuple[Doubles, _Place, Doubles]:
     n_chains, _, q = current.z.shape
     h = steps[:, None]
     noise = Stream(one).normals(n_chains, q)
@@ -638,8 +669,8 @@ def _drift(
 
 
 def _leap(
-    current: _Place, law: LatentDensity, steps: Vector, n_leaps: int, one: Keys, other: Keys
-) -> tuple[Vector, _Place, Vector]:
+    current: _Place, law: LatentDensity, steps: Doubles, n_leaps: int, one: Keys, other: Keys
+) -> tuple[Doubles, _Place, Doubles]:
     n_chains, _, q = current.z.shape
     jitter = Stream(other).uniforms(1, 2 * n_chains)[0, :, n_chains:].T
     h = (steps * (0.8 + 0.4 * jitter))[..., None]
@@ -652,7 +683,7 @@ def _leap(
     return there.z, there, there.values - current.values - 0.5 * back + 0.5 * squares(noise)
 
 
-def turn(roots: Vector, x: Vector) -> Vector:
+def turn(roots: Doubles, x: Doubles) -> Doubles:
     """``L x`` of lower triangles (n, q, q) and x (chains, n, q), always in the same order."""
     out = np.zeros(x.shape)
     for i in range(x.shape[-1]):
@@ -661,7 +692,7 @@ def turn(roots: Vector, x: Vector) -> Vector:
     return out
 
 
-def turn_back(roots: Vector, x: Vector) -> Vector:
+def turn_back(roots: Doubles, x: Doubles) -> Doubles:
     """``L^T x``."""
     out = np.zeros(x.shape)
     for i in range(x.shape[-1]):
@@ -670,9 +701,9 @@ def turn_back(roots: Vector, x: Vector) -> Vector:
     return out
 
 
-def squares(d: Vector) -> Vector:
+def squares(d: Doubles) -> Doubles:
     """Sums of squares over the last axis, always in the same order."""
-    total: Vector = np.zeros(d.shape[:-1])
+    total: Doubles = np.zeros(d.shape[:-1])
     for j in range(d.shape[-1]):
         total += d[..., j] ** 2
     return total

@@ -10,7 +10,7 @@ from copy import copy
 
 import numpy as np
 
-from vpem.checks import Indices, Vector
+from vpem.checks import Doubles, Indices
 from vpem.errors import InputError, Setting, check_choice
 from vpem.network.codecs import Codec
 from vpem.network.graph import make_graph
@@ -37,14 +37,14 @@ largest of a piece."""
 class Units:
     """Units (P,) in which all numbers of a statistic vary alike, so that one scale fits them."""
 
-    def __init__(self, sizes: Vector) -> None:
+    def __init__(self, sizes: Doubles) -> None:
         self.sizes = sizes
 
-    def into(self, statistics: Vector) -> Vector:
+    def into(self, statistics: Doubles) -> Doubles:
         """Vectors (m, P) in these units."""
         return statistics / self.sizes
 
-    def back(self, statistics: Vector) -> Vector:
+    def back(self, statistics: Doubles) -> Doubles:
         """Vectors (m, P) as they were."""
         return statistics * self.sizes
 
@@ -80,7 +80,7 @@ class SaemServer:
 
     def __init__(
         self,
-        weights: Vector,
+        weights: Doubles,
         codec: Codec | None,
         feedback: str,
         pieces: tuple[slice, ...],
@@ -103,7 +103,7 @@ class SaemServer:
         self.left_out = np.zeros((n, pieces[-1].stop))
 
     def begin(
-        self, local: Vector, units: Units, participation: float, rng: np.random.Generator
+        self, local: Doubles, units: Units, participation: float, rng: np.random.Generator
     ) -> None:
         """Send first statistics (D, P) exactly, and what the units are made of."""
         if self.network is not None:
@@ -128,7 +128,7 @@ class SaemServer:
         return self.codec is not None and self.total.carries
 
     def join(
-        self, memories: Vector, units: Units, participation: float, rng: np.random.Generator
+        self, memories: Doubles, units: Units, participation: float, rng: np.random.Generator
     ) -> None:
         """Say how devices send from now on, and what the server has of each (D, P)."""
         # Where a run goes on it was counted when units were chosen first.
@@ -153,14 +153,14 @@ class SaemServer:
         self.devices = Partial(inner, participation, rng)
         self.remembered = Memory(self.devices, self.alpha, memories)
 
-    def _tell(self, memories: Vector) -> None:
+    def _tell(self, memories: Doubles) -> None:
         """Send the server what each device begins from (D, P), where those are elsewhere."""
         if self._carries:
             local = np.ascontiguousarray(memories[self.holders.own]).view(np.uint8)
             heard = self.total.hear(local).view(np.float64)
             memories[slice(None) if len(heard) == len(memories) else self.holders.own] = heard
 
-    def _choose_units(self, local: Vector, total: AtServer) -> None:
+    def _choose_units(self, local: Doubles, total: AtServer) -> None:
         """Agree, where sums are masked, on units by the first statistics (D, P), with much room."""
         if self.holders.masks is None or np.ndim(self.total.exponents):
             return
@@ -179,7 +179,7 @@ class SaemServer:
         self.devices.broadcast(ITEM * size)
         return self.devices.active
 
-    def gather(self, local: Vector, smoothed: Vector, step: float) -> None:
+    def gather(self, local: Doubles, smoothed: Doubles, step: float) -> None:
         """Send statistics of the active devices, and approximate the mean of all.
 
         Means (a, P) of each device's individuals are as they were simulated (``local``), and
@@ -202,11 +202,11 @@ class SaemServer:
             self.left_out[active] = self.total.ours(exact - moves, active)
         self.statistic = self.statistic + self.devices.aggregate(moves)[0]
 
-    def _here(self, values: Vector) -> Vector:
+    def _here(self, values: Doubles) -> Doubles:
         """Vectors (a, P) of the active devices, zero of those that others add."""
         return values if self._carries else self.total.ours(values, self.devices.active)
 
-    def average_models(self, thetas: Vector, shares: Vector) -> Vector:
+    def average_models(self, thetas: Doubles, shares: Doubles) -> Doubles:
         """Send models of the active devices; the mean of the last of all (D, p), by shares (D,)."""
         self.total.send(thetas[self.devices.active], self.devices.active)
         if self.holders.masks is not None:
@@ -269,7 +269,7 @@ class SaemNeighbours:
     omega, alpha, safe = 0.0, 1.0, 1.0
     longest: float | None = None
 
-    def __init__(self, network: Network, weights: Vector, size: int) -> None:
+    def __init__(self, network: Network, weights: Doubles, size: int) -> None:
         self.network, self.weights = network, weights
         self.ledger = Ledger(network.graph)
         self.total = network.total.on(self.ledger)
@@ -288,7 +288,7 @@ class SaemNeighbours:
         return self.longest or self.safe
 
     def begin(
-        self, local: Vector, units: Units, participation: float, rng: np.random.Generator
+        self, local: Doubles, units: Units, participation: float, rng: np.random.Generator
     ) -> None:
         """Average first statistics (D, P)."""
         self.network.charge_setup(self.ledger, 0, ITEM)
@@ -298,28 +298,28 @@ class SaemNeighbours:
         self.join(local, units, participation, rng)
 
     def join(
-        self, memories: Vector, units: Units, participation: float, rng: np.random.Generator
+        self, memories: Doubles, units: Units, participation: float, rng: np.random.Generator
     ) -> None:
         """Say who draws the devices that take part."""
         stays = Channel(len(self.weights), lambda sizes, senders: None)
         self.devices = Partial(stays, participation, rng)
 
-    def _add(self, values: Vector, kind: str = "estep") -> Vector:
+    def _add(self, values: Doubles, kind: str = "estep") -> Doubles:
         """Add up a vector a device (D, P), as each finds it (R, P); zero of those elsewhere."""
         total = add_vectors(self.total, values[self.holders.own], kind)
-        shared: Vector = self.holders.padded(total) if self._apart else total
+        shared: Doubles = self.holders.padded(total) if self._apart else total
         return shared[: len(self.estimates)]
 
-    def _every(self) -> Vector:
+    def _every(self) -> Doubles:
         """Return what all devices have, (R, P)."""
         if not self._apart:
             return self.estimates
         return self.holders.allreduce(self.estimates, announced=True)
 
     @property
-    def statistic(self) -> Vector:
+    def statistic(self) -> Doubles:
         """Mean (P,) of the devices' estimates."""
-        mean: Vector = self._every().mean(axis=0)
+        mean: Doubles = self._every().mean(axis=0)
         return mean
 
     @property
@@ -335,7 +335,7 @@ class SaemNeighbours:
         self.devices.draw()
         return self.devices.active
 
-    def gather(self, local: Vector, smoothed: Vector, step: float) -> None:
+    def gather(self, local: Doubles, smoothed: Doubles, step: float) -> None:
         """Let all know what has changed in the active devices' smoothed statistics (a, P).
 
         If the network is disconnected (PartitionedError), they send it when they next take part.
@@ -382,7 +382,7 @@ class SaemNeighbours:
 
 def keeper_of(
     network: Network | None,
-    weights: Vector,
+    weights: Doubles,
     codec: Codec | None,
     feedback: str,
     pieces: tuple[slice, ...],

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.linalg import null_space
 
-from vpem.checks import Vector
+from vpem.checks import Doubles
 from vpem.network.schema import COUNT, Array, Maybe, Number, Schema, State
 from vpem.saem.conditional import complete_and_hidden, least_share, sample_conditional
 from vpem.saem.individuals import Streams
@@ -236,13 +236,13 @@ class PerplexityWatch:
 
 
 def still_to_go(
-    trace: Vector,  # (m + 1, p) before and after the last m iterations
-    steps: Vector,  # (m,) of these
-    complete: Vector,  # (p, p) information
-    hidden: Vector,  # (p, p) of it, by latents
-    constraints: Vector,  # (c, p), as `SaemModel.constraints`
+    trace: Doubles,  # (m + 1, p) before and after the last m iterations
+    steps: Doubles,  # (m,) of these
+    complete: Doubles,  # (p, p) information
+    hidden: Doubles,  # (p, p) of it, by latents
+    constraints: Doubles,  # (c, p), as `SaemModel.constraints`
     least: float,
-) -> Vector:
+) -> Doubles:
     """How far parameters (p,) are from where they settle, each in its standard error.
 
     It is the way to go, and the scatter, as the root of the sum of their squares. Of a parameter

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vpem.checks import Indices, Vector
+from vpem.checks import Doubles, Indices
 from vpem.errors import InputError
 from vpem.saem.conditional import Conditional, sample_conditional
 from vpem.saem.individuals import Individuals, Streams, in_words
@@ -42,7 +42,7 @@ def in_words_of(saved: SavedSaem, individuals: Individuals) -> Individuals:
 
 
 def draw_latents(
-    model: SaemModel, theta: Vector, n_draws: int, seed: int, level: float
+    model: SaemModel, theta: Doubles, n_draws: int, seed: int, level: float
 ) -> Conditional:
     """Draw latents of individuals given their rows by Gibbs sampling."""
     sampler, streams = Gibbs(), Streams.of(model.individuals.names, seed)
@@ -59,8 +59,8 @@ def draw_latents(
 class Completion:
     """How well one half of each document tells the other, see `LdaModel.completion`."""
 
-    each: Vector  # (n,) log-likelihood of the second half
-    words: Vector  # (n,) in the second half
+    each: Doubles  # (n,) log-likelihood of the second half
+    words: Doubles  # (n,) in the second half
 
     @property
     def perplexity(self) -> float:
@@ -96,7 +96,7 @@ class Topics:
         self.saved = saved = as_saved(fit)
         if saved.corpus is None:
             raise InputError(f"topics are those of the model lda, not of {saved.model}")
-        self.topics: Vector = saved.theta.reshape(len(saved.latents), -1)
+        self.topics: Doubles = saved.theta.reshape(len(saved.latents), -1)
         self.words = saved.words or tuple(map(str, range(self.topics.shape[1])))
         facts = saved.corpus
         self.shares, self.coherence, self.n_tokens = facts.shares, facts.coherence, facts.n_tokens
@@ -160,7 +160,7 @@ class Heard:
         saved = self.topics.saved
         return draw_latents(self.model, saved.theta, n_draws, seed, saved.level)
 
-    def log_likelihood(self) -> Vector:
+    def log_likelihood(self) -> Doubles:
         """Lower bound of the log-likelihood of each document, (n,)."""
         return self.model.marginal(self.topics.saved.theta)
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from vpem._core.normalise import differences
-from vpem.checks import Floats, Vector, read_int
+from vpem.checks import Doubles, Floats, read_int
 from vpem.errors import InputError, Setting, brief
 from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Maybe, Number, Schema, State
 from vpem.steps.summing import FARTHEST
@@ -132,7 +132,7 @@ class LocalSteps:
         """How each hub's own terms differ from those of the first component."""
         numbers = np.ascontiguousarray(self.terms.local(factors, rows))
         out = np.empty((*numbers.shape[:2], numbers.shape[2] - 1), dtype=numbers.dtype)
-        nothing: Vector = np.empty(0)
+        nothing: Doubles = np.empty(0)
         limit = FARTHEST[numbers.itemsize]
         differences(numbers, nothing, out, np.zeros(len(numbers)), limit, self.terms.n_threads)
         return out
@@ -149,7 +149,7 @@ class PlainSteps:
     ended = False
     """Whether nothing is left to gain."""
 
-    def refuses(self, log_likelihoods: Vector, emptied: Callable[[], bool], small: bool) -> bool:
+    def refuses(self, log_likelihoods: Doubles, emptied: Callable[[], bool], small: bool) -> bool:
         """Whether the parameters of a sum are given up for what it found at them.
 
         ``log_likelihoods`` (R,) are as all roots found them; ``small``: they changed by so little
@@ -169,7 +169,7 @@ class PlainSteps:
         before: Sequence[Mixture],
         updated: list[Mixture],
         factors: list[Factors],
-        log_likelihoods: Vector,
+        log_likelihoods: Doubles,
         small: bool,
     ) -> tuple[list[Mixture], list[Factors]]:
         """Return the parameters of the next sum, and their factors.
@@ -228,7 +228,7 @@ class Accelerated(PlainSteps):
         self.reach = REACH
         self.n_local = min(1, self.settings.local)
         """Local steps after the next M-step; twice as many where they were good."""
-        self.accepted: Vector | None = None
+        self.accepted: Doubles | None = None
         """Log-likelihood that the last sum found that was not lost, (R,)."""
         self.kept: list[Mixture] = []
         """After its M-step: what to go back to."""
@@ -237,7 +237,7 @@ class Accelerated(PlainSteps):
         self.origin: list[Mixture] = []
         """First of three points that are extrapolated."""
 
-    def refuses(self, log_likelihoods: Vector, emptied: Callable[[], bool], small: bool) -> bool:
+    def refuses(self, log_likelihoods: Doubles, emptied: Callable[[], bool], small: bool) -> bool:
         """Whether the parameters of a sum are given up: where any root finds less than before.
 
         Without ``reg_covar`` no M-step does that. With it EM comes to rest below the highest
@@ -276,7 +276,7 @@ class Accelerated(PlainSteps):
         before: Sequence[Mixture],
         updated: list[Mixture],
         factors: list[Factors],
-        log_likelihoods: Vector,
+        log_likelihoods: Doubles,
         small: bool,
     ) -> tuple[list[Mixture], list[Factors]]:
         """Return the parameters of the next sum, and their factors.
@@ -338,7 +338,7 @@ class Accelerated(PlainSteps):
         self.tried, self.clipped = "extrapolation", clipped
         return mixtures, prepared
 
-    def _lengths(self, lines: Sequence[Line]) -> list[Vector]:
+    def _lengths(self, lines: Sequence[Line]) -> list[Doubles]:
         """Steps (R,) of each mixture: the ratio of two numbers, of which each hub has a part.
 
         Of M-steps alone that is ``|r| / |v|`` (scheme S3). Local steps of several hubs at once may

@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Indices, Mask, Vector, check_memory
+from vpem.checks import Doubles, Floats, Indices, Mask, check_memory
 from vpem.errors import PartitionedError, check_choice
 from vpem.network.schema import COUNT, FLAG, NOTHING, NUMBER, Array, ListOf, Maybe, Schema, State
 from vpem.steps.em import expect, log_likelihood
@@ -177,7 +177,7 @@ class Visits:
             return False
         return True
 
-    def check(self) -> Vector:
+    def check(self) -> Doubles:
         """Log-likelihood of the parameters, in sums in which all take part."""
         terms, total, mixture = self.terms, self.total, self.run.mixture
         if not total.whole:
@@ -256,7 +256,7 @@ class Visits:
             counts = np.where(roots[:, None], counts, np.inf)
         return self.settle(updated, counts)
 
-    def settle(self, updated: Mixture, counts: Vector) -> bool:
+    def settle(self, updated: Mixture, counts: Doubles) -> bool:
         """Take on the parameters of an M-step; True where components had collapsed."""
         return self._take(*self.reinitialiser.check([self.terms], [updated], [counts], self.number))
 
@@ -501,7 +501,7 @@ def step(
     rate: float,
     seen: float,
     draw_row: Callable[[], int],
-) -> tuple[Mixture, Vector, list[Recovery]]:
+) -> tuple[Mixture, Doubles, list[Recovery]]:
     """Take one step of stochastic EM with all rows that the terms hold: one batch of a stream.
 
     The mixture stands for all that was seen before, and statistics move by ``rate``, in (0, 1],

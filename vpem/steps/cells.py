@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from vpem._core.assign import nearest_rows
-from vpem.checks import Floats, Vector
+from vpem.checks import Doubles, Floats
 from vpem.steps.row_lloyd import lloyd_rows
 from vpem.steps.row_sampling import HeldRows, PointStream, RowStream, StoredParts
 from vpem.steps.starts import seed_rows
@@ -45,10 +45,10 @@ class SeedingCells:
     cells are fewer than clusters.
     """
 
-    def __init__(self, means: Vector, weights: Vector, points: Points) -> None:
+    def __init__(self, means: Doubles, weights: Doubles, points: Points) -> None:
         self.means, self.weights, self.points = means, weights, points
 
-    def draw(self, n_clusters: int, rng: np.random.Generator) -> Vector:
+    def draw(self, n_clusters: int, rng: np.random.Generator) -> Doubles:
         """Draw centres (K, d): the best of some starts of k-means among the means of cells."""
         means = self.means
         if len(means) <= n_clusters:
@@ -126,7 +126,7 @@ class _Assigned:
             self.ones = (data.weights > 0).astype(np.float64)
         self.centres = np.empty((0, data.width))
 
-    def count(self, centres: Vector) -> list[Vector]:
+    def count(self, centres: Doubles) -> list[Doubles]:
         """Assign all rows: how many each cell (L,) has, their weight, their squared distances.
 
         Rows of no weight do not count, and others count as one: where one is heavy, the mean of a
@@ -154,7 +154,7 @@ class _Assigned:
         counts = np.rint(totals[0])
         return [counts, totals[1] if data.weighed else counts, np.maximum(totals[-1], 0.0)]
 
-    def means(self, counts: Vector) -> Vector:
+    def means(self, counts: Doubles) -> Doubles:
         """Means (L, d) of the rows of each cell, by sums about the centres."""
         data, size = self.data, len(self.centres)
         local_sums = np.zeros((len(data.runs), size, data.width))
@@ -171,5 +171,5 @@ class _Assigned:
         units = self.reach.alike.exponents(self.reach.off(self.centres))
         values = local_sums.reshape(len(local_sums), size * data.width)
         shifts = add_vectors(self.total, values, "setup", units)[0].reshape(size, data.width)
-        means: Vector = self.centres + shifts / np.maximum(counts, 1.0)[:, None]
+        means: Doubles = self.centres + shifts / np.maximum(counts, 1.0)[:, None]
         return means

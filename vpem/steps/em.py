@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from vpem._core.normalise import differences
-from vpem.checks import Floats, Mask, Vector
+from vpem.checks import Doubles, Floats, Mask
 from vpem.errors import PartitionedError
 from vpem.network.schema import State
 from vpem.steps.accelerate import Accelerated, Acceleration, LocalSteps, PlainSteps
@@ -67,7 +67,7 @@ class EStep(Protocol):
 
     def expect(
         self, mixtures: Sequence[Mixture], factors: Sequence[Factors], kind: str
-    ) -> tuple[Vector, list[Statistics]]:
+    ) -> tuple[Doubles, list[Statistics]]:
         """Log-likelihoods (R,), and statistics of each of ``roots``, but none for a "check"."""
 
 
@@ -95,7 +95,7 @@ def iterate(
     callback: Callable[[Progress], None] | None = None,
     saver: Saver | None = None,
     accelerate: Acceleration | None = None,
-    last: Vector | None = None,
+    last: Doubles | None = None,
 ) -> Run:
     """Run EM, from parameters of each of ``step.roots``, or on from a saved state.
 
@@ -206,7 +206,7 @@ def expect(
     statistics: Statistics | None = None,
     kind: str = "estep",
     rest: Floats | None = None,
-) -> Vector:
+) -> Doubles:
     """Run one E-step over all rows: total log-likelihood (R,) as each root finds it.
 
     A sum that is a fixed matrix is taken inside one compiled sweep; any other is applied chunk by
@@ -226,7 +226,7 @@ def log_likelihood(
     statistics: Statistics | None = None,
     out: Floats | None = None,
     rest: Floats | None = None,
-) -> Vector:
+) -> Doubles:
     """Run the E-step in a sum that has begun: log-likelihood (R,) without the constant.
 
     Where the sum is no fixed matrix hubs send how their terms differ from those of the first
@@ -262,7 +262,7 @@ def maximize(
     before: Sequence[Mixture],
     statistics: Sequence[Statistics],
     silent: Mask | None,
-) -> tuple[list[Mixture], list[Vector]]:
+) -> tuple[list[Mixture], list[Doubles]]:
     """M-step: parameters and counts; inactive roots (R,) keep what they had.
 
     Roots share one mixture, of which each has a part, or each has its own.
@@ -284,10 +284,10 @@ def add_messages(
     terms: WorkerTerms,
     total: Sum,
     layout: Message,
-    values: Sequence[Vector],
+    values: Sequence[Doubles],
     kind: str,
     n_more: int = 0,
-) -> Vector:
+) -> Doubles:
     """Sum messages (P,) of the workers here, (R, P), in units that suffice if sums are masked.
 
     What is expected of missing values may lie farther out than any row, as parameters have it. How
@@ -303,7 +303,7 @@ def add_messages(
     return add_vectors(total, stacked, kind, units)
 
 
-def sample_roots(terms: WorkerTerms, total: Sum, about: Vector) -> list[FeatureTerms]:
+def sample_roots(terms: WorkerTerms, total: Sum, about: Doubles) -> list[FeatureTerms]:
     """Return terms for every root, with the sample covariance as it finds it by one sum.
 
     ``about`` (d,) is a point among the data, known to all.
@@ -356,7 +356,7 @@ class _OverFeatures:
 
     def expect(
         self, mixtures: Sequence[Mixture], factors: Sequence[Factors], kind: str
-    ) -> tuple[Vector, list[Statistics]]:
+    ) -> tuple[Doubles, list[Statistics]]:
         terms, total, mixture = self.whole, self.total, mixtures[0]
         if kind == "check":
             return expect(terms, total, mixture, factors[0], kind=kind), []
@@ -378,7 +378,7 @@ class OverRows:
     """Parameters are those of all rows: there are no steps of one worker."""
 
     def __init__(
-        self, terms: WorkerTerms, total: Sum, roots: Sequence[FeatureTerms], shifts: Vector
+        self, terms: WorkerTerms, total: Sum, roots: Sequence[FeatureTerms], shifts: Doubles
     ) -> None:
         self.terms = terms
         self.whole = whole = terms.whole
@@ -394,7 +394,7 @@ class OverRows:
 
     def expect(
         self, mixtures: Sequence[Mixture], factors: Sequence[Factors], kind: str
-    ) -> tuple[Vector, list[Statistics]]:
+    ) -> tuple[Doubles, list[Statistics]]:
         """E-step of every worker with its own root's parameters, and the sum."""
         layout = self.layout(mixtures[0])
         shared = len(mixtures) == 1
@@ -423,7 +423,7 @@ class _OverFactors:
 
     def expect(
         self, mixtures: Sequence[Mixture], factors: Sequence[Factors], kind: str
-    ) -> tuple[Vector, list[Statistics]]:
+    ) -> tuple[Doubles, list[Statistics]]:
         terms, total, mixture, loaded = self.whole, self.total, mixtures[0], factors[0]
         assert isinstance(loaded, LoadedFactors)
         statistics = None if kind == "check" else terms.empty_factors(mixture, total.n_roots)
@@ -467,7 +467,7 @@ class FactorSums:
         self._scalars = scalars_of_rows(terms, total)
 
     @property
-    def firsts(self) -> Vector:
+    def firsts(self) -> Doubles:
         """Sum of C of the first component over all rows, times row weights, (R,), in the end."""
         return self._scalars.found[:, 0]
 

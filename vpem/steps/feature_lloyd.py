@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.differences import assign_features
-from vpem.checks import Indices, Vector
+from vpem.checks import Doubles, Indices
 from vpem.steps.lloyd import (
     PLAIN,
     ClusterSums,
@@ -40,15 +40,15 @@ RESEEDED_BYTES = 12
 class Assigned:
     """What the roots of this process find."""
 
-    counts: Vector  # (R, K) weights of clusters
-    sums: Vector  # (K, d) of rows, each root's features
-    there: Vector  # (K, d) weights, where values are missing
-    inertia: Vector  # (R,), weighted
+    counts: Doubles  # (R, K) weights of clusters
+    sums: Doubles  # (K, d) of rows, each root's features
+    there: Doubles  # (K, d) weights, where values are missing
+    inertia: Doubles  # (R,), weighted
     changed: Indices  # (R,) rows in other clusters
 
 
 def assign(
-    terms: FeatureTerms, total: Sum, centres: Vector, labels: NDArray[np.int32], kind: str
+    terms: FeatureTerms, total: Sum, centres: Doubles, labels: NDArray[np.int32], kind: str
 ) -> Assigned:
     """Assign all rows; labels (R, M) of inactive roots stay.
 
@@ -118,7 +118,7 @@ def assign(
 def lloyd_features(
     terms: FeatureTerms,  # for rows, weights and distances
     total: Sum,
-    centres: Vector,  # (K, d), in block order
+    centres: Doubles,  # (K, d), in block order
     stream: RowStream,
     *,
     max_iter: int,
@@ -172,7 +172,7 @@ class _Clusters:
             return int(self.total.roots.join(most)[0])
         return int(self.total.holders.allreduce(most, "max")[0])
 
-    def shifts(self, run: Lloyd, before: Vector) -> Vector:
+    def shifts(self, run: Lloyd, before: Doubles) -> Doubles:
         """Squared shifts of every hub's part of the centres (B,)."""
         blocks, features = self.terms.blocks, ((run.centres - before) ** 2).sum(axis=0)
         return np.bincount(blocks.block_of, features, blocks.n_blocks).astype(np.float64)

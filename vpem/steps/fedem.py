@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from vpem._core.threads import thread_count
-from vpem.checks import Indices, Vector
+from vpem.checks import Doubles, Indices
 from vpem.engines.engine import about
 from vpem.errors import InputError, NumericalError, PartitionedError, Setting
 from vpem.network.codecs import Codec
@@ -83,7 +83,7 @@ class Estimates:
             )  # fmt: skip
         self.inner = inner or 0
         n_kept = len(model.counts) if reduced else 0
-        self._last: Vector = np.zeros((n_kept, model.size))
+        self._last: Doubles = np.zeros((n_kept, model.size))
         self._seen: list[Any] = [None] * len(model.counts)
         self.n_expectations = 0
         """Conditional expectations of a row computed."""
@@ -134,14 +134,14 @@ class Estimates:
         if self.reduced and (iteration - 1) % self.inner == 0:
             self._seen = [None] * len(self._seen)
 
-    def of(self, active: Indices, parameters: list[Any]) -> Vector:
+    def of(self, active: Indices, parameters: list[Any]) -> Doubles:
         """Estimates (a, P) of the active workers, each at the parameters that it has."""
         estimates = np.empty((len(active), self.model.size))
         for place, worker in enumerate(active.tolist()):
             estimates[place] = self._one(worker, parameters[place])
         return estimates
 
-    def _one(self, worker: int, parameters: Any) -> Vector:
+    def _one(self, worker: int, parameters: Any) -> Doubles:
         rows = self._draw(worker)
         if not self.reduced:
             return self._expect(worker, parameters, rows)
@@ -160,12 +160,12 @@ class Estimates:
             return None
         return self.model.draw(worker, self.batch_size, self.rng)
 
-    def _expect(self, worker: int, parameters: Any, rows: Indices | None) -> Vector:
+    def _expect(self, worker: int, parameters: Any, rows: Indices | None) -> Doubles:
         self.n_expectations += int(self.model.counts[worker]) if rows is None else len(rows)
         return self.model.expect(worker, parameters, rows)
 
 
-def first_statistics(model: StatisticModel, parameters: Any) -> Vector:
+def first_statistics(model: StatisticModel, parameters: Any) -> Doubles:
     """Statistics (n, P) of all workers at common parameters; zero without rows."""
     statistics = np.zeros((len(model.counts), model.size))
     for worker in np.flatnonzero(model.counts):
@@ -175,7 +175,7 @@ def first_statistics(model: StatisticModel, parameters: Any) -> Vector:
 
 def run_fedem(
     model: StatisticModel,
-    start: Vector | None,
+    start: Doubles | None,
     settings: FedSettings | None = None,
     *,
     codec: Codec | None = None,
@@ -296,7 +296,7 @@ class _Loop:
         self,
         model: StatisticModel,
         settings: FedSettings,
-        weights: Vector,
+        weights: Doubles,
         keeper: Central | Local,
         estimates: Estimates,
         rest: Rest,
@@ -310,7 +310,7 @@ class _Loop:
         self.rest, self.rng = rest, rng
         self.saved: State | None = None
 
-    def start(self, start: Vector, alpha: float, omega: float) -> _Loop:
+    def start(self, start: Doubles, alpha: float, omega: float) -> _Loop:
         statistics, memories, memory = self._first(start)
         everywhere = np.broadcast_to(self.keeper.every(statistics), memories.shape)
         self.run = FedRun(
@@ -436,7 +436,7 @@ class _Loop:
         run.projections = self.keeper.count(run.projections)
         return run
 
-    def _first(self, start: Vector) -> tuple[Vector, Vector, Vector]:
+    def _first(self, start: Doubles) -> tuple[Doubles, Doubles, Doubles]:
         """Statistics (R, P), memories (n, P) and their mean (P,) to start from."""
         model, keeper, remembered = self.model, self.keeper, self.settings.memory == "first"
         shape = (len(model.counts), model.size)

@@ -20,7 +20,7 @@ from math import ceil, sqrt
 
 import numpy as np
 
-from vpem.checks import Indices, Vector
+from vpem.checks import Doubles, Indices
 from vpem.errors import Setting, VpemWarning
 from vpem.network.schema import COUNT, NOTHING, Array, Integer, Number, Schema, State
 from vpem.settings import FedSettings
@@ -93,7 +93,7 @@ class Rest:
         self.tol, self.looks, self.basis, self.drift = tol, looks, basis, drift
         self.count = 0  # small ones in a row so far
 
-    def look(self, statistics: Vector, moved: Vector, step: float, epochs: float) -> list[bool]:
+    def look(self, statistics: Doubles, moved: Doubles, step: float, epochs: float) -> list[bool]:
         """Whether the correction that moved every root's statistic (R, P) by a step is not small.
 
         And where noise stays, whether the statistic may still drift.
@@ -168,7 +168,7 @@ class Drift:
         for name, value in state.items():
             setattr(self, name, value)
 
-    def is_over(self, moved: Vector, step: float, epochs: float) -> bool:
+    def is_over(self, moved: Doubles, step: float, epochs: float) -> bool:
         """Note every root's statistic (R, P); whether a window has shown no drift."""
         if self.quarter == self.count == 0:
             self.epochs, self.step = epochs, step
@@ -187,7 +187,7 @@ class Drift:
     def _is_still(self) -> bool:
         """Whether halves of the window are no farther apart than by chance, for all roots."""
 
-        def square(vectors: Vector) -> Vector:
+        def square(vectors: Doubles) -> Doubles:
             inside = vectors if self.basis is None else self.basis.into(vectors)
             return np.asarray((inside**2).sum(axis=1))
 

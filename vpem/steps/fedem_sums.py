@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Indices, Vector, read_float
+from vpem.checks import Doubles, Indices, read_float
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
@@ -69,13 +69,13 @@ class StatisticModel(Protocol):
         The stream goes on alike in processes that have none of the worker's rows.
         """
 
-    def expect(self, worker: int, parameters: Any, rows: Indices | None) -> Vector:
+    def expect(self, worker: int, parameters: Any, rows: Indices | None) -> Doubles:
         """Mean expected statistic (P,) of some of a worker's rows, counted from 0 in it; None: all.
 
         It is never called for a worker without rows.
         """
 
-    def maximize(self, statistic: Vector, root: int = 0) -> tuple[Any, int]:
+    def maximize(self, statistic: Doubles, root: int = 0) -> tuple[Any, int]:
         """Parameters of a statistic (P,), and how many things had to be projected to be valid.
 
         Whose statistic it is counts where an M-step sets out from that root's last parameters: the
@@ -176,20 +176,20 @@ class FedProgress:
     n_active: int
     objective: float | None
     mean_field: float | None
-    memories: Vector
-    memory: Vector
+    memories: Doubles
+    memory: Doubles
 
 
 @dataclass
 class FedRun:
     """One run of FedEM."""
 
-    statistic: Vector  # (P,) the last one; on a graph the mean over workers
-    statistics: Vector  # (R, P) as each root has it; R = 1 at a server
+    statistic: Doubles  # (P,) the last one; on a graph the mean over workers
+    statistics: Doubles  # (R, P) as each root has it; R = 1 at a server
     parameters: Any  # of ``statistic``
     history: FedHistory
-    memories: Vector  # (n, P) ``V_i``
-    memory: Vector  # (P,) ``V``, the mean of them that the server keeps
+    memories: Doubles  # (n, P) ``V_i``
+    memory: Doubles  # (P,) ``V``, the mean of them that the server keeps
     n_iter: int = 0
     epochs: float = 0.0  # conditional expectations computed, divided by the number of rows
     projections: int = 0  # of all M-steps
@@ -215,10 +215,10 @@ class FedRun:
         return late / (self.n_iter - half) if self.n_iter else 0.0
 
 
-def weights_of(model: StatisticModel, weighting: str) -> Vector:
+def weights_of(model: StatisticModel, weighting: str) -> Doubles:
     """Weight of each worker in a mean (n,)."""
     if weighting == "rows":
-        share: Vector = model.masses / model.masses.sum()
+        share: Doubles = model.masses / model.masses.sum()
         return share
     counts = model.counts
     if not counts.all():
@@ -234,24 +234,24 @@ class _Keeping:
 
     total: AtServer | Sum
     holders: Placement
-    weights: Vector
+    weights: Doubles
 
-    def take_bounds(self, bounds: Vector | None) -> None:
+    def take_bounds(self, bounds: Doubles | None) -> None:
         """Take bounds (P,) that no statistic is beyond, where they are known."""
 
-    def add(self, values: Vector) -> Vector:
+    def add(self, values: Doubles) -> Doubles:
         """Average a vector a worker (n, P), zero of others', exactly: what all find (P,)."""
-        average: Vector = self.holders.allreduce(self.weights @ values)
+        average: Doubles = self.holders.allreduce(self.weights @ values)
         return average
 
-    def mean(self, received: Vector, local: Vector) -> Vector:
+    def mean(self, received: Doubles, local: Doubles) -> Doubles:
         """Average what a root has received of all workers (n, P), of which ``local`` are here."""
         return self.add(local)
 
     def agree(self) -> None:
         """Nothing is sent about stopping: workers hear no more."""
 
-    def every(self, values: Vector) -> Vector:
+    def every(self, values: Doubles) -> Doubles:
         """Values of all roots, given this process's."""
         return values
 
@@ -301,25 +301,25 @@ class Central(_Keeping):
         inner = total if later.codec is None else Compressed(total, later, rng)
         self.workers = Partial(inner, participation, rng, among)
 
-    def take_bounds(self, bounds: Vector | None) -> None:
+    def take_bounds(self, bounds: Doubles | None) -> None:
         """Count numbers in units of powers of two that suit the bounds, if sums are masked."""
         if bounds is not None and self.holders.masks is not None:
             self.total.exponents = exponents_of(ROOM * bounds, self.holders.n_agents)
 
-    def add(self, values: Vector) -> Vector:
+    def add(self, values: Doubles) -> Doubles:
         if self.holders.masks is None:
             return super().add(values)
         self.holders.begin("check", 1)
-        average: Vector = self.total.aggregate(values)[0]
+        average: Doubles = self.total.aggregate(values)[0]
         return average
 
-    def mean(self, received: Vector, local: Vector) -> Vector:
+    def mean(self, received: Doubles, local: Doubles) -> Doubles:
         """Average what the server has received of all workers (n, P), since `keep` began."""
         if self.holders.masks is not None:
             return np.asarray(self.total.aggregate(local)[0])
         return np.asarray(self.first.aggregate(received)[0])
 
-    def collect(self, values: Vector) -> tuple[Vector, Vector]:
+    def collect(self, values: Doubles) -> tuple[Doubles, Doubles]:
         """Send a vector a worker (n, P) to the server, once: what it receives, and the mean (1, P).
 
         The mean is that of what was received, which each sender knows too.
@@ -327,7 +327,7 @@ class Central(_Keeping):
         received = self.keep(values)
         return received, self.first.aggregate(received)
 
-    def keep(self, values: Vector) -> Vector:
+    def keep(self, values: Doubles) -> Doubles:
         """First memories (n, P), as the server knows them."""
         self.holders.begin("setup", 1)
         self.total.charge_as("setup")
@@ -344,9 +344,9 @@ class Central(_Keeping):
         self.workers.begin("estep", 1, size, ITEM)
         return self.workers.active
 
-    def move(self, run: FedRun, local: Vector, step: float) -> Vector:
+    def move(self, run: FedRun, local: Doubles, step: float) -> Doubles:
         """Move memories by the corrections of the active workers; the new statistic (1, P)."""
-        moved: Vector = run.statistics + step * self.memory.estimate(local, run.statistics)
+        moved: Doubles = run.statistics + step * self.memory.estimate(local, run.statistics)
         return moved
 
     def finish(self, size: int) -> None:
@@ -372,7 +372,7 @@ class Local(_Keeping):
     def __init__(
         self,
         network: Network,
-        weights: Vector,
+        weights: Doubles,
         ledger: Ledger,
         participation: float,
         among: Indices,
@@ -388,20 +388,20 @@ class Local(_Keeping):
         stays = Channel(len(weights), lambda sizes, senders: None)
         self.workers = Partial(stays, participation, rng, among)
 
-    def collect(self, values: Vector) -> tuple[Vector, Vector]:
+    def collect(self, values: Doubles) -> tuple[Doubles, Doubles]:
         """Average a vector a worker (n, P): them, and what each root has (R, P)."""
         return values, self._average(values, "setup")
 
-    def _average(self, values: Vector, kind: str = "estep") -> Vector:
+    def _average(self, values: Doubles, kind: str = "estep") -> Doubles:
         """Average a vector a worker (n, P), as each root finds it (R, P); zeros for others."""
         workers = self.holders.own
         averages = add_vectors(self.total, (self.weights[:, None] * values)[workers], kind)
         if self._apart:
             averages = self.holders.padded(averages)
-        shared: Vector = averages[: self.n_roots]
+        shared: Doubles = averages[: self.n_roots]
         return shared
 
-    def keep(self, values: Vector) -> Vector:
+    def keep(self, values: Doubles) -> Doubles:
         """First memories (n, P): a worker's is its own, and nothing is sent."""
         return values
 
@@ -414,7 +414,7 @@ class Local(_Keeping):
         self.workers.draw()
         return self.workers.active
 
-    def move(self, run: FedRun, local: Vector, step: float) -> Vector:
+    def move(self, run: FedRun, local: Doubles, step: float) -> Doubles:
         """Move memories by the corrections of the active workers; the new statistics (R, P)."""
         active = self.workers.active
         statistics = np.broadcast_to(run.statistics, run.memories.shape)
@@ -437,7 +437,7 @@ class Local(_Keeping):
         """Count how all agree whether to stop."""
         self.total.agree("stopping")
 
-    def every(self, values: Vector) -> Vector:
+    def every(self, values: Doubles) -> Doubles:
         if not self._apart:
             return values
         with about(self.holders.engine, "check"):
@@ -460,7 +460,7 @@ class Local(_Keeping):
 def statistic_keeper(
     network: Network | None,
     ledger: Ledger | None,
-    weights: Vector,
+    weights: Doubles,
     first: Quantizer,
     later: Quantizer,
     participation: float,

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.assign import follow_rows, inertias_of, measure_rows
-from vpem.checks import Floats, Indices, Mask, Vector
+from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.errors import PartitionedError
 from vpem.network.schema import (
     COUNT,
@@ -78,7 +78,7 @@ class Pace:
 
     patience: int = 0
     batch_size: int | None = None
-    tolerances: Vector | None = None
+    tolerances: Doubles | None = None
 
 
 PLAIN = Pace()
@@ -107,7 +107,7 @@ class Clusters(Protocol):
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
         """Put the centres of these clusters at rows."""
 
-    def shifts(self, run: Lloyd, before: Vector) -> Vector:
+    def shifts(self, run: Lloyd, before: Doubles) -> Doubles:
         """Squared shifts of the centres since ``before``, as `Pace.tolerances` are."""
 
 
@@ -125,11 +125,11 @@ class Lloyd:
     heard since that was counted last (None: none but those that take part).
     """
 
-    centres: Vector
+    centres: Doubles
     labels: NDArray[np.int32]
-    counts: Vector  # (R, K) weights
-    inertia: Vector  # (R,), weighted
-    distances: Vector | None = None  # (m,) squared, over rows, once over
+    counts: Doubles  # (R, K) weights
+    inertia: Doubles  # (R,), weighted
+    distances: Doubles | None = None  # (m,) squared, over rows, once over
     history: list[float] = field(default_factory=list)  # inertia, by the first root
     bytes_sent: list[int] = field(default_factory=list)  # when each was known
     converged: bool = False
@@ -271,7 +271,7 @@ class LloydRuns:
         total: Sum,
         n_here: int | None = None,
         *,
-        undo: Callable[[Vector], Vector],
+        undo: Callable[[Doubles], Doubles],
         drawn: bool = False,
     ) -> None:
         self._undo, self._shape = undo, shape
@@ -299,10 +299,10 @@ class LloydRuns:
         centres = state.get("run", state)["centres"]
         return {"centres": self._undo(centres[0] if centres.ndim == 3 else centres)}
 
-    def begun_at(self, start: State) -> Vector:
+    def begun_at(self, start: State) -> Doubles:
         """Return the centres that `start_of` found, once they have been checked."""
         check({"centres": Array("f8", self._shape)}, start, KEPT)
-        centres: Vector = start["centres"]
+        centres: Doubles = start["centres"]
         return centres
 
 
@@ -336,7 +336,7 @@ def _schema(
 class ClusterSums:
     """Weights, sums and squares, about a point (d,), of rows in clusters."""
 
-    def __init__(self, n_clusters: int, about: Vector, gaps: bool) -> None:
+    def __init__(self, n_clusters: int, about: Doubles, gaps: bool) -> None:
         self.about = about
         self.counts = np.zeros(n_clusters)
         self._sums = np.zeros((n_clusters, len(about)))
@@ -344,18 +344,18 @@ class ClusterSums:
         self._squares = np.zeros(len(about))
 
     @property
-    def there(self) -> Vector:
+    def there(self) -> Doubles:
         """Weight of the observed values of each feature in each cluster, (K, d)."""
         if self._there is None:
             return np.broadcast_to(self.counts[:, None], self._sums.shape)
         return self._there
 
-    def sums(self, about: Vector | None = None) -> Vector:
+    def sums(self, about: Doubles | None = None) -> Doubles:
         """Sums of the clusters (K, d), about points (K, d) or zero."""
         points = self.about if about is None else self.about - about
         return self._sums + self.there * points
 
-    def inertia(self, centres: Vector) -> Vector:
+    def inertia(self, centres: Doubles) -> Doubles:
         """Inertia of these rows in their clusters about centres (K, d), by feature, (d,)."""
         off = centres - self.about
         inertia = self._squares + (off * (off * self.there - 2.0 * self._sums)).sum(axis=0)
@@ -364,7 +364,7 @@ class ClusterSums:
     def move(
         self,
         data: Floats,
-        weights: Vector,
+        weights: Doubles,
         before: Labels,
         after: Labels,
         observed: NDArray[np.uint8] | None = None,
@@ -391,8 +391,8 @@ class ClusterSums:
 
     def _add(
         self,
-        values: Vector,
-        weights: Vector,
+        values: Doubles,
+        weights: Doubles,
         labels: Labels,
         there: NDArray[np.uint8] | None,
         sign: float,
@@ -412,7 +412,7 @@ class RowBatches:
         self.n_batches = -(-data.n_rows // batch_size)
         self._n_clusters = n_clusters
         first = data.read(slice(0, 1)) if data.n_here else np.zeros((1, data.width))
-        self._about: Vector = np.asarray(first[0], dtype=np.float64)
+        self._about: Doubles = np.asarray(first[0], dtype=np.float64)
         if data.reach is not None:  # the same wherever workers live
             self._about = data.reach.points.centre
         self.own: list[ClusterSums] = []
@@ -440,7 +440,7 @@ class RowBatches:
         """Move rows of a worker from clusters to others: how many have moved."""
         return self.own[worker].move(*self._read(rows), before, after, self._observed(rows))
 
-    def _read(self, rows: slice) -> tuple[Floats, Vector]:
+    def _read(self, rows: slice) -> tuple[Floats, Doubles]:
         weights = self.data.weights
         row_weights = weights[rows] if len(weights) else np.ones(rows.stop - rows.start)
         return self.data.read(rows), row_weights
@@ -449,7 +449,7 @@ class RowBatches:
         return None if self.data.observed is None else self.data.observed[rows]
 
 
-def by_cluster(labels: Labels, weights: Vector, n: int) -> Any:
+def by_cluster(labels: Labels, weights: Doubles, n: int) -> Any:
     """The sparse matrix (K, m) that adds rows up by cluster."""
     from scipy.sparse import csr_array
 
@@ -457,7 +457,7 @@ def by_cluster(labels: Labels, weights: Vector, n: int) -> Any:
     return csr_array((weights, labels, starts), shape=(len(labels), n)).T
 
 
-def with_sums(values: Vector, sums: Vector) -> Vector:
+def with_sums(values: Doubles, sums: Doubles) -> Doubles:
     """What a message has between the counts and the inertia, with other sums."""
     flat = sums.reshape(len(sums), sums.shape[1] * sums.shape[2])
     return np.concatenate([flat, values[:, flat.shape[1] :]], axis=1)
@@ -466,17 +466,17 @@ def with_sums(values: Vector, sums: Vector) -> Vector:
 class FollowedRows:
     """Rows of the workers of this process, in clusters that start at ``centres`` (K, d)."""
 
-    def __init__(self, data: HeldRows, centres: Vector, n_threads: int) -> None:
+    def __init__(self, data: HeldRows, centres: Doubles, n_threads: int) -> None:
         self.data = data
         self.n_threads = n_threads
         self._about = np.ascontiguousarray(centres.mean(axis=0), dtype=np.float64)
-        self._before: Vector | None = None
+        self._before: Doubles | None = None
         self._upper = np.full(data.n_here, np.nan, dtype=np.float32)
         self._lower = np.zeros(data.n_here, dtype=np.float32)
         self._totals = np.zeros((len(data.runs), 2, centres.size + len(centres) + 1))
         self._few = data.n_here < FEW_ROWS * len(centres) * len(data.runs)
 
-    def assign(self, centres: Vector, labels: NDArray[np.int32]) -> Indices:
+    def assign(self, centres: Doubles, labels: NDArray[np.int32]) -> Indices:
         """Assign all rows to the nearest centres; return how many of each worker (n,) changed.
 
         Centres (R, K, d) are one set for all workers, or one for each of this process; ``labels``
@@ -496,11 +496,11 @@ class FollowedRows:
         self._before = centres.copy()
         return changes
 
-    def totals(self, out: Vector) -> None:
+    def totals(self, out: Doubles) -> None:
         """Counts (K) and sums (K d) of each worker's clusters, side by side, into (n, K + K d)."""
         np.add(self._totals[:, 0, :-1], self._totals[:, 1, :-1], out=out)
 
-    def inertias(self, centres: Vector, labels: NDArray[np.int32]) -> Vector:
+    def inertias(self, centres: Doubles, labels: NDArray[np.int32]) -> Doubles:
         """Inertia of each worker's rows (n,) about centres (R, K, d) that they are assigned to."""
         if self._few:
             return self.measure(centres, labels)[1]
@@ -511,7 +511,7 @@ class FollowedRows:
             return inertias
         return np.where(unsure, self.measure(centres, labels)[1], inertias)
 
-    def measure(self, centres: Vector, labels: NDArray[np.int32]) -> tuple[Vector, Vector]:
+    def measure(self, centres: Doubles, labels: NDArray[np.int32]) -> tuple[Doubles, Doubles]:
         """Squared distances of rows (m,) to their centres, and sums over each worker's (n,)."""
         data, distances = self.data, np.empty(self.data.n_here)
         inertias = np.zeros(len(data.runs))
@@ -524,7 +524,7 @@ class FollowedRows:
         return distances, inertias
 
 
-def inertia_of_roots(total: Sum, inertia: Vector) -> Vector:
+def inertia_of_roots(total: Sum, inertia: Doubles) -> Doubles:
     """Inertia as every root (R,) finds it; for inactive roots, as the first active one does."""
     every = total.roots.join(inertia)
     absent = None if isinstance(total, AtServer | Wrapper) else _absent(total)

@@ -27,7 +27,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Indices, Vector
+from vpem.checks import Doubles, Indices
 from vpem.engines.engine import about
 from vpem.errors import NumericalError
 from vpem.network.noise import Noise
@@ -119,7 +119,7 @@ def run_private(
     return parts
 
 
-def step(parts: Parts, layout: Residuals, message: Vector, n_samples: int, length: float) -> Parts:
+def step(parts: Parts, layout: Residuals, message: Doubles, n_samples: int, length: float) -> Parts:
     """Take an M-step of noisy statistics (P,), repaired where no rows could have them.
 
     It goes the part ``length`` of the way from ``parts``, which the statistics are about.
@@ -159,29 +159,29 @@ def length_of(iteration: int, n_iter: int) -> float:
     return 1 / max(1, iteration - n_iter // 2 + 1)
 
 
-def _squares(steps: Vector, layout: Residuals, weights: Vector) -> Vector:
+def _squares(steps: Doubles, layout: Residuals, weights: Doubles) -> Doubles:
     """What moves of means (K, d) take from second moments, times weights (K,)."""
     if layout.shape == "full":
-        products: Vector = np.einsum("k,ki,kj->kij", weights, steps, steps)
+        products: Doubles = np.einsum("k,ki,kj->kij", weights, steps, steps)
         return products
-    squares: Vector = weights[:, None] * np.square(steps)
+    squares: Doubles = weights[:, None] * np.square(steps)
     if layout.shape == "spherical":
         squares = np.repeat(squares.mean(axis=1, keepdims=True), squares.shape[1], axis=1)
     return squares
 
 
-def _changed(spread: Vector, change: Vector, is_spherical: bool) -> Vector:
+def _changed(spread: Doubles, change: Doubles, is_spherical: bool) -> Doubles:
     """Spread of a covariance ``L (I + change) L'``, its eigenvalues within bounds."""
     if spread.ndim == 1:
         variances = np.square(spread) * np.clip(1 + change, SHRINKS, GROWS)
-        deviations: Vector = np.clip(np.sqrt(variances), LEAST_SPREAD, MOST_SPREAD)
+        deviations: Doubles = np.clip(np.sqrt(variances), LEAST_SPREAD, MOST_SPREAD)
         return np.full_like(deviations, deviations.mean()) if is_spherical else deviations
     values, vectors = np.linalg.eigh(np.eye(len(spread)) + change)
     inner = (vectors * np.clip(values, SHRINKS, GROWS)) @ vectors.T
     return spread_of(spread @ inner @ spread.T)
 
 
-def spread_of(covariance: Vector) -> Vector:
+def spread_of(covariance: Doubles) -> Doubles:
     """Return the Cholesky factor of a covariance whose eigenvalues are moved within bounds."""
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     inside = (vectors * np.clip(values, LEAST_SPREAD**2, MOST_SPREAD**2)) @ vectors.T
@@ -198,12 +198,12 @@ class Releases:
 
     def take(
         self,
-        deviations: Vector,
+        deviations: Doubles,
         local: Callable[[int], NDArray[np.int64]],
         kind: str,
         *,
         whole: bool = False,
-    ) -> tuple[Vector, float]:
+    ) -> tuple[Doubles, float]:
         """Sum what each worker has (P,), with noise; return it with its noise multiplier.
 
         ``local`` has units of the rows' grid, or ``whole`` counts; ``deviations`` (P,) are those of
@@ -218,7 +218,7 @@ class Releases:
 
 
 def scales_of(
-    deviations: Vector, multiplier: float, unit: float, *, rounds: bool
+    deviations: Doubles, multiplier: float, unit: float, *, rounds: bool
 ) -> NDArray[np.int64]:
     """Return integer scales of noise of a multiplier, in units: rounded up.
 
@@ -279,7 +279,7 @@ def n_values_of_start(n_samples: int, multipliers: Sequence[float], layout: Resi
     return n_values
 
 
-def _spreads(covariances: Vector, kind: str) -> Vector:
+def _spreads(covariances: Doubles, kind: str) -> Doubles:
     """Spreads of covariances (K, d, d) for a covariance type."""
     spreads = np.stack([spread_of(one) for one in covariances])
     if kind in ("full", "tied"):
@@ -290,7 +290,7 @@ def _spreads(covariances: Vector, kind: str) -> Vector:
     return np.asarray(np.sqrt(variances))
 
 
-def _overall(releases: Releases, n_samples: int) -> tuple[Vector, Vector]:
+def _overall(releases: Releases, n_samples: int) -> tuple[Doubles, Doubles]:
     """Centre (d,) and covariance (d, d) of all rows, by two releases."""
     rows, d = releases.rows, releases.rows.n_features
     counts, noise = releases.take(
@@ -313,7 +313,7 @@ def _overall(releases: Releases, n_samples: int) -> tuple[Vector, Vector]:
     return np.clip(centre + width * shift, -1, 1), correlation * np.outer(width, width)
 
 
-def _widths(counts: Vector, noise: float) -> tuple[Vector, Vector]:
+def _widths(counts: Doubles, noise: float) -> tuple[Doubles, Doubles]:
     """Mean and standard deviation (d,) of features, by noisy histograms (d, n_bins)."""
     n_bins = counts.shape[1]
     places = (np.arange(n_bins) + 0.5) * (2 / n_bins) - 1
@@ -327,8 +327,8 @@ def _widths(counts: Vector, noise: float) -> tuple[Vector, Vector]:
 
 
 def search_sketch(
-    counts: Vector, noise: float, n_bins: int, q: int, k: int, rng: np.random.Generator
-) -> tuple[Vector, Vector, Vector]:
+    counts: Doubles, noise: float, n_bins: int, q: int, k: int, rng: np.random.Generator
+) -> tuple[Doubles, Doubles, Doubles]:
     """Search the noisy counts of a sketch for components, from many starts.
 
     Returned are weights (K,), centres (K, q) and covariances (K, q, q) of the best.
@@ -346,8 +346,8 @@ def search_sketch(
 
 
 def _searched(
-    cells: Vector, shares: Vector, k: int, width: float, rng: np.random.Generator
-) -> tuple[float, Vector, Vector, Vector]:
+    cells: Doubles, shares: Doubles, k: int, width: float, rng: np.random.Generator
+) -> tuple[float, Doubles, Doubles, Doubles]:
     """EM on weighted cells from centres drawn among them; with the log-likelihood."""
     q = cells.shape[1]
     floor = np.eye(q) * (width**2 / 12 + 0.02)
@@ -514,7 +514,7 @@ class NoisyEM:
 
     # ---- releases -------------------------------------------------------------------------------
 
-    def _counts(self, sums: ResidualSums, scales: dict[int, Vector], multiplier: float) -> Vector:
+    def _counts(self, sums: ResidualSums, scales: dict[int, Doubles], multiplier: float) -> Doubles:
         """Return noisy counts (K,), the same everywhere: integers, as others get them."""
         holders, deviation = self.total.holders, next(iter(scales.values()))[0]
         noisy = np.zeros(self.n_components, dtype=np.int64)
@@ -524,7 +524,7 @@ class NoisyEM:
         with about(holders.engine, "flooding"):
             noisy = holders.allreduce(noisy)
         self.total.agree("flooding", noisy.nbytes)
-        counts: Vector = noisy.astype(np.float64) * self.grid.unit
+        counts: Doubles = noisy.astype(np.float64) * self.grid.unit
         return counts
 
     def _moved(
@@ -532,8 +532,8 @@ class NoisyEM:
         hub: int,
         part: Parts,
         sums: ResidualSums,
-        counts: Vector,
-        scales: dict[int, Vector],
+        counts: Doubles,
+        scales: dict[int, Doubles],
         multiplier: float,
         length: float,
     ) -> Parts:
@@ -547,14 +547,14 @@ class NoisyEM:
         return step(part, layout, np.concatenate([counts, noisy]), self.n_rows, length)
 
     def _noisy(
-        self, sums: Integers, deviations: Vector, multiplier: float, noise: Noise
+        self, sums: Integers, deviations: Doubles, multiplier: float, noise: Noise
     ) -> Integers:
         """Return sums in units of the grid, as integers, with noise."""
         grid = self.grid
         scales = self.scales(deviations, multiplier)
         return np.rint(grid.sent(sums) / grid.unit).astype(np.int64) + noise.of_scales(scales)
 
-    def scales(self, deviations: Vector, multiplier: float) -> Integers:
+    def scales(self, deviations: Doubles, multiplier: float) -> Integers:
         """Return integer scales of noise (P,) of a multiplier, in units of the grid.
 
         Where hubs round what they release, a row moves every number of all of them by up to a unit
@@ -564,7 +564,7 @@ class NoisyEM:
         longer = 1 + more * self.grid.rounds
         return scales_of(deviations * longer, multiplier, self.grid.unit, rounds=False)
 
-    def _clipped(self, rows: slice, *, count: bool = False) -> Vector:
+    def _clipped(self, rows: slice, *, count: bool = False) -> Doubles:
         """Return some rows inside the bounds, in block order."""
         data = self.terms.rows.read(rows).astype(np.float64)
         if count:
@@ -572,7 +572,7 @@ class NoisyEM:
         return np.clip(data, -1.0, 1.0)
 
 
-def scales_of_hubs(widths: Indices, kind: str, n_components: int) -> dict[int, Vector]:
+def scales_of_hubs(widths: Indices, kind: str, n_components: int) -> dict[int, Doubles]:
     """Return what `balanced` does for the hubs, of which these have features, by their numbers."""
     numbers = np.flatnonzero(widths).tolist()
     layouts = [Residuals(kind, n_components, int(widths[hub])) for hub in numbers]
@@ -588,13 +588,13 @@ def _middle(kind: str, columns: slice) -> Parts:
     return Parts(np.ones(1), np.zeros((1, width)), spreads, kind)
 
 
-def _weights(weights: Vector) -> Parts:
+def _weights(weights: Doubles) -> Parts:
     """Components of no features: their mixing weights."""
     nothing = np.empty((len(weights), 0))
     return Parts(weights, nothing, nothing, "diag")
 
 
-def _apart(whole: Parts, directions: Vector) -> Parts:
+def _apart(whole: Parts, directions: Doubles) -> Parts:
     """Components about the mean of one, each in a direction (K, d_b)."""
     k, spread = len(directions), whole.spreads[0]
     steps = directions * spread if spread.ndim == 1 else directions @ spread.T

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from vpem.checks import Vector
+from vpem.checks import Doubles
 from vpem.errors import PartitionedError
 from vpem.network.schema import COUNT, FLAG, NOTHING, Array, ListOf, Maybe, Schema, State
 from vpem.steps.batches import towards
@@ -74,8 +74,8 @@ class _Worker:
     """What a worker knows of its batches."""
 
     batches: list[FeatureTerms]
-    log_likelihoods: Vector  # (n,) of each batch
-    entropies: Vector  # (n,)
+    log_likelihoods: Doubles  # (n,) of each batch
+    entropies: Doubles  # (n,)
     statistics: list[Statistics | None]  # of each as it was found last, where they are kept
     total: Statistics | None = None  # of all its rows
     weight: float = field(init=False)
@@ -113,7 +113,7 @@ class _Worker:
             weights = self.weight, part.total_weight
             self.total = towards(part, self.total, fresh, rate, *weights)
 
-    def add_up(self, shifts: Vector) -> None:
+    def add_up(self, shifts: Doubles) -> None:
         """Sum all batches again, so that what swaps lose to rounding does not add up."""
         part = self.batches[0]
         if len(self.batches) > 1:
@@ -225,7 +225,7 @@ class _Passes:
             "stream": STREAM,
         }
 
-    def advance(self) -> Vector | None:
+    def advance(self) -> Doubles | None:
         """Visit all batches: log-likelihoods (R,) as roots find them; None: nothing was summed."""
         if self.full_pass:
             for at, worker in enumerate(self.workers):
@@ -267,7 +267,7 @@ class _Passes:
         for at, worker in enumerate(self.workers):
             worker.add_up(self.run.mixtures[0 if len(self.run.mixtures) == 1 else at].means)
 
-    def _sums(self) -> Vector | None:
+    def _sums(self) -> Doubles | None:
         """Sum what all workers have, and take the M-steps; None if the network is disconnected."""
         step, run, total = self.step, self.run, self.step.total
         layout = step.layout(run.mixtures[0])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.assign import nearest_rows
-from vpem.checks import Floats, Indices, Vector
+from vpem.checks import Doubles, Floats, Indices
 from vpem.steps.lloyd import (
     MOST_LLOYD,
     PLAIN,
@@ -33,7 +33,7 @@ from vpem.terms.units import Reach
 def lloyd_rows(
     parts: Sequence[Floats] | StoredParts,
     total: Sum,  # of workers, each a root, or a server's
-    centres: Vector,  # (K, d), known to all
+    centres: Doubles,  # (K, d), known to all
     stream: RowStream,  # weights are worker by worker
     *,
     max_iter: int = MOST_LLOYD,
@@ -102,7 +102,7 @@ class _Clusters:
         self.number: int | None = None
         """Of the batch that is assigned; None: all rows are."""
 
-    def begin(self, pace: Pace, centres: Vector) -> None:
+    def begin(self, pace: Pace, centres: Doubles) -> None:
         self.pace, size = pace, pace.batch_size
         if size is not None and size < self.n_samples:
             self.batches = RowBatches(self.data, len(centres), size)
@@ -146,7 +146,7 @@ class _Clusters:
             return None
         return reach.of_clusters(run.centres[0], self._bounds(reach, run.centres[0]))
 
-    def _bounds(self, reach: Reach, centres: Vector) -> list[Vector]:
+    def _bounds(self, reach: Reach, centres: Doubles) -> list[Doubles]:
         """What a row adds at most to numbers between the counts and the inertia."""
         return [np.tile(reach.radius + np.abs(reach.points.centre), len(centres))]
 
@@ -162,20 +162,20 @@ class _Clusters:
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
         run.centres[:, clusters] = self.data.share(rows)
 
-    def shifts(self, run: Lloyd, before: Vector) -> Vector:
+    def shifts(self, run: Lloyd, before: Doubles) -> Doubles:
         """Squared shifts of the centres of the roots of this process (R,)."""
-        shifts: Vector = ((run.centres - before) ** 2).sum(axis=(1, 2))
+        shifts: Doubles = ((run.centres - before) ** 2).sum(axis=(1, 2))
         return shifts
 
-    def _move(self, run: Lloyd, counts: Vector) -> None:
+    def _move(self, run: Lloyd, counts: Doubles) -> None:
         sums, there = self._parted(run, counts, self.sums)
         run.centres = sums / there
 
-    def _parted(self, run: Lloyd, counts: Vector, sums: Vector) -> tuple[Vector, Vector]:
+    def _parted(self, run: Lloyd, counts: Doubles, sums: Doubles) -> tuple[Doubles, Doubles]:
         """Part what lies between the counts and the inertia: sums, and the weights of them."""
         return sums.reshape(len(sums), *run.centres.shape[1:]), counts[:, :, None]
 
-    def _messages(self, run: Lloyd) -> tuple[Vector, int]:
+    def _messages(self, run: Lloyd) -> tuple[Doubles, int]:
         """Assign rows: what the workers send (n, P), and how many rows changed."""
         if self.number is not None:
             return self._messages_of_batch(run, self.number)
@@ -196,7 +196,7 @@ class _Clusters:
             return 0
         return int(self.data.holders.allreduce(np.array([n_changed]), announced=True)[0])
 
-    def _messages_of_batch(self, run: Lloyd, number: int) -> tuple[Vector, int]:
+    def _messages_of_batch(self, run: Lloyd, number: int) -> tuple[Doubles, int]:
         """Assign the rows of a batch: what the workers send of all, and how many rows changed."""
         assert self.batches is not None
         messages, changed = [], 0
@@ -211,11 +211,11 @@ class _Clusters:
         stacked = np.array(messages).reshape(len(messages), self._packed_size(run))
         return stacked, self._changed(changed)
 
-    def _assign_batch(self, run: Lloyd, centres: Vector, rows: slice) -> None:
+    def _assign_batch(self, run: Lloyd, centres: Doubles, rows: slice) -> None:
         data, off = self.data, np.empty(rows.stop - rows.start)
         nearest_rows(data.read(rows), centres, run.labels[rows], off, self.n_threads)
 
-    def _packed(self, sums: ClusterSums, centres: Vector, moved: int) -> Vector:
+    def _packed(self, sums: ClusterSums, centres: Doubles, moved: int) -> Doubles:
         last = np.array([sums.inertia(centres).sum(), moved])
         return np.concatenate([sums.counts, sums.sums().ravel(), last])
 
@@ -230,7 +230,7 @@ class _FromStart(_Clusters):
     What a codec loses of a message, or rounds of a sum, goes by its largest numbers.
     """
 
-    def begin(self, pace: Pace, centres: Vector) -> None:
+    def begin(self, pace: Pace, centres: Doubles) -> None:
         super().begin(pace, centres)
         self.about = np.asarray(centres, dtype=np.float64)
         spread = float(np.sqrt(centres.var(axis=0).mean()))
@@ -246,7 +246,7 @@ class _FromStart(_Clusters):
             self.total.count(1, self.total.active)
         return changed
 
-    def _messages(self, run: Lloyd) -> tuple[Vector, int]:
+    def _messages(self, run: Lloyd) -> tuple[Doubles, int]:
         messages, changed = super()._messages(run)
         n_components = len(self.about)
         values = messages[:, n_components:-2]
@@ -263,17 +263,17 @@ class _Observed(_Clusters):
     n_parts = 2
     """Values of a message for each of a centre: the sum, and the weight of what is there."""
 
-    def _move(self, run: Lloyd, counts: Vector) -> None:
+    def _move(self, run: Lloyd, counts: Doubles) -> None:
         sums, there = self._parted(run, counts, self.sums)
         means = sums / np.maximum(there, self.least)
         # A centre's feature that no row has stays where it was.
         run.centres = np.where(there < self.least, run.centres, means)
 
-    def _parted(self, run: Lloyd, counts: Vector, sums: Vector) -> tuple[Vector, Vector]:
+    def _parted(self, run: Lloyd, counts: Doubles, sums: Doubles) -> tuple[Doubles, Doubles]:
         parts = sums.reshape(len(sums), self.n_parts, *run.centres.shape[1:])
         return parts[:, 0], parts[:, 1]
 
-    def _bounds(self, reach: Reach, centres: Vector) -> list[Vector]:
+    def _bounds(self, reach: Reach, centres: Doubles) -> list[Doubles]:
         return [*super()._bounds(reach, centres), np.ones(centres.size)]
 
     def measure(self, run: Lloyd) -> None:
@@ -281,14 +281,14 @@ class _Observed(_Clusters):
         if run.distances is None:
             run.distances = np.empty(self.data.n_here)
 
-    def _points(self, centres: Vector) -> Vector:
+    def _points(self, centres: Doubles) -> Doubles:
         """Points that a worker with some centres (K, d) takes sums about, (K, d)."""
         return np.zeros_like(centres)
 
-    def _assign_batch(self, run: Lloyd, centres: Vector, rows: slice) -> None:
+    def _assign_batch(self, run: Lloyd, centres: Doubles, rows: slice) -> None:
         run.labels[rows] = self._assign(run, centres, rows)[0]
 
-    def _packed(self, sums: ClusterSums, centres: Vector, moved: int) -> Vector:
+    def _packed(self, sums: ClusterSums, centres: Doubles, moved: int) -> Doubles:
         last = np.array([sums.inertia(centres).sum(), moved])
         parts = [sums.sums(self._points(centres)), sums.there][: self.n_parts]
         return np.concatenate([sums.counts, np.ravel(parts), last])
@@ -297,7 +297,7 @@ class _Observed(_Clusters):
         n_components, width = run.centres.shape[1:]
         return int(n_components * (1 + width * self.n_parts) + 2)
 
-    def _messages(self, run: Lloyd) -> tuple[Vector, int]:
+    def _messages(self, run: Lloyd) -> tuple[Doubles, int]:
         if self.number is not None:
             return self._messages_of_batch(run, self.number)
         data, centres = self.data, run.centres
@@ -325,7 +325,9 @@ class _Observed(_Clusters):
             changed += changes
         return messages, self._changed(changed)
 
-    def _assign(self, run: Lloyd, centres: Vector, rows: slice) -> tuple[Indices, Vector, Vector]:
+    def _assign(
+        self, run: Lloyd, centres: Doubles, rows: slice
+    ) -> tuple[Indices, Doubles, Doubles]:
         """Nearest centres of some rows (m,), their distances, and weights in clusters (m, K)."""
         if run.distances is None:
             run.distances = np.empty(self.data.n_here)
@@ -347,13 +349,13 @@ class _Filled(_Observed):
 
     n_parts = 1
 
-    def _move(self, run: Lloyd, counts: Vector) -> None:
+    def _move(self, run: Lloyd, counts: Doubles) -> None:
         # What is missing adds nothing.
         moves = self.sums.reshape(len(self.sums), *run.centres.shape[1:])
         run.centres = run.centres + moves / counts[:, :, None]
 
-    def _points(self, centres: Vector) -> Vector:
+    def _points(self, centres: Doubles) -> Doubles:
         return centres
 
-    def _bounds(self, reach: Reach, centres: Vector) -> list[Vector]:
+    def _bounds(self, reach: Reach, centres: Doubles) -> list[Doubles]:
         return [reach.off(centres)]

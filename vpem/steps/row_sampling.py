@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.assign import distances_to
-from vpem.checks import Floats, Indices, Mask, Vector
+from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.engines.engine import about
 from vpem.sums.sum import Sum
 from vpem.terms.missing import squares_of_observed
@@ -31,14 +31,14 @@ class RowStream:
     """Rows drawn in proportion to their weights (M,), if any, from a stream all agents share."""
 
     def __init__(
-        self, rng: np.random.Generator, row_weights: Vector | None, n_samples: int
+        self, rng: np.random.Generator, row_weights: Doubles | None, n_samples: int
     ) -> None:
         self.rng = rng
         self.reach: Reach | None = None
         self.row_weights = row_weights
         self.n_samples = n_samples
 
-    def draw(self, potential: Vector | None = None) -> int:
+    def draw(self, potential: Doubles | None = None) -> int:
         """Draw one row, in proportion to weight times ``potential`` if given."""
         place = self.rng.random()
         if potential is not None:
@@ -75,7 +75,7 @@ class RowStream:
         return weighed
 
     @staticmethod
-    def _at(ends: Vector, place: float) -> int:
+    def _at(ends: Doubles, place: float) -> int:
         below = min(place * ends[-1], np.nextafter(ends[-1], 0))
         return int(np.searchsorted(ends, below, side="right"))
 
@@ -103,14 +103,14 @@ class PlacedStream(RowStream):
     """
 
     def __init__(
-        self, rng: np.random.Generator, row_weights: Vector | None, order: Indices
+        self, rng: np.random.Generator, row_weights: Doubles | None, order: Indices
     ) -> None:
         super().__init__(rng, row_weights, len(order))
         self._place = np.argsort(order)
         weights = None if row_weights is None else row_weights[self._place]
         self._users = RowStream(rng, weights, len(order))
 
-    def draw(self, potential: Vector | None = None) -> int:
+    def draw(self, potential: Doubles | None = None) -> int:
         """Draw the place of one row; by a potential, in the order of the workers."""
         if potential is not None:
             return super().draw(potential)
@@ -128,12 +128,12 @@ class PointStream(RowStream):
     """
 
     def __init__(
-        self, rng: np.random.Generator, reach: Reach, row_weights: Vector | None = None
+        self, rng: np.random.Generator, reach: Reach, row_weights: Doubles | None = None
     ) -> None:
         super().__init__(rng, row_weights, 0)
         self.reach = reach
 
-    def draw(self, potential: Vector | None = None) -> int:
+    def draw(self, potential: Doubles | None = None) -> int:
         return -1 - int(self.rng.integers(1 << 31))
 
     def draw_distinct(self, count: int) -> Indices:
@@ -160,7 +160,7 @@ class HeldRows:
         self,
         parts: Sequence[Floats] | StoredParts,
         total: Sum,
-        weights: Vector | None = None,
+        weights: Doubles | None = None,
         observed: NDArray[np.uint8] | None = None,
         reach: Reach | None = None,
     ) -> None:
@@ -229,7 +229,7 @@ class HeldRows:
         place = np.asarray(rows, dtype=np.intp) - self.first
         return np.asarray((place >= 0) & (place < self.n_here))
 
-    def take(self, rows: Sequence[int] | Indices) -> Vector:
+    def take(self, rows: Sequence[int] | Indices) -> Doubles:
         """Some rows (L, d), in every process, which all know already."""
         places, is_local = np.asarray(rows, dtype=np.intp) - self.first, self.here(rows)
         points = np.zeros((len(places), self.width))
@@ -240,7 +240,7 @@ class HeldRows:
         with about(self.holders.engine, "flooding"):
             return self.holders.allreduce(points)
 
-    def distances(self, points: Vector, out: Vector, n_threads: int) -> None:
+    def distances(self, points: Doubles, out: Doubles, n_threads: int) -> None:
         """Squared distances of all rows to points (L, d), into (L, M)."""
         if self.observed is None:
             for run in self.runs_of_rows():
@@ -254,7 +254,7 @@ class HeldRows:
             out[:, some] = self.by_observed(points, some, n_threads).T
 
     def by_observed(
-        self, points: Vector, rows: slice, n_threads: int, *, by_share: bool = True
+        self, points: Doubles, rows: slice, n_threads: int, *, by_share: bool = True
     ) -> Floats:
         """Squared distances (m, L) over observed features, ``by_share`` over the share of these."""
         assert self.observed is not None
@@ -270,7 +270,7 @@ class HeldRows:
         """Which worker holds a row."""
         return int(np.searchsorted(self.ends, row, side="right"))
 
-    def share(self, rows: Sequence[int] | Indices, itemsize: int = 8) -> Vector:
+    def share(self, rows: Sequence[int] | Indices, itemsize: int = 8) -> Doubles:
         """Rows (L, d) that their holders send to all; in 4 bytes a number, as float32.
 
         Where sums are masked points take their place, which all draw alike.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vpem.checks import Mask, Vector
+from vpem.checks import Doubles, Mask
 from vpem.errors import NumericalError, PartitionedError, Setting
 from vpem.network.schema import (
     COUNT,
@@ -84,7 +84,7 @@ class Run:
 
     mixtures: list[Any]  # of Density
     over_rows: bool = False  # roots have parameters of their own
-    history: list[Vector] = field(default_factory=list)
+    history: list[Doubles] = field(default_factory=list)
     """Total log-likelihood (R,) in the E-step of each iteration, the first of the start; nan of an
     inactive root. Of batches there is an entry a pass."""
     bytes_sent: list[int] = field(default_factory=list)
@@ -94,8 +94,8 @@ class Run:
     lost: list[int] = field(default_factory=list)
     """Iterations whose sum found less than the last, at parameters that `vpem.steps.accelerate`
     then gave up; they have no entry in the history."""
-    log_likelihood: Vector = field(default_factory=lambda: np.empty(0))
-    log_prior: Vector = field(default_factory=lambda: np.empty(0))
+    log_likelihood: Doubles = field(default_factory=lambda: np.empty(0))
+    log_prior: Doubles = field(default_factory=lambda: np.empty(0))
     converged: bool = False  # all roots proposed to stop
     recoveries: list[Recovery] = field(default_factory=list)
     free_energy: list[float] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Run:
     n_passes: float = 0.0
     """Rows that batches worked on, in multiples of all, without the E-step at the end."""
     kept: str = "nothing"  # of every batch: "statistics", "responsibilities", or "nothing"
-    last: Vector | None = None
+    last: Doubles | None = None
     """Log-likelihood per sample (R,) before the first iteration of a run that goes on."""
     degenerate: list[int] = field(default_factory=list)
     """Components that are so for any root (`vpem.terms.degenerate`)."""
@@ -119,7 +119,7 @@ class Run:
         """What the best of several runs maximises: what EM raises, by the first root."""
         return float(self.log_likelihood[0] + self.log_prior[0])
 
-    def end(self, roots: Sequence[Terms], total: Sum, log_likelihoods: Vector) -> None:
+    def end(self, roots: Sequence[Terms], total: Sum, log_likelihoods: Doubles) -> None:
         """Take the final log-likelihoods (R,) of the roots, priors included."""
         check_finite(log_likelihoods, len(self.history))
         both = zip(roots, self.mixtures, strict=True)
@@ -141,7 +141,7 @@ class Run:
         self,
         terms: Terms,
         total: Sum,
-        log_likelihoods: Vector,
+        log_likelihoods: Doubles,
         tol: float,
         callback: Callable[[Progress], None] | None,
         decides: bool = False,
@@ -163,7 +163,7 @@ class Run:
             callback(Progress(len(self.history), mean, moved))
         return small
 
-    def is_small(self, terms: Terms, log_likelihoods: Vector, tol: float) -> bool:
+    def is_small(self, terms: Terms, log_likelihoods: Doubles, tol: float) -> bool:
         """Whether log-likelihoods (R,) are within tol, or rounding, of the last ones."""
         before = self.before(terms, log_likelihoods)
         if before is None or np.isinf(log_likelihoods).any():
@@ -174,7 +174,7 @@ class Run:
         )
         return bool((change < np.maximum(tol, rounding)).all())
 
-    def before(self, terms: Terms, log_likelihoods: Vector) -> Vector | None:
+    def before(self, terms: Terms, log_likelihoods: Doubles) -> Doubles | None:
         """Log-likelihoods (R,) that roots had found before; None in the first iteration of all."""
         if self.history or self.last is None:
             return self.history[-1] if self.history else None
@@ -341,13 +341,13 @@ def note_partition(
         ) from error
 
 
-def mean_over_roots(values: Vector) -> float:
+def mean_over_roots(values: Doubles) -> float:
     """Mean over the roots that took part; nan where none did."""
     heard = values[~np.isnan(values)]
     return float(heard.mean()) if len(heard) else float("nan")
 
 
-def check_finite(log_likelihoods: Vector, iteration: int) -> None:
+def check_finite(log_likelihoods: Doubles, iteration: int) -> None:
     """Raise NumericalError unless all roots found finite log-likelihoods."""
     if not np.isfinite(log_likelihoods).all():
         root = int(np.flatnonzero(~np.isfinite(log_likelihoods))[0])
@@ -412,7 +412,7 @@ class Reinitialiser:
         self.roots: list[int] = [0] if over_rows else total.roots.own.tolist()
         self.least = least_weight(terms)
         self.counts: dict[int, int] = {}
-        self.given_up: dict[int, Vector] = {}
+        self.given_up: dict[int, Doubles] = {}
 
     def start(
         self, roots: Sequence[Terms], mixtures: Sequence[Mixture]
@@ -425,7 +425,7 @@ class Reinitialiser:
         self,
         roots: Sequence[Terms],
         mixtures: Sequence[Mixture],
-        counts: Sequence[Vector],
+        counts: Sequence[Doubles],
         iteration: int,
     ) -> tuple[list[Mixture], list[Factors], bool]:
         """Re-initialise collapsed components, of several mixtures alike: what one finds, all do.
@@ -489,12 +489,12 @@ class Reinitialiser:
             )
         return mixtures, factors, True
 
-    def emptied(self, counts: Sequence[Vector]) -> bool:
+    def emptied(self, counts: Sequence[Doubles]) -> bool:
         """Whether any root finds too few effective samples (R, K) of a component in use."""
         few = any(self._few(count).any() for count in counts)
         return bool(self.total.holders.any([few])[0])
 
-    def _few(self, count: Vector) -> Mask:
+    def _few(self, count: Doubles) -> Mask:
         """Which components in use have too few effective samples (R, K).
 
         Of more than a row each it is the smallest alone: once that has gone others have its rows.
@@ -509,7 +509,7 @@ class Reinitialiser:
         return few
 
     def _collapsed(
-        self, factors: Sequence[Factors], counts: Sequence[Vector]
+        self, factors: Sequence[Factors], counts: Sequence[Doubles]
     ) -> dict[int, tuple[int | None, str]]:
         """Components that collapsed, each with the first hub that found it, and the reason."""
         if self.total.holders.masks is not None:
@@ -573,7 +573,7 @@ def _placed(
     roots: Sequence[Terms],
     mixtures: Sequence[Mixture],
     component: int,
-    centre: Vector,
+    centre: Doubles,
     weight: float,
 ) -> list[Mixture]:
     return [

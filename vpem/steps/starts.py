@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import Floats, Indices, Mask, Vector
+from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.errors import InputError, Setting
 from vpem.network.partition import Blocks
 from vpem.steps.feature_lloyd import lloyd_features
@@ -62,7 +62,7 @@ class GivenStart:
     init: Any  # of parameters not given
     given: Mixture | None = None  # features in one block, in the user's units
     parts: tuple[str, ...] = ()  # of "weights", "means", "covariances"
-    last: Vector | None = None  # (R,) log-likelihood per sample before, for the first change
+    last: Doubles | None = None  # (R,) log-likelihood per sample before, for the first change
 
     @classmethod
     def of(cls, init: Any) -> GivenStart:
@@ -124,7 +124,7 @@ class GivenStart:
         return replace(start, **values)
 
 
-def _array(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Vector:
+def _array(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Doubles:
     """Return finite numbers of this shape."""
     try:
         array = np.array(values, dtype=np.float64)
@@ -137,7 +137,7 @@ def _array(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Vector:
     return array
 
 
-def _weights(values: ArrayLike, n_components: int) -> Vector:
+def _weights(values: ArrayLike, n_components: int) -> Doubles:
     """Return mixing weights (1, K)."""
     weights = _array("weights_init", values, (n_components,))
     total = float(weights.sum())
@@ -150,7 +150,7 @@ def _weights(values: ArrayLike, n_components: int) -> Vector:
     return (weights / total)[None]
 
 
-def _covariances(values: ArrayLike, covariance_type: str, k: int, d: int) -> Vector:
+def _covariances(values: ArrayLike, covariance_type: str, k: int, d: int) -> Doubles:
     """Covariances as a mixture of one block has them, of precisions as users give them."""
     name = "precisions_init"
     copies = () if is_tied(covariance_type) else (k,)
@@ -250,7 +250,7 @@ def start_at_labels(
     return terms.start(means[0])
 
 
-def _variances(terms: FeatureTerms) -> Vector:
+def _variances(terms: FeatureTerms) -> Doubles:
     if isinstance(terms, MissingTerms):
         return terms.spread
     about = terms.at_rows(np.zeros(1, dtype=np.intp))[0]
@@ -261,7 +261,7 @@ def _variances(terms: FeatureTerms) -> Vector:
             weights = terms.row_weights[rows]
         sums += [weights @ off, weights @ off**2]
     first, second = sums / terms.total_weight
-    variances: Vector = np.maximum(second - first**2, 0.0)
+    variances: Doubles = np.maximum(second - first**2, 0.0)
     return variances
 
 
@@ -278,7 +278,7 @@ def _from_clusters(terms: FeatureTerms, total: Sum, run: Lloyd) -> Mixture:
     return terms.update(statistics)
 
 
-def _means(views: list[Any], total: Sum, n_components: int) -> list[Vector]:
+def _means(views: list[Any], total: Sum, n_components: int) -> list[Doubles]:
     """Means (K, d) of labelled rows, as each of these terms has features."""
     terms = views[0]
     shape = (len(total.holders.own), n_components)
@@ -306,7 +306,7 @@ def _means(views: list[Any], total: Sum, n_components: int) -> list[Vector]:
     return [np.array(one.update(into).means) for one, into in zip(views, statistics, strict=True)]
 
 
-def _shares(sums: Floats) -> Vector:
+def _shares(sums: Floats) -> Doubles:
     """Probabilities (R, m, K) of costs less the first, times how much is known, 0 to 1."""
     costs = np.concatenate([np.zeros((*sums.shape[:2], 1)), sums.astype(np.float64)], axis=2)
     costs -= costs.min(axis=2, keepdims=True)
@@ -315,7 +315,7 @@ def _shares(sums: Floats) -> Vector:
     with np.errstate(divide="ignore", invalid="ignore"):
         unknown = -np.where(shares > 0, shares * np.log(shares), 0.0).sum(axis=2, keepdims=True)
     known = 1 - unknown / np.log(sums.shape[2] + 1)
-    result: Vector = shares * np.where(known > 1e-9, known, 0.0)
+    result: Doubles = shares * np.where(known > 1e-9, known, 0.0)
     return result
 
 
@@ -345,7 +345,7 @@ def seed_features(
     n_components: int,
     stream: RowStream,
     tell: Callable[[str], None] | None = None,
-    near: Vector | None = None,
+    near: Doubles | None = None,
 ) -> Indices:
     """Choose rows (K,) by the first root's sums of squared distances over hubs.
 
@@ -386,7 +386,7 @@ def seed_rows(
 
 
 def summed_distances(
-    terms: StartTerms, total: Sum, centres: Vector
+    terms: StartTerms, total: Sum, centres: Doubles
 ) -> Iterator[tuple[slice, Floats]]:
     """Squared distances to centres (L, d) summed over hubs, (R, m, L), a chunk of rows a time."""
     total.begin("setup", terms.n_samples, len(centres), terms.itemsize)
@@ -442,7 +442,7 @@ class _OverFeatures:
         self.nearest: NDArray[Any] | None = None
         self.trials: list[Floats] = []
 
-    def begin(self, centres: Vector) -> None:
+    def begin(self, centres: Doubles) -> None:
         for some, distances in summed_distances(self.terms, self.total, centres):
             if self.total.roots.mine(0):
                 if self.nearest is None:
@@ -501,7 +501,7 @@ class _OverRows:
         self.sums = self._by_worker(self._potentials())
         return int(np.argmin(self.sums.sum(axis=1)))
 
-    def _potentials(self) -> Vector:
+    def _potentials(self) -> Doubles:
         """Weighted sums over each worker's rows after each trial, shape (N, L)."""
         data, trials = self.data, self.trials
         if len(data.weights):
@@ -515,7 +515,7 @@ class _OverRows:
             potentials[filled] = np.add.reduceat(trials, data.bounds[filled], axis=1).T
         return potentials
 
-    def _by_worker(self, sums: Vector) -> Vector:
+    def _by_worker(self, sums: Doubles) -> Doubles:
         """Send potentials (n, L), each worker's in a place of its own: (L, N)."""
         total, n_trials, n_workers = self.total, sums.shape[1], self.data.n_workers
         if total.mix is not None and len(total.mix) == 1 and (total.mix == 1).all():
@@ -525,7 +525,7 @@ class _OverRows:
         values = np.zeros((len(sums), n_workers, n_trials))
         values[np.arange(len(sums)), self.data.own] = sums
         summed = add_vectors(total, values.reshape(len(sums), n_workers * n_trials), "setup")
-        left: Vector = np.asarray(total.roots.bcast(summed[0]))
+        left: Doubles = np.asarray(total.roots.bcast(summed[0]))
         return left.reshape(n_workers, n_trials).T
 
     def keep(self, trial: int, chosen: Sequence[int]) -> None:
@@ -541,7 +541,7 @@ class _OverRows:
         remaining = np.maximum(self.remaining, 0.0)
         return [self._draw(remaining) for _ in range(count)]
 
-    def _draw(self, remaining: Vector) -> int:
+    def _draw(self, remaining: Doubles) -> int:
         """Draw a row in proportion to weight times potential: first the worker, then its row."""
         data, nearest = self.data, self.nearest
         assert nearest is not None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from vpem._core.normalise import differences
-from vpem.checks import Floats, Vector
+from vpem.checks import Doubles, Floats
 from vpem.network.ledger import Ledger
 from vpem.sums.counted import at_server
 from vpem.sums.private import check_digits, in_common_units
@@ -109,7 +109,7 @@ class Differences:
         local: Callable[[slice], Floats],
         limit: float = np.inf,
         rest: Floats | None = None,
-        beside: Vector | float = 0.0,
+        beside: Doubles | float = 0.0,
     ) -> None:
         self.rest = rest
         self.terms, self.total, self.n_numbers = terms, total, n_numbers
@@ -118,7 +118,7 @@ class Differences:
         self._scalars.own[:, 0] = beside
 
     @property
-    def firsts(self) -> Vector:
+    def firsts(self) -> Doubles:
         """Sum of the first numbers of all rows, times row weights, (R,), after the last row."""
         return self._scalars.found[:, 0]
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Vector, check_int
+from vpem.checks import Doubles, Floats, check_int
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.network.codecs import Codec, Keys, parse_codec
@@ -55,7 +55,7 @@ class _Message:
         ratio = sqrt(omega / (1.0 + omega))
         return max(1, ceil(log(fall) / log(ratio))) if 0 < ratio < 1 and fall > 0 else 1
 
-    def largest(self, vectors: Vector) -> float:
+    def largest(self, vectors: Doubles) -> float:
         """Largest number of vectors (n, P), of a row."""
         values, sums = vectors[:, : self.n_values], vectors[:, self.n_values :]
         largest = np.abs(values).max(initial=0.0), np.abs(sums).max(initial=0.0) / self.n_rows
@@ -66,8 +66,8 @@ class _Message:
 class _Kept:
     """What is known of the blocks' terms (n_rows, V), and all know of their total (1, V)."""
 
-    up: Vector
-    down: Vector
+    up: Doubles
+    down: Doubles
 
 
 class CompressedServerSum(GoesOn, AtServer):
@@ -301,19 +301,19 @@ class CompressedServerSum(GoesOn, AtServer):
     def _n_links(self) -> int:
         return self.n_blocks
 
-    def _unsaid(self, flat: Vector, known: Vector) -> Vector:
+    def _unsaid(self, flat: Doubles, known: Doubles) -> Doubles:
         """How terms (B, P) of the blocks here differ from what is known of them."""
-        unsaid: Vector = flat - known[: len(flat)]
+        unsaid: Doubles = flat - known[: len(flat)]
         return unsaid
 
     def _add_up(
         self,
-        flat: Vector,
-        known: Vector,
+        flat: Doubles,
+        known: Doubles,
         quantizer: Quantizer,
         rng: np.random.Generator,
         n_messages: int,
-    ) -> Vector:
+    ) -> Doubles:
         """Send the server terms (B, P) of the blocks here, which moves in place what is known.
 
         The total (1, P) is known there; elsewhere there are no rows.
@@ -334,7 +334,7 @@ class CompressedServerSum(GoesOn, AtServer):
         self,
         quantizer: Quantizer,
         inner: AtServer,
-        values: Vector,
+        values: Doubles,
         keys: Callable[[int], Keys],
         carry: Carry,
     ) -> Memory:
@@ -346,13 +346,13 @@ class CompressedServerSum(GoesOn, AtServer):
             return Memory(Compressed(inner, quantizer, keys), steps, values)
         return Memory(Carried(inner, quantizer, keys, carry), steps, values)
 
-    def _summed(self, terms: Vector) -> Vector:
+    def _summed(self, terms: Doubles) -> Doubles:
         if not self._is_server:
             return terms[:0]
         if self.holders.apart:
             by_process = np.argsort(self.holders.ranks, kind="stable")
             terms = terms[np.argsort(by_process)]
-        total: Vector = terms.sum(axis=0, keepdims=True)
+        total: Doubles = terms.sum(axis=0, keepdims=True)
         return total
 
     def _to_server(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:

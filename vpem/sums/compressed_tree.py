@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Indices, Vector
+from vpem.checks import Doubles, Indices
 from vpem.engines.placement import Placement
 from vpem.network.codecs import Codec, Keys
 from vpem.network.hubs import Routes
@@ -65,7 +65,7 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
         """Links on the ways to the root, each of which leaves out something."""
         return int(self.every_way.sum()) - 1
 
-    def _unsaid(self, flat: Vector, known: Vector) -> Vector:
+    def _unsaid(self, flat: Doubles, known: Doubles) -> Doubles:
         """How sums (n, P) of agents here differ from what their parents know of them."""
         near, sums = self._near, np.zeros_like(known)
         sums[near.own] = flat
@@ -73,17 +73,17 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
             for child, parent in zip(level.children, level.parents, strict=True):
                 sums[parent] += known[child]
         rows = np.concatenate([np.empty(0, np.intp), *(level.rows for level in near.upward)])
-        unsaid: Vector = sums[rows] - known[rows]
+        unsaid: Doubles = sums[rows] - known[rows]
         return unsaid
 
     def _add_up(
         self,
-        flat: Vector,
-        known: Vector,
+        flat: Doubles,
+        known: Doubles,
         quantizer: Quantizer,
         rng: np.random.Generator,
         n_messages: int,
-    ) -> Vector:
+    ) -> Doubles:
         """Add terms (B, P) up, level by level, to the total (1, P) at the root."""
         near, n_agents = self._near, len(self.tree.parent)
         sums = np.zeros_like(known)

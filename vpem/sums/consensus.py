@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds
-from vpem.checks import Floats, Indices, Vector
+from vpem.checks import Doubles, Floats, Indices
 from vpem.errors import InputError, Setting, VpemWarning, check_choice
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.faults import MOST_DRAWN, Faults, failing_rounds
@@ -103,7 +103,7 @@ class _Layout:
         scale = (self.n_agents / self.sizes).astype(terms.dtype)
         return np.ascontiguousarray((terms * scale[:, None])[self.hub_of])
 
-    def run(self, states: Floats, steps: Vector, n_threads: int) -> None:
+    def run(self, states: Floats, steps: Doubles, n_threads: int) -> None:
         weights = self.weights.astype(states.dtype, copy=False)
         consensus_rounds(self.indptr, self.indices, weights, states, steps, n_threads)
 
@@ -176,7 +176,7 @@ class ConsensusSum(_OverHubs):
         n_hubs = self._layout.n_hubs
         n_agents = self._layout.n_agents
         formed = n_agents * n_hubs <= MOST_OPERATOR_VALUES
-        self.operator: Vector | None = None
+        self.operator: Doubles | None = None
         """The B x B matrix C, or None where it is too large to form."""
         if formed or path == "operator":
             states = self._layout.spread(np.eye(n_hubs))

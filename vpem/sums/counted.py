@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Indices, Mask, Vector
+from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
 from vpem.network.masks import KEY_BYTES, SEALED_BYTES, TAG_WORDS
@@ -137,7 +137,7 @@ class Counted(ByChunks):
     """A sum whose messages are counted in a ledger if it has one; in one process."""
 
     n_roots: int
-    mix: Vector | None
+    mix: Doubles | None
     way: str
     """One of `vpem.settings.SUMS`."""
 
@@ -210,7 +210,7 @@ class AtServer(Counted):
     """Probability with which a sender is active."""
     biased = False
     """Whether the mean of what is received is something else than what was sent."""
-    weights: Vector | None = None
+    weights: Doubles | None = None
     values_per_item: int
     whole: bool
     exponents: Exponents = 0
@@ -240,7 +240,7 @@ class AtServer(Counted):
         """Count what is sent from now on as what the sum is for; see `Sum.begin`."""
         self.charge = charged(kind, self.kind)
 
-    def weighted(self, weights: Vector) -> Self:
+    def weighted(self, weights: Doubles) -> Self:
         """Return the same sum of vectors that weigh so much each, (n,)."""
         weighted = copy(self)
         weighted.weights = weights
@@ -297,7 +297,7 @@ class AtServer(Counted):
         """Payload bytes that senders have sent up to now."""
         return 0 if self.ledger is None else int(self.ledger.of_links()[1][self._up].sum())
 
-    def send(self, values: Vector, senders: Indices | None = None) -> Vector:
+    def send(self, values: Doubles, senders: Indices | None = None) -> Doubles:
         """Send a vector of each sender (a, P), exactly: what the server has of them.
 
         Vectors are those of the senders of all processes; of others' zeros are returned.
@@ -305,7 +305,7 @@ class AtServer(Counted):
         self.count(values.shape[1] * values.itemsize, senders)
         return self.ours(values, senders)
 
-    def ours(self, values: Vector, senders: Indices | None = None) -> Vector:
+    def ours(self, values: Doubles, senders: Indices | None = None) -> Doubles:
         """Return vectors (a, P) of some senders, or of all: zeros of those that live elsewhere."""
         is_local = self.here(senders)
         return values if is_local is None else np.where(is_local[:, None], values, 0.0)
@@ -316,11 +316,11 @@ class AtServer(Counted):
         """Bring messages (a, size) of the senders here to the server, which has those of all."""
         raise NotImplementedError
 
-    def announce(self, received: Vector, senders: Indices | None = None) -> Vector:
+    def announce(self, received: Doubles, senders: Indices | None = None) -> Doubles:
         """Add up what the server alone has of some senders (a, P), or of all, and send it back."""
         raise NotImplementedError
 
-    def aggregate(self, received: Vector, senders: Indices | None = None) -> Vector:
+    def aggregate(self, received: Doubles, senders: Indices | None = None) -> Doubles:
         """Add up what the server has of some senders (a, P), or of all: shape (1, P).
 
         Some holder has begun the sum (`Placement.begin`) before. Under masks the server has nothing
@@ -349,17 +349,17 @@ class AtServer(Counted):
             self.ledger.grow(self.charge, tag + key_bytes, up)
             self.ledger.grow(self.charge, tag + self.n_senders * key_bytes, self._down)
 
-    def added(self, received: Vector, senders: Indices | None) -> Vector:
+    def added(self, received: Doubles, senders: Indices | None) -> Doubles:
         """Weigh and add the vectors of some senders (a, P), or of all: shape (P,)."""
         weights = self._weights_of(senders)
-        total: Vector
+        total: Doubles
         total = received.sum(axis=0) if weights is None else weights @ received
         return total
 
-    def _weights_of(self, senders: Indices | None) -> Vector | None:
+    def _weights_of(self, senders: Indices | None) -> Doubles | None:
         return self.weights if senders is None or self.weights is None else self.weights[senders]
 
-    def _units(self, values: Vector) -> NDArray[np.int64]:
+    def _units(self, values: Doubles) -> NDArray[np.int64]:
         """Powers of two in which vectors (a, P) are counted."""
         return np.broadcast_to(self.exponents, values.shape[1:])
 
@@ -400,8 +400,8 @@ class AmongNeighbours(Counted):
 
 
 def add_vectors(
-    total: Sum, values: Vector, kind: str = "estep", exponents: NDArray[np.int64] | None = None
-) -> Vector:
+    total: Sum, values: Doubles, kind: str = "estep", exponents: NDArray[np.int64] | None = None
+) -> Doubles:
     """Sum one vector an agent, (N, P), of N agents that are roots of their own: (R, P).
 
     Each root finds its own sum; R is 1 where all share one. Where sums are masked numbers are

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Vector
+from vpem.checks import Doubles
 from vpem.errors import PartitionedError
 from vpem.network.codecs import Codec
 from vpem.network.faults import AT_ONCE
@@ -193,8 +193,8 @@ class _Sizes:
         return self.codec.message_size(self.n_values)
 
     def transmit(
-        self, values: Vector, _keys: Any, _n_threads: int = 1
-    ) -> tuple[Vector, NDArray[np.int64]]:
+        self, values: Doubles, _keys: Any, _n_threads: int = 1
+    ) -> tuple[Doubles, NDArray[np.int64]]:
         sizes = np.full(len(values), self.codec.message_size(self.n_values), dtype=np.int64)
         return np.zeros_like(values), sizes
 

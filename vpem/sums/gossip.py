@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds
-from vpem.checks import Floats, Mask, Vector, check_int, check_number
+from vpem.checks import Doubles, Floats, Mask, check_int, check_number
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, NumericalError, PartitionedError, Setting
@@ -55,7 +55,7 @@ EXACT_ROUNDS = 4
 """Times the rounds of float64 that should do, after which agents that disagree give up."""
 
 
-def _largest(values: Vector, units: Vector) -> float:
+def _largest(values: Doubles, units: Doubles) -> float:
     return float(np.max(np.abs(values).max(axis=0, initial=0.0) * units, initial=0.0))
 
 
@@ -132,7 +132,7 @@ class GossipSum(GoesOn, _OverHubs):
         self.faults = faults if faults is not None and faults.any else None
         self.n_threads = n_threads
         self.rate = rate
-        self.mix: Vector | None = None
+        self.mix: Doubles | None = None
         self.whole = codec is not None
         self.silent: Mask | None = None
         self._layout = layout = _Layout(mixing, hubs)
@@ -471,7 +471,7 @@ class GossipSum(GoesOn, _OverHubs):
                 )  # fmt: skip
             coder = exact
 
-    def _disagreement(self, memory: Copies, units: Vector) -> float:
+    def _disagreement(self, memory: Copies, units: Doubles) -> float:
         """Bound how far any agent's state is from another's, by what each sees of its neighbours.
 
         Between two agents lie at most so many links as the network is wide, over each of which

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Vector
+from vpem.checks import Doubles, Floats
 from vpem.engines.placement import Placement
 from vpem.network.codecs import Keys, draw_keys
 from vpem.network.schema import Maybe, Schema, State
@@ -65,11 +65,11 @@ class Wrapper(ByChunks):
         """Count messages of these sizes, of some senders or of all."""
         self.inner.count(sizes, senders)
 
-    def send(self, values: Vector, senders: Senders | None = None) -> Vector:
+    def send(self, values: Doubles, senders: Senders | None = None) -> Doubles:
         """Send a vector of each sender (a, P): what the server has of them then."""
         return self.inner.send(values, senders)
 
-    def aggregate(self, received: Vector, senders: Senders | None = None) -> Vector:
+    def aggregate(self, received: Doubles, senders: Senders | None = None) -> Doubles:
         """Add up what the server has of some senders (a, P), or of all: shape (1, P)."""
         return self.inner.aggregate(received, senders)
 
@@ -82,7 +82,7 @@ class Wrapper(ByChunks):
         if isinstance(self.inner, Wrapper):
             self.inner.draw()
 
-    def add(self, values: Vector) -> Vector:
+    def add(self, values: Doubles) -> Doubles:
         """Estimate the sum (1, P) of all senders' vectors by those of the active ones (a, P)."""
         total = self.aggregate(self.send(values))
         return total if self.probability == 1 else total / self.probability
@@ -165,7 +165,7 @@ class Compressed(Wrapper):
     def biased(self) -> bool:
         return self.quantizer.biased or self.inner.biased
 
-    def send(self, values: Vector, senders: Senders | None = None) -> Vector:
+    def send(self, values: Doubles, senders: Senders | None = None) -> Doubles:
         """Send a vector of each sender (a, P): what is decoded of them."""
         senders = self.active if senders is None else senders
         is_local = self.server.here(senders)
@@ -182,7 +182,7 @@ class Compressed(Wrapper):
         received[is_local] = heard
         return received
 
-    def aggregate(self, received: Vector, senders: Senders | None = None) -> Vector:
+    def aggregate(self, received: Doubles, senders: Senders | None = None) -> Doubles:
         if self.server.carries:
             return self.server.announce(received, senders)
         return super().aggregate(received, senders)
@@ -203,24 +203,24 @@ class Memory(Wrapper):
     def __init__(
         self,
         inner: AtServer | Wrapper,
-        step: float | Vector,
-        values: Vector,
-        kept: Vector | None = None,
+        step: float | Doubles,
+        values: Doubles,
+        kept: Doubles | None = None,
     ) -> None:
         super().__init__(inner)
         self.step, self.values, self.kept = step, values, kept
 
     def differ(
-        self, values: Vector, about: Vector | None = None, senders: Senders | None = None
-    ) -> Vector:
+        self, values: Doubles, about: Doubles | None = None, senders: Senders | None = None
+    ) -> Doubles:
         """Return vectors (a, P), or their distances from others, less the states.
 
         They may be those of the first senders only, where others are heard from elsewhere.
         """
-        changes: Vector = values - self.values[self._held(senders)][: len(values)]
+        changes: Doubles = values - self.values[self._held(senders)][: len(values)]
         return changes if about is None else changes - about
 
-    def take(self, received: Vector, senders: Senders | None = None) -> None:
+    def take(self, received: Doubles, senders: Senders | None = None) -> None:
         """Add what was received (a, P), times the step, in its own memory."""
         received *= self.step
         self.values[self._held(senders)] += received
@@ -229,23 +229,23 @@ class Memory(Wrapper):
         senders = self.active if senders is None else senders
         return slice(None) if senders is None else senders
 
-    def send(self, values: Vector, senders: Senders | None = None) -> Vector:
+    def send(self, values: Doubles, senders: Senders | None = None) -> Doubles:
         """Send how vectors (a, P) differ: what the server has of the senders then."""
         self.take(self.inner.send(self.differ(values, None, senders), senders), senders)
         return self.values[self._held(senders)]
 
-    def add(self, values: Vector) -> Vector:
+    def add(self, values: Doubles) -> Doubles:
         """Sum what the server has of all senders (1, P), once the active ones have sent theirs."""
         self.send(values)
         return self.total()
 
-    def total(self) -> Vector:
+    def total(self) -> Doubles:
         """Sum what the server has of all senders (1, P)."""
         if isinstance(self.inner, Wrapper):
             return self.inner.aggregate(self.values, np.arange(self.server.n_senders))
         return self.inner.aggregate(self.values)
 
-    def estimate(self, values: Vector, about: Vector) -> Vector:
+    def estimate(self, values: Doubles, about: Doubles) -> Doubles:
         """Estimate the sum of vectors (a, P) of the active senders without bias: shape (1, P).
 
         It is the sum of the memories as they were, which the server keeps, plus an estimate of what
@@ -256,7 +256,7 @@ class Memory(Wrapper):
         received = self.inner.send(self.differ(values, about))
         seen = self.inner.aggregate(received)
         share = 1.0 if self.biased else 1.0 / self.probability
-        total: Vector = self.kept + share * seen
+        total: Doubles = self.kept + share * seen
         # Sum and memories begin as they are elsewhere: a process keeps those of its own.
         self.take(self.server.ours(received, self.active))
         self.kept += self.step * seen
@@ -298,11 +298,11 @@ class Partial(Wrapper):
         if self._probability < 1:
             self._active = self.among[self.rng.random(len(self.among)) < self._probability]
 
-    def send(self, values: Vector, senders: Senders | None = None) -> Vector:
+    def send(self, values: Doubles, senders: Senders | None = None) -> Doubles:
         """Send a vector of each active sender (a, P): what the server has of them then."""
         return self.inner.send(values, self.active if senders is None else senders)
 
-    def aggregate(self, received: Vector, senders: Senders | None = None) -> Vector:
+    def aggregate(self, received: Doubles, senders: Senders | None = None) -> Doubles:
         """Add up what the server has of the active senders (a, P), or of some: shape (1, P)."""
         return self.inner.aggregate(received, self.active if senders is None else senders)
 
@@ -412,7 +412,7 @@ class Carried(Compressed):
         super().__init__(inner, quantizer, keys)
         self._carry = carry
 
-    def send(self, values: Vector, senders: Senders | None = None) -> Vector:
+    def send(self, values: Doubles, senders: Senders | None = None) -> Doubles:
         """Send a vector of each sender here (a, P): what is decoded of them, then of others."""
         messages = self.quantizer.pack(values, self._draw)
         self.inner.count(messages.shape[1], senders)

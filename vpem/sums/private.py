@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Mask, Vector
+from vpem.checks import Doubles, Mask
 from vpem.engines.placement import DIGIT, LEAST_POWER, MOST_POWER, Placement
 from vpem.errors import InputError, VpemWarning
 from vpem.network.masks import FRACTION_BITS
@@ -31,7 +31,7 @@ MUCH_ROUNDING = 1e-5
 """Of them, beyond which one row in 100,000 may be near enough to two centres to change clusters."""
 
 
-def powers_above(total: Sum, sizes: Vector) -> Vector:
+def powers_above(total: Sum, sizes: Doubles) -> Doubles:
     """Powers of two (P,) that sizes (n, P) are below, of all holders; 0 where all are 0.
 
     Under masks all learn the largest, and none whose it is.
@@ -42,7 +42,7 @@ def powers_above(total: Sum, sizes: Vector) -> Vector:
     return np.where(largest > LEAST_POWER, np.ldexp(1.0, largest), 0.0)
 
 
-def power_beyond(total: Sum, values: Vector, exponents: NDArray[np.int64]) -> int:
+def power_beyond(total: Sum, values: Doubles, exponents: NDArray[np.int64]) -> int:
     """By how many powers of two units (P,) are too fine for what holders have (n, P), 0 to 31.
 
     One number, of all values of all holders: under masks none learns whose it is, nor which.
@@ -57,7 +57,7 @@ def power_beyond(total: Sum, values: Vector, exponents: NDArray[np.int64]) -> in
     return int(largest[0])
 
 
-def in_common_units(total: AtServer, values: Vector) -> AtServer:
+def in_common_units(total: AtServer, values: Doubles) -> AtServer:
     """Return the same sum in units in which numbers of all holders can be added under masks.
 
     All learn the largest power of two of all holders, and nothing else: they answer under masks
@@ -79,7 +79,7 @@ def in_common_units(total: AtServer, values: Vector) -> AtServer:
     return total.in_units(np.asarray(total.holders.exponents(values, ask), dtype=np.int64))
 
 
-def check_digits(holders: Placement, sizes: Vector, exponent: int, times: float = 1.0) -> None:
+def check_digits(holders: Placement, sizes: Doubles, exponent: int, times: float = 1.0) -> None:
     """Compare the rounding of a masked sum of squared distances with what is usual among them.
 
     All learn whether any holder can tell what is usual, and whether any has enough digits of it or
@@ -106,7 +106,7 @@ def check_digits(holders: Placement, sizes: Vector, exponent: int, times: float 
     warnings.warn(words, VpemWarning, stacklevel=4)
 
 
-def add_numbers(total: Sum, values: Vector, kind: str = "estep") -> Vector:
+def add_numbers(total: Sum, values: Doubles, kind: str = "estep") -> Doubles:
     """Sum a few numbers of every holder, exactly where there is one place that adds them up.
 
     No codec touches them there, and nothing that is remembered of terms changes. They may be of any
@@ -162,8 +162,8 @@ class Noisy:
         return []
 
     def add(
-        self, values: Vector, scales: NDArray[np.int64], unit: float, kind: str = "estep"
-    ) -> Vector:
+        self, values: Doubles, scales: NDArray[np.int64], unit: float, kind: str = "estep"
+    ) -> Doubles:
         """Add up one vector a worker (n, P), and noise: (P,), the same in every process.
 
         Values are multiples of the unit, a power of two, of which doubles hold the sum and the
@@ -181,5 +181,5 @@ class Noisy:
             # The server holds no rows: what it adds is a vector of its own.
             noise = self._sources[0].of_scales(scales) * unit
             values = np.concatenate([values, noise[None]])
-        total: Vector = inner.reduce(values[:, None], slice(0, 1))[0, 0]
+        total: Doubles = inner.reduce(values[:, None], slice(0, 1))[0, 0]
         return total

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Mask, Vector
+from vpem.checks import Doubles, Mask
 from vpem.network.codecs import Codec, Keys
 
 ITEM = 8
@@ -21,10 +21,10 @@ ROUNDING = 1e-6
 class Basis(Protocol):
     """Units in which one scale fits a whole vector; both ways are linear."""
 
-    def into(self, statistics: Vector) -> Vector:
+    def into(self, statistics: Doubles) -> Doubles:
         """Vectors (m, P) in these units."""
 
-    def back(self, statistics: Vector) -> Vector:
+    def back(self, statistics: Doubles) -> Doubles:
         """Vectors (m, P) as they were."""
 
 
@@ -71,15 +71,15 @@ class Quantizer:
         coded = self.codec.message_size(self._end) if self._end else 0
         return coded + ITEM * self.n_exact
 
-    def steps(self, believed: float) -> float | Vector:
+    def steps(self, believed: float) -> float | Doubles:
         """Return by what a message is scaled of which so much is believed: exact numbers by 1."""
         if not self.n_exact:
             return believed
         return np.append(np.full(self._end, believed), np.ones(self.n_exact))
 
     def transmit(
-        self, values: Vector, draw: Callable[[int], Keys], is_local: Mask | None = None
-    ) -> tuple[Vector, NDArray[np.int64]]:
+        self, values: Doubles, draw: Callable[[int], Keys], is_local: Mask | None = None
+    ) -> tuple[Doubles, NDArray[np.int64]]:
         """Return what is received of a message a row (a, P), and the bytes (a,) of each.
 
         ``draw`` draws the keys of so many messages: also of senders in other processes, where
@@ -93,7 +93,7 @@ class Quantizer:
         return received, sizes
 
     def pack(
-        self, values: Vector, draw: Callable[[int], Keys], local: Mask | slice = slice(None)
+        self, values: Doubles, draw: Callable[[int], Keys], local: Mask | slice = slice(None)
     ) -> NDArray[np.uint8]:
         """Return the bytes (a, size) of a message of each row that is ``local``."""
         assert self.codec is not None
@@ -111,7 +111,7 @@ class Quantizer:
             parts.append(exact.view(np.uint8))
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
-    def unpack(self, messages: NDArray[np.uint8]) -> Vector:
+    def unpack(self, messages: NDArray[np.uint8]) -> Doubles:
         """Return what is received of such messages (a, size): shape (a, P)."""
         assert self.codec is not None
         received, begin = np.empty((len(messages), self._end + self.n_exact)), 0
@@ -132,7 +132,7 @@ class Quantizer:
         assert self.codec is not None
         return None if self.codec.is_unbiased and self.omega == 0 else self.basis
 
-    def _compress(self, values: Vector, keys: list[Keys]) -> tuple[Vector, NDArray[np.int64]]:
+    def _compress(self, values: Doubles, keys: list[Keys]) -> tuple[Doubles, NDArray[np.int64]]:
         """Send every row, each piece by keys of its own."""
         assert self.codec is not None
         if not len(values):

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds, neighbour_round
-from vpem.checks import Floats, Indices, Vector
+from vpem.checks import Doubles, Floats, Indices
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.network.faults import FewerError
@@ -98,7 +98,7 @@ class _OverEngine(Counted):
 
     whole = False
     silent = None
-    mix: Vector | None = None
+    mix: Doubles | None = None
     traffic: Traffic
     charge: str
     """Kind that messages are counted as."""
@@ -166,7 +166,7 @@ class ServerOverEngine(_OverEngine, AtServer):
             # Nothing has to be waited for between terms and responsibilities.
             self.mix = np.ones((1, holders.n_agents))
 
-    def aggregate(self, received: Vector, senders: Indices | None = None) -> Vector:
+    def aggregate(self, received: Doubles, senders: Indices | None = None) -> Doubles:
         with about(self.holders.engine, self.charge):
             total = super().aggregate(received, senders)
         if self.holders.engine.size > 1:
@@ -196,7 +196,7 @@ class ServerOverEngine(_OverEngine, AtServer):
                 heard[ranks == rank] = part
         return heard
 
-    def announce(self, received: Vector, senders: Indices | None = None) -> Vector:
+    def announce(self, received: Doubles, senders: Indices | None = None) -> Doubles:
         engine, total = self.holders.engine, np.empty((1, received.shape[1]))
         if engine.rank == 0:
             total[0] = self.added(received, senders)

@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Indices, Mask, Vector
+from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import PartitionedError
@@ -61,7 +61,7 @@ class HeardAtServer(Wrapper):
         self._number = 0
         self._kind = "setup"
         self._active: Indices | None = None
-        self._values: Vector | None = None
+        self._values: Doubles | None = None
 
     @property
     def active(self) -> Indices | None:
@@ -100,7 +100,7 @@ class HeardAtServer(Wrapper):
         memory.send(flat if self._active is None else flat[self._active], self._active)
         return unflattened(memory.total(), terms, scalars)
 
-    def _memory(self, values: Vector, n_exact: int) -> Memory:
+    def _memory(self, values: Doubles, n_exact: int) -> Memory:
         """Return what the server has, and how senders say how they differ from it."""
         if self.codec is None:
             return Memory(self.server, 1.0, values)
@@ -136,7 +136,7 @@ class HeardByNeighbours(ByChunks):
     """
 
     whole = True
-    mix: Vector | None = None
+    mix: Doubles | None = None
     exact = False
 
     def __init__(self, inner: Sum) -> None:
@@ -147,8 +147,8 @@ class HeardByNeighbours(ByChunks):
         self.way = inner.way
         self._some_follow = bool(self.holders.any([inner.n_roots > len(self.holders.own)])[0])
         self._kind = "setup"
-        self._terms: Vector | None = None
-        self._sums: Vector | None = None
+        self._terms: Doubles | None = None
+        self._sums: Doubles | None = None
 
     @property
     def silent(self) -> Mask | None:
@@ -236,15 +236,15 @@ class Copies:
     directed link to be up again.
     """
 
-    states: Vector
-    copies: Vector
-    inputs: Vector
+    states: Doubles
+    copies: Doubles
+    inputs: Doubles
     awake: Mask
     missed: NDArray[np.int64]
 
     @classmethod
     def begun(
-        cls, before: Copies | None, inputs: Vector, awake: Mask, near: Neighbourhood
+        cls, before: Copies | None, inputs: Doubles, awake: Mask, near: Neighbourhood
     ) -> Copies:
         """Return the copies at the beginning of a sum, with states of the new inputs' mean."""
         if before is None or before.inputs.shape != inputs.shape:
@@ -259,7 +259,7 @@ class Copies:
         before.inputs, before.awake = inputs, awake
         return before
 
-    def move(self, mixed: Vector, before: Vector, step: float, further: float) -> Vector:
+    def move(self, mixed: Doubles, before: Doubles, step: float, further: float) -> Doubles:
         """Move states by a round of which the copies are ``mixed``: where they were.
 
         By so much of how the copies moved, and then farther from where states were ``before``.

@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Mask, Vector
+from vpem.checks import Doubles, Floats, Mask
 from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Schema, State
@@ -30,7 +30,7 @@ class Scalars:
     times those of the terms.
     """
 
-    own: Vector
+    own: Doubles
     found: NDArray[Any]
     exponent: int = 0
 
@@ -60,7 +60,7 @@ def beside(terms: Floats, scalars: Scalars | None) -> list[NDArray[Any]]:
     return [flat] if scalars is None else [flat, scalars.own]
 
 
-def flattened(terms: Floats, scalars: Scalars | None = None) -> Vector:
+def flattened(terms: Floats, scalars: Scalars | None = None) -> Doubles:
     """Terms (B, m, K) as a float64 vector of each block (B, K m), and after them its scalars.
 
     Component by component, so that a bucket of a codec holds values of one.
@@ -75,7 +75,7 @@ def flattened(terms: Floats, scalars: Scalars | None = None) -> Vector:
     return flat
 
 
-def unflattened(flat: Vector, terms: Floats, scalars: Scalars | None = None) -> Floats:
+def unflattened(flat: Doubles, terms: Floats, scalars: Scalars | None = None) -> Floats:
     """Vectors (R, K m) as sums (R, m, K) in the type and shape of terms (B, m, K).
 
     What stands after them is the sum of the scalars.
@@ -102,7 +102,7 @@ class Sum(Protocol):
     """Whether `reduce` wants the terms of all rows at once."""
 
     @property
-    def mix(self) -> Vector | None:
+    def mix(self) -> Doubles | None:
         """The sum as a matrix (R, B) over the hubs' terms, or None where it is not one."""
 
     @property

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Indices, Mask, Vector
+from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.network.faults import Faults, Waits
@@ -355,7 +355,7 @@ class TreeOverEngine(_OverEngine, TreeSum):
             self.traffic.add(self.charge, 0, exchange.n_sent * messages.shape[1])
         return every if near.root >= 0 else messages
 
-    def announce(self, received: Vector, senders: Indices | None = None) -> Vector:
+    def announce(self, received: Doubles, senders: Indices | None = None) -> Doubles:
         near = self._near
         total = np.zeros((near.n_states, received.shape[1]))
         if near.root >= 0:
@@ -363,7 +363,7 @@ class TreeOverEngine(_OverEngine, TreeSum):
         finished(near.send_total([total], self.charge, self.traffic))
         return near.follow(total[-1:].copy())
 
-    def aggregate(self, received: Vector, senders: Indices | None = None) -> Vector:
+    def aggregate(self, received: Doubles, senders: Indices | None = None) -> Doubles:
         """Add up what some senders (a, P), or all, have sent on its way to the root: (1, P)."""
         if self.holders.masks is not None:
             self.count_tag(senders)

@@ -12,11 +12,11 @@ import numpy as np
 from vpem._core.normalise import normalise
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import (
+    Doubles,
     Floats,
     Indices,
     Mask,
     Matrix,
-    Vector,
     as_array,
     check_finite,
     check_int,
@@ -36,7 +36,7 @@ CHUNK_VALUES = 1 << 20
 
 def posteriors(
     mixture: Density, X: Matrix, missing: str = "refuse"
-) -> Iterator[tuple[slice, Vector, Vector]]:
+) -> Iterator[tuple[slice, Doubles, Doubles]]:
     """Responsibilities (m, K) and log-likelihoods (m,) of the assembled mixture, chunk by chunk.
 
     Rows (M, d) are in the user's order and units; missing values are refused or marginalized.
@@ -58,7 +58,7 @@ def posteriors(
 
 def local_terms(
     mixture: Density, X: Matrix, rows: slice, missing: str
-) -> tuple[Floats, Vector | float]:
+) -> tuple[Floats, Doubles | float]:
     """Terms (B, m, K) of each block for some rows, and what their density has besides, (m,)."""
     part = np.asarray(X[rows], dtype=np.float64)
     there = np.isfinite(part)
@@ -67,7 +67,7 @@ def local_terms(
     return mixture.terms_of(part, there)
 
 
-def normalised(mixture: Density, sums: Floats) -> tuple[Vector, Vector]:
+def normalised(mixture: Density, sums: Floats) -> tuple[Doubles, Doubles]:
     """Responsibilities (m, K) and log-densities (m,) of the sum (1, m, K) of all blocks' terms."""
     log_weights = mixture.assembled_log_weights[None, :]
     responsibilities = np.empty_like(sums)
@@ -81,8 +81,8 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
 
     blocks: Blocks  # which features lie in which hub
     covariance_type: str
-    weights: Vector  # (R, K) of each root; R = 1 where all share one estimate
-    means: Vector  # (K, d) in block order and in the units of fitting
+    weights: Doubles  # (R, K) of each root; R = 1 where all share one estimate
+    means: Doubles  # (K, d) in block order and in the units of fitting
     n_factors: ClassVar[int] = 0  # that hubs share (`vpem.terms.factors.FactorMixture`)
     is_proper: ClassVar[bool] = False
     """Whether a prior keeps every component from being degenerate."""
@@ -98,25 +98,25 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         return self.blocks.n_features
 
     @cached_property
-    def log_weights(self) -> Vector:
+    def log_weights(self) -> Doubles:
         """Logarithms of the mixing weights, as each root holds them."""
         with np.errstate(divide="ignore"):
             return np.log(self.weights)
 
     @property
-    def assembled_weights(self) -> Vector:
+    def assembled_weights(self) -> Doubles:
         """Mixing weights (K,): the mean over roots, renormalised."""
         mean = self.weights.mean(axis=0)
-        weights: Vector = mean / mean.sum()
+        weights: Doubles = mean / mean.sum()
         return weights
 
     @property
-    def assembled_log_weights(self) -> Vector:
+    def assembled_log_weights(self) -> Doubles:
         """Logarithms (K,) by which responsibilities weigh components, of all roots together."""
         with np.errstate(divide="ignore"):
             return np.log(self.assembled_weights)
 
-    def score_samples(self, X: Matrix, *, missing: str = "refuse") -> Vector:
+    def score_samples(self, X: Matrix, *, missing: str = "refuse") -> Doubles:
         """Log-likelihood of each row, in nats and in the user's units.
 
         Parameters
@@ -141,7 +141,7 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
             scores[rows] = log_likelihoods
         return scores
 
-    def predict_proba(self, X: Matrix, *, missing: str = "refuse") -> Vector:
+    def predict_proba(self, X: Matrix, *, missing: str = "refuse") -> Doubles:
         """Responsibilities of each row, shape (M, K); see `score_samples`."""
         proba = np.empty((len(X), self.n_components))
         for rows, responsibilities, _ in posteriors(self, X, missing):
@@ -163,7 +163,7 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         """Akaike information criterion of a total log-likelihood; lower is better."""
         return -2 * log_likelihood + 2 * self.n_parameters
 
-    def sample(self, n_samples: int, rng: np.random.Generator) -> tuple[Vector, Indices]:
+    def sample(self, n_samples: int, rng: np.random.Generator) -> tuple[Doubles, Indices]:
         """Draw rows from the assembled mixture.
 
         Returns
@@ -188,11 +188,11 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
 
     @property
     @abstractmethod
-    def assembled_means(self) -> Vector:
+    def assembled_means(self) -> Doubles:
         """Expected values (K, d) in the user's order and units."""
 
     @abstractmethod
-    def terms_of(self, values: Vector, there: Mask) -> tuple[Floats, Vector | float]:
+    def terms_of(self, values: Doubles, there: Mask) -> tuple[Floats, Doubles | float]:
         """Terms (B, m, K) of each hub for some rows, and what their log-density has besides, (m,).
 
         Values (m, d) are in the user's order and units; ``there`` (m, d) marks those present.
@@ -219,7 +219,7 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         """Return the same mixture with its components in another order."""
 
     @abstractmethod
-    def drawn(self, labels: Indices, rng: np.random.Generator) -> Vector:
+    def drawn(self, labels: Indices, rng: np.random.Generator) -> Doubles:
         """Draw rows of these components (m,), (m, d) in the user's order and units."""
 
     @abstractmethod

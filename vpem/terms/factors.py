@@ -24,7 +24,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import DTypeLike
 
-from vpem.checks import Floats, Indices, Mask, Vector
+from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.errors import InputError
 from vpem.network.partition import Blocks
 from vpem.network.schema import Array, Schema, State
@@ -50,7 +50,7 @@ class LoadedFactors(Factors):
     projections: Floats  # (d, K q) ``Psi^-1 L``, in block order
     centre: Floats  # (d,) near to all means; taken off rows before they are projected
     offsets: Floats  # (B, K q) ``L' Psi^-1 (mu - centre)`` of each hub
-    grams: Vector  # (B, K, q, q) ``G = L' Psi^-1 L`` of each hub, in float64
+    grams: Doubles  # (B, K, q, q) ``G = L' Psi^-1 L`` of each hub, in float64
 
     @classmethod
     def of(cls, mixture: FactorMixture, dtype: DTypeLike) -> Self:
@@ -61,7 +61,7 @@ class LoadedFactors(Factors):
         grams = np.zeros((blocks.n_blocks, k, q, q))
         offsets = np.zeros((blocks.n_blocks, k, q))
         centre = mixture.means.mean(axis=0)
-        lower: list[Vector] = []
+        lower: list[Doubles] = []
         if not mixture.is_diagonal:
             lower = block_views(factors.inverse.astype(np.float64), blocks.widths, mixture.n_copies)
         for columns, hubs, width in blocks.bands:
@@ -109,11 +109,11 @@ class LoadedFactors(Factors):
 class Posterior:
     """What is known of the factors of any row of a component."""
 
-    covariances: Vector  # (R, K, q, q) ``B = (I + G)^-1`` of each root; R = 1 where all share one
-    log_dets: Vector  # (R, K) ``log|B|``
+    covariances: Doubles  # (R, K, q, q) ``B = (I + G)^-1`` of each root; R = 1 where all share one
+    log_dets: Doubles  # (R, K) ``log|B|``
 
     @classmethod
-    def of(cls, grams: Vector) -> Self:
+    def of(cls, grams: Doubles) -> Self:
         """Invert ``I + G`` of sums G (R, K, q, q).
 
         An estimate of a root's need not be positive semi-definite as the sum is: eigenvalues that
@@ -148,7 +148,7 @@ class FactorMixture(Mixture, facts=FACTS):
     factors.
     """
 
-    loadings: Vector
+    loadings: Doubles
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -165,17 +165,17 @@ class FactorMixture(Mixture, facts=FACTS):
         return int(self.loadings.shape[2])
 
     @property
-    def explained(self) -> Vector:
+    def explained(self) -> Doubles:
         """Variances (K, d) of features by factors that hubs share, in block order."""
         return np.asarray(np.square(self.loadings).sum(axis=2))
 
     @property
-    def located(self) -> Vector:
+    def located(self) -> Doubles:
         """Means, and below them each component's loadings, factor by factor: (K (1 + q), d)."""
         rows = self.n_components * self.n_factors, self.n_features
         return np.concatenate([self.means, self.loadings.swapaxes(1, 2).reshape(rows)])
 
-    def at(self, shares: Vector, means: Vector, covariances: Vector) -> Mixture:
+    def at(self, shares: Doubles, means: Doubles, covariances: Doubles) -> Mixture:
         k, shape = self.n_components, (self.n_components, self.n_factors, self.n_features)
         loadings = np.ascontiguousarray(means[k:].reshape(shape).swapaxes(1, 2))
         return replace(
@@ -196,12 +196,12 @@ class FactorMixture(Mixture, facts=FACTS):
         return super().n_parameters + self.n_components * (d * q - q * (q - 1) // 2)
 
     @property
-    def assembled_loadings(self) -> Vector:
+    def assembled_loadings(self) -> Doubles:
         """Loadings (K, d, q) in the user's order and units."""
         return np.asarray(self.loadings[:, self.blocks.position] * self.scaling.scale[:, None])
 
     @property
-    def assembled_covariances(self) -> Vector:
+    def assembled_covariances(self) -> Doubles:
         """Covariances (K, d, d) in the user's order and units: ``L_k L_k'`` and the noise."""
         k, d, scale = self.n_components, self.n_features, self.scaling.scale
         assembled = self.assembled_loadings
@@ -216,7 +216,7 @@ class FactorMixture(Mixture, facts=FACTS):
             assembled[:, columns[:, None], columns] += noise
         return assembled
 
-    def block_loadings(self, b: int) -> Vector:
+    def block_loadings(self, b: int) -> Doubles:
         """Loadings (K, d_b, q) of block b, in scaled units."""
         return self.loadings[:, self.blocks.offsets[b] : self.blocks.offsets[b + 1]]
 
@@ -263,7 +263,7 @@ class FactorMixture(Mixture, facts=FACTS):
             covariances=noise.covariances, loadings=loadings,
         )  # fmt: skip
 
-    def terms_of(self, values: Vector, there: Mask) -> tuple[Floats, Vector | float]:
+    def terms_of(self, values: Doubles, there: Mask) -> tuple[Floats, Doubles | float]:
         """Return what the term of all hubs together is, (1, m, K); see `Density.terms_of`.
 
         Of rows with missing values those with the same ones are evaluated together, each by the
@@ -287,7 +287,7 @@ class FactorMixture(Mixture, facts=FACTS):
         sums = of_noise.sum(axis=0, keepdims=True), self.loaded.projected_together(rows)
         return self.joined(*sums), constant
 
-    def apart(self, values: Vector) -> tuple[Floats, Vector | float]:
+    def apart(self, values: Doubles) -> tuple[Floats, Doubles | float]:
         """Return c and u of each hub for rows in which nothing is missing, (B, m, K + K q)."""
         terms, constant = super().terms_of(values, np.ones(values.shape, dtype=np.bool_))
         rows = self.blocks.arrange(self.scaling.apply(values), np.float64)
@@ -303,7 +303,7 @@ class FactorMixture(Mixture, facts=FACTS):
         """What an E-step needs, in double precision."""
         return LoadedFactors.of(self, np.float64)
 
-    def drawn(self, labels: Indices, rng: np.random.Generator) -> Vector:
+    def drawn(self, labels: Indices, rng: np.random.Generator) -> Doubles:
         rows = super().drawn(labels, rng)
         factors = rng.standard_normal((len(labels), self.n_factors))
         for k, loadings in enumerate(self.assembled_loadings):
@@ -323,9 +323,9 @@ def mixture_of(
 class FactorStatistics(Statistics):
     """Expected sufficient statistics of rows and their factors."""
 
-    scores: Vector  # (R, K, q) ``sum g E f``
-    squares: Vector  # (R, K, q, q) ``sum g E f f'``, which is ``sum g (E f E f' + B)``
-    products: Vector  # (K, d, q) ``sum g (x - shift) E f'``
+    scores: Doubles  # (R, K, q) ``sum g E f``
+    squares: Doubles  # (R, K, q, q) ``sum g E f f'``, which is ``sum g (E f E f' + B)``
+    products: Doubles  # (K, d, q) ``sum g (x - shift) E f'``
 
     @property
     def nbytes(self) -> int:
@@ -349,7 +349,7 @@ class FactorStatistics(Statistics):
 class FactorTerms(FeatureTerms):
     """Terms of hubs whose features have q factors in common; parameters are of `FeatureTerms`."""
 
-    directions: Vector  # (K, d, q) random, of which loadings of a start are made, in block order
+    directions: Doubles  # (K, d, q) random, of which loadings of a start are made, in block order
 
     def __init__(self, *arguments: Any, n_factors: int, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -393,7 +393,7 @@ class FactorTerms(FeatureTerms):
         onto: Floats,
         rows: slice,
         statistics: FactorStatistics | None,
-    ) -> Vector:
+    ) -> Doubles:
         """Find what follows from the sums of some rows: their log-likelihood (R,), and statistics.
 
         ``total`` (R, m, K) are sums C, of which the same may have been taken off all components of
@@ -441,9 +441,9 @@ class FactorTerms(FeatureTerms):
         mixture: Mixture,
         factors: LoadedFactors,
         posterior: Posterior,
-        mix: Vector,
+        mix: Doubles,
         statistics: FactorStatistics | None = None,
-    ) -> Vector:
+    ) -> Doubles:
         """Take the sums ``mix @ local`` and all that depends on them, a tile of rows at a time."""
         k, q, n_hubs = mixture.n_components, self.n_factors, self.blocks.n_blocks
         log_likelihoods = np.zeros(len(mix))
@@ -506,16 +506,16 @@ class FactorTerms(FeatureTerms):
             self.scaling, loadings,
         )  # fmt: skip
 
-    def _of_feature(self, per_root: Vector) -> Vector:
+    def _of_feature(self, per_root: Doubles) -> Doubles:
         """Expand what each root holds, (R, K, ...), to what each feature sees, (K, d or 1, ...)."""
         if len(per_root) == 1:
             return per_root.swapaxes(0, 1)
-        expanded: Vector = per_root[self.blocks.block_of]
+        expanded: Doubles = per_root[self.blocks.block_of]
         return expanded.swapaxes(0, 1)
 
     def _unexplained(
-        self, covariances: Vector, loadings: Vector, crossed: Vector, counts: Vector
-    ) -> Vector:
+        self, covariances: Doubles, loadings: Doubles, crossed: Doubles, counts: Doubles
+    ) -> Doubles:
         """Take what the factors explain off covariances of the features."""
         k = len(loadings)
         if self._is_tied:
@@ -523,7 +523,7 @@ class FactorTerms(FeatureTerms):
             shares = shares / shares.sum(axis=0)
             loadings = loadings * shares[..., None]
         if self._is_diagonal:
-            explained: Vector = (loadings * crossed).sum(axis=2)
+            explained: Doubles = (loadings * crossed).sum(axis=2)
             if self._is_tied:
                 explained = explained.sum(axis=0, keepdims=True)
             if self.covariance_type.endswith("spherical"):
@@ -531,7 +531,7 @@ class FactorTerms(FeatureTerms):
                     shape = (len(explained), hubs.stop - hubs.start, width)
                     mean = explained[:, columns].reshape(shape).mean(axis=2)
                     explained[:, columns] = np.repeat(mean, width, axis=1)
-            unexplained: Vector = covariances - explained
+            unexplained: Doubles = covariances - explained
             return unexplained
         rest = covariances.copy()
         copies = 1 if self._is_tied else k
@@ -569,12 +569,12 @@ class FactorTerms(FeatureTerms):
             start.covariances, start.scaling, self._spread(start, self.directions),
         )  # fmt: skip
 
-    def _spread(self, mixture: Mixture, directions: Vector) -> Vector:
+    def _spread(self, mixture: Mixture, directions: Doubles) -> Doubles:
         """Directions (K, d, q) in the units of each hub's covariances, made small."""
         size = np.sqrt(START / self.n_features)
         if self._is_diagonal:
-            deviations: Vector = np.sqrt(np.maximum(mixture.covariances, 0.0))[..., None]
-            spread: Vector = size * deviations * directions
+            deviations: Doubles = np.sqrt(np.maximum(mixture.covariances, 0.0))[..., None]
+            spread: Doubles = size * deviations * directions
             return spread
         loadings = np.zeros_like(directions)
         for b, view in enumerate(
@@ -586,7 +586,7 @@ class FactorTerms(FeatureTerms):
             loadings[:, part] = size * root @ vectors.swapaxes(1, 2) @ directions[:, part]
         return loadings
 
-    def reseeded(self, mixture: Mixture, component: int, centre: Vector, weight: float) -> Mixture:
+    def reseeded(self, mixture: Mixture, component: int, centre: Doubles, weight: float) -> Mixture:
         """Place one component at a new centre, with the loadings that it began with."""
         placed = super().reseeded(mixture, component, centre, weight)
         assert isinstance(placed, FactorMixture)

@@ -19,7 +19,7 @@ from vpem._core.mahalanobis import mahalanobis_diag
 from vpem._core.moments import moments_diag, moments_full
 from vpem._core.normalise import normalise
 from vpem._core.sweep import sweep
-from vpem.checks import Floats, Indices, Mask, Vector
+from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
 from vpem.terms.density import Density
 from vpem.terms.mixture import Factors, Mixture, block_views, factorise
@@ -42,10 +42,10 @@ class Terms(Protocol):
 
     n_samples: int
     total_weight: float
-    row_weights: Vector | None
+    row_weights: Doubles | None
     """Weight of each row (M,); None: 1."""
     n_threads: int
-    reg_covar: Vector
+    reg_covar: Doubles
     """Added to the diagonal of every covariance."""
     log_constant: float
     constant_in_sums: bool
@@ -57,7 +57,7 @@ class Terms(Protocol):
     resolution: float
     """Relative change of a log-likelihood that rounding alone can make."""
 
-    def constants(self) -> Vector:
+    def constants(self) -> Doubles:
         """What each hub here has of `log_constant`, (B,)."""
 
     def chunks(self, n_values: int) -> Iterator[slice]:
@@ -71,7 +71,7 @@ class Terms(Protocol):
 
     def responsibilities(
         self, mixture: Mixture, sums: Floats, rows: slice
-    ) -> tuple[Floats, Vector]:
+    ) -> tuple[Floats, Doubles]:
         """Responsibilities (R, m, K) and log-likelihood (R,) of these rows from the sums.
 
         Sums are of terms (R, m, K), or of how they differ from the first (R, m, K - 1): of these
@@ -79,11 +79,11 @@ class Terms(Protocol):
         """
 
     def sweep(
-        self, mixture: Mixture, factors: Factors, mix: Vector, statistics: Statistics | None
-    ) -> Vector:
+        self, mixture: Mixture, factors: Factors, mix: Doubles, statistics: Statistics | None
+    ) -> Doubles:
         """All of it in one pass for the sum ``mix @ terms``: log-likelihood (R,)."""
 
-    def empty(self, centres: Vector, n_roots: int) -> Statistics:
+    def empty(self, centres: Doubles, n_roots: int) -> Statistics:
         """Statistics of no rows."""
 
     def summarize(self, statistics: Statistics, responsibilities: Floats, rows: slice) -> None:
@@ -101,13 +101,13 @@ class Terms(Protocol):
     def log_prior(self, mixture: Mixture) -> float:
         """Log-density of the parameters under a prior, less that at its mode; 0 without any."""
 
-    def at_rows(self, indices: Indices) -> Vector:
+    def at_rows(self, indices: Indices) -> Doubles:
         """Rows of the data as centres."""
 
-    def middle(self, mixture: Mixture) -> Vector:
+    def middle(self, mixture: Mixture) -> Doubles:
         """A centre that is no row."""
 
-    def reseeded(self, mixture: Mixture, component: int, centre: Vector, weight: float) -> Mixture:
+    def reseeded(self, mixture: Mixture, component: int, centre: Doubles, weight: float) -> Mixture:
         """Re-initialise one component."""
 
 
@@ -119,10 +119,10 @@ class StartTerms(Terms, Protocol):
     units: int
     """Power of two in which squared distances are counted under masks."""
 
-    def distances(self, centres: Vector, rows: slice) -> Floats:
+    def distances(self, centres: Doubles, rows: slice) -> Floats:
         """Squared distances of each hub's part of these rows to centres (L, d), (B, m, L)."""
 
-    def start(self, centres: Vector) -> Mixture:
+    def start(self, centres: Doubles) -> Mixture:
         """Equal weights, means at the centres, sample covariances."""
 
 
@@ -145,7 +145,7 @@ class BatchTerms(Terms, Protocol):
     def with_hubs_of(self, statistics: Statistics, other: Statistics, hubs: Mask) -> Statistics:
         """Return the statistics with those hubs' (B,) part taken from other ones."""
 
-    def enough(self, counts: Vector) -> Mask:
+    def enough(self, counts: Doubles) -> Mask:
         """Whether so many rows a component (R, K) are enough for an M-step of each root."""
 
     def update_early(self, statistics: Statistics, row: float) -> Mixture:
@@ -162,7 +162,7 @@ class RowTerms:
     """Rows in chunks, their weights, and responsibilities from sums."""
 
     rows: Rows  # give chunks runs and precision
-    row_weights: Vector | None  # (M,); None: 1
+    row_weights: Doubles | None  # (M,); None: 1
     n_threads: int
     itemsize: int
     least_rows = 0.5
@@ -186,7 +186,7 @@ class RowTerms:
 
     def responsibilities(
         self, mixture: Density, sums: Floats, rows: slice
-    ) -> tuple[Floats, Vector]:
+    ) -> tuple[Floats, Doubles]:
         """Responsibilities (R, m, K) times row weights, and log-likelihood (R,) of these rows."""
         log_weights = np.broadcast_to(mixture.log_weights, (len(sums), mixture.n_components))
         out = np.empty((*sums.shape[:2], mixture.n_components), dtype=sums.dtype)
@@ -218,7 +218,9 @@ class RowTerms:
             self.known.add(terms, rows)
         return terms
 
-    def sweep_chunks(self: Any, mixture: Any, factors: Any, mix: Vector, statistics: Any) -> Vector:
+    def sweep_chunks(
+        self: Any, mixture: Any, factors: Any, mix: Doubles, statistics: Any
+    ) -> Doubles:
         """Take the sum ``mix @ Q`` and all that depends on it, chunk by chunk: (R,)."""
         totals = np.zeros(len(mix))
         for rows in self.chunks(self.blocks.n_blocks * mixture.n_components):
@@ -235,13 +237,13 @@ class RowTerms:
         """Add rows to the statistics, by the parameters that their responsibilities come from."""
         self.summarize(statistics, responsibilities, rows)
 
-    def _weights(self, rows: slice) -> Vector:
+    def _weights(self, rows: slice) -> Doubles:
         if self.row_weights is None:
             return np.ones(rows.stop - rows.start)
         return self.row_weights[rows]
 
 
-def mixed(mix: Vector, terms: Floats) -> Floats:
+def mixed(mix: Doubles, terms: Floats) -> Floats:
     """Sums ``mix @ terms`` (R, m, K) of terms (B, m, K)."""
     flat = terms.reshape(len(terms), -1)
     if len(mix) == 1 and bool((mix == 1).all()):
@@ -251,7 +253,7 @@ def mixed(mix: Vector, terms: Floats) -> Floats:
     return np.ascontiguousarray(sums).reshape(len(mix), *terms.shape[1:])
 
 
-def lightest_of(row_weights: Vector) -> float:
+def lightest_of(row_weights: Doubles) -> float:
     """Return the least positive weight."""
     return float(row_weights.min(initial=np.inf, where=row_weights > 0))
 
@@ -277,8 +279,8 @@ class FeatureTerms(RowTerms, BlockStatistics):
         covariance_type: str,
         *,
         scaling: Scaling,
-        row_weights: Vector | None = None,
-        reg_covar: float | Vector = FLOOR,
+        row_weights: Doubles | None = None,
+        reg_covar: float | Doubles = FLOOR,
         n_threads: int = 1,
         dtype: DTypeLike = np.float64,
         skip_negligible: bool = True,
@@ -302,10 +304,10 @@ class FeatureTerms(RowTerms, BlockStatistics):
         self.n_features = blocks.n_features
         self.widest = int(blocks.widths.max(initial=0))
         self.add_up = np.sum
-        self._sample_covariance: Vector | None = None
+        self._sample_covariance: Doubles | None = None
         self._precisions = None
 
-    def constants(self) -> Vector:
+    def constants(self) -> Doubles:
         """What each hub here has of `log_constant`, (B,)."""
         blocks, scale = self.blocks, self.scaling.scale
         per_feature = -0.5 * np.log(2 * np.pi) - np.log(scale[blocks.order])
@@ -329,7 +331,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
         chosen._sample_covariance = None
         return chosen
 
-    def some(self, rows: Indices, row_weights: Vector | None = None) -> FeatureTerms:
+    def some(self, rows: Indices, row_weights: Doubles | None = None) -> FeatureTerms:
         """Return the terms of some rows, for sweeps: rows may come twice, and weigh 1 or so much.
 
         They are read together, and kept in memory unless they are too many.
@@ -370,7 +372,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
         terms = factors.terms(self.rows.read(rows), self.blocks.offsets, self.n_threads)
         return self.labelled(terms, rows)
 
-    def distances(self, centres: Vector, rows: slice) -> Floats:
+    def distances(self, centres: Doubles, rows: slice) -> Floats:
         """Squared distances of each hub's part of these rows to centres (L, d), (B, m, L)."""
         data = self.rows.read(rows)
         points = np.ascontiguousarray(centres, dtype=data.dtype)
@@ -380,13 +382,13 @@ class FeatureTerms(RowTerms, BlockStatistics):
         mahalanobis_diag(data, self.blocks.offsets, points, ones, zeros, out, self.n_threads)
         return out
 
-    def squares(self, centres: Vector, rows: slice) -> Floats:
+    def squares(self, centres: Doubles, rows: slice) -> Floats:
         """Squared distances by what is there of each hub's part of these rows; here all is."""
         return self.distances(centres, rows)
 
     def sweep(
-        self, mixture: Mixture, factors: Factors, mix: Vector, statistics: Statistics | None = None
-    ) -> Vector:
+        self, mixture: Mixture, factors: Factors, mix: Doubles, statistics: Statistics | None = None
+    ) -> Doubles:
         """Take the sum ``mix @ Q`` and all that depends on it in one pass over the rows.
 
         ``mix`` (R, B) is the sum as a matrix over the blocks' terms. The rows are added to
@@ -473,7 +475,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
         """Rows between which distances mean something: these."""
         return self
 
-    def of_clusters(self, centres: Vector, n_roots: int) -> Statistics:
+    def of_clusters(self, centres: Doubles, n_roots: int) -> Statistics:
         """Statistics of no rows, of clusters about these centres (K, d)."""
         return self.empty(centres, n_roots)
 
@@ -483,16 +485,16 @@ class FeatureTerms(RowTerms, BlockStatistics):
 
     # ---- starts and repairs ---------------------------------------------------------------------
 
-    def at_rows(self, indices: Indices) -> Vector:
+    def at_rows(self, indices: Indices) -> Doubles:
         """Rows of the data as centres, shape (len(indices), d), in block order and fit units."""
         return self.rows.take(indices).astype(np.float64)
 
-    def middle(self, mixture: Mixture) -> Vector:
+    def middle(self, mixture: Mixture) -> Doubles:
         """The mean of a mixture (d,): a centre that is no row."""
-        middle: Vector = mixture.weights.mean(axis=0) @ mixture.means
+        middle: Doubles = mixture.weights.mean(axis=0) @ mixture.means
         return middle
 
-    def with_sample_covariance(self, covariances: Vector) -> FeatureTerms:
+    def with_sample_covariance(self, covariances: Doubles) -> FeatureTerms:
         """Return the same terms with a sample covariance that is known from elsewhere."""
         chosen = copy(self)
         chosen._sample_covariance = covariances
@@ -503,7 +505,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
         return self.with_sample_covariance(self.update(statistics).covariances)
 
     @property
-    def sample_covariance(self) -> Vector:
+    def sample_covariance(self) -> Doubles:
         """Each block's own sample covariance (divisor M) plus ``reg_covar``, for one component."""
         if self._sample_covariance is None:
             self._sample_covariance = self.sample().covariances
@@ -521,7 +523,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
             self.summarize(statistics, np.ascontiguousarray(shares), rows)
         return self.update(statistics)
 
-    def start(self, centres: Vector) -> Mixture:
+    def start(self, centres: Doubles) -> Mixture:
         """Equal weights, means at ``centres`` (K, d), every covariance the block's sample one."""
         n_components = len(centres)
         weights = np.full((1, n_components), 1.0 / n_components)
@@ -530,7 +532,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
         common, means = (self.blocks, self.covariance_type), np.array(centres, dtype=np.float64)
         return Mixture(*common, weights, means, covariances, self.scaling)
 
-    def _repeated(self, one: Vector, times: int) -> Vector:
+    def _repeated(self, one: Doubles, times: int) -> Doubles:
         """Return so many copies of what each block has one of, laid out as covariances are."""
         if self._is_diagonal:
             return np.repeat(one, times, axis=0)
@@ -538,7 +540,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
         parts = [np.repeat(view, times, axis=0).ravel() for view in views]
         return np.concatenate([np.empty(0), *parts])
 
-    def reseeded(self, mixture: Mixture, component: int, centre: Vector, weight: float) -> Mixture:
+    def reseeded(self, mixture: Mixture, component: int, centre: Doubles, weight: float) -> Mixture:
         """Reinitialise one component: this mean (d,), the sample covariance, this mixing weight."""
         weights = mixture.weights.copy()
         others = np.delete(np.arange(weights.shape[1]), component)

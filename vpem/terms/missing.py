@@ -19,7 +19,7 @@ from vpem._core.assign import nearest_rows
 from vpem._core.covariances import covariances_full
 from vpem._core.missing import marginal_diag, marginal_moments_diag, marginal_moments_full
 from vpem._core.threads import one_blas_thread
-from vpem.checks import Floats, Indices, Mask, Vector, row_blocks
+from vpem.checks import Doubles, Floats, Indices, Mask, row_blocks
 from vpem.network.partition import Blocks
 from vpem.terms.features import FeatureTerms, StartTerms
 from vpem.terms.mixture import Factors, Mixture, block_views, factorise
@@ -63,7 +63,7 @@ class MissingBlockStatistics(BlockStatistics):
     has seen ``least_seen`` effective rows.
     """
 
-    share: Vector
+    share: Doubles
     least_seen: float
 
     def _expecting(self, centres: Floats) -> MissingFactors:
@@ -93,7 +93,7 @@ class MissingBlockStatistics(BlockStatistics):
         assert isinstance(moved, MissingStatistics)
         return replace(moved, seen=statistics.seen.copy())
 
-    def _per_feature(self, statistics: Statistics) -> Vector:
+    def _per_feature(self, statistics: Statistics) -> Doubles:
         assert isinstance(statistics, MissingStatistics)
         if self._is_diagonal:
             return statistics.seen
@@ -125,7 +125,7 @@ class MissingBlockStatistics(BlockStatistics):
             view *= per_feature[columns].reshape(count, width)[:, 0, None, None, None]
         return MissingStatistics(**vars(plain), seen=plain.counts * self.share[:, None])
 
-    def _determinants(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> Vector:
+    def _determinants(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> Doubles:
         """Log-determinants (B,) of blocks' covariances, each as often as it is seen."""
         assert isinstance(statistics, MissingStatistics)
         seen = statistics.seen
@@ -148,7 +148,7 @@ class MissingBlockStatistics(BlockStatistics):
         widths = 1 if self._is_diagonal else self.blocks.widths[:, None]
         return self._updated(statistics, row * enough_rows(widths))
 
-    def _updated(self, statistics: Statistics, least: Vector) -> Mixture:
+    def _updated(self, statistics: Statistics, least: Doubles) -> Mixture:
         """Parameters from the statistics, where a block has seen at least so much."""
         assert isinstance(statistics, MissingStatistics)
         before = self._expecting(statistics.shifts).mixture
@@ -177,8 +177,8 @@ class MissingBlockStatistics(BlockStatistics):
         return Mixture(self.blocks, self.covariance_type, weights, means, covariances, self.scaling)
 
     def _variances(
-        self, statistics: MissingStatistics, first: Vector, least: Vector, before: Mixture
-    ) -> Vector:
+        self, statistics: MissingStatistics, first: Doubles, least: Doubles, before: Mixture
+    ) -> Doubles:
         """Variance of every feature by its own rows, of a block by all its values if spherical."""
         n = statistics.seen
         drop = np.square(first) / np.where(n < least, 1.0, n)
@@ -189,7 +189,7 @@ class MissingBlockStatistics(BlockStatistics):
         variances = np.maximum(value / np.where(total > 0, total, 1.0), 0.0) + self.reg_covar
         return np.where(total < least, before.covariances, variances)
 
-    def _over_blocks(self, values: Vector) -> Vector:
+    def _over_blocks(self, values: Doubles) -> Doubles:
         """Sum over the features of each block, repeated for each of them; (n, d)."""
         sums = np.zeros((len(values), self.blocks.n_blocks))
         for row_sums, row in zip(sums, values, strict=True):
@@ -223,7 +223,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         covariance_type: str,
         *,
         scaling: Scaling,
-        row_weights: Vector | None = None,
+        row_weights: Doubles | None = None,
         add: Add = alone,
         reach: Reach | None = None,
         **options: Any,
@@ -232,7 +232,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
             X, blocks, covariance_type, scaling=scaling, row_weights=row_weights, **options
         )
         self._add = add
-        self._there: Vector | None = None
+        self._there: Doubles | None = None
         data = self.rows.read(slice(0, self.n_samples))
         self.observed = np.ascontiguousarray(~np.isnan(data), dtype=np.uint8)
         data = np.where(self.observed, data, 0)
@@ -278,10 +278,10 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
             self.spread += weights[rows] @ away
         self.spread = add(self.spread) / safe
 
-    def constants(self) -> Vector:
+    def constants(self) -> Doubles:
         return self._constants(self._weights(slice(0, self.n_samples)) @ self.observed)
 
-    def _constants(self, there: Vector) -> Vector:
+    def _constants(self, there: Doubles) -> Doubles:
         """Sum constants over rows that have a value of each feature and weigh so much, (d,)."""
         blocks = self.blocks
         per_feature = -0.5 * np.log(2 * np.pi) - np.log(self.scaling.scale[blocks.order])
@@ -338,7 +338,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         )  # fmt: skip
         return self.labelled(terms, rows)
 
-    def squares(self, centres: Vector, rows: slice) -> Floats:
+    def squares(self, centres: Doubles, rows: slice) -> Floats:
         """Squared distances by what is there of each block of these rows to centres, (B, m, L)."""
         data, observed = self.rows.read(rows), self.observed[rows]
         out = np.empty((self.blocks.n_blocks, len(data), len(centres)), dtype=data.dtype)
@@ -350,7 +350,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         )  # fmt: skip
         return out
 
-    def distances(self, centres: Vector, rows: slice) -> Floats:
+    def distances(self, centres: Doubles, rows: slice) -> Floats:
         """Squared distances by what is there of each block, times the share of it; (B, m, L)."""
         self._latest = None
         out, observed = self.squares(centres, rows), self.observed[rows]
@@ -362,8 +362,8 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         return out
 
     def sweep(
-        self, mixture: Mixture, factors: Factors, mix: Vector, statistics: Statistics | None = None
-    ) -> Vector:
+        self, mixture: Mixture, factors: Factors, mix: Doubles, statistics: Statistics | None = None
+    ) -> Doubles:
         """Take the sum ``mix @ Q`` and all that depends on it, chunk by chunk.
 
         Rows that miss nothing go through the compiled sweep. Parameters and result are those of
@@ -403,7 +403,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         weights = None if self.row_weights is None else self.row_weights[chosen]
         return self.some(np.flatnonzero(chosen), weights)
 
-    def some(self, rows: Indices, row_weights: Vector | None = None) -> MissingTerms:
+    def some(self, rows: Indices, row_weights: Doubles | None = None) -> MissingTerms:
         chosen = super().some(rows, row_weights)
         assert isinstance(chosen, MissingTerms)
         chosen.observed = self.observed[rows]
@@ -491,14 +491,14 @@ def terms_of(X: Floats | Arranges, *arguments: Any, missing: bool, **options: An
     return kind(X, *arguments, **options)
 
 
-def weighed(distances: Vector, row_weights: Vector | None) -> float:
+def weighed(distances: Doubles, row_weights: Doubles | None) -> float:
     """Sum of squared distances (M,) times row weights."""
     return float(distances.sum() if row_weights is None else distances @ row_weights)
 
 
 def distances_within(
-    terms: FeatureTerms, centres: Vector, labels: NDArray[np.int32], rows: slice
-) -> Vector:
+    terms: FeatureTerms, centres: Doubles, labels: NDArray[np.int32], rows: slice
+) -> Doubles:
     """Squared distances of some rows to the centres (K, d) of their clusters, hub by hub: (B, m).
 
     Centres are in block order, and ``labels`` (M,) are clusters of all rows.
@@ -514,7 +514,7 @@ def distances_within(
     return distances
 
 
-def diagonals(terms: StartTerms) -> Vector:
+def diagonals(terms: StartTerms) -> Doubles:
     """Squared distance (B,) of opposite corners of a box around all rows, in each hub."""
     blocks = terms.blocks
     ends = np.full((2, blocks.n_features), -np.inf)
@@ -525,7 +525,7 @@ def diagonals(terms: StartTerms) -> Vector:
     return np.bincount(blocks.block_of, widths, blocks.n_blocks).astype(np.float64)
 
 
-def usual_squares(rows: Floats) -> Vector:
+def usual_squares(rows: Floats) -> Doubles:
     """Median squared distance (d,) of rows (m, d) from their median, of those that are away at all.
 
     A few values that lie far away do not change it. It is 0 where values are too few.
@@ -545,7 +545,7 @@ def spread_rows(n_rows: int) -> Indices:
 
 
 def squares_of_observed(
-    rows: Floats, observed: NDArray[np.uint8], points: Vector, n_threads: int
+    rows: Floats, observed: NDArray[np.uint8], points: Doubles, n_threads: int
 ) -> Floats:
     """Squared distances by what is there of rows (m, d) to points (L, d), shape (m, L)."""
     width = rows.shape[1]
@@ -562,11 +562,11 @@ def squares_of_observed(
 
 def nearest(
     X: Floats | Arranges,
-    centres: Vector,
+    centres: Doubles,
     scaling: Scaling,
     n_threads: int,
     observed: NDArray[np.uint8] | None = None,
-) -> tuple[NDArray[np.int32], Vector]:
+) -> tuple[NDArray[np.int32], Doubles]:
     """Nearest centre (M,) of each row and its squared distance (M,), some rows at a time.
 
     Rows (M, d) are in the units of the centres (K, d), of which the first of several is taken;

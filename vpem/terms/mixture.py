@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 from vpem._core.cholesky import cholesky_blocks
 from vpem._core.mahalanobis import mahalanobis_diag, mahalanobis_full
 from vpem._core.threads import thread_count
-from vpem.checks import Floats, Indices, Mask, Vector
+from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.network.partition import Blocks
 from vpem.network.schema import KEPT, Array, Schema, State, check
@@ -27,8 +27,6 @@ from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.density import Density
 from vpem.terms.rows import marginal_terms, pattern_plan
 from vpem.terms.units import Scaling
-
-Matrix = NDArray[np.float64]
 
 
 def is_tied(covariance_type: str) -> bool:
@@ -54,7 +52,7 @@ def covariance_shape(blocks: Blocks, covariance_type: str, n_components: int) ->
     return (copies * blocks.n_entries,)
 
 
-def block_views(flat: Vector, widths: Indices, copies: int) -> list[Vector]:
+def block_views(flat: Doubles, widths: Indices, copies: int) -> list[Doubles]:
     """Views of shape (copies, d_b, d_b), one a block, into a flat array of covariances."""
     views, start = [], 0
     for width in widths.tolist():
@@ -108,7 +106,7 @@ def factorise(mixture: Mixture, dtype: DTypeLike) -> Factors:
     )
 
 
-def variances_of(mixture: Mixture) -> Vector:
+def variances_of(mixture: Mixture) -> Doubles:
     """Return the variances (K, d) of each component, in the user's order and in units of fitting.
 
     They are the diagonals of covariances, which are not put together for that.
@@ -146,9 +144,9 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
 
     blocks: Blocks
     covariance_type: str
-    weights: Vector
-    means: Vector
-    covariances: Vector
+    weights: Doubles
+    means: Doubles
+    covariances: Doubles
     scaling: Scaling
 
     def __post_init__(self) -> None:
@@ -201,7 +199,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         return replace(self, **arrays)
 
     @property
-    def explained(self) -> Vector | float:
+    def explained(self) -> Doubles | float:
         """Variances (K, d) of features by factors that hubs share, of which there are none."""
         return 0.0
 
@@ -231,7 +229,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
             )
         return factors
 
-    def block(self, b: int) -> tuple[Vector, ...]:
+    def block(self, b: int) -> tuple[Doubles, ...]:
         """Weights (K,), means (K, d_b) and covariances of block b as its root holds them.
 
         Covariances have shape (n_copies, d_b, d_b), or (n_copies, d_b) where they are diagonal;
@@ -244,7 +242,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         return weights, self.means[:, part], self.covariance_blocks[b]
 
     @cached_property
-    def covariance_blocks(self) -> list[Vector]:
+    def covariance_blocks(self) -> list[Doubles]:
         """Views of shape (n_copies, d_b, d_b), one a block (full covariances only)."""
         return block_views(self.covariances, self.blocks.widths, self.n_copies)
 
@@ -267,28 +265,28 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         return replace(self, weights=other.weights)
 
     @property
-    def shares(self) -> Vector:
+    def shares(self) -> Doubles:
         """What of the mixing weights is extrapolated, (R, K), which adds up to 1."""
         return self.weights
 
     @property
-    def located(self) -> Vector:
+    def located(self) -> Doubles:
         """What of a mixture may be any number, (n, d): means."""
         return self.means
 
-    def at(self, shares: Vector, means: Vector, covariances: Vector) -> Mixture:
+    def at(self, shares: Doubles, means: Doubles, covariances: Doubles) -> Mixture:
         """Return the mixture at another point, which has such `shares`; means as `located`."""
         return replace(self, weights=shares, means=means, covariances=covariances)
 
     # ---- the assembled view, in the user's order and units -------------------------------------
 
     @property
-    def assembled_means(self) -> Vector:
+    def assembled_means(self) -> Doubles:
         """Means (K, d) in the user's order and units."""
         return self.scaling.undo(self.means[:, self.blocks.position])
 
     @property
-    def assembled_covariances(self) -> Vector:
+    def assembled_covariances(self) -> Doubles:
         """Covariances in the user's order and units, shaped as in scikit-learn.
 
         (K, d, d) full, (d, d) tied, (K, d) diagonal, (d,) tied-diagonal. Spherical: (K,) with one
@@ -324,7 +322,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         k = self.n_components
         return k - 1 + k * self.n_features + self.n_copies * entries
 
-    def terms_of(self, values: Vector, there: Mask) -> tuple[Floats, Vector | float]:
+    def terms_of(self, values: Doubles, there: Mask) -> tuple[Floats, Doubles | float]:
         """Terms (B, m, K) of each block for some rows, and what their log-density has besides."""
         blocks, scaling, threads = self.blocks, self.scaling, thread_count(None)
         factors = self.factors
@@ -341,7 +339,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         )  # fmt: skip
         return terms, there @ (-0.5 * np.log(2 * np.pi) - np.log(scaling.scale))
 
-    def drawn(self, labels: Indices, rng: np.random.Generator) -> Vector:
+    def drawn(self, labels: Indices, rng: np.random.Generator) -> Doubles:
         """Draw rows of these components (m,), (m, d) in the user's order and units."""
         drawn = rng.standard_normal((len(labels), self.n_features))
         if self.is_diagonal:
@@ -457,11 +455,11 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         shift[place], scale[place] = self.scaling.shift, self.scaling.scale
         return replace(self, blocks=blocks, scaling=Scaling(shift, scale))
 
-    def dense(self, b: int) -> Vector:
+    def dense(self, b: int) -> Doubles:
         """Covariances (K, d_b, d_b) of block b, in scaled units, whatever they are stored as."""
         return self._dense_part(b, np.arange(self.blocks.offsets[b], self.blocks.offsets[b + 1]))
 
-    def _dense_part(self, b: int, places: Indices) -> Vector:
+    def _dense_part(self, b: int, places: Indices) -> Doubles:
         """Covariances (K, n, n) of some features of block b, given by place in block order."""
         k = self.n_components
         if self.is_diagonal:
@@ -477,12 +475,12 @@ class Coordinates:
     """A mixture in unconstrained coordinates, or the difference of two."""
 
     blocks: Blocks  # of the mixture
-    weights: Vector  # (R, K) log mixing weights; 0 of components without weight
-    means: Vector  # (K, d), or (K (1 + q), d): with q factors the loadings follow
-    spreads: Vector  # log-Cholesky factors, shaped as the mixture's covariances
+    weights: Doubles  # (R, K) log mixing weights; 0 of components without weight
+    means: Doubles  # (K, d), or (K (1 + q), d): with q factors the loadings follow
+    spreads: Doubles  # log-Cholesky factors, shaped as the mixture's covariances
 
     @classmethod
-    def of(cls, mixture: Mixture, floor: Vector) -> Coordinates:
+    def of(cls, mixture: Mixture, floor: Doubles) -> Coordinates:
         """Return the coordinates of a mixture; NaN of a covariance that is not above the floor.
 
         Its blocks are positive definite. The floor (d,) is a diagonal matrix below its covariances,
@@ -519,7 +517,7 @@ class Coordinates:
             self.spreads - other.spreads,
         )
 
-    def moved(self, steps: Vector, along: Coordinates) -> Coordinates:
+    def moved(self, steps: Doubles, along: Coordinates) -> Coordinates:
         """Return this point moved ``along`` a direction, each root (R,) by a step of its own."""
         blocks = self.blocks
         if len(steps) == 1:
@@ -536,7 +534,7 @@ class Coordinates:
             self.spreads + of_spreads * along.spreads,
         )
 
-    def dot(self, other: Coordinates, share: float = 1.0) -> Vector:
+    def dot(self, other: Coordinates, share: float = 1.0) -> Doubles:
         """Inner product of each block's part, (B,), with a share of its root's mixing weights."""
         blocks = self.blocks
         weights = share * (self.weights * other.weights).sum(axis=1)
@@ -551,7 +549,7 @@ class Coordinates:
         products += np.bincount(blocks.block_of, columns, minlength=blocks.n_blocks)
         return products
 
-    def mixture(self, like: Mixture, floor: Vector) -> Mixture:
+    def mixture(self, like: Mixture, floor: Doubles) -> Mixture:
         """Return the mixture at this point, over the same floor as in `of`.
 
         What is not in the coordinates is as in ``like``, and components without weight stay as they
@@ -578,17 +576,17 @@ class Coordinates:
         return like.at(weights, self.means, covariances)
 
 
-def _by_block(blocks: Blocks, values: Vector) -> list[Vector]:
+def _by_block(blocks: Blocks, values: Doubles) -> list[Doubles]:
     """What each block has of values (d,)."""
     return [values[a:b] for a, b in pairwise(blocks.offsets)]
 
 
-def _sizes(blocks: Blocks, flat: Vector) -> NDArray[np.int64]:
+def _sizes(blocks: Blocks, flat: Doubles) -> NDArray[np.int64]:
     """Numbers that each block has in a flat array of covariances, (B,)."""
     return blocks.widths.astype(np.int64) ** 2 * (len(flat) // max(blocks.n_entries, 1))
 
 
-def _diagonals(block: Vector) -> Vector:
+def _diagonals(block: Doubles) -> Doubles:
     """View of the diagonals (n_copies, d_b) of matrices that lie one after the other."""
     copies, width, _ = block.shape
     return block.reshape(copies, width * width)[:, :: width + 1]
@@ -612,8 +610,8 @@ def mixture_of_start(start: State, like: Density) -> Density:
 
 
 def fill_gaps(
-    mixture: Mixture, values: Matrix, shares: Mapping[int, Matrix], noise: Matrix | None = None
-) -> Matrix:
+    mixture: Mixture, values: Doubles, shares: Mapping[int, Doubles], noise: Doubles | None = None
+) -> Doubles:
     """Return values (m, d), in the user's order and units, without the gaps of some hubs.
 
     ``shares`` are responsibilities g (m, K) of the rows, by hub. What a hub lacks of a row becomes

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import Floats, Indices, Mask, Vector
+from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.errors import InputError, NumericalError, Setting
 from vpem.network.partition import Blocks
 from vpem.network.schema import Schema, State
@@ -44,7 +44,7 @@ ONE = np.ones((1, 1))
 """The sum of one block."""
 
 
-def in_order(values: Vector) -> float:
+def in_order(values: Doubles) -> float:
     """Add numbers (n,) up, one after the other."""
     return float(sum(values.tolist()))
 
@@ -59,8 +59,8 @@ class MixtureStatistics:
         to_mixture: StatisticMap,  # whose ``radius`` becomes that of these rows
         *,
         counts: Indices | None = None,  # (n,) rows of positive weight; None: here are all
-        masses: Vector | None = None,  # (n,) what they weigh; None: a row weighs 1
-        add_up: Callable[[Vector], float] = in_order,  # of a number (n,), over all processes
+        masses: Doubles | None = None,  # (n,) what they weigh; None: a row weighs 1
+        add_up: Callable[[Doubles], float] = in_order,  # of a number (n,), over all processes
         reach: Reach | None = None,  # of rows, in units of fitting, where sums are masked
     ) -> None:
         self.terms = terms
@@ -88,7 +88,7 @@ class MixtureStatistics:
         self._held: list[int] = self.counts.tolist()
         to_mixture.radius = self._radius()
         self._prepared: tuple[Mixture, Factors] | None = None
-        self._passes: dict[int, tuple[Mixture, Vector, float]] = {}
+        self._passes: dict[int, tuple[Mixture, Doubles, float]] = {}
         self._constant: float | None = None
 
     def _parts(self) -> Iterator[tuple[int, FeatureTerms]]:
@@ -120,7 +120,7 @@ class MixtureStatistics:
 
     # ---- what a worker computes ------------------------------------------------------------------
 
-    def expect(self, worker: int, parameters: Mixture, rows: Indices | None) -> Vector:
+    def expect(self, worker: int, parameters: Mixture, rows: Indices | None) -> Doubles:
         """Mean expected statistic (P,) of some of a worker's rows, or of all.
 
         Some weigh alike: those that weigh more are drawn more often (`draw`).
@@ -173,7 +173,7 @@ class MixtureStatistics:
         scale, d = self.scaling.scale, self.blocks.n_features
         return float(-0.5 * d * np.log(2 * np.pi) - float(np.log(scale).sum()))
 
-    def _whole(self, worker: int, parameters: Mixture) -> tuple[Vector, float]:
+    def _whole(self, worker: int, parameters: Mixture) -> tuple[Doubles, float]:
         """Statistic and log-likelihood of a worker's rows, kept until other parameters come."""
         saved = self._passes.get(worker)
         if saved is None or saved[0] is not parameters:
@@ -181,7 +181,7 @@ class MixtureStatistics:
             saved = self._passes[worker] = (parameters, *passed)
         return saved[1], saved[2]
 
-    def _pass(self, part: FeatureTerms, mixture: Mixture) -> tuple[Vector, float]:
+    def _pass(self, part: FeatureTerms, mixture: Mixture) -> tuple[Doubles, float]:
         """Mean statistic (P,) and log-likelihood, without its constant, of some rows."""
         statistics = part.empty(mixture.means, 1)
         log_likelihood = part.sweep(mixture, self._factors(mixture), ONE, statistics)
@@ -195,8 +195,8 @@ class MixtureStatistics:
         return self._prepared[1]
 
     def assigned(
-        self, worker: int, labels: NDArray[np.int32], centres: Vector | None = None
-    ) -> Vector:
+        self, worker: int, labels: NDArray[np.int32], centres: Doubles | None = None
+    ) -> Doubles:
         """Mean statistic (P,) of a worker's rows that each belong to one component (m_i,).
 
         Missing values are filled by the component's centre, of (K, d).
@@ -221,7 +221,7 @@ class MixtureStatistics:
         every = np.concatenate([n, first.ravel(), second.ravel()])
         return np.asarray(every[: self.size] / part.total_weight)
 
-    def _filled(self, part: FeatureTerms, labels: NDArray[np.int32], centres: Vector) -> Vector:
+    def _filled(self, part: FeatureTerms, labels: NDArray[np.int32], centres: Doubles) -> Doubles:
         """`assigned` of rows that miss values, which have the spread of all rows about centres."""
         statistics = part.empty(centres, 1)
         for run in part.chunks(part.blocks.n_features):
@@ -233,7 +233,7 @@ class MixtureStatistics:
 
     # ---- parameters ------------------------------------------------------------------------------
 
-    def maximize(self, statistic: Vector, root: int = 0) -> tuple[Mixture, int]:
+    def maximize(self, statistic: Doubles, root: int = 0) -> tuple[Mixture, int]:
         """Mixture of a statistic (P,), and how many of its parts had to be projected."""
         return self.to_mixture.maximize(statistic)
 
@@ -245,7 +245,7 @@ class MixtureStatistics:
             return 1
         return 2 if self.to_mixture.is_diagonal else self.to_mixture.n_features + 1
 
-    def start(self, means: Vector) -> Mixture:
+    def start(self, means: Doubles) -> Mixture:
         """Equal weights, means (K, d) in units of fitting, every covariance that of all rows."""
         return self.to_mixture.start(means)
 
@@ -304,7 +304,7 @@ class StatisticMap:
         moments: Moments,
         *,
         n_rows: float,
-        reg_covar: float | Vector = RIDGE,
+        reg_covar: float | Doubles = RIDGE,
         known: ArrayLike | None = None,
         floor: float = FLOOR,
     ) -> None:
@@ -329,7 +329,7 @@ class StatisticMap:
         matrix = self.second + np.diag(reg_covar)
         self._white = white_units(matrix)
         self._metric = np.linalg.pinv(matrix, hermitian=True)
-        self._known: Vector | None = None
+        self._known: Doubles | None = None
         if known is not None:
             covariances = np.asarray(known, dtype=np.float64)
             k = n_components
@@ -372,13 +372,13 @@ class StatisticMap:
         self.squares = slice(self.first.stop, self.size)
         self._has_seen, self._has_squares = n_first > 2, self.size > self.first.stop
 
-    def second_moments(self, matrix: Vector) -> Vector:
+    def second_moments(self, matrix: Doubles) -> Doubles:
         """What a component's piece of the statistic has of second moments (d, d)."""
         if self.is_spherical:
             return np.array([np.trace(matrix)])
         return np.diagonal(matrix) if self.is_diagonal else matrix[self._lower]
 
-    def bounds(self, off: Vector) -> Vector:
+    def bounds(self, off: Doubles) -> Doubles:
         """Bounds (P,) of a mean statistic of rows that are no farther off (d,) than that."""
         k = self.n_components
         parts = [np.ones(k), np.tile(off, k)]
@@ -386,12 +386,12 @@ class StatisticMap:
             parts.append(np.tile(self.second_moments(np.outer(off, off)), k))
         return np.concatenate(parts)
 
-    def squared_norms(self, points: Vector) -> Vector:
+    def squared_norms(self, points: Doubles) -> Doubles:
         """Squared lengths of points (m, d), in the metric of the data's covariance."""
-        squares: Vector = np.einsum("ij,ij->i", points @ self._metric, points)
+        squares: Doubles = np.einsum("ij,ij->i", points @ self._metric, points)
         return np.maximum(squares, 0.0)
 
-    def packed(self, statistics: Statistics) -> Vector:
+    def packed(self, statistics: Statistics) -> Doubles:
         """Lay out sums over rows (P,), of moments about zero, which are about shifts."""
         about, first = statistics.shifts, statistics.first
         n = statistics.counts[0]
@@ -406,11 +406,11 @@ class StatisticMap:
             parts.append(self._raw_squares(statistics.second, about, first, raw).ravel())
         return np.concatenate(parts)
 
-    def _raw_squares(self, second: Vector, about: Floats, first: Vector, raw: Vector) -> Vector:
+    def _raw_squares(self, second: Doubles, about: Floats, first: Doubles, raw: Doubles) -> Doubles:
         """Second moments about zero, of those about shifts."""
         k, d = self.n_components, self.n_features
         if self.is_diagonal:
-            squares: Vector = second.reshape(k, d) + about * (first + raw)
+            squares: Doubles = second.reshape(k, d) + about * (first + raw)
             return squares.sum(axis=1) if self.is_spherical else squares
         left, right = self._lower
         squares = second.reshape(-1, d, d)[:, left, right]
@@ -423,7 +423,7 @@ class StatisticMap:
 
     # ---- the M-step ------------------------------------------------------------------------------
 
-    def maximize(self, statistic: Vector) -> tuple[Mixture, int]:
+    def maximize(self, statistic: Doubles) -> tuple[Mixture, int]:
         """Mixture of a statistic (P,), and how many of its parts had to be projected.
 
         * A weight below that of one row is raised to it, by so much of all rows together: a
@@ -459,8 +459,8 @@ class StatisticMap:
         return self._mixture(weights, means, covariances), projected
 
     def _completed(
-        self, statistic: Vector, missing: Vector, least: float
-    ) -> tuple[Vector, Vector | None, int]:
+        self, statistic: Doubles, missing: Doubles, least: float
+    ) -> tuple[Doubles, Doubles | None, int]:
         """Squares, and weights of features (K, d), once components have enough of all rows."""
         k, d = self.n_components, self.n_features
         squares, there = statistic[self.squares], self.moments.there
@@ -477,7 +477,7 @@ class StatisticMap:
             squares = squares + (more.sum(axis=1) if self.is_spherical else more.ravel())
         return squares, seen + extra, int((extra > 0).any(axis=1).sum())
 
-    def start(self, means: Vector) -> Mixture:
+    def start(self, means: Doubles) -> Mixture:
         """Equal weights, means (K, d) in units of fitting, every covariance that of all rows."""
         k = self.n_components
         if self._known is not None:
@@ -493,7 +493,7 @@ class StatisticMap:
                 covariances = np.tile(one.ravel(), copies)
         return self._mixture(np.full(k, 1.0 / k), np.array(means, dtype=np.float64), covariances)
 
-    def _mixture(self, weights: Vector, means: Vector, covariances: Vector) -> Mixture:
+    def _mixture(self, weights: Doubles, means: Doubles, covariances: Doubles) -> Mixture:
         mixture = Mixture(
             self.blocks, self.covariance_type, weights[None], means, covariances, self.scaling
         )
@@ -505,7 +505,7 @@ class StatisticMap:
             )
         return mixture
 
-    def _over_features(self, variances: Vector) -> Any:
+    def _over_features(self, variances: Doubles) -> Any:
         """Mean over the observed values of variances of their features (..., d)."""
         there = self.moments.there
         if there is None:
@@ -513,14 +513,14 @@ class StatisticMap:
         return variances @ there / there.sum()
 
     def _variances(
-        self, squares: Vector, n: Vector, weights: Vector, means: Vector, seen: Vector | None
-    ) -> Vector:
+        self, squares: Doubles, n: Doubles, weights: Doubles, means: Doubles, seen: Doubles | None
+    ) -> Doubles:
         """Variances (copies, d), or (copies, 1) of spherical covariances, without ``reg_covar``."""
         k, d = self.n_components, self.n_features
         if self._is_tied:
             shares = weights if seen is None else seen / seen.sum(axis=0)
             drop = weights @ means**2 if seen is None else (shares * means**2).sum(axis=0)
-            variances: Vector = (np.diagonal(self.second) - drop)[None]
+            variances: Doubles = (np.diagonal(self.second) - drop)[None]
             return self._over_features(variances)[:, None] if self.is_spherical else variances
         if seen is None:
             if self.is_spherical:
@@ -529,12 +529,12 @@ class StatisticMap:
             variances = squares.reshape(k, d) / n[:, None] - means**2
             return variances
         if self.is_spherical:
-            averages: Vector = (squares - (seen * means**2).sum(axis=1)) / seen.sum(axis=1)
+            averages: Doubles = (squares - (seen * means**2).sum(axis=1)) / seen.sum(axis=1)
             return averages[:, None]
         variances = squares.reshape(k, d) / seen - means**2
         return variances
 
-    def _raise_variances(self, variances: Vector) -> tuple[Vector, int]:
+    def _raise_variances(self, variances: Doubles) -> tuple[Doubles, int]:
         """Raise small variances (copies, d), or (copies, 1), and count components with such."""
         if self.is_spherical:
             variances = np.repeat(variances, self.n_features, axis=1)
@@ -548,7 +548,7 @@ class StatisticMap:
         variances[low] = (np.maximum(ratios, least) * own_or_mean)[low]
         return variances, int(low.sum())
 
-    def _matrices(self, squares: Vector, n: Vector, weights: Vector, means: Vector) -> Vector:
+    def _matrices(self, squares: Doubles, n: Doubles, weights: Doubles, means: Doubles) -> Doubles:
         """Full covariances (copies, d, d), without ``reg_covar``."""
         d = self.n_features
         if self._is_tied:
@@ -558,7 +558,7 @@ class StatisticMap:
         matrices -= means[:, :, None] * means[:, None, :]
         return matrices
 
-    def _raise(self, matrices: Vector) -> tuple[Vector, int]:
+    def _raise(self, matrices: Doubles) -> tuple[Doubles, int]:
         """Raise small eigenvalues of matrices (n, d, d), in units in which the data are white."""
         if self.floor == 0 and are_positive(matrices):
             return matrices, 0
@@ -594,8 +594,8 @@ class Moments:
 
     scaling: Scaling
     """How the units of fitting, y, come from the user's; y is about the mean."""
-    second: Vector
+    second: Doubles
     """``mean y y^T`` (d, d) over all rows, each weighing as in the algorithm's means. Missing
     values are filled by the mean, and have the variance of those that are there."""
-    there: Vector | None = None
+    there: Doubles | None = None
     """Share of the rows (d,) that have a value of each feature; None: all have all."""

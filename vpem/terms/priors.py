@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import DTypeLike
 
-from vpem.checks import Floats, Indices, Vector
+from vpem.checks import Doubles, Floats, Indices
 from vpem.errors import InputError, NumericalError, Setting
 from vpem.network.partition import Blocks
 from vpem.settings import MAP
@@ -47,11 +47,11 @@ class Prior:
     times."""
     concentration: float  # of the mixing weights; the less, the fewer components are in use
     mean_precision: float  # rows that the prior mean is worth
-    degrees_of_freedom: Vector  # (B,) of each hub, above its number of features less one
-    means: Vector  # (d,) in block order and units of fitting
-    covariances: Vector  # shaped as those of a mixture of one component
+    degrees_of_freedom: Doubles  # (B,) of each hub, above its number of features less one
+    means: Doubles  # (d,) in block order and units of fitting
+    covariances: Doubles  # shaped as those of a mixture of one component
 
-    def concentrations(self, counts: Vector) -> Vector:
+    def concentrations(self, counts: Doubles) -> Doubles:
         """Parameters of the weights' posterior (R, C, K), given effective rows (R, K).
 
         C is 1 for a Dirichlet distribution; the two of each Beta distribution for a process.
@@ -62,7 +62,7 @@ class Prior:
         after[:, :-1] = np.cumsum(counts[:, :0:-1], axis=1)[:, ::-1]
         return np.stack([1.0 + counts, self.concentration + after], axis=1)
 
-    def log_weights(self, counts: Vector) -> Vector:
+    def log_weights(self, counts: Doubles) -> Doubles:
         """Expected logarithms of the mixing weights (R, K), given effective rows (R, K)."""
         from scipy.special import digamma
 
@@ -75,7 +75,7 @@ class Prior:
         before[:, 1:] = np.cumsum(left - whole, axis=1)[:, :-1]
         return np.asarray(taken - whole + before)
 
-    def weights(self, counts: Vector) -> Vector:
+    def weights(self, counts: Doubles) -> Doubles:
         """Expected mixing weights (R, K), given effective rows (R, K); they add up to 1."""
         concentrations = self.concentrations(counts)
         if self.kind == DIRICHLET:
@@ -86,7 +86,7 @@ class Prior:
         weights = taken * before
         return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
-    def divergence(self, counts: Vector) -> Vector:
+    def divergence(self, counts: Doubles) -> Doubles:
         """Kullback-Leibler divergence (R,) of the weights' posterior from the prior, in nats."""
         from scipy.special import betaln, digamma, gammaln
 
@@ -112,7 +112,7 @@ class Beliefs:
     mean_precision: float
     degrees_of_freedom: float | None  # of every hub; None: as many as it has features
     scale: float  # prior scale matrix in sample covariances
-    reg_covar: Vector  # (d,) added to its diagonal, in block order and units of fitting
+    reg_covar: Doubles  # (d,) added to its diagonal, in block order and units of fitting
 
     def prior(self, sample: Mixture, weight: float) -> Prior:
         """Return the prior about the sample mean and covariance of rows of this weight, above 1.
@@ -131,7 +131,7 @@ class Beliefs:
                 view += np.diag(self.reg_covar[a:b])
         return self.with_known(sizes, sample.means[0], covariances)
 
-    def with_known(self, sizes: Indices, means: Vector, covariances: Vector) -> Prior:
+    def with_known(self, sizes: Indices, means: Doubles, covariances: Doubles) -> Prior:
         """Return the prior of these means and this scale matrix, of matrices of these sizes."""
         degrees = sizes.astype(np.float64)
         if self.degrees_of_freedom is not None:
@@ -204,7 +204,7 @@ class ConjugateTerms(FeatureTerms):
     def _maximised(self, statistics: Statistics) -> Mixture:
         return FeatureTerms.update(self, statistics)
 
-    def _log_dets_of_prior(self, means: Vector, covariances: Vector) -> Vector:
+    def _log_dets_of_prior(self, means: Doubles, covariances: Doubles) -> Doubles:
         """Log-determinants (B,) of the prior scale matrices; NumericalError where there is none."""
         common = self.blocks, self.covariance_type, np.ones((1, 1))
         factors = factorise(Mixture(*common, means[None], covariances, self.scaling), np.float64)
@@ -225,14 +225,14 @@ class ConjugateTerms(FeatureTerms):
         )
         return PriorFactors(means, inverse, dets, plain.failed, plain)
 
-    def _for_features(self, of_hubs: Vector) -> Vector:
+    def _for_features(self, of_hubs: Doubles) -> Doubles:
         """Repeat what hubs have, (B, n), for each of their features, (n, d)."""
         return np.asarray(of_hubs[self.blocks.block_of].T)
 
-    def _lower_precisions(self, factors: Factors) -> Vector:
+    def _lower_precisions(self, factors: Factors) -> Doubles:
         return super()._lower_precisions(getattr(factors, "plain", factors))
 
-    def _scale_hubs(self, covariances: Vector, factors: Vector) -> None:
+    def _scale_hubs(self, covariances: Doubles, factors: Doubles) -> None:
         """Multiply what is shaped as covariances by (n_copies, d), alike within full hubs."""
         if self._is_diagonal:
             covariances *= factors
@@ -241,7 +241,7 @@ class ConjugateTerms(FeatureTerms):
             of_hubs = factors[:, columns].reshape(len(factors), count, width)[..., 0]
             view *= of_hubs.T[..., None, None]
 
-    def _add_squares(self, covariances: Vector, away: Vector, times: Vector | float) -> None:
+    def _add_squares(self, covariances: Doubles, away: Doubles, times: Doubles | float) -> None:
         """Add ``times (K, d)`` the squares of ``away (K, d)`` to what is shaped as covariances."""
         heavy = times * away
         if self._is_diagonal:
@@ -258,7 +258,7 @@ class ConjugateTerms(FeatureTerms):
             else:
                 view += weighed[..., None] * of_hubs[:, :, None]
 
-    def _averaged(self, values: Vector) -> Vector:
+    def _averaged(self, values: Doubles) -> Doubles:
         """Mean of what is (n, d) over each block, repeated for each of its features."""
         block_of = self.blocks.block_of
         sums = np.zeros((self.blocks.n_blocks, len(values)))
@@ -293,18 +293,18 @@ class MapTerms(ConjugateTerms):
     """
 
     pull: float  # kappa, rows that the prior mean is worth
-    freedom: Vector  # (B,) degrees of freedom nu of each hub
-    scale: Vector  # (B,) of each hub, in sample covariances
+    freedom: Doubles  # (B,) degrees of freedom nu of each hub
+    scale: Doubles  # (B,) of each hub, in sample covariances
     _plain: FeatureTerms
-    _scales: Vector
+    _scales: Doubles
     """Prior scale matrices, shaped as the covariances of one component."""
-    _log_dets: Vector
+    _log_dets: Doubles
     """Of these, (B,)."""
-    _power: Vector
+    _power: Doubles
     """``a`` of each hub, (B,)."""
 
     @classmethod
-    def of(cls, plain: FeatureTerms, pull: float, freedom: Vector, scale: Vector) -> Self:
+    def of(cls, plain: FeatureTerms, pull: float, freedom: Doubles, scale: Doubles) -> Self:
         """Return terms of the same rows, with a prior yet to be found."""
         terms = cls.of_plain(plain)
         terms._plain, terms.pull, terms.freedom, terms.scale = plain, pull, freedom, scale
@@ -318,7 +318,7 @@ class MapTerms(ConjugateTerms):
         """Return these terms under the prior about statistics of all rows in one component."""
         return self.with_sample_covariance(self._plain.update(statistics).covariances)
 
-    def with_sample_covariance(self, covariances: Vector) -> Self:
+    def with_sample_covariance(self, covariances: Doubles) -> Self:
         """Return these terms under the prior about this sample covariance."""
         terms, blocks, weight = copy(self), self.blocks, self.total_weight
         terms._sample_covariance = covariances
@@ -333,7 +333,7 @@ class MapTerms(ConjugateTerms):
         terms._log_dets = self._log_dets_of_prior(np.zeros(blocks.n_features), terms._scales)
         return terms
 
-    def _powers(self, like: Mixture) -> Vector:
+    def _powers(self, like: Mixture) -> Doubles:
         """Power ``a + c`` (B,) of a covariance's determinant in the prior's density, times -2."""
         return self._power + like.n_components // like.n_copies
 
@@ -346,7 +346,7 @@ class MapTerms(ConjugateTerms):
             shared = shared - 2 * self._log_densities(mixture, plain) / self.total_weight
         return self._with_shares(plain, shared, dtype, plain)
 
-    def _log_densities(self, mixture: Mixture, plain: Factors) -> Vector:
+    def _log_densities(self, mixture: Mixture, plain: Factors) -> Doubles:
         """Log-density (B,) of each hub's parameters under the prior, less that at its mode."""
         copies = mixture.n_copies
         power, d = self._powers(mixture), self.blocks.widths
@@ -375,7 +375,7 @@ class MapTerms(ConjugateTerms):
         self._scale_hubs(covariances, 1 / self._divisors(statistics, plain))
         return replace(plain, means=share * plain.means, covariances=covariances)
 
-    def _divisors(self, statistics: Statistics, like: Mixture) -> Vector:
+    def _divisors(self, statistics: Statistics, like: Mixture) -> Doubles:
         """What sums of squares of each feature (n_copies, d) are divided by."""
         n = self._per_feature(statistics)
         divisors = n.sum(axis=0, keepdims=True) if self._is_tied else n
@@ -404,7 +404,7 @@ class MapMissingTerms(MapTerms, ConjugateMissingTerms):
         terms += shares[:, None, None].astype(terms.dtype)
         return terms
 
-    def _determinants(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> Vector:
+    def _determinants(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> Doubles:
         """Log-determinants (B,) of hubs' covariances, and the prior's part of these rows."""
         assert isinstance(factors, PriorFactors)
         shares = (factors.log_dets - factors.plain.log_dets)[0]

@@ -18,7 +18,7 @@ from math import ceil, floor, log2, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Indices, Vector
+from vpem.checks import Doubles, Indices
 from vpem.errors import InputError
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture
@@ -61,9 +61,9 @@ class Parts:
     d).
     """
 
-    weights: Vector  # (K,)
-    means: Vector  # (K, d) within -1 and 1
-    spreads: Vector
+    weights: Doubles  # (K,)
+    means: Doubles  # (K, d) within -1 and 1
+    spreads: Doubles
     kind: str
     hard: bool = False  # the nearest alone, as in k-means
 
@@ -77,7 +77,7 @@ class Parts:
         """Whether all standard deviations of a component are equal."""
         return self.kind.endswith("spherical")
 
-    def residuals(self, rows: Vector, component: int) -> Vector:
+    def residuals(self, rows: Doubles, component: int) -> Doubles:
         """Return rows (m, d) about a mean, in units of the component's spread."""
         from scipy.linalg import solve_triangular
 
@@ -88,13 +88,13 @@ class Parts:
             residuals = solve_triangular(spread, residuals.T, lower=True, check_finite=False).T
         return np.asarray(residuals)
 
-    def log_volumes(self) -> Vector:
+    def log_volumes(self) -> Doubles:
         """Return the logarithms of the determinants of the spreads, (K,)."""
         spreads = self.spreads
         diagonals = spreads if spreads.ndim == 2 else np.diagonal(spreads, axis1=1, axis2=2)
         return np.asarray(np.log(diagonals).sum(axis=1))
 
-    def responsibilities(self, norms: Vector) -> Vector:
+    def responsibilities(self, norms: Doubles) -> Doubles:
         """Return the responsibilities (m, K) of rows with squared residuals (m, K)."""
         if self.hard:
             return np.asarray(np.eye(len(self.weights))[norms.argmin(axis=1)])
@@ -150,7 +150,7 @@ class Residuals:
         return self.n_components * (1 + self.n_features) + self.copies * self.n_second
 
     @property
-    def lengths(self) -> Vector:
+    def lengths(self) -> Doubles:
         """Largest squared lengths of what a row adds to counts, first and second moments, (3,)."""
         d, r = self.n_features, self.radius
         second = {
@@ -161,7 +161,7 @@ class Residuals:
         return np.array([1.0, r, second[self.shape]])
 
     @property
-    def losses(self) -> Vector:
+    def losses(self) -> Doubles:
         """What noise of variance 1 on each costs, relative to a component of one row, (3,).
 
         Half the relative error of a count; of a mean half its square; of a covariance a quarter
@@ -175,7 +175,7 @@ class Residuals:
         return np.array([0.5, d / 2, second])
 
     @property
-    def scales(self) -> Vector:
+    def scales(self) -> Doubles:
         """Standard deviations (3,) of noise of multiplier 1 that costs least.
 
         What a row adds, divided by them, is never longer than 1.
@@ -187,7 +187,7 @@ class Residuals:
         """Nats that noise of multiplier 1 costs, relative to a component of one row."""
         return float(np.sqrt(self.losses * self.lengths).sum() ** 2)
 
-    def deviations(self, scales: Vector | None = None) -> Vector:
+    def deviations(self, scales: Doubles | None = None) -> Doubles:
         """Return the standard deviation of each number of a message for a multiplier of 1, (P,).
 
         Where others send of the same rows, scales (3,) are those of `balanced`.
@@ -205,7 +205,7 @@ class Residuals:
         """Lay out counts (K,), first (K, d) and second moments (copies, n_second), shape (P,)."""
         return np.concatenate([counts, firsts.ravel(), seconds.ravel()])
 
-    def unpacked(self, message: Vector) -> tuple[Vector, Vector, Vector]:
+    def unpacked(self, message: Doubles) -> tuple[Doubles, Doubles, Doubles]:
         """Return counts (K,), first moments (K, d), and second ones.
 
         These are of shape (copies, d, d), or of the diagonal alone (copies, d).
@@ -223,7 +223,7 @@ class Residuals:
         return counts, firsts.reshape(k, d), seconds
 
 
-def balanced(layouts: Sequence[Residuals]) -> list[Vector]:
+def balanced(layouts: Sequence[Residuals]) -> list[Doubles]:
     """Return the `Residuals.scales` of several holders of features of the same rows.
 
     What a row adds to counts, of which all have the same, and to all their moments, divided by
@@ -279,7 +279,7 @@ class Grid:
         """Whether what a worker sends is rounded: by at most half a unit each."""
         return self.message_bits < self.fine_bits
 
-    def sent(self, sums: Integers) -> Vector:
+    def sent(self, sums: Integers) -> Doubles:
         """Return sums in units of ``2^-(g + 2 h)`` as a worker sends them, in units of 1."""
         shift = self.fine_bits - self.message_bits
         if shift:
@@ -296,7 +296,7 @@ class BoundedRows:
     """
 
     def __init__(
-        self, parts: Sequence[Rows], bounds: Vector, grid: Grid, units: Vector | None = None
+        self, parts: Sequence[Rows], bounds: Doubles, grid: Grid, units: Doubles | None = None
     ) -> None:
         self._parts, self.grid, self._bounds = list(parts), grid, bounds
         units = bounds if units is None else units
@@ -314,14 +314,14 @@ class BoundedRows:
         return len(self._middle)
 
     @staticmethod
-    def _count(part: Rows, bounds: Vector) -> int:
+    def _count(part: Rows, bounds: Doubles) -> int:
         count = 0
         for run in part.runs() if part.n_samples else ():
             rows = part.read(run)
             count += int(((rows < bounds[0]) | (rows > bounds[1])).any(axis=1).sum())
         return count
 
-    def chunks(self, worker: int, most: int = MOST_ROWS) -> Iterator[Vector]:
+    def chunks(self, worker: int, most: int = MOST_ROWS) -> Iterator[Doubles]:
         """Yield a worker's rows, at most so many at a time."""
         part = self._parts[worker]
         for run in part.runs() if part.n_samples else ():
@@ -342,7 +342,7 @@ class BoundedRows:
         return counts.reshape(d, n_bins)
 
     def sketch(
-        self, worker: int, centre: Vector, directions: Vector, n_bins: int, reach: float
+        self, worker: int, centre: Doubles, directions: Doubles, n_bins: int, reach: float
     ) -> Integers:
         """Count a worker's rows in the cells (n_bins ** q,) of a grid over a few directions (d, q).
 
@@ -384,7 +384,7 @@ class ResidualSums:
         room = 2.0 ** (EXACT_BITS - grid.fine_bits)
         self._most = max(1, min(MOST_ROWS, floor(room / layout.radius)))
 
-    def add(self, residuals: Sequence[Vector], shares: Vector) -> None:
+    def add(self, residuals: Sequence[Doubles], shares: Doubles) -> None:
         """Add rows, of which each component has residuals (m, d), and responsibilities (m, K)."""
         for begin in range(0, len(shares), self._most):
             some = slice(begin, begin + self._most)
@@ -392,7 +392,7 @@ class ResidualSums:
             for component, z in enumerate(residuals):
                 self._add(component, z[some], weights[:, component])
 
-    def _add(self, component: int, z: Vector, weights: Vector) -> None:
+    def _add(self, component: int, z: Doubles, weights: Doubles) -> None:
         layout, h = self.layout, self.grid.coordinate_bits
         # Clipped to their radius, and their coordinates where these are squared.
         if layout.shape == "diag":
@@ -409,7 +409,7 @@ class ResidualSums:
         self.seconds[copy] += _second(weights, z, layout.shape) - count * _identity(layout, h)
 
 
-def _second(weights: Vector, z: Vector, shape: str) -> Integers:
+def _second(weights: Doubles, z: Doubles, shape: str) -> Integers:
     """Second moments (n_second,) of residuals (m, d) that count so much each (m,)."""
     if shape == "full":
         whole = (z * weights[:, None]).T @ z
@@ -433,7 +433,7 @@ def _identity(layout: Residuals, h: int) -> Integers:
 class Message:
     """How statistics about ``shifts`` (K, d), known to all, and a log-likelihood are a vector."""
 
-    def __init__(self, terms: FeatureTerms, shifts: Vector) -> None:
+    def __init__(self, terms: FeatureTerms, shifts: Doubles) -> None:
         self.terms = terms
         one = terms.empty(shifts, 1)
         self.shifts = one.shifts
@@ -451,7 +451,7 @@ class Message:
         self.size = int(self._ends[-1]) + 1
         """Numbers of a message, P."""
 
-    def packed(self, statistics: Statistics, log_likelihood: float = 0.0) -> Vector:
+    def packed(self, statistics: Statistics, log_likelihood: float = 0.0) -> Doubles:
         """Lay out the statistics of one root, shape (P,)."""
         about = self.terms.recentred(statistics, self.shifts)
         second = about.second
@@ -479,7 +479,7 @@ class Message:
         seen = np.ones(self._ends[3] - self._ends[2])
         return reach.exponents(ones, off, second, seen, MOST_NATS)
 
-    def unpacked(self, message: Vector) -> tuple[Statistics, float]:
+    def unpacked(self, message: Doubles) -> tuple[Statistics, float]:
         """Return the statistics in a message (P,), and the log-likelihood."""
         counts, first, second, seen, log_likelihood = np.split(message, self._ends)
         if self._is_dense:
@@ -531,7 +531,7 @@ class WorkerTerms:
         """Return the units of masked sums of messages; None where sums are not masked."""
         return None if self.reach is None else layout.exponents(self.reach)
 
-    def message(self, worker: int, mixture: Mixture, factors: Factors, layout: Message) -> Vector:
+    def message(self, worker: int, mixture: Mixture, factors: Factors, layout: Message) -> Doubles:
         """Run the E-step on a worker's rows: its statistics and log-likelihood, shape (P,)."""
         part = self.parts[worker]
         statistics = part.empty(mixture.means, 1)
@@ -540,14 +540,18 @@ class WorkerTerms:
             log_likelihood = float(part.sweep(mixture, factors, np.ones((1, 1)), statistics)[0])
         return layout.packed(statistics, log_likelihood)
 
-    def moments(self, worker: int, layout: Message) -> Vector:
+    def moments(self, worker: int, layout: Message) -> Doubles:
         """Return the statistics of a worker's rows in one component, shape (P,)."""
         nothing = np.zeros(self.parts[worker].n_samples, dtype=np.int32)
         return self.hard(worker, nothing, layout)
 
     def hard(
-        self, worker: int, labels: NDArray[np.int32], layout: Message, centres: Vector | None = None
-    ) -> Vector:
+        self,
+        worker: int,
+        labels: NDArray[np.int32],
+        layout: Message,
+        centres: Doubles | None = None,
+    ) -> Doubles:
         """Return the statistics of a worker's rows, each in the component of its label, (P,).
 
         Missing values are filled by the centres (K, d) that the worker knows.

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from vpem._core.missing import marginal_diag, marginal_full
-from vpem.checks import Floats, Indices, Mask, Matrix, Vector, check_finite, row_blocks
+from vpem.checks import Doubles, Floats, Indices, Mask, Matrix, check_finite, row_blocks
 from vpem.errors import InputError
 from vpem.network.partition import Blocks
 from vpem.terms.units import Add, Scaling, alone, deviations_of
@@ -324,22 +324,22 @@ def check_columns(
 
 
 def observed_scaling(
-    X: Matrix, row_weights: Vector | None, add: Add = alone, hubs: Blocks | None = None
+    X: Matrix, row_weights: Doubles | None, add: Add = alone, hubs: Blocks | None = None
 ) -> Scaling:
     """Centre features and divide them by standard deviations (`observed_moments`, `Scaling.by`)."""
     return Scaling.by(*observed_moments(X, row_weights, add), hubs)
 
 
 def observed_moments(
-    X: Matrix, row_weights: Vector | None, add: Add = alone
-) -> tuple[Vector, Vector]:
+    X: Matrix, row_weights: Doubles | None, add: Add = alone
+) -> tuple[Doubles, Doubles]:
     """Return means and standard deviations (d,) of features, by their observed values.
 
     ``add`` adds sums over rows of all processes.
     """
     total, first, second = (np.zeros(X.shape[1]) for _ in range(3))
 
-    def weights(start: int, part: Floats) -> Vector:
+    def weights(start: int, part: Floats) -> Doubles:
         if row_weights is None:
             return np.ones(len(part))
         return row_weights[start : start + len(part)]
@@ -373,7 +373,7 @@ class Known:
     of ``rows`` (n,), ascending, ``costs`` (n, K) are added.
     """
 
-    def __init__(self, hub: int, rows: Indices, costs: Vector, far: float) -> None:
+    def __init__(self, hub: int, rows: Indices, costs: Doubles, far: float) -> None:
         self.hub, self.rows, self.costs, self.far = hub, rows, costs, far
         self.astray = np.zeros(len(rows))
 

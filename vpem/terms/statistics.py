@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Mask, Vector
+from vpem.checks import Doubles, Floats, Mask
 from vpem.network.partition import Blocks
 from vpem.network.schema import Array, Schema
 from vpem.terms.mixture import Factors, Mixture, block_views, covariance_shape, is_diagonal, is_tied
@@ -24,9 +24,9 @@ from vpem.terms.units import Scaling
 class Statistics:
     """Sufficient statistics of every hub about a shift, summed over rows."""
 
-    counts: Vector  # (R, K) n_k of each root; R = 1 where all share one estimate
-    first: Vector  # (K, d) ``sum g (x - shift)``
-    second: Vector
+    counts: Doubles  # (R, K) n_k of each root; R = 1 where all share one estimate
+    first: Doubles  # (K, d) ``sum g (x - shift)``
+    second: Doubles
     """``sum g (x - shift)(x - shift)^T``, shaped as the mixture's covariances."""
     shifts: Floats  # (K, d) in the precision of the data
 
@@ -50,7 +50,7 @@ class Statistics:
 class MissingStatistics(Statistics):
     """Expected sufficient statistics, given what is observed."""
 
-    seen: Vector = field(default_factory=lambda: np.empty(0))
+    seen: Doubles = field(default_factory=lambda: np.empty(0))
     """Responsibilities summed over rows of which a block has something (B, K), or which have a
     feature (K, d) where covariances are diagonal."""
 
@@ -81,13 +81,13 @@ class BlockStatistics:
 
     blocks: Blocks
     covariance_type: str
-    reg_covar: Vector  # (d,) added to variances, in block order and units of fitting
+    reg_covar: Doubles  # (d,) added to variances, in block order and units of fitting
     scaling: Scaling
     rows: Rows  # whose precision shifts have
     widest: int  # features of the widest hub, of all processes
     n_factors = 0  # that hubs share (`vpem.terms.factors.FactorTerms`)
-    add_up: Callable[[Vector], float]
-    _precisions: tuple[Factors, Vector] | None
+    add_up: Callable[[Doubles], float]
+    _precisions: tuple[Factors, Doubles] | None
 
     tells_expected = True
     """Whether `expected` finds log-densities from statistics."""
@@ -116,7 +116,7 @@ class BlockStatistics:
             shifts,
         )
 
-    def _banded(self, flat: Vector, copies: int) -> Iterator[tuple[slice, int, int, Vector]]:
+    def _banded(self, flat: Doubles, copies: int) -> Iterator[tuple[slice, int, int, Doubles]]:
         """Views of shape (blocks, copies, width, width), one a band, into a flat array."""
         start = 0
         for columns, hubs, width in self.blocks.bands:
@@ -150,7 +150,7 @@ class BlockStatistics:
         counts = statistics.counts.copy()
         return replace(statistics, counts=counts, first=first, second=second, shifts=shifts)
 
-    def _per_feature(self, statistics: Statistics) -> Vector:
+    def _per_feature(self, statistics: Statistics) -> Doubles:
         """Sum of responsibilities that each feature's moments have, (K, d)."""
         return self.blocks.of_feature(statistics.counts)
 
@@ -168,7 +168,7 @@ class BlockStatistics:
             second = np.where(np.repeat(hubs, sizes), other.second, statistics.second)
         return Statistics(counts, first, second, statistics.shifts)
 
-    def enough(self, counts: Vector) -> Mask:
+    def enough(self, counts: Doubles) -> Mask:
         """Whether so many rows a component (R, K) are enough for an M-step, for each root (R,).
 
         Ten times as many as a mean and a variance, or a covariance of the widest hub's features,
@@ -226,12 +226,12 @@ class BlockStatistics:
         hubs += 0.5 * self._over_hubs(self._precisions[1] * about.second)
         return value - float(self.add_up(hubs))
 
-    def _determinants(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> Vector:
+    def _determinants(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> Doubles:
         """Log-determinants (B,) of hubs' covariances, each as often as its component is found."""
         counts, log_dets = statistics.counts[0], factors.log_dets.astype(np.float64)
         return np.asarray(counts @ np.broadcast_to(log_dets, (len(counts), log_dets.shape[1])))
 
-    def _over_hubs(self, seconds: Vector) -> Vector:
+    def _over_hubs(self, seconds: Doubles) -> Doubles:
         """Sum over each hub (B,) of what is laid out as second moments are."""
         blocks = self.blocks
         if self._is_diagonal:
@@ -240,7 +240,7 @@ class BlockStatistics:
         views = block_views(seconds, blocks.widths, seconds.size // max(1, blocks.n_entries))
         return np.array([float(view.sum()) for view in views])
 
-    def _lower_precisions(self, factors: Factors) -> Vector:
+    def _lower_precisions(self, factors: Factors) -> Doubles:
         """Inverse covariances for the trace with a symmetric matrix whose lower half is given."""
         inverse = factors.inverse.astype(np.float64)
         if self._is_diagonal:

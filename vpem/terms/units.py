@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Indices, Mask, Matrix, Vector, row_blocks
+from vpem.checks import Doubles, Floats, Indices, Mask, Matrix, row_blocks
 from vpem.errors import Setting, VpemWarning
 from vpem.network.partition import Blocks
 
@@ -29,7 +29,7 @@ FLOOR = 1e-6
 TENFOLD = 10.0
 """Ratio of standard deviations from which on what depends on units is said to."""
 
-Add = Callable[[Vector], Vector]
+Add = Callable[[Doubles], Doubles]
 """Adds what every process with rows has found of its own."""
 
 WHOLE_BITS = 31
@@ -44,7 +44,7 @@ SMALLEST = 1e-8
 """Least eigenvalue of the data's correlations; below, directions are noise."""
 
 
-def alone(values: Vector) -> Vector:
+def alone(values: Doubles) -> Doubles:
     """Return the sum where one process has all rows."""
     return values
 
@@ -57,7 +57,7 @@ class RunningMoments:
         # Of each feature (d,), by these shares: its mean, and the sum of squares about it.
         self.mean, self.squares = np.zeros(n_features), np.zeros(n_features)
 
-    def take(self, rows: Floats, share: Vector) -> None:
+    def take(self, rows: Floats, share: Doubles) -> None:
         """Add rows (m, d) of some shares (m,) of all."""
         of_all = share.sum()
         if of_all > 0:
@@ -69,7 +69,7 @@ class RunningMoments:
             self.mean += step * (of_all / (self.weight + of_all))
             self.weight += of_all
 
-    def joined(self, add: Add = alone, part: float = 1.0) -> tuple[Vector, Vector]:
+    def joined(self, add: Add = alone, part: float = 1.0) -> tuple[Doubles, Doubles]:
         """Return means and standard deviations (d,) over the rows of all processes.
 
         ``part`` of all is what the shares of this process's rows are of.
@@ -80,13 +80,13 @@ class RunningMoments:
         return shift, deviations_of(shift, add(variance))
 
 
-def deviations_of(means: Vector, variances: Vector) -> Vector:
+def deviations_of(means: Doubles, variances: Doubles) -> Doubles:
     """Return standard deviations (d,), 0 of those that may be of rounding alone."""
     deviations = np.sqrt(variances)
     return np.where(deviations > 1e-12 * np.abs(means), deviations, 0.0)
 
 
-def spreads_apart(deviations: Vector) -> float:
+def spreads_apart(deviations: Doubles) -> float:
     """Return the ratio of the largest standard deviation to the least that is none."""
     positive = deviations[deviations > 0]
     return float(positive.max() / positive.min()) if positive.size else 1.0
@@ -99,8 +99,8 @@ class Scaling:
     In the user's order: fitted values are ``(x - shift) / scale``.
     """
 
-    shift: Vector
-    scale: Vector
+    shift: Doubles
+    scale: Doubles
 
     @classmethod
     def none(cls, n_features: int) -> Scaling:
@@ -109,7 +109,7 @@ class Scaling:
 
     @classmethod
     def standard(
-        cls, X: Matrix, row_weights: Vector | None, add: Add = alone, hubs: Blocks | None = None
+        cls, X: Matrix, row_weights: Doubles | None, add: Add = alone, hubs: Blocks | None = None
     ) -> Scaling:
         """Centre each feature and divide it by its standard deviation.
 
@@ -127,7 +127,7 @@ class Scaling:
         return cls.by(*moments.joined(add), hubs)
 
     @classmethod
-    def by(cls, means: Vector, deviations: Vector, hubs: Blocks | None = None) -> Scaling:
+    def by(cls, means: Doubles, deviations: Doubles, hubs: Blocks | None = None) -> Scaling:
         """Centre features of these means and divide them by standard deviations (d,), if not 0.
 
         With ``hubs`` those of a hub are divided by one number, so that a sphere stays one; warns
@@ -149,7 +149,7 @@ class Scaling:
                 )
             squares = np.square(deviations)[hubs.order]
             total = np.bincount(hubs.block_of, squares, hubs.n_blocks)
-            common: Vector = np.sqrt(total / np.maximum(hubs.widths, 1))
+            common: Doubles = np.sqrt(total / np.maximum(hubs.widths, 1))
             deviations = common[hubs.block_of][hubs.position]
         return cls(means, np.where(deviations == 0, 1.0, deviations))
 
@@ -163,7 +163,7 @@ class Scaling:
         return Scaling(self.shift[columns], self.scale[columns])
 
     @overload
-    def apply(self, X: Vector) -> Vector: ...
+    def apply(self, X: Doubles) -> Doubles: ...
 
     @overload
     def apply(self, X: Floats) -> Floats: ...
@@ -175,7 +175,7 @@ class Scaling:
         with np.errstate(over="ignore", invalid="ignore"):
             return (X - self.shift) / self.scale
 
-    def undo(self, X: Vector) -> Vector:
+    def undo(self, X: Doubles) -> Doubles:
         """Return scaled rows of shape (..., d) to the user's units."""
         if self.is_none:
             return X
@@ -193,7 +193,7 @@ def floor_of(reg_covar: float | str) -> float:
     return FLOOR if isinstance(reg_covar, str) else reg_covar
 
 
-def floors_of(reg_covar: float | str, scale: str, units: Scaling) -> Vector:
+def floors_of(reg_covar: float | str, scale: str, units: Scaling) -> Doubles:
     """What is added to variances (d,), in units of fitting and the order of the data.
 
     A number is in the units that were set: the data's, or standard deviations.
@@ -202,7 +202,7 @@ def floors_of(reg_covar: float | str, scale: str, units: Scaling) -> Vector:
     return floor_of(reg_covar) / (np.ones(len(units.scale)) if as_given else units.scale**2)
 
 
-def root_of(covariance: Vector) -> Vector:
+def root_of(covariance: Doubles) -> Doubles:
     """Return a root (d, d) of a covariance, of which rounding may have made directions negative.
 
     Features may be in units of any size.
@@ -219,10 +219,10 @@ class Points:
     ``root`` is the standard deviation (d,) of each feature, or a root (d, d) of the covariance.
     """
 
-    def __init__(self, centre: Vector, root: Vector) -> None:
+    def __init__(self, centre: Doubles, root: Doubles) -> None:
         self.centre, self.root = centre, root
 
-    def take(self, numbers: Indices) -> Vector:
+    def take(self, numbers: Indices) -> Doubles:
         """Return points (L, d); the same number is the same point anywhere."""
         width = len(self.centre)
         normals = np.empty((len(numbers), width))
@@ -232,7 +232,7 @@ class Points:
             normals[place] = np.random.default_rng(-number).standard_normal(width)
         return self.centre + self._spread(normals)
 
-    def near(self, rng: np.random.Generator, about: Vector, sizes: Vector) -> Vector:
+    def near(self, rng: np.random.Generator, about: Doubles, sizes: Doubles) -> Doubles:
         """Draw a point near each of some (L, d): so far off, in parts of the spread (L,)."""
         normals = rng.standard_normal((len(about), len(self.centre)))
         return about + sizes[:, None] * self._spread(normals)
@@ -243,12 +243,12 @@ class Points:
         return Points((self.centre - scaling.shift) / scaling.scale, self.root / units)
 
     @property
-    def variances(self) -> Vector:
+    def variances(self) -> Doubles:
         """Variance of each feature (d,)."""
         squares = self.root**2
         return squares if squares.ndim == 1 else squares.sum(axis=1)
 
-    def _spread(self, normals: Vector) -> Vector:
+    def _spread(self, normals: Doubles) -> Doubles:
         return np.asarray(normals * self.root if self.root.ndim == 1 else normals @ self.root.T)
 
 
@@ -277,9 +277,9 @@ class Reach:
     mass: float  # what all rows weigh
     lightest: float
     points: Points
-    radius: Vector  # (d,)
+    radius: Doubles  # (d,)
     constant: Mask  # (d,) one value, up to rounding
-    there: Vector | None = None  # (d,) part of the weight with a value
+    there: Doubles | None = None  # (d,) part of the weight with a value
 
     @property
     def alike(self) -> Reach:
@@ -292,11 +292,11 @@ class Reach:
             return self
         return replace(self, points=self.points.scaled(scaling), radius=self.radius / scaling.scale)
 
-    def off(self, points: Vector) -> Vector:
+    def off(self, points: Doubles) -> Doubles:
         """How far any row may be from points (..., d), in each feature."""
         return self.radius + np.abs(points - self.points.centre)
 
-    def of_clusters(self, centres: Vector, between: list[Vector]) -> NDArray[np.int64]:
+    def of_clusters(self, centres: Doubles, between: list[Doubles]) -> NDArray[np.int64]:
         """Return exponents of what is summed of clusters about centres (K, d).
 
         Weights, numbers ``between`` of which these are the bounds in a row, the inertia, and how
@@ -318,7 +318,7 @@ def lower_half(matrices: NDArray[Kind]) -> NDArray[Kind]:
     return matrices[..., rows, columns]
 
 
-def symmetric(half: Vector, width: int) -> Vector:
+def symmetric(half: Doubles, width: int) -> Doubles:
     """Symmetric matrices (..., d, d) of their lower halves."""
     rows, columns = _places(width)
     out = np.empty((*half.shape[:-1], width, width))
@@ -333,7 +333,7 @@ def _places(width: int) -> tuple[Indices, Indices]:
     return np.tril_indices(width)
 
 
-def are_positive(matrices: Vector) -> bool:
+def are_positive(matrices: Doubles) -> bool:
     """Whether all of these matrices (n, d, d) are positive definite."""
     try:
         np.linalg.cholesky(matrices)
@@ -342,7 +342,7 @@ def are_positive(matrices: Vector) -> bool:
     return True
 
 
-def white_units(matrix: Vector) -> tuple[Vector, Vector]:
+def white_units(matrix: Doubles) -> tuple[Doubles, Doubles]:
     """Linear maps (d, d) to units in which data of these second moments are white, and back."""
     deviations = np.sqrt(np.diagonal(matrix))
     values, vectors = np.linalg.eigh(matrix / np.outer(deviations, deviations))
@@ -373,15 +373,15 @@ class Whitening:
             return
         self._into, self._back = white_units(matrix)
 
-    def into(self, statistics: Vector) -> Vector:
+    def into(self, statistics: Doubles) -> Doubles:
         """Statistics (m, P) of the white data."""
         return self._moved(statistics, self._into)
 
-    def back(self, statistics: Vector) -> Vector:
+    def back(self, statistics: Doubles) -> Doubles:
         """Statistics (m, P) in the units of fitting, of those of the white data."""
         return self._moved(statistics, self._back)
 
-    def _moved(self, statistics: Vector, matrix: Vector) -> Vector:
+    def _moved(self, statistics: Doubles, matrix: Doubles) -> Doubles:
         m, k, d, layout = len(statistics), self.layout.n_components, self.n_features, self.layout
         out = statistics.copy()
         first = statistics[:, layout.first].reshape(m, k, d)

@@ -21,7 +21,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import DTypeLike
 
-from vpem.checks import Floats, Indices, Mask, Vector
+from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.errors import InputError, NumericalError, Setting
 from vpem.network.schema import Array, Schema, State
 from vpem.settings import MAP
@@ -60,13 +60,13 @@ class VariationalMixture(
     scale matrix is such, and where they are tied all components have one: as scikit-learn has them.
     """
 
-    counts: Vector  # (R, K) effective rows of each component, as each root finds them
-    seen: Vector  # (B, K) of which a hub has something; of its root where no value is missing
+    counts: Doubles  # (R, K) effective rows of each component, as each root finds them
+    seen: Doubles  # (B, K) of which a hub has something; of its root where no value is missing
     prior: Prior  # in block order and units of fitting
     is_proper = True
 
     @classmethod
-    def of(cls, plain: Mixture, counts: Vector, seen: Vector, prior: Prior) -> Self:
+    def of(cls, plain: Mixture, counts: Doubles, seen: Doubles, prior: Prior) -> Self:
         """Return a posterior whose means a mixture has."""
         return cls(
             plain.blocks, plain.covariance_type, plain.weights, plain.means, plain.covariances,
@@ -91,7 +91,7 @@ class VariationalMixture(
         )  # fmt: skip
 
     def of_hubs(
-        self, plain: Mixture, prior: Mixture, counts: Vector, seen: Vector, freedom: Vector
+        self, plain: Mixture, prior: Mixture, counts: Doubles, seen: Doubles, freedom: Doubles
     ) -> VariationalMixture:
         """Return the posterior of other hubs.
 
@@ -130,17 +130,17 @@ class VariationalMixture(
         )
 
     @property
-    def concentrations(self) -> Vector:
+    def concentrations(self) -> Doubles:
         """Parameters of the posterior of the weights, (R, C, K); see `Prior.concentrations`."""
         return self.prior.concentrations(self.counts)
 
     @property
-    def mean_precisions(self) -> Vector:
+    def mean_precisions(self) -> Doubles:
         """Rows that a hub's mean of a component is worth, (B, K)."""
         return self.prior.mean_precision + self.seen
 
     @property
-    def degrees_of_freedom(self) -> Vector:
+    def degrees_of_freedom(self) -> Doubles:
         """Degrees of freedom of a hub's Wishart distribution, (B, n_copies)."""
         seen = self.seen.mean(axis=1, keepdims=True) if self.is_tied else self.seen
         return self.prior.degrees_of_freedom[:, None] + seen
@@ -157,7 +157,7 @@ class VariationalMixture(
         return int(self.in_use.sum())
 
     @cached_property
-    def offsets(self) -> Vector:
+    def offsets(self) -> Doubles:
         """By how much a hub's term at the posterior means differs from the expected one, (B, K).
 
         ``E log|Lambda| + log|C| - d_b / beta`` with the mean precision ``beta``, C the inverse of
@@ -171,7 +171,7 @@ class VariationalMixture(
         return np.asarray(logs - widths / self.mean_precisions)
 
     @cached_property
-    def log_weights(self) -> Vector:
+    def log_weights(self) -> Doubles:
         """Expected logarithms of the mixing weights, as each root holds them, (R, K).
 
         The divergence of the weights' posterior is taken off, an equal part of it from every row:
@@ -182,12 +182,12 @@ class VariationalMixture(
         return np.asarray(logs - self.prior.divergence(self.counts)[:, None] / rows)
 
     @property
-    def assembled_log_weights(self) -> Vector:
+    def assembled_log_weights(self) -> Doubles:
         """Expected logarithms (K,), given the mean of what the roots found."""
         return self.prior.log_weights(self.counts.mean(axis=0, keepdims=True)).ravel()
 
     @property
-    def assembled_weights(self) -> Vector:
+    def assembled_weights(self) -> Doubles:
         """Expected mixing weights (K,), given the mean of what the roots found."""
         return self.prior.weights(self.counts.mean(axis=0, keepdims=True)).ravel()
 
@@ -196,12 +196,12 @@ class VariationalMixture(
         return replace(self, weights=other.weights, counts=other.counts)
 
     @property
-    def shares(self) -> Vector:
+    def shares(self) -> Doubles:
         """What of the mixing weights is extrapolated: rows, and what the prior adds, (R, K)."""
         concentrations = self.counts + self.prior.concentration
         return np.asarray(concentrations / concentrations.sum(axis=1, keepdims=True))
 
-    def at(self, shares: Vector, means: Vector, covariances: Vector) -> VariationalMixture:
+    def at(self, shares: Doubles, means: Doubles, covariances: Doubles) -> VariationalMixture:
         """Return the posterior at another point: as many rows in all, but no less than none."""
         more = self.prior.concentration
         rows = self.counts.sum(axis=1, keepdims=True)
@@ -215,7 +215,7 @@ class VariationalMixture(
             self, weights=weights, means=means, covariances=covariances, counts=counts, seen=seen
         )
 
-    def terms_of(self, values: Vector, there: Mask) -> tuple[Floats, Vector | float]:
+    def terms_of(self, values: Doubles, there: Mask) -> tuple[Floats, Doubles | float]:
         """Expected terms (B, m, K) of each block, and what their log-density has besides."""
         terms, constant = self.plain.terms_of(values, there)
         for term, offsets, columns in zip(terms, self.offsets, self.blocks.features, strict=True):
@@ -234,7 +234,7 @@ class VariationalMixture(
         return self.plain.marginal(features)
 
 
-def over_steps(function: np.ufunc, dof: Vector, mixture: Mixture) -> Vector:
+def over_steps(function: np.ufunc, dof: Doubles, mixture: Mixture) -> Doubles:
     """Sum ``function((nu + 1 - i) / 2)`` over i = 1 ... d_b, for nu (B, C) of each block.
 
     Diagonal precisions are independent gammas: of each feature i is 1.
@@ -260,7 +260,7 @@ class VariationalTerms(ConjugateTerms):
     prior: Prior
     least_rows = 0.0
     """A component without rows has not collapsed."""
-    _prior_log_dets: Vector
+    _prior_log_dets: Doubles
 
     @classmethod
     def of(cls, plain: FeatureTerms, beliefs: Beliefs) -> Self:
@@ -310,7 +310,7 @@ class VariationalTerms(ConjugateTerms):
     def _shape(self, mixture: Mixture) -> tuple[int, int]:
         return self.blocks.n_blocks, mixture.n_components
 
-    def _posterior(self, means: Mixture, counts: Vector, seen: Vector) -> VariationalMixture:
+    def _posterior(self, means: Mixture, counts: Doubles, seen: Doubles) -> VariationalMixture:
         plain = replace(means, weights=self.prior.weights(counts))
         return VariationalMixture.of(plain, counts, seen, self.prior)
 
@@ -330,11 +330,11 @@ class VariationalTerms(ConjugateTerms):
         return self._with_shares(replace(plain, inverse=inverse), log_dets, dtype, plain)
 
     @property
-    def _weights_of_hubs(self) -> Vector | float:
+    def _weights_of_hubs(self) -> Doubles | float:
         """Weight of the rows of which each hub has something."""
         return self.total_weight
 
-    def divergences(self, mixture: VariationalMixture, plain: Factors) -> Vector:
+    def divergences(self, mixture: VariationalMixture, plain: Factors) -> Doubles:
         """Divergence (B,) of each hub's posterior from its prior, in nats.
 
         ``sum_k KL(q(Lambda) || p(Lambda)) + E KL(q(mu | Lambda) || p(mu | Lambda))``, of Wishart
@@ -361,8 +361,8 @@ class VariationalTerms(ConjugateTerms):
         return np.asarray(many * wishart.sum(axis=1) + normal.sum(axis=1) + 0.5 * traces)
 
     def sweep(
-        self, mixture: Mixture, factors: Factors, mix: Vector, statistics: Statistics | None = None
-    ) -> Vector:
+        self, mixture: Mixture, factors: Factors, mix: Doubles, statistics: Statistics | None = None
+    ) -> Doubles:
         """Take the sum ``mix @ Q`` and all that depends on it in one pass over the rows.
 
         Tied covariances have K terms, and as many moments, of which the sum is one.
@@ -407,7 +407,7 @@ class VariationalTerms(ConjugateTerms):
         self._scale_hubs(inverse, self._for_features(1 / posterior.degrees_of_freedom))
         return replace(posterior, covariances=inverse)
 
-    def _seen(self, statistics: Statistics) -> Vector:
+    def _seen(self, statistics: Statistics) -> Doubles:
         """Effective rows of which each hub has something, (B, K)."""
         shape = (self.blocks.n_blocks, statistics.counts.shape[1])
         return np.broadcast_to(statistics.counts, shape).copy()
@@ -443,16 +443,16 @@ class VariationalTerms(ConjugateTerms):
         statistics.scale(weight / float(mixture.counts[0].sum()))
         return statistics
 
-    def enough(self, counts: Vector) -> Mask:
+    def enough(self, counts: Doubles) -> Mask:
         """Whether there are enough rows (R, K) a component for an M-step, on average."""
         widest = 1 if self._is_diagonal else self.widest
         return np.asarray(counts.mean(axis=1) >= enough_rows(widest))
 
-    def start(self, centres: Vector) -> VariationalMixture:
+    def start(self, centres: Doubles) -> VariationalMixture:
         """Equal weights, means at ``centres`` (K, d), every covariance the prior one."""
         return self.begun(FeatureTerms.start(self, centres))
 
-    def reseeded(self, mixture: Mixture, component: int, centre: Vector, weight: float) -> Mixture:
+    def reseeded(self, mixture: Mixture, component: int, centre: Doubles, weight: float) -> Mixture:
         """Raise NumericalError: under a proper prior no component can fail."""
         raise NumericalError(
             f"the posterior covariance of component {component} is not positive definite; try a "
@@ -468,7 +468,7 @@ class VariationalMissingTerms(VariationalTerms, ConjugateMissingTerms):
     """
 
     @property
-    def _weights_of_hubs(self) -> Vector:
+    def _weights_of_hubs(self) -> Doubles:
         return np.maximum(self.share * self.total_weight, np.finfo(np.float64).tiny)
 
     def local(self, factors: Factors, rows: slice) -> Floats:
@@ -483,8 +483,8 @@ class VariationalMissingTerms(VariationalTerms, ConjugateMissingTerms):
         return terms
 
     def sweep(
-        self, mixture: Mixture, factors: Factors, mix: Vector, statistics: Statistics | None = None
-    ) -> Vector:
+        self, mixture: Mixture, factors: Factors, mix: Doubles, statistics: Statistics | None = None
+    ) -> Doubles:
         """Take the sum ``mix @ Q`` and all that depends on it, chunk by chunk."""
         return MissingTerms.sweep(self, mixture, factors, mix, statistics)
 
@@ -505,7 +505,7 @@ class VariationalMissingTerms(VariationalTerms, ConjugateMissingTerms):
         statistics.seen += mixture.seen * (weight / float(mixture.counts[0].sum()))
         return statistics
 
-    def _seen(self, statistics: Statistics) -> Vector:
+    def _seen(self, statistics: Statistics) -> Doubles:
         assert isinstance(statistics, MissingStatistics)
         return statistics.seen.copy()
 

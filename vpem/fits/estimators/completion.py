@@ -8,11 +8,11 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from vpem.checks import Floats
+from vpem.checks import Doubles, Floats
 from vpem.errors import InputError, Setting
 from vpem.files.datasets import Dataset
 from vpem.fits.estimators.base import Cells, OnGraph, Rows, describe_end, validated
@@ -27,8 +27,6 @@ from vpem.terms.lowrank.entries import from_matrices, split
 from vpem.terms.lowrank.model import fit_rows
 from vpem.terms.lowrank.observations import Gaussian, Observations, check_law
 from vpem.terms.mixture import fill_gaps
-
-Matrix = NDArray[np.float64]
 
 NEWTON_STEPS = 100
 """Most steps for the factors of rows that were not in the fit."""
@@ -340,7 +338,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         """
         check_is_fitted(self, "imputation_")
         data = self._validate(X, reset=False)
-        rows: Matrix = data.astype(np.float64, copy=False)
+        rows: Doubles = data.astype(np.float64, copy=False)
         if isinstance(self.imputation_, MixtureImputation):
             mixture = self.imputation_.fit.mixture
             shares = mixture.predict_proba(rows, missing="marginalize")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vpem.checks import Vector
+from vpem.checks import Doubles
 from vpem.errors import FileError, VpemError
 from vpem.files.elements import COMMUNICATION, Elements, Json, Strings, check_written, read_elements
 from vpem.files.hdf5 import (
@@ -346,7 +346,7 @@ def _corpus_of(elements: State, need: Callable[[object, str], None]) -> CorpusFa
     return CorpusFacts(**{**parts, "n_tokens": float(parts["n_tokens"])})
 
 
-def _semidefinite(matrices: Vector) -> bool:
+def _semidefinite(matrices: Doubles) -> bool:
     """Whether matrices (m, k, k) are symmetric with no negative eigenvalue, units aside."""
     if not matrices.size:
         return True

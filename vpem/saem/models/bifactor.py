@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from vpem.checks import Indices, Vector, as_array
+from vpem.checks import Doubles, Indices, as_array
 from vpem.errors import InputError, NumericalError, shorten
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import (
@@ -69,8 +69,8 @@ class BifactorModel(SaemModel):
                 f"{numbers.tolist()}"
             )
         self._means, spread = self._moments()
-        self._floors: Vector = LEAST * spread
-        self.shift: Vector = self._means
+        self._floors: Doubles = LEAST * spread
+        self.shift: Doubles = self._means
         self.groups = numbers.astype(np.intp)
         self.n_groups = len(sizes)
         q = 1 + self.n_groups
@@ -84,11 +84,11 @@ class BifactorModel(SaemModel):
         ends = np.cumsum([0, *self._lengths(q, d)])
         self.pieces = tuple(slice(int(a), int(b)) for a, b in pairwise(ends))
 
-    def _moments(self) -> tuple[Vector, Vector]:
+    def _moments(self) -> tuple[Doubles, Doubles]:
         """Mean and variance of each item, (d,)."""
         return self.individuals.mean(self._y), self.individuals.variance(self._y)
 
-    def _scale(self) -> tuple[Vector, Vector]:
+    def _scale(self) -> tuple[Doubles, Doubles]:
         """Mean and standard deviation of each item, (d,), where a fit can be had."""
         means, spread = self._moments()
         if not (spread > 0).all():
@@ -108,7 +108,7 @@ class BifactorModel(SaemModel):
         part.individuals, part._y = self.individuals.take(which), self._y[which]
         return part
 
-    def unpack(self, theta: Vector) -> tuple[Vector, Vector, Vector]:
+    def unpack(self, theta: Doubles) -> tuple[Doubles, Doubles, Doubles]:
         """Means (d,), loadings (d, q) with their zeros, and residual variances (d,)."""
         means, general, group, variances = theta.reshape(4, -1)
         loadings = np.zeros((len(means), 1 + self.n_groups))
@@ -116,7 +116,7 @@ class BifactorModel(SaemModel):
         loadings[np.arange(len(means)), 1 + self.groups] = group
         return means, loadings, variances
 
-    def start(self) -> tuple[Vector, Vector]:
+    def start(self) -> tuple[Doubles, Doubles]:
         """Factors by means of standardised items: of all, and of what they leave of each group."""
         data, seen = self.individuals, ~np.isnan(self._y)
         means, spread = self._scale()
@@ -132,21 +132,21 @@ class BifactorModel(SaemModel):
             z[:, 1 + g] /= max(float(np.sqrt(data.variance(z[:, 1 + g]))), 1e-12)
         return self.maximize(data.total(self.statistics(z[None])), self.counts), z
 
-    def _residuals(self, z: Vector, theta: Vector) -> Vector:
+    def _residuals(self, z: Doubles, theta: Doubles) -> Doubles:
         """Residuals (chains, n, d)."""
         means, loadings, _ = self.unpack(theta)
         general = loadings[:, 0]
         group = theta.reshape(4, -1)[2]
-        fitted: Vector = means + general * z[..., :1] + group * z[..., 1 + self.groups]
+        fitted: Doubles = means + general * z[..., :1] + group * z[..., 1 + self.groups]
         return self._y - fitted
 
-    def log_complete(self, z: Vector, theta: Vector) -> Vector:
+    def log_complete(self, z: Doubles, theta: Doubles) -> Doubles:
         variances = theta.reshape(4, -1)[3]
         each = self._residuals(z, theta) ** 2 / variances + np.log(variances) + LOG_2_PI
         latent = (z**2 + LOG_2_PI).sum(axis=-1)
         return np.asarray(-0.5 * (each.sum(axis=-1) + latent), np.float64)
 
-    def gradient(self, z: Vector, theta: Vector) -> Vector:
+    def gradient(self, z: Doubles, theta: Doubles) -> Doubles:
         _, loadings, variances = self.unpack(theta)
         rest = self._residuals(z, theta) / variances
         out = -z
@@ -156,14 +156,14 @@ class BifactorModel(SaemModel):
             out[..., 1 + g] += (rest[..., mine] * loadings[mine, 1 + g]).sum(axis=-1)
         return out
 
-    def statistics(self, z: Vector) -> Vector:
+    def statistics(self, z: Doubles) -> Doubles:
         mean = z.mean(axis=0)
         products = lower_half(z[..., :, None] * z[..., None, :]).mean(axis=0)
         group = mean[:, 1 + self.groups]
         y = self._y - self.shift
         return np.concatenate([mean, products, y, y * mean[:, :1], y * group, y**2], axis=1)
 
-    def maximize(self, total: Vector, counts: Counts) -> Vector:
+    def maximize(self, total: Doubles, counts: Counts) -> Doubles:
         """Regress every item on its two factors; a total that no latents have is made definite."""
         n = counts.individuals
         first, products, y, general, group, squares = (total[piece] / n for piece in self.pieces)
@@ -184,7 +184,7 @@ class BifactorModel(SaemModel):
         out[0] += self.shift
         return out.ravel()
 
-    def holds(self, total: Vector, counts: Counts) -> bool:
+    def holds(self, total: Doubles, counts: Counts) -> bool:
         n = counts.individuals
         q = 1 + self.n_groups
         first, products = (total[piece] / n for piece in self.pieces[:2])
@@ -192,7 +192,7 @@ class BifactorModel(SaemModel):
         left = self.maximize(total, counts).reshape(4, -1)[3]
         return bool((left > self._floors).all()) and not is_floored(scatter)
 
-    def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
+    def log_density(self, total: Doubles, counts: Counts, theta: Doubles) -> float:
         n = counts.individuals
         means, loadings, variances = self.unpack(theta)
         means = means - self.shift
@@ -207,7 +207,7 @@ class BifactorModel(SaemModel):
         items = n * (LOG_2_PI + np.log(variances)) + rest / variances
         return float(-0.5 * (items.sum() + np.trace(moments) + n * q * LOG_2_PI))
 
-    def posterior(self, theta: Vector) -> tuple[Vector, Vector]:
+    def posterior(self, theta: Doubles) -> tuple[Doubles, Doubles]:
         means, loadings, variances = self.unpack(theta)
         weighed = loadings / variances[:, None]
         covariance = np.linalg.inv(np.eye(loadings.shape[1]) + loadings.T @ weighed)
@@ -217,12 +217,12 @@ class BifactorModel(SaemModel):
         mean = times(covariance, right)
         return mean, np.broadcast_to(covariance, (self.n, *covariance.shape)).copy()
 
-    def population(self, theta: Vector) -> tuple[Vector, Vector]:
+    def population(self, theta: Doubles) -> tuple[Doubles, Doubles]:
         """The standard normal law."""
         q = 1 + self.n_groups
         return np.zeros(q), np.eye(q)
 
-    def marginal(self, theta: Vector) -> Vector:
+    def marginal(self, theta: Doubles) -> Doubles:
         """Log-likelihood of each individual: a normal law of the items."""
         means, loadings, variances = self.unpack(theta)
         covariance = loadings @ loadings.T + np.diag(variances)
@@ -238,7 +238,7 @@ class BifactorModel(SaemModel):
         constant = len(means) * LOG_2_PI + 2 * np.log(np.diag(root)).sum()
         return np.asarray(-0.5 * ((rest**2).sum(axis=0) + constant), np.float64)
 
-    def canonical(self, theta: Vector, z: Vector) -> tuple[Vector, Vector]:
+    def canonical(self, theta: Doubles, z: Doubles) -> tuple[Doubles, Doubles]:
         """Turn every factor so that its loadings add up to a positive number."""
         _, loadings, _ = self.unpack(theta)
         signs = np.where(loadings.sum(axis=0) < 0, -1.0, 1.0)
@@ -257,22 +257,22 @@ class IncompleteBifactorModel(BifactorModel):
     factors up to the second, ``y_j``, ``y_j z_0``, ``y_j z_g(j)`` and ``y_j^2``.
     """
 
-    def _moments(self) -> tuple[Vector, Vector]:
+    def _moments(self) -> tuple[Doubles, Doubles]:
         """Mean and variance of each item over those who have it, (d,)."""
         seen = ~np.isnan(self._y)
         n = np.maximum(self.individuals.total(seen.astype(np.float64)), LEAST_SEEN)
-        means: Vector = self.individuals.total(np.where(seen, self._y, 0.0)) / n
+        means: Doubles = self.individuals.total(np.where(seen, self._y, 0.0)) / n
         apart = np.where(seen, self._y - means, 0.0)
         return means, self.individuals.total(apart**2) / n
 
     def _lengths(self, q: int, d: int) -> list[int]:
         return [q, *([d] * 10)]
 
-    def _residuals(self, z: Vector, theta: Vector) -> Vector:
+    def _residuals(self, z: Doubles, theta: Doubles) -> Doubles:
         """Residuals (chains, n, d); zero where an item is missing."""
         return np.nan_to_num(super()._residuals(z, theta), nan=0.0, posinf=np.inf, neginf=-np.inf)
 
-    def log_complete(self, z: Vector, theta: Vector) -> Vector:
+    def log_complete(self, z: Doubles, theta: Doubles) -> Doubles:
         """Logarithm of the density of what is there and the factors, (chains, n)."""
         variances = theta.reshape(4, -1)[3]
         each = self._residuals(z, theta) ** 2 / variances
@@ -280,7 +280,7 @@ class IncompleteBifactorModel(BifactorModel):
         latent = (z**2 + LOG_2_PI).sum(axis=-1)
         return np.asarray(-0.5 * ((each + constants).sum(axis=-1) + latent), np.float64)
 
-    def statistics(self, z: Vector) -> Vector:
+    def statistics(self, z: Doubles) -> Doubles:
         seen = (~np.isnan(self._y)).astype(np.float64)
         y = np.where(seen > 0, self._y - self.shift, 0.0)
         mean, squares = z.mean(axis=0), (z**2).mean(axis=0)
@@ -293,7 +293,7 @@ class IncompleteBifactorModel(BifactorModel):
         )  # fmt: skip
         return np.concatenate(parts, axis=1)
 
-    def maximize(self, total: Vector, counts: Counts) -> Vector:
+    def maximize(self, total: Doubles, counts: Counts) -> Doubles:
         """Regress every item on its two factors over those who have it, as `BifactorModel`."""
         seen, *parts = (total[piece] for piece in self.pieces[1:])
         n = np.maximum(seen, LEAST_SEEN * counts.individuals)
@@ -310,14 +310,14 @@ class IncompleteBifactorModel(BifactorModel):
         out[0] += self.shift
         return out.ravel()
 
-    def holds(self, total: Vector, counts: Counts) -> bool:
+    def holds(self, total: Doubles, counts: Counts) -> bool:
         """Whether residuals have such moments, and factors of those who have each item."""
         seen, a, c, aa, _, cc, *_ = (total[piece] for piece in self.pieces[1:])
         left = self.maximize(total, counts).reshape(4, -1)[3]
         spread = np.minimum(aa * seen - a**2, cc * seen - c**2)
         return bool((left > self._floors).all() and (seen > 0).all() and (spread > 0).all())
 
-    def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
+    def log_density(self, total: Doubles, counts: Counts, theta: Doubles) -> float:
         means, loadings, variances = self.unpack(theta)
         means = means - self.shift
         general, group = loadings[:, 0], theta.reshape(4, -1)[2]
@@ -329,7 +329,7 @@ class IncompleteBifactorModel(BifactorModel):
         constant = counts.individuals * len(latent) * LOG_2_PI
         return float(-0.5 * (items.sum() + latent.sum() + constant))
 
-    def posterior(self, theta: Vector) -> tuple[Vector, Vector]:
+    def posterior(self, theta: Doubles) -> tuple[Doubles, Doubles]:
         """Means and covariances of the factors given the items that are there."""
         means, loadings, variances = self.unpack(theta)
         q = loadings.shape[1]
@@ -341,14 +341,14 @@ class IncompleteBifactorModel(BifactorModel):
             precision += seen[:, None, None] * np.outer(weighed[j], loadings[j])
             right += np.where(seen, self._y[:, j] - means[j], 0.0)[:, None] * weighed[j]
         precision = (precision + precision.transpose(0, 2, 1)) / 2
-        covariances: Vector = np.asarray(np.linalg.inv(precision), np.float64)
+        covariances: Doubles = np.asarray(np.linalg.inv(precision), np.float64)
         return times(covariances, right), covariances
 
-    def marginal(self, theta: Vector) -> Vector:
+    def marginal(self, theta: Doubles) -> Doubles:
         """Log-likelihood of each individual: Bayes' rule at the posterior mean."""
         means, covariances = self.posterior(theta)
         complete = self.log_complete(means[None], theta)[0]
-        log_density: Vector = complete + 0.5 * (
+        log_density: Doubles = complete + 0.5 * (
             means.shape[1] * LOG_2_PI + np.linalg.slogdet(covariances)[1]
         )
         return log_density

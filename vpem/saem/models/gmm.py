@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 from scipy.special import ndtri
 
-from vpem.checks import Indices, Mask, Vector, check_int, check_number, check_rows
+from vpem.checks import Doubles, Indices, Mask, check_int, check_number, check_rows
 from vpem.errors import InputError, Setting
 from vpem.saem.individuals import Individuals, Stream
 from vpem.saem.models.model import (
@@ -71,9 +71,9 @@ class GmmModel(SaemModel):
         ends = np.cumsum([0, K, K * d, K * d * (d + 1) // 2])
         self.pieces = tuple(slice(int(a), int(b)) for a, b in pairwise(ends))
 
-    def _mean(self, values: Vector) -> Vector:
+    def _mean(self, values: Doubles) -> Doubles:
         """Mean of values (n, d) over all individuals, (d,)."""
-        mean: Vector = self.individuals.mean(values)
+        mean: Doubles = self.individuals.mean(values)
         return mean
 
     def take(self, which: Indices) -> Self:
@@ -82,14 +82,14 @@ class GmmModel(SaemModel):
         part._y, part._x = self._y[which], self._x[which]
         return part
 
-    def unpack(self, theta: Vector) -> tuple[Vector, Vector, Vector]:
+    def unpack(self, theta: Doubles) -> tuple[Doubles, Doubles, Doubles]:
         """Return weights (K,), means (K, d) and covariances (K, d, d)."""
         K, d = self.n_components, self._y.shape[1]
         lower = theta[self.pieces[2]].reshape(K, -1)
         covariances = np.stack([symmetric(one, d) for one in lower])
         return theta[:K], theta[self.pieces[1]].reshape(K, d), covariances
 
-    def start(self) -> tuple[Vector, Vector]:
+    def start(self) -> tuple[Doubles, Doubles]:
         """Means at some individuals' values, the covariance of all, and equal weights.
 
         Where sums are masked means are along the axis on which all vary most.
@@ -119,7 +119,7 @@ class GmmModel(SaemModel):
         z = self._log_joint(theta).argmax(axis=1).astype(np.float64)
         return theta, z[:, None]
 
-    def _log_joint(self, theta: Vector) -> Vector:
+    def _log_joint(self, theta: Doubles) -> Doubles:
         """``log pi_k + log N(y; mu_k, Sigma_k)``, (n, K)."""
         weights, means, covariances = self.unpack(theta)
         return np.stack(
@@ -130,32 +130,32 @@ class GmmModel(SaemModel):
             axis=1,
         )
 
-    def responsibilities(self, theta: Vector) -> Vector:
+    def responsibilities(self, theta: Doubles) -> Doubles:
         """Probability of each component given the values, (n, K)."""
         joint = self._log_joint(theta)
         odds = np.exp(joint - joint.max(axis=1, keepdims=True))
-        shares: Vector = odds / odds.sum(axis=1, keepdims=True)
+        shares: Doubles = odds / odds.sum(axis=1, keepdims=True)
         return shares
 
-    def draw(self, theta: Vector, stream: Stream, n_chains: int) -> Vector:
+    def draw(self, theta: Doubles, stream: Stream, n_chains: int) -> Doubles:
         """Draw components from their responsibilities, (chains, n, 1)."""
         below = np.cumsum(self.responsibilities(theta), axis=1)[:, :-1]
-        components: Vector = (stream.uniforms(n_chains, 1) > below).sum(
+        components: Doubles = (stream.uniforms(n_chains, 1) > below).sum(
             axis=-1, keepdims=True
         ) * 1.0
         return components
 
-    def log_complete(self, z: Vector, theta: Vector) -> Vector:
+    def log_complete(self, z: Doubles, theta: Doubles) -> Doubles:
         joint = self._log_joint(theta)
         return joint[np.arange(self.n), z[..., 0].astype(np.intp)]
 
-    def gradient(self, z: Vector, theta: Vector) -> Vector:
+    def gradient(self, z: Doubles, theta: Doubles) -> Doubles:
         raise InputError("the components of a mixture have no gradient; take the sampler exact")
 
-    def statistics(self, z: Vector) -> Vector:
+    def statistics(self, z: Doubles) -> Doubles:
         return self.expected((z == np.arange(self.n_components)).mean(axis=0))
 
-    def expected(self, shares: Vector) -> Vector:
+    def expected(self, shares: Doubles) -> Doubles:
         """Statistic (n, P) of shares (n, K) in the components: responsibilities, in EM."""
         products = lower_half(self._x[:, :, None] * self._x[:, None, :])
         parts = [shares]
@@ -164,7 +164,7 @@ class GmmModel(SaemModel):
             parts.append(each.reshape(len(shares), shares.shape[1] * values.shape[1]))
         return np.concatenate(parts, axis=1)
 
-    def maximize(self, total: Vector, counts: Counts) -> Vector:
+    def maximize(self, total: Doubles, counts: Counts) -> Doubles:
         """Weights, means and covariances, each raised to be valid."""
         K, d = self.n_components, self._y.shape[1]
         units = np.sqrt(np.outer(self.variances, self.variances))
@@ -179,7 +179,7 @@ class GmmModel(SaemModel):
             out.append(lower_half((raised + raised.T) / 2 + np.diag(self.floor)))
         return np.concatenate([sizes / sizes.sum(), (means + self.shift).ravel(), *out])
 
-    def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
+    def log_density(self, total: Doubles, counts: Counts, theta: Doubles) -> float:
         weights, means, covariances = self.unpack(theta)
         K, d = self.n_components, self._y.shape[1]
         sizes = total[self.pieces[0]]
@@ -195,16 +195,16 @@ class GmmModel(SaemModel):
             log_density -= 0.5 * float(sizes[k] * constant + inner)
         return log_density
 
-    def constraints(self, theta: Vector) -> Vector:
+    def constraints(self, theta: Doubles) -> Doubles:
         """Weights add up to 1."""
-        sums: Vector = (np.arange(len(theta)) < self.n_components)[None].astype(np.float64)
+        sums: Doubles = (np.arange(len(theta)) < self.n_components)[None].astype(np.float64)
         return sums
 
-    def marginal(self, theta: Vector) -> Vector:
+    def marginal(self, theta: Doubles) -> Doubles:
         """Log-likelihood of each individual: the sum over components."""
         joint = self._log_joint(theta)
         most = joint.max(axis=1)
-        log_sum: Vector = most + np.log(np.exp(joint - most[:, None]).sum(axis=1))
+        log_sum: Doubles = most + np.log(np.exp(joint - most[:, None]).sum(axis=1))
         return log_sum
 
 
@@ -227,14 +227,14 @@ class IncompleteGmmModel(GmmModel):
         super().__init__(individuals, n_components, rows, reg_covar, items)
         self.n_imputed = self._y.shape[1]
 
-    def _mean(self, values: Vector) -> Vector:
+    def _mean(self, values: Doubles) -> Doubles:
         """Mean of values (n, d) over those who have the item, (d,)."""
         seen = ~np.isnan(values)
         n = np.maximum(self.individuals.total(seen.astype(np.float64)), 1.0)
-        mean: Vector = self.individuals.total(np.where(seen, values, 0.0)) / n
+        mean: Doubles = self.individuals.total(np.where(seen, values, 0.0)) / n
         return mean
 
-    def start(self) -> tuple[Vector, Vector]:
+    def start(self) -> tuple[Doubles, Doubles]:
         """As `GmmModel.start`, with means instead of what is missing."""
         whole = copy(self)
         whole._y = np.where(np.isnan(self._y), self.shift, self._y)
@@ -247,7 +247,7 @@ class IncompleteGmmModel(GmmModel):
         for number, seen in enumerate(known):
             yield np.flatnonzero(place.ravel() == number), seen
 
-    def _log_joint(self, theta: Vector) -> Vector:
+    def _log_joint(self, theta: Doubles) -> Doubles:
         """``log pi_k + log N`` of the features that are there, (n, K)."""
         if not np.isnan(self._y).any():
             return super()._log_joint(theta)
@@ -260,7 +260,7 @@ class IncompleteGmmModel(GmmModel):
                 log_joint[who, k] = np.log(weights[k]) + part
         return log_joint
 
-    def draw(self, theta: Vector, stream: Stream, n_chains: int) -> Vector:
+    def draw(self, theta: Doubles, stream: Stream, n_chains: int) -> Doubles:
         """Draw components, and what is missing given them: (chains, n, 1 + d)."""
         _, means, covariances = self.unpack(theta)
         d = self._y.shape[1]
@@ -290,17 +290,17 @@ class IncompleteGmmModel(GmmModel):
                 z[chains[:, None], who[place, None], 1 + lost] = drawn
         return z
 
-    def log_complete(self, z: Vector, theta: Vector) -> Vector:
+    def log_complete(self, z: Doubles, theta: Doubles) -> Doubles:
         """Logarithm of the density of component and completed values, (chains, n)."""
         weights, means, covariances = self.unpack(theta)
         joint = [
             np.log(weight) + log_normal(z[..., 1:], mean, covariance)
             for weight, mean, covariance in zip(weights, means, covariances, strict=True)
         ]
-        chosen: Vector = np.choose(z[..., 0].astype(np.intp), joint)
+        chosen: Doubles = np.choose(z[..., 0].astype(np.intp), joint)
         return chosen
 
-    def statistics(self, z: Vector) -> Vector:
+    def statistics(self, z: Doubles) -> Doubles:
         sums = np.zeros((self.n, self.size))
         for one in z:
             shares = (one[:, :1] == np.arange(self.n_components)).astype(np.float64)

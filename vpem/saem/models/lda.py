@@ -16,7 +16,7 @@ from vpem._core.topics import (
     means_of_topics,
     sweep_topics,
 )
-from vpem.checks import Indices, Vector, check_int, check_memory, check_number
+from vpem.checks import Doubles, Indices, check_int, check_memory, check_number
 from vpem.errors import InputError
 from vpem.saem.individuals import Individuals, Keys, Streams
 from vpem.saem.models.model import LEAST_UNIT, Counts, SaemModel
@@ -34,10 +34,10 @@ AT_ONCE = 1 << 20
 """Numbers that are held at a time where words are predicted."""
 
 
-def shares_of(z: Vector) -> Vector:
+def shares_of(z: Doubles) -> Doubles:
     """Proportions (..., K) of topics: ``exp(z_k) / sum_j exp(z_j)``."""
     odds = np.exp(z - z.max(axis=-1, keepdims=True))
-    shares: Vector = odds / odds.sum(axis=-1, keepdims=True)
+    shares: Doubles = odds / odds.sum(axis=-1, keepdims=True)
     return shares
 
 
@@ -119,7 +119,7 @@ class LdaModel(SaemModel):
         self._first = np.ascontiguousarray(individuals.first, dtype=np.intp)
         self._words = individuals.times.astype(np.intp)
         self._counts = np.ascontiguousarray(individuals.values, dtype=np.float64)
-        self._topics: Vector | None = None
+        self._topics: Doubles | None = None
         self.latents = tuple(f"topic {k}" for k in range(K))
         self.parameters = TopicNames(K, V, individuals.words)
         self.pieces = (slice(0, K * V),)
@@ -148,18 +148,18 @@ class LdaModel(SaemModel):
         some._counts = np.ascontiguousarray(some.individuals.values, dtype=np.float64)
         return some
 
-    def about(self, theta: Vector) -> LdaModel:
+    def about(self, theta: Doubles) -> LdaModel:
         """Return the model whose statistics are expected under topics theta (p,)."""
         model = copy(self)
         model._topics = self.topics(theta)
         return model
 
-    def topics(self, theta: Vector) -> Vector:
+    def topics(self, theta: Doubles) -> Doubles:
         """Probabilities of words by topics, (V, K)."""
         return np.ascontiguousarray(theta.reshape(self.n_topics, self.n_words).T, dtype=np.float64)
 
     @cached_property
-    def _by_word(self) -> tuple[Indices, Indices, Vector]:
+    def _by_word(self) -> tuple[Indices, Indices, Doubles]:
         """Rows word by word: where each word begins (V + 1,), documents and counts (N,)."""
         order = np.argsort(self._words, kind="stable")
         sizes = np.bincount(self._words, minlength=self.n_words)
@@ -167,12 +167,12 @@ class LdaModel(SaemModel):
         return first, self.individuals.individual_of[order].astype(np.intp), self._counts[order]
 
     @property
-    def _rows(self) -> tuple[Indices, Indices, Vector]:
+    def _rows(self) -> tuple[Indices, Indices, Doubles]:
         return self._first, self._words, self._counts
 
     # ---- statistics ----------------------------------------------------------------------------
 
-    def start(self) -> tuple[Vector, Vector]:
+    def start(self) -> tuple[Doubles, Doubles]:
         """Topics of words at proportions that are drawn for each document by its name."""
         data = self.individuals
         uniforms = Streams.of(data.names, self.seed).at(0, 0).uniforms(1, self.n_topics)
@@ -185,7 +185,7 @@ class LdaModel(SaemModel):
         """Documents of this process, those of each device where sums are masked."""
         return [np.arange(self.n)[part] for part in self.individuals.parts]
 
-    def _totals(self, z: Vector, groups: Sequence[Indices], topics: Vector) -> Vector:
+    def _totals(self, z: Doubles, groups: Sequence[Indices], topics: Doubles) -> Doubles:
         """Total statistic of groups of documents, by weights, (m, P)."""
         weights = self.individuals.weights
         out = np.zeros((len(groups), self.n_topics, self.n_words))
@@ -198,55 +198,55 @@ class LdaModel(SaemModel):
         )  # fmt: skip
         return out.reshape(len(groups), self.size)
 
-    def _expected(self) -> Vector:
+    def _expected(self) -> Doubles:
         assert self._topics is not None, "statistics of topics are those of the model about some"
         return self._topics
 
-    def means(self, z: Vector, groups: Sequence[Indices]) -> Vector:
+    def means(self, z: Doubles, groups: Sequence[Indices]) -> Doubles:
         totals = self._totals(z, groups, self._expected())
         weights = self.individuals.weights
         for total, rows in zip(totals, groups, strict=True):
             total /= len(rows) if weights is None else weights[rows].sum()
         return totals
 
-    def units(self, z: Vector) -> Vector:
+    def units(self, z: Doubles) -> Doubles:
         """Roots of the mean statistic, for numbers of words vary as counts do, (P,)."""
         data = self.individuals
-        total: Vector = data.add(self._totals(z, self._parts, self._expected()))
+        total: Doubles = data.add(self._totals(z, self._parts, self._expected()))
         roots = np.sqrt(np.maximum(total, 0.0) / data.everyone[0])
         least = LEAST_UNIT * float(roots.max(initial=0.0))
         return np.maximum(roots, least) if least > 0 else np.ones(self.size)
 
-    def statistics(self, z: Vector) -> Vector:
+    def statistics(self, z: Doubles) -> Doubles:
         """Not of each document: they would be n x K x V numbers."""
         raise InputError("statistics of topics are those of devices, not of each document")
 
-    def maximize(self, total: Vector, counts: Counts) -> Vector:
+    def maximize(self, total: Doubles, counts: Counts) -> Doubles:
         """Shares of the words of each topic, (K, V), each with eta more; none below zero."""
         topics = np.maximum(total.reshape(self.n_topics, self.n_words), 0.0) + self.eta
         topics /= topics.sum(axis=1, keepdims=True)
         return topics.ravel()
 
-    def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
+    def log_density(self, total: Doubles, counts: Counts, theta: Doubles) -> float:
         """Log-likelihood of the words of topics, whose proportions do not depend on parameters."""
         return float(total @ np.log(theta))
 
-    def followed(self, theta: Vector) -> Vector:
+    def followed(self, theta: Doubles) -> Doubles:
         """Over how many words each topic is spread: the perplexity of its law, (K,)."""
         phi = theta.reshape(self.n_topics, self.n_words)
-        perplexities: Vector = np.exp(-(phi * np.log(phi)).sum(axis=1))
+        perplexities: Doubles = np.exp(-(phi * np.log(phi)).sum(axis=1))
         return perplexities
 
     # ---- documents -----------------------------------------------------------------------------
 
-    def shown(self, z: Vector) -> Vector:
+    def shown(self, z: Doubles) -> Doubles:
         return shares_of(z)
 
-    def sweep(self, theta: Vector, z: Vector, keys: Keys, n_threads: int) -> None:
+    def sweep(self, theta: Doubles, z: Doubles, keys: Keys, n_threads: int) -> None:
         """Draw topics of words, and proportions given these, in place."""
         sweep_topics(*self._rows, self.topics(theta), self.alpha, keys, z, n_threads)
 
-    def _density(self, z: Vector, theta: Vector) -> tuple[Vector, Vector]:
+    def _density(self, z: Doubles, theta: Doubles) -> tuple[Doubles, Doubles]:
         value, slope = np.empty(z.shape[:2]), np.empty(z.shape)
         density_of_topics(
             *self._rows, self.topics(theta), self.alpha, np.ascontiguousarray(z), value, slope,
@@ -254,23 +254,23 @@ class LdaModel(SaemModel):
         )  # fmt: skip
         return value, slope
 
-    def log_complete(self, z: Vector, theta: Vector) -> Vector:
+    def log_complete(self, z: Doubles, theta: Doubles) -> Doubles:
         """Logarithm of the density of words and latents, topics of words summed over."""
         return self._density(z, theta)[0]
 
-    def gradient(self, z: Vector, theta: Vector) -> Vector:
+    def gradient(self, z: Doubles, theta: Doubles) -> Doubles:
         return self._density(z, theta)[1]
 
-    def steepest(self) -> Vector:
+    def steepest(self) -> Doubles:
         """Curvature of a topic that has half of a document's words, (n,).
 
         Topics that it lacks have next to none, but in units of that steps would lead out of those
         that it has.
         """
-        bounds: Vector = (self.individuals.sums(self._counts) + self.n_topics * self.alpha) / 4
+        bounds: Doubles = (self.individuals.sums(self._counts) + self.n_topics * self.alpha) / 4
         return bounds
 
-    def bound(self, theta: Vector) -> tuple[Vector, Vector]:
+    def bound(self, theta: Doubles) -> tuple[Doubles, Doubles]:
         """Return a lower bound of the log-likelihood of each document (n,), and gamma (n, K).
 
         Dirichlet (gamma) is the law of its proportions with which the bound is the largest, words
@@ -278,7 +278,7 @@ class LdaModel(SaemModel):
         """
         return self._bound(self._counts, theta)
 
-    def _bound(self, counts: Vector, theta: Vector) -> tuple[Vector, Vector]:
+    def _bound(self, counts: Doubles, theta: Doubles) -> tuple[Doubles, Doubles]:
         gamma, value = np.empty((self.n, self.n_topics)), np.empty(self.n)
         bound_of_topics(
             self._first, self._words, counts, self.topics(theta), self.alpha, SWEEPS, CLOSE, gamma,
@@ -286,17 +286,17 @@ class LdaModel(SaemModel):
         )  # fmt: skip
         return value, gamma
 
-    def marginal(self, theta: Vector) -> Vector:
+    def marginal(self, theta: Doubles) -> Doubles:
         """Lower bound of the log-likelihood of each document, (n,), see `bound`."""
         return self.bound(theta)[0]
 
-    def perplexity(self, theta: Vector) -> float:
+    def perplexity(self, theta: Doubles) -> float:
         """Perplexity of a word, by the bound: no less than it is."""
         data = self.individuals
         words = data.total(data.sums(self._counts))
         return float(np.exp(-data.total(self.marginal(theta)) / words))
 
-    def completion(self, theta: Vector, seed: int = 0) -> tuple[Vector, Vector]:
+    def completion(self, theta: Doubles, seed: int = 0) -> tuple[Doubles, Doubles]:
         """Log-likelihood of one half of each document given the other (n,), and its words (n,).
 
         Each word is in either half by chance, of its document's own. The first half gives the

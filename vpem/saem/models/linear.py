@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vpem._core.latents import Lines
-from vpem.checks import Indices, Vector
+from vpem.checks import Doubles, Indices
 from vpem.errors import InputError, check_choice
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import (
@@ -60,13 +60,13 @@ class Integrated:
     Satterthwaite's degrees of freedom; NaN and inf of other parameters.
     """
 
-    theta: Vector  # (p,)
+    theta: Doubles  # (p,)
     far: float  # from the maximum, in standard errors; NaN: not looked for, or not found
-    information: Vector  # (p, p) observed
-    covariance: Vector  # (p, p) of estimates
-    errors: Vector  # (p,)
-    freedom: Vector  # (p,)
-    each: Vector  # (n,) log-likelihoods of the individuals
+    information: Doubles  # (p, p) observed
+    covariance: Doubles  # (p, p) of estimates
+    errors: Doubles  # (p,)
+    freedom: Doubles  # (p,)
+    each: Doubles  # (n,) log-likelihoods of the individuals
     numbers: tuple[int, int]  # that a device sends for a sum, and how many sums there were
 
 
@@ -74,21 +74,21 @@ class _Sums(NamedTuple):
     """The log-likelihood and its derivatives in g (P,), and in Omega's entries and s (K,)."""
 
     value: float
-    of_g: Vector
-    of_spread: Vector
-    gg: Vector
-    gs: Vector
-    quadratic: Vector  # r' V^-1 V_k V^-1 V_l V^-1 r
-    traces: Vector  # tr(V^-1 V_k V^-1 V_l) / 2
-    turns: Vector  # M' V^-1 V_k V^-1 M, (K, P, P)
-    each: Vector
+    of_g: Doubles
+    of_spread: Doubles
+    gg: Doubles
+    gs: Doubles
+    quadratic: Doubles  # r' V^-1 V_k V^-1 V_l V^-1 r
+    traces: Doubles  # tr(V^-1 V_k V^-1 V_l) / 2
+    turns: Doubles  # M' V^-1 V_k V^-1 M, (K, P, P)
+    each: Doubles
 
 
 class _Point(NamedTuple):
     """Coefficients g (P,), the root L (q, q), and the residual variance s."""
 
-    g: Vector
-    L: Vector
+    g: Doubles
+    L: Doubles
     s: float
 
 
@@ -164,7 +164,7 @@ class _Lines:
         ]  # fmt: skip
         return self.added(parts)
 
-    def added(self, parts: list[Vector]) -> _Sums:
+    def added(self, parts: list[Doubles]) -> _Sums:
         """Add up what `at` has of each individual, side by side: all that a device sends."""
         P, each = self.M.shape[1], parts[0][:, 0]
         total = self.data.total(np.concatenate(parts, axis=1))
@@ -180,7 +180,7 @@ class _Lines:
 
     # ---- the maximum -----------------------------------------------------------------------------
 
-    def inside(self, theta: Vector) -> _Point:
+    def inside(self, theta: Doubles) -> _Point:
         B, omega = self.law.unpack(theta)
         inner = np.linalg.solve(self.T, np.linalg.solve(self.T, omega).T)
         values, vectors = np.linalg.eigh((inner + inner.T) / 2)
@@ -188,7 +188,7 @@ class _Lines:
         g = np.asarray(np.linalg.solve(self.S, B[self.law.places]), np.float64)
         return _Point(g, root, float(theta[-1]))
 
-    def begin(self, theta: Vector) -> _Point:
+    def begin(self, theta: Doubles) -> _Point:
         """Least squares of the coefficients, variances near theta's: at zero L would not move."""
         now = self.inside(theta)
         s = max(now.s, 2 * self.floor)
@@ -196,7 +196,7 @@ class _Lines:
         sums = self.at(now)
         return now._replace(g=np.asarray(np.linalg.solve(sums.gg, sums.of_g), np.float64))
 
-    def slopes(self, now: _Point) -> Vector:
+    def slopes(self, now: _Point) -> Doubles:
         """Slopes (K, d) of Omega's entries and s, in L's entries and log s."""
         slopes = np.zeros((len(self.entries) + 1, len(self.entries) + 1))
         for at, (i, j) in enumerate(self.entries):
@@ -206,7 +206,7 @@ class _Lines:
         slopes[-1, -1] = now.s
         return slopes
 
-    def bend(self, now: _Point, sums: _Sums, restricted: bool) -> tuple[float, Vector, Vector]:
+    def bend(self, now: _Point, sums: _Sums, restricted: bool) -> tuple[float, Doubles, Doubles]:
         """Value, gradient and information in (g, L, log s).
 
         Restricted: of the likelihood that is integrated over g too. Its information is the average
@@ -270,7 +270,7 @@ class _Lines:
 
     # ---- what it says ----------------------------------------------------------------------------
 
-    def outside(self, now: _Point) -> tuple[Vector, Vector, Vector]:
+    def outside(self, now: _Point) -> tuple[Doubles, Doubles, Doubles]:
         """Parameters theta (p,), what they are multiplied by (p, p), and the slopes of theta.
 
         By the first, numbers (g, Omega's entries, s) are theta; slopes (p, d) are in (g, L, log s).
@@ -287,7 +287,7 @@ class _Lines:
             to[P:-1, P + at] = [whole[one] for one in self.entries]
         return theta, to, to @ moves
 
-    def tests(self, now: _Point, sums: _Sums) -> tuple[Vector, Vector]:
+    def tests(self, now: _Point, sums: _Sums) -> tuple[Doubles, Doubles]:
         """Standard errors (P,) of coefficients, and degrees of freedom of their t laws.
 
         Satterthwaite's: those of a law of squares whose variance is that of the error's square.
@@ -305,7 +305,7 @@ class _Lines:
         return np.sqrt(squares), freedom
 
 
-def integrated(model: LinearModel, theta: Vector, best: bool = True) -> Integrated | None:
+def integrated(model: LinearModel, theta: Doubles, best: bool = True) -> Integrated | None:
     """What formulas say of a model, at the maximum of its likelihood or at parameters theta.
 
     None where columns say the same, so that nothing tells coefficients apart, or where there is no
@@ -350,7 +350,7 @@ def integrated(model: LinearModel, theta: Vector, best: bool = True) -> Integrat
     )  # fmt: skip
 
 
-def _inverse(bend: Vector, moves: Vector) -> Vector:
+def _inverse(bend: Doubles, moves: Doubles) -> Doubles:
     """Covariance (p, p) of numbers with slopes ``moves`` (p, d); NaN where rows say nothing."""
     units = 1 / np.sqrt(np.maximum(np.abs(np.diag(bend)), 1e-300))
     values, vectors = np.linalg.eigh(bend * np.outer(units, units))
@@ -364,7 +364,7 @@ def _inverse(bend: Vector, moves: Vector) -> Vector:
     return np.asarray(covariance)
 
 
-def _unrelated(data: Individuals, columns: Vector, mixed: bool) -> Vector:
+def _unrelated(data: Individuals, columns: Doubles, mixed: bool) -> Doubles:
     """The matrix that makes columns (N, p) unrelated, of mean squares 1; or only this."""
     matrix = np.eye(columns.shape[1])
     for _ in range(PASSES if mixed else 1):
@@ -386,7 +386,7 @@ def _wider(now: _Point) -> _Point:
     return now._replace(L=np.asarray(np.linalg.cholesky(wide), np.float64))
 
 
-def _bordered(inner: Vector, beside: Vector, corner: Vector) -> Vector:
+def _bordered(inner: Doubles, beside: Doubles, corner: Doubles) -> Doubles:
     """Matrices (n, K + 1, K + 1) of matrices (n, K, K), a last row (n, K), and a corner (n,)."""
     last = np.column_stack([beside, corner])[:, None]
     return np.concatenate([np.concatenate([inner, beside[..., None]], axis=2), last], axis=1)
@@ -413,7 +413,7 @@ class LinearModel(Varying):
         effects: Sequence[str] = (),  # "intercept:sex", see `population.effects_of`
         covariance: str = "full",
         error: str = "constant",  # others are for `mixed.GeneralizedLinearModel`
-        shift: Vector | float | None = None,  # (m, L); None: the mean of least squares
+        shift: Doubles | float | None = None,  # (m, L); None: the mean of least squares
     ) -> None:
         self.individuals, self.slopes = individuals, tuple(slopes)
         names = ["slope" if name == "time" else f"slope of {name}" for name in self.slopes]
@@ -444,7 +444,7 @@ class LinearModel(Varying):
         self._size = float(individuals.mean_of_rows(about**2))
         self.least = LEAST * self._size  # of variances, in the values' units
         widths = individuals.mean_of_rows(design**2)[self.law.random]
-        self._floors: Vector = self.least / np.where(widths > 0, widths, 1.0)
+        self._floors: Doubles = self.least / np.where(widths > 0, widths, 1.0)
         # Squares are about a first b and each individual's least squares: nothing cancels.
         data, law = individuals, self.law
         Z, X = design[:, law.random], design[:, law.fixed]
@@ -463,7 +463,7 @@ class LinearModel(Varying):
             units = np.sqrt(np.mean(columns**2, axis=0))
             units = np.where(units > 0, units, 1.0)
             self._own[i] = np.linalg.lstsq(columns / units, y, rcond=None)[0] / units
-        self._turn: Vector = np.linalg.pinv(self._cross) @ self._both
+        self._turn: Doubles = np.linalg.pinv(self._cross) @ self._both
         left = rest - np.einsum("nq,nq->n", self._own[data.individual_of], Z)
         self._left = data.sums(left**2)
         self._along = crossed(data, X, rest[:, None])[..., 0]
@@ -478,7 +478,7 @@ class LinearModel(Varying):
         columns = [part for part in parts if part != "time"]
         return tuple(dict.fromkeys([*columns, *columns_of(effects)]))
 
-    def columns(self, at: Individuals) -> Vector:
+    def columns(self, at: Individuals) -> Doubles:
         """Columns (N, m) of the design: the intercept, the slopes."""
         return np.stack([np.ones(at.n_rows), *map(at.product, self.slopes)], axis=-1)
 
@@ -489,52 +489,52 @@ class LinearModel(Varying):
             setattr(part, name, getattr(self, name)[which])
         return part
 
-    def unpack(self, theta: Vector) -> tuple[Vector, Vector, float]:
+    def unpack(self, theta: Doubles) -> tuple[Doubles, Doubles, float]:
         """Coefficients B (m, L), Omega (q, q) and the residual variance."""
         return *self.law.unpack(theta), float(theta[-1])
 
-    def _apart(self, B: Vector) -> Vector:
+    def _apart(self, B: Doubles) -> Doubles:
         """How far coefficients b (r,) are from the first."""
         return np.asarray((B - self.law.shift)[self.law.fixed, 0], np.float64)
 
-    def start(self) -> tuple[Vector, Vector]:
+    def start(self) -> tuple[Doubles, Doubles]:
         """Each individual's least squares, and what follows from them."""
         known_scale(self.individuals.values, self._size, self.individuals.source)
-        z: Vector = self._own.copy()
+        z: Doubles = self._own.copy()
         return self.maximize(self.individuals.total(self.statistics(z[None])), self.counts), z
 
-    def _squares(self, z: Vector, away: Vector) -> Vector:
+    def _squares(self, z: Doubles, away: Doubles) -> Doubles:
         """Residual sums of squares (chains, n) of coefficients b so far ``away`` (r,)."""
-        squares: Vector = self._left + quadratic(z - self._own, self._cross)
+        squares: Doubles = self._left + quadratic(z - self._own, self._cross)
         if len(away):
             squares = squares - 2 * (self._residual(z) @ away) + self._among @ away @ away
         return squares
 
-    def _residual(self, z: Vector) -> Vector:
+    def _residual(self, z: Doubles) -> Doubles:
         """Products ``X^T e`` (chains, n, r) of residuals about the first b."""
         return np.asarray(self._along - np.einsum("nqr,cnq->cnr", self._both, z), np.float64)
 
-    def log_complete(self, z: Vector, theta: Vector) -> Vector:
+    def log_complete(self, z: Doubles, theta: Doubles) -> Doubles:
         B, omega, variance = self.unpack(theta)
         constant = self.individuals.counts * (LOG_2_PI + np.log(variance))
-        rows: Vector = constant + self._squares(z, self._apart(B)) / variance
+        rows: Doubles = constant + self._squares(z, self._apart(B)) / variance
         return log_normal(z, self.law.means(B)[:, self.law.random], omega) - 0.5 * rows
 
-    def _fitted(self, B: Vector) -> Vector:
+    def _fitted(self, B: Doubles) -> Doubles:
         """Least squares (n, q) of each individual, given the coefficients b."""
         away = self._apart(B)
         return self._own - self._turn @ away if len(away) else self._own
 
-    def gradient(self, z: Vector, theta: Vector) -> Vector:
+    def gradient(self, z: Doubles, theta: Doubles) -> Doubles:
         B, omega, variance = self.unpack(theta)
         mean = self.law.means(B)[:, self.law.random]
         of_rows = times(self._cross, z - self._fitted(B)) / variance
         return gradient_normal(z, mean, omega) - of_rows
 
-    def statistics(self, z: Vector) -> Vector:
+    def statistics(self, z: Doubles) -> Doubles:
         return np.asarray(self.statistics_by_chain(z).mean(axis=0), np.float64)
 
-    def statistics_by_chain(self, z: Vector) -> Vector:
+    def statistics_by_chain(self, z: Doubles) -> Doubles:
         """Moments, products of the fixed columns, and the residual sum of squares."""
         parts = [self.law.statistics(z)]
         if len(self.law.fixed):
@@ -542,13 +542,13 @@ class LinearModel(Varying):
             parts += [self._residual(z), np.broadcast_to(among, (len(z), *among.shape))]
         return np.concatenate([*parts, self._squares(z, np.zeros(0))[..., None]], axis=-1)
 
-    def _taken_apart(self, total: Vector) -> tuple[Vector, Vector, Vector, float]:
+    def _taken_apart(self, total: Doubles) -> tuple[Doubles, Doubles, Doubles, float]:
         """Split a total: of latents, ``X^T e`` (r,), ``X^T X`` (r, r), and squares."""
         along, among, _ = self._slices[-3:]
         r = along.stop - along.start
         return total[: along.start], total[along], symmetric(total[among], r), float(total[-1])
 
-    def maximize(self, total: Vector, counts: Counts) -> Vector:
+    def maximize(self, total: Doubles, counts: Counts) -> Doubles:
         """Moments of the coefficients, least squares of the fixed, and the mean residual square."""
         latent, along, among, squares = self._taken_apart(total)
         near = None if self.theta is None else self.law.unpack(self.theta)[1]
@@ -558,13 +558,13 @@ class LinearModel(Varying):
         left = (squares - along @ away) / counts.rows
         return np.concatenate([self.law.pack(B, omega), [max(left, self.least)]])
 
-    def holds(self, total: Vector, counts: Counts) -> bool:
+    def holds(self, total: Doubles, counts: Counts) -> bool:
         latent, along, among, squares = self._taken_apart(total)
         left = (squares - along @ _solved(among, along)) / counts.rows
         fine = self.law.maximize(latent, counts.individuals, self._floors)[2]
         return bool(left >= self.least) and fine
 
-    def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
+    def log_density(self, total: Doubles, counts: Counts, theta: Doubles) -> float:
         latent, along, among, squares = self._taken_apart(total)
         B, omega, variance = self.unpack(theta)
         away = self._apart(B)
@@ -573,11 +573,11 @@ class LinearModel(Varying):
         rows = counts.rows * (LOG_2_PI + np.log(variance)) + squares / variance
         return float(latents - 0.5 * rows)
 
-    def posterior(self, theta: Vector) -> tuple[Vector, Vector]:
+    def posterior(self, theta: Doubles) -> tuple[Doubles, Doubles]:
         means, covariances, _, _ = self._given(theta)
         return means, covariances
 
-    def _given(self, theta: Vector) -> tuple[Vector, Vector, Vector, Vector]:
+    def _given(self, theta: Doubles) -> tuple[Doubles, Doubles, Doubles, Doubles]:
         """Means and covariances of the coefficients, and what likelihoods have beside residuals.
 
         By a root of Omega, which needs no inverse where times are far from 0. The third (n, q) is
@@ -590,7 +590,7 @@ class LinearModel(Varying):
         units = times(inverse, times(root.T, times(self._cross, self._fitted(B) - mean)))
         return mean + times(root, units), variance * (root @ inverse @ root.T), units, inner
 
-    def curve(self, z: Vector, at: Individuals) -> Vector:
+    def curve(self, z: Doubles, at: Individuals) -> Doubles:
         """Lines (chains, N)."""
         columns, of_rows = self.columns(at).T, z[..., at.individual_of, :]
         lines = np.zeros(of_rows.shape[:-1])
@@ -603,11 +603,11 @@ class LinearModel(Varying):
                 lines += B[row, 0] * columns[row]
         return lines
 
-    def row_sds(self, z: Vector, theta: Vector, at: Individuals) -> Vector:
+    def row_sds(self, z: Doubles, theta: Doubles, at: Individuals) -> Doubles:
         """The residual sd, the same for all rows."""
         return np.full((len(z), at.n_rows), np.sqrt(theta[-1]))
 
-    def kernels(self, theta: Vector) -> Lines | None:
+    def kernels(self, theta: Doubles) -> Lines | None:
         """Law of the coefficients, of few enough."""
         if len(self.latents) > MOST_SLOPES:
             return None
@@ -615,7 +615,7 @@ class LinearModel(Varying):
         means = np.ascontiguousarray(self.law.means(B)[:, self.law.random])
         return Lines(means, np.linalg.inv(omega), self._fitted(B), self._cross, variance)
 
-    def marginal(self, theta: Vector) -> Vector:
+    def marginal(self, theta: Doubles) -> Doubles:
         """Log-likelihood of each individual, its coefficients integrated out."""
         B, _, variance = self.unpack(theta)
         means, _, units, inner = self._given(theta)
@@ -624,11 +624,11 @@ class LinearModel(Varying):
         sizes = self.individuals.counts * LOG_2_PI + logs + np.linalg.slogdet(inner)[1]
         return np.asarray(-0.5 * (sizes + squares), np.float64)
 
-    def integrated(self, theta: Vector, best: bool = True) -> Integrated | None:
+    def integrated(self, theta: Doubles, best: bool = True) -> Integrated | None:
         return integrated(self, theta, best)
 
 
-def _solved(matrix: Vector, right: Vector) -> Vector:
+def _solved(matrix: Doubles, right: Doubles) -> Doubles:
     """Solve equations of a symmetric matrix, units aside; the smallest solution of several."""
     sizes = np.sqrt(np.maximum(np.diag(matrix), 0.0))
     units = np.where(sizes > 0, sizes, 1.0)

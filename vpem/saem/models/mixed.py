@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from vpem._core.latents import Curves, Latents
-from vpem.checks import Indices, Mask, Vector
+from vpem.checks import Doubles, Indices, Mask
 from vpem.errors import InputError, shorten
 from vpem.saem.individuals import Individuals, Stream
 from vpem.saem.models.model import Counts, framed, gradient_normal, log_normal
@@ -59,15 +59,15 @@ class Framed(Varying):
     """A model that is fitted in unrelated columns, see `vpem.saem.models.model.ColumnFrame`."""
 
     outer: Self | None = None  # the model in the user's columns, where this one is in others
-    shift: Vector | float | None = None  # where the user has coefficients begin
-    first: Vector | None = None
+    shift: Doubles | float | None = None  # where the user has coefficients begin
+    first: Doubles | None = None
 
     @abstractmethod
-    def columns(self, at: Individuals) -> Vector:
+    def columns(self, at: Individuals) -> Doubles:
         """The user's columns (N, m) of rows that parameters are coefficients of, or none."""
 
     @abstractmethod
-    def settle(self, shift: Vector | float | None) -> None:
+    def settle(self, shift: Doubles | float | None) -> None:
         """Begin with the law as it is, with coefficients about a shift, if one is given."""
 
     def inside(self) -> Self:
@@ -87,21 +87,21 @@ class Framed(Varying):
         part.settle(B if begins else None)
         return part
 
-    def outside(self, theta: Vector) -> Vector:
+    def outside(self, theta: Doubles) -> Doubles:
         """Parameters as they are in the user's columns."""
         return theta if self.outer is None else _outside(self.law, theta, self.outer.law)
 
     @property
-    def jacobian(self) -> Vector:
+    def jacobian(self) -> Doubles:
         """By what (p, p) parameters are multiplied outside."""
         return np.array([self.outside(one) for one in np.eye(len(self.parameters))]).T
 
     @property
-    def turn(self) -> Vector:
+    def turn(self) -> Doubles:
         """By what (q, q) random effects are multiplied outside."""
         return np.eye(len(self.latents)) if self.outer is None else _turn(self.law)
 
-    def shown(self, z: Vector) -> Vector:
+    def shown(self, z: Doubles) -> Doubles:
         if self.outer is None:
             return z
         assert self.theta is not None
@@ -116,14 +116,14 @@ class Framed(Varying):
         return replace(conditional, means=self.shown(conditional.means), covariances=covariances)
 
 
-def _turn(law: PopulationModel) -> Vector:
+def _turn(law: PopulationModel) -> Doubles:
     """By what (q, q) random effects inside are multiplied outside."""
     assert law.frame is not None
     return law.frame.rows[np.ix_(law.random, law.random)]
 
 
 def _inner(
-    law: PopulationModel, data: Individuals, columns: Callable[[Individuals], Vector]
+    law: PopulationModel, data: Individuals, columns: Callable[[Individuals], Doubles]
 ) -> PopulationModel:
     """A law in columns of a frame, where those of rows are (N, m) of individuals."""
     full = bool(law.free.all())
@@ -146,7 +146,7 @@ def _inner(
     return part
 
 
-def _outside(law: PopulationModel, theta: Vector, whole: PopulationModel) -> Vector:
+def _outside(law: PopulationModel, theta: Doubles, whole: PopulationModel) -> Doubles:
     """Parameters of a law in a frame as those of the whole one."""
     frame, turn = law.frame, _turn(law)
     assert frame is not None
@@ -184,8 +184,8 @@ class MixedModel(Framed):
         random: Sequence[str] | None = None,  # None: all vary
         effects: Sequence[str] = (),
         covariance: str = "diagonal",
-        first: Sequence[float] | Vector | None = None,  # (m,) means on their scales; None: by rows
-        shift: Vector | float | None = None,  # (m, L) of `Population`
+        first: Sequence[float] | Doubles | None = None,  # (m,) means on their scales; None: by rows
+        shift: Doubles | float | None = None,  # (m, L) of `Population`
     ) -> None:
         self.individuals, self.structure = individuals, structure
         structure.check(individuals)
@@ -204,7 +204,7 @@ class MixedModel(Framed):
         self.shift = shift
         self.settle(shift)
 
-    def settle(self, shift: Vector | float | None) -> None:
+    def settle(self, shift: Doubles | float | None) -> None:
         """Lay out statistics, and begin about a shift, or about what rows say."""
         individuals, structure, population = self.individuals, self.structure, self.law
         if population.frame is not None and isinstance(structure, LinearPredictor):
@@ -220,14 +220,14 @@ class MixedModel(Framed):
         sizes = [*self.law.sizes, self.outcomes.size, s, s * (s + 1) // 2]
         self._slices = [slice(*map(int, one)) for one in pairwise(np.cumsum([0, *sizes]))]
         self.pieces = tuple(one for one in self._slices if one.stop > one.start)
-        self._begun: Vector | None = None
+        self._begun: Doubles | None = None
         if shift is None:
             self._begun = self._begin()
             population.shift[:, 0] = individuals.median(self._begun)
         else:
             population.shift[:] = shift
 
-    def columns(self, at: Individuals) -> Vector:
+    def columns(self, at: Individuals) -> Doubles:
         """Columns (N, m) of a linear predictor; of other curves (N, 0)."""
         return self.structure.design(at) if self.structure.linear else np.zeros((at.n_rows, 0))
 
@@ -238,7 +238,7 @@ class MixedModel(Framed):
 
     # ---- the start -------------------------------------------------------------------------------
 
-    def _begin(self) -> Vector:
+    def _begin(self) -> Doubles:
         """Parameters (n, m) of individuals to begin with, on their scales."""
         shape = (self.n, len(self.structure.names))
         if self.first is not None:
@@ -253,7 +253,7 @@ class MixedModel(Framed):
         phi = np.where(unknown, np.nan, phi)
         return np.where(unknown, self.individuals.median(phi), phi)
 
-    def start(self) -> tuple[Vector, Vector]:
+    def start(self) -> tuple[Doubles, Doubles]:
         """Parameters read from each individual's rows; variances are large at first."""
         data, population = self.individuals, self.law
         self.outcomes.check_scales()
@@ -300,12 +300,12 @@ class MixedModel(Framed):
         part.carried = which
         return part
 
-    def unpack(self, theta: Vector) -> tuple[Vector, Vector, Vector]:
+    def unpack(self, theta: Doubles) -> tuple[Doubles, Doubles, Doubles]:
         """Coefficients B (m, L), the covariance (q, q) and standard deviations (k,)."""
         B, omega = self.law.unpack(theta)
         return B, omega, theta[len(theta) - self.outcomes.n_sds :]
 
-    def whole(self, z: Vector, B: Vector) -> Vector:
+    def whole(self, z: Doubles, B: Doubles) -> Doubles:
         """All parameters (chains, n, m) of individuals with latents (chains, n, q)."""
         phi = np.repeat(self.law.means(B)[None], len(z), axis=0)
         phi[..., self.law.random] = z
@@ -313,7 +313,7 @@ class MixedModel(Framed):
 
     # ---- the density -----------------------------------------------------------------------------
 
-    def log_complete(self, z: Vector, theta: Vector) -> Vector:
+    def log_complete(self, z: Doubles, theta: Doubles) -> Doubles:
         """Logarithm of the complete density of each individual, (chains, n); -inf: none."""
         B, omega, sds = self.unpack(theta)
         phi = self.whole(z, B)
@@ -324,7 +324,7 @@ class MixedModel(Framed):
             log_density = self.individuals.sums(each) + log_normal(z, mean, omega)
         return np.where(np.isfinite(log_density), log_density, -np.inf)
 
-    def gradient(self, z: Vector, theta: Vector) -> Vector:
+    def gradient(self, z: Doubles, theta: Doubles) -> Doubles:
         B, omega, sds = self.unpack(theta)
         f, slopes = self.structure.slopes(self.whole(z, B), self.individuals)
         of_f = self.outcomes.slope(f, sds)
@@ -334,7 +334,7 @@ class MixedModel(Framed):
             prior = gradient_normal(z, mean, omega)
         return np.stack(parts, axis=-1) + prior
 
-    def kernels(self, theta: Vector) -> Latents | None:
+    def kernels(self, theta: Doubles) -> Latents | None:
         """Law of the latents as kernels know it, of structures that they know."""
         code = self.structure.code
         if code is None or len(self.latents) > MOST_LATENTS:
@@ -351,10 +351,10 @@ class MixedModel(Framed):
 
     # ---- statistics ------------------------------------------------------------------------------
 
-    def statistics(self, z: Vector) -> Vector:
+    def statistics(self, z: Doubles) -> Doubles:
         return np.asarray(self.statistics_by_chain(z).mean(axis=0), np.float64)
 
-    def statistics_by_chain(self, z: Vector) -> Vector:
+    def statistics_by_chain(self, z: Doubles) -> Doubles:
         """Moments of what varies, squares of residuals, and the expansion, (chains, n, P)."""
         assert self.theta is not None, "statistics are about parameters: call about(theta)"
         B, omega, sds = self.unpack(self.theta)
@@ -372,7 +372,7 @@ class MixedModel(Framed):
         scores = self.scoring.statistics(f, slopes, self.outcomes, law, at, sds)
         return np.concatenate([law.statistics(z), *self.outcomes.squares(f), *scores], axis=-1)
 
-    def _shares(self, B: Vector, omega: Vector, sds: Vector) -> Vector:
+    def _shares(self, B: Doubles, omega: Doubles, sds: Doubles) -> Doubles:
         """How far (n, r, q) latents move against a fixed coefficient, for the same rows.
 
         Where a column differs mostly between individuals, latents given the rows follow its
@@ -386,18 +386,18 @@ class MixedModel(Framed):
         shares = np.linalg.solve(inner, info[:, self.law.random[:, None], self.law.fixed])
         return np.swapaxes(shares, 1, 2)
 
-    def _carried(self, B: Vector) -> Vector:
+    def _carried(self, B: Doubles) -> Doubles:
         """By what (q, n_carried) means of the latents move with the fixed coefficients."""
         return np.kron(B[self.law.fixed, 0][None], np.eye(len(self.law.random)))
 
     # ---- the M-step ------------------------------------------------------------------------------
 
-    def _taken_apart(self, total: Vector) -> tuple[Vector, Vector, Vector, Vector]:
+    def _taken_apart(self, total: Doubles) -> tuple[Doubles, Doubles, Doubles, Doubles]:
         """Split a total: of latents, squares, and the expansion's (s,) and (s (s + 1) / 2,)."""
         squares, first, second = self._slices[-3:]
         return total[: squares.start], total[squares], total[first], total[second]
 
-    def maximize(self, total: Vector, counts: Counts) -> Vector:
+    def maximize(self, total: Doubles, counts: Counts) -> Doubles:
         """Moments of what varies, mean squares, and a step of scoring."""
         assert self.theta is not None, "maximize is about parameters: call about(theta)"
         latent, squares, score, half = self._taken_apart(total)
@@ -423,7 +423,7 @@ class MixedModel(Framed):
         sds[self.outcomes.scored] = np.sqrt(variances)
         return np.concatenate([self.law.pack(B, omega), sds])
 
-    def holds(self, total: Vector, counts: Counts) -> bool:
+    def holds(self, total: Doubles, counts: Counts) -> bool:
         latent, squares, _, _ = self._taken_apart(total)
         if self.law.n_carried:
             assert self.theta is not None, "statistics are about parameters: call about(theta)"
@@ -433,7 +433,7 @@ class MixedModel(Framed):
         exact = self.outcomes.exact(squares, counts)
         return fine and all(size >= one.floor * rows for one, size, rows in exact)
 
-    def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
+    def log_density(self, total: Doubles, counts: Counts, theta: Doubles) -> float:
         """Complete log-likelihood of a total of statistics, up to what theta is not in."""
         latent, squares, score, half = self._taken_apart(total)
         B, omega, sds = self.unpack(theta)
@@ -456,7 +456,7 @@ class MixedModel(Framed):
 
     # ---- curves and rows -------------------------------------------------------------------------
 
-    def _curve(self, z: Vector, at: Individuals) -> tuple[Vector, Outcomes]:
+    def _curve(self, z: Doubles, at: Individuals) -> tuple[Doubles, Outcomes]:
         """Curves (chains, N) on the scale of the laws, and the outcomes of these rows."""
         assert self.theta is not None, "parameters are those of about(theta)"
         other = self
@@ -466,29 +466,29 @@ class MixedModel(Framed):
         f = self.structure.predict(other.whole(z, self.unpack(self.theta)[0]), at)
         return f, other.outcomes
 
-    def curve(self, z: Vector, at: Individuals) -> Vector:
+    def curve(self, z: Doubles, at: Individuals) -> Doubles:
         f, outcomes = self._curve(z, at)
         return outcomes.by_law(f, lambda law, f, _: law.mean(f))
 
-    def row_sds(self, z: Vector, theta: Vector, at: Individuals) -> Vector:
+    def row_sds(self, z: Doubles, theta: Doubles, at: Individuals) -> Doubles:
         """Standard deviation of measurements about the curve; of logarithms, if errors are."""
         f, outcomes = self.about(theta)._curve(z, at)
         sds = self.unpack(theta)[2]
         return outcomes.by_law(f, lambda law, f, one: law.deviation(f, sds[one.sds]))
 
-    def draw_values(self, z: Vector, theta: Vector, stream: Stream, at: Individuals) -> Vector:
+    def draw_values(self, z: Doubles, theta: Doubles, stream: Stream, at: Individuals) -> Doubles:
         f, outcomes = self.about(theta)._curve(z, at)
         chances, sds = stream.of_rows(len(z), at.first), self.unpack(theta)[2]
         return outcomes.by_law(
             f, lambda law, f, one: law.draw(f, sds[one.sds], chances[:, one.here])
         )
 
-    def weighted_residuals(self, z: Vector, theta: Vector) -> Vector:
+    def weighted_residuals(self, z: Doubles, theta: Doubles) -> Doubles:
         """Residuals (chains, N) in units of their sd, NaN of censored rows."""
         f, outcomes = self.about(theta)._curve(z, self.individuals)
         sds = self.unpack(theta)[2]
 
-        def weighted(law: RowLaw, f: Vector, one: Outcome) -> Vector:
+        def weighted(law: RowLaw, f: Doubles, one: Outcome) -> Doubles:
             residuals = law.residuals(one.rows.values, f, sds[one.sds])
             return np.where(one.rows.censored == 0, residuals, np.nan)
 
@@ -509,8 +509,8 @@ class _Dosed(MixedModel):
         random: Sequence[str] | None = None,
         effects: Sequence[str] = (),
         covariance: str = "diagonal",
-        first: Sequence[float] | Vector | None = None,
-        shift: Vector | float | None = None,
+        first: Sequence[float] | Doubles | None = None,
+        shift: Doubles | float | None = None,
     ) -> None:
         kind = self.compartments
         structure = kind() if parameters is None else kind(parameters)
@@ -552,8 +552,8 @@ class CurveModel(MixedModel):
         random: Sequence[str] | None = None,
         effects: Sequence[str] = (),
         covariance: str = "diagonal",
-        first: Sequence[float] | Vector | None = None,
-        shift: Vector | float | None = None,
+        first: Sequence[float] | Doubles | None = None,
+        shift: Doubles | float | None = None,
     ) -> None:
         super().__init__(
             individuals, structure_of(curve), error, random, effects, covariance, first, shift
@@ -574,8 +574,8 @@ class GeneralizedLinearModel(MixedModel):
         effects: Sequence[str] = (),
         covariance: str = "full",
         error: str | Sequence[str] = "bernoulli",
-        first: Sequence[float] | Vector | None = None,
-        shift: Vector | float | None = None,
+        first: Sequence[float] | Doubles | None = None,
+        shift: Doubles | float | None = None,
     ) -> None:
         kinds = [error] if isinstance(error, str) else error
         linked = any(kind in LINKED for kind in kinds)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from vpem._core.latents import Latents
-from vpem.checks import Indices, Mask, Vector
+from vpem.checks import Doubles, Indices, Mask
 from vpem.errors import InputError, NumericalError, VpemError, check_choice
 from vpem.network.schema import Report
 from vpem.saem.individuals import Individuals, Keys, Stream
@@ -80,10 +80,10 @@ OWN = "own"
 """Stands for a model of a user's own."""
 
 
-def quadratic(d: Vector, matrices: NDArray[np.floating]) -> Vector:
+def quadratic(d: Doubles, matrices: NDArray[np.floating]) -> Doubles:
     """``d^T A d`` of differences (..., n, q) and symmetric matrices (q, q) or (n, q, q)."""
     q = d.shape[-1]
-    total: Vector = np.zeros(d.shape[:-1])
+    total: Doubles = np.zeros(d.shape[:-1])
     for i in range(q):
         total += matrices[..., i, i] * d[..., i] ** 2
         for j in range(i):
@@ -91,7 +91,7 @@ def quadratic(d: Vector, matrices: NDArray[np.floating]) -> Vector:
     return total
 
 
-def times(matrices: NDArray[np.floating], d: Vector) -> Vector:
+def times(matrices: NDArray[np.floating], d: Doubles) -> Doubles:
     """``A d`` of matrices (q, q) or (n, q, q) and vectors (..., n, q)."""
     out = np.zeros(d.shape)
     for i in range(d.shape[-1]):
@@ -100,20 +100,20 @@ def times(matrices: NDArray[np.floating], d: Vector) -> Vector:
     return out
 
 
-def log_normal(z: Vector, mean: Vector, covariance: Vector) -> Vector:
+def log_normal(z: Doubles, mean: Doubles, covariance: Doubles) -> Doubles:
     """Log-density of latents (..., q) under one normal law, (...,)."""
     inverse = np.linalg.inv(covariance)
     constant = len(covariance) * LOG_2_PI + np.linalg.slogdet(covariance)[1]
     return np.asarray(-0.5 * (constant + quadratic(z - mean, inverse)), np.float64)
 
 
-def products(apart: Vector) -> Vector:
+def products(apart: Doubles) -> Doubles:
     """Latents ``z`` (..., q) and half ``z z^T``, side by side."""
     half = lower_half(apart[..., :, None] * apart[..., None, :])
     return np.concatenate([apart, half], axis=-1)
 
 
-def gradient_normal(z: Vector, mean: Vector, covariance: Vector) -> Vector:
+def gradient_normal(z: Doubles, mean: Doubles, covariance: Doubles) -> Doubles:
     """Gradient of `log_normal` in the latents."""
     return -times(np.linalg.inv(covariance), z - mean)
 
@@ -127,7 +127,7 @@ def triangle_names(names: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-def floored(covariance: Vector, least: Vector | float = LEAST) -> Vector:
+def floored(covariance: Doubles, least: Doubles | float = LEAST) -> Doubles:
     """Make a symmetric matrix (q, q) a covariance.
 
     Variances are raised to ``least`` (q,), and correlations until the matrix is positive definite,
@@ -148,12 +148,12 @@ def floored(covariance: Vector, least: Vector | float = LEAST) -> Vector:
     return np.asarray(correlation * np.outer(sd, sd), np.float64)
 
 
-def is_floored(covariance: Vector, least: Vector | float = LEAST) -> bool:
+def is_floored(covariance: Doubles, least: Doubles | float = LEAST) -> bool:
     """Whether `floored` changes a matrix."""
     return bool((floored(covariance, least) != covariance).any())
 
 
-def known_scale(values: Vector, scale: float, source: str) -> None:
+def known_scale(values: Doubles, scale: float, source: str) -> None:
     """Check that there is a scale of a model's values, which fits need."""
     if not (np.isfinite(scale) and scale > 0):
         raise InputError(
@@ -162,7 +162,7 @@ def known_scale(values: Vector, scale: float, source: str) -> None:
         )
 
 
-def crossed(data: Individuals, left: Vector, right: Vector) -> Vector:
+def crossed(data: Individuals, left: Doubles, right: Doubles) -> Doubles:
     """Products ``L^T R`` (n, l, r) of columns (N, l) and (N, r), over each individual's rows."""
     products = np.empty((data.n_individuals, left.shape[1], right.shape[1]))
     for i in range(left.shape[1]):
@@ -245,14 +245,14 @@ class SaemModel(ABC):
         """Return the same model of some of the individuals."""
 
     @abstractmethod
-    def start(self) -> tuple[Vector, Vector]:
+    def start(self) -> tuple[Doubles, Doubles]:
         """Return parameters (p,) and latents (n, q) to begin with."""
 
     @abstractmethod
-    def log_complete(self, z: Vector, theta: Vector) -> Vector:
+    def log_complete(self, z: Doubles, theta: Doubles) -> Doubles:
         """Logarithm of the complete density of each individual, (chains, n)."""
 
-    def steepest(self) -> Vector | None:
+    def steepest(self) -> Doubles | None:
         """Curvature of all latents of each individual, (n,), where units are to be by that alone.
 
         None: they are by the curvature where chains are.
@@ -260,26 +260,26 @@ class SaemModel(ABC):
         return None
 
     @abstractmethod
-    def gradient(self, z: Vector, theta: Vector) -> Vector:
+    def gradient(self, z: Doubles, theta: Doubles) -> Doubles:
         """Gradient of `log_complete` in the latents, (chains, n, q)."""
 
     @abstractmethod
-    def statistics(self, z: Vector) -> Vector:
+    def statistics(self, z: Doubles) -> Doubles:
         """Statistic S of each individual, the mean over chains, (n, P)."""
 
-    def statistics_by_chain(self, z: Vector) -> Vector:
+    def statistics_by_chain(self, z: Doubles) -> Doubles:
         """Statistic of each individual in each chain, (chains, n, P)."""
         return np.array([self.statistics(one[None]) for one in z])
 
     @abstractmethod
-    def maximize(self, total: Vector, counts: Counts) -> Vector:
+    def maximize(self, total: Doubles, counts: Counts) -> Doubles:
         """Parameters (p,) that maximise `log_density` of a total of statistics (P,).
 
         They must be valid whatever the total is: compressed ones may be of no latents at all.
         """
 
     @abstractmethod
-    def log_density(self, total: Vector, counts: Counts, theta: Vector) -> float:
+    def log_density(self, total: Doubles, counts: Counts, theta: Doubles) -> float:
         """``<total, phi(theta)> - psi(theta)``: the complete log-likelihood, up to ``log h``."""
 
     @classmethod
@@ -298,7 +298,7 @@ class SaemModel(ABC):
         """Return the model where some latents (q,) move with their means; itself if none can."""
         return self
 
-    def about(self, theta: Vector) -> Self:
+    def about(self, theta: Doubles) -> Self:
         """Return the model whose statistics are those at parameters theta (p,); by default itself.
 
         A complete density outside the exponential family may still have statistics: the
@@ -307,41 +307,41 @@ class SaemModel(ABC):
         """
         return self
 
-    def means(self, z: Vector, groups: Sequence[Indices]) -> Vector:
+    def means(self, z: Doubles, groups: Sequence[Indices]) -> Doubles:
         """Mean statistic of groups of individuals, by weights and over chains, (m, P), if wide."""
         raise InputError(f"{type(self).__name__} is wide, but has no means of statistics")
 
-    def units(self, z: Vector) -> Vector:
+    def units(self, z: Doubles) -> Doubles:
         """Units (P,) in which all numbers of a statistic vary alike, by latents (chains, n, q)."""
         among, each = self.individuals, self.statistics(z)
         typical = np.sqrt(among.mean(each**2))
         spread = np.maximum(np.sqrt(among.variance(each)), LEAST_UNIT * typical)
         return np.where(spread > 0, spread, 1.0)
 
-    def followed(self, theta: Vector) -> Vector:
+    def followed(self, theta: Doubles) -> Doubles:
         """What a trace keeps of parameters: all, or of a wide model a number for each latent."""
         return theta
 
-    def shown(self, z: Vector) -> Vector:
+    def shown(self, z: Doubles) -> Doubles:
         """Latents (..., q) as they are reported."""
         return z
 
-    def holds(self, total: Vector, counts: Counts) -> bool:
+    def holds(self, total: Doubles, counts: Counts) -> bool:
         """Whether `maximize` takes a total (P,) as it is; False: it must make parameters valid."""
         return True
 
-    def constraints(self, theta: Vector) -> Vector:
+    def constraints(self, theta: Doubles) -> Doubles:
         """Rows (c, p) of what changes of parameters add up to zero in: weights' have 1, say."""
         return np.zeros((0, len(theta)))
 
-    def posterior(self, theta: Vector) -> tuple[Vector, Vector]:
+    def posterior(self, theta: Doubles) -> tuple[Doubles, Doubles]:
         """Means (n, q) and covariances (n, q, q) of the latents given the rows, if Gaussian."""
         raise InputError(
             f"the latents of {type(self).__name__} have no Gaussian posterior; take the sampler "
             "metropolis, mala or langevin"
         )
 
-    def draw(self, theta: Vector, stream: Stream, n_chains: int) -> Vector:
+    def draw(self, theta: Doubles, stream: Stream, n_chains: int) -> Doubles:
         """Draw latents (chains, n, q) from their posterior, where that is known."""
         means, covariances = self.posterior(theta)
         try:
@@ -359,22 +359,22 @@ class SaemModel(ABC):
                 z[..., i] += roots[:, i, j] * normals[..., j]
         return z
 
-    def marginal(self, theta: Vector) -> Vector | None:
+    def marginal(self, theta: Doubles) -> Doubles | None:
         """Log-likelihood of each individual (n,), where there is a formula; else None."""
         return None
 
-    def integrated(self, theta: Vector, best: bool = True) -> Integrated | None:
+    def integrated(self, theta: Doubles, best: bool = True) -> Integrated | None:
         """What formulas say at the maximum of the likelihood, or at theta; None: nothing."""
         return None
 
-    def population(self, theta: Vector) -> tuple[Vector, Vector]:
+    def population(self, theta: Doubles) -> tuple[Doubles, Doubles]:
         """Mean (q,) and covariance (q, q) of the latents of individuals without rows, if normal."""
         raise InputError(
             f"{type(self).__name__} does not give the law of its latents over the population; give "
             "it the method population"
         )
 
-    def prior(self, theta: Vector, at: Individuals) -> tuple[Vector, Vector]:
+    def prior(self, theta: Doubles, at: Individuals) -> tuple[Doubles, Doubles]:
         """Means (n, q) of the latents of individuals before their rows, and covariance (q, q).
 
         Where parameters depend on covariates, means are those of the covariates in ``at``, whose
@@ -383,14 +383,14 @@ class SaemModel(ABC):
         mean, covariance = self.population(theta)
         return np.tile(mean, (at.n_individuals, 1)), covariance
 
-    def typical(self, theta: Vector) -> Vector:
+    def typical(self, theta: Doubles) -> Doubles:
         """Means (n, q) of the individuals' latents before their rows; 0 where none are known."""
         kind = type(self)
         if kind.population is SaemModel.population and kind.prior is SaemModel.prior:
             return np.zeros((self.n, len(self.latents) + self.n_imputed))
         return self.prior(theta, self.individuals)[0]
 
-    def curve(self, z: Vector, at: Individuals) -> Vector:
+    def curve(self, z: Doubles, at: Individuals) -> Doubles:
         """Values (chains, N) without error at rows of individuals with latents (chains, n, q).
 
         What is measured in ``at`` counts for nothing: only times and covariates do.
@@ -399,7 +399,7 @@ class SaemModel(ABC):
             f"latents of {type(self).__name__} have no curves over time; ask for the latents"
         )
 
-    def row_sds(self, z: Vector, theta: Vector, at: Individuals) -> Vector:
+    def row_sds(self, z: Doubles, theta: Doubles, at: Individuals) -> Doubles:
         """Standard deviation (chains, N) of a measurement about `curve`, given the latents.
 
         Of a combined error the root of ``a^2 + b^2 f^2``; of a yes or no that of p (1 - p), p the
@@ -410,7 +410,7 @@ class SaemModel(ABC):
             "it the method row_sds"
         )
 
-    def draw_values(self, z: Vector, theta: Vector, stream: Stream, at: Individuals) -> Vector:
+    def draw_values(self, z: Doubles, theta: Doubles, stream: Stream, at: Individuals) -> Doubles:
         """Draw measurements (chains, N) at rows of individuals with latents z (chains, n, q).
 
         As they are before any limit censors them; what is measured in ``at`` counts for nothing.
@@ -421,7 +421,7 @@ class SaemModel(ABC):
         normals = ndtri(stream.of_rows(len(z), at.first))
         return np.asarray(self.curve(z, at) + self.row_sds(z, theta, at) * normals, np.float64)
 
-    def weighted_residuals(self, z: Vector, theta: Vector) -> Vector:
+    def weighted_residuals(self, z: Doubles, theta: Doubles) -> Doubles:
         """Residuals (chains, N) of the model's own rows in units of `row_sds`.
 
         NaN where a row has no residual: its value is a limit (censored), or was certain.
@@ -433,14 +433,14 @@ class SaemModel(ABC):
         censored = mine.covariates.get("censored", np.zeros(mine.n_rows)) != 0
         return np.where(np.isfinite(residuals) & ~censored, residuals, np.nan)
 
-    def kernels(self, theta: Vector) -> Latents | None:
+    def kernels(self, theta: Doubles) -> Latents | None:
         """Return the law of the latents as kernels know it, where they do: they move chains then.
 
         One of `vpem._core.latents`; see `vpem.saem.samplers`.
         """
         return None
 
-    def sweep(self, theta: Vector, z: Vector, keys: Keys, n_threads: int) -> None:
+    def sweep(self, theta: Doubles, z: Doubles, keys: Keys, n_threads: int) -> None:
         """Draw latents (chains, n, q) in place by Gibbs sampling, once for each row of keys.
 
         Keys (2 sweeps, n) are those of `vpem.saem.individuals.Streams.keys_at`.
@@ -449,20 +449,20 @@ class SaemModel(ABC):
             f"{type(self).__name__} has no Gibbs sampler; take exact, metropolis, mala or langevin"
         )
 
-    def perplexity(self, theta: Vector) -> float:
+    def perplexity(self, theta: Doubles) -> float:
         """Perplexity of what all individuals have, by `marginal`."""
         raise InputError(f"{type(self).__name__} has no words, and so no perplexity")
 
-    def completion(self, theta: Vector, seed: int) -> tuple[Vector, Vector]:
+    def completion(self, theta: Doubles, seed: int) -> tuple[Doubles, Doubles]:
         """Log-likelihood of a half of each individual's words given the other, and words, (n,)."""
         raise InputError(f"{type(self).__name__} has no words, and so no documents to complete")
 
-    def canonical(self, theta: Vector, z: Vector) -> tuple[Vector, Vector]:
+    def canonical(self, theta: Doubles, z: Doubles) -> tuple[Doubles, Doubles]:
         """Return parameters and latents that mean the same, in the form to be reported."""
         return theta, z
 
 
-def begin_model(model: SaemModel) -> tuple[Vector, Vector]:
+def begin_model(model: SaemModel) -> tuple[Doubles, Doubles]:
     """A model's parameters (p,) and latents (n, q) to begin with."""
     name = type(model).__name__
     try:
@@ -477,7 +477,7 @@ def begin_model(model: SaemModel) -> tuple[Vector, Vector]:
     return np.asarray(theta), np.asarray(z)
 
 
-def check_model(model: SaemModel, theta: Vector, z: Vector) -> None:
+def check_model(model: SaemModel, theta: Doubles, z: Doubles) -> None:
     """Check that a model's functions fit each other, before they are run many times."""
     name = type(model).__name__
     n, q = model.n, len(model.latents) + model.n_imputed
@@ -531,7 +531,7 @@ def check_model(model: SaemModel, theta: Vector, z: Vector) -> None:
         raise InputError(f"gradient of model {name} is not a number at its start")
 
 
-def table_of(individuals: Individuals, items: Sequence[float] | None) -> tuple[Vector, Vector]:
+def table_of(individuals: Individuals, items: Sequence[float] | None) -> tuple[Doubles, Doubles]:
     """Values (n, d), NaN where they are missing, and items (d,); None: those that all have."""
     if items is None:
         return individuals.matrix()
@@ -543,18 +543,18 @@ def table_of(individuals: Individuals, items: Sequence[float] | None) -> tuple[V
 class ColumnFrame:
     """Columns instead of those of the user."""
 
-    columns: Callable[[Individuals], Vector]  # the user's, (N, m)
+    columns: Callable[[Individuals], Doubles]  # the user's, (N, m)
     kept: Indices  # (k,) which of these stay columns of rows
     moved: tuple[tuple[int, int], ...]  # which are the second times an individual's covariate
-    rows: Vector  # (m, k) W: how columns make those that stay, of these and then of ``moved``
-    people: Vector  # (L, L) V: likewise, of the covariates, those of ``moved`` last
+    rows: Doubles  # (m, k) W: how columns make those that stay, of these and then of ``moved``
+    people: Doubles  # (L, L) V: likewise, of the covariates, those of ``moved`` last
 
-    def design(self, at: Individuals) -> Vector:
+    def design(self, at: Individuals) -> Doubles:
         """Columns (N, k) of individuals' rows."""
         order = np.append(self.kept, [j for j, _ in self.moved]).astype(np.intp)
         return _mixed(self.columns(at)[:, order], self.rows)
 
-    def covariates(self, original: Vector, at: Individuals) -> Vector:
+    def covariates(self, original: Doubles, at: Individuals) -> Doubles:
         """Covariates (n, L) of individuals, of whom the user's are ``original``."""
         more = [_share(at, self.columns(at), *pair) for pair in self.moved]
         return _mixed(np.column_stack([original, *more]), self.people)
@@ -562,8 +562,8 @@ class ColumnFrame:
 
 def framed(
     data: Individuals,
-    columns: Callable[[Individuals], Vector],
-    people: Vector,
+    columns: Callable[[Individuals], Doubles],
+    people: Doubles,
     mask: Mask,
     random: Indices,
     full: bool,
@@ -580,7 +580,7 @@ def framed(
     moved = []
     for j in np.flatnonzero(~varies & ~mask[:, 1:].any(axis=1)) if X.shape[1] else ():
         for k in random:
-            share: Vector = _share(data, X, int(j), int(k))[data.individual_of]
+            share: Doubles = _share(data, X, int(j), int(k))[data.individual_of]
             left = X[:, j] - share * X[:, k]
             apart = (np.abs(left) > ROUNDING * np.abs(X[:, j])).any()
             if not data.largest(np.array([apart], np.uint8))[0]:
@@ -606,7 +606,7 @@ def framed(
     return ColumnFrame(columns, unmoved, tuple(moved), W, V)
 
 
-def _share(at: Individuals, X: Vector, j: int, k: int) -> Vector:
+def _share(at: Individuals, X: Doubles, j: int, k: int) -> Doubles:
     """By what (n,) the first row of each individual's column k that is not 0 makes its column j."""
     known = np.flatnonzero(X[:, k] != 0)
     shares = np.zeros(at.n_individuals)
@@ -615,7 +615,7 @@ def _share(at: Individuals, X: Vector, j: int, k: int) -> Vector:
     return shares
 
 
-def _unrelated(mean: Callable[[Vector], Vector], columns: Vector, may: Mask) -> Vector:
+def _unrelated(mean: Callable[[Doubles], Doubles], columns: Doubles, may: Mask) -> Doubles:
     """The matrix (m, m) that makes columns unrelated, as far as they may be mixed.
 
     Means are taken off before products are added up: of years, say, nothing else would be left.
@@ -642,7 +642,7 @@ def _unrelated(mean: Callable[[Vector], Vector], columns: Vector, may: Mask) -> 
     return matrix
 
 
-def _mixed(columns: Vector, by: Vector) -> Vector:
+def _mixed(columns: Doubles, by: Doubles) -> Doubles:
     """Columns (N, m) times a matrix, each row by itself: the same whichever others are there."""
     mixed = np.zeros((len(columns), by.shape[1]))
     for i, j in zip(*np.nonzero(by), strict=True):

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, gammaln, log_expit, log_ndtr, ndtri, pdtrik
 
-from vpem.checks import Indices, Mask, Vector
+from vpem.checks import Doubles, Indices, Mask
 from vpem.errors import InputError, check_choice
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import Counts, known_scale
@@ -27,18 +27,18 @@ LOG_2_PI = float(np.log(2 * np.pi))
 class OutcomeRows(NamedTuple):
     """What was measured."""
 
-    values: Vector  # (N,) measurements, or limits
+    values: Doubles  # (N,) measurements, or limits
     censored: NDArray[np.int8]  # (N,) 1 where the value is below the limit, -1 above, 0 measured
 
 
 class Bends(NamedTuple):
     """What a log-density says of the curve and the variances, row by row."""
 
-    slope: Vector  # (chains, N) derivative in the curve
-    weight: Vector  # (chains, N) information about the curve, not negative
-    variances: Vector  # (k, chains, N) derivatives in the variances v
-    cross: Vector  # (k, chains, N) information about curve and variances together
-    among: Vector  # (k, k, chains, N) information about the variances
+    slope: Doubles  # (chains, N) derivative in the curve
+    weight: Doubles  # (chains, N) information about the curve, not negative
+    variances: Doubles  # (k, chains, N) derivatives in the variances v
+    cross: Doubles  # (k, chains, N) information about curve and variances together
+    among: Doubles  # (k, k, chains, N) information about the variances
 
 
 class RowLaw(ABC):
@@ -52,31 +52,31 @@ class RowLaw(ABC):
         """Raise InputError for values that cannot be of this law; ``places`` says which rows."""
 
     @abstractmethod
-    def log_density(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Vector:
+    def log_density(self, rows: OutcomeRows, f: Doubles, sds: Doubles) -> Doubles:
         """Log-density of the rows (chains, N) given curves (chains, N) and sds (k,)."""
 
     @abstractmethod
-    def bends(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Bends:
+    def bends(self, rows: OutcomeRows, f: Doubles, sds: Doubles) -> Bends:
         """Derivatives and information."""
 
     @abstractmethod
-    def mean(self, f: Vector) -> Vector:
+    def mean(self, f: Doubles) -> Doubles:
         """Value that is expected (of exponential errors: the median)."""
 
     @abstractmethod
-    def deviation(self, f: Vector, sds: Vector) -> Vector:
+    def deviation(self, f: Doubles, sds: Doubles) -> Doubles:
         """Standard deviation about `mean`, on the scale of `residuals`."""
 
     @abstractmethod
-    def draw(self, f: Vector, sds: Vector, chances: Vector) -> Vector:
+    def draw(self, f: Doubles, sds: Doubles, chances: Doubles) -> Doubles:
         """Draw measurements of which ``chances`` (chains, N) are the uniform numbers."""
 
-    def residuals(self, values: Vector, f: Vector, sds: Vector) -> Vector:
+    def residuals(self, values: Doubles, f: Doubles, sds: Doubles) -> Doubles:
         """Residuals in units of their standard deviation."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             return np.asarray((values - self.mean(f)) / self.deviation(f, sds), np.float64)
 
-    def start(self, values: Vector) -> Vector:
+    def start(self, values: Doubles) -> Doubles:
         """Standard deviations (k,) to begin with, of values of which there is one at least."""
         return np.zeros(0)
 
@@ -84,7 +84,7 @@ class RowLaw(ABC):
         """Least variance, of values whose mean square is ``size``."""
         return 0.0
 
-    def noise(self, sds: Vector) -> tuple[float, float]:
+    def noise(self, sds: Doubles) -> tuple[float, float]:
         """Standard deviations a and b, of which a variance is ``a^2 + b^2 f^2``."""
         return (0.0, 0.0)
 
@@ -119,28 +119,28 @@ class Normal(RowLaw):
                 "exponential; leave out such rows, or take another error"
             )
 
-    def _own(self, f: Vector) -> Vector:
+    def _own(self, f: Doubles) -> Doubles:
         """Curve on the scale of the errors."""
         if not self.logs:
             return f
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.log(f)
 
-    def weights(self, f: Vector) -> list[Vector]:
+    def weights(self, f: Doubles) -> list[Doubles]:
         """Functions w_k (chains, N) of which the variance is a sum."""
         if self.is_steady:
             return [np.ones(f.shape)]
         with np.errstate(over="ignore", invalid="ignore"):
             return [f**2] if self.kind == "proportional" else [np.ones(f.shape), f**2]
 
-    def _variance(self, f: Vector, sds: Vector) -> Vector:
+    def _variance(self, f: Doubles, sds: Doubles) -> Doubles:
         if self.is_steady:
             return np.full(f.shape, sds[0] ** 2)
         with np.errstate(over="ignore", invalid="ignore"):
             steady = 0.0 if self.kind == "proportional" else sds[0] ** 2
             return np.asarray(steady + sds[-1] ** 2 * f**2, np.float64)
 
-    def log_density(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Vector:
+    def log_density(self, rows: OutcomeRows, f: Doubles, sds: Doubles) -> Doubles:
         """Log-density, of a censored row the logarithm of its probability."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             variance = self._variance(f, sds)
@@ -155,7 +155,7 @@ class Normal(RowLaw):
                 log_density[..., where] = log_ndtr(u)
         return log_density
 
-    def bends(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Bends:
+    def bends(self, rows: OutcomeRows, f: Doubles, sds: Doubles) -> Bends:
         """Derivatives, and expected information; of censored rows the observed one."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             variance, w = self._variance(f, sds), self.weights(f)
@@ -187,27 +187,27 @@ class Normal(RowLaw):
             np.array([[info * one * two for two in w] for one in w]),
         )
 
-    def noise(self, sds: Vector) -> tuple[float, float]:
+    def noise(self, sds: Doubles) -> tuple[float, float]:
         steady = 0.0 if self.kind == "proportional" else float(sds[0])
         return steady, 0.0 if self.is_steady else float(sds[-1])
 
-    def mean(self, f: Vector) -> Vector:
+    def mean(self, f: Doubles) -> Doubles:
         return f
 
-    def deviation(self, f: Vector, sds: Vector) -> Vector:
+    def deviation(self, f: Doubles, sds: Doubles) -> Doubles:
         return np.sqrt(self._variance(f, sds))
 
-    def residuals(self, values: Vector, f: Vector, sds: Vector) -> Vector:
+    def residuals(self, values: Doubles, f: Doubles, sds: Doubles) -> Doubles:
         """Residuals in units of their standard deviation, of logarithms where errors are."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             y = np.log(values) if self.logs else values
             return np.asarray((y - self._own(f)) / self.deviation(f, sds), np.float64)
 
-    def draw(self, f: Vector, sds: Vector, chances: Vector) -> Vector:
+    def draw(self, f: Doubles, sds: Doubles, chances: Doubles) -> Doubles:
         apart = ndtri(chances) * self.deviation(f, sds)
         return np.asarray(f * np.exp(apart) if self.logs else f + apart, np.float64)
 
-    def start(self, values: Vector) -> Vector:
+    def start(self, values: Doubles) -> Doubles:
         """Large ones."""
         size = float(np.sqrt(np.mean(values**2))) or 1.0
         parts = {"constant": [0.3 * size], "combined": [0.1 * size, 0.3]}
@@ -225,21 +225,21 @@ class BernoulliRows(RowLaw):
     def check(self, rows: OutcomeRows, individuals: Individuals, places: Indices) -> None:
         _refuse(np.isin(rows.values, (0.0, 1.0)), "0 (no) or 1 (yes)", individuals, places)
 
-    def log_density(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Vector:
+    def log_density(self, rows: OutcomeRows, f: Doubles, sds: Doubles) -> Doubles:
         return np.asarray(log_expit((2 * rows.values - 1) * f), np.float64)
 
-    def bends(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Bends:
+    def bends(self, rows: OutcomeRows, f: Doubles, sds: Doubles) -> Bends:
         p = expit(f)
         return _only(rows.values - p, p * (1 - p))
 
-    def mean(self, f: Vector) -> Vector:
+    def mean(self, f: Doubles) -> Doubles:
         """Probability of yes."""
         return np.asarray(expit(f))
 
-    def deviation(self, f: Vector, sds: Vector) -> Vector:
+    def deviation(self, f: Doubles, sds: Doubles) -> Doubles:
         return np.asarray(np.sqrt(expit(f) * expit(-f)), dtype=np.float64)
 
-    def draw(self, f: Vector, sds: Vector, chances: Vector) -> Vector:
+    def draw(self, f: Doubles, sds: Doubles, chances: Doubles) -> Doubles:
         return np.asarray(chances < expit(f), dtype=np.float64)
 
 
@@ -252,28 +252,28 @@ class PoissonRows(RowLaw):
         fine = (rows.values >= 0) & (rows.values == np.floor(rows.values))
         _refuse(fine, "counts, whole numbers from 0 on", individuals, places)
 
-    def log_density(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Vector:
+    def log_density(self, rows: OutcomeRows, f: Doubles, sds: Doubles) -> Doubles:
         with np.errstate(over="ignore"):
             return np.asarray(rows.values * f - np.exp(f) - gammaln(rows.values + 1), np.float64)
 
-    def bends(self, rows: OutcomeRows, f: Vector, sds: Vector) -> Bends:
+    def bends(self, rows: OutcomeRows, f: Doubles, sds: Doubles) -> Bends:
         with np.errstate(over="ignore"):
             mean = np.exp(f)
         return _only(rows.values - mean, mean)
 
-    def mean(self, f: Vector) -> Vector:
+    def mean(self, f: Doubles) -> Doubles:
         with np.errstate(over="ignore"):
             return np.asarray(np.exp(f), dtype=np.float64)
 
-    def deviation(self, f: Vector, sds: Vector) -> Vector:
+    def deviation(self, f: Doubles, sds: Doubles) -> Doubles:
         return np.asarray(np.sqrt(self.mean(f)), dtype=np.float64)
 
-    def draw(self, f: Vector, sds: Vector, chances: Vector) -> Vector:
+    def draw(self, f: Doubles, sds: Doubles, chances: Doubles) -> Doubles:
         counts = np.ceil(np.maximum(pdtrik(chances, np.maximum(self.mean(f), 1e-300)), 0.0))
         return np.asarray(counts, np.float64)
 
 
-def _only(slope: Vector, weight: Vector) -> Bends:
+def _only(slope: Doubles, weight: Doubles) -> Bends:
     """Bends of a law without parameters."""
     none = np.zeros((0, *slope.shape))
     return Bends(slope, weight, none, none, np.zeros((0, 0, *slope.shape)))
@@ -386,7 +386,7 @@ class Outcomes:
             outcome[one.here], censored[one.here] = code, one.rows.censored
         return outcome, censored, np.array([one.law.code for one in self._each], np.int32)
 
-    def noise(self, sds: Vector) -> Vector:
+    def noise(self, sds: Doubles) -> Doubles:
         """Standard deviations a and b of each outcome, (k, 2): ``sd^2 = a^2 + b^2 f^2``."""
         return np.array([one.law.noise(sds[one.sds]) for one in self._each])
 
@@ -417,14 +417,16 @@ class Outcomes:
             if isinstance(one.law, Normal) and len(one.here):
                 known_scale(one.rows.values, one.size, self.individuals.source)
 
-    def start(self) -> Vector:
+    def start(self) -> Doubles:
         """Standard deviations to begin with, (k,)."""
         starts = [one.law.start(np.array([np.sqrt(one.size)])) for one in self._each]
         return np.concatenate(starts)
 
     # ---- of curves -------------------------------------------------------------------------------
 
-    def by_law(self, f: Vector, function: Callable[[RowLaw, Vector, Outcome], Vector]) -> Vector:
+    def by_law(
+        self, f: Doubles, function: Callable[[RowLaw, Doubles, Outcome], Doubles]
+    ) -> Doubles:
         """A function of each row's law and curves (chains, N)."""
         values = np.empty(f.shape)
         with np.errstate(all="ignore"):
@@ -432,15 +434,15 @@ class Outcomes:
                 values[:, one.here] = function(one.law, f[:, one.here], one)
         return values
 
-    def log_density(self, f: Vector, sds: Vector) -> Vector:
+    def log_density(self, f: Doubles, sds: Doubles) -> Doubles:
         """Log-density of rows, (chains, N)."""
         return self.by_law(f, lambda law, f, one: law.log_density(one.rows, f, sds[one.sds]))
 
-    def slope(self, f: Vector, sds: Vector) -> Vector:
+    def slope(self, f: Doubles, sds: Doubles) -> Doubles:
         """Derivative of that in the curve, (chains, N)."""
         return self.by_law(f, lambda law, f, one: law.bends(one.rows, f, sds[one.sds]).slope)
 
-    def squares(self, f: Vector) -> list[Vector]:
+    def squares(self, f: Doubles) -> list[Doubles]:
         """Sums of squares, and rows, of outcomes with one variance: each (chains, n, 1)."""
         sums, n = [], self.individuals.n_individuals
         for one in self._each:
@@ -454,7 +456,7 @@ class Outcomes:
                 sums.append(np.tile(there[None, :, None], (len(f), 1, 1)))
         return sums
 
-    def expansion(self, f: Vector, slopes: Vector, sds: Vector) -> tuple[Vector, Vector]:
+    def expansion(self, f: Doubles, slopes: Doubles, sds: Doubles) -> tuple[Doubles, Doubles]:
         """Score (chains, n, w) and lower half of the information (chains, n, w, w).
 
         Of the m parameters in which the curves (chains, N) have slopes (chains, N, m), and of
@@ -486,7 +488,7 @@ class Outcomes:
                 info[..., i, j] = sums(heavy * columns[j])
         return score, info
 
-    def _sums(self, one: Outcome, values: Vector) -> Vector:
+    def _sums(self, one: Outcome, values: Doubles) -> Doubles:
         """Add up what rows of an outcome have, (chains, m), of each individual: (chains, n)."""
         each = values
         if len(self._each) > 1:
@@ -494,7 +496,7 @@ class Outcomes:
             each[:, one.here] = values
         return self.individuals.sums(each)
 
-    def exact(self, squares: Vector, counts: Counts) -> list[tuple[Outcome, float, float]]:
+    def exact(self, squares: Doubles, counts: Counts) -> list[tuple[Outcome, float, float]]:
         """Outcomes of one variance, with the total of squares and the number of rows."""
         exact = [one for one in self._each if one.exact]
         table = squares.reshape(len(exact), -1) if exact else np.zeros((0, 2))

@@ -24,7 +24,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from vpem.checks import Indices, Mask, Vector, read_float
+from vpem.checks import Doubles, Indices, Mask, read_float
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import (
@@ -72,7 +72,7 @@ class Effect(NamedTuple):
         assert form is not None
         return form["name"]
 
-    def values(self, individuals: Individuals) -> Vector:
+    def values(self, individuals: Individuals) -> Doubles:
         """It of each individual, (n,)."""
         form = FORM.fullmatch(self.covariate)
         assert form is not None
@@ -194,9 +194,9 @@ class PopulationModel:
             for name, there in zip(triangle_names(self.latents), self._in_triangle, strict=True)
             if there
         )
-        self.shift: Vector = np.zeros(self.mask.shape)
+        self.shift: Doubles = np.zeros(self.mask.shape)
 
-    def _design(self, at: Individuals) -> Vector:
+    def _design(self, at: Individuals) -> Doubles:
         columns = {one.covariate: one.values(at) for one in self.effects}
         design = np.stack([np.ones(at.n_individuals), *columns.values()], axis=1)
         if self.frame is not None:
@@ -209,7 +209,7 @@ class PopulationModel:
         self.mask, self.shift = np.pad(self.mask, ends), np.pad(self.shift, ends)
         self.design = np.pad(self.design, ends)
 
-    def carrying(self, columns: Vector) -> Self:
+    def carrying(self, columns: Doubles) -> Self:
         """The same with columns (n, n_carried), by which means of latents move."""
         part = copy(self)
         part.design = np.concatenate([self.design[:, : -self.n_carried], columns], axis=1)
@@ -235,11 +235,11 @@ class PopulationModel:
 
     # ---- parameters ------------------------------------------------------------------------------
 
-    def pack(self, B: Vector, omega: Vector) -> Vector:
+    def pack(self, B: Doubles, omega: Doubles) -> Doubles:
         """Coefficients and variances as a vector."""
         return np.concatenate([B[self._rows, self._columns], lower_half(omega)[self._in_triangle]])
 
-    def unpack(self, theta: Vector) -> tuple[Vector, Vector]:
+    def unpack(self, theta: Doubles) -> tuple[Doubles, Doubles]:
         """Coefficients B (m, L) and the covariance Omega (q, q)."""
         B = np.zeros(self.mask.shape)
         end = len(self.coefficients)
@@ -253,16 +253,16 @@ class PopulationModel:
         """Rows and columns of B that the coefficients have, in a vector's order."""
         return self._rows, self._columns
 
-    def means(self, B: Vector) -> Vector:
+    def means(self, B: Doubles) -> Doubles:
         """Means (n, m) of all parameters of the individuals."""
-        means: Vector = np.zeros((len(self.design), len(B)))
+        means: Doubles = np.zeros((len(self.design), len(B)))
         for column in range(B.shape[1]):
             means += self.design[:, column, None] * B[None, :, column]
         return means
 
     # ---- statistics ------------------------------------------------------------------------------
 
-    def statistics(self, z: Vector) -> Vector:
+    def statistics(self, z: Doubles) -> Doubles:
         """Statistics (chains, n, s) of latents (chains, n, q), about the shift."""
         apart = z - self.means(self.shift)[:, self.random]
         if self.design.shape[1] == 1:
@@ -274,14 +274,16 @@ class PopulationModel:
             [by, half, np.broadcast_to(squares, (len(z), *squares.shape))], axis=-1
         )
 
-    def _moments(self, total: Vector, n: float) -> tuple[Vector, Vector, Vector]:
+    def _moments(self, total: Doubles, n: float) -> tuple[Doubles, Doubles, Doubles]:
         """Sums of u c^T (q, L), of u u^T (q, q) and of c c^T (L, L), u about the shift."""
         q, wide = len(self.random), self.design.shape[1]
         first, second = self.sizes[0], self.sizes[0] + self.sizes[1]
         gram = np.array([[float(n)]]) if wide == 1 else symmetric(total[second:], wide)
         return total[:first].reshape(q, wide), symmetric(total[first:second], q), gram
 
-    def carried(self, total: Vector, n: float, B: Vector, omega: Vector) -> tuple[Vector, Vector]:
+    def carried(
+        self, total: Doubles, n: float, B: Doubles, omega: Doubles
+    ) -> tuple[Doubles, Doubles]:
         """Score (n_carried, q) of the carried columns in each latent's mean, where they move none.
 
         And the information (q, n_carried, q, n_carried) of n latents of such statistics.
@@ -291,7 +293,7 @@ class PopulationModel:
         score = precision @ (by - (B - self.shift)[self.random] @ gram)[:, -e:]
         return score.T, np.einsum("kl,ab->kalb", precision, gram[-e:, -e:])
 
-    def without(self, total: Vector, n: float, D: Vector) -> Vector:
+    def without(self, total: Doubles, n: float, D: Doubles) -> Doubles:
         """Statistics of n latents less what carried columns times D (q, n_carried) are."""
         by, squares, gram = self._moments(total, n)
         D = np.pad(D, ((0, 0), (gram.shape[1] - D.shape[1], 0)))
@@ -299,8 +301,8 @@ class PopulationModel:
         return np.concatenate([(by - D @ gram).ravel(), lower_half(left), lower_half(gram)])
 
     def maximize(
-        self, total: Vector, n: float, least: Vector | float = LEAST, near: Vector | None = None
-    ) -> tuple[Vector, Vector, bool]:
+        self, total: Doubles, n: float, least: Doubles | float = LEAST, near: Doubles | None = None
+    ) -> tuple[Doubles, Doubles, bool]:
         """Coefficients (m, L) and covariance (q, q) that n latents of such statistics have.
 
         Those of fixed parameters are as in the shift. Generalised least squares, where covariates
@@ -326,7 +328,7 @@ class PopulationModel:
         B[self.random] += D
         return B, omega, holds
 
-    def log_density(self, total: Vector, n: float, B: Vector, omega: Vector) -> float:
+    def log_density(self, total: Doubles, n: float, B: Doubles, omega: Doubles) -> float:
         """Sum of the log-densities of n latents of such statistics."""
         by, squares, gram = self._moments(total, n)
         D = (B - self.shift)[self.random]
@@ -340,31 +342,31 @@ class Varying(SaemModel):
 
     has_curves = True
     law: PopulationModel
-    theta: Vector | None = None  # (p,) that it is about, which have those that do not vary
+    theta: Doubles | None = None  # (p,) that it is about, which have those that do not vary
 
     @property
     def n_coefficients(self) -> int:  # type: ignore[override]
         """Coefficients of means and effects, which parameters begin with."""
         return len(self.law.coefficients)
 
-    def about(self, theta: Vector) -> Self:
+    def about(self, theta: Doubles) -> Self:
         """The model with the fixed parameters of theta, about which expansions are."""
         part = copy(self)
         part.theta = np.asarray(theta, dtype=np.float64)
         return part
 
-    def population(self, theta: Vector) -> tuple[Vector, Vector]:
+    def population(self, theta: Doubles) -> tuple[Doubles, Doubles]:
         """Mean and covariance of the latents, where covariates are 0."""
         B, omega = self.law.unpack(theta)
         return B[self.law.random, 0], omega
 
-    def prior(self, theta: Vector, at: Individuals) -> tuple[Vector, Vector]:
+    def prior(self, theta: Doubles, at: Individuals) -> tuple[Doubles, Doubles]:
         """Means (n, q) of the latents by covariates, and their covariance."""
         B, omega = self.law.unpack(theta)
         return self.law.of(at).means(B)[:, self.law.random], omega
 
 
-def _rows_alone(by: Vector, gram: Vector, mask: Mask) -> Vector:
+def _rows_alone(by: Doubles, gram: Doubles, mask: Mask) -> Doubles:
     """Least squares of each latent by itself."""
     if mask.all():
         return np.asarray(np.linalg.lstsq(gram, by.T, rcond=None)[0].T)
@@ -374,7 +376,7 @@ def _rows_alone(by: Vector, gram: Vector, mask: Mask) -> Vector:
     return D
 
 
-def _together(by: Vector, gram: Vector, mask: Mask, omega: Vector) -> Vector:
+def _together(by: Doubles, gram: Doubles, mask: Mask, omega: Doubles) -> Doubles:
     """Generalised least squares of all latents, given their covariance."""
     precision = np.linalg.inv(omega)
     rows, columns = np.nonzero(mask)
@@ -392,7 +394,7 @@ class Scoring(NamedTuple):
     fixed: Mask  # (c,) of parameters that do not vary
     near: Mask  # (c,) on a logarithmic scale, or of a linked predictor
     scored: list[int]  # standard deviations whose variances are expanded
-    floors: Vector  # least variances
+    floors: Doubles  # least variances
 
     @staticmethod
     def of(population: PopulationModel, scales: tuple[str, ...], outcomes: Outcomes) -> Scoring:
@@ -408,20 +410,20 @@ class Scoring(NamedTuple):
         """Numbers that are expanded, s."""
         return len(self.rows) + len(self.scored)
 
-    def at(self, B: Vector, sds: Vector) -> Vector:
+    def at(self, B: Doubles, sds: Doubles) -> Doubles:
         """Where it is (s,): coefficients that are fixed, no move of the others, and variances."""
         coefficients = np.where(self.fixed, B[self.rows, self.columns], 0.0)
         return np.concatenate([coefficients, sds[self.scored] ** 2])
 
     def statistics(
         self,
-        f: Vector,
-        slopes: Vector,
+        f: Doubles,
+        slopes: Doubles,
         outcomes: Outcomes,
         law: PopulationModel,
-        at: Vector,
-        sds: Vector,
-    ) -> list[Vector]:
+        at: Doubles,
+        sds: Doubles,
+    ) -> list[Doubles]:
         """Coefficients of the expansion: (chains, n, s) and (chains, n, s (s + 1) / 2).
 
         Of curves f (chains, N) with slopes (chains, N, m), about ``at`` (s,).
@@ -442,7 +444,9 @@ class Scoring(NamedTuple):
             )
         return [first, second]
 
-    def step(self, B: Vector, score: Vector, half: Vector, at: Vector) -> tuple[Vector, Vector]:
+    def step(
+        self, B: Doubles, score: Doubles, half: Doubles, at: Doubles
+    ) -> tuple[Doubles, Doubles]:
         """Coefficients B (m, L) after a step, and variances.
 
         ``score`` (s,) and ``half`` (s (s + 1) / 2,) are a total of statistics; the expansion is
@@ -469,7 +473,7 @@ class Scoring(NamedTuple):
         return B, np.maximum(at[c:] + step[c:], self.floors)
 
 
-def _within(matrix: Vector, right: Vector, free: Mask, least: Vector, most: Vector) -> Vector:
+def _within(matrix: Doubles, right: Doubles, free: Mask, least: Doubles, most: Doubles) -> Doubles:
     """Solve equations (s, s) of what is free within bounds; what meets one stays, others follow."""
     step, free = np.zeros(len(right)), free.copy()
     while free.any():

@@ -16,7 +16,7 @@ import numpy as np
 
 from vpem._core.compartments import curves
 from vpem._core.threads import thread_count
-from vpem.checks import Vector
+from vpem.checks import Doubles
 from vpem.errors import FileError, InputError, check_choice, did_you_mean
 from vpem.saem.doses import Doses, doses_of
 from vpem.saem.individuals import Individuals
@@ -39,11 +39,11 @@ class _Kind:
     """A formula: its parameters with their scales, and a guess of them from a course."""
 
     parameters: Mapping[str, str]
-    of: Callable[..., Vector]
-    guess: Callable[[Vector, Vector], Sequence[float]]
+    of: Callable[..., Doubles]
+    guess: Callable[[Doubles, Doubles], Sequence[float]]
 
 
-def _line(x: Vector, y: Vector) -> tuple[float, float]:
+def _line(x: Doubles, y: Doubles) -> tuple[float, float]:
     """Slope and intercept of a line through points; NaN where there is none."""
     x, y = x[np.isfinite(y)], y[np.isfinite(y)]
     apart = x - x.mean() if len(x) else x
@@ -53,21 +53,21 @@ def _line(x: Vector, y: Vector) -> tuple[float, float]:
     return slope, float(y.mean() - slope * x.mean())
 
 
-def _logistic(t: Vector, y: Vector) -> tuple[float, ...]:
+def _logistic(t: Doubles, y: Doubles) -> tuple[float, ...]:
     """Asymptote, midpoint and scale: the logit of the share of the asymptote is a line."""
     top = 1.05 * y.max()
     slope, height = _line(t, np.log(y / (top - y)))
     return top, -height / slope, 1 / slope
 
 
-def _gompertz(t: Vector, y: Vector) -> tuple[float, ...]:
+def _gompertz(t: Doubles, y: Doubles) -> tuple[float, ...]:
     """Asymptote, depth and what a unit of time leaves of it."""
     top = 1.05 * y.max()
     slope, height = _line(t, np.log(-np.log(y / top)))
     return top, np.exp(height), np.exp(slope)
 
 
-def _falling(t: Vector, y: Vector) -> tuple[float, ...]:
+def _falling(t: Doubles, y: Doubles) -> tuple[float, ...]:
     """Asymptote, value at 0 and rate: least squares of the two that are linear, rates of a grid."""
     length = float(np.ptp(t))
     if not length > 0 or len(t) < 3:
@@ -82,7 +82,7 @@ def _falling(t: Vector, y: Vector) -> tuple[float, ...]:
     return best[1:]
 
 
-def _biexponential(t: Vector, y: Vector) -> tuple[float, ...]:
+def _biexponential(t: Doubles, y: Doubles) -> tuple[float, ...]:
     """Amplitudes and rates: of the last half of the logarithms, and of what it leaves."""
     half = max(len(t) // 2, len(t) - 4)
     slow, height = _line(t[half:], np.log(y[half:]))
@@ -91,19 +91,19 @@ def _biexponential(t: Vector, y: Vector) -> tuple[float, ...]:
     return np.exp(before), -fast, np.exp(height), -slow
 
 
-def _saturating(t: Vector, y: Vector) -> tuple[float, float]:
+def _saturating(t: Doubles, y: Doubles) -> tuple[float, float]:
     """Highest value and the half-way point: t / y is a line in t."""
     slope, height = _line(t[y > 0], t[y > 0] / y[y > 0])
     return 1 / slope, height / slope
 
 
-def _emax(t: Vector, y: Vector) -> tuple[float, ...]:
+def _emax(t: Doubles, y: Doubles) -> tuple[float, ...]:
     """Value at 0, the rise above it, and where half of it is."""
     base = y[int(t.argmin())]
     return base, *_saturating(t, y - base)
 
 
-def _four(t: Vector, y: Vector) -> tuple[float, ...]:
+def _four(t: Doubles, y: Doubles) -> tuple[float, ...]:
     """Both asymptotes, midpoint and scale."""
     low = y.min() - 0.05 * (y.max() - y.min())
     high, middle, scale = _logistic(t, y - low)
@@ -165,12 +165,12 @@ class Formula(Structure):
         self.names, self.scales = tuple(chosen), tuple(chosen.values())
         self._kind = kind
 
-    def predict(self, phi: Vector, at: Individuals) -> Vector:
+    def predict(self, phi: Doubles, at: Individuals) -> Doubles:
         with np.errstate(all="ignore"):
             rows = np.moveaxis(self.natural(phi)[:, at.individual_of], -1, 0)
             return np.asarray(self._kind.of(at.times, *rows), dtype=np.float64)
 
-    def begin(self, individuals: Individuals) -> Vector:
+    def begin(self, individuals: Individuals) -> Doubles:
         """Each individual's guess, by lines through transformed values."""
         natural = np.full((individuals.n_individuals, len(self.names)), np.nan)
         with np.errstate(all="ignore"):
@@ -196,8 +196,8 @@ class LinearPredictor(Structure):
         self, columns: Sequence[str] = ("time",), intercept: bool = True, *, linked: bool = True
     ) -> None:
         self.linked = linked
-        self._others: Callable[[Individuals], Vector] | None = None
-        self._last: tuple[Individuals, Vector] | None = None
+        self._others: Callable[[Individuals], Doubles] | None = None
+        self._last: tuple[Individuals, Doubles] | None = None
         self.columns, self.intercept = tuple(columns), intercept
         slopes = tuple("slope" if name == "time" else f"slope of {name}" for name in columns)
         self.names = (("intercept",) if intercept else ()) + slopes
@@ -207,14 +207,14 @@ class LinearPredictor(Structure):
 
     code = -1
 
-    def among(self, names: tuple[str, ...], design: Callable[[Individuals], Vector]) -> Self:
+    def among(self, names: tuple[str, ...], design: Callable[[Individuals], Doubles]) -> Self:
         """A sum of other columns (N, k), by names of their coefficients."""
         part = copy(self)
         part.names, part.scales, part._others = names, ("identity",) * len(names), design
         part._last = None
         return part
 
-    def design(self, at: Individuals) -> Vector:
+    def design(self, at: Individuals) -> Doubles:
         """Columns of the rows, (N, m)."""
         if self._others is not None:
             if self._last is None or self._last[0] is not at:
@@ -223,10 +223,10 @@ class LinearPredictor(Structure):
         columns = [at.product(name) for name in self.columns]
         return np.stack(([np.ones(at.n_rows)] if self.intercept else []) + columns, axis=-1)
 
-    def predict(self, phi: Vector, at: Individuals) -> Vector:
+    def predict(self, phi: Doubles, at: Individuals) -> Doubles:
         return self.slopes(phi, at)[0]
 
-    def slopes(self, phi: Vector, at: Individuals) -> tuple[Vector, Vector]:
+    def slopes(self, phi: Doubles, at: Individuals) -> tuple[Doubles, Doubles]:
         """The sums, and the columns."""
         design = self.design(at)
         rows = phi[:, at.individual_of]
@@ -235,7 +235,7 @@ class LinearPredictor(Structure):
             total += rows[..., j] * design[:, j]
         return total, np.broadcast_to(design, rows.shape)
 
-    def begin(self, individuals: Individuals) -> Vector:
+    def begin(self, individuals: Individuals) -> Doubles:
         """Zeros, where any link has a value; without one each individual's least squares."""
         n = individuals.n_individuals
         if self.linked:
@@ -294,23 +294,23 @@ class Compartments(Structure):
         """Doses, or else one at time 0 of what the covariate ``dose`` says."""
         return doses_of(at)
 
-    def _curves(self, phi: Vector, at: Individuals, slopes: Vector) -> Vector:
+    def _curves(self, phi: Doubles, at: Individuals, slopes: Doubles) -> Doubles:
         doses, phi = doses_of(at), np.ascontiguousarray(phi, dtype=np.float64)
         f = np.empty((len(phi), at.n_rows))
         courses = (at.first, at.times, doses.first, *doses.columns)
         curves(self.code, phi, *courses, f, slopes, thread_count(None))
         return f
 
-    def predict(self, phi: Vector, at: Individuals) -> Vector:
+    def predict(self, phi: Doubles, at: Individuals) -> Doubles:
         """Concentrations (chains, N)."""
         return self._curves(phi, at, np.empty((0, 0, 0)))
 
-    def slopes(self, phi: Vector, at: Individuals) -> tuple[Vector, Vector]:
+    def slopes(self, phi: Doubles, at: Individuals) -> tuple[Doubles, Doubles]:
         """Concentrations and their derivatives."""
         slopes = np.empty((len(phi), at.n_rows, len(self.names)))
         return self._curves(phi, at, slopes), slopes
 
-    def begin(self, individuals: Individuals) -> Vector:
+    def begin(self, individuals: Individuals) -> Doubles:
         """Logarithms read from the area, the peak and the tail of each curve."""
         doses = doses_of(individuals)
         n = individuals.n_individuals

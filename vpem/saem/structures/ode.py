@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.integrate import RK45
 
-from vpem.checks import Indices, Vector
+from vpem.checks import Doubles, Indices
 from vpem.errors import InputError
 from vpem.saem.doses import Doses, doses_of
 from vpem.saem.individuals import Individuals
@@ -20,7 +20,7 @@ ABSOLUTE = 1e-8
 
 MOST_STEPS = 20_000
 
-Change = Callable[[Vector, Vector, Indices], Vector]
+Change = Callable[[Doubles, Doubles, Indices], Doubles]
 
 
 class Ode(Structure):
@@ -73,7 +73,7 @@ class Ode(Structure):
             for name in () if one is None else one.covariates:
                 at.constant(name, "amounts change by one value an individual")
 
-    def predict(self, phi: Vector, at: Individuals) -> Vector:
+    def predict(self, phi: Doubles, at: Individuals) -> Doubles:
         """Return what is measured of the amounts, (chains, N)."""
         n_chains, n = phi.shape[:2]
         natural = np.moveaxis(self.natural(phi), -1, 0)
@@ -81,7 +81,7 @@ class Ode(Structure):
         who = np.tile(np.arange(n), n_chains)
         each = {name: at.covariates[name][at.first[:-1]][who] for name in self.needs}
 
-        def change(t: Vector, y: Vector, some: Indices) -> Vector:
+        def change(t: Doubles, y: Doubles, some: Indices) -> Doubles:
             covariates = {name: each[name][some] for name in self.signature.covariates}
             return self.signature.call(y.shape, t, y, *flat[:, some], **covariates)
 
@@ -99,7 +99,7 @@ class Ode(Structure):
         covariates = {name: at.covariates[name] for name in self._measured.covariates}
         return self._measured.call(solution.shape[1:], at.times, solution, *rows, **covariates)
 
-    def begin(self, individuals: Individuals) -> Vector:
+    def begin(self, individuals: Individuals) -> Doubles:
         """Return where the function says that its parameters begin."""
         return np.tile(self._begin, (individuals.n_individuals, 1))
 
@@ -132,7 +132,7 @@ class Stops:
         self.n_rows = rows
 
 
-def solve(change: Change, amounts: Vector, stops: Stops, who: Indices, into: int) -> Vector:
+def solve(change: Change, amounts: Doubles, stops: Stops, who: Indices, into: int) -> Doubles:
     """Solve for many individuals at once, each with steps of its own: (states, chains N).
 
     By Dormand and Prince's pair of orders 5 and 4. The solution of an individual does not depend
@@ -185,8 +185,8 @@ def solve(change: Change, amounts: Vector, stops: Stops, who: Indices, into: int
 
 
 def _step(
-    change: Change, t: Vector, y: Vector, h: Vector, inflow: Vector, some: Indices, into: int
-) -> tuple[Vector, Vector]:
+    change: Change, t: Doubles, y: Doubles, h: Doubles, inflow: Doubles, some: Indices, into: int
+) -> tuple[Doubles, Doubles]:
     """One step of some courses, and its error."""
     stages = np.empty((7, *y.shape))
     for stage in range(6):
@@ -199,7 +199,7 @@ def _step(
     return new, h * _weighted(RK45.E, stages)
 
 
-def _weighted(weights: Vector, stages: Vector) -> Vector:
+def _weighted(weights: Doubles, stages: Doubles) -> Doubles:
     """Sum of stages, one after the other: rounded alike, whichever others are there."""
     total = np.zeros(stages.shape[1:])
     for weight, stage in zip(weights, stages, strict=False):

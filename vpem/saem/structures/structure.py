@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit, logit
 
-from vpem.checks import Vector
+from vpem.checks import Doubles
 from vpem.errors import InputError, check_choice
 from vpem.saem.doses import Doses
 from vpem.saem.individuals import Individuals
@@ -58,11 +58,11 @@ class Structure(ABC):
         pairs = zip(self.names, self.scales, strict=True)
         return tuple(name if scale == "identity" else f"{scale} {name}" for name, scale in pairs)
 
-    def natural(self, phi: Vector) -> Vector:
+    def natural(self, phi: Doubles) -> Doubles:
         """Parameters (..., m) as they are, of those on their scales."""
         return _by_scale(phi, self.scales, {"log": np.exp, "logit": expit})
 
-    def scaled(self, natural: Vector) -> Vector:
+    def scaled(self, natural: Doubles) -> Doubles:
         """Parameters (..., m) on their scales; of those with none there NaN or inf."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return _by_scale(natural, self.scales, {"log": np.log, "logit": logit})
@@ -73,13 +73,13 @@ class Structure(ABC):
             at.covariate(name)
 
     @abstractmethod
-    def predict(self, phi: Vector, at: Individuals) -> Vector:
+    def predict(self, phi: Doubles, at: Individuals) -> Doubles:
         """Return the curves (chains, N) at the rows of individuals; not finite: no value there.
 
         Measured values of ``at`` count for nothing.
         """
 
-    def slopes(self, phi: Vector, at: Individuals) -> tuple[Vector, Vector]:
+    def slopes(self, phi: Doubles, at: Individuals) -> tuple[Doubles, Doubles]:
         """Return the curves (chains, N), and their derivatives in ``phi``, (chains, N, m)."""
         n_chains, m = len(phi), phi.shape[-1]
         least = np.array([1e-3 if scale == "identity" else 1.0 for scale in self.scales])
@@ -101,16 +101,16 @@ class Structure(ABC):
         """Doses that kernels of this curve read: none, by default."""
         return Doses.none(at.n_individuals)
 
-    def design(self, at: Individuals) -> Vector:
+    def design(self, at: Individuals) -> Doubles:
         """Columns (N, m) of a linear predictor; of other curves none, (0, m)."""
         return np.zeros((0, len(self.names)))
 
-    def begin(self, individuals: Individuals) -> Vector:
+    def begin(self, individuals: Individuals) -> Doubles:
         """Each individual's own guess (n, m), on the scales; NaN where there is none."""
         return np.full((individuals.n_individuals, len(self.names)), np.nan)
 
 
-def _by_scale(values: Vector, scales: tuple[str, ...], functions: dict[str, np.ufunc]) -> Vector:
+def _by_scale(values: Doubles, scales: tuple[str, ...], functions: dict[str, np.ufunc]) -> Doubles:
     """Apply to each of the last axis what its scale has."""
     scaled = np.array(values, dtype=np.float64)
     for j, scale in enumerate(scales):
@@ -160,7 +160,7 @@ class Signature:
             check_choice(f"scale of {name}", scale, SCALES)
         self.scales = tuple(scales.get(name, "identity") for name in self.names)
 
-    def call(self, shape: tuple[int, ...], *arguments: Any, **covariates: Vector) -> Vector:
+    def call(self, shape: tuple[int, ...], *arguments: Any, **covariates: Doubles) -> Doubles:
         """Call the function, whose faults are the user's; what it returns has this shape."""
         try:
             with np.errstate(all="ignore"):
@@ -191,13 +191,13 @@ class OwnCurve(Structure):
                 "those on log above 0, those on logit between 0 and 1"
             )
 
-    def predict(self, phi: Vector, at: Individuals) -> Vector:
+    def predict(self, phi: Doubles, at: Individuals) -> Doubles:
         """Return what the function says at the rows."""
         rows = np.moveaxis(self.natural(phi)[:, at.individual_of], -1, 0)
         covariates = {name: at.covariates[name] for name in self.needs}
         return self.signature.call(rows.shape[1:], at.times, *rows, **covariates)
 
-    def begin(self, individuals: Individuals) -> Vector:
+    def begin(self, individuals: Individuals) -> Doubles:
         """Return where the function says that its parameters begin."""
         return np.tile(self._begin, (individuals.n_individuals, 1))
 

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 
 from vpem._core.families import cell_moments, cell_terms, product_moments, product_terms
 from vpem._core.rising import rising_moments, rising_terms
-from vpem.checks import Floats, Indices, Mask, Vector
+from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.terms.families.family import Family, Features, Table, Tables, where_seen
 
 LEAST_RATE = 1e-300
@@ -366,7 +366,7 @@ def _firsts(features: Features) -> Indices:
     return LOOKED_UP * np.arange(features.n_features + 1, dtype=np.intp)
 
 
-def _summed(each: Vector) -> Vector:
+def _summed(each: Doubles) -> Doubles:
     """Sums of none, one, two .. of some tables."""
     return np.concatenate([np.zeros_like(each[:1]), np.cumsum(each, axis=0)])
 

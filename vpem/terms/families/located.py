@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Indices, Mask, Vector
+from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
 from vpem.terms.families.family import Features, Table
 from vpem.terms.families.part import Columns, How, Law, Made, Part, PartTerms
@@ -51,7 +51,7 @@ class GaussianLaw(Law):
         """Which values (m,) are no finite numbers."""
         return ~np.isfinite(values)
 
-    def terms_of(self, part: Part, values: Vector, there: Mask) -> Floats:
+    def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
         core = core_of(part)
         terms, _ = core.terms_of(values, there)
         inside = core.blocks.arrange(there, np.bool_)
@@ -100,7 +100,7 @@ class LocatedTerms(PartTerms):
         return self.inner.scaling
 
     @property
-    def reg_covar(self) -> Vector:
+    def reg_covar(self) -> Doubles:
         return self.inner.reg_covar
 
     def prepare(self, part: Part) -> Made:
@@ -116,7 +116,7 @@ class LocatedTerms(PartTerms):
         out += self.inner.local(prepared.ready, rows)
         out += self.constants(rows)[:, :, None]
 
-    def constants(self, rows: slice) -> Vector:
+    def constants(self, rows: slice) -> Doubles:
         """What ``-2 log f`` has whatever the parameters are, (B, m) or (B, 1)."""
         inner = self.inner
         there = None
@@ -130,10 +130,10 @@ class LocatedTerms(PartTerms):
     def summarize(self, statistics: Any, responsibilities: Floats, rows: slice) -> None:
         self.inner.summarize(statistics, responsibilities, rows)
 
-    def update(self, statistics: Any, weights: Vector) -> Part:
+    def update(self, statistics: Any, weights: Doubles) -> Part:
         return self._part(replace(self.inner.update(statistics), weights=weights))
 
-    def update_early(self, statistics: Any, row: float, weights: Vector) -> Part:
+    def update_early(self, statistics: Any, row: float, weights: Doubles) -> Part:
         return self._part(replace(self.inner.update_early(statistics, row), weights=weights))
 
     def recentred(self, statistics: Any, centres: Floats) -> Any:
@@ -154,14 +154,14 @@ class LocatedTerms(PartTerms):
     def at_rows(self, indices: Indices) -> Table:
         return self.inner.at_rows(indices)
 
-    def start(self, centres: Table, weights: Vector) -> Part:
+    def start(self, centres: Table, weights: Doubles) -> Part:
         """Locations at centres (K, n), every covariance the block's sample one."""
         return self._part(replace(self.inner.start(centres), weights=weights))
 
     def reseeded(self, part: Part, component: int, centre: Table) -> Part:
         return replace(part, core=self.inner.reseeded(core_of(part), component, centre, 0.0))
 
-    def middle(self, part: Part, weights: Vector) -> Table:
+    def middle(self, part: Part, weights: Doubles) -> Table:
         """The mean of all components (n,)."""
         middle: Table = weights @ core_of(part).means
         return middle
@@ -176,7 +176,7 @@ class LocatedTerms(PartTerms):
     def part(self, rows: slice, following: slice | None = None) -> Self:
         return self._over(self.inner.part(rows, following))
 
-    def some(self, rows: Indices, row_weights: Vector | None) -> Self:
+    def some(self, rows: Indices, row_weights: Doubles | None) -> Self:
         return self._over(self.inner.some(rows, row_weights))
 
     def _over(self, inner: FeatureTerms) -> Self:
@@ -191,7 +191,7 @@ def core_of(part: Part) -> Mixture:
     return part.core
 
 
-def _constants(there: NDArray[np.generic] | None, blocks: Blocks, scaling: Scaling) -> Vector:
+def _constants(there: NDArray[np.generic] | None, blocks: Blocks, scaling: Scaling) -> Doubles:
     """What ``-2 log f`` of Gaussian features has whatever the parameters are, (B, m).
 
     ``there`` (m, n) says which values are there, in block order; None: all, (B, 1).
@@ -224,7 +224,7 @@ class LogNormalLaw(GaussianLaw):
         """Which values (m,) have no logarithm."""
         return ~(np.isfinite(values) & (values > 0))
 
-    def terms_of(self, part: Part, values: Vector, there: Mask) -> Floats:
+    def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
         logs = np.where(there, _logs(values), 0.0)
         terms = super().terms_of(part, logs, there)
         for term, columns in zip(terms, part.features.blocks.features, strict=True):
@@ -252,12 +252,12 @@ class LogNormalLaw(GaussianLaw):
 class LogNormalTerms(LocatedTerms):
     """Rows of log-normal features: the terms of their logarithms, and how dense these lie."""
 
-    def constants(self, rows: slice) -> Vector:
+    def constants(self, rows: slice) -> Doubles:
         inner = self.inner
         scale, shift = inner.scaling.scale[inner.blocks.order], inner.scaling.shift
         logs = inner.rows.read(rows) * scale + shift[inner.blocks.order]
         if isinstance(inner, MissingTerms):
             logs = logs * inner.observed[rows]
         sums = [logs[:, a:b].sum(axis=1) for a, b in pairwise(inner.blocks.offsets)]
-        constants: Vector = super().constants(rows) + 2 * np.stack(sums)
+        constants: Doubles = super().constants(rows) + 2 * np.stack(sums)
         return constants

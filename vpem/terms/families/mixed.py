@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from vpem.checks import Floats, Indices, Mask, Vector
+from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.mixture import MixedMixture, law_of, scaling_of
@@ -125,7 +125,7 @@ class MixedFactors:
 class MixedStatistics:
     """Sufficient statistics of every part."""
 
-    counts: Vector  # (R, K) n_k, as each root finds it
+    counts: Doubles  # (R, K) n_k, as each root finds it
     parts: tuple[Any, ...]  # of each family
     shifts: Floats  # (K, d) of locations, in block order
 
@@ -171,7 +171,7 @@ class MixedTerms(RowTerms):
         kinds: Kinds,
         misses: bool = False,  # values are missing, of any process
         scale: str = "none",  # of families with locations: "none", "standard"
-        row_weights: Vector | None = None,
+        row_weights: Doubles | None = None,
         reg_covar: float | str = "auto",
         n_threads: int = 1,
         dtype: DTypeLike = np.float64,
@@ -190,7 +190,7 @@ class MixedTerms(RowTerms):
         # Of all processes: features, and those of the widest hub.
         self.n_features = blocks.n_features
         self.widest = int(blocks.widths.max(initial=0))
-        self.add_up: Callable[[Vector], float] = np.sum
+        self.add_up: Callable[[Doubles], float] = np.sum
         settings = How(
             covariance_type, self.row_weights, reg_covar, n_threads, precision, skip_negligible,
             scale,
@@ -207,7 +207,7 @@ class MixedTerms(RowTerms):
         for part, places in zip(self.parts, self.places, strict=True):
             self.reg_covar[places] = part.reg_covar
 
-    def constants(self) -> Vector:
+    def constants(self) -> Doubles:
         """What each hub here has of `log_constant`, (B,): nothing, it is in the terms."""
         return np.zeros(self.blocks.n_blocks)
 
@@ -219,14 +219,14 @@ class MixedTerms(RowTerms):
         chosen.known = None if self.known is None else self.known.part(rows)
         return chosen
 
-    def some(self, rows: Indices, row_weights: Vector | None = None) -> MixedTerms:
+    def some(self, rows: Indices, row_weights: Doubles | None = None) -> MixedTerms:
         """Return the terms of some rows: rows may come twice, and weigh 1 or so much."""
         parts = [part.some(rows, row_weights) for part in self.parts]
         chosen = self._over(self.rows.some(rows), parts, row_weights)
         chosen.known = None if self.known is None else self.known.some(rows)
         return chosen
 
-    def _over(self, rows: Rows, parts: list[PartTerms], row_weights: Vector | None) -> MixedTerms:
+    def _over(self, rows: Rows, parts: list[PartTerms], row_weights: Doubles | None) -> MixedTerms:
         chosen = self.__copy__()
         chosen.rows, chosen.parts, chosen.row_weights = rows, parts, row_weights
         chosen.n_samples = rows.n_samples
@@ -269,9 +269,9 @@ class MixedTerms(RowTerms):
         self,
         mixture: MixedMixture,
         factors: MixedFactors,
-        mix: Vector,
+        mix: Doubles,
         statistics: MixedStatistics | None = None,
-    ) -> Vector:
+    ) -> Doubles:
         """Take the sum ``mix @ Q`` and all that depends on it, chunk by chunk: (R,)."""
         return self.sweep_chunks(mixture, factors, mix, statistics)
 
@@ -327,12 +327,12 @@ class MixedTerms(RowTerms):
         parts = tuple(terms.with_hubs_of(one, two, hubs) for terms, one, two in both)
         return MixedStatistics(counts, parts, statistics.shifts)
 
-    def enough(self, counts: Vector) -> Mask:
+    def enough(self, counts: Doubles) -> Mask:
         """Whether so many rows a component (R, K) are enough for an M-step, for each root (R,)."""
         suffices: Mask = counts.min(axis=1) >= enough_rows(self.widest)
         return suffices
 
-    def _mixture(self, weights: Vector, parts: list[Part]) -> MixedMixture:
+    def _mixture(self, weights: Doubles, parts: list[Part]) -> MixedMixture:
         return MixedMixture(self.blocks, self.kinds, self.covariance_type, weights, tuple(parts))
 
     def keep(self, mixture: MixedMixture, before: MixedMixture, hubs: Mask) -> MixedMixture:
@@ -350,21 +350,21 @@ class MixedTerms(RowTerms):
 
     # ---- starts and repairs ---------------------------------------------------------------------
 
-    def at_rows(self, indices: Indices) -> Vector:
+    def at_rows(self, indices: Indices) -> Doubles:
         """Rows of the data as centres, shape (len(indices), d), in block order and fit units."""
         values = np.empty((len(indices), self.blocks.n_features))
         for terms, places in zip(self.parts, self.places, strict=True):
             values[:, places] = terms.at_rows(indices)
         return values
 
-    def middle(self, mixture: MixedMixture) -> Vector:
+    def middle(self, mixture: MixedMixture) -> Doubles:
         """A centre (d,) that is no row: means of numbers, the commonest levels of categories."""
         middle, weights = np.empty(self.blocks.n_features), mixture.weights.mean(axis=0)
         for terms, part, places in zip(self.parts, mixture.parts, self.places, strict=True):
             middle[places] = terms.middle(part, weights)
         return middle
 
-    def start(self, centres: Vector) -> MixedMixture:
+    def start(self, centres: Doubles) -> MixedMixture:
         """Equal weights, and each family's parameters to start from at ``centres`` (K, d)."""
         weights = np.full((1, len(centres)), 1.0 / len(centres))
         return self._mixture(
@@ -376,7 +376,7 @@ class MixedTerms(RowTerms):
         )
 
     def reseeded(
-        self, mixture: MixedMixture, component: int, centre: Vector, weight: float
+        self, mixture: MixedMixture, component: int, centre: Doubles, weight: float
     ) -> MixedMixture:
         """Reinitialise one component at this centre (d,), with this mixing weight."""
         weights = mixture.weights.copy()
@@ -414,7 +414,7 @@ class MixedTerms(RowTerms):
             self._measured = measured
         return self._measured
 
-    def of_clusters(self, centres: Vector, n_roots: int) -> MixedStatistics:
+    def of_clusters(self, centres: Doubles, n_roots: int) -> MixedStatistics:
         """Statistics of no rows, of as many clusters as centres; nothing is expected of them."""
         for terms in self.parts:
             terms.forget()

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from vpem.checks import Floats, Indices, Mask, Matrix, Vector, row_blocks
+from vpem.checks import Doubles, Floats, Indices, Mask, Matrix, row_blocks
 from vpem.errors import InputError
 from vpem.network.partition import Blocks
 from vpem.network.schema import Array, Schema, State
@@ -92,7 +92,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
     blocks: Blocks  # of all families
     kinds: Kinds  # family of each feature
     covariance_type: str  # of those that have scatter
-    weights: Vector  # (R, K); R = 1: one estimate for all
+    weights: Doubles  # (R, K); R = 1: one estimate for all
     parts: tuple[Part, ...]  # in the order of `vpem.settings.FAMILY_NAMES`
 
     def __post_init__(self) -> None:
@@ -122,7 +122,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         return k - 1 + sum(law.n_parameters(part, k) for law, part in pairs)
 
     @cached_property
-    def means(self) -> Vector:  # type: ignore[override]  # computed, not kept
+    def means(self) -> Doubles:  # type: ignore[override]  # computed, not kept
         """Where components lie, (K, d), in block order and in the units of fitting."""
         means = np.empty((self.n_components, self.n_features))
         for law, part in zip(self.laws, self.parts, strict=True):
@@ -133,14 +133,14 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         return means
 
     @property
-    def assembled_means(self) -> Vector:
+    def assembled_means(self) -> Doubles:
         """Expected values (K, d) in the user's order and units; of a category its mode."""
         means = np.empty((self.n_components, self.n_features))
         for law, part in zip(self.laws, self.parts, strict=True):
             means[:, part.features.columns] = law.means(part)
         return means
 
-    def terms_of(self, values: Vector, there: Mask) -> tuple[Floats, Vector | float]:
+    def terms_of(self, values: Doubles, there: Mask) -> tuple[Floats, Doubles | float]:
         """Terms (B, m, K) of each hub for some rows; what their log-density has besides is 0."""
         if (wrong := wrong_value(self.kinds, np.where(there, values, np.nan))) is not None:
             raise InputError(f"{wrong[1]}, as the model has been fitted to")
@@ -175,7 +175,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         parts = tuple(part.permuted(order) for part in self.parts)
         return replace(self, weights=self.weights[:, order], parts=parts)
 
-    def drawn(self, labels: Indices, rng: np.random.Generator) -> Vector:
+    def drawn(self, labels: Indices, rng: np.random.Generator) -> Doubles:
         drawn = np.empty((len(labels), self.n_features))
         for law, part in zip(self.laws, self.parts, strict=True):
             drawn[:, part.features.columns] = law.draw(part, labels, rng)
@@ -264,7 +264,7 @@ def scaling_of(features: Sequence[Features], units: Sequence[Scaling]) -> Scalin
     return Scaling(shift, scale)
 
 
-def coordinates_of(mixture: Density, floor: Vector) -> Any:
+def coordinates_of(mixture: Density, floor: Doubles) -> Any:
     """Return `Coordinates` or `MixedCoordinates` of a mixture; see `Coordinates.of`."""
     if isinstance(mixture, MixedMixture):
         return MixedCoordinates.of(mixture, floor)
@@ -286,11 +286,11 @@ class MixedCoordinates:
     """A mixture of several families in unconstrained coordinates, or the difference of two."""
 
     n_hubs: int  # B
-    weights: Vector  # (R, K) logarithms; 0: no weight
+    weights: Doubles  # (R, K) logarithms; 0: no weight
     points: tuple[_Point, ...]  # of each part
 
     @classmethod
-    def of(cls, mixture: MixedMixture, floor: Vector) -> MixedCoordinates:
+    def of(cls, mixture: MixedMixture, floor: Doubles) -> MixedCoordinates:
         weights = np.log(np.where(mixture.weights > 0, mixture.weights, 1.0))
         points = []
         for law, part in zip(mixture.laws, mixture.parts, strict=True):
@@ -312,7 +312,7 @@ class MixedCoordinates:
             points.append(replace(one, tables=tables, core=core))
         return replace(self, weights=self.weights - other.weights, points=tuple(points))
 
-    def moved(self, steps: Vector, along: MixedCoordinates) -> MixedCoordinates:
+    def moved(self, steps: Doubles, along: MixedCoordinates) -> MixedCoordinates:
         """Return this point moved ``along`` a direction, each root (R,) by a step of its own."""
         points = []
         for one, way in zip(self.points, along.points, strict=True):
@@ -328,7 +328,7 @@ class MixedCoordinates:
         weights = self.weights + steps[:, None] * along.weights
         return replace(self, weights=weights, points=tuple(points))
 
-    def dot(self, other: MixedCoordinates, share: float = 1.0) -> Vector:
+    def dot(self, other: MixedCoordinates, share: float = 1.0) -> Doubles:
         """Inner product of each hub's part, (B,), with a share of its root's mixing weights."""
         weights = share * (self.weights * other.weights).sum(axis=1)
         products = np.broadcast_to(weights, self.n_hubs).copy()
@@ -340,7 +340,7 @@ class MixedCoordinates:
                 products += one.core.dot(two.core, 0.0)
         return products
 
-    def mixture(self, like: MixedMixture, floor: Vector) -> MixedMixture:
+    def mixture(self, like: MixedMixture, floor: Doubles) -> MixedMixture:
         """Return the mixture at this point; see `vpem.terms.mixture.Coordinates.mixture`."""
         logs = np.where(like.weights > 0, self.weights, -np.inf)
         weights = np.exp(logs - logs.max(axis=1, keepdims=True))
@@ -358,7 +358,7 @@ def _places(mixture: MixedMixture, part: Part) -> Indices:
     return places
 
 
-def _part(law: Law, like: Part, point: _Point, floor: Vector) -> Part:
+def _part(law: Law, like: Part, point: _Point, floor: Doubles) -> Part:
     tables = {}
     for name, table in point.tables.items():
         values = _bound(law.domains[name], table, law.features_of_cells(like.features)[name])
@@ -370,7 +370,7 @@ def _part(law: Law, like: Part, point: _Point, floor: Vector) -> Part:
     return replace(like, tables=tables, core=core)
 
 
-def _free(domain: str, values: Vector) -> Vector:
+def _free(domain: str, values: Doubles) -> Doubles:
     """Return numbers of a domain as any numbers."""
     if domain == "any":
         return values
@@ -378,7 +378,7 @@ def _free(domain: str, values: Vector) -> Vector:
     return logs - np.log(np.maximum(1 - values, TINY)) if domain == "probability" else logs
 
 
-def _bound(domain: str, values: Vector, features: Indices) -> Vector:
+def _bound(domain: str, values: Doubles, features: Indices) -> Doubles:
     """Return numbers of a domain; those of one feature, if of a category, add up to 1."""
     if domain == "any":
         return values
@@ -391,5 +391,5 @@ def _bound(domain: str, values: Vector, features: Indices) -> Vector:
         return values.copy()
     groups = np.cumsum(np.diff(features, prepend=-1) != 0) - 1
     odds = np.exp(values - np.maximum.reduceat(values, firsts, axis=1)[:, groups])
-    total: Vector = np.add.reduceat(odds, firsts, axis=1)[:, groups]
+    total: Doubles = np.add.reduceat(odds, firsts, axis=1)[:, groups]
     return odds / total

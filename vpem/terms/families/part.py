@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from vpem._core.threads import thread_count
-from vpem.checks import Floats, Indices, Mask, Matrix, Vector, row_blocks
+from vpem.checks import Doubles, Floats, Indices, Mask, Matrix, row_blocks
 from vpem.network.partition import Blocks
 from vpem.network.schema import Array, Schema, State
 from vpem.terms.families.family import Family, Features, Table, Tables
@@ -158,7 +158,7 @@ class Part:
             core = core.having({"weights": core.weights, **of_core})
         return replace(self, tables=tables, core=core)
 
-    def weighing(self, weights: Vector) -> Part:
+    def weighing(self, weights: Doubles) -> Part:
         """Return the same part, its core with these mixing weights (R, K)."""
         core = None if self.core is None else replace(self.core, weights=weights)
         return replace(self, core=core)
@@ -183,7 +183,7 @@ class How:
     """How a part's terms are to be taken."""
 
     covariance_type: str  # of families that have scatter
-    row_weights: Vector | None  # (M,); None: 1
+    row_weights: Doubles | None  # (M,); None: 1
     reg_covar: float | str  # see `vpem.terms.units.floors_of`
     n_threads: int
     dtype: np.dtype[np.floating]  # of the terms
@@ -240,7 +240,7 @@ class Law(ABC):
         """Which values (m,), none of them missing, a feature of this family cannot have."""
 
     @abstractmethod
-    def terms_of(self, part: Part, values: Vector, there: Mask) -> Floats:
+    def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
         """``-2 log f`` (B, m, K) of each hub, constants included, of what is there of rows.
 
         ``values`` (m, n) are in the order of ``part.features.columns`` and in the user's units.
@@ -279,7 +279,7 @@ class PartTerms(ABC):
         return Scaling.none(self.features.n_features)
 
     @property
-    def reg_covar(self) -> Vector:
+    def reg_covar(self) -> Doubles:
         """Added to variances (n,), in block order and units of fitting."""
         return np.zeros(self.features.n_features)
 
@@ -304,10 +304,10 @@ class PartTerms(ABC):
         """Add these rows to the statistics; responsibilities are (R, m, K)."""
 
     @abstractmethod
-    def update(self, statistics: Any, weights: Vector) -> Part:
+    def update(self, statistics: Any, weights: Doubles) -> Part:
         """M-step: the part with these mixing weights (R, K)."""
 
-    def update_early(self, statistics: Any, row: float, weights: Vector) -> Part:
+    def update_early(self, statistics: Any, row: float, weights: Doubles) -> Part:
         """M-step from few rows, each of which counts this much."""
         return self.update(statistics, weights)
 
@@ -332,7 +332,7 @@ class PartTerms(ABC):
         """Rows of the data as centres (L, n); what is missing is as in all rows together."""
 
     @abstractmethod
-    def start(self, centres: Table, weights: Vector) -> Part:
+    def start(self, centres: Table, weights: Doubles) -> Part:
         """Parameters to start from at centres (K, n)."""
 
     @abstractmethod
@@ -340,7 +340,7 @@ class PartTerms(ABC):
         """Reinitialise one component at a centre (n,)."""
 
     @abstractmethod
-    def middle(self, part: Part, weights: Vector) -> Table:
+    def middle(self, part: Part, weights: Doubles) -> Table:
         """A centre (n,) that is no row, by mixing weights (K,)."""
 
     @abstractmethod
@@ -352,7 +352,7 @@ class PartTerms(ABC):
         """Return the terms of a run of rows, which are counted from 0 in it."""
 
     @abstractmethod
-    def some(self, rows: Indices, row_weights: Vector | None) -> PartTerms:
+    def some(self, rows: Indices, row_weights: Doubles | None) -> PartTerms:
         """Return the terms of some rows."""
 
 
@@ -411,7 +411,7 @@ class IndependentLaw(Law):
     def wrong(self, values: Floats) -> Mask:
         return self.family.wrong(values)
 
-    def terms_of(self, part: Part, values: Vector, there: Mask) -> Floats:
+    def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
         features = part.features
         data = features.blocks.arrange(np.where(there, values, np.nan), np.float64)
         k = len(next(iter(part.tables.values())))
@@ -491,7 +491,7 @@ class IndependentTerms(PartTerms):
             self.n_threads,
         )  # fmt: skip
 
-    def update(self, statistics: Cells, weights: Vector) -> Part:
+    def update(self, statistics: Cells, weights: Doubles) -> Part:
         tables = self.law.family.update(statistics.tables, self.features, self.pooled)
         # Where statistics of a batch were taken away sums may be below 0 by rounding.
         for name, table in tables.items():
@@ -530,7 +530,7 @@ class IndependentTerms(PartTerms):
         usual = self.law.family.means(self.pooled, self.features)
         return np.where(np.isnan(rows), usual, rows)
 
-    def start(self, centres: Table, weights: Vector) -> Part:
+    def start(self, centres: Table, weights: Doubles) -> Part:
         tables = self.law.family.at(centres, self.features, self.pooled)
         return Part(self.law.name, self.features, tables)
 
@@ -541,7 +541,7 @@ class IndependentTerms(PartTerms):
             table[component] = fresh[name][0]
         return replace(part, tables=tables)
 
-    def middle(self, part: Part, weights: Vector) -> Table:
+    def middle(self, part: Part, weights: Doubles) -> Table:
         """The usual values of all rows (n,)."""
         usual: Table = self.law.family.means(self.pooled, self.features)
         return np.asarray(usual).reshape(-1)
@@ -553,7 +553,7 @@ class IndependentTerms(PartTerms):
     def part(self, rows: slice, following: slice | None = None) -> Self:
         return self._over(self.rows.part(rows, following))
 
-    def some(self, rows: Indices, row_weights: Vector | None) -> Self:
+    def some(self, rows: Indices, row_weights: Doubles | None) -> Self:
         return self._over(self.rows.some(rows))
 
     def _over(self, rows: Any) -> Self:

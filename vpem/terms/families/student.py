@@ -15,7 +15,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from vpem.checks import Floats, Indices, Mask, Vector
+from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.terms.families.counts import shape_of
 from vpem.terms.families.family import Features, Table, Tables
 from vpem.terms.families.located import GaussianLaw, LocatedTerms, core_of
@@ -50,7 +50,7 @@ def degrees_of_freedom(gaps: Table) -> Table:
     return np.clip(2 * shape_of(gaps), LEAST_DOF, MOST_DOF)
 
 
-def student_terms(apart: Table, log_dets: Table, dof: Table, widths: Indices) -> Vector:
+def student_terms(apart: Table, log_dets: Table, dof: Table, widths: Indices) -> Doubles:
     """``-2 log f`` of each hub (B, m, K), but for what a Gaussian's has besides.
 
     ``log|Psi| + (nu + p) log(1 + delta / nu) + p log(nu / 2) + 2 log Gamma(nu / 2)
@@ -149,7 +149,7 @@ class StudentLaw(GaussianLaw):
         hubs = np.count_nonzero(part.features.blocks.widths)
         return super().n_parameters(part, n_components) + n_components * int(hubs)
 
-    def terms_of(self, part: Part, values: Vector, there: Mask) -> Floats:
+    def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
         core, blocks = core_of(part), part.features.blocks
         gaussian = super().terms_of(part, values, there)
         # Of rows at the locations the same without the distance.
@@ -319,7 +319,7 @@ class StudentTerms(LocatedTerms):
         least = row * enough_rows(self.inner.blocks.widths[:, None])
         return self._part(replace(core, weights=weights), self._dof(statistics, least))
 
-    def _dof(self, statistics: StudentStatistics, least: Vector | float) -> Table:
+    def _dof(self, statistics: StudentStatistics, least: Doubles | float) -> Table:
         there = statistics.there
         if self._latest is None:
             return np.full(there.T.shape, START_DOF)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from vpem.checks import Indices, Vector, as_array, check_int, check_memory, check_number
+from vpem.checks import Doubles, Indices, as_array, check_int, check_memory, check_number
 from vpem.errors import InputError, check_choice, shorten
 from vpem.network.partition import Partition, contiguous
 from vpem.settings import DEALS
@@ -85,13 +85,13 @@ def from_triplets(
     observers: Indices,
     rows: Indices,
     columns: Indices,
-    values: Vector,
+    values: Doubles,
     *,
     names: Sequence[str],
     row_names: Sequence[str],
     column_names: Sequence[str],
     source: str = "the observations",
-    weights: Vector | None = None,
+    weights: Doubles | None = None,
     partial: bool = False,
 ) -> Observations:
     """Make observations of a list of entries (m,), in any order, each once an observer.
@@ -128,7 +128,7 @@ def from_triplets(
 
 
 def weighted(
-    observations: Observations, weights: Sequence[Vector], partial: bool = False
+    observations: Observations, weights: Sequence[Doubles], partial: bool = False
 ) -> Observations:
     """Let entries weigh unlike each other: ``weights`` (m_i,) of each observer's, in their order.
 
@@ -228,7 +228,7 @@ class Hidden:
     """Entries that were taken away from all who saw them; one line for each observer of one."""
 
     places: Indices  # (m,) ``row * J + column``
-    values: Vector  # (m,) what was seen there
+    values: Doubles  # (m,) what was seen there
     n_places: int  # different entries
     n_seen: int  # different entries seen before
 

@@ -18,14 +18,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import Indices
+from vpem.checks import Doubles, Indices
 from vpem.errors import NumericalError
 from vpem.network.schema import Array, Schema, State
 from vpem.terms.lowrank.observations import EntryLaw, Gaussian, Observations
-
-Matrix = NDArray[np.float64]
 
 SMALL = 200
 """Rows or columns up to which all singular values are found, and not the largest alone."""
@@ -54,19 +51,19 @@ class LowRank:
     V, by magnitude, is positive.
     """
 
-    U: Matrix
-    V: Matrix
+    U: Doubles
+    V: Doubles
 
     @cached_property
-    def theta(self) -> Matrix:
+    def theta(self) -> Doubles:
         """The matrix, shape (I, J)."""
-        theta: Matrix = self.U @ self.V.T
+        theta: Doubles = self.U @ self.V.T
         return theta
 
     @property
-    def singular_values(self) -> Matrix:
+    def singular_values(self) -> Doubles:
         """Of theta, largest first, shape (r,)."""
-        squares: Matrix = (self.V**2).sum(axis=0)
+        squares: Doubles = (self.V**2).sum(axis=0)
         return squares
 
     @property
@@ -79,7 +76,7 @@ class LowRank:
         return cls(np.zeros((n_rows, rank)), np.zeros((n_columns, rank)))
 
     @classmethod
-    def balanced(cls, U: Matrix, V: Matrix) -> LowRank:
+    def balanced(cls, U: Doubles, V: Doubles) -> LowRank:
         """Return the same matrix by balanced factors."""
         left, upper = np.linalg.qr(U)
         right, lower = np.linalg.qr(V)
@@ -87,7 +84,7 @@ class LowRank:
         return _factored(left @ a, s, right @ b.T, U.shape[1])
 
 
-def _factored(left: Matrix, s: Matrix, right: Matrix, rank: int) -> LowRank:
+def _factored(left: Doubles, s: Doubles, right: Doubles, rank: int) -> LowRank:
     """Factors of ``left diag(s) right^T``, padded with zeros up to the rank."""
     place = np.abs(right).argmax(axis=0)
     sign = np.where(right[place, np.arange(len(s))] < 0, -1.0, 1.0)
@@ -99,7 +96,7 @@ def _factored(left: Matrix, s: Matrix, right: Matrix, rank: int) -> LowRank:
     return LowRank(U, V)
 
 
-def shrink(matrix: Matrix, threshold: float, rank: int) -> LowRank:
+def shrink(matrix: Doubles, threshold: float, rank: int) -> LowRank:
     """Soft-threshold the singular values of a matrix (I, J) and keep the largest.
 
     The minimum of ``|theta - matrix|^2 / 2 + threshold sum sigma(theta)`` over theta of that rank.
@@ -117,7 +114,7 @@ def shrink(matrix: Matrix, threshold: float, rank: int) -> LowRank:
     return _factored(left[:, :rank], shrunk, right[:rank].T, rank)
 
 
-def _largest(matrix: Matrix, rank: int) -> tuple[Matrix, Matrix, Matrix]:
+def _largest(matrix: Doubles, rank: int) -> tuple[Doubles, Doubles, Doubles]:
     """Find the largest singular values and their vectors, to rounding."""
     from scipy.sparse.linalg import ArpackError, svds
 
@@ -133,7 +130,7 @@ def _largest(matrix: Matrix, rank: int) -> tuple[Matrix, Matrix, Matrix]:
     return left[:, order], s[order], right[order]
 
 
-def objective(law: EntryLaw, point: LowRank, statistic: Matrix, ridge: float) -> float:
+def objective(law: EntryLaw, point: LowRank, statistic: Doubles, ridge: float) -> float:
     """Return what the M-step minimizes; infinite where it cannot be computed."""
     with np.errstate(over="ignore", invalid="ignore"):
         fit = float((law.cumulant(point.theta) - statistic * point.theta).sum())
@@ -141,7 +138,7 @@ def objective(law: EntryLaw, point: LowRank, statistic: Matrix, ridge: float) ->
     return value if np.isfinite(value) else np.inf
 
 
-def descend(law: EntryLaw, statistic: Matrix, ridge: float, start: LowRank) -> LowRank:
+def descend(law: EntryLaw, statistic: Doubles, ridge: float, start: LowRank) -> LowRank:
     """Do the M-step of a law other than the Gaussian, from a start of the same rank.
 
     ``statistic`` (I, J) has means of the entries, in the law's domain; the ridge is above 0. The
@@ -169,7 +166,7 @@ def descend(law: EntryLaw, statistic: Matrix, ridge: float, start: LowRank) -> L
 
 
 def _threshold_step(
-    law: EntryLaw, point: LowRank, value: float, statistic: Matrix, ridge: float
+    law: EntryLaw, point: LowRank, value: float, statistic: Doubles, ridge: float
 ) -> tuple[LowRank, float]:
     """Go down the gradient and soft-threshold; directions that the factors lack can come in."""
     theta = point.theta
@@ -192,13 +189,13 @@ def _threshold_step(
 
 def fit_rows(
     law: EntryLaw,
-    U: Matrix,
-    V: Matrix,
-    statistic: Matrix,
+    U: Doubles,
+    V: Doubles,
+    statistic: Doubles,
     ridge: float,
-    weights: Matrix | None = None,
+    weights: Doubles | None = None,
     n_steps: int = 1,
-) -> Matrix:
+) -> Doubles:
     """Take Newton steps for every row of U (I, r), with V (J, r) held; no row's objective rises.
 
     ``statistic`` (I, J) has means of the entries; of ``weights`` (I, J) 0 leaves one out. The ridge
@@ -208,12 +205,12 @@ def fit_rows(
     pairs = (V[:, :, None] * V[:, None, :]).reshape(len(V), -1)
     ones = np.ones(1) if weights is None else weights
 
-    def losses(rows: Matrix, part: Indices | slice) -> Matrix:
+    def losses(rows: Doubles, part: Indices | slice) -> Doubles:
         theta = rows @ V.T
         shares = ones if weights is None else weights[part]
         with np.errstate(over="ignore", invalid="ignore"):
             fit = (shares * (law.cumulant(theta) - statistic[part] * theta)).sum(axis=1)
-        objectives: Matrix = fit + 0.5 * ridge * (rows**2).sum(axis=1)
+        objectives: Doubles = fit + 0.5 * ridge * (rows**2).sum(axis=1)
         return np.where(np.isfinite(objectives), objectives, np.inf)
 
     for _ in range(n_steps):
@@ -264,7 +261,7 @@ class ImputationModel:
         *,
         n_roots: int = 1,
         parts: Sequence[Observations] | None = None,
-        add_up: Callable[[Matrix], float] = np.sum,
+        add_up: Callable[[Doubles], float] = np.sum,
         most: float | None = None,
     ) -> None:
         self.observations, self.law, self.rank, self.ridge = observations, law, rank, ridge
@@ -276,13 +273,13 @@ class ImputationModel:
         self.start = law.mean(np.zeros(self.size))
         # Observers n, copies c: each has n/c entries' worth of news where it saw one.
         self._share = observations.n_observers / n_copies
-        self.bounds: Matrix | None = None
+        self.bounds: Doubles | None = None
         if most is not None:
             # What is foretold goes beyond what was seen, but not far.
             largest = 2.0 * (1.0 + self._share) * max(most, float(np.abs(self.start).max()), 1.0)
             self.bounds = np.full(self.size, largest)
         self._points = [LowRank.zeros(*self.shape, rank)] * (1 if n_roots == 1 else n_roots + 1)
-        self._known: tuple[LowRank, Matrix] | None = None
+        self._known: tuple[LowRank, Doubles] | None = None
         self._add_up = add_up
         parts = [observations] if parts is None else parts
         self._seen, self._total = np.zeros((2, len(parts), self.size))
@@ -311,13 +308,13 @@ class ImputationModel:
         drawn: Indices = rng.choice(int(self.counts[worker]), count, replace=False, shuffle=False)
         return drawn
 
-    def means(self, parameters: LowRank) -> Matrix:
+    def means(self, parameters: LowRank) -> Doubles:
         """Expectations of all entries (I J,), kept from one observer's turn to the next."""
         if self._known is None or self._known[0] is not parameters:
             self._known = (parameters, self.law.mean(parameters.theta.ravel()))
         return self._known[1]
 
-    def expect(self, worker: int, parameters: Any, rows: Indices | None) -> Matrix:
+    def expect(self, worker: int, parameters: Any, rows: Indices | None) -> Doubles:
         """Fill an observer's copy (I J,): what it saw, and elsewhere what the parameters foretell.
 
         ``rows`` are some of the entries that it saw, which stand for all of them (None: all). Where
@@ -339,7 +336,7 @@ class ImputationModel:
         np.add.at(filled, places, share * (values - means[places]))
         return filled
 
-    def maximize(self, statistic: Matrix, root: int = 0) -> tuple[LowRank, int]:
+    def maximize(self, statistic: Doubles, root: int = 0) -> tuple[LowRank, int]:
         """Fit theta to a statistic (I J,); means outside the law's domain are moved to its edge."""
         low, high = self.law.domain()
         outside = (statistic < low - OUTSIDE) | (statistic > high + OUTSIDE)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Indices, Mask, Vector, check_number
+from vpem.checks import Doubles, Indices, Mask, check_number
 from vpem.errors import InputError, check_choice
 from vpem.records import Shown
 from vpem.settings import LAWS
@@ -228,7 +228,7 @@ class Observations(
     """Entries of an I x J matrix as n observers saw them; several may have seen the same one."""
 
     places: tuple[Indices, ...]  # (m_i,) ``row * J + column``, increasing
-    values: tuple[Vector, ...]  # (m_i,) what each observer saw there
+    values: tuple[Doubles, ...]  # (m_i,) what each observer saw there
     row_names: tuple[str, ...]
     column_names: tuple[str, ...]
     names: tuple[str, ...]  # of the observers, all different
@@ -236,7 +236,7 @@ class Observations(
     """Copies of the matrix that observers hold parts of, where they are fewer than the observers: 1
     for parts of one matrix."""
     source: str = "the observations"  # for messages
-    weights: tuple[Vector, ...] | None = None
+    weights: tuple[Doubles, ...] | None = None
     """Of each entry (m_i,), above 0; only their ratios matter. None: all the same."""
     sizes: Indices | None = None
     """Entries of each observer (n,), where those of some are elsewhere (`part`)."""
@@ -278,14 +278,14 @@ class Observations(
         return np.bincount(every, minlength=rows * columns).reshape(self.shape)
 
     @property
-    def mean(self) -> Vector:
+    def mean(self) -> Doubles:
         """Mean over observers of each entry, NaN where none saw it, (I, J)."""
         weight, total = self.sums()
         mean = np.full(self.shape, np.nan)
         np.divide(total.reshape(self.shape), weight, out=mean, where=weight > 0)
         return mean
 
-    def sums(self) -> tuple[NDArray[Any], Vector]:
+    def sums(self) -> tuple[NDArray[Any], Doubles]:
         """Return the weight (how often it was seen) and the weighted sum of each entry, (I, J)."""
         every, values, weights = self.entries(range(self.n_observers))
         size = self.shape[0] * self.shape[1]
@@ -297,14 +297,14 @@ class Observations(
             weight = weight.astype(np.float64, copy=False)
         return weight.reshape(self.shape), total.reshape(self.shape)
 
-    def column_sums(self) -> Vector:
+    def column_sums(self) -> Doubles:
         """Return the weight of each column's entries, and their weighted sum, shape (2, J)."""
         every, values, weights = self.entries(range(self.n_observers))
         columns, n = every % self.shape[1], self.shape[1]
         heavy = values if weights is None else weights * values
         return np.stack([np.bincount(columns, part, n) for part in (weights, heavy)], dtype=float)
 
-    def entries(self, observers: Collection[int]) -> tuple[Indices, Vector, Vector | None]:
+    def entries(self, observers: Collection[int]) -> tuple[Indices, Doubles, Doubles | None]:
         """Return places, values and weights of some observers' entries, one after another."""
         none = np.empty(0)
 
@@ -337,7 +337,7 @@ class Observations(
             sizes=self.counts,
         )
 
-    def matrix(self, observer: int) -> Vector:
+    def matrix(self, observer: int) -> Doubles:
         """What one observer saw, NaN elsewhere, shape (I, J)."""
         matrix = np.full(self.shape, np.nan)
         matrix.ravel()[self.places[observer]] = self.values[observer]
