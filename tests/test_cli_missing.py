@@ -75,7 +75,7 @@ def test_data_read_from_disk(capsys, data):
     words = ("--missing", "marginalize", "--memory-limit", "1K", "--init", "random")
     refused = run(capsys, "fit", data, *FIT, *words)
     assert refused.code == 2
-    assert "which ones is kept in memory" in refused.sentence
+    assert "which values are missing is kept in memory" in refused.sentence
 
 
 # ---- tables with empty cells --------------------------------------------------------------------
@@ -101,7 +101,7 @@ def test_empty_cells_of_a_table_are_kept(capsys, data, tmp_path):
     table, imported = with_gaps(tmp_path / "t.csv", X), tmp_path / "t.h5"
     refused = run(capsys, "data", "import", table, "-o", imported)
     assert "is NaN" in refused.sentence
-    assert "say with --missing keep" in refused.sentence
+    assert "keep them as missing with --missing keep" in refused.sentence
     assert not imported.exists()
     told = done(capsys, "data", "import", table, "-o", imported, "--missing", "keep")
     assert f"{np.isnan(X).sum()} values missing" in told.err

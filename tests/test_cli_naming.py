@@ -54,7 +54,7 @@ def test_warnings_keep_names_of_features(capsys, folder):
     constant = [lines[0], *(f"1{line[line.index(',') :]}" for line in lines[1:])]
     (folder / "t.csv").write_text("\n".join(constant) + "\n")
     told = done(capsys, "fit", "t.csv", "-k", 1, "--features", "radius,tol").err
-    assert "apart: 'radius'; their variance is --reg-covar (1e-06) alone" in told
+    assert "rows: 'radius'; their variance is --reg-covar (1e-06) alone" in told
 
 
 def test_a_file_that_is_called_like_a_parameter(capsys, folder):
