@@ -225,7 +225,7 @@ def masked(folder):
         (ABSENT, "totals over changing sets of workers"),
         (COMPRESSED, "and cannot be added"),
         ({**MIXED, "missing": "marginalize"}, "which items of a gmm"),
-        ({"data": replace(BOYS, weights=np.ones(26))}, "weights of individuals tell all"),
+        ({"data": replace(BOYS, weights=np.ones(26))}, "weights of individuals show all"),
         ({**MIXED, "model_options": {"n_components": 2, "rows": [0, 1]}}, "rows to start"),
     ):
         with pytest.raises(InputError, match=words):

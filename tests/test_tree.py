@@ -260,7 +260,7 @@ def test_a_network_says_how_it_sums(overlapping):
 @each(
     ("topology", "options", "said"),
     [
-        ("star", {"sum": "consensus"}, "agents that reach nobody but a server"),
+        ("star", {"sum": "consensus"}, "agents that reach only a server"),
         ("cycle", {"sum": "server"}, "sum='server' needs a server that every agent reaches"),
         ("cycle", {"sum": "tree", "n_rounds": 9}, "n_rounds is about consensus rounds"),
         ("cycle", {"sum": "tree", "weights": "laplacian"}, "weights is about consensus rounds"),
