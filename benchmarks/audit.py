@@ -35,13 +35,13 @@ from vpem.terms.row_statistics import BoundedRows, Grid, Parts, Residuals, Resid
 from vpem.terms.rows import MemoryRows
 from vpem.terms.units import Scaling
 
-Vector = NDArray[np.float64]
+Doubles = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 CONFIDENCE = 0.95
 
 
-def lower_bound(without: Vector, within: Vector, delta: float) -> float:
+def lower_bound(without: Doubles, within: Doubles, delta: float) -> float:
     """Return a lower confidence bound of epsilon, by scores of runs without and with a row.
 
     Half of the runs choose the threshold at which the row is said to be there, the others count
@@ -87,8 +87,8 @@ class Audited(Noisy):
         """Logarithm of the likelihood ratio of every release."""
 
     def add(
-        self, values: Vector, scales: NDArray[np.int64], unit: float, kind: str = "estep"
-    ) -> Vector:
+        self, values: Doubles, scales: NDArray[np.int64], unit: float, kind: str = "estep"
+    ) -> Doubles:
         """Add up, and compare what is published with what it would be without the row."""
         change, values = values[-1].copy(), values.copy()
         values[-1] *= self.there
@@ -99,7 +99,7 @@ class Audited(Noisy):
 
 
 def game(
-    others: Vector, row: Vector, there: bool, budget: Budget, too_small: int, n_iter: int
+    others: Doubles, row: Doubles, there: bool, budget: Budget, too_small: int, n_iter: int
 ) -> dict[str, float]:
     """Fit once, and return the scores of the three games."""
     n_samples, d = len(others) + 1, len(row)
@@ -173,7 +173,7 @@ class AuditedRelease(NoisyEM):
         return sums
 
     def _noisy(
-        self, sums: Integers, deviations: Vector, multiplier: float, noise: Noise
+        self, sums: Integers, deviations: Doubles, multiplier: float, noise: Noise
     ) -> Integers:
         """Add noise, and compare what comes out with what it would be without the row."""
         unit = self.grid.unit
@@ -186,18 +186,18 @@ class AuditedRelease(NoisyEM):
         return noisy
 
 
-def _log_shares(parts: list[Parts], every: list[list[Vector]]) -> Vector:
+def _log_shares(parts: list[Parts], every: list[list[Doubles]]) -> Doubles:
     """Logarithms of the responsibilities of a row with these residuals, (1, K)."""
     logs = np.log(parts[-1].weights)
     for part, residuals in zip(parts[:-1], every, strict=True):
         norms = np.array([np.square(z).sum() for z in residuals])
         logs = logs - part.log_volumes() - norms / 2
-    found: Vector = (logs - np.logaddexp.reduce(logs))[None]
+    found: Doubles = (logs - np.logaddexp.reduce(logs))[None]
     return found
 
 
 def release_game(
-    others: Vector, row: Vector, there: bool, budget: Budget, too_small: int, n_iter: int
+    others: Doubles, row: Doubles, there: bool, budget: Budget, too_small: int, n_iter: int
 ) -> dict[str, float]:
     """Release a model of two hubs once, and return the scores of the three games."""
     network = connect(make_graph("star", 2), contiguous(len(row), 2))

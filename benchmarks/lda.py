@@ -29,7 +29,7 @@ from sklearn.decomposition import LatentDirichletAllocation
 from vpem import fit_saem
 from vpem.saem.individuals import Individuals, from_counts
 from vpem.saem.models.lda import LdaModel
-from vpem.saem.models.model import Vector
+from vpem.saem.models.model import Doubles
 
 RESULTS = Path(__file__).with_name("results")
 WORD = re.compile(r"[a-z]{3,}")
@@ -41,7 +41,7 @@ SEEDS = 1
 HOW: dict[str, Any] = {"n_iter": 400, "burn_in": 160, "tol": 0.0, "n_conditional": 2}
 
 
-def lee() -> Vector:
+def lee() -> Doubles:
     """Counts (300, V) of the Lee corpus."""
     found = importlib.util.find_spec("gensim")
     if found is None or found.origin is None:
@@ -56,11 +56,11 @@ def lee() -> Vector:
         for word in line:
             if word in place:
                 row[place[word]] += 1
-    kept: Vector = counts[counts.sum(axis=1) > 0]
+    kept: Doubles = counts[counts.sum(axis=1) > 0]
     return kept
 
 
-def simulated(seed: int, K: int = 10, V: int = 500, n: int = 1000) -> tuple[Vector, Vector]:
+def simulated(seed: int, K: int = 10, V: int = 500, n: int = 1000) -> tuple[Doubles, Doubles]:
     """Topics (K, V), and counts (n, V) of documents of about 150 words of them."""
     rng = np.random.default_rng(seed)
     topics = rng.dirichlet(np.full(V, 0.05), K)
@@ -70,7 +70,7 @@ def simulated(seed: int, K: int = 10, V: int = 500, n: int = 1000) -> tuple[Vect
     return topics, np.array(counts, float)
 
 
-def halves(topics: Vector, documents: Individuals) -> float:
+def halves(topics: Doubles, documents: Individuals) -> float:
     """Perplexity of one half of each document given the other, by topics (K, V)."""
     K, V = topics.shape
     model = LdaModel(documents, K, n_words=V)
@@ -78,15 +78,15 @@ def halves(topics: Vector, documents: Individuals) -> float:
     return float(np.exp(-each.sum() / words.sum()))
 
 
-def matched(topics: Vector, truth: Vector) -> Vector:
+def matched(topics: Doubles, truth: Doubles) -> Doubles:
     """Cosines of topics with the true ones that they are matched with."""
     ours, theirs = (one / np.linalg.norm(one, axis=1)[:, None] for one in (topics, truth))
     cosines = ours @ theirs.T
-    found: Vector = cosines[linear_sum_assignment(-cosines)]
+    found: Doubles = cosines[linear_sum_assignment(-cosines)]
     return found
 
 
-def ours(train: Individuals, K: int, seed: int, **options: Any) -> tuple[Vector, float, Any]:
+def ours(train: Individuals, K: int, seed: int, **options: Any) -> tuple[Doubles, float, Any]:
     """Topics (K, V), seconds of a fit, and the fit."""
     began = time.perf_counter()
     found = fit_saem(
@@ -96,7 +96,7 @@ def ours(train: Individuals, K: int, seed: int, **options: Any) -> tuple[Vector,
     return found.theta.reshape(K, -1), time.perf_counter() - began, found
 
 
-def theirs(counts: Vector, K: int, seed: int, method: str, n_iter: int) -> tuple[Vector, float]:
+def theirs(counts: Doubles, K: int, seed: int, method: str, n_iter: int) -> tuple[Doubles, float]:
     """Topics (K, V) of scikit-learn, and seconds of its fit."""
     from scipy.sparse import csr_matrix
 
@@ -118,7 +118,7 @@ def line(what: str, found: list[tuple[float, ...]], heads: tuple[str, ...]) -> d
     return {"what": what, **means, "sd": spread}
 
 
-def against(counts: Vector, K: int, truth: Vector | None = None) -> list[dict[str, Any]]:
+def against(counts: Doubles, K: int, truth: Doubles | None = None) -> list[dict[str, Any]]:
     """SAEM beside scikit-learn, batch and online, on the same documents."""
     test = np.arange(len(counts)) % 5 == 4
     used = counts[~test].sum(axis=0) > 0
@@ -131,7 +131,7 @@ def against(counts: Vector, K: int, truth: Vector | None = None) -> list[dict[st
         *(("least cosine", "mean cosine") if truth is not None else ()),
     )
 
-    def row(topics: Vector, seconds: float) -> tuple[float, ...]:
+    def row(topics: Doubles, seconds: float) -> tuple[float, ...]:
         more: tuple[float, ...] = ()
         if truth is not None:
             cosines = matched(topics, truth[:, used])
@@ -153,7 +153,7 @@ def against(counts: Vector, K: int, truth: Vector | None = None) -> list[dict[st
     return found
 
 
-def devices(counts: Vector, K: int) -> list[dict[str, Any]]:
+def devices(counts: Doubles, K: int) -> list[dict[str, Any]]:
     """Ten devices whose documents differ: bytes and perplexity of codecs, absence, averaging."""
     test = np.arange(len(counts)) % 5 == 4
     used = counts[~test].sum(axis=0) > 0
@@ -235,7 +235,7 @@ def main() -> None:
         (RESULTS / f"lda-{name}.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
-def reversed_(made: tuple[Vector, Vector]) -> tuple[Vector, int, Vector]:
+def reversed_(made: tuple[Doubles, Doubles]) -> tuple[Doubles, int, Doubles]:
     """Return counts, how many topics there are, and these."""
     topics, counts = made
     return counts, len(topics), topics

@@ -29,11 +29,11 @@ SIZES = ((2_000, 4), (10_000, 10), (100_000, 10))
 EPSILONS = (4.0, 1.0)
 DELTA, K, ITERATIONS, WORKERS = 1e-6, 3, 10, 10
 
-Vector = NDArray[np.float64]
+Doubles = NDArray[np.float64]
 
 
 def about_zero(
-    X: Vector, bound: float, epsilon: float, rng: np.random.Generator
+    X: Doubles, bound: float, epsilon: float, rng: np.random.Generator
 ) -> NDArray[np.intp]:
     """Return the labels of DP-EM with noise on sums about zero."""
     X = np.clip(X / bound, -1, 1)
@@ -57,14 +57,14 @@ def about_zero(
     return np.asarray(_shares(X, weights, means, covariances).argmax(axis=1))
 
 
-def _shares(X: Vector, weights: Vector, means: Vector, covariances: Vector) -> Vector:
+def _shares(X: Doubles, weights: Doubles, means: Doubles, covariances: Doubles) -> Doubles:
     logs = np.empty((len(X), len(weights)))
     for k, (mean, covariance) in enumerate(zip(means, covariances, strict=True)):
         factor = np.linalg.cholesky(covariance)
         z = np.linalg.solve(factor, (X - mean).T)
         logs[:, k] = np.log(weights[k]) - np.log(np.diag(factor)).sum() - (z**2).sum(axis=0) / 2
     logs = np.exp(logs - logs.max(axis=1, keepdims=True))
-    shares: Vector = logs / logs.sum(axis=1, keepdims=True)
+    shares: Doubles = logs / logs.sum(axis=1, keepdims=True)
     return shares
 
 

@@ -25,15 +25,15 @@ from vpem.errors import InputError
 from vpem.files.simulate import simulate
 from vpem.network.partition import contiguous, evenly
 
-Vector = NDArray[np.float64]
+Doubles = NDArray[np.float64]
 
 
-def inertia(X: Vector, centres: Vector) -> float:
+def inertia(X: Doubles, centres: Doubles) -> float:
     """Sum of squared distances to the nearest centre."""
     return float(((X[:, None] - centres) ** 2).sum(axis=2).min(axis=1).sum())
 
 
-def of_peer(X: Vector, bound: float, epsilon: float, seed: int) -> Vector | None:
+def of_peer(X: Doubles, bound: float, epsilon: float, seed: int) -> Doubles | None:
     """Return the centres of diffprivlib's k-means, where that is installed."""
     try:
         from diffprivlib.models.k_means import KMeans

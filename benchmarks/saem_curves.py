@@ -13,7 +13,7 @@ from vpem.saem.fit import fit_saem
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import Individuals, from_long
 from vpem.saem.models.mixed import OneCompartmentModel
-from vpem.saem.models.model import SaemModel, Vector
+from vpem.saem.models.model import Doubles, SaemModel
 from vpem.saem.structures.formulas import OneCompartment
 
 from .saem_shared import Finding, style
@@ -38,7 +38,7 @@ ITERATIONS = {"small": (40, 20), "full": (600, 200)}
 NODES = {"small": 3, "full": 9}
 
 
-def quadrature(model: SaemModel, theta: Vector, n_nodes: int) -> Vector:
+def quadrature(model: SaemModel, theta: Doubles, n_nodes: int) -> Doubles:
     """Log-likelihood of each individual (n,), by adaptive Gauss-Hermite quadrature.
 
     Nodes are about each individual's mode, in units of the curvature there.
@@ -47,7 +47,7 @@ def quadrature(model: SaemModel, theta: Vector, n_nodes: int) -> Vector:
     z = np.tile(model.population(theta)[0], (model.n, 1))
     eye = np.eye(q)
 
-    def curvature(at: Vector, gap: float = 1e-4) -> Vector:
+    def curvature(at: Doubles, gap: float = 1e-4) -> Doubles:
         both = np.concatenate([at + gap * eye[:, None], at - gap * eye[:, None]])
         slopes = model.gradient(both, theta)
         found = -(slopes[:q] - slopes[q:]).transpose(1, 0, 2) / (2 * gap)
@@ -74,18 +74,18 @@ def quadrature(model: SaemModel, theta: Vector, n_nodes: int) -> Vector:
     log_det = np.log(np.einsum("nii->ni", roots)).sum(axis=1)
     each = model.log_complete(points, theta) + (logs + 0.5 * (grid**2).sum(axis=1))[:, None]
     top = each.max(axis=0)
-    found: Vector = np.log(np.exp(each - top).sum(axis=0)) + top + log_det
+    found: Doubles = np.log(np.exp(each - top).sum(axis=0)) + top + log_det
     return found
 
 
-def maximum(model: SaemModel, theta: Vector, n_nodes: int) -> tuple[Vector, Vector, float]:
+def maximum(model: SaemModel, theta: Doubles, n_nodes: int) -> tuple[Doubles, Doubles, float]:
     """Maximise that likelihood: parameters, standard errors, log-likelihood."""
     positive = np.array([not name.startswith("log ") for name in model.parameters])
 
-    def there(free: Vector) -> Vector:
+    def there(free: Doubles) -> Doubles:
         return np.where(positive, np.exp(np.where(positive, free, 0.0)), free)
 
-    def loss(free: Vector) -> float:
+    def loss(free: Doubles) -> float:
         return -float(quadrature(model, there(free), n_nodes).sum())
 
     start = np.where(positive, np.log(np.where(positive, theta, 1.0)), theta)
@@ -94,7 +94,7 @@ def maximum(model: SaemModel, theta: Vector, n_nodes: int) -> tuple[Vector, Vect
     steps = np.diag(1e-2 * np.maximum(np.abs(top), 0.02))
     p = len(top)
 
-    def at(theta: Vector) -> float:
+    def at(theta: Doubles) -> float:
         return float(quadrature(model, theta, n_nodes).sum())
 
     bend = np.empty((p, p))
@@ -114,7 +114,7 @@ def theophylline(size: str) -> Finding:
 
     model = OneCompartmentModel(data, random=("ka", "cl"))
 
-    def row(name: str, theta: Vector, errors: Vector, **more: Any) -> dict[str, Any]:
+    def row(name: str, theta: Doubles, errors: Doubles, **more: Any) -> dict[str, Any]:
         shown: dict[str, Any] = {"name": name}
         for parameter, value, error in zip(PARAMETERS, theta, errors, strict=True):
             shown[parameter] = f"{value:.4f} ({error:.4f})" if error == error else f"{value:.4f}"
@@ -164,7 +164,7 @@ def theophylline(size: str) -> Finding:
 
     def draw(figure: Any) -> None:
         panels = figure.subplots(2, 3).ravel()
-        contenders: list[tuple[str, Vector, Vector]] = [
+        contenders: list[tuple[str, Doubles, Doubles]] = [
             ("nlme", NLME, NLME_ERRORS), ("quadrature", top, top_errors),
             ("SAEM", theta, errors),
         ]  # fmt: skip

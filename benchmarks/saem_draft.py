@@ -14,7 +14,7 @@ from vpem.network.partition import Workers, evenly, from_worker_of_row
 from vpem.saem.conditional import sample_conditional
 from vpem.saem.fit import fit_saem
 from vpem.saem.individuals import Individuals, Streams, from_long
-from vpem.saem.models.model import Vector, make_model
+from vpem.saem.models.model import Doubles, make_model
 from vpem.saem.results import SaemFit
 from vpem.saem.samplers import sampler_of
 
@@ -222,12 +222,12 @@ def steps(size: str) -> Finding:
     model = make_model("linear", data)
     streams, z = Streams.of(data.names, 0), model.start()[1]
 
-    def spread(name: str, **options: Any) -> Vector:
+    def spread(name: str, **options: Any) -> Doubles:
         sampler = sampler_of(name, **options)
         chains = sampler.begin(model, BOYS, z, 4)
         given = sample_conditional(model, BOYS, sampler, chains, streams, after=0, late=1,
                                    n_iter=DRAWS[size], level=0.9)  # fmt: skip
-        found: Vector = np.einsum("nii->ni", given.covariances)
+        found: Doubles = np.einsum("nii->ni", given.covariances)
         return found
 
     exact, problem = spread("exact"), Problem("boys", data, "linear", evenly(26, 13))

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from vpem.saem.fit import fit_saem
 from vpem.saem.individuals import from_matrix
-from vpem.saem.models.model import Vector
+from vpem.saem.models.model import Doubles
 
 from .saem_shared import Finding, style
 
@@ -27,7 +27,7 @@ STARTS = 5
 
 def drawn_items(
     n: int, n_items: int, n_groups: int, rng: np.random.Generator
-) -> tuple[Vector, list[int], Vector]:
+) -> tuple[Doubles, list[int], Doubles]:
     """Draw answers (n, items), groups and parameters of a bi-factor model."""
     groups = np.repeat(np.arange(n_groups), -(-n_items // n_groups))[:n_items]
     theta = np.concatenate([
@@ -40,7 +40,9 @@ def drawn_items(
     return fitted + rng.normal(size=fitted.shape) * np.sqrt(variances), groups.tolist(), theta
 
 
-def dense_optimum(X: Vector, groups: list[int], rng: np.random.Generator) -> tuple[Vector, Vector]:
+def dense_optimum(
+    X: Doubles, groups: list[int], rng: np.random.Generator
+) -> tuple[Doubles, Doubles]:
     """Maximise the normal likelihood of the items by L-BFGS from several starts.
 
     The parameters are SAEM's, variances by their logarithms.
@@ -57,7 +59,7 @@ def dense_optimum(X: Vector, groups: list[int], rng: np.random.Generator) -> tup
     each = np.arange(d)
     constant = n * d * np.log(2 * np.pi)
 
-    def loss(free: Vector) -> tuple[float, Vector]:
+    def loss(free: Doubles) -> tuple[float, Doubles]:
         means, general, group, logs = free.reshape(4, -1)
         A = np.zeros((d, 2 + g.max()))
         A[:, 0], A[each, 1 + g] = general, group

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 
 from vpem.saem.individuals import Streams
-from vpem.saem.models.model import SaemModel, Vector
+from vpem.saem.models.model import Doubles, SaemModel
 from vpem.saem.samplers import Chains, Hmc, Mala, Metropolis
 
 from .measure import Options, call, compare, processor
@@ -24,8 +24,8 @@ MOST = 2
 
 
 def moved(
-    sampler: Any, model: SaemModel, theta: Vector, first: Chains, streams: Streams, by_kernel: bool
-) -> Vector:
+    sampler: Any, model: SaemModel, theta: Doubles, first: Chains, streams: Streams, by_kernel: bool
+) -> Doubles:
     """Where an iteration takes the chains: by the kernel, or by a model's own density and gradient.
 
     The second is how a model without a kernel is moved, all individuals and chains at once.
@@ -53,7 +53,7 @@ def moves(size: str) -> Finding:
                     by_kernel: bool = True, threads: int = 1, kind: Any = kind,
                     model: Any = model, theta: Any = theta, first: Any = first,
                     streams: Any = streams,
-                ) -> Vector:  # fmt: skip
+                ) -> Doubles:  # fmt: skip
                     sampler = kind(n_threads=threads)
                     return moved(sampler, model, theta, first, streams, by_kernel)
 

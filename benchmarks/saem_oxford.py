@@ -9,7 +9,7 @@ import numpy as np
 
 from vpem.saem.fit import fit_saem
 from vpem.saem.models.linear import LinearModel
-from vpem.saem.models.model import Vector
+from vpem.saem.models.model import Doubles
 
 from .saem_shared import BOYS, BOYS_LOG_LIKELIHOOD, Finding, boys, log_likelihood_top, style
 
@@ -22,7 +22,7 @@ ITERATIONS = {"small": (24, 12), "full": (500, 100)}
 STEPS = {"small": (1.0,), "full": (0.1, 0.25, 0.5, 1.0, 2.0)}
 
 
-def langevin_covariances(covariances: Vector, step: float) -> Vector:
+def langevin_covariances(covariances: Doubles, step: float) -> Doubles:
     """Covariances (n, q, q) of the law of Langevin steps of size h about Gaussian posteriors.
 
     With precision P and M the inverse of its diagonal, a step is
@@ -35,11 +35,11 @@ def langevin_covariances(covariances: Vector, step: float) -> Vector:
     # Its covariance C solves C = A C A^T + h M.
     both = np.einsum("nij,nkl->nikjl", A, A).reshape(n, q * q, q * q)
     found = np.linalg.solve(np.eye(q * q) - both, step * M.reshape(n, q * q, 1))
-    out: Vector = found.reshape(n, q, q)
+    out: Doubles = found.reshape(n, q, q)
     return out
 
 
-def fixed_point(step: float) -> Vector:
+def fixed_point(step: float) -> Doubles:
     """Parameters at which SAEM with Langevin steps of a constant size stands still."""
     model = LinearModel(boys())
     return log_likelihood_top(

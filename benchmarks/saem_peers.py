@@ -30,7 +30,7 @@ from scipy.special import ndtr, stdtr
 
 from vpem.saem.fit import fit_saem
 from vpem.saem.individuals import Individuals, from_long
-from vpem.saem.models.model import Vector
+from vpem.saem.models.model import Doubles
 
 from .saem_found import LIKELIHOOD, SCRIPT, Found, ours, read_estimates, shown
 from .saem_simulated import SIMULATED, draw_simulated, simulate, simulated_lines
@@ -63,12 +63,12 @@ class Public:
 
     model: str
     options: Mapping[str, Any]
-    curve: Callable[..., Vector] | None = None
+    curve: Callable[..., Doubles] | None = None
     first: Sequence[float] = ()
     random: Sequence[int] = field(default=())
 
 
-def _first_order(phi: Vector, t: Vector, dose: Vector) -> Vector:
+def _first_order(phi: Doubles, t: Doubles, dose: Doubles) -> Doubles:
     ka, cl, ke = np.exp(phi).T
     return np.asarray(dose * ka * ke / (cl * (ka - ke)) * (np.exp(-ke * t) - np.exp(-ka * t)))
 
@@ -125,7 +125,7 @@ def by_pynlme(case: Public, data: Individuals, names: Sequence[str], seed: int) 
     dose = data.covariates.get("dose", np.zeros(data.n_rows))
     X = np.stack([data.times, dose], axis=-1)
 
-    def curve(phi: Vector, x: Vector, v: object) -> Vector:
+    def curve(phi: Doubles, x: Doubles, v: object) -> Doubles:
         assert case.curve is not None
         return case.curve(np.atleast_2d(phi), x[:, 0], x[:, 1])
 

@@ -12,7 +12,7 @@ import numpy as np
 from vpem.pictures.figure import colour
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import Individuals, from_long
-from vpem.saem.models.model import SaemModel, Vector
+from vpem.saem.models.model import Doubles, SaemModel
 
 __all__ = [
     "BOYS", "BOYS_LOG_LIKELIHOOD", "Finding", "boys", "fixed_effects_data", "log_likelihood_top",
@@ -78,7 +78,7 @@ def theophylline() -> Individuals:
 
 def fixed_effects_data(
     n: int, rng: np.random.Generator, n_rows: int = 6
-) -> tuple[Individuals, Vector]:
+) -> tuple[Individuals, Doubles]:
     """Draw individuals of the linear model; and its parameters."""
     theta = np.array([10.0, 2.0, 4.0, 0.8, 1.0, 1.0])
     omega = np.array([[theta[2], theta[3]], [theta[3], theta[4]]])
@@ -91,10 +91,10 @@ def fixed_effects_data(
 
 def log_likelihood_top(
     model: SaemModel,
-    theta: Vector,
-    widen: Callable[[Vector], Vector] | None = None,
+    theta: Doubles,
+    widen: Callable[[Doubles], Doubles] | None = None,
     most: int = 20_000,
-) -> Vector:
+) -> Doubles:
     """Maximise the likelihood of a model whose posterior is Gaussian, by exact EM from theta.
 
     Conditional moments give the expected statistics: means and covariances of the latents are

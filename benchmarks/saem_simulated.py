@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from vpem.saem.individuals import Individuals, from_long
-from vpem.saem.models.model import Vector
+from vpem.saem.models.model import Doubles
 
 from .saem_found import SCRIPT, Found, ours, read_estimates, shown
 
@@ -29,7 +29,7 @@ class Simulated:
     truth: Mapping[str, float]
     times: Sequence[float]
     n: int
-    draw: Callable[[np.random.Generator, Vector, Vector, Mapping[str, float]], Vector]
+    draw: Callable[[np.random.Generator, Doubles, Doubles, Mapping[str, float]], Doubles]
     """Values (n, T), of covariate x (n, 1), times (1, T) and the truth."""
     dose: float = 0.0
 
@@ -46,11 +46,11 @@ class Simulated:
         return from_long(ids, np.tile(t, self.n), y.ravel(), covariates)
 
 
-def _normal(rng: np.random.Generator, n: int, variance: float) -> Vector:
+def _normal(rng: np.random.Generator, n: int, variance: float) -> Doubles:
     return math.sqrt(variance) * rng.normal(size=(n, 1))
 
 
-def _lines(rng: np.random.Generator, x: Vector, t: Vector, of: Mapping[str, float]) -> Vector:
+def _lines(rng: np.random.Generator, x: Doubles, t: Doubles, of: Mapping[str, float]) -> Doubles:
     cross = of["cov(intercept, slope)"]
     both = [[of["var(intercept)"], cross], [cross, of["var(slope)"]]]
     each = rng.multivariate_normal([of["intercept"], of["slope"]], both, size=len(x))
@@ -58,19 +58,19 @@ def _lines(rng: np.random.Generator, x: Vector, t: Vector, of: Mapping[str, floa
     return np.asarray(mean + math.sqrt(of["residual variance"]) * rng.normal(size=mean.shape))
 
 
-def _coins(rng: np.random.Generator, x: Vector, t: Vector, of: Mapping[str, float]) -> Vector:
+def _coins(rng: np.random.Generator, x: Doubles, t: Doubles, of: Mapping[str, float]) -> Doubles:
     eta = of["intercept"] + _normal(rng, len(x), of["var(intercept)"])
     eta = eta + of["beta(intercept, x)"] * x + of["slope"] * t
     return (rng.random(eta.shape) < 1 / (1 + np.exp(-eta))).astype(np.float64)
 
 
-def _growth(rng: np.random.Generator, x: Vector, t: Vector, of: Mapping[str, float]) -> Vector:
+def _growth(rng: np.random.Generator, x: Doubles, t: Doubles, of: Mapping[str, float]) -> Doubles:
     top = of["asymptote"] + _normal(rng, len(x), of["var(asymptote)"])
     mean = top / (1 + np.exp((of["midpoint"] - t) / of["scale"]))
     return np.asarray(mean + of["residual sd"] * rng.normal(size=mean.shape))
 
 
-def _each(rng: np.random.Generator, n: int, of: Mapping[str, float], names: str) -> list[Vector]:
+def _each(rng: np.random.Generator, n: int, of: Mapping[str, float], names: str) -> list[Doubles]:
     """Parameters (n, 1) of individuals whose logarithms are normal, or all alike."""
     return [
         np.exp(of[f"log {one}"] + _normal(rng, n, of.get(f"var(log {one})", 0.0)))
@@ -78,18 +78,18 @@ def _each(rng: np.random.Generator, n: int, of: Mapping[str, float], names: str)
     ]
 
 
-def _proportional(rng: np.random.Generator, f: Vector, sd: float) -> Vector:
+def _proportional(rng: np.random.Generator, f: Doubles, sd: float) -> Doubles:
     return np.asarray(f * (1 + sd * rng.normal(size=f.shape)))
 
 
-def _one(rng: np.random.Generator, x: Vector, t: Vector, of: Mapping[str, float]) -> Vector:
+def _one(rng: np.random.Generator, x: Doubles, t: Doubles, of: Mapping[str, float]) -> Doubles:
     ka, cl, v = _each(rng, len(x), of, "ka cl v")
     ke = cl / v
     f = DOSE_ONE * ka / (v * (ka - ke)) * (np.exp(-ke * t) - np.exp(-ka * t))
     return _proportional(rng, f, of["residual sd"])
 
 
-def _two(rng: np.random.Generator, x: Vector, t: Vector, of: Mapping[str, float]) -> Vector:
+def _two(rng: np.random.Generator, x: Doubles, t: Doubles, of: Mapping[str, float]) -> Doubles:
     cl, v1, q, v2 = _each(rng, len(x), of, "cl v1 q v2")
     out, over, back = cl / v1, q / v1, q / v2
     total = out + over + back

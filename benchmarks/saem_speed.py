@@ -13,7 +13,7 @@ from vpem._core.langevin import langevin
 from vpem.saem.individuals import Individuals, Stream, Streams, from_long
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.mixed import OneCompartmentModel
-from vpem.saem.models.model import SaemModel, Vector
+from vpem.saem.models.model import Doubles, SaemModel
 from vpem.saem.samplers import begin_chains, turn, turn_back
 
 from .measure import Options, call, compare, processor
@@ -32,13 +32,13 @@ STEP = 0.05
 
 def numpy_loop(
     model: SaemModel,
-    theta: Vector,
-    z: Vector,
-    roots: Vector,
+    theta: Doubles,
+    z: Doubles,
+    roots: Doubles,
     levels: int,
-    normals: Callable[[int], Vector],
+    normals: Callable[[int], Doubles],
     rng: np.random.Generator,
-) -> Vector:
+) -> Doubles:
     """Langevin steps of all individuals and chains at once, as one would write them in NumPy."""
     for step in range(N_STEPS):
         slope = turn_back(roots, model.gradient(z, theta))
@@ -62,7 +62,7 @@ def repeated(data: Individuals, n: int) -> Individuals:
     )  # fmt: skip
 
 
-def problems(n: int) -> list[tuple[str, SaemModel, Vector]]:
+def problems(n: int) -> list[tuple[str, SaemModel, Doubles]]:
     """Models of n individuals and parameters: 6 rows and 2 latents, 8 rows and 3 latents."""
     rng = np.random.default_rng(0)
     boys, theta = fixed_effects_data(n, rng)
@@ -82,13 +82,13 @@ class Case:
     """A move of some individuals."""
 
     model: SaemModel
-    theta: Vector
-    z: Vector
-    roots: Vector
+    theta: Doubles
+    z: Doubles
+    roots: Doubles
     noise: NDArray[np.uint64]
     dithers: NDArray[np.uint64]
 
-    def move(self, threads: int, levels: int) -> Vector:
+    def move(self, threads: int, levels: int) -> Doubles:
         """Where the chains are after it, by the kernel."""
         moved, faults = self.z.copy(), np.zeros(self.z.shape[:2], dtype=np.uint8)
         langevin(
@@ -116,10 +116,10 @@ def speed(size: str) -> Finding:
             case = Case(model, theta, z, roots, noise, dithers)
             for levels in (0, 7):
 
-                def move(threads: int, case: Case = case, levels: int = levels) -> Vector:
+                def move(threads: int, case: Case = case, levels: int = levels) -> Doubles:
                     return case.move(threads, levels)
 
-                def loop(case: Case = case, levels: int = levels) -> Vector:
+                def loop(case: Case = case, levels: int = levels) -> Doubles:
                     rng = np.random.default_rng(0)
                     return numpy_loop(
                         case.model, case.theta, case.z, case.roots, levels,
@@ -129,7 +129,7 @@ def speed(size: str) -> Finding:
                 ours = move(1)
                 np.testing.assert_array_equal(move(most), ours)
 
-                def counted(case: Case = case, levels: int = levels) -> Vector:
+                def counted(case: Case = case, levels: int = levels) -> Doubles:
                     return numpy_loop(
                         case.model, case.theta, case.z, case.roots, levels,
                         lambda step: Stream(case.noise[step]).normals(CHAINS, case.z.shape[2]),

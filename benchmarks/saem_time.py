@@ -13,7 +13,7 @@ import numpy as np
 from vpem.errors import NotConvergedWarning
 from vpem.saem.fit import fit_saem
 from vpem.saem.individuals import Individuals, from_long
-from vpem.saem.models.model import Vector
+from vpem.saem.models.model import Doubles
 from vpem.saem.results import SaemFit
 
 from .measure import Options, compare, stopwatch
@@ -46,7 +46,7 @@ def others(data: Individuals) -> dict[str, Callable[[], Any]]:
         return {}
     X = np.column_stack([data.times, data.covariate("dose")])
 
-    def curve(phi: Vector, x: Vector, _: Any) -> Vector:
+    def curve(phi: Doubles, x: Doubles, _: Any) -> Doubles:
         ka, v, cl = np.exp(np.atleast_2d(phi)).T
         t, dose = x.T
         ke = cl / v
