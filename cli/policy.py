@@ -281,7 +281,7 @@ def _of_command(setup: StudyLinks, command: str, values: Mapping[str, Any]) -> I
     yield Notice(
         "All members learn with which options each runs, and how to go on: whether any member has "
         "to stop, or a component has no rows"
-        + (", not who or how many" if masked else f"; {setup.first} also learns at whom")
+        + (", not who or how many" if masked else f"; {setup.first} also learns which members")
         + ".", "options agreement",
     )  # fmt: skip
     if command not in ("impute", "saem"):

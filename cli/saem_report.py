@@ -94,8 +94,10 @@ def _advice(fit: SaemFit) -> str:
     """Return what to try where there are no standard errors."""
     from vpem.saem.estimates import flat_latents
 
-    flat = flat_latents(fit.model.latents, fit.given.shrinkage)
-    if not flat or fit.model_name != "one-compartment":
+    flat = []
+    if fit.model_name == "one-compartment":
+        flat = flat_latents(fit.model.latents, fit.given.shrinkage)
+    if not flat:
         return "take more iterations or draws, or a simpler model"
     others = [name.removeprefix("log ") for name in fit.model.latents if name not in flat]
     return (

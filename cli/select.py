@@ -247,7 +247,7 @@ def warn_of(screen: Screen, selection: Selection, chosen: int) -> None:
             "that converged; try fewer features, or --prior map"
         )
     if cells[chosen]["status"] != "converged":
-        screen.warn(f"no model converged; {grid[chosen]} is the best of them, try more --max-iter")
+        screen.warn(f"no model converged; {grid[chosen]} is the best; try more --max-iter")
 
 
 class Search:

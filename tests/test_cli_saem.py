@@ -536,3 +536,16 @@ def test_files_that_are_there(sentence, capsys, tmp_path):
     data = table(tmp_path / "data.csv", **FOUR)
     assert "is the input" in sentence("--individuals", data, "--force", data=data)
     assert "no/i.csv" in sentence("--individuals", tmp_path / "no" / "i.csv")
+
+
+def test_a_mixture_with_gaps_says_of_which_parameters_there_are_no_errors(capsys, tmp_path):
+    rng = np.random.default_rng(3)
+    lines = [
+        f"{one},{item},{rng.normal():.4f}"
+        for one in range(16) for item in range(1, 4) if rng.random() < 0.75
+    ]  # fmt: skip
+    (tmp_path / "gaps.csv").write_text("\n".join(["id,time,value", *lines]))
+    words = ("--model", "gmm", "-k", 2, "--missing", "marginalize", "--iterations", 12)
+    said = done(capsys, "saem", tmp_path / "gaps.csv", *words, "--burn-in", 4).err
+    assert "those of the others" in said
+    assert "take more iterations or draws, or a simpler model" in said

@@ -168,7 +168,7 @@ def test_a_better_one_that_did_not_converge_is_passed_over_aloud(capsys, tmp_pat
     best = next(line for line in result.out.splitlines() if line.lstrip().startswith("best"))
     assert best.split()[1] == "1"
     none = done(capsys, "select", source, "-k", "3", "--max-iter", 2, "--jobs", 1)
-    assert "no model converged; K = 3, 0 hops, full is the best of them" in none.err
+    assert "no model converged; K = 3, 0 hops, full is the best;" in none.err
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])

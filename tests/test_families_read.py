@@ -99,7 +99,7 @@ REFUSED = {
     "age=bernouli": "did you mean 'bernoulli'",
     "aeg=t": "did you mean 'age'",
     "poisson,t": "without saying of which",
-    "age=t,age=gamma": "two families",
+    "age=t,age=gamma": "twice",
     "sex=gamma": "'sex'",
     "name=categorical": "a different value in each of its 6 rows",
 }

@@ -201,7 +201,8 @@ class _Moved:
     def exec_module(cls, module: ModuleType) -> None:
         """Give it the names of the module that has them now."""
         home = import_module(cls.homes[module.__name__])
-        vars(module)["__getattr__"] = lambda name: getattr(home, name)
+        names = {name: value for name, value in vars(home).items() if name[:2] != "__"}
+        vars(module).update(names, __getattr__=lambda name: getattr(home, name))
 
 
 sys.meta_path.append(_Moved)

@@ -108,7 +108,7 @@ class GraphSettings(Settings, heading="Network"):
     """The graph that a command draws or reads."""
 
     topology: str | None = setting(None, "Graph of agents: star (a server), cycle, path, complete, "
-        "grid, geometric, erdos-renyi, small-world, scale-free, tree. Or of workers. Default: as "
+        "grid, geometric, erdos-renyi, small-world, scale-free, tree. Also of workers. Default: as "
         "stored, else star.", choices=TOPOLOGIES)
     graph: Path | None = setting(None, "Graph from a file: edge list, GraphML, or node-link JSON.",
         file="read")
@@ -154,9 +154,8 @@ class HoldingSettings(WorkerSettings, heading="Data"):
     split: str = setting("features", "What is distributed: features over agents, or rows over "
         "workers.", choices=SPLITS)
     agents: int | None = setting(None, "Split the features evenly among this many agents. Parts "
-        "are contiguous. By default there is one agent, or one per feature where --topology, "
-        "--graph, --hops or a way of summing calls for a network. Default: as in the dataset, else "
-        "one.", least=1, idle=idle.BY_FEATURES)
+        "are contiguous. Without it, --topology, --graph, --hops or a way of summing makes one "
+        "agent per feature. Default: as in the dataset, else one.", least=1, idle=idle.BY_FEATURES)
     partition: Path | None = setting(None, 'Features of each agent, JSON: {"name": [feature, ...], '
         '...}.', file="read", idle=idle.BY_FEATURES)
 
@@ -259,8 +258,8 @@ class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
         "--accelerate squarem.", flags="--factors", least=0, most=64, idle=idle.BY_FEATURES)
     n_init: int = setting(1, "Restarts; the best is kept.", flags="--n-init --restarts",
         heading="Start", least=1, most=10**6, idle=idle.RESTARTED)
-    floor_fits: str = setting("last", "Restarts with a component that only the floor under "
-        "variances keeps from being singular: kept only if all restarts have one (last), or judged "
+    floor_fits: str = setting("last", "Fits with a component that only the floor under "
+        "variances keeps from being singular: chosen only if all fits have one (last), or judged "
         "like others, without a warning (keep).", heading="Start", choices=("last", "keep"))
     least_rows: float = setting(0.5, "Least number of rows (sum of responsibilities) of every "
         "component. If below one, a smaller component is reinitialised, and left out the fourth "
@@ -268,7 +267,7 @@ class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
         "largest weight. In a study at least 5, unless --publish-anyway.", heading="Method",
         least=0.0, above=True)
     missing: str = setting("refuse", "What to do about missing values (NaN): refuse, or "
-        "marginalize. That integrates them out, assuming that they are missing at random.",
+        "marginalize. The latter integrates them out, as missing at random.",
         heading="Data", choices=MISSINGS)
     batch_size: int | None = setting(None, "Rows of a batch (over rows, of each worker), whose "
         "statistics replace their previous ones. Default: all rows in every iteration.",
@@ -377,7 +376,7 @@ class SaemSettings(Settings, heading="Method"):
     participation: float = setting(1.0, "Probability that a device takes part in an iteration.",
         heading="Messages and faults", least=1e-6, most=1.0)
     missing: str = setting("refuse", "What to do about missing measurements: refuse, or "
-        "marginalize. That integrates them out, assuming that they are missing at random. An empty "
+        "marginalize. The latter integrates them out, as missing at random. An empty "
         "value is missing, and for bifactor and gmm so is an absent line.", heading="Individuals",
         choices=MISSINGS)
     batch_size: int | None = setting(None, "Individuals of each device, drawn at random, that an "

@@ -1,4 +1,4 @@
-"""Compiled kernels, one file an idea; `tests.twins.mixture` holds the NumPy twin of each.
+"""Compiled kernels, one file an idea; `tests.twins` holds the NumPy twin of each.
 
 Idle threads yield the processor after some microseconds: spinning ones would slow down other
 processes. OpenMP reads how long they spin from the environment, once, when the first kernel is

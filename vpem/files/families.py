@@ -70,7 +70,7 @@ class FamilyChoice:
         named = [(name, family) for name, family in said if name]
         twice = [name for name, count in Counter(name for name, _ in named).items() if count > 1]
         if twice:
-            raise InputError(Setting("family"), f" gives {twice[0]!r} two families; give one")
+            raise InputError(Setting("family"), f" names {twice[0]!r} twice; give it one family")
         for _, family in said:
             if family not in (*FAMILY_NAMES, AUTO):
                 hint = did_you_mean(str(family), (*FAMILY_NAMES, AUTO))

@@ -98,7 +98,7 @@ class ImputeSettings(Settings, heading="Model"):
         "statistic's correction is less than this part of its norm, with a mixture when the "
         "log-likelihood per sample changes by less; 0: never. Default: 1e-5; with a mixture 1e-7.")
     max_iter: int | None = changed(FitSettings, "max_iter", None, help="Maximum number of "
-        "iterations. Default: 1000 with constant:1, and more with shorter steps.", least=1)
+        "iterations. Default: 1000, more with shorter steps in proportion.", least=1)
     seed: int = changed(MixtureSettings, "seed", help="Seed of the split, the holdout, "
         "participation, batches, noise, starts, draws, and random graphs.")
     n_threads: int | None = changed(SumSettings, "n_threads", help="Threads of the codec. Default: "

@@ -176,9 +176,9 @@ class Workers(Holdings, facts="{n_workers:worker}, {n_samples:row}"):
         """Number of the worker that holds each row, shape (M,)."""
         return self.holder_of
 
-    def of_rows(self, rows: Indices) -> Workers:
+    def of_rows(self, kept: Indices) -> Workers:
         """Return the same workers with those of their rows that are kept, renumbered."""
-        return Workers(_grouped(self.worker_of[rows], self.n_workers), self.names)
+        return Workers(_grouped(self.worker_of[kept], self.n_workers), self.names)
 
 
 def contiguous(n_features: int, n_agents: int, names: Names = None) -> Partition:

@@ -150,6 +150,7 @@ class GmmModel(SaemModel):
         return joint[np.arange(self.n), z[..., 0].astype(np.intp)]
 
     def gradient(self, z: Doubles, theta: Doubles) -> Doubles:
+        """Components have no gradient."""
         raise InputError("the components of a mixture have no gradient; take the sampler exact")
 
     def statistics(self, z: Doubles) -> Doubles:

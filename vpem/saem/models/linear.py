@@ -625,6 +625,7 @@ class LinearModel(Varying):
         return np.asarray(-0.5 * (sizes + squares), np.float64)
 
     def integrated(self, theta: Doubles, best: bool = True) -> Integrated | None:
+        """What formulas say; None where columns do not tell coefficients apart."""
         return integrated(self, theta, best)
 
 

@@ -1,6 +1,6 @@
 """Terms of data of several families: a list of parts, one a family, each over all hubs.
 
-For a start's clusters the data are numbers between which distances mean something (`embedding`).
+For a start's clusters the data are numbers between which distances mean something (`embedded`).
 """
 
 from __future__ import annotations
