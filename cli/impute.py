@@ -200,7 +200,7 @@ def _of_one_file(
     if not run.engine.apart:
         return observations, Placement.here(observations.n_observers)
     holders = Placement.evenly(run.engine, observations.n_observers, observations.names)
-    return observations.part(set(holders.own.tolist())), holders
+    return observations.seen_by(set(holders.own.tolist())), holders
 
 
 def _of_parties(

@@ -563,7 +563,7 @@ class Meeting(Where):
         with suppress(KeyboardInterrupt):  # another interrupt ends only the wait
             time.sleep(PATIENCE * bool(sentence == PRIVATE and self.engine.rank))
             if not self._delivered:
-                self._post.part(sentence, code)
+                self._post.announce_end(sentence, code)
             self._post.close()
             self._log.close()
             self.guard.end()

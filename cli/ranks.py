@@ -316,7 +316,7 @@ class Job(Where):
             code = 1
         stalled = code == STALLED
         alike = self.engine.rank == 0 and stalled
-        alike = alike or self.engine.part(sentence, patient=not stalled)
+        alike = alike or self.engine.announce_end(sentence, patient=not stalled)
         tell(sentence if alike or stalled else f"{self.engine.names[self.engine.rank]}: {sentence}")
         return self._abort(code)
 
@@ -324,7 +324,7 @@ class Job(Where):
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         sentence = "interrupted; nothing was written"
-        self.engine.part(sentence, patient=False)
+        self.engine.announce_end(sentence, patient=False)
         if self.engine.rank:
             time.sleep(PASSED_ON)
             sentence = f"{self.engine.names[self.engine.rank]}: {sentence}"

@@ -52,7 +52,7 @@ def fit(seen=SEEN, topology="star", network=None, engine=None, **options):
     joined = connect_workers(make_graph(topology, seen.n_observers), **(network or {}))
     if engine is not None:
         joined = spread_workers(joined, engine)
-        seen = seen.part(set(joined.agents.own.tolist()))
+        seen = seen.seen_by(set(joined.agents.own.tolist()))
     return fit_imputation(seen, network=joined, n_threads=1, **options)
 
 

@@ -28,7 +28,7 @@ def check_vectors(engine, n_agents):
     for topology, how in [*cases, ("path", rounds)]:
         network = connect_workers(make_graph(topology, n_agents, seed=3), **how)
         total = sum_over(network, agents)
-        ours, theirs = (part.on(Ledger(network.graph)) for part in (total, network.total))
+        ours, theirs = (part.counted_on(Ledger(network.graph)) for part in (total, network.total))
         found = add_vectors(ours, values[agents.own])
         wanted = add_vectors(theirs, values)
         own = wanted if ours.roots.n_agents == 1 else wanted[agents.own]
@@ -49,8 +49,8 @@ def check_terms(engine, n_agents):
             ranked = spread(network, engine)
             n_hubs = len(network.hubs)
             terms = rng.standard_normal((n_hubs, 23, 3)).astype(dtype)
-            ours = ranked.total.on(Ledger(graph))
-            theirs = network.total.on(Ledger(graph))
+            ours = ranked.total.counted_on(Ledger(graph))
+            theirs = network.total.counted_on(Ledger(graph))
             for total in (ours, theirs):
                 total.begin("estep", 23, 3, terms.itemsize, 1)
             chunks = [slice(0, 10), slice(10, 20), slice(20, 23)]
@@ -90,7 +90,7 @@ def check_masked(engine, n_agents):
         network = connect(graph, contiguous(n_agents, n_agents), secure_sum=True, **how)
         for dtype in (np.float64, np.float32):
             ranked = spread(network, engine)
-            ours, theirs = (one.total.on(Ledger(graph)) for one in (ranked, network))
+            ours, theirs = (one.total.counted_on(Ledger(graph)) for one in (ranked, network))
             own, terms = ours.holders.own, rng.normal(0, 1e4, (n_agents, 23, 3)).astype(dtype)
             exact = rng.normal(0, 1e9, (n_agents, 1))
             numbers, others = (Scalars(one, one, 8) for one in (exact[own], exact))
@@ -139,7 +139,7 @@ def check_disturbed(engine, n_agents):
         for hops in (0,) if topology == "star" else (0, 1):
             network = connect(graph, partition, hops=hops, **rounds, **how)
             ranked = spread(network, engine)
-            ours, theirs = (one.total.on(Ledger(graph)) for one in (ranked, network))
+            ours, theirs = (one.total.counted_on(Ledger(graph)) for one in (ranked, network))
             own, n_sums = ours.holders.own, 0
             for kind in ("setup", "estep", "estep", "estep", "check"):
                 terms = rng.gamma(1.0, 5.0, size=(len(network.hubs), 9, 2))

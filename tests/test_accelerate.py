@@ -127,7 +127,7 @@ def test_a_local_step_from_where_the_sum_was_taken_is_the_m_step(network, how):
     options = {"missing": how.get("missing") == "marginalize", "scaling": start.scaling}
     terms = terms_of(data, network.blocks, start.covariance_type, **options)
     local = LocalSteps(terms, len(network.hubs), start.n_components, 0.5)
-    total, factors = network.total.on(Ledger(network.graph)), terms.prepare(start)
+    total, factors = network.total.counted_on(Ledger(network.graph)), terms.prepare(start)
     statistics = terms.empty(start.means, total.n_roots)
     expect(terms, total, start, factors, statistics, rest=local.rest)
     wanted = terms.update(statistics)

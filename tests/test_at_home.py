@@ -36,7 +36,7 @@ def test_an_observer_has_values_that_it_saw_and_fitted_ones_else():
 
     def fit(engine):
         network = spread_workers(star(), engine)
-        own = found.part({engine.rank})
+        own = found.seen_by({engine.rank})
         return fit_imputation(own, network=network, rank=1, max_iter=3, tol=0.0), own
 
     for ours, own in together(N, fit, AtHome):

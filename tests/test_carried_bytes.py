@@ -132,7 +132,7 @@ def test_imputation(codec, law, variance_reduction):
 
     def work(engine):
         ranked = spread_workers(network, engine)
-        own = given.part(set(ranked.agents.own.tolist()))
+        own = given.seen_by(set(ranked.agents.own.tolist()))
         return fit_imputation(own, network=ranked, **how), engine._post.sent
 
     parts = together(4, work, over_queues, seats=SEATS)

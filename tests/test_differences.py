@@ -121,7 +121,7 @@ def test_differences_find_what_whole_terms_do(sums, k, dtype, weighted, missing,
     mixture = terms.start(np.nan_to_num(terms.at_rows(np.arange(k))))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(features, "CHUNK_BYTES", chunk)
-        ours, theirs = (network.total.on(Ledger(network.graph)) for _ in range(2))
+        ours, theirs = (network.total.counted_on(Ledger(network.graph)) for _ in range(2))
         found, wanted = by_differences(terms, ours, mixture), by_whole_terms(terms, theirs, mixture)
     heard = slice(None) if ours.silent is None else ~ours.silent
     tolerance = 1e-11 if dtype == np.float64 else 2e-4
@@ -139,7 +139,7 @@ def test_a_codec_leaves_the_number_exact(sums, n_values):
     found = []
     for seed in (0, 1):
         rng = np.random.default_rng(2)
-        total = network.total.on(Ledger(network.graph))
+        total = network.total.counted_on(Ledger(network.graph))
         if network.faults is None:  # which are drawn from it too
             total.seed = seed
         for _ in range(3):
@@ -163,7 +163,7 @@ def test_a_message_has_k_minus_1_numbers_a_row_and_one_more(sums):
     """Of one component it is the one number; what is foretold is what is counted."""
     network = joined(*sums)
     for k, itemsize in ((1, 8), (2, 4), (3, 8)):
-        total = network.total.on(Ledger(network.graph))
+        total = network.total.counted_on(Ledger(network.graph))
         if isinstance(total, CompressedServerSum):
             total.n_rounds = 1
         begin_differences(total, "check", M, k, itemsize)

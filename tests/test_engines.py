@@ -117,7 +117,7 @@ def test_links_carry_the_bytes_that_ledgers_count(topology, how, seats):
             sent[topic] += size
     counted, keys = found[0][0], Ledger(joined.graph)
     if joined.agents.masks is not None:
-        joined.total.on(keys).charge_keys()  # which go with their signatures
+        joined.total.counted_on(keys).charge_keys()  # which go with their signatures
     for kind in ("setup", "estep", "server"):
         assert sent[kind] == counted[kind]["bytes"] - keys.of_kind(kind)["bytes"]
     assert sent["setup"] > 0

@@ -238,13 +238,13 @@ def test_parts_of_a_network_are_named():
 def test_a_sum_whose_network_falls_apart_is_refused():
     graph = make_graph("path", 8)
     _, total = gossip(graph, 0, 2, Faults(link_failure=0.9))
-    counted = total.on(Ledger(graph))
+    counted = total.counted_on(Ledger(graph))
     with pytest.raises(PartitionedError, match="parts"):
         counted.begin("estep", 7, 2, 8)
     assert counted._number == 1
     assert counted.ledger.of_kind("estep")["messages"] == 2 * counted._drawn.up.sum()
     for kind in ("setup", "check"):
-        fresh = total.on(Ledger(graph))
+        fresh = total.counted_on(Ledger(graph))
         with pytest.raises(PartitionedError, match="parts"):
             fresh.begin(kind, 7, 2, 8)
         assert fresh._number == 20
@@ -266,7 +266,7 @@ def test_no_root_awake():
 def test_messages_over_links_that_are_up_are_counted(seed):
     graph = make_graph("geometric", 20, seed=seed, radius=0.4)
     hubs, total = gossip(graph, 1, 6, Faults(0.3, 0.05, 0.1), seed)
-    total = begun(total.on(Ledger(graph)), "setup")
+    total = begun(total.counted_on(Ledger(graph)), "setup")
     ledger, size = total.ledger, 7 * 2 * 8
     drawn = total._drawn
     told = 20 - len(hubs)
@@ -309,7 +309,7 @@ def test_automatic_rounds_are_enough_though_links_fail(topology, n, failure):
     """A complete graph mixes in one round where nothing fails, but not where something does."""
     graph = make_graph(topology, n)
     network = connect(graph, contiguous(n, n), hops=0, **failure)
-    total = network.total.on(Ledger(graph))
+    total = network.total.counted_on(Ledger(graph))
     values = np.random.default_rng(0).normal(size=(n, 3, 2))
     for _ in range(20):
         total.begin("estep", 3, 2, 8)
@@ -328,7 +328,7 @@ def test_silent_agents_take_no_part_in_agreements():
     graph = make_graph("path", 4)
     network = connect(graph, contiguous(4, 4), hops=0, agent_dropout=0.35, n_rounds=40)
     for seed in range(200):
-        total = dataclasses.replace(network).total.on(Ledger(graph))
+        total = dataclasses.replace(network).total.counted_on(Ledger(graph))
         total.seed = seed
         try:
             total.begin("estep", 5, 2, 8)

@@ -191,11 +191,11 @@ def test_other_shapes_begin_anew():
 @each("name", CODECS)
 def test_sums_of_the_start_are_compressed_as_any_other(name):
     graph, hubs, total = gossip("geometric", 14, 1, 5, name)
-    total, other = total.on(Ledger(graph)), total.on(Ledger(graph))
+    total, other = total.counted_on(Ledger(graph)), total.counted_on(Ledger(graph))
     terms = draw_terms(len(hubs))
     if name == "float16":
         # See below.
-        other = gossip("geometric", 14, 1, 5, "float32")[2].on(Ledger(graph))
+        other = gossip("geometric", 14, 1, 5, "float32")[2].counted_on(Ledger(graph))
     np.testing.assert_array_equal(summed(total, terms, "setup"), summed(other, terms))
     assert total.ledger.of_kind("setup") == other.ledger.of_kind("estep")
     assert total.ledger.of_kind("estep")["messages"] == 0
@@ -204,7 +204,7 @@ def test_sums_of_the_start_are_compressed_as_any_other(name):
 @each("name", CODECS)
 def test_bytes_are_those_of_the_messages(name):
     graph, hubs, total = gossip("geometric", 14, 1, 5, name)
-    total = total.on(Ledger(graph))
+    total = total.counted_on(Ledger(graph))
     for number in (1, 2):
         summed(total, draw_terms(len(hubs), number), "estep" if number == 1 else "check")
         size = len(total.codec.encode(np.ones(80), np.random.default_rng(0)))
@@ -221,7 +221,7 @@ def test_the_same_numbers_with_more_threads_and_in_each_run():
     for n_threads in (1, 2, 2):
         graph, _, total = gossip("geometric", 12, 0, 6, "qsgd:4bits", n_threads=n_threads)
         runs.append([summed(total, one) for one in terms])
-        total = total.on(Ledger(graph))
+        total = total.counted_on(Ledger(graph))
         runs.append([summed(total, one) for one in terms])
     for run in runs[1:]:
         np.testing.assert_array_equal(run, runs[0])
@@ -300,7 +300,7 @@ def test_missed_messages_are_sent_when_the_link_is_up_again(seed):
     graph, hubs, total = gossip(
         "geometric", 12, 0, 30, "qsgd:8bits", seed, faults=Faults(link_failure=0.4)
     )
-    total = total.on(Ledger(graph))
+    total = total.counted_on(Ledger(graph))
     terms = draw_terms(len(hubs), seed)
     total.begin("check", *SHAPE, 8)
     total.reduce(terms)
@@ -316,7 +316,7 @@ def test_missed_messages_are_sent_when_the_link_is_up_again(seed):
 
 def test_a_compressed_sum_that_falls_apart_is_counted():
     graph, _, total = gossip("path", 8, 0, 2, "float16", faults=Faults(link_failure=0.9))
-    total = total.on(Ledger(graph))
+    total = total.counted_on(Ledger(graph))
     with pytest.raises(PartitionedError):
         total.begin("estep", *SHAPE, 8)
     messages = 2 * int(total._drawn.up.sum())
@@ -403,8 +403,10 @@ def test_sums_at_a_server_and_along_a_tree_are_right_at_once(name, size, way, ro
     topology, n = way
     how = {} if topology == "star" else {"sum": "tree"}
     graph = make_graph(topology, n, seed=1)
-    total = connect(graph, contiguous(n, n), hops=0, compress=name, **how).total.on(Ledger(graph))
-    plain = connect(graph, contiguous(n, n), hops=0, **how).total.on(Ledger(graph))
+    total = connect(graph, contiguous(n, n), hops=0, compress=name, **how).total.counted_on(
+        Ledger(graph)
+    )
+    plain = connect(graph, contiguous(n, n), hops=0, **how).total.counted_on(Ledger(graph))
     terms = size * draw_terms(n)
     for number in range(4):
         if rounded:
@@ -422,7 +424,7 @@ def test_sums_at_a_server_and_along_a_tree_are_right_at_once(name, size, way, ro
 @over(n_rounds=[1, 3], name=["qsgd:8bits", "topk:0.05", "float16"])
 def test_bytes_up_and_down(name, n_rounds):
     graph = make_graph("star", 6)
-    total = CompressedServerSum(6, parse_codec(name), n_rounds).on(Ledger(graph))
+    total = CompressedServerSum(6, parse_codec(name), n_rounds).counted_on(Ledger(graph))
     terms = draw_terms(6)
     summed(total, terms, "setup")
     size = total.codec.message_size(80)
@@ -482,7 +484,7 @@ def test_the_same_fit_with_far_fewer_bytes(overlapping, seed, graph):
 def test_distances_beyond_float16_travel_as_float32(topology):
     graph = make_graph(topology, 6)
     network = connect(graph, contiguous(6, 6), hops=0, compress="float16", n_rounds="auto")
-    total = network.total.on(Ledger(graph))
+    total = network.total.counted_on(Ledger(graph))
     distances = np.full((6, 40, 2), 1e6)
     assert error_of(summed(total, distances, "setup"), distances) < 1e-3
     sent = total.ledger.of_kind("setup")

@@ -247,7 +247,7 @@ def test_log_likelihood_is_that_of_scipy(law):
 @each("law", LAWS)
 def test_a_fit_to_one_part_is_the_same_bits_whatever_parts_share_its_process(law):
     given = from_matrices([draw(law, i) for i in range(4)])
-    own, entry = [given.part({i}) for i in range(4)], make_law(law)
+    own, entry = [given.seen_by({i}) for i in range(4)], make_law(law)
 
     def fits(parts):
         found = []

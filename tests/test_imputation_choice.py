@@ -119,7 +119,7 @@ def test_processes_choose_as_one_does_and_no_entry_is_gathered(way, how, monkeyp
 
     def fit(member):
         network = spread_workers(connect_workers(graph, **options), member)
-        own = given.part(set(network.total.holders.own.tolist()))
+        own = given.seen_by(set(network.total.holders.own.tolist()))
         return fit_imputation(own, network=network, **how)
 
     engine = ThreadEngine if way == "rounds" else AtHome

@@ -326,7 +326,7 @@ def test_a_batch_sends_what_its_rows_need(network, step_size, overlapping):
     for n_samples in (120, 480):
         X = overlapping(8, n_samples, 6)
         ledger = Ledger(network.graph)
-        total = network.total.on(ledger)
+        total = network.total.counted_on(ledger)
         asked = []
         begin = total.begin
 
@@ -355,7 +355,7 @@ def test_a_batch_sends_what_its_rows_need(network, step_size, overlapping):
 
 def test_agents_agree_once_a_pass(overlapping):
     network = joined("operator")
-    total = network.total.on(Ledger(network.graph))
+    total = network.total.counted_on(Ledger(network.graph))
     agreed = []
     total.agree = lambda kind, size=1: agreed.append(kind)
     found = run(terms_of(overlapping(0, 100, 6), network), total, batch_size=10, tol=1e-12)
@@ -444,8 +444,11 @@ def test_every_pass_takes_the_batches_in_the_same_order(overlapping):
     network = joined("star")
     terms = terms_of(overlapping(0, 120, 6), network)
     seen = []
-    part = terms.part
-    terms.part = lambda rows, following=None: (seen.append(rows.start), part(rows, following))[1]
+    part = terms.slice_rows
+    terms.slice_rows = lambda rows, following=None: (
+        seen.append(rows.start),
+        part(rows, following),
+    )[1]
     run(terms, network.total, batch_size=10, n_iter=3)
     assert seen[:12] == seen[12:24] == seen[24:36]
     assert sorted(seen[:12]) == list(range(0, 120, 10))

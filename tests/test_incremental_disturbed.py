@@ -124,7 +124,7 @@ def test_components_placed_anew_are_told(batch):
     rng = np.random.default_rng(0)
     X = np.concatenate([rng.normal(size=(300, 4)), np.full((60, 4), 5.0)])
     network = connect(make_graph("cycle", 4), contiguous(4, 4), hops=0)
-    total = network.total.on(Ledger(network.graph))
+    total = network.total.counted_on(Ledger(network.graph))
     terms = terms_of(X, network)
     start = terms.start(terms.at_rows(np.array([0, 1, 350])))
     found = run(terms, total, start, batch_size=batch, n_iter=20)

@@ -388,7 +388,7 @@ def test_messages_of_spreading_rows_counted_by_hand(digits):
     network = workers_on("star", 3)
     ledger = Ledger(network.graph)
     stream = RowStream(np.random.default_rng(0), None, 600)
-    seed_rows(np.array_split(digits, 3), network.total.on(ledger), 2, stream)
+    seed_rows(np.array_split(digits, 3), network.total.counted_on(ledger), 2, stream)
     # K = 2: the first row, then two trials of the second, of which one is kept.
     row = 4 * (8 + 64 * 8)
     assert ledger.of_kind("flooding")["bytes"] == 3 * row + 3 * 8

@@ -77,7 +77,7 @@ def test_of_sizes_nothing_is_seen_but_the_largest_power(topology, how, look, mon
     network = connect(make_graph(topology, 3), HELD, secure_sum=True, **how)
 
     def work(engine, values):
-        total = spread(network, engine).total.on(Ledger(network.graph))
+        total = spread(network, engine).total.counted_on(Ledger(network.graph))
         return LOOKS[look](total, np.array(values)[total.holders.own]).tolist()
 
     for values in SCALES:
@@ -145,7 +145,7 @@ def imputed(engine, data, network=None, **options):
     names = ("ann", "bob", "eve")
     weights = {name: 1.0 + np.abs(own) for name, own in zip(names, data, strict=True)}
     seen = from_matrices(dict(zip(names, data, strict=True)), weights=weights)
-    own = seen.part(set(joined.agents.own.tolist()))
+    own = seen.seen_by(set(joined.agents.own.tolist()))
     return fit_imputation(own, network=joined, n_threads=1, **{"rank": 2, "seed": 0, **options})
 
 
@@ -161,7 +161,7 @@ def imputed_by_mixture(engine, data, of_rows=False, weighed=False, **options):
     if weighed:
         weigh = np.where(np.isnan(data).any(axis=1), 2.0, 3.0)[:, None]
         weights = {name: np.broadcast_to(weigh, data.shape) for name in parts}
-    own = from_matrices(parts, weights=weights).part(set(joined.agents.own.tolist()))
+    own = from_matrices(parts, weights=weights).seen_by(set(joined.agents.own.tolist()))
     return fit_imputation(
         own, network=joined, method="mixture", n_threads=1, max_iter=2, seed=0, **options
     )

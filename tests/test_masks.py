@@ -464,7 +464,7 @@ def agreeing(engine):
     try:
         return agree(Placement.evenly(engine, 3))
     except VpemError as error:
-        engine.part(str(error))
+        engine.announce_end(str(error))
         raise
 
 

@@ -466,7 +466,7 @@ def test_members_fill_what_is_theirs(tmp_path, engine, kind, more):
 
     def fit(member):
         network = spread_workers(connect_workers(make_graph("star", 3), **more), member)
-        return fit_imputation(given.part({member.rank}), network=network, **how)
+        return fit_imputation(given.seen_by({member.rank}), network=network, **how)
 
     for rank, ours in enumerate(together(3, fit, engine)):
         held = ours.held.parts[rank]

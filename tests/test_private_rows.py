@@ -259,7 +259,7 @@ def test_noise_is_that_of_all_but_those_who_collude():
     network = connect_workers(make_graph("star", 5), secure_sum=True)
     scales, size = 1000, 4000
     for colluding in (0, 1, 3):
-        noisy = Noisy(network.total.on(Ledger(network.graph)), colluding, seed=1)
+        noisy = Noisy(network.total.counted_on(Ledger(network.graph)), colluding, seed=1)
         found = noisy.add(np.zeros((5, size)), np.full(size, scales), 1.0)
         assert found.std() == pytest.approx(scales * np.sqrt(5 / (5 - colluding)), rel=0.05)
 

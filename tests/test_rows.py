@@ -226,8 +226,8 @@ def test_parts_in_any_order(X, matrix, dtype, standard, size):
     starts = np.random.default_rng(0).permutation(np.arange(0, M, size))[:20]
     order = [slice(int(start), min(int(start) + size, M)) for start in starts]
     for rows, following in zip(order, [*order[2:], None, None], strict=True):
-        whole = wanted.part(rows)
-        part = found.part(rows, following)
+        whole = wanted.slice_rows(rows)
+        part = found.slice_rows(rows, following)
         assert part.n_samples == whole.n_samples == rows.stop - rows.start
         place = 0
         for run in part.runs():
@@ -240,8 +240,10 @@ def test_parts_in_any_order(X, matrix, dtype, standard, size):
         some = np.array([part.n_samples - 1, 0])
         np.testing.assert_array_equal(part.take(some), whole.take(some))
         inner = slice(part.n_samples // 3, part.n_samples)
-        again = part.part(inner).part(slice(0, 1))
-        np.testing.assert_array_equal(again.read(slice(0, 1)), whole.part(inner).read(slice(0, 1)))
+        again = part.slice_rows(inner).slice_rows(slice(0, 1))
+        np.testing.assert_array_equal(
+            again.read(slice(0, 1)), whole.slice_rows(inner).read(slice(0, 1))
+        )
     # Whole runs after parts.
     for run in found.runs():
         np.testing.assert_array_equal(found.read(run), wanted.read(run))
@@ -255,7 +257,7 @@ def test_nothing_but_the_parts_is_read(X, matrix, size):
     found = arrange_rows(matrix, blocks(), Scaling.none(D), np.float64)
     order = [slice(start, start + size) for start in (8000, 0, 20_000)]
     for rows, following in zip(order, [*order[1:], None], strict=True):
-        part = found.part(rows, following)
+        part = found.slice_rows(rows, following)
         for _ in range(2):
             np.testing.assert_array_equal(part.read(slice(3, 9)), X[rows][3:9][:, blocks().order])
     assert read == [(rows.start, size) for rows in order]

@@ -502,7 +502,7 @@ def test_who_says_that_it_is_another_or_has_another_version_is_refused(
 def test_members_hear_why_another_ends_and_that_it_has_finished(tmp_path):
     with posts(*a_study(tmp_path, ("hub", "lab", "clinic"))) as (hub, lab, clinic):
         lab.put(0, 1, b"its last")
-        lab.part("it cannot use its data", 3)
+        lab.announce_end("it cannot use its data", 3)
         at_once([lab.close])
         assert hub.take(1, 1) == b"its last"
         with pytest.raises(Parted, match=r"^lab ended: it cannot use its data$") as parted:
@@ -520,7 +520,7 @@ def test_who_is_gone_is_not_waited_for_with_the_last_words(tmp_path, monkeypatch
         clinic.close()  # nothing listens there any more, and lab has never met it
         hub.put(1, 0, b"all are there")
         assert lab.take(0, 0) == b"all are there"
-        lab.part("it cannot use its data", 2)
+        lab.announce_end("it cannot use its data", 2)
         ends_alone(lab)
         with pytest.raises(Parted, match="it cannot use its data"):
             hub.take(1, 1)
@@ -528,7 +528,7 @@ def test_who_is_gone_is_not_waited_for_with_the_last_words(tmp_path, monkeypatch
         lab.put(0, 0, b"hello")
         assert hub.take(1, 0) == b"hello"
         lab._board._wait_for(lab._links[0].end())  # as members do who end without a word
-        hub.part("it cannot use its data", 2)
+        hub.announce_end("it cannot use its data", 2)
         ends_alone(hub)
 
 

@@ -104,7 +104,7 @@ def test_terms_are_added_on_their_way_and_sent_back(made, hops, seed):
             heard.add(node)
     (centre,) = np.flatnonzero(tree.depth == 0)
 
-    total = network.total.on(Ledger(graph))
+    total = network.total.counted_on(Ledger(graph))
     total.begin("estep", 7, 2, 8)
     np.testing.assert_allclose(total.reduce(terms)[0], held[centre], 1e-12, 1e-12)
     assert total.exact
@@ -123,7 +123,7 @@ def test_terms_are_added_on_their_way_and_sent_back(made, hops, seed):
 def test_what_is_agreed_goes_over_every_link_of_the_tree_once(made, source):
     topology, n, options = made
     graph = make_graph(topology, n, seed=1, **options)
-    total = connect_workers(graph, sum="tree").total.on(Ledger(graph))
+    total = connect_workers(graph, sum="tree").total.counted_on(Ledger(graph))
     tree, sent, rounds = total.tree, Messages(), 0
     joined = {node: {int(tree.parent[node])} - {node} for node in range(n)}
     for node in tree.leaves.tolist():
@@ -143,7 +143,7 @@ def test_what_is_agreed_goes_over_every_link_of_the_tree_once(made, source):
 
 def test_some_agents_alone_take_part():
     graph = from_edges([(0, 1), (1, 2), (2, 3), (3, 4), (2, 5)], 6)
-    total = connect_workers(graph, sum="tree").total.on(Ledger(graph))
+    total = connect_workers(graph, sum="tree").total.counted_on(Ledger(graph))
     values = np.arange(12.0).reshape(6, 2)
     some = np.array([0, 5])
     received = total.send(values[some], some)
@@ -158,7 +158,7 @@ def test_some_agents_alone_take_part():
 
 def test_messages_of_codecs_travel_as_they_are():
     graph = from_edges([(0, 1), (1, 2), (2, 3), (3, 4), (2, 5)], 6)
-    total = connect_workers(graph, sum="tree").total.on(Ledger(graph))
+    total = connect_workers(graph, sum="tree").total.counted_on(Ledger(graph))
     total.count(np.array([7, 11, 13]), np.array([0, 1, 4]))
     total.broadcast(np.array([5, 9]), np.array([1, 4]))
     assert by_link(total.ledger) == {
@@ -173,7 +173,9 @@ def test_what_every_hop_rounds_is_a_change(made, hops, codec):
     topology, n, options = made
     graph = make_graph(topology, n, seed=1, **options)
     exact, total = (
-        connect(graph, contiguous(n, n), hops=hops, sum="tree", **how).total.on(Ledger(graph))
+        connect(graph, contiguous(n, n), hops=hops, sum="tree", **how).total.counted_on(
+            Ledger(graph)
+        )
         for how in ({}, {"compress": codec})
     )
     terms = np.random.default_rng(2).standard_normal((total.n_senders, 9, 3))
@@ -184,7 +186,7 @@ def test_what_every_hop_rounds_is_a_change(made, hops, codec):
     assert max(errors) <= 10 * agreed_within(np.abs(terms).max())
     exact.begin("estep", 9, 3, 8)
     first = connect(graph, contiguous(n, n), hops=hops, sum="tree", compress=codec)
-    again = first.total.on(Ledger(graph))
+    again = first.total.counted_on(Ledger(graph))
     again.n_rounds = 2
     again.begin("estep", 9, 3, 8)
     again.reduce(terms)
@@ -198,7 +200,7 @@ def test_where_links_fail_messages_wait(made, hops, codec, seed):
     graph = make_graph(topology, n, seed=1, **options)
     common = {"hops": hops, "sum": "tree", "compress": codec, "seed": seed}
     sure, failing = (
-        connect(graph, contiguous(n, n), **common, **faults).total.on(Ledger(graph))
+        connect(graph, contiguous(n, n), **common, **faults).total.counted_on(Ledger(graph))
         for faults in ({}, {"link_failure": 0.3, "stragglers": 0.2})
     )
     terms = np.random.default_rng(2).standard_normal((sure.n_senders, 5, 2))
@@ -223,7 +225,7 @@ def test_where_links_fail_messages_wait(made, hops, codec, seed):
 )
 def test_rounds_are_as_many_as_the_slowest_message_takes(edges, times):
     p, graph = 0.6, from_edges(edges, 1 + max(map(max, edges)))
-    total = connect_workers(graph, sum="tree", link_failure=1 - p).total.on(Ledger(graph))
+    total = connect_workers(graph, sum="tree", link_failure=1 - p).total.counted_on(Ledger(graph))
     n_sides, n_sums = (1, 2, 8)[[1, 4, 8].index(len(edges))], 600
     for _ in range(n_sums):
         total.begin("estep", 1, 1, 8)

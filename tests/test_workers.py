@@ -135,7 +135,7 @@ def test_vectors_are_added(topology, how):
     network = connect_workers(make_graph(topology, 5), **how)
     ledger = Ledger(network.graph)
     values = np.random.default_rng(0).normal(size=(5, 7))
-    sums = add_vectors(network.total.on(ledger), values)
+    sums = add_vectors(network.total.counted_on(ledger), values)
     assert sums.shape == (network.total.n_roots, 7)
     np.testing.assert_allclose(sums, np.tile(values.sum(axis=0), (len(sums), 1)), atol=1e-4)
     if topology == "star":
@@ -146,7 +146,7 @@ def test_vectors_are_added(topology, how):
 def test_one_worker_sends_nothing():
     network = connect_workers(make_graph("star", 1))
     ledger = Ledger(network.graph)
-    assert add_vectors(network.total.on(ledger), np.ones((1, 3))).tolist() == [[1, 1, 1]]
+    assert add_vectors(network.total.counted_on(ledger), np.ones((1, 3))).tolist() == [[1, 1, 1]]
     assert ledger.summary()["messages"] == 0
 
 

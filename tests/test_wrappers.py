@@ -29,7 +29,7 @@ def values(seed=0):
 
 
 def server():
-    return ServerSum(N).on(Ledger(make_graph("star", N))).weighted(WEIGHTS)
+    return ServerSum(N).counted_on(Ledger(make_graph("star", N))).weighted(WEIGHTS)
 
 
 def compressed(inner, rng, codec="qsgd:4bits"):
@@ -136,7 +136,7 @@ def test_messages_of_the_active_are_counted():
 
 def test_a_wrapper_is_a_sum_of_terms():
     terms = np.random.default_rng(6).normal(size=(N, 5, 3))
-    plain = ServerSum(N).on(Ledger(make_graph("star", N)))
+    plain = ServerSum(N).counted_on(Ledger(make_graph("star", N)))
     total = Compressed(plain, Quantizer(parse_codec("float64"), 15), np.random.default_rng(0))
     np.testing.assert_array_equal(total.reduce(terms), terms.sum(axis=0, keepdims=True))
     flat = terms.reshape(N, 15)

@@ -120,7 +120,7 @@ class ThreadEngine:
     def barrier(self):
         self.allgather(None)
 
-    def part(self, reason, patient=True, code=2):
+    def announce_end(self, reason, patient=True, code=2):
         return False
 
     def abort(self, code):
@@ -150,7 +150,7 @@ class QueuePost:
                 waited += 0.05
         raise StalledError(f"member {source} has not answered")
 
-    def part(self, sentence, code):
+    def announce_end(self, sentence, code):
         self.mail.broken = True
 
     def close(self):

@@ -130,7 +130,7 @@ def members_together(size, work, seats=None):
         try:
             return work(engine)
         except BaseException as error:
-            post.part(str(error), 1)  # or others would wait for it
+            post.announce_end(str(error), 1)  # or others would wait for it
             raise
 
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():

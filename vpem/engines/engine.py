@@ -156,7 +156,7 @@ class Engine(Protocol):
     def barrier(self) -> None:
         """Wait for all processes."""
 
-    def part(self, reason: str, patient: bool = True, code: int = 2) -> bool:
+    def announce_end(self, reason: str, patient: bool = True, code: int = 2) -> bool:
         """Tell others why this process ends the job, and with which code.
 
         Returns whether all end for the same reason, or say it each. Processes other than the first
@@ -242,7 +242,7 @@ class OneProcess(Engine):
     def barrier(self) -> None:
         """Return at once."""
 
-    def part(self, reason: str, patient: bool = True, code: int = 2) -> bool:
+    def announce_end(self, reason: str, patient: bool = True, code: int = 2) -> bool:
         """Return that all processes end, since this is all."""
         return True
 

@@ -209,7 +209,7 @@ class MpiEngine(Engine):
             "): it is stopped, or still computing; look at its machine, or allow more time",
         )
 
-    def part(self, reason: str, patient: bool = True, code: int = 2) -> bool:
+    def announce_end(self, reason: str, patient: bool = True, code: int = 2) -> bool:
         """Report to the first rank why this one ends; there, return whether all end for that."""
         number = zlib.crc32(reason.encode())
         if self.rank:

@@ -160,7 +160,7 @@ class FileRows:
         """Some rows, shape (len(indices), d)."""
         return self._blocks.arrange(self._scaling.apply(self._matrix.take(indices)), self.dtype)
 
-    def some(self, indices: NDArray[np.intp]) -> MemoryRows | FileRows:
+    def select_rows(self, indices: NDArray[np.intp]) -> MemoryRows | FileRows:
         """Some rows as rows of their own, in memory where they take no more than a read does."""
         rows: MemoryRows | FileRows
         if len(indices) <= self.step or (np.diff(indices) <= 0).any():
@@ -172,7 +172,7 @@ class FileRows:
             rows.cut(self.step)
         return rows
 
-    def part(self, rows: slice, following: slice | None = None) -> FilePart:
+    def slice_rows(self, rows: slice, following: slice | None = None) -> FilePart:
         """A run of rows as rows of their own, counted from 0; which run will be read next."""
         return FilePart(self, rows, following)
 
@@ -208,15 +208,15 @@ class FilePart:
         """Some rows, shape (len(indices), d)."""
         return self._whole.take(indices + self._rows.start)
 
-    def some(self, indices: NDArray[np.intp]) -> MemoryRows | FileRows:
+    def select_rows(self, indices: NDArray[np.intp]) -> MemoryRows | FileRows:
         """Some rows as rows of their own."""
-        return self._whole.some(indices + self._rows.start)
+        return self._whole.select_rows(indices + self._rows.start)
 
     def cut(self, step: int) -> None:
         """Read so many rows at a time."""
         self._whole.cut(step)
 
-    def part(self, rows: slice, following: slice | None = None) -> FilePart:
+    def slice_rows(self, rows: slice, following: slice | None = None) -> FilePart:
         """A run of these rows as rows of their own."""
         first = self._rows.start
         inner = slice(first + rows.start, first + rows.stop)

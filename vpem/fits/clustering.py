@@ -334,7 +334,7 @@ def lasting(total: Sum, network: Network, settings: KmeansSettings) -> Sum:
     if codec is not None:
         # Here messages are compressed around the sum, and by what they differ from.
         assert total.ledger is not None
-        total = at_server(uncompressed(network)).on(total.ledger)
+        total = at_server(uncompressed(network)).counted_on(total.ledger)
     return HeardAtServer(
         total, settings.participation, seed=settings.seed, codec=codec,
         n_threads=thread_count(settings.n_threads),

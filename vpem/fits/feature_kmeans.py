@@ -168,7 +168,7 @@ def one_shot(
     distances = distances_of_all(holders, terms, local_centres, labels)
     alone = len(joined["parties"]) == 1
     if not alone and joined["parties"]:
-        total = at_server(network.whole.total).on(ledger)
+        total = at_server(network.whole.total).counted_on(ledger)
         blocks, parties = network.whole.blocks, joined["parties"]
         roots, widths = np.array(blocks.roots)[parties], blocks.widths[parties]
         # Labels of all rows, each in as many bits as it needs.

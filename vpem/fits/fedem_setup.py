@@ -104,7 +104,7 @@ class HeldByWorkers:
         rows = arrange_rows(self.data, block, Scaling.none(self.n_features), np.float64)
         return [
             HeldPart(
-                rows.part(run),
+                rows.slice_rows(run),
                 None if self.weights is None else self.weights[run],
                 float(self.masses[worker]),
             )
@@ -133,7 +133,7 @@ class HeldByWorkers:
         sizes = [run.stop - run.start for run in self._own]
         if isinstance(self.data, FileMatrix):
             return StoredParts(terms.rows, np.array(sizes, dtype=np.intp))
-        parts = [terms.rows.part(run) for run in self._own]
+        parts = [terms.rows.slice_rows(run) for run in self._own]
         return [part.read(slice(0, size)) for part, size in zip(parts, sizes, strict=True)]
 
     def places(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -189,7 +189,7 @@ class FedSetup:
     ) -> None:
         self.worker_data = worker_data
         self.network = network
-        self.total = network.total.on(ledger)
+        self.total = network.total.counted_on(ledger)
         self.holders: Placement = self.total.holders
         self.own = self.holders.own
         self.codec = codec

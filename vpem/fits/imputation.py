@@ -349,7 +349,7 @@ def fit_imputation(
     ----------
     observations : Observations
         Who saw what. Where observers live in several processes (`vpem.sums.connect.spread_workers`)
-        each process needs the entries of its own (`Observations.part`); all have the same result.
+        each needs the entries of its own (`Observations.seen_by`); all have the same result.
     settings : ImputeSettings, optional
         None: the defaults.
     network : Network, optional
@@ -537,7 +537,7 @@ def _steps(observations: Observations, settings: ImputeSettings, codec: Codec | 
 def _facts(
     observations: Observations, settings: ImputeSettings, codec: Codec | None, network: Network
 ) -> State:
-    part = observations.part(set(network.total.holders.own.tolist()))
+    part = observations.seen_by(set(network.total.holders.own.tolist()))
     return settings.values() | {
         "algorithm": "fedmissem",
         "what was seen": checksum(part.shape, *part.places, *part.values),

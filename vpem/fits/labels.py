@@ -98,7 +98,7 @@ def responsibilities_of_agents(
     parameters ``mixture`` has; all processes call this alike. If links that fail leave some out in
     many draws, it raises PartitionedError.
     """
-    total, k, n_samples = uncompressed(network).on(ledger), mixture.n_components, len(X)
+    total, k, n_samples = uncompressed(network).counted_on(ledger), mixture.n_components, len(X)
     hub_of = {agent: b for b, hub in enumerate(network.hubs) for agent in hub.agents}
     apart = network.agents.apart
     used = {hub_of[agent] for agent in agents}
@@ -226,7 +226,7 @@ def stacked(
 
 def charge_clusters(network: Network, ledger: Ledger, n_samples: int) -> None:
     """Count how distances to centres of clusters are summed, and how all hear of both."""
-    uncompressed(network).on(ledger).begin("labels", n_samples, 1, ITEM)
+    uncompressed(network).counted_on(ledger).begin("labels", n_samples, 1, ITEM)
     routes = find_routes(network.graph, network.hubs)
     charge_answers(ledger, routes, n_samples * (ITEM + LABEL))
 

@@ -419,17 +419,17 @@ class SharedRows:
         with about(self._local.holders.engine, "flooding"):
             return self._local.holders.allreduce(rows)
 
-    def some(self, indices: NDArray[np.intp]) -> Rows:
+    def select_rows(self, indices: NDArray[np.intp]) -> Rows:
         """Some of this process's rows as rows of their own."""
-        return self._rows.some(indices)
+        return self._rows.select_rows(indices)
 
     def cut(self, step: int) -> None:
         """Let runs have so many rows."""
         self._rows.cut(step)
 
-    def part(self, rows: slice, following: slice | None = None) -> Rows:
+    def slice_rows(self, rows: slice, following: slice | None = None) -> Rows:
         """A run of this process's rows as rows of their own."""
-        return self._rows.part(rows, following)
+        return self._rows.slice_rows(rows, following)
 
 
 class DrawnRows(SharedRows):
@@ -490,11 +490,12 @@ def parts_of(
     rows = arrange_rows(X, Blocks.one(width), Scaling.none(width), np.float64)
     if row_weights is None:
         return [
-            HeldPart(rows.part(run), None, float(run.stop - run.start)) for run in local.own_runs
+            HeldPart(rows.slice_rows(run), None, float(run.stop - run.start))
+            for run in local.own_runs
         ]
     weights = [row_weights[run] for run in local.own_runs]
     return [
-        HeldPart(rows.part(run), heavy, float(heavy.sum()))
+        HeldPart(rows.slice_rows(run), heavy, float(heavy.sum()))
         for run, heavy in zip(local.own_runs, weights, strict=True)
     ]
 

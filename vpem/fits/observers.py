@@ -300,7 +300,7 @@ class Observers:
     """
 
     def __init__(self, observations: Observations, network: Network, ledger: Ledger) -> None:
-        self.total = network.total.on(ledger)
+        self.total = network.total.counted_on(ledger)
         self.holders = self.total.holders
         self._n_roots = network.whole.total.n_roots
         self._server = self.total if isinstance(self.total, AtServer) else None
@@ -309,7 +309,7 @@ class Observers:
         each = self._server is None or self.holders.masks is not None
         self._groups = [[one] for one in local_observers] if each else [local_observers]
         if self.holders.apart:
-            observations = observations.part(set(local_observers))
+            observations = observations.seen_by(set(local_observers))
         self.given = self.observations = observations
         self.scaling = Scaling.none(observations.shape[1])
         if observations.weights is None:
@@ -341,7 +341,7 @@ class Observers:
     def _parts_of(self, whole: Observations) -> list[Observations]:
         if self.holders.masks is None:
             return [whole]
-        return [whole.part({one}) for one in self.holders.own.tolist()]
+        return [whole.seen_by({one}) for one in self.holders.own.tolist()]
 
     def _add(
         self,

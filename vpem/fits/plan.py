@@ -466,7 +466,7 @@ def _sent(
         n_sums, last = int(work.n_sums), sent["last"]
         sent = {**communication(network, n_sums, work.values[1], work.itemsize, 1), "last": last}
     ledger = Ledger(network.graph)
-    total = network.total.on(ledger)
+    total = network.total.counted_on(ledger)
     network.charge_setup(ledger, n_samples, work.itemsize)
     charge_scaling(total, work.width)
     for row in range(settings.n_components):

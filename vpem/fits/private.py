@@ -149,7 +149,7 @@ def fit_private_rows(
         warnings.warn(VpemWarning(REPEATABLE), stacklevel=3)
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, workers.n_samples, 8)
-    total = network.total.on(ledger)
+    total = network.total.counted_on(ledger)
     layout, grid = foretold.layout, Grid.of(workers.n_samples, n_features)
     check_grid(foretold, grid)
     rows = BoundedRows(_rows(X, workers, network, feature_names), bounds, grid, units)
@@ -206,7 +206,7 @@ def _rows(
     runs = workers.runs if local is None else local.own_runs
     blocks = _block(n_features, workers.n_workers)
     whole = arrange_rows(data, blocks, Scaling.none(n_features), data.dtype)
-    return [whole.part(run) for run in runs]
+    return [whole.slice_rows(run) for run in runs]
 
 
 def check_grid(foretold: Foretold, grid: Grid) -> None:
@@ -333,7 +333,7 @@ def release_vpem(
         complete(terms, network)
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, prepared.n_samples, terms.itemsize)
-        total, sent = network.total.on(ledger), []
+        total, sent = network.total.counted_on(ledger), []
         run = NoisyEM(terms, total, whole, settings.n_components, privacy.repeatable_noise)
         budget.check_grid(run.least_scale(min(multipliers)), run.n_numbers * len(multipliers))
         start = run.start(multipliers[0], np.random.default_rng([settings.seed, 0]))

@@ -79,7 +79,7 @@ def agreed_units(
     """
     weights = inputs.row_weights
     if not local.masked:
-        d, total = inputs.X.shape[1], uncompressed(network).on(ledger)
+        d, total = inputs.X.shape[1], uncompressed(network).counted_on(ledger)
         if settings.scale == "standard":
             charge_scaling(total, d)
         if weights is not None:
@@ -95,7 +95,7 @@ def agreed_units(
         return inputs, None
     with one_blas_thread():
         reach = agree_on_rows(
-            parts_of(inputs.X, local, weights), network.total.on(ledger), local.n_samples,
+            parts_of(inputs.X, local, weights), network.total.counted_on(ledger), local.n_samples,
             n_columns(inputs.X), misses=inputs.misses, weighted=weights is not None,
         )  # fmt: skip
     deviations = np.where(reach.constant, 0.0, np.sqrt(reach.points.variances))

@@ -367,7 +367,7 @@ def fit_em(
     if network.faults is not None and network.faults.agent_dropout:
         total = HeardByNeighbours(total)
     with one_blas_thread(), np.errstate(over="ignore"):
-        terms, weights = _terms(prepared, used, local, settings, network.total.on(ledger))
+        terms, weights = _terms(prepared, used, local, settings, network.total.counted_on(ledger))
         _charge_setup(terms, prepared, network, ledger, settings)
         runs = MixtureRuns(
             terms.whole, total, settings.n_components, settings.floor_fits, over_rows=True
@@ -394,7 +394,7 @@ def fit_em(
         n_samples=prepared.n_samples,
         recoveries=[_for_user(one, prepared, used) for one in run.recoveries],
         degenerate=run.degenerate,
-        copies=copies_of(run.mixtures, total.on(ledger)),
+        copies=copies_of(run.mixtures, total.counted_on(ledger)),
         init_rows=prepared.number(best.rows),
         partitions=run.partitions,
         mixtures=_gathered(run, runs, network.total)[roots],
@@ -457,7 +457,7 @@ def _charge_setup(
 ) -> None:
     whole = terms.whole
     network.charge_setup(ledger, prepared.n_samples, whole.itemsize)
-    total, d = network.total.on(ledger), whole.blocks.n_features
+    total, d = network.total.counted_on(ledger), whole.blocks.n_features
     if terms.reach is not None:
         return
     charge_scaling(total, d)
@@ -566,7 +566,7 @@ def fit_next(
             dtype=data.dtype,
         )
         network.charge_setup(ledger, len(data), terms.itemsize)
-        total = network.total.on(ledger)
+        total = network.total.counted_on(ledger)
         total.turn_to(batch - 1, None)
         seen = weight_seen + terms.total_weight
         moved, log_likelihood, recoveries = step(

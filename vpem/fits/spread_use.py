@@ -268,7 +268,7 @@ class SpreadRows:
         masked = self.parties.masks is not None
         holders, terms = (self.parties, by_party) if masked else (holders, local)
         ledger = Ledger(make_graph("star", holders.n_agents))
-        total: AtServer = ServerOverEngine(holders).on(ledger)
+        total: AtServer = ServerOverEngine(holders).counted_on(ledger)
         with one_blas_thread():
             if masked:
                 most = np.zeros((len(parties), 1))  # the largest number of each party in any row

@@ -292,7 +292,7 @@ def fit_vpem(
         n_samples=prepared.n_samples,
         recoveries=run.recoveries,
         degenerate=run.degenerate,
-        copies=copies_of(run.mixtures, network.total.on(ledger)),
+        copies=copies_of(run.mixtures, network.total.counted_on(ledger)),
         init_rows=prepared.number(best.rows),
         partitions=run.partitions,
         batch_size=settings.batch_size,

@@ -94,7 +94,7 @@ class SaemServer:
         self.network = network
         self.ledger = Ledger(make_graph("star", n) if network is None else network.graph)
         total: AtServer = ServerSum(n) if network is None else at_server(network.total)
-        self.total = total.on(self.ledger).weighted(weights)
+        self.total = total.counted_on(self.ledger).weighted(weights)
         self.holders = self.total.holders
         self.omega, self.alpha = 0.0, 1.0
         self.longest: float | None = None
@@ -272,7 +272,7 @@ class SaemNeighbours:
     def __init__(self, network: Network, weights: Doubles, size: int) -> None:
         self.network, self.weights = network, weights
         self.ledger = Ledger(network.graph)
-        self.total = network.total.on(self.ledger)
+        self.total = network.total.counted_on(self.ledger)
         self.holders = self.total.holders
         n_roots = network.whole.total.n_roots
         self._apart = self.holders.apart and n_roots > 1
@@ -280,7 +280,7 @@ class SaemNeighbours:
         self.reported = np.zeros((len(weights), size))
         # What is needed of all devices at some times is added up exactly.
         tree = grow_tree(network.graph)
-        self._tree = TreeSum(tree, np.arange(len(weights))).on(self.ledger)
+        self._tree = TreeSum(tree, np.arange(len(weights))).counted_on(self.ledger)
 
     @property
     def damping(self) -> float:

@@ -186,16 +186,16 @@ class Visits:
         log_likelihoods = np.zeros(total.n_roots)
         order = np.arange(len(self.batches))
         for number in range(len(order)):
-            part = self.part(order, number)
+            part = self.batch(order, number)
             while not self.begin(number, part.n_samples, "check"):
                 continue
             log_likelihoods += log_likelihood(part, total, mixture, self.factors)
         return total.roots.join(log_likelihoods + terms.log_constant)
 
-    def part(self, order: Indices, place: int) -> Terms:
+    def batch(self, order: Indices, place: int) -> Terms:
         """Terms of the batch at this place of the order."""
         later = self.batches[order[place + 1]] if place + 1 < len(order) else None
-        return self.terms.part(self.batches[order[place]], later)
+        return self.terms.slice_rows(self.batches[order[place]], later)
 
     def look(self, number: int, part: Terms, responsibilities: Floats | None = None) -> Statistics:
         """E-step on a batch for which a sum has begun: statistics about the current means."""
@@ -225,7 +225,7 @@ class Visits:
         recent, spread, time = everything, 1.0, 0
         moved = np.zeros(self.total.n_roots, dtype=bool)
         for place, number in enumerate(order):
-            part = self.part(order, place)
+            part = self.batch(order, place)
             while not self.begin(int(number), part.n_samples, "check"):
                 continue
             fresh = see(int(number), part)
@@ -383,7 +383,7 @@ class Incremental:
         total = terms.recentred(self.total, shift)
         renewed = terms.empty(shift, visits.total.n_roots)
         for place, number in enumerate(order):
-            part = visits.part(order, place)
+            part = visits.batch(order, place)
             last = place + 1 == len(order)
             before = self._before(int(number), part)
             fresh = before
@@ -478,7 +478,7 @@ class Stochastic:
         """One pass, batch by batch."""
         visits, terms = self.visits, self.visits.terms
         for place, number in enumerate(order):
-            part = visits.part(order, place)
+            part = visits.batch(order, place)
             if not visits.begin(int(number), part.n_samples):
                 continue
             fresh = visits.look(int(number), part)

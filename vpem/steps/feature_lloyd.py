@@ -235,7 +235,9 @@ class _InBatches(_Clusters):
             start = number * self.size
             batch = slice(start, min(start + self.size, terms.n_samples))
             before = run.labels[:, batch].copy()
-            assign(terms.part(batch), self.total, run.centres, run.labels[:, batch], self.kind)
+            assign(
+                terms.slice_rows(batch), self.total, run.centres, run.labels[:, batch], self.kind
+            )
             changed += self._move(cluster_sums, batch, before, run.labels[:, batch])
             for root, sums in enumerate(cluster_sums):
                 columns = self._columns(root, len(cluster_sums))

@@ -380,7 +380,7 @@ class Local(_Keeping):
     ) -> None:
         self.weights = weights
         self.ledger = ledger
-        self.total = network.total.on(ledger)
+        self.total = network.total.counted_on(ledger)
         self.holders = self.total.holders
         self.n_roots = network.whole.total.n_roots
         self._apart = self.holders.apart and self.n_roots > 1
@@ -473,7 +473,7 @@ def statistic_keeper(
         ledger = Ledger(make_graph("star", n) if network is None else network.graph)
     total: AtServer
     if network is None:
-        total = ServerSum(n).on(ledger).weighted(weights)
+        total = ServerSum(n).counted_on(ledger).weighted(weights)
         return Central(total, first, later, participation, among, rng)
     if isinstance(network.total, AtServer):
         check_masked(network, later.codec, participation)
@@ -486,7 +486,7 @@ def statistic_keeper(
                 "at a server FedEM compresses its corrections itself: give the codec to it, and a "
                 "network without compress"
             )
-        total = network.total.on(ledger).weighted(weights)
+        total = network.total.counted_on(ledger).weighted(weights)
         return Central(total, first, later, participation, among, rng)
     if network.graph.n_agents != n or network.total.roots.n_agents not in (1, n):
         raise InputError(

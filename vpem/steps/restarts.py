@@ -244,7 +244,7 @@ class Restarts(_Saving, Generic[R]):
             seed = [self.seed, number]
             going, self._going = self._going, None
             rng = np.random.default_rng(seed)
-            counted, start = total.on(self._ledger), self._starts.get(number)
+            counted, start = total.counted_on(self._ledger), self._starts.get(number)
             run, rows = attempt(Restart(seed, rng, counted, going, start, self._inner))
             self.iterations += len(run.history)
             self._ran_out = self._ran_out or not run.converged

@@ -88,7 +88,7 @@ class _Worker:
         batches = [part]
         if part.n_samples > size:
             edges = range(0, part.n_samples, size)
-            batches = [part.part(slice(at, min(at + size, part.n_samples))) for at in edges]
+            batches = [part.slice_rows(slice(at, min(at + size, part.n_samples))) for at in edges]
         n = len(batches)
         return cls(batches, np.zeros(n), np.zeros(n), [None] * n)
 

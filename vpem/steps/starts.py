@@ -196,7 +196,7 @@ def draw_start(
     count = sample_size(n_components, terms.widest)
     if count < terms.n_samples:
         numbers, draws = stream.sample(count)
-        some, view = (one.some(numbers, draws.row_weights) for one in (some, view))
+        some, view = (one.select_rows(numbers, draws.row_weights) for one in (some, view))
     places = seed_features(view, total, n_components, draws, tell)
     rows = numbers[places]
     if init == "k-means++":
@@ -243,7 +243,7 @@ def start_at_labels(
     count = sample_size(n_components, terms.widest)
     if count < terms.n_samples:
         numbers, draws = stream.sample(count)
-        some = view.some(numbers, draws.row_weights)
+        some = view.select_rows(numbers, draws.row_weights)
     near = means[-1][labelled]
     places = seed_features(some, total, n_components, draws, tell, near=near)
     means[0][free] = terms.at_rows(numbers[places])

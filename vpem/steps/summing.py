@@ -63,7 +63,7 @@ def agree_on_units(terms: StartTerms, total: Sum, ledger: Ledger) -> None:
     the warning where a value lies very far away.
     """
     if total.holders.masks is not None:
-        counted = at_server(total).on(ledger)
+        counted = at_server(total).counted_on(ledger)
         counted.charge_as("setup")
         squares = BEYOND * diagonals(terms)[:, None]
 

@@ -122,8 +122,8 @@ class CompressedServerSum(GoesOn, AtServer):
         if self.least * self.codec.message_size(n_values) >= exact.message_size(n_values):
             self.codec, self.least = exact, 1
 
-    def on(self, ledger: Ledger) -> Self:
-        counted = super().on(ledger)
+    def counted_on(self, ledger: Ledger) -> Self:
+        counted = super().counted_on(ledger)
         counted._number, counted._memories = 0, Memories()
         return counted
 

@@ -171,7 +171,7 @@ class Network(Shown, facts="{graph.n_agents:agent}, {graph.topology}, {blocks.n_
         if self.prepared is not None:
             ledger.add(self.prepared)
         if self.agents.masks is not None:
-            at_server(self.whole.total).on(ledger).charge_keys()
+            at_server(self.whole.total).counted_on(ledger).charge_keys()
         if self.chosen is not None:
             ledger.add(self.chosen.sent)
         if self.hops > 0:

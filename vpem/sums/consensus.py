@@ -120,8 +120,8 @@ class _OverHubs(AmongNeighbours):
         self.routes = routes
         self._down: Indices = np.empty(0, dtype=np.intp)
 
-    def on(self, ledger: Ledger) -> Self:
-        counted = super().on(ledger)
+    def counted_on(self, ledger: Ledger) -> Self:
+        counted = super().counted_on(ledger)
         if self.routes is not None:
             counted._down = self.routes.links_down(ledger)
         return counted

@@ -157,7 +157,7 @@ class Counted(ByChunks):
     def roots(self) -> Placement:
         return Placement.here(self.n_roots)
 
-    def on(self, ledger: Ledger) -> Self:
+    def counted_on(self, ledger: Ledger) -> Self:
         counted = copy(self)
         counted.ledger = ledger
         return counted
@@ -226,8 +226,8 @@ class AtServer(Counted):
         self._up: Indices = np.empty(0, dtype=np.intp)
         self._down = self._up
 
-    def on(self, ledger: Ledger) -> Self:
-        counted = super().on(ledger)
+    def counted_on(self, ledger: Ledger) -> Self:
+        counted = super().counted_on(ledger)
         counted._up, counted._down = self._links(ledger)
         return counted
 

@@ -141,7 +141,7 @@ def _take_sums(
     ``n_ahead`` as in `communication`.
     """
     ledger = Ledger(network.graph)
-    total = network.total.on(ledger)
+    total = network.total.counted_on(ledger)
     compressed = isinstance(total, CompressedServerSum | GossipSum) and total.codec is not None
     if isinstance(total, CompressedServerSum | GossipSum) and total.codec is not None:
         # Nothing changes in what is formed here: as many messages as are expected.

@@ -189,8 +189,8 @@ class GossipSum(GoesOn, _OverHubs):
         self.n_roots, self.traffic, self.values_per_item = near.n_roots, near.traffic, near.most
         self._fixed, self._failing = near.rows_of(self._layout), near.rows_of(self._links)
 
-    def on(self, ledger: Ledger) -> Self:
-        counted = super().on(ledger)
+    def counted_on(self, ledger: Ledger) -> Self:
+        counted = super().counted_on(ledger)
         counted._number, counted._memories, counted._drawn = 0, Memories(), None
         return counted
 

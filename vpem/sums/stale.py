@@ -67,9 +67,9 @@ class HeardAtServer(Wrapper):
     def active(self) -> Indices | None:
         return self._active
 
-    def on(self, ledger: Ledger) -> Self:
+    def counted_on(self, ledger: Ledger) -> Self:
         counted = copy(self)
-        counted.inner = counted.server = self.server.on(ledger)
+        counted.inner = counted.server = self.server.counted_on(ledger)
         counted.ledger = ledger
         counted._number, counted._values = 0, None
         return counted
@@ -166,8 +166,8 @@ class HeardByNeighbours(ByChunks):
     def roots(self) -> Placement:
         return self.inner.roots
 
-    def on(self, ledger: Ledger) -> HeardByNeighbours:
-        return HeardByNeighbours(self.inner.on(ledger))
+    def counted_on(self, ledger: Ledger) -> HeardByNeighbours:
+        return HeardByNeighbours(self.inner.counted_on(ledger))
 
     def begin(
         self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0

@@ -125,7 +125,7 @@ class Sum(Protocol):
     def roots(self) -> Placement:
         """Who finds the sum: all holders, or one of them whose estimate all share."""
 
-    def on(self, ledger: Ledger) -> Self:
+    def counted_on(self, ledger: Ledger) -> Self:
         """Return the same sum from its beginning, whose messages are counted there."""
 
     def begin(

@@ -136,7 +136,7 @@ class BatchTerms(Terms, Protocol):
     def by_responsibilities(self) -> bool:
         """Whether rows and their responsibilities are all that statistics are made of."""
 
-    def part(self, rows: slice, following: slice | None = None) -> Terms:
+    def slice_rows(self, rows: slice, following: slice | None = None) -> Terms:
         """Terms of a run of rows, counted from 0 in it; ``following`` is read next."""
 
     def recentred(self, statistics: Statistics, centres: Floats) -> Statistics:
@@ -314,31 +314,31 @@ class FeatureTerms(RowTerms, BlockStatistics):
         constants = np.bincount(blocks.block_of, per_feature, blocks.n_blocks)
         return self.total_weight * constants.astype(np.float64, copy=False)
 
-    def part(self, rows: slice, following: slice | None = None) -> FeatureTerms:
+    def slice_rows(self, rows: slice, following: slice | None = None) -> FeatureTerms:
         """Return the terms of a run of rows, which are counted from 0 in it.
 
         ``following`` are rows that will be worked on next: of data in a file they are read ahead.
         """
         chosen = copy(self)
-        chosen.rows = self.rows.part(rows, following)
+        chosen.rows = self.rows.slice_rows(rows, following)
         chosen.n_samples = rows.stop - rows.start
         chosen.row_weights = None if self.row_weights is None else self.row_weights[rows]
         chosen.total_weight = float(
             chosen.n_samples if chosen.row_weights is None else chosen.row_weights.sum()
         )
         chosen.log_constant = self.log_constant * (chosen.total_weight / self.total_weight)
-        chosen.known = None if self.known is None else self.known.part(rows)
+        chosen.known = None if self.known is None else self.known.slice_rows(rows)
         chosen._sample_covariance = None
         return chosen
 
-    def some(self, rows: Indices, row_weights: Doubles | None = None) -> FeatureTerms:
+    def select_rows(self, rows: Indices, row_weights: Doubles | None = None) -> FeatureTerms:
         """Return the terms of some rows, for sweeps: rows may come twice, and weigh 1 or so much.
 
         They are read together, and kept in memory unless they are too many.
         """
         chosen = copy(self)
-        chosen.rows = self.rows.some(rows)
-        chosen.known = None if self.known is None else self.known.some(rows)
+        chosen.rows = self.rows.select_rows(rows)
+        chosen.known = None if self.known is None else self.known.select_rows(rows)
         chosen.n_samples = len(rows)
         chosen.row_weights = row_weights
         chosen.total_weight = float(len(rows) if row_weights is None else row_weights.sum())

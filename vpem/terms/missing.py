@@ -300,8 +300,8 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         chosen.least_seen = LEAST_SEEN * min(1.0, chosen.total_weight / n_samples)
         return chosen
 
-    def part(self, rows: slice, following: slice | None = None) -> MissingTerms:
-        chosen = super().part(rows, following)
+    def slice_rows(self, rows: slice, following: slice | None = None) -> MissingTerms:
+        chosen = super().slice_rows(rows, following)
         assert isinstance(chosen, MissingTerms)
         chosen.observed = self.observed[rows]
         chosen.log_constant = float(chosen.constants().sum())
@@ -401,10 +401,10 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
             copied._found = _Found()
             return copied
         weights = None if self.row_weights is None else self.row_weights[chosen]
-        return self.some(np.flatnonzero(chosen), weights)
+        return self.select_rows(np.flatnonzero(chosen), weights)
 
-    def some(self, rows: Indices, row_weights: Doubles | None = None) -> MissingTerms:
-        chosen = super().some(rows, row_weights)
+    def select_rows(self, rows: Indices, row_weights: Doubles | None = None) -> MissingTerms:
+        chosen = super().select_rows(rows, row_weights)
         assert isinstance(chosen, MissingTerms)
         chosen.observed = self.observed[rows]
         chosen._found = _Found()

@@ -94,7 +94,7 @@ class MixtureStatistics:
     def _parts(self) -> Iterator[tuple[int, FeatureTerms]]:
         """Yield each worker with its rows, after which those of the next are read."""
         for worker, following in zip(self.own, np.roll(self.own, -1), strict=True):
-            part = self.terms.part(self.runs[worker], self.runs[following])
+            part = self.terms.slice_rows(self.runs[worker], self.runs[following])
             yield int(worker), self._threaded(part)
 
     def _threaded(self, part: FeatureTerms) -> FeatureTerms:
@@ -129,7 +129,7 @@ class MixtureStatistics:
         if part is None:
             return np.zeros(self.size)  # Of another process.
         if rows is not None:
-            return self._pass(self._threaded(part.some(rows)), parameters)[0]
+            return self._pass(self._threaded(part.select_rows(rows)), parameters)[0]
         return self._whole(worker, parameters)[0]
 
     def draw(self, worker: int, count: int, rng: np.random.Generator) -> Indices:

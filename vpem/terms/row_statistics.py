@@ -520,7 +520,7 @@ class WorkerTerms:
         # From a file the next worker's rows are read ahead, and after the last the first's.
         filled = [run for run in runs if run.stop > run.start]
         after = dict(zip([run.start for run in filled], filled[1:] + filled[:1], strict=True))
-        self.parts = [whole.part(run, after.get(run.start)) for run in runs]
+        self.parts = [whole.slice_rows(run, after.get(run.start)) for run in runs]
         self.counts = counts
 
     @property

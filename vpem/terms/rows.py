@@ -51,10 +51,10 @@ class Rows(Protocol):
     def take(self, indices: Indices) -> Floats:
         """Some rows, shape (len(indices), d)."""
 
-    def some(self, indices: Indices) -> Rows:
+    def select_rows(self, indices: Indices) -> Rows:
         """Some rows as rows of their own, kept in memory unless they are too many."""
 
-    def part(self, rows: slice, following: slice | None = None) -> Rows:
+    def slice_rows(self, rows: slice, following: slice | None = None) -> Rows:
         """A run of rows as rows of their own, counted from 0; ``following`` is read next."""
 
     def cut(self, step: int) -> None:
@@ -123,13 +123,13 @@ class MemoryRows:
         """Some rows, shape (len(indices), d)."""
         return self._rows[indices]
 
-    def some(self, indices: Indices) -> MemoryRows:
+    def select_rows(self, indices: Indices) -> MemoryRows:
         chosen = copy(self)
         chosen._rows = self._rows[indices]
         chosen.n_samples = len(chosen._rows)
         return chosen
 
-    def part(self, rows: slice, following: slice | None = None) -> MemoryRows:
+    def slice_rows(self, rows: slice, following: slice | None = None) -> MemoryRows:
         """A run of rows as rows of their own, counted from 0."""
         chosen = copy(self)
         chosen._rows = self._rows[rows]
@@ -392,12 +392,12 @@ class Known:
         beyond = np.where(self.costs[local] >= self.far, shares, 0).sum(axis=2)
         self.astray[local] = beyond.max(axis=0, initial=0.0)
 
-    def part(self, rows: slice) -> Known:
+    def slice_rows(self, rows: slice) -> Known:
         """Return what is known of a run of rows, which are counted from 0 in it."""
         local = self._in(rows)
         return Known(self.hub, self.rows[local] - rows.start, self.costs[local], self.far)
 
-    def some(self, rows: Indices) -> Known:
+    def select_rows(self, rows: Indices) -> Known:
         """Return what is known of some rows, which may come twice."""
         place = np.searchsorted(self.rows, rows)
         place[place == len(self.rows)] = 0

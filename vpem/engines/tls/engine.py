@@ -219,13 +219,13 @@ class TlsEngine:
     def barrier(self) -> None:
         self.allgather(None)
 
-    def part(self, reason: str, patient: bool = True, code: int = 2) -> bool:
+    def announce_end(self, reason: str, patient: bool = True, code: int = 2) -> bool:
         """Send others why this process ends; each says so itself."""
-        self._post.part(reason, code)
+        self._post.announce_end(reason, code)
         return True
 
     def abort(self, code: int) -> None:
-        """End this process, once what it has sent has arrived; others hear of it by `part`."""
+        """End this process, once what it has sent has arrived; others hear by `announce_end`."""
         self._post.close()
         raise SystemExit(code)
 

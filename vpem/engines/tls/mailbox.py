@@ -193,10 +193,10 @@ class Post:
             with self._changed:
                 self._changed.wait(LOOK_EVERY)
 
-    def part(self, sentence: str, code: int) -> None:
+    def announce_end(self, sentence: str, code: int) -> None:
         """Send all other members why this one ends."""
         farewell = Refusal(printable(sentence)[:TEXT], code)
-        self._board.part(farewell)
+        self._board.turn_away(farewell)
         for other, link in self._links.items():
             if not (link.finished or link.parted):
                 self.put(other, FAREWELL, farewell.pack(), "farewell")
@@ -363,7 +363,7 @@ class Switchboard:
         """Run something in the links' thread."""
         self._loop.call_soon_threadsafe(work, *values)
 
-    def part(self, farewell: Refusal) -> None:
+    def turn_away(self, farewell: Refusal) -> None:
         """Turn away all that come from now on."""
         self._here.farewell = farewell
 

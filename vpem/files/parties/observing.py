@@ -66,7 +66,7 @@ def observe_parties(
     Parquet), empty or NaN where it saw nothing; the rows of these are called by their ids.
     ``sample_weight`` names the weights of entries (of a long table) or of rows (of a matrix): a
     column, or a dataset of HDF5. All processes call this alike, raise the same VpemError, and get
-    what their own parties saw (`Observations.part`). All parties learn the names of all rows and
+    what their own parties saw (`Observations.seen_by`). All parties learn the names of all rows and
     columns, of which each has some, and how many entries each party saw. Where all name the same
     ones these are in the order of the first party, and else numbers by size, others by the
     alphabet.

@@ -238,7 +238,7 @@ class _Exact:
         """Return the sum, and where it is counted: each as if it were the only one."""
         ledger = Ledger(self._graph)
         ledger.add(self._grown)
-        return self._total.on(ledger), ledger
+        return self._total.counted_on(ledger), ledger
 
 
 class _Rows:

@@ -173,11 +173,11 @@ class LocatedTerms(PartTerms):
             data = np.where(self.inner.observed[rows] == 0, np.nan, data).astype(data.dtype)
         return data
 
-    def part(self, rows: slice, following: slice | None = None) -> Self:
-        return self._over(self.inner.part(rows, following))
+    def slice_rows(self, rows: slice, following: slice | None = None) -> Self:
+        return self._over(self.inner.slice_rows(rows, following))
 
-    def some(self, rows: Indices, row_weights: Doubles | None) -> Self:
-        return self._over(self.inner.some(rows, row_weights))
+    def select_rows(self, rows: Indices, row_weights: Doubles | None) -> Self:
+        return self._over(self.inner.select_rows(rows, row_weights))
 
     def _over(self, inner: FeatureTerms) -> Self:
         chosen = copy(self)

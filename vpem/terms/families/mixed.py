@@ -96,14 +96,14 @@ class _EmbeddedRows:
         return self._fitted(self._matrix[rows])
 
     def take(self, indices: Indices) -> Floats:
-        parts = [part.some(indices, None) for part in self._matrix.terms.parts]
+        parts = [part.select_rows(indices, None) for part in self._matrix.terms.parts]
         return self._fitted(self._matrix.of(parts, slice(0, len(indices))))
 
-    def some(self, indices: Indices) -> Rows:
+    def select_rows(self, indices: Indices) -> Rows:
         """Some rows as rows of their own, in memory: those that a start looks at."""
         return MemoryRows.of(self.take(indices))
 
-    def part(self, rows: slice, following: slice | None = None) -> Rows:
+    def slice_rows(self, rows: slice, following: slice | None = None) -> Rows:
         """A run of rows as rows of their own, in memory."""
         return MemoryRows.of(self.read(rows))
 
@@ -211,19 +211,19 @@ class MixedTerms(RowTerms):
         """What each hub here has of `log_constant`, (B,): nothing, it is in the terms."""
         return np.zeros(self.blocks.n_blocks)
 
-    def part(self, rows: slice, following: slice | None = None) -> MixedTerms:
+    def slice_rows(self, rows: slice, following: slice | None = None) -> MixedTerms:
         """Return the terms of a run of rows, which are counted from 0 in it."""
-        parts = [part.part(rows, following) for part in self.parts]
+        parts = [part.slice_rows(rows, following) for part in self.parts]
         weights = None if self.row_weights is None else self.row_weights[rows]
-        chosen = self._over(self.rows.part(rows, following), parts, weights)
-        chosen.known = None if self.known is None else self.known.part(rows)
+        chosen = self._over(self.rows.slice_rows(rows, following), parts, weights)
+        chosen.known = None if self.known is None else self.known.slice_rows(rows)
         return chosen
 
-    def some(self, rows: Indices, row_weights: Doubles | None = None) -> MixedTerms:
+    def select_rows(self, rows: Indices, row_weights: Doubles | None = None) -> MixedTerms:
         """Return the terms of some rows: rows may come twice, and weigh 1 or so much."""
-        parts = [part.some(rows, row_weights) for part in self.parts]
-        chosen = self._over(self.rows.some(rows), parts, row_weights)
-        chosen.known = None if self.known is None else self.known.some(rows)
+        parts = [part.select_rows(rows, row_weights) for part in self.parts]
+        chosen = self._over(self.rows.select_rows(rows), parts, row_weights)
+        chosen.known = None if self.known is None else self.known.select_rows(rows)
         return chosen
 
     def _over(self, rows: Rows, parts: list[PartTerms], row_weights: Doubles | None) -> MixedTerms:

@@ -112,12 +112,12 @@ class PartRows:
             values = self.units.apply(values)
         return np.ascontiguousarray(values, dtype=self.dtype)
 
-    def some(self, indices: Indices) -> PartRows:
-        return replace(self, whole=self.whole.some(indices))
+    def select_rows(self, indices: Indices) -> PartRows:
+        return replace(self, whole=self.whole.select_rows(indices))
 
-    def part(self, rows: slice, following: slice | None = None) -> PartRows:
+    def slice_rows(self, rows: slice, following: slice | None = None) -> PartRows:
         """A run of rows as rows of their own, counted from 0."""
-        return replace(self, whole=self.whole.part(rows, following))
+        return replace(self, whole=self.whole.slice_rows(rows, following))
 
 
 @dataclass(frozen=True)
@@ -348,11 +348,11 @@ class PartTerms(ABC):
         """Rows (m, n) in block order for distances: numbers, or codes; NaN missing."""
 
     @abstractmethod
-    def part(self, rows: slice, following: slice | None = None) -> PartTerms:
+    def slice_rows(self, rows: slice, following: slice | None = None) -> PartTerms:
         """Return the terms of a run of rows, which are counted from 0 in it."""
 
     @abstractmethod
-    def some(self, rows: Indices, row_weights: Doubles | None) -> PartTerms:
+    def select_rows(self, rows: Indices, row_weights: Doubles | None) -> PartTerms:
         """Return the terms of some rows."""
 
 
@@ -550,11 +550,11 @@ class IndependentTerms(PartTerms):
         """Rows (m, n) in block order; NaN missing."""
         return self.rows.read(rows)
 
-    def part(self, rows: slice, following: slice | None = None) -> Self:
-        return self._over(self.rows.part(rows, following))
+    def slice_rows(self, rows: slice, following: slice | None = None) -> Self:
+        return self._over(self.rows.slice_rows(rows, following))
 
-    def some(self, rows: Indices, row_weights: Doubles | None) -> Self:
-        return self._over(self.rows.some(rows))
+    def select_rows(self, rows: Indices, row_weights: Doubles | None) -> Self:
+        return self._over(self.rows.select_rows(rows))
 
     def _over(self, rows: Any) -> Self:
         assert self.pooled is not None  # of all rows, for which they are found before

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Indices, Mask, check_number
-from vpem.errors import InputError, check_choice
+from vpem.errors import InputError, check_choice, former
 from vpem.records import Shown
 from vpem.settings import LAWS
 
@@ -239,7 +239,7 @@ class Observations(
     weights: tuple[Doubles, ...] | None = None
     """Of each entry (m_i,), above 0; only their ratios matter. None: all the same."""
     sizes: Indices | None = None
-    """Entries of each observer (n,), where those of some are elsewhere (`part`)."""
+    """Entries of each observer (n,), where those of some are elsewhere (`seen_by`)."""
     long: bool = False  # from tables with a line an entry, as results then have too
     by_position: bool = False  # only their places say which rows of several files are the same
 
@@ -323,7 +323,7 @@ class Observations(
         weights = None if self.weights is None else some(self.weights)
         return replace(self, places=some(self.places), values=some(self.values), weights=weights)
 
-    def part(self, observers: Collection[int]) -> Observations:
+    def seen_by(self, observers: Collection[int]) -> Observations:
         """Return what some observers saw, and of the others only how many entries."""
 
         def kept(parts: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], ...]:
@@ -336,6 +336,8 @@ class Observations(
             weights=None if self.weights is None else kept(self.weights),
             sizes=self.counts,
         )
+
+    part = former("part", "seen_by")
 
     def matrix(self, observer: int) -> Doubles:
         """What one observer saw, NaN elsewhere, shape (I, J)."""
