@@ -103,9 +103,9 @@ def game(
 ) -> dict[str, float]:
     """Fit once, and return the scores of the three games."""
     n_samples, d = len(others) + 1, len(row)
-    parts = [MemoryRows.of(others), MemoryRows.of(row[None])]
+    parts = [MemoryRows.wrap(others), MemoryRows.wrap(row[None])]
     bounds = np.stack([-np.ones(d), np.ones(d)])
-    rows, total = BoundedRows(parts, bounds, Grid.of(n_samples, d)), ServerSum(2)
+    rows, total = BoundedRows(parts, bounds, Grid.for_size(n_samples, d)), ServerSum(2)
     noisy, layout = Audited(total, there, too_small), Residuals("full", 2, d)
     multipliers = budget.multipliers(shares_of(n_iter, 2))
     found = run_private(Releases(rows, noisy, multipliers), layout, n_samples, n_iter)

@@ -220,7 +220,7 @@ def steps(size: str) -> Finding:
     """How much too wide Langevin draws are, by the step and the codec of gradients: h / 4."""
     data = boys()
     model = make_model("linear", data)
-    streams, z = Streams.of(data.names, 0), model.start()[1]
+    streams, z = Streams.from_names(data.names, 0), model.start()[1]
 
     def spread(name: str, **options: Any) -> Doubles:
         sampler = sampler_of(name, **options)

@@ -45,7 +45,7 @@ def moves(size: str) -> Finding:
     results: list[dict[str, Any]] = []
     for n in PEOPLE[size]:
         for name, model, theta in problems(n):
-            streams = Streams.of(model.individuals.names, 0)
+            streams = Streams.from_names(model.individuals.names, 0)
             for word, kind in SAMPLERS.items():
                 first = kind().begin(model, theta, model.start()[1], CHAINS)
 

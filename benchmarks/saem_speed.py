@@ -110,7 +110,7 @@ def speed(size: str) -> Finding:
             first = model.start()[1]
             z = np.repeat(first[None], CHAINS, axis=0)
             roots = begin_chains(model, theta, first, CHAINS, curved=True).roots
-            streams = Streams.of(model.individuals.names, 0)
+            streams = Streams.from_names(model.individuals.names, 0)
             noise = np.stack([streams.at(1, 2 * k).keys for k in range(N_STEPS)])
             dithers = np.stack([streams.at(1, 2 * k + 1).keys for k in range(N_STEPS)])
             case = Case(model, theta, z, roots, noise, dithers)

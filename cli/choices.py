@@ -479,7 +479,9 @@ class Task:
                     Setting("drop", other[0]),
                 )  # fmt: skip
             apart = network.agents.apart and not self.over_rows
-            about["kinds"] = source.kinds.of(own_columns(network)) if apart else source.kinds
+            about["kinds"] = (
+                source.kinds.take_features(own_columns(network)) if apart else source.kinds
+            )
         return X, weights, about
 
     def fit(self, data: tuple[Any, Any, Report], settings: FitSettings, **more: Any) -> Fit:
@@ -515,7 +517,7 @@ def settled(source: Dataset, table: TableSettings, holding: WorkerSettings) -> D
     """Return a dataset whose features have the families that the user or their values say."""
     from vpem.files.families import FamilyChoice, settle
 
-    choice = FamilyChoice.of(table.family)
+    choice = FamilyChoice.parse(table.family)
     if choice is None:
         return source
     if isinstance(holding, HoldingSettings) and holding.split == "features":

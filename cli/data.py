@@ -105,7 +105,7 @@ def _summary(data: Path, table: TableSettings, path: str | None = None) -> Repor
 
     profiles: list[ColumnProfile] = []
     dataset = read_one(data, table, Where(), None, dataset=path, profiles=profiles)
-    dataset = settle(dataset, FamilyChoice.of(table.family), dataset.partition)
+    dataset = settle(dataset, FamilyChoice.parse(table.family), dataset.partition)
     stored = str(data) != STDIN and format_of(data, str(data)) == "hdf5"
     columns = [vars(column) for column in profiles]
     partition = dataset.partition
@@ -296,7 +296,7 @@ def split(
             )
         else:
             parties = partition_of(whole, holding, True)
-        whole = settle(whole, FamilyChoice.of(table.family), parties)
+        whole = settle(whole, FamilyChoice.parse(table.family), parties)
         if table.family is not None:
             tell_families(whole, table, screen.say)
         parts = cut(whole, parties, shuffle=shuffle, drop_ids=drop_ids, seed=seed)
@@ -536,7 +536,7 @@ def import_(
             raise InputError(f"{dataset.source}: ", *error.parts) from None
         if holding.agents is not None or holding.partition is not None:
             dataset = replace(dataset, partition=partition_of(dataset, holding, True))
-        dataset = settle(dataset, FamilyChoice.of(reading.family), dataset.partition)
+        dataset = settle(dataset, FamilyChoice.parse(reading.family), dataset.partition)
         tell_families(dataset, reading, screen.say)
         write_dataset(output, dataset, force)
         screen.say(f"wrote {output}: {_size(dataset, table.missing == 'keep')}")

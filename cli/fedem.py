@@ -101,7 +101,7 @@ def fedem(
         from vpem.pictures.history import draw_histories
 
         run = CommandRun(screen, out, "models", engine, checkpoints)
-        run.labels = LabelFile.of(out, run.where, parties.parties)
+        run.labels = LabelFile.begin(out, run.where, parties.parties)
         if out.plot is not None and run.where.speaks:
             check_picture(out.plot, out.force)
         if out.strict and settings.tol == 0:

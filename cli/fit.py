@@ -150,7 +150,7 @@ def fit(
 
             check_several(choices, begin, sums)
         run = CommandRun(screen, out, "models", engine, checkpoints if len(counts) == 1 else None)
-        labels = run.labels = LabelFile.of(out, run.where, parties.parties)
+        labels = run.labels = LabelFile.begin(out, run.where, parties.parties)
         if parties.missing_parties:
             settings = settings.changed(missing="marginalize")
         if run.shards and holding.split == "rows":

@@ -101,7 +101,7 @@ def kmeans(
         settings, privacy = choices.into(KmeansSettings), choices.into(PrivacySettings)
         check_asked(settings, privacy, checkpoints, given)
         run = CommandRun(screen, out, "clusterings", engine, checkpoints)
-        labels = run.labels = LabelFile.of(out, run.where, parties.parties)
+        labels = run.labels = LabelFile.begin(out, run.where, parties.parties)
         graph = graph.seeded(settings.seed)
         if settings.method == "grid" and holding.split == "rows":
             raise InputError(

@@ -108,7 +108,7 @@ class LabelFile:
                 check_writable(file, options["force"], "results")
 
     @classmethod
-    def of(cls, out: LabelledOutput, where: Where, parties: bool) -> LabelFile:
+    def begin(cls, out: LabelledOutput, where: Where, parties: bool) -> LabelFile:
         return cls(
             "labels_file", out.labels_file, where, parties, force=out.force,
             quote_formulas=out.quote_formulas, digits=out.digits,

@@ -415,7 +415,7 @@ def _dataset(used: RowFile, request: UseRequest, complete: bool) -> tuple[Datase
         for one in source.feature_names
     )
     teller(say)(source, settings.table, model_table)
-    return settle_for_model(source, FamilyChoice.of(model_table.family)), None
+    return settle_for_model(source, FamilyChoice.parse(model_table.family)), None
 
 
 def labels_of(request: UseRequest, source: Dataset) -> Labels:

@@ -211,7 +211,7 @@ class ClustersFile(RowFile):
             centres=stored.centres[:, selected],
             feature_names=tuple(stored.feature_names[column] for column in selected),
             root_centres=None,
-            scaling=None if stored.scaling is None else stored.scaling.of(selected),
+            scaling=None if stored.scaling is None else stored.scaling.take_features(selected),
         )
 
     @property

@@ -112,7 +112,7 @@ def saem(
         options = model_options_of(model)
         sampler = sampler_options_of(model.model, options, moves, given)
         run = CommandRun(screen, out, "fits of SAEM", engine, checkpoints)
-        run.labels = labels = LabelFile.of(out, run.where, holding.parties)
+        run.labels = labels = LabelFile.begin(out, run.where, holding.parties)
         if run.where.speaks:
             for file in filter(None, (out.individuals, out.topics)):
                 check_writable(file, out.force, "results")
@@ -189,7 +189,7 @@ def _fit(
     with run.working(partial(SaemCounter, burn_in=burn_in)) as progress:
         network = run.over(connect_workers(joined, sums), workers=True)
         fit = fit_saem(
-            source.of(network), model, settings, devices=devices, network=network,
+            source.individuals_in(network), model, settings, devices=devices, network=network,
             callback=progress, saver=run.saver, **parameters,
         )  # fmt: skip
         return fit, {"network": network, **describe_engine(network)}

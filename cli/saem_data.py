@@ -230,7 +230,7 @@ class Source:
     numbers: Any
     engine: Engine
 
-    def of(self, network: Network) -> Individuals:
+    def individuals_in(self, network: Network) -> Individuals:
         """Return the individuals of this process's devices alone."""
         import numpy as np
 

@@ -175,12 +175,12 @@ def test_coordinates_are_those_of_a_vector_space(covariance_type):
         X, network(), n_components=3, covariance_type=covariance_type, max_iter=3, n_threads=1
     ).mixture
     floors = np.full(X.shape[1], 1e-7)
-    here = Coordinates.of(mixture, floors)
+    here = Coordinates.from_mixture(mixture, floors)
     again = here.mixture(mixture, floors)
     for name in ("weights", "means", "covariances"):
         np.testing.assert_allclose(getattr(again, name), getattr(mixture, name), rtol=1e-12)
     # Far out in any direction there is a mixture with covariances above the floor.
-    ahead = here.minus(Coordinates.of(fit_vpem(X, network(), n_components=3, max_iter=1,
+    ahead = here.minus(Coordinates.from_mixture(fit_vpem(X, network(), n_components=3, max_iter=1,
         covariance_type=covariance_type, n_threads=1).mixture, floors))  # fmt: skip
     for step in (-30.0, 30.0):
         far = here.moved(np.array([step]), ahead).mixture(mixture, floors)

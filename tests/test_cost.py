@@ -19,7 +19,7 @@ def times(topology, n, link, *, rows=400, split="features", widths=None, k=2, **
     graph = make_graph(topology, n)
     held = contiguous(n, n) if widths is None else widths
     found = plan(graph, held, n_samples=rows, n_components=k, link=link, split=split, **how)
-    settings = PlanSettings.of(None, n_components=k, **how)
+    settings = PlanSettings.resolve(None, n_components=k, **how)
     partition = held if widths is None else contiguous(sum(widths), 1)
     network = _network(graph, partition, settings, split)
     work = _work(network, partition, settings, rows, split)

@@ -439,7 +439,7 @@ def test_copies_are_told_of_every_family_and_wherever_hubs_live(name, secure):
     def work(engine):
         ranked = spread(network, engine)
         columns = own_columns(ranked)
-        own = how | ({"kinds": how["kinds"].of(columns)} if "kinds" in how else {})
+        own = how | ({"kinds": how["kinds"].take_features(columns)} if "kinds" in how else {})
         part = fit_spread(X[:, columns], ranked, **own)
         return part.copies, part.communication["by_kind"]["flooding"]
 

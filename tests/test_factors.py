@@ -159,7 +159,7 @@ def test_rounds_are_their_operator_and_their_error_breaks_nothing():
     same(*found, 1e-7)
     assert np.isfinite(found[0].history).all()
     grams = np.array([[[[-0.2, 0.1], [0.1, 3.0]]]])
-    values = np.linalg.eigvalsh(Posterior.of(grams).covariances)
+    values = np.linalg.eigvalsh(Posterior.from_grams(grams).covariances)
     assert (values > 0).all()
     assert (values < 1 + 1e-12).all()
 

@@ -199,7 +199,7 @@ def test_processes_find_what_one_does():
             ranked = spread(whole, engine)
             columns = own_columns(ranked)
             how = {"n_components": 3, "init": "kmeans", "max_iter": 4, "tol": 0.0}
-            own = kinds.of(columns)
+            own = kinds.take_features(columns)
             found = fit_spread(X[:, columns], ranked, kinds=own, **how)
             if engine.rank == 0:
                 wanted = fit_vpem(X, whole, kinds=kinds, **how)
@@ -210,7 +210,7 @@ def test_processes_find_what_one_does():
                 assert found.mixture.kinds == kinds
             # Of some rows only, which have not all levels, as a search holds them out.
             cell, rows = Cell(2, hops, "full"), np.arange(0, len(X), 3)
-            options = {"max_iter": 2, "kinds": kinds.of(columns)}
+            options = {"max_iter": 2, "kinds": kinds.take_features(columns)}
             apart = Problem(X[:, columns], {hops: ranked}, None, options)
             alone = Problem(X, {hops: whole}, None, options | {"kinds": kinds})
             judged = [one.held(hops).judge(one.fit(cell, rows), None) for one in (apart, alone)]

@@ -190,5 +190,13 @@ def test_an_attribute_of_before_is_found_with_a_warning(owner, called):
     assert warned[0].filename == __file__
 
 
+def test_methods_of_before_are_found_with_a_warning():
+    kinds, settings = vpem.Kinds(("poisson", "t")), vpem.TableSettings(family="auto")
+    with pytest.warns(DeprecationWarning, match="^of is take_features now$"):
+        assert kinds.of([1]) == kinds.take_features([1])
+    with pytest.warns(DeprecationWarning, match="^of is resolve now$"):
+        assert vpem.TableSettings.of(settings) == settings
+
+
 def test_every_module_of_before_is_tried():
     assert set(OF_BEFORE) == set(vpem._Moved.homes)

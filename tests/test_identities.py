@@ -198,7 +198,7 @@ def plain_rounds(graph, hubs, n_rounds):
 def assert_same_parameters(mixture, roots, tolerance):
     for b, root in enumerate(roots):
         weights, means, covariances = mixture.block(b)
-        units = mixture.scaling.of(mixture.blocks.features[b])
+        units = mixture.scaling.take_features(mixture.blocks.features[b])
         means = units.undo(means)
         covariances = covariances * (
             units.scale**2 if mixture.is_diagonal else np.outer(units.scale, units.scale)

@@ -119,7 +119,7 @@ def test_the_sampler_takes_the_same_steps_without_a_kernel(model, codec, monkeyp
     codec = None if codec is None else parse_codec(codec)
     sampler = Langevin(n_steps=4, step=0.02, codec=codec)
     theta, z = model.start()
-    streams = Streams.of(model.individuals.names, 11)
+    streams = Streams.from_names(model.individuals.names, 11)
     found = []
     for by_kernel in (True, False):
         if not by_kernel:

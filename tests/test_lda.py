@@ -45,7 +45,7 @@ def test_kernels_do_what_their_twins_do(n_topics, n_chains):
     rows = model._first, model._words, model._counts
     phi = np.ascontiguousarray(RNG.dirichlet(np.ones(12), n_topics).T)
     z = RNG.normal(size=(n_chains, 9, n_topics)) * 3
-    keys = np.ascontiguousarray(Streams.of(model.individuals.names, 1).keys_at(2, 4))
+    keys = np.ascontiguousarray(Streams.from_names(model.individuals.names, 1).keys_at(2, 4))
     shares = numpy_twins.shares_of(z)
     group = np.array([0, 1, -1, 1, 0, 0, 1, 1, 0])
 
@@ -94,7 +94,7 @@ def test_samplers_find_what_enumeration_finds(tiny, sampler, n_iter):
     from vpem.saem.samplers import sampler_of
 
     model, theta, (_, wanted) = tiny
-    moves, streams = sampler_of(sampler), Streams.of(["0"], 5)
+    moves, streams = sampler_of(sampler), Streams.from_names(["0"], 5)
     chains = moves.begin(model, theta.ravel(), np.zeros((1, 2)), 200)
     found = np.zeros(8)
     about = model.about(theta.ravel())

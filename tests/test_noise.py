@@ -97,7 +97,7 @@ def test_the_accountant_agrees_with_that_of_the_library(epsilon, delta, n):
     import dp_accounting
 
     shares = np.arange(1, n + 1) / (n * (n + 1) / 2)
-    multipliers = Budget.of(epsilon, delta, 1000).multipliers(shares)
+    multipliers = Budget.parse(epsilon, delta, 1000).multipliers(shares)
     theirs = dp_accounting.pld.PLDAccountant()
     events = [dp_accounting.GaussianDpEvent(float(one)) for one in multipliers]
     theirs.compose(dp_accounting.ComposedDpEvent(events))
@@ -127,7 +127,7 @@ def test_a_budget_cannot_be_spent_twice():
 )
 def test_budgets_that_promise_nothing_are_refused(epsilon, delta, said):
     with pytest.raises(InputError, match=said):
-        Budget.of(epsilon, delta, 100)
+        Budget.parse(epsilon, delta, 100)
 
 
 def test_a_grid_that_is_too_coarse_is_refused():
@@ -143,7 +143,7 @@ def test_a_grid_that_is_too_coarse_is_refused():
 def test_a_grid_is_fine_enough_for_many_rows_and_a_delta_that_is_common(n_samples, n_features):
     private = PrivacySettings(epsilon=4.0, delta=0.01 / n_samples)
     foretold = foretell(FitSettings(n_components=3), private, n_samples, n_features)
-    check_grid(foretold, Grid.of(n_samples, n_features))
+    check_grid(foretold, Grid.for_size(n_samples, n_features))
 
 
 def test_a_guarantee_says_what_it_is_worth():

@@ -213,7 +213,7 @@ def test_what_is_left_is_foretold_by_what_is_public():
 def test_a_promise_of_little_is_called_so(budget, sentence):
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        Budget.of(*budget, 100).warn_of_little(100)
+        Budget.parse(*budget, 100).warn_of_little(100)
     assert [sentence in str(one.message) for one in heard] == [True] * (sentence is not None)
 
 

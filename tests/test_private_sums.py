@@ -18,8 +18,8 @@ from vpem.terms.rows import MemoryRows
 def rows_of(*parts, n_samples=5000):
     d = parts[0].shape[1]
     bounds = np.stack([-np.ones(d), np.ones(d)])
-    held = [MemoryRows.of(np.ascontiguousarray(part)) for part in parts]
-    return BoundedRows(held, bounds, Grid.of(n_samples, d))
+    held = [MemoryRows.wrap(np.ascontiguousarray(part)) for part in parts]
+    return BoundedRows(held, bounds, Grid.for_size(n_samples, d))
 
 
 def parts_of(kind, k, d, rng, width=0.2):
@@ -76,7 +76,7 @@ def test_what_a_row_adds_does_not_depend_on_others_nor_on_who_holds_it():
 
 
 def test_a_coarser_grid_has_noise_for_what_it_rounds():
-    fine, coarse = Grid.of(5000, 4), Grid.of(10**8, 10)
+    fine, coarse = Grid.for_size(5000, 4), Grid.for_size(10**8, 10)
     assert not fine.rounds
     assert coarse.rounds
     assert coarse.message_bits < 32

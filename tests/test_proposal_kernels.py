@@ -70,7 +70,7 @@ def test_threads_do_not_show(model, kind):
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda one: one.name)
 def test_samplers_move_alike_without_a_kernel(model, sampler, monkeypatch):
     theta, z = model.start()
-    streams = Streams.of(model.individuals.names, 11)
+    streams = Streams.from_names(model.individuals.names, 11)
     found = []
     for by_kernel in (True, False):
         if not by_kernel:
@@ -100,7 +100,7 @@ def test_adjusted_steps_are_not_stuck_where_the_density_is_steep():
     """Predictions far too small, of a proportional error: the gradient is enormous."""
     model = model_of("proportional")
     theta, z = model.start()
-    streams = Streams.of(model.individuals.names, 3)
+    streams = Streams.from_names(model.individuals.names, 3)
     sampler = Mala()
     chains = sampler.begin(model, theta, z, 20)
     for now in range(1, 61):

@@ -60,7 +60,7 @@ def test_no_row_moves_the_sums_of_all_hubs_by_more_than_1_and_some_nearly_does(k
         far, squares = rng.choice([0, 0.1, 9.0]), 0.0
         for hub, part in parts.items():
             layout = Residuals(kind, 3, widths[hub])
-            sums = ResidualSums(layout, Grid.of(1000, 3))
+            sums = ResidualSums(layout, Grid.for_size(1000, 3))
             # Along one axis of a component squares are farthest off.
             row = part.means[trial % 3] + np.eye(widths[hub])[0] * far
             sums.add([part.residuals(row[None], one) for one in range(3)], shares[None])

@@ -99,7 +99,9 @@ def test_lines_without_a_meaning_are_refused(tmp_path, old, new, message):
 
 
 def test_doses_in_any_order_are_sorted():
-    doses = Doses.of(3, np.array([2, 0, 2]), np.array([5.0, 1.0, 2.0]), np.array([1.0, 2.0, 3.0]))
+    doses = Doses.from_lists(
+        3, np.array([2, 0, 2]), np.array([5.0, 1.0, 2.0]), np.array([1.0, 2.0, 3.0])
+    )
     assert (doses.first.tolist(), doses.amounts.tolist()) == ([0, 1, 1, 3], [2.0, 3.0, 1.0])
     with pytest.raises(InputError, match="no covariate 'dose'"):
         doses_of(read_nothing())

@@ -67,7 +67,7 @@ def given(n: int, times: list[float], amount: float, duration: float = 0.0) -> D
     """The same doses of n individuals."""
     who = np.repeat(np.arange(n), len(times))
     every = np.ones(len(who))
-    return Doses.of(n, who, np.tile(times, n), amount * every, duration * every)
+    return Doses.from_lists(n, who, np.tile(times, n), amount * every, duration * every)
 
 
 def infused(t: Doubles, rate: Doubles, duration: float) -> Doubles:

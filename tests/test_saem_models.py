@@ -218,7 +218,7 @@ def test_posterior_draws_have_its_moments(boys):
     model = LinearModel(boys)
     theta, _ = model.start()
     means, covariances = model.posterior(theta)
-    z = model.draw(theta, Streams.of(boys.names, 5).at(1, 0), 4000)
+    z = model.draw(theta, Streams.from_names(boys.names, 5).at(1, 0), 4000)
     np.testing.assert_allclose(z.mean(axis=0), means, atol=0.03)
     np.testing.assert_allclose(np.cov(z[:, 3].T), covariances[3], rtol=0.1, atol=0.005)
 
@@ -239,7 +239,7 @@ def test_equal_rates_are_a_limit():
 def test_a_mixture_draws_by_responsibilities(mixture):
     theta, _ = mixture.start()
     names = mixture.individuals.names
-    z = mixture.draw(theta, Streams.of(names, 2).at(1, 0), 3000)
+    z = mixture.draw(theta, Streams.from_names(names, 2).at(1, 0), 3000)
     share = (z == np.arange(3)).mean(axis=0)
     np.testing.assert_allclose(share, mixture.responsibilities(theta), atol=0.05)
 

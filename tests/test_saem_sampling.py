@@ -30,7 +30,7 @@ def theophylline():
 def run(model, sampler, seed=0, n_chains=50, burn_in=60, n_iter=120, names=None):
     """Draws (iterations, chains, n, q) after the burn-in."""
     theta, z = model.start()
-    streams = Streams.of(names or model.individuals.names, seed)
+    streams = Streams.from_names(names or model.individuals.names, seed)
     chains = sampler.begin(model, theta, z, n_chains)
     draws = []
     for now in range(1, n_iter + 1):
@@ -130,7 +130,7 @@ def test_an_individual_draws_alike_whoever_else_is_there(request, name, sampler)
     if sampler.name == "exact" and name != "boys":
         return
     theta, z = model.start()
-    streams = Streams.of(model.individuals.names, 7)
+    streams = Streams.from_names(model.individuals.names, 7)
     whole = sampler.begin(model, theta, z, 3)
     parts = [np.array(one) for one in ([0], [7, 3, 1], [9, 2, 4, 5, 6, 8, 10, 11])]
     models = [model.take(which) for which in parts]
@@ -151,14 +151,14 @@ def test_threads_of_the_codec_do_not_show(boys):
 
 
 def test_streams_are_uniform_and_apart():
-    streams = Streams.of([f"p{i}" for i in range(40)], 3)
+    streams = Streams.from_names([f"p{i}" for i in range(40)], 3)
     u = streams.at(1, 0).uniforms(5, 30)
     assert kstest(u.ravel(), "uniform").pvalue > 1e-3
     assert kstest(streams.at(2, 1).normals(5, 30).ravel(), "norm").pvalue > 1e-3
     others = [
         streams.at(2, 0),
         streams.at(1, 1),
-        Streams.of([f"p{i}" for i in range(40)], 4).at(1, 0),
+        Streams.from_names([f"p{i}" for i in range(40)], 4).at(1, 0),
     ]
     for other in others:
         assert abs(np.corrcoef(u.ravel(), other.uniforms(5, 30).ravel())[0, 1]) < 0.06

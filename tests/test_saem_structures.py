@@ -66,7 +66,9 @@ def repeated(theophylline):
     """The same with three doses, one of them infused."""
     who = np.repeat(np.arange(12), 3)
     columns = ([0.0, 3.0, 3.5], [4.0, 2.0, 5.0], [0.0, 2.0, 0.0])
-    return replace(theophylline, doses=Doses.of(12, who, *(np.tile(one, 12) for one in columns)))
+    return replace(
+        theophylline, doses=Doses.from_lists(12, who, *(np.tile(one, 12) for one in columns))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +106,8 @@ def test_two_compartments_without_an_exchange_are_one(repeated):
 
 def test_a_short_infusion_is_an_injection(theophylline):
     phi = np.log(np.tile([0.04, 0.5, 0.1, 0.7], (1, 12, 1)))
-    given = [Doses.of(12, np.arange(12), np.full(12, -1.0), np.ones(12), np.full(12, duration))
+    every, early = np.arange(12), np.full(12, -1.0)
+    given = [Doses.from_lists(12, every, early, np.ones(12), np.full(12, duration))
              for duration in (0.0, 1e-7)]  # fmt: skip
     at_once, infused = (
         TwoCompartments().predict(phi, replace(theophylline, doses=doses)) for doses in given
@@ -125,7 +128,9 @@ def test_names_and_scales_are_checked(theophylline):
     for wrong in (("cl", "ka"), ("cl", "v", "tlag"), ("ka", "cl", "v1", "q", "v2")):
         with pytest.raises(InputError, match="compartments"):
             OneCompartment(wrong)
-    late = replace(theophylline, doses=Doses.of(12, np.arange(12), np.ones(12), np.ones(12)))
+    late = replace(
+        theophylline, doses=Doses.from_lists(12, np.arange(12), np.ones(12), np.ones(12))
+    )
     with pytest.raises(InputError, match="has a time before the dose, 0;"):
         OneCompartment().check(late)
 

@@ -111,7 +111,7 @@ def test_errors_of_variances_that_are_zero_are_not_told():
     model = LinearModel(from_long(np.repeat(range(n), 5), np.tile(times, n), y.ravel()))
     theta = np.array([3.0, 2.0, 1.0, 0.0, 1e-7, 0.25])
     _, z = model.start()
-    streams = Streams.of(model.individuals.names, 0)
+    streams = Streams.from_names(model.individuals.names, 0)
     chains = Exact().begin(model, theta, z, 2)
     given = sample_conditional(model, theta, Exact(), chains, streams, after=0, late=1)
     errors = standard_errors(observed_information(model, theta, given))
@@ -136,7 +136,7 @@ def test_few_draws_leave_no_direction_out():
     singular = flat[:, :, None] * flat[:, None, :]
     nobody = np.zeros(0)
     given = Conditional(means, singular, means, means, 0.95, nobody, nobody, nobody, 2, nobody)
-    streams = Streams.of(model.individuals.names, 0)
+    streams = Streams.from_names(model.individuals.names, 0)
     found = importance_log_likelihood(model, theta, given, streams, after=0)
     assert found.value == pytest.approx(model.marginal(theta).sum(), abs=5 * found.error)
     assert found.error < 0.2
@@ -147,7 +147,7 @@ def test_steps_that_run_away_at_the_estimates_are_told():
     theta, z = model.start()
     sampler = Langevin(step=100.0, decay=0, n_steps=4)
     chains = sampler.begin(model, theta, z, 1)
-    streams = Streams.of(model.individuals.names, 0)
+    streams = Streams.from_names(model.individuals.names, 0)
     with pytest.raises(NumericalError, match="ran away"):
         sample_conditional(model, theta, sampler, chains, streams, after=0, late=1)
 

@@ -184,11 +184,11 @@ def test_programs_are_refused_the_same(record, bad, said):
     with pytest.raises(InputError, match=re.escape(said)):
         record(**bad)
     with pytest.raises(InputError, match=re.escape(said)):
-        record.of(record(), **bad)
+        record.resolve(record(), **bad)
 
 
 def test_settings_of_another_kind_are_refused():
     with pytest.raises(InputError, match="settings must be FitSettings, got KmeansSettings"):
-        FitSettings.of(KmeansSettings())
+        FitSettings.resolve(KmeansSettings())
     with pytest.raises(TypeError, match="n_component"):
         FitSettings(n_component=3)

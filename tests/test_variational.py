@@ -162,7 +162,7 @@ def test_a_wishart_a_hub_is_the_twin(X, n_agents):
     np.testing.assert_allclose(own.root_log_likelihood[0], bounds[5], rtol=1e-12)
     for b, (nu, beta, m, inverse, *_) in enumerate(blocks):
         _, means, covariances = own.mixture.block(b)
-        units = own.mixture.scaling.of(groups[b])
+        units = own.mixture.scaling.take_features(groups[b])
         means, squares = units.undo(means), np.outer(units.scale, units.scale)
         np.testing.assert_allclose(own.mixture.degrees_of_freedom[b], nu, rtol=1e-10)
         np.testing.assert_allclose(own.mixture.mean_precisions[b], beta, rtol=1e-10)

@@ -6,6 +6,7 @@ Both show themselves by a few facts: a line where they are printed, a table in a
 from __future__ import annotations
 
 import csv
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, replace
 from string import Formatter
@@ -168,11 +169,17 @@ class Settings:
         return tuple(cls.settings_by_name.values())
 
     @classmethod
-    def of(cls, settings: Self | None, /, **changes: Any) -> Self:
+    def resolve(cls, settings: Self | None, /, **changes: Any) -> Self:
         """Return a record, or the default one, with changes; InputError if of another kind."""
         if not isinstance(settings, cls | None):
             raise InputError(f"settings must be {cls.__name__}, got {type(settings).__name__}")
         return cls(**changes) if settings is None else settings.changed(**changes)
+
+    @classmethod
+    def of(cls, settings: Self | None, /, **changes: Any) -> Self:
+        """Former name of `resolve`."""
+        warnings.warn("of is resolve now", DeprecationWarning, stacklevel=2)
+        return cls.resolve(settings, **changes)
 
     def changed(self, **changes: Any) -> Self:
         """Return the record with other values."""

@@ -91,7 +91,7 @@ def read_dataset(
     InputError
         If its parts do not fit each other, or a column that is named is not there.
     """
-    table = TableSettings.of(table, **changes)
+    table = TableSettings.resolve(table, **changes)
     data = read_data(
         path,
         table,
@@ -100,7 +100,7 @@ def read_dataset(
         memory_limit=memory_limit,
         sample_weight=sample_weight,
     )
-    return settle(data, FamilyChoice.of(table.family), data.partition)
+    return settle(data, FamilyChoice.parse(table.family), data.partition)
 
 
 def read_data(
@@ -126,7 +126,7 @@ def read_data(
     ``memory_limit``, HDF5 stays on disk, as a `FileMatrix`, and tables are refused.
     """
     precision = None if dtype is None else precision_of(dtype)
-    table = choices = TableSettings.of(table)
+    table = choices = TableSettings.resolve(table)
     lacking: list[str] = []
     if kept is not None:  # a model knows its families and features
         defaults = kept.changed(features=None, drop=None)

@@ -39,7 +39,7 @@ class FamilyChoice:
     named: Mapping[str, str] = field(default_factory=dict)  # by feature or agent
 
     @classmethod
-    def of(cls, value: Any, names: Sequence[str] | None = None) -> FamilyChoice | None:
+    def parse(cls, value: Any, names: Sequence[str] | None = None) -> FamilyChoice | None:
         """Read "auto", "lab=t,sex=categorical", a mapping, or a list (one of ``names`` each)."""
         if value is None or isinstance(value, FamilyChoice):
             return value
@@ -138,7 +138,9 @@ def in_levels_of(
         for at, (count, some) in unseen.items()
     ]
     whole = sorted(order) == list(range(dataset.n_features))
-    reordered = kinds.of([of_model[j] for j in range(dataset.n_features)]) if whole else None
+    reordered = (
+        kinds.take_features([of_model[j] for j in range(dataset.n_features)]) if whole else None
+    )
     return replace(dataset, X=X, coded={}, kinds=reordered), warnings
 
 

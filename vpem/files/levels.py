@@ -42,7 +42,7 @@ class Recoding:
         codes = [place.get(name, place.get(_number_or(name), np.nan)) for name in have]
         return cls(np.arange(len(have), dtype=np.float64), np.array(codes, dtype=np.float64))
 
-    def of(self, column: NDArray[Any]) -> Values:
+    def recode(self, column: NDArray[Any]) -> Values:
         """Return what becomes of a column, shape (m,)."""
         if not len(self.values):
             return np.full(len(column), np.nan)
@@ -52,7 +52,7 @@ class Recoding:
 
     def then(self, other: Recoding) -> Recoding:
         """Return one that does this, and then another to what has come of it."""
-        return Recoding(self.values, other.of(self.codes))
+        return Recoding(self.values, other.recode(self.codes))
 
 
 def in_levels(
@@ -77,7 +77,7 @@ def in_levels(
     for _, part in row_blocks(X) if open_ else ():
         for j in open_:
             column = part[:, j]
-            new = column[~np.isnan(column) & np.isnan(changes[j].of(column))]
+            new = column[~np.isnan(column) & np.isnan(changes[j].recode(column))]
             if len(new):
                 few = np.unique(new)[:3]
                 called = [have[j][int(v)] for v in few] if j in have else [*named_numbers(few)]
@@ -158,5 +158,5 @@ def recoded(X: Floats | FileMatrix, changes: Mapping[int, Recoding]) -> Any:
         return X.recoded(changes)
     changed = X.copy()
     for j, change in changes.items():
-        changed[:, j] = change.of(X[:, j])
+        changed[:, j] = change.recode(X[:, j])
     return changed

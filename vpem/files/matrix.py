@@ -164,7 +164,7 @@ class FileRows:
         """Some rows as rows of their own, in memory where they take no more than a read does."""
         rows: MemoryRows | FileRows
         if len(indices) <= self.step or (np.diff(indices) <= 0).any():
-            rows = MemoryRows.of(self.take(indices))
+            rows = MemoryRows.wrap(self.take(indices))
         else:
             chosen = self._matrix.of_rows([indices])
             rows = FileRows(chosen, self._blocks, self._scaling, self.dtype)
@@ -272,7 +272,7 @@ class RowRuns:
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def of(self, indices: Indices) -> Indices:
+    def file_rows(self, indices: Indices) -> Indices:
         """Return the rows of the file that have these numbers here."""
         run = np.searchsorted(self._ends, indices, side="right") - 1
         rows: Indices = self._begins[run] + indices - self._ends[run]
@@ -284,7 +284,7 @@ class RowRuns:
         last = int(np.searchsorted(self._ends, stop, side="left"))
         mean = (stop - start) / max(last - first, 1)
         if mean < WASTE:
-            yield from reads_of(self.of(np.arange(start, stop)), most)
+            yield from reads_of(self.file_rows(np.arange(start, stop)), most)
             return
         for run in range(first, last):
             begin, end = max(start, int(self._ends[run])), min(stop, int(self._ends[run + 1]))
@@ -331,7 +331,7 @@ class FileMatrix(Shaped):
         except BaseException:
             self._file.close()
             raise
-        self._unpacking = Unpacking.of(self._dataset)
+        self._unpacking = Unpacking.for_dataset(self._dataset)
         self._opened = self._state()
         self.shape: tuple[int, int] = self._dataset.shape
         stored = self._dataset.dtype
@@ -394,7 +394,7 @@ class FileMatrix(Shaped):
                 else:
                     self._dataset.read_direct(out, np.s_[start:stop])
                 for j, change in self._changes.items():
-                    out[:, j] = change.of(out[:, j])
+                    out[:, j] = change.recode(out[:, j])
         except FileError:
             raise
         except (OSError, RuntimeError, ValueError) as error:
@@ -453,7 +453,7 @@ class FileMatrix(Shaped):
     def of_rows(self, groups: Sequence[NDArray[np.intp]]) -> FileMatrix:
         """Return the matrix of some rows, increasing in each group, group by group."""
         chosen = copy(self)
-        rows = [group if self._rows is None else self._rows.of(group) for group in groups]
+        rows = [group if self._rows is None else self._rows.file_rows(group) for group in groups]
         chosen._rows = RowRuns(rows)
         chosen.shape = (len(chosen._rows), self.shape[1])
         return chosen
@@ -472,7 +472,7 @@ class FileMatrix(Shaped):
         """Some rows, shape (len(indices), d), by few reads where they lie close together."""
         rows = np.asarray(indices, dtype=np.intp)
         out = np.empty((len(rows), self._dataset.shape[1]), dtype=self.dtype)
-        for read in reads_of(rows if self._rows is None else self._rows.of(rows), self.step):
+        for read in reads_of(rows if self._rows is None else self._rows.file_rows(rows), self.step):
             out[read.places] = self._stored(read.rows)[read.chosen]
         return out if self._columns is None else out[:, self._columns]
 

@@ -336,7 +336,7 @@ def read_families(
         cells = law.cells_of_hubs(features)
         like = None
         if law.has_core:
-            units = scaling.of(features.columns)
+            units = scaling.take_features(features.columns)
             like = Mixture.blank(features.blocks, covariance_type, weights.shape[1], units)
         hubs = [
             _read_hub(file, law, b, {name: int(counts[b]) for name, counts in cells.items()}, like)
@@ -442,7 +442,7 @@ def read_posterior(file: h5py.File, plain: Mixture) -> Mixture:
         np.concatenate([hub["mean_prior"] for hub in hubs]),
         flat[None] if plain.is_diagonal else flat,
     )
-    return VariationalMixture.of(plain, counts, seen, prior)
+    return VariationalMixture.from_mixture(plain, counts, seen, prior)
 
 
 def match_features(model: Model, names: Sequence[str], *, ordered: bool = True) -> list[int] | None:

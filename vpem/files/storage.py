@@ -324,7 +324,7 @@ class Unpacking:
         self._workers = ThreadPoolExecutor(processors(), thread_name_prefix="vpem-unpack")
 
     @classmethod
-    def of(cls, dataset: h5py.Dataset) -> Unpacking | None:
+    def for_dataset(cls, dataset: h5py.Dataset) -> Unpacking | None:
         """Return what unpacks a dataset, or None if HDF5 does that as well."""
         import h5py
 

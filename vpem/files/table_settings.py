@@ -76,7 +76,7 @@ class TableSettings(Settings, heading="Data"):
         if self.family is not None:
             from vpem.files.families import FamilyChoice
 
-            FamilyChoice.of(self.family)
+            FamilyChoice.parse(self.family)
 
     @property
     def point(self) -> str:

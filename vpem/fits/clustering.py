@@ -129,7 +129,7 @@ def prepare(
         row_weights = weights if weights is None or local is None else weights[local.numbers]
         if misses:
             shift, deviations = observed_moments(data, row_weights, add)
-            scaling = Scaling.by(shift, deviations) if watched is None else scaling
+            scaling = Scaling.standardize(shift, deviations) if watched is None else scaling
         elif watched is not None:
             deviations = watched.deviations(add)
         else:
@@ -175,7 +175,7 @@ class _Watched:
         self._n_features = n_features
         self._given = weights
 
-    def of(self, data: Any) -> _Watched:
+    def watch(self, data: Any) -> _Watched:
         """Return itself, a `vpem.checks.Matrix` of some rows whose moments are taken."""
         self._data, self.shape = data, data.shape
         self._moments = RunningMoments(self._n_features)
@@ -216,7 +216,7 @@ def _with_gaps(
     ends: Extremes | None = None
 
     def seen(data: Any) -> Any:
-        return data if watched is None else watched.of(data)
+        return data if watched is None else watched.watch(data)
 
     def finite(data: Any, names: Sequence[str] | None) -> None:
         nonlocal misses, ends

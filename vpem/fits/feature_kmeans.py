@@ -350,7 +350,7 @@ def kmeans_features(
         If clusters are empty.
     """
     began = time.perf_counter()
-    settings = KmeansSettings.of(settings, **changes)
+    settings = KmeansSettings.resolve(settings, **changes)
     check_network(network, settings, over_rows=False)
     n_features = network.whole.blocks.n_features
     if n_features == 0:

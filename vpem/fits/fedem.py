@@ -248,7 +248,7 @@ def _prepared(
         sample_weight=sample_weight,
         feature_names=feature_names,
         missing=settings.missing,
-        local=LocalRows.of(holders, workers, X),
+        local=LocalRows.find(holders, workers, X),
     )
     if workers.n_samples != prepared.n_samples:
         raise InputError(f"the workers hold {workers.n_samples} rows, but the data have {len(X)}")
@@ -333,7 +333,7 @@ def fit_fedem(
         half of at least ten, or components are degenerate or coincide.
     """
     began = time.perf_counter()
-    settings = FedMixtureSettings.of(settings, **changes)
+    settings = FedMixtureSettings.resolve(settings, **changes)
     if not isinstance(X, FileMatrix):
         X = as_array("data", X)
     if known_covariance is not None and settings.scale != "none":

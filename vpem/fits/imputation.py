@@ -391,7 +391,7 @@ def fit_imputation(
         If theta is zero: the ridge leaves nothing.
     """
     began = time.perf_counter()
-    settings, choice = ImputeSettings.of(settings, **changes).in_units(), None
+    settings, choice = ImputeSettings.resolve(settings, **changes).in_units(), None
     network = network_of_all(network, observations.n_observers, "observers")
     if settings.method == "mixture":
         return impute_by_mixture(observations, settings, network, callback, saver)

@@ -70,7 +70,7 @@ def connect_by_likelihood(
     network (`vpem.sums.connect.spread`). Data and the rest are as for
     `vpem.fits.spread.fit_spread`.
     """
-    settings, over = FitSettings.of(settings), over or (lambda network: network)
+    settings, over = FitSettings.resolve(settings), over or (lambda network: network)
     if private:
         raise InputError(
             Setting("hubs", "likelihood"), " looks at features without noise; take ",
@@ -161,7 +161,7 @@ class _Met:
         self.columns = [np.arange(a, b) for a, b in pairwise(ends)]
         self.routes = [route_to(network.graph, hops, one.root) for one in meetings]
 
-    def of(self, meeting: Hub) -> NDArray[np.intp]:
+    def features_of(self, meeting: Hub) -> NDArray[np.intp]:
         """Features that meet, numbered by agent."""
         parts = [self.columns[agent] for agent in meeting.agents]
         return np.concatenate(parts)
@@ -189,7 +189,7 @@ class _Met:
             place: [np.zeros((k, n)), np.zeros((k, n, n)), np.zeros(k)]
             for place, one in enumerate(self.meetings)
             if agents.mine(one.root)
-            for n in [len(self.of(one))]
+            for n in [len(self.features_of(one))]
         }
         step = max(64, CHUNK_VALUES // max(1, len(self.meetings) + sum(self.network.widths)))
         for start in range(0, self.n_samples, step):
@@ -234,7 +234,7 @@ class _Met:
         counts, correlations = np.ones(k), np.zeros((k, d, d))
         correlations[:, np.arange(d), np.arange(d)] = 1.0
         for meeting in self.meetings:
-            columns, part = self.of(meeting), everywhere.get(meeting.root)
+            columns, part = self.features_of(meeting), everywhere.get(meeting.root)
             shapes = [(k, len(columns)), (k, len(columns), len(columns)), (k,)]
             if part is None or [np.shape(one) for one in part] != shapes:
                 raise InputError(

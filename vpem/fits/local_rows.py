@@ -165,7 +165,7 @@ class MomentSums:
         if there is not None:
             # Values that are missing vary as those that are there do.
             np.fill_diagonal(second, np.diagonal(second) / there)
-        units = Scaling.by(shift, deviations_of(shift, np.diagonal(second)), hubs)
+        units = Scaling.standardize(shift, deviations_of(shift, np.diagonal(second)), hubs)
         return Moments(units, second / np.outer(units.scale, units.scale), there)
 
     def _exactly(
@@ -290,7 +290,7 @@ class LocalRows:
         self.rows = slice(first, first + ends[-1])
 
     @classmethod
-    def of(cls, holders: Placement, workers: Workers, X: Any) -> LocalRows | None:
+    def find(cls, holders: Placement, workers: Workers, X: Any) -> LocalRows | None:
         """Return which rows X has where workers live in several processes; else None.
 
         Where sums are masked every worker's are kept apart in one process too.
@@ -586,4 +586,4 @@ def _root(parts: Sequence[HeldPart], total: Sum, reach: Reach) -> Doubles:
 def units_by_reach(reach: Reach, hubs: Blocks | None = None) -> Scaling:
     """Return features about their means in their own standard deviations; see `Scaling.by`."""
     deviations = np.where(reach.constant, 0.0, np.sqrt(reach.points.variances))
-    return Scaling.by(reach.points.centre, deviations, hubs)
+    return Scaling.standardize(reach.points.centre, deviations, hubs)

@@ -269,7 +269,7 @@ def cut(mixture: Any, numbers: Sequence[int] | NDArray[np.intp]) -> Any:
     if not isinstance(mixture, MixedMixture):
         return cut_blocks(mixture, numbers)
     whole, blocks = mixture.blocks, own_blocks(mixture.blocks, numbers)
-    kinds, parts = mixture.kinds.of(joined([whole.features[b] for b in numbers])), []
+    kinds, parts = mixture.kinds.take_features(joined([whole.features[b] for b in numbers])), []
     for part in mixture.parts:
         if part.family in kinds.present:
             cells = law_of(part.family).hubs_of_cells(part.features)

@@ -93,7 +93,7 @@ class Work:
     n_factors: int = 0
 
     @staticmethod
-    def of(
+    def from_network(
         network: Network,
         n_samples: int,
         n_components: int,
@@ -321,7 +321,7 @@ def plan(
     them in which the network was disconnected, of which it warns. With ``link`` there is ``time``,
     what an iteration takes (`iteration_time`).
     """
-    settings = PlanSettings.of(settings, **changes)
+    settings = PlanSettings.resolve(settings, **changes)
     n_samples = settings.n_samples or USUAL_SAMPLES
     if isinstance(partition, Partition):
         agents = partition
@@ -447,7 +447,7 @@ def _work(
         return Work.of_rows(network, *shape, partition.n_features, settings.batch_size)
     check_sums_of_factors(settings, network)
     itemsize = ITEM_BYTES[settings.dtype]
-    return Work.of(network, *shape, itemsize, settings.batch_size, settings.n_factors)
+    return Work.from_network(network, *shape, itemsize, settings.batch_size, settings.n_factors)
 
 
 def _sent(

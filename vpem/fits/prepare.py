@@ -351,7 +351,7 @@ def network_of_all(
 
 def started(settings: FitSettings) -> tuple[GivenStart, FitSettings]:
     """Return where a fit starts, and the settings that matter: without iterations they are few."""
-    began_at = GivenStart.of(settings.init)
+    began_at = GivenStart.wrap(settings.init)
     settings = settings.changed(init=began_at.init)
     if settings.max_iter == 0:
         settings = settings.changed(batch_size=None, step_size=None, accelerate=None)
@@ -558,7 +558,7 @@ def believing(terms: FeatureTerms, settings: FitSettings) -> FeatureTerms:
     if prior is not None:
         under = MapMissingTerms if isinstance(terms, MissingTerms) else MapTerms
         pull, freedom, factors = list(prior.values())[1:]
-        return under.of(terms, pull, np.array(freedom), np.array(factors))
+        return under.from_terms(terms, pull, np.array(freedom), np.array(factors))
     means, scale = settings.mean_precision_prior, settings.prior_covariance
     beliefs = Beliefs(
         kind,

@@ -149,7 +149,7 @@ class Budget:
     delta: float
 
     @classmethod
-    def of(cls, epsilon: object, delta: object, n_samples: int, name: str = "epsilon") -> Budget:
+    def parse(cls, epsilon: object, delta: object, n_samples: int, name: str = "epsilon") -> Budget:
         """Check a budget; ``name`` is what the parameter of epsilon is called.
 
         InputError also where delta is not given, or so large that whole rows could be published.
@@ -435,7 +435,7 @@ def foretell(
     if network is not None and network.agents.masks is not None:
         n_workers = network.agents.n_agents
         louder = sqrt(n_workers / (n_workers - colluding_of(privacy, network)))
-    budget = Budget.of(privacy.epsilon, privacy.delta, n_samples)
+    budget = Budget.parse(privacy.epsilon, privacy.delta, n_samples)
     n_iter = iterations_of(settings, FitSettings.max_iter, USUAL_ITERATIONS)
     layout = Residuals(settings.covariance_type, settings.n_components, n_features)
     return Foretold(budget, n_samples, layout, n_iter, louder)

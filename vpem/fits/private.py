@@ -150,7 +150,7 @@ def fit_private_rows(
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, workers.n_samples, 8)
     total = network.total.counted_on(ledger)
-    layout, grid = foretold.layout, Grid.of(workers.n_samples, n_features)
+    layout, grid = foretold.layout, Grid.for_size(workers.n_samples, n_features)
     check_grid(foretold, grid)
     rows = BoundedRows(_rows(X, workers, network, feature_names), bounds, grid, units)
     colluding = colluding_of(privacy, network)
@@ -193,7 +193,7 @@ def fit_private_rows(
 def _rows(
     X: Any, workers: Workers, network: Network, feature_names: Sequence[str] | None
 ) -> list[Rows]:
-    local, n_features = LocalRows.of(network.total.holders, workers, X), X.shape[1]
+    local, n_features = LocalRows.find(network.total.holders, workers, X), X.shape[1]
     data: Any = check_data(
         X, n_features, feature_names, least_rows=int(local is None),
         finite=lambda rows, names: check_finite(rows, names, ("fill it in, or leave the row out",)),
@@ -302,7 +302,7 @@ def release_vpem(
         n_threads=thread_count(settings.n_threads), dtype=prepared.precision.name
     )
     whole = network.whole.blocks
-    budget = Budget.of(
+    budget = Budget.parse(
         privacy.release_epsilon, privacy.delta, prepared.n_samples, name="release_epsilon"
     )
     bounds = bounds_of(privacy.bounds, whole.n_features)

@@ -316,7 +316,7 @@ def kmeans_rows(
         If clusters are empty.
     """
     began = time.perf_counter()
-    settings = KmeansSettings.of(settings, **changes)
+    settings = KmeansSettings.resolve(settings, **changes)
     check_network(network, settings, over_rows=True)
     if settings.method == "grid":
         raise InputError(
@@ -337,7 +337,7 @@ def kmeans_rows(
         )  # fmt: skip
     holders = network.total.holders
     X, sample_weight = by_worker(X, sample_weight, workers, holders)
-    local = LocalRows.of(holders, workers, X)
+    local = LocalRows.find(holders, workers, X)
     inputs = prepare(X, n_columns(X), settings, sample_weight, feature_names, local)
     n_samples = len(inputs.X) if local is None else local.n_samples
     if workers.n_samples != n_samples:

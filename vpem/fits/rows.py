@@ -329,7 +329,7 @@ def fit_em(
         degenerate.
     """
     began = time.perf_counter()
-    settings = FitSettings.of(settings, **changes)
+    settings = FitSettings.resolve(settings, **changes)
     _check_network(network, workers, settings)
     if privacy is not None and privacy.is_asked:
         return fit_private_rows(
@@ -338,7 +338,7 @@ def fit_em(
         )  # fmt: skip
     began_at, settings = started(settings)
     X, sample_weight = by_worker(X, sample_weight, workers, network.total.holders)
-    local = LocalRows.of(network.total.holders, workers, X)
+    local = LocalRows.find(network.total.holders, workers, X)
     prepared = prepare(
         X, n_columns(X), settings, sample_weight=sample_weight, feature_names=feature_names,
         dtype=settings.dtype, missing=settings.missing, local=local,

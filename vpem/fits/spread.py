@@ -59,7 +59,7 @@ def fit_spread(
     would have them; in others, and with ``shards`` in all, those of its own hubs. Errors are not
     always raised in all processes.
     """
-    settings = FitSettings.of(settings, **changes)
+    settings = FitSettings.resolve(settings, **changes)
     data, names, weights = X, feature_names, sample_weight
     if network.agents.apart:
         kinds = bring_kinds(kinds, X, network)
@@ -94,7 +94,7 @@ def bring_kinds(
     _carry_names(have, network)
     arrived = [tuple(names) for agent in _members(network) for names in have[agent]]
     levels = {place: names for place, names in enumerate(arrived) if names}
-    return replace(every.of(own_columns_of_hubs(network)), levels=levels)
+    return replace(every.take_features(own_columns_of_hubs(network)), levels=levels)
 
 
 def own_columns(network: Network) -> NDArray[np.intp]:

@@ -218,7 +218,7 @@ def fit_vpem(
         degenerate.
     """
     began = time.perf_counter()
-    settings = FitSettings.of(settings, **changes)
+    settings = FitSettings.resolve(settings, **changes)
     if not isinstance(network, Network):
         raise InputError(f"the network must come from vpem.connect, got {type(network).__name__}")
     private = privacy is not None and privacy.is_asked

@@ -241,7 +241,7 @@ class Certainty:
     test_errors: Doubles  # (p,)
 
     @staticmethod
-    def of(model: SaemModel, theta: Doubles, conditional: Conditional) -> Certainty:
+    def from_draws(model: SaemModel, theta: Doubles, conditional: Conditional) -> Certainty:
         """By draws of latents; of a wide model nothing is known."""
         if model.wide:
             none, unknown = np.empty((0, 0)), np.full(len(theta), np.nan)
@@ -270,7 +270,7 @@ class Certainty:
         return Certainty(information, covariance, errors, self.freedom, errors)
 
     @staticmethod
-    def by(integrated: Integrated) -> Certainty:
+    def from_formulas(integrated: Integrated) -> Certainty:
         errors = np.sqrt(np.diag(integrated.covariance))
         tested = np.where(np.isfinite(integrated.errors), integrated.errors, errors)
         return Certainty(

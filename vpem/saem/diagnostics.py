@@ -72,7 +72,7 @@ def simulate(model: SaemModel, theta: Doubles, n_sims: int, seed: int) -> Double
     means, covariance = model.prior(theta, at)
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
-    streams = Streams.of(at.names, seed)
+    streams = Streams.from_names(at.names, seed)
     z = means + streams.at(SIMULATED, 0).normals(n_sims, means.shape[1]) @ root.T
     return model.draw_values(z, theta, streams.at(SIMULATED, 1), at)
 
@@ -85,10 +85,14 @@ def residuals_of(predictor: Predictor, individuals: Individuals) -> RowResiduals
     residuals: list[tuple[Doubles, ...]] = []
     theta = predictor.saved.theta
     for some in in_batches(individuals, len(predictor.saved.latents), predictor.n_draws):
-        model = predictor.model.of(some).about(theta)
+        model = predictor.model.for_individuals(some).about(theta)
         fitted, typical, means = _predicted(predictor, model)
         drawn = finite(simulate)(model, predictor.saved.theta, predictor.n_draws, predictor.seed)
-        chances = Streams.of(some.names, predictor.seed).at(SIMULATED, 2).of_rows(1, some.first)[0]
+        chances = (
+            Streams.from_names(some.names, predictor.seed)
+            .at(SIMULATED, 2)
+            .of_rows(1, some.first)[0]
+        )
         among, npde = _prediction_errors(some, drawn, chances)
         residuals.append(
             (typical, fitted, model.weighted_residuals(means[None], theta)[0], among, npde)
@@ -152,7 +156,9 @@ def visual_checks(
         check_int("n_bins", n_bins, least=1, most=1000)
     check_memory(8 * n_sims * individuals.n_rows, "the simulated measurements")
     parts = [
-        finite(simulate)(predictor.model.of(some), predictor.saved.theta, n_sims, predictor.seed)
+        finite(simulate)(
+            predictor.model.for_individuals(some), predictor.saved.theta, n_sims, predictor.seed
+        )
         for some in in_batches(individuals, len(predictor.saved.latents), n_sims)
     ]
     drawn = np.concatenate(parts, axis=1)

@@ -65,7 +65,7 @@ class Doses:
         return cls(np.arange(n + 1, dtype=np.intp), np.zeros(n), amounts, np.zeros(n))
 
     @classmethod
-    def of(
+    def from_lists(
         cls,
         n: int,
         who: Indices,
@@ -193,7 +193,7 @@ def doses_of_lines(
             "measured; leave such individuals out"
         )
     who = np.array([place[str(label)] for label in labels], dtype=np.intp)
-    return Doses.of(
+    return Doses.from_lists(
         len(names), who[lines], (times[lines] + turns * ii[lines]), amt[lines], durations[lines]
     )
 

@@ -130,7 +130,7 @@ def fit_saem(
         If importance draws are worth few: the latents' law is not well known.
     """
     began = time.perf_counter()
-    settings = SaemSettings.of(settings, **changes)
+    settings = SaemSettings.resolve(settings, **changes)
     workers = evenly(individuals.n_individuals, devices) if isinstance(devices, int) else devices
     _check_masked(individuals, network, settings, model)
     individuals = _among(individuals, workers, network)
@@ -176,7 +176,7 @@ def fit_saem(
         certain.information,
         likelihood,
         conditional,
-        People.of(built, theta),
+        People.from_model(built, theta),
         acceptance,
         None if acceptance is None else spread_of(individuals, acceptance),
         -float(individuals.largest(-likelihood.effective.min(initial=np.inf))),
@@ -338,9 +338,9 @@ def _look_closer(
         conditional = exact_conditional(model, exact.theta, settings.level)
         value, sure = model.individuals.total(exact.each), np.full(model.n, np.inf)
         likelihood = LogLikelihood(float(value), 0.0, exact.each, sure)
-        return exact.theta, conditional, likelihood, Certainty.by(exact)
+        return exact.theta, conditional, likelihood, Certainty.from_formulas(exact)
     announce = getattr(callback, "announce", lambda _: None)
-    streams = Streams.of(model.individuals.names, settings.seed)
+    streams = Streams.from_names(model.individuals.names, settings.seed)
     n_conditional, n_importance = settings.n_conditional, settings.n_importance
     announce(f"drawing latents at the estimates, {n_conditional} draws of each chain")
     conditional = sample_conditional(
@@ -355,7 +355,7 @@ def _look_closer(
     warn_of_few(likelihood, model.individuals.names, n_importance)
     announce("computing standard errors")
     server.sum_up(3 if model.normal_rows else 2, model.wide)
-    certain = Certainty.of(model, theta, conditional)
+    certain = Certainty.from_draws(model, theta, conditional)
     if isinstance(model, Framed):
         certain = certain.turned(model.jacobian)
         conditional = model.about(theta).reported(conditional)

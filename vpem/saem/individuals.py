@@ -163,9 +163,11 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
             return self.together.median(values)
         return np.asarray(np.nanmedian(values, axis=0), np.float64)
 
-    def of(self, values: Doubles, which: Indices) -> Doubles:
+    def select_values(self, values: Doubles, which: Indices) -> Doubles:
         """Values (m, ...) of some of all individuals."""
-        return values[which] if self.together is None else self.together.of(values, which)
+        return (
+            values[which] if self.together is None else self.together.select_values(values, which)
+        )
 
     # ---- of this process ------------------------------------------------------------------------
 
@@ -329,7 +331,7 @@ class AllIndividuals:
         flat = values.astype(np.float64).reshape(len(values), int(np.prod(values.shape[1:])))
         return self.place.add_up(flat).reshape(values.shape[1:])
 
-    def of(self, values: Doubles, which: Indices) -> Doubles:
+    def select_values(self, values: Doubles, which: Indices) -> Doubles:
         """Values (m, ...) of some of all individuals, each known to its own process."""
         local = np.zeros((len(which), *values.shape[1:]))
         place = {number: row for row, number in enumerate(self.numbers.tolist())}
@@ -614,7 +616,7 @@ class Streams:
     keys: Keys
 
     @staticmethod
-    def of(names: Sequence[str], seed: int) -> Streams:
+    def from_names(names: Sequence[str], seed: int) -> Streams:
         """Make the streams of individuals of these names; the seed is below 2^64."""
         salt = int(seed).to_bytes(8, "little")
         numbers = [

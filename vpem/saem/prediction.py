@@ -165,7 +165,7 @@ class FittedModel:
             return []
         return list(model_class(self.saved.model, options).reads(options))
 
-    def of(self, individuals: Individuals) -> SaemModel:
+    def for_individuals(self, individuals: Individuals) -> SaemModel:
         """Make the fitted model of other individuals."""
         saved = self.saved
         if self._maker is not None:
@@ -224,7 +224,7 @@ class FittedModel:
             ("",), np.array([0, 2]), np.array([1.0, 2.0]), np.zeros(2), columns,
             columns=dict(named) if isinstance(named, dict) else {},
         )  # fmt: skip
-        return self.of(blank)
+        return self.for_individuals(blank)
 
 
 class Predictor:
@@ -264,7 +264,7 @@ class Predictor:
         individuals = in_words_of(self.saved, individuals)
         parts: list[tuple[Doubles, ...]] = []
         for some in in_batches(individuals, len(self.saved.latents), self.n_draws):
-            model = self.model.of(some)
+            model = self.model.for_individuals(some)
             if model.wide:
                 drawn = draw_latents(model, self.saved.theta, self.n_draws, self.seed, self.level)
                 parts.append((drawn.means, drawn.lower, drawn.upper, drawn.covariances))
@@ -280,7 +280,7 @@ class Predictor:
     def _given(self, model: SaemModel) -> tuple[Doubles, Doubles, Doubles]:
         """Draws (draws, n, q), means and covariances of the latents given the rows."""
         theta = self.saved.theta
-        streams = Streams.of(model.individuals.names, self.seed)
+        streams = Streams.from_names(model.individuals.names, self.seed)
         if type(model).posterior is not SaemModel.posterior:
             means, covariances = model.posterior(theta)
             return self._normal(means, covariances, streams), means, covariances
@@ -342,7 +342,7 @@ class Predictor:
         for one in in_batches(targets, len(self.saved.latents), self.n_draws):
             some = individuals.take(np.arange(start, start + one.n_individuals))
             start += one.n_individuals
-            model = self.model.of(some)
+            model = self.model.for_individuals(some)
             draws, means, _ = self._given(model)
             parts.append(self._curve(model, one, means, draws))
         return self._joined(targets, parts)
@@ -388,7 +388,7 @@ class Predictor:
         for some in in_batches(at, len(saved.latents), self.n_draws):
             chosen = which[place : place + some.n_individuals]
             place += some.n_individuals
-            streams = Streams.of(some.names, self.seed)
+            streams = Streams.from_names(some.names, self.seed)
             means = saved.means[chosen]
             draws = self._normal(means, saved.covariances[chosen], streams)
             parts.append(self._curve(model, some, means, draws))
@@ -438,7 +438,7 @@ class Predictor:
         parts: list[tuple[Doubles, ...]] = []
         mean, covariance = model.population(self.saved.theta)
         apart = self._normal(
-            np.zeros((1, len(mean))), covariance[None], Streams.of([""], self.seed)
+            np.zeros((1, len(mean))), covariance[None], Streams.from_names([""], self.seed)
         )
         for some in in_batches(at, len(mean), self.n_draws):
             means = model.prior(self.saved.theta, some)[0]
@@ -460,7 +460,7 @@ class Predictor:
     @finite
     def responsibilities(self, individuals: Individuals) -> Doubles:
         """Probability of each class given the rows, (n, K), for the model ``gmm``."""
-        model = self.model.of(individuals)
+        model = self.model.for_individuals(individuals)
         if not hasattr(model, "responsibilities"):
             raise InputError(f"the model {self.saved.model_class} has no classes; ask for curves")
         return np.asarray(model.responsibilities(self.saved.theta), np.float64)
@@ -470,7 +470,7 @@ class Predictor:
         """Log-likelihood of individuals at the estimates, by formula or importance sampling."""
         individuals, parts = in_words_of(self.saved, individuals), []
         for some in in_batches(individuals, len(self.saved.latents), self.n_draws):
-            model = self.model.of(some)
+            model = self.model.for_individuals(some)
             each = model.marginal(self.saved.theta)
             if each is not None:
                 full = np.full(len(each), np.inf)
@@ -484,7 +484,7 @@ class Predictor:
             )  # fmt: skip
             parts.append(
                 importance_log_likelihood(
-                    model, self.saved.theta, conditional, Streams.of(some.names, self.seed),
+                    model, self.saved.theta, conditional, Streams.from_names(some.names, self.seed),
                     after=BURN_IN + len(draws), n_draws=n_importance,
                 )
             )  # fmt: skip

@@ -59,7 +59,7 @@ class People:
     doses: Doses | None = None
 
     @staticmethod
-    def of(model: SaemModel, theta: Doubles) -> People:
+    def from_model(model: SaemModel, theta: Doubles) -> People:
         """Take the individuals of this process."""
         data = model.individuals
         ends = [-data.times.min(initial=np.inf), data.times.max(initial=-np.inf)]

@@ -191,7 +191,7 @@ def run_saem(
     NumericalError if parameters are not finite, or a sampler runs away; NotConvergedWarning if
     compressed statistics end as none that latents have.
     """
-    loop = _Loop(model, devices, sampler, server, SaemSettings.of(settings, **changes), start)
+    loop = _Loop(model, devices, sampler, server, SaemSettings.resolve(settings, **changes), start)
     run = loop.iterate(saver or NoSaver(), callback)
     if server.codec is not None and not run.holds:
         warnings.warn(
@@ -422,7 +422,7 @@ class Devices:
     ) -> None:
         self.model, self.held, self.sampler, self.chains = model, workers, sampler, chains
         self.batch_size = batch_size
-        self.streams = Streams.of(model.individuals.names, seed)
+        self.streams = Streams.from_names(model.individuals.names, seed)
         self.rows: dict[int, Indices] = {int(one): workers.rows[one] for one in place.own}
         if place.apart:
             ends = np.cumsum([0, *workers.counts[place.own]])

@@ -45,7 +45,7 @@ def draw_latents(
     model: SaemModel, theta: Doubles, n_draws: int, seed: int, level: float
 ) -> Conditional:
     """Draw latents of individuals given their rows by Gibbs sampling."""
-    sampler, streams = Gibbs(), Streams.of(model.individuals.names, seed)
+    sampler, streams = Gibbs(), Streams.from_names(model.individuals.names, seed)
     chains = sampler.begin(model, theta, np.zeros((model.n, len(model.latents))), CHAINS)
     for now in range(BURN_IN):
         sampler.move(model, theta, chains, streams, now + 1, 0)
@@ -75,7 +75,7 @@ def completion(predictor: Predictor, documents: Individuals) -> Completion:
             f"the model {predictor.saved.model} has no topics to complete documents by; "
             "ask for the log-likelihood"
         )
-    model = predictor.model.of(in_words_of(predictor.saved, documents))
+    model = predictor.model.for_individuals(in_words_of(predictor.saved, documents))
     each, words = model.completion(predictor.saved.theta, predictor.seed)
     if not words.any():
         raise InputError(

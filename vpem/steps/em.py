@@ -338,7 +338,7 @@ def posterior_of(total: Sum, factors: LoadedFactors, kind: str) -> Posterior:
     grams = np.zeros((len(sums), k, q, q))
     grams[:, :, *lower] = sums.reshape(len(sums), k, numbers_of_a_component(q))
     grams[:, :, lower[1], lower[0]] = grams[:, :, *lower]
-    return Posterior.of(grams)
+    return Posterior.from_grams(grams)
 
 
 @dataclass

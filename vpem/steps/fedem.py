@@ -134,7 +134,7 @@ class Estimates:
         if self.reduced and (iteration - 1) % self.inner == 0:
             self._seen = [None] * len(self._seen)
 
-    def of(self, active: Indices, parameters: list[Any]) -> Doubles:
+    def estimate(self, active: Indices, parameters: list[Any]) -> Doubles:
         """Estimates (a, P) of the active workers, each at the parameters that it has."""
         estimates = np.empty((len(active), self.model.size))
         for place, worker in enumerate(active.tolist()):
@@ -217,7 +217,7 @@ def run_fedem(
     Raises InputError if a setting is out of range or makes no sense with another, and
     NumericalError if a statistic is no longer finite, or the network stays disconnected.
     """
-    settings = FedSettings.of(settings, **changes)
+    settings = FedSettings.resolve(settings, **changes)
     weights = weights_of(model, settings.weighting)
     n_threads = thread_count(settings.n_threads)
     first = Quantizer(first_codec, model.pieces, n_threads, basis)
@@ -231,7 +231,7 @@ def run_fedem(
     counts = model.counts[model.counts > 0]
     stays_on = stays_noisy(settings, int(counts.max()), later.omega)
     least = getattr(model, "least_batch", 1)
-    steps = SafeSteps.of(settings, alpha, later, counts, least, stays_on)
+    steps = SafeSteps.choose(settings, alpha, later, counts, least, stays_on)
     chosen = {"step_size": steps.taken, "batch_size": steps.batch_size, "inner": steps.inner}
     settings = settings.changed(max_iter=steps.max_iter, **chosen)
     reduced = settings.variance_reduction and settings.batch_size is not None
@@ -474,7 +474,7 @@ class _Loop:
         active = self.keeper.draw(self.model.size)
         self.estimates.begin(iteration)
         active_parameters = [parameters[0 if len(parameters) == 1 else worker] for worker in active]
-        local = self.estimates.of(active, active_parameters)
+        local = self.estimates.estimate(active, active_parameters)
         step = float(self.steps(iteration))
         if not 0 < step <= 1:
             raise InputError(

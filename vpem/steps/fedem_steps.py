@@ -210,7 +210,7 @@ class SafeSteps:
     max_iter: int
 
     @classmethod
-    def of(
+    def choose(
         cls,
         settings: FedSettings,
         alpha: float,

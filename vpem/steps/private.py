@@ -387,7 +387,7 @@ class NoisyEM:
 
     def __post_init__(self) -> None:
         self.kind, self.n_rows = self.terms.covariance_type, self.terms.n_samples
-        self.grid = Grid.of(self.n_rows, self.terms.widest)
+        self.grid = Grid.for_size(self.n_rows, self.terms.widest)
         self.numbers: list[int] = self.total.holders.own.tolist()
         self._noise = {hub: Noise(self.noise_seed, hub + 1) for hub in self.numbers}
         self._noise_of_counts = Noise(self.noise_seed, 0)

@@ -84,7 +84,7 @@ class _Worker:
         self.weight = sum(part.total_weight for part in self.batches)
 
     @classmethod
-    def of(cls, part: FeatureTerms, size: int) -> _Worker:
+    def split(cls, part: FeatureTerms, size: int) -> _Worker:
         batches = [part]
         if part.n_samples > size:
             edges = range(0, part.n_samples, size)
@@ -140,7 +140,7 @@ class _Passes:
         self.reinitialiser = Reinitialiser(whole, total, draw_row, run.recoveries, True)
         largest = max(1, int(step.terms.counts.max()))
         size = min(batch_size, largest)
-        self.workers = [_Worker.of(part, size) for part in step.terms.parts]
+        self.workers = [_Worker.split(part, size) for part in step.terms.parts]
         self.n_steps = -(-largest // size)
         counts = step.terms.counts
         each = np.arange(self.n_steps)[:, None] % np.maximum(-(-counts // size), 1)

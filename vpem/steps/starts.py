@@ -65,7 +65,7 @@ class GivenStart:
     last: Doubles | None = None  # (R,) log-likelihood per sample before, for the first change
 
     @classmethod
-    def of(cls, init: Any) -> GivenStart:
+    def wrap(cls, init: Any) -> GivenStart:
         """Wrap any form of a start."""
         return init if isinstance(init, cls) else cls(init)
 

@@ -228,7 +228,7 @@ def connect(
             f"the graph has {graph.n_agents} agents but the features are held by "
             f"{partition.n_agents}; give a graph of as many agents, or another partition"
         )
-    settings, codec, faults = settled(graph, SumSettings.of(settings, **changes))
+    settings, codec, faults = settled(graph, SumSettings.resolve(settings, **changes))
     check_connected(graph)
     agents = Placement.here(graph.n_agents)
     hubs = hubs_of(graph, settings.hops, settings.seed, settings.hubs, chosen)
@@ -394,7 +394,7 @@ def connect_workers(graph: Graph, settings: SumSettings | None = None, **changes
             "connect_workers takes a vpem.Graph (from make_graph or from_networkx), got "
             f"{type(graph).__name__}"
         )
-    settings = SumSettings.of(settings, **changes)
+    settings = SumSettings.resolve(settings, **changes)
     if settings.hops:
         raise InputError(
             Setting("hops"), " is how far features travel, but workers do not show their rows to "

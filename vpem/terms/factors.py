@@ -53,7 +53,7 @@ class LoadedFactors(Factors):
     grams: Doubles  # (B, K, q, q) ``G = L' Psi^-1 L`` of each hub, in float64
 
     @classmethod
-    def of(cls, mixture: FactorMixture, dtype: DTypeLike) -> Self:
+    def from_mixture(cls, mixture: FactorMixture, dtype: DTypeLike) -> Self:
         """Factor every block of the noise, and project the loadings."""
         blocks, (k, d, q) = mixture.blocks, mixture.loadings.shape
         factors, tied = factorise(mixture, np.float64), mixture.is_tied
@@ -113,7 +113,7 @@ class Posterior:
     log_dets: Doubles  # (R, K) ``log|B|``
 
     @classmethod
-    def of(cls, grams: Doubles) -> Self:
+    def from_grams(cls, grams: Doubles) -> Self:
         """Invert ``I + G`` of sums G (R, K, q, q).
 
         An estimate of a root's need not be positive semi-definite as the sum is: eigenvalues that
@@ -295,13 +295,13 @@ class FactorMixture(Mixture, facts=FACTS):
 
     def joined(self, total: Floats, onto: Floats) -> Floats:
         """Return the term of all hubs together, (1, m, K), of C (1, m, K) and U (1, m, K q)."""
-        posterior = Posterior.of(self.loaded.grams.sum(axis=0)[None])
+        posterior = Posterior.from_grams(self.loaded.grams.sum(axis=0)[None])
         return np.ascontiguousarray(total - posterior.explain(onto)[1])
 
     @cached_property
     def loaded(self) -> LoadedFactors:
         """What an E-step needs, in double precision."""
-        return LoadedFactors.of(self, np.float64)
+        return LoadedFactors.from_mixture(self, np.float64)
 
     def drawn(self, labels: Indices, rng: np.random.Generator) -> Doubles:
         rows = super().drawn(labels, rng)
@@ -376,7 +376,7 @@ class FactorTerms(FeatureTerms):
     def prepare(self, mixture: Mixture) -> LoadedFactors:
         """Factor every block of the noise, and project the loadings."""
         assert isinstance(mixture, FactorMixture)
-        return LoadedFactors.of(mixture, self.rows.dtype)
+        return LoadedFactors.from_mixture(mixture, self.rows.dtype)
 
     def local(self, factors: Factors, rows: slice) -> Floats:
         """Return c and u of each hub for these rows, (B, m, K + K q)."""

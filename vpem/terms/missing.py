@@ -246,7 +246,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
             self.share = reach.there[order] if self._is_diagonal else np.ones(1)
             self.centre, self.spread = reach.points.centre[order], reach.points.variances[order]
         np.copyto(data, self.centre.astype(data.dtype), where=self.observed == 0)
-        self.rows = MemoryRows.of(data)
+        self.rows = MemoryRows.wrap(data)
         self.log_constant = float(self.constants().sum())
         self.least_seen = LEAST_SEEN * min(1.0, self.total_weight / max(self.n_samples, 1))
         self._found = _Found()

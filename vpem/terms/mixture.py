@@ -438,7 +438,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
             blocks=blocks,
             means=np.ascontiguousarray(self.means[:, columns]),
             covariances=np.ascontiguousarray(covariances),
-            scaling=self.scaling.of(chosen),
+            scaling=self.scaling.take_features(chosen),
         )
 
     def renumbered(self, columns: Sequence[int]) -> Mixture:
@@ -480,7 +480,7 @@ class Coordinates:
     spreads: Doubles  # log-Cholesky factors, shaped as the mixture's covariances
 
     @classmethod
-    def of(cls, mixture: Mixture, floor: Doubles) -> Coordinates:
+    def from_mixture(cls, mixture: Mixture, floor: Doubles) -> Coordinates:
         """Return the coordinates of a mixture; NaN of a covariance that is not above the floor.
 
         Its blocks are positive definite. The floor (d,) is a diagonal matrix below its covariances,
@@ -550,7 +550,7 @@ class Coordinates:
         return products
 
     def mixture(self, like: Mixture, floor: Doubles) -> Mixture:
-        """Return the mixture at this point, over the same floor as in `of`.
+        """Return the mixture at this point, over the same floor as in `from_mixture`.
 
         What is not in the coordinates is as in ``like``, and components without weight stay as they
         are there.
@@ -648,6 +648,6 @@ def fill_gaps(
                 left = lower[n:, n:] @ drawn[some[:, None], gaps].T
                 expected = means[k, gaps] + (lower[n:, :n] @ known + left).T
                 filled[some[:, None], gaps] += block_shares[some, k, None] * expected
-        filled = mixture.scaling.of(columns).undo(filled)
+        filled = mixture.scaling.take_features(columns).undo(filled)
         completed[:, columns] = np.where(there, values[:, columns], filled)
     return completed

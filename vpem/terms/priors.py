@@ -304,7 +304,7 @@ class MapTerms(ConjugateTerms):
     """``a`` of each hub, (B,)."""
 
     @classmethod
-    def of(cls, plain: FeatureTerms, pull: float, freedom: Doubles, scale: Doubles) -> Self:
+    def from_terms(cls, plain: FeatureTerms, pull: float, freedom: Doubles, scale: Doubles) -> Self:
         """Return terms of the same rows, with a prior yet to be found."""
         terms = cls.of_plain(plain)
         terms._plain, terms.pull, terms.freedom, terms.scale = plain, pull, freedom, scale

@@ -250,7 +250,7 @@ class Grid:
     message_bits: int
 
     @classmethod
-    def of(cls, n_samples: int, n_features: int) -> Grid:
+    def for_size(cls, n_samples: int, n_features: int) -> Grid:
         """Return the finest grid on which the sums of so many rows fit."""
         needed = log2(max(n_samples, 2) * farthest(n_features))
         coarser = max(0, ceil((needed - 30) / 3))

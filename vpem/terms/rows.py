@@ -99,7 +99,7 @@ class MemoryRows:
         self.dtype = self._rows.dtype
 
     @classmethod
-    def of(cls, rows: Floats) -> Self:
+    def wrap(cls, rows: Floats) -> Self:
         """Wrap rows (m, d) that are in block order and in the units and precision of fitting."""
         block = cls.__new__(cls)
         block._rows, block.n_samples, block.dtype = rows, len(rows), rows.dtype
@@ -327,7 +327,7 @@ def observed_scaling(
     X: Matrix, row_weights: Doubles | None, add: Add = alone, hubs: Blocks | None = None
 ) -> Scaling:
     """Centre features and divide them by standard deviations (`observed_moments`, `Scaling.by`)."""
-    return Scaling.by(*observed_moments(X, row_weights, add), hubs)
+    return Scaling.standardize(*observed_moments(X, row_weights, add), hubs)
 
 
 def observed_moments(

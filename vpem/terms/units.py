@@ -124,10 +124,12 @@ class Scaling:
                 np.ones(len(part)) if row_weights is None else row_weights[start:][: len(part)]
             )
             moments.take(part, weights / total)
-        return cls.by(*moments.joined(add), hubs)
+        return cls.standardize(*moments.joined(add), hubs)
 
     @classmethod
-    def by(cls, means: Doubles, deviations: Doubles, hubs: Blocks | None = None) -> Scaling:
+    def standardize(
+        cls, means: Doubles, deviations: Doubles, hubs: Blocks | None = None
+    ) -> Scaling:
         """Centre features of these means and divide them by standard deviations (d,), if not 0.
 
         With ``hubs`` those of a hub are divided by one number, so that a sphere stays one; warns
@@ -158,7 +160,7 @@ class Scaling:
         """Whether nothing is changed."""
         return not self.shift.any() and bool((self.scale == 1).all())
 
-    def of(self, columns: Sequence[int] | Indices) -> Scaling:
+    def take_features(self, columns: Sequence[int] | Indices) -> Scaling:
         """The units of some of the features."""
         return Scaling(self.shift[columns], self.scale[columns])
 

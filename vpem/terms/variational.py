@@ -66,7 +66,7 @@ class VariationalMixture(
     is_proper = True
 
     @classmethod
-    def of(cls, plain: Mixture, counts: Doubles, seen: Doubles, prior: Prior) -> Self:
+    def from_mixture(cls, plain: Mixture, counts: Doubles, seen: Doubles, prior: Prior) -> Self:
         """Return a posterior whose means a mixture has."""
         return cls(
             plain.blocks, plain.covariance_type, plain.weights, plain.means, plain.covariances,
@@ -102,7 +102,7 @@ class VariationalMixture(
             self.prior, degrees_of_freedom=freedom, means=prior.means[0],
             covariances=prior.covariances,
         )  # fmt: skip
-        return VariationalMixture.of(plain, counts, seen, prior_of_hubs)
+        return VariationalMixture.from_mixture(plain, counts, seen, prior_of_hubs)
 
     def arrays(self) -> State:
         """Parameters and prior as arrays."""
@@ -252,8 +252,8 @@ class VariationalTerms(ConjugateTerms):
     """Local terms under a posterior, of data split by features over hubs.
 
     Statistics are those of EM, and `update` gives the posterior that they and the prior make.
-    Components may be empty: their posterior is the prior. Made by `of`; there is no prior before
-    `about`, `knowing` or `resuming`.
+    Components may be empty: their posterior is the prior. Made by `from_terms`; there is no prior
+    before `about`, `knowing` or `resuming`.
     """
 
     beliefs: Beliefs
@@ -263,7 +263,7 @@ class VariationalTerms(ConjugateTerms):
     _prior_log_dets: Doubles
 
     @classmethod
-    def of(cls, plain: FeatureTerms, beliefs: Beliefs) -> Self:
+    def from_terms(cls, plain: FeatureTerms, beliefs: Beliefs) -> Self:
         """Return variational terms of the same rows, without a prior yet."""
         terms = cls.of_plain(plain)
         terms.beliefs, terms.least_rows = beliefs, cls.least_rows
@@ -305,14 +305,14 @@ class VariationalTerms(ConjugateTerms):
         nothing = np.zeros(self.blocks.n_features), np.zeros(one)
         sizes = wishart_sizes(self.blocks, self.covariance_type)
         prior, seen = self.beliefs.with_known(sizes, *nothing), np.zeros(self._shape(plain))
-        return VariationalMixture.of(plain, plain.weights, seen, prior)
+        return VariationalMixture.from_mixture(plain, plain.weights, seen, prior)
 
     def _shape(self, mixture: Mixture) -> tuple[int, int]:
         return self.blocks.n_blocks, mixture.n_components
 
     def _posterior(self, means: Mixture, counts: Doubles, seen: Doubles) -> VariationalMixture:
         plain = replace(means, weights=self.prior.weights(counts))
-        return VariationalMixture.of(plain, counts, seen, self.prior)
+        return VariationalMixture.from_mixture(plain, counts, seen, self.prior)
 
     # ---- E-step --------------------------------------------------------------------------------
 
@@ -461,7 +461,7 @@ class VariationalTerms(ConjugateTerms):
 
 
 class VariationalMissingTerms(VariationalTerms, ConjugateMissingTerms):
-    """Local terms under a posterior of data that miss values; made by `of`.
+    """Local terms under a posterior of data that miss values; made by `from_terms`.
 
     Covariances are full or tied, or of one feature a hub: rows are counted hub by hub, but features
     of a diagonal block are seen in different numbers of rows.
@@ -516,7 +516,7 @@ def variational_terms(plain: FeatureTerms, beliefs: Beliefs) -> VariationalTerms
     Values may not be missing of features that share a diagonal hub.
     """
     if not isinstance(plain, MissingTerms):
-        return VariationalTerms.of(plain, beliefs)
+        return VariationalTerms.from_terms(plain, beliefs)
     if is_diagonal(plain.covariance_type) and plain.widest > 1:
         alone = "give each feature an agent of its own, which changes nothing else, or "
         raise InputError(
@@ -526,4 +526,4 @@ def variational_terms(plain: FeatureTerms, beliefs: Beliefs) -> VariationalTerms
             Setting("weight_concentration_prior_type", MAP), " or ",
             Setting("covariance_type", "full"),
         )  # fmt: skip
-    return VariationalMissingTerms.of(plain, beliefs)
+    return VariationalMissingTerms.from_terms(plain, beliefs)

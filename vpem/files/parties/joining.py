@@ -510,7 +510,7 @@ def cut(
                 partition=None,
                 workers=None,
                 edges=None,
-                kinds=None if dataset.kinds is None else dataset.kinds.of(columns),
+                kinds=None if dataset.kinds is None else dataset.kinds.take_features(columns),
             )
         )
     return datasets

@@ -370,7 +370,7 @@ def settle_party(
 
     Levels get the same codes in all files, which may not keep different families.
     """
-    choice = FamilyChoice.of((party.kept or party.table).family)
+    choice = FamilyChoice.parse((party.kept or party.table).family)
     levels = [
         dataset.levels
         | {dataset.feature_names[j]: levels_of for j, levels_of in dataset.coded.items()}
@@ -431,7 +431,7 @@ def check_spoken_of(
     local += [f"{one.party.name}.{name}" for one in holdings.values() for name in one.feature_names]
 
     def check(party: int) -> None:
-        choice = None if parties[party].kept else FamilyChoice.of(parties[party].table.family)
+        choice = None if parties[party].kept else FamilyChoice.parse(parties[party].table.family)
         check_named(choice, dict.fromkeys([*names, *local]), [one.name for one in parties])
 
     for_each(holders, range(len(parties)), check)

@@ -203,7 +203,7 @@ def _with(
         source=dataset.source,
         left_out=left_out,
         table=table,
-        kinds=None if dataset.kinds is None else dataset.kinds.of(features),
+        kinds=None if dataset.kinds is None else dataset.kinds.take_features(features),
         labels_for_fit=labels_for_fit,
     )
 

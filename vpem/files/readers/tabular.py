@@ -157,7 +157,7 @@ def dataset_of(frame: LazyFrame, options: ReadOptions) -> Dataset:
         raise InputError(f"{frame.source} has no rows")
     rest = {n: values for n, values in table_columns.items() if n not in choice.taken}
     left_out: dict[str, str] = {}
-    said = () if (choices := FamilyChoice.of(table.family)) is None else choices.named
+    said = () if (choices := FamilyChoice.parse(table.family)) is None else choices.named
     open_ = {n: table_columns[n] for n in choice.features} if choice.chosen else rest
     categories: dict[int, Category] = {}
     no_categories: dict[str, str] = {}

@@ -195,7 +195,7 @@ def take_categories(
     frame: LazyFrame, columns: dict[int, pa.ChunkedArray], options: ReadOptions
 ) -> tuple[dict[int, Category], dict[str, str]]:
     """Return the columns that are categories, by number, and why others of text are none."""
-    choice = FamilyChoice.of(options.table.family)
+    choice = FamilyChoice.parse(options.table.family)
     assert choice is not None
     categories: dict[int, Category] = {}
     left_out: dict[str, str] = {}

@@ -280,7 +280,7 @@ def dataset_for_fit(X: Any, family: Any, partition_of: Callable[[Dataset], Parti
     names = names_of(X)
     if names is None and np.ndim(X) == 2:
         names = list(default_names(np.shape(X)[1]))
-    choice = FamilyChoice.of(family, names)
+    choice = FamilyChoice.parse(family, names)
     dataset = _read(X, choice, lenient=False)
     return dataset if choice is None else settle(dataset, choice, partition_of(dataset))
 
@@ -293,7 +293,7 @@ def dataset_for_model(X: Any, kinds: Kinds, names: Sequence[str], missing: str) 
     X = columns_apart(X)
     if not isinstance(X, Dataset) and names_of(X) is None:
         return Dataset(np.asarray(X), default_names(np.shape(X)[1]), source="X")
-    choice = FamilyChoice.of(words_for_model(kinds, names))
+    choice = FamilyChoice.parse(words_for_model(kinds, names))
     dataset = settle_for_model(_read(X, choice, lenient=True), choice)
     known: Any = SimpleNamespace(feature_names=tuple(names))
     columns = match_features(known, dataset.feature_names)

@@ -474,7 +474,10 @@ class VPEM(Streamed):
             return self._partition_of(self.agents, dataset.n_features, True)
 
         dataset = dataset_for_fit(X, self.family, held)
-        names, choice = dataset.feature_names, FamilyChoice.of(self.family, dataset.feature_names)
+        names, choice = (
+            dataset.feature_names,
+            FamilyChoice.parse(self.family, dataset.feature_names),
+        )
         coded = () if dataset.kinds is None else dataset.kinds.columns_of("categorical")
         named = {*coded, *(j for j, name in enumerate(names) if choice and name in choice.named)}
         unnamed = [j for j in range(len(names)) if j not in named and not isinstance(X, Dataset)]

@@ -168,7 +168,7 @@ class ByRows:
     ) -> None:  # fmt: skip
         self.X, self._network, self._workers = X, network, workers
         self._weights, self._names, self._missing = sample_weight, feature_names, missing
-        self._local = LocalRows.of(network.total.holders, workers, X)
+        self._local = LocalRows.find(network.total.holders, workers, X)
 
     @cached_property
     def _sum(self) -> _Exact:

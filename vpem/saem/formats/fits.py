@@ -327,7 +327,7 @@ def _doses_of(elements: State, need: Callable[[object, str], None]) -> Doses | N
     total = len(columns[0])
     need(counts.max(initial=0) <= total, f"the counts of doses must add up to {total} doses")
     need(int(counts.sum()) == total, f"the counts of doses must add up to {total} doses")
-    return Doses.of(len(counts), np.repeat(np.arange(len(counts)), counts), *columns)
+    return Doses.from_lists(len(counts), np.repeat(np.arange(len(counts)), counts), *columns)
 
 
 def _corpus_of(elements: State, need: Callable[[object, str], None]) -> CorpusFacts | None:

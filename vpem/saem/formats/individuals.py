@@ -342,7 +342,7 @@ def _read_doses(file: h5py.File, n: int, source: str) -> Doses | None:
         if not np.isfinite(column).all() or (column is not times and column.min(initial=0) < 0):
             raise FileError(f"{source}: doses must be finite numbers, amounts and durations from 0")
     who = np.repeat(np.arange(n), counts.astype(np.intp))
-    return Doses.of(n, who, times, *columns)
+    return Doses.from_lists(n, who, times, *columns)
 
 
 def chain(parts: Sequence[Individuals]) -> Individuals:

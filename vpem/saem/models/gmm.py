@@ -112,7 +112,7 @@ class GmmModel(SaemModel):
             axis = root_of(np.asarray(covariance))[:, -1]
             chosen = middle + ndtri((np.arange(K) + 0.5) / K)[:, None] * axis
         else:
-            chosen = data.of(self._y, rows)
+            chosen = data.select_values(self._y, rows)
         covariance = covariance + np.diag(self.floor)
         lower = np.tile(lower_half(covariance), K)
         theta = np.concatenate([np.full(K, 1 / K), chosen.ravel(), lower])

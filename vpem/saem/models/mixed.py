@@ -214,7 +214,7 @@ class MixedModel(Framed):
         self.outcomes = Outcomes(individuals, self.error, expanded=bool(len(population.fixed)))
         self.normal_rows = all(kind in NORMAL for kind in self.outcomes.kinds)
         self.found = {"error": list(self.outcomes.kinds)}
-        self.scoring = Scoring.of(population, structure.scales, self.outcomes)
+        self.scoring = Scoring.from_population(population, structure.scales, self.outcomes)
         self.parameters = (*population.coefficients, *population.spreads, *self.outcomes.parameters)
         s = self.scoring.size
         sizes = [*self.law.sizes, self.outcomes.size, s, s * (s + 1) // 2]
@@ -291,7 +291,7 @@ class MixedModel(Framed):
     def _of(self, individuals: Individuals, population: PopulationModel) -> Self:
         part = copy(self)
         part.individuals, part.law = individuals, population
-        part.outcomes = self.outcomes.of(individuals)
+        part.outcomes = self.outcomes.for_individuals(individuals)
         part._begun = None
         return part
 
@@ -462,7 +462,7 @@ class MixedModel(Framed):
         other = self
         if at is not self.individuals:
             self.structure.check(at)
-            other = self._of(at, self.law.of(at))
+            other = self._of(at, self.law.for_individuals(at))
         f = self.structure.predict(other.whole(z, self.unpack(self.theta)[0]), at)
         return f, other.outcomes
 

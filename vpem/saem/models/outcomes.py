@@ -390,7 +390,7 @@ class Outcomes:
         """Standard deviations a and b of each outcome, (k, 2): ``sd^2 = a^2 + b^2 f^2``."""
         return np.array([one.law.noise(sds[one.sds]) for one in self._each])
 
-    def of(self, individuals: Individuals) -> Self:
+    def for_individuals(self, individuals: Individuals) -> Self:
         part = type(self).__new__(type(self))
         part.__dict__.update(self.__dict__)
         part.individuals = individuals

@@ -227,7 +227,7 @@ class PopulationModel:
         part.design = self.design[which]
         return part
 
-    def of(self, individuals: Individuals) -> Self:
+    def for_individuals(self, individuals: Individuals) -> Self:
         """The same of other individuals."""
         part = copy(self)
         part.design = self._design(individuals)
@@ -363,7 +363,7 @@ class Varying(SaemModel):
     def prior(self, theta: Doubles, at: Individuals) -> tuple[Doubles, Doubles]:
         """Means (n, q) of the latents by covariates, and their covariance."""
         B, omega = self.law.unpack(theta)
-        return self.law.of(at).means(B)[:, self.law.random], omega
+        return self.law.for_individuals(at).means(B)[:, self.law.random], omega
 
 
 def _rows_alone(by: Doubles, gram: Doubles, mask: Mask) -> Doubles:
@@ -397,7 +397,9 @@ class Scoring(NamedTuple):
     floors: Doubles  # least variances
 
     @staticmethod
-    def of(population: PopulationModel, scales: tuple[str, ...], outcomes: Outcomes) -> Scoring:
+    def from_population(
+        population: PopulationModel, scales: tuple[str, ...], outcomes: Outcomes
+    ) -> Scoring:
         """Take all coefficients of a population, of parameters on these scales."""
         rows, columns = population.places
         linked = not outcomes.parameters  # predictors of logits, or of logarithms of means

@@ -114,7 +114,11 @@ class Stops:
 
     def __init__(self, at: Individuals, doses: Doses | None) -> None:
         n, rows = at.n_individuals, at.n_rows
-        events = Doses.of(n, np.empty(0, np.intp), *([np.empty(0)] * 2)) if doses is None else doses
+        events = (
+            Doses.from_lists(n, np.empty(0, np.intp), *([np.empty(0)] * 2))
+            if doses is None
+            else doses
+        )
         runs = events.durations > 0
         ends, flow = events.times + events.durations, np.zeros(len(runs))
         np.divide(events.amounts, events.durations, out=flow, where=runs)

@@ -117,7 +117,7 @@ class Kinds(Shown, facts="{summary}"):
             [j for j, family in enumerate(self.families) if family in families], np.intp
         )
 
-    def of(self, columns: Sequence[int] | Indices) -> Kinds:
+    def take_features(self, columns: Sequence[int] | Indices) -> Kinds:
         """Return the families of some features, in this order."""
         chosen = [int(column) for column in columns]
         return Kinds(
@@ -125,6 +125,8 @@ class Kinds(Shown, facts="{summary}"):
             tuple(self.n_levels[j] for j in chosen),
             {place: self.levels[j] for place, j in enumerate(chosen) if j in self.levels},
         )
+
+    of = former("of", "take_features")
 
     def counted(self, X: Matrix) -> Kinds:
         """Return the same with as many levels as the codes of data (M, d) have, if none are known.

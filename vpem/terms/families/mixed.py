@@ -51,9 +51,9 @@ class _Embedded(Shaped):
         self.shape, self.dtype = (terms.n_samples, int(self.ends[-1])), terms.dtype
 
     def __getitem__(self, rows: slice) -> Floats:
-        return self.of(self.terms.parts, rows)
+        return self.embed(self.terms.parts, rows)
 
-    def of(self, parts: Sequence[PartTerms], rows: slice) -> Floats:
+    def embed(self, parts: Sequence[PartTerms], rows: slice) -> Floats:
         """Numbers (m, e) of some rows of these parts."""
         out = np.empty((rows.stop - rows.start, self.shape[1]), dtype=self.dtype)
         for part, places in zip(parts, self.terms.places, strict=True):
@@ -97,15 +97,15 @@ class _EmbeddedRows:
 
     def take(self, indices: Indices) -> Floats:
         parts = [part.select_rows(indices, None) for part in self._matrix.terms.parts]
-        return self._fitted(self._matrix.of(parts, slice(0, len(indices))))
+        return self._fitted(self._matrix.embed(parts, slice(0, len(indices))))
 
     def select_rows(self, indices: Indices) -> Rows:
         """Some rows as rows of their own, in memory: those that a start looks at."""
-        return MemoryRows.of(self.take(indices))
+        return MemoryRows.wrap(self.take(indices))
 
     def slice_rows(self, rows: slice, following: slice | None = None) -> Rows:
         """A run of rows as rows of their own, in memory."""
-        return MemoryRows.of(self.read(rows))
+        return MemoryRows.wrap(self.read(rows))
 
     def cut(self, step: int) -> None:
         """Let runs have so many rows, as those of other processes have."""
@@ -404,7 +404,7 @@ class MixedTerms(RowTerms):
             together = np.sqrt(
                 np.bincount(matrix.feature_of, np.square(deviations), len(matrix.widths))
             )
-            scaling = Scaling.by(means, together[matrix.feature_of])
+            scaling = Scaling.standardize(means, together[matrix.feature_of])
             measured = terms_of(
                 matrix, matrix.blocks, "diag", missing=self.misses, scaling=scaling,
                 row_weights=self.row_weights, n_threads=self.n_threads, dtype=self.dtype,

@@ -203,7 +203,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         for part, features in zip(self.parts, self.kinds.split(blocks).values(), strict=True):
             core = part.core
             if core is not None:
-                units = scaling.of(features.columns)
+                units = scaling.take_features(features.columns)
                 core = core.over(features.blocks, covariance_type, units)
             parts.append(self._moved(part, features, columns, core))
         weights = self.assembled_weights[None].copy()
@@ -219,7 +219,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         place[chosen] = np.arange(len(chosen))
         inside = [place[members] for members in self.blocks.features]
         blocks = replace(self.blocks, features=tuple(numbers[numbers >= 0] for numbers in inside))
-        kinds, parts = self.kinds.of(chosen), []
+        kinds, parts = self.kinds.take_features(chosen), []
         for part in self.parts:
             if part.family in kinds.present:
                 remaining = kinds.features(part.family, blocks)
@@ -234,7 +234,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         place = np.asarray(columns, dtype=np.intp)
         blocks = replace(self.blocks, features=tuple(place[f] for f in self.blocks.features))
         order = np.argsort(place)
-        kinds, parts = self.kinds.of(order), []
+        kinds, parts = self.kinds.take_features(order), []
         for part in self.parts:
             features = kinds.features(part.family, blocks)
             core = part.core
@@ -265,11 +265,11 @@ def scaling_of(features: Sequence[Features], units: Sequence[Scaling]) -> Scalin
 
 
 def coordinates_of(mixture: Density, floor: Doubles) -> Any:
-    """Return `Coordinates` or `MixedCoordinates` of a mixture; see `Coordinates.of`."""
+    """Return `Coordinates` or `MixedCoordinates` of a mixture; see `Coordinates.from_mixture`."""
     if isinstance(mixture, MixedMixture):
-        return MixedCoordinates.of(mixture, floor)
+        return MixedCoordinates.from_mixture(mixture, floor)
     assert isinstance(mixture, Mixture)
-    return Coordinates.of(mixture, floor)
+    return Coordinates.from_mixture(mixture, floor)
 
 
 @dataclass(frozen=True)
@@ -290,14 +290,14 @@ class MixedCoordinates:
     points: tuple[_Point, ...]  # of each part
 
     @classmethod
-    def of(cls, mixture: MixedMixture, floor: Doubles) -> MixedCoordinates:
+    def from_mixture(cls, mixture: MixedMixture, floor: Doubles) -> MixedCoordinates:
         weights = np.log(np.where(mixture.weights > 0, mixture.weights, 1.0))
         points = []
         for law, part in zip(mixture.laws, mixture.parts, strict=True):
             tables = {name: _free(law.domains[name], table) for name, table in part.tables.items()}
             core = None
             if part.core is not None:
-                core = Coordinates.of(part.core, floor[_places(mixture, part)])
+                core = Coordinates.from_mixture(part.core, floor[_places(mixture, part)])
             points.append(_Point(tables, law.hubs_of_cells(part.features), core))
         return cls(mixture.blocks.n_blocks, weights, tuple(points))
 

@@ -70,7 +70,7 @@ class Columns(Shaped):
     def arranged(self, blocks: Blocks, scaling: Scaling, dtype: DTypeLike) -> PartRows:
         """Return the rows in block order, in the units and precision of fitting."""
         precision: np.dtype[np.floating] = np.empty(0, dtype).dtype
-        units = None if scaling.is_none else scaling.of(blocks.order)
+        units = None if scaling.is_none else scaling.take_features(blocks.order)
         return PartRows(self._rows, self._places, units, precision, self._change)
 
 
