@@ -12,17 +12,6 @@ from typing import Any
 
 from vpem.checks import check_int, read_int
 
-__all__ = [
-    "crowded",
-    "neighbours",
-    "one_blas_thread",
-    "processor_limit",
-    "processors",
-    "share_processors",
-    "thread_count",
-    "whereabouts",
-]
-
 MOST = 1024
 
 GROUPS = {2: ("cpu.max",), 1: ("cpu.cfs_quota_us", "cpu.cfs_period_us")}

@@ -409,17 +409,10 @@ class OverRows:
 
 
 @dataclass
-class _OverFactors:
+class _OverFactors(_OverFeatures):
     """The E-step of hubs that hold features with factors in common (`EStep`)."""
 
     whole: FactorTerms
-    total: Sum
-    local: LocalSteps | None = None
-    reinitialised_bytes = REINITIALISED_BYTES
-    over_rows = False
-
-    def __post_init__(self) -> None:
-        self.roots: Sequence[Terms] = [self.whole]
 
     def expect(
         self, mixtures: Sequence[Mixture], factors: Sequence[Factors], kind: str
