@@ -137,9 +137,11 @@ def extensions() -> list[Extension]:
     return [Extension(SHARED, [SHARED.replace(".", "/") + ".c"]), *kernels]
 
 
+COMMAND_LINE = ("vpem_cli", "vpem_cli.commands", "vpem_cli.study")
+
 if __name__ == "__main__":  # processes that translate kernels load this file too
     setup(
-        packages=[*find_packages(include=["vpem", "vpem.*"]), "vpem_cli", "vpem.examples"],
+        packages=[*find_packages(include=["vpem", "vpem.*"]), *COMMAND_LINE, "vpem.examples"],
         ext_modules=extensions(),
         cmdclass={"build_ext": BuildCore},
     )

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors are one sentence on stderr."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    from .ranks import joined
+    from .session import joined
 
     try:
         _prepare_streams()
@@ -58,7 +58,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str, code: int = 2) -> int:
-    from .output import fail
+    from .display import fail
 
     return fail(message, code)
 
@@ -76,7 +76,7 @@ def _join(words: list[str]) -> None:
 
         chosen = configured_engine(words, command()) == "mpi"
     if chosen:
-        from .ranks import join_job
+        from .session import join_job
 
         join_job()
 

@@ -42,10 +42,10 @@ from .config import (
     variables,
     where_from,
 )
+from .display import print_json
 from .files import READ, Role, begin, roles_of
-from .help import Elsewhere, complete_values, grouped, often, tree
-from .output import print_json
-from .ranks import joined, launched
+from .help import Elsewhere, complete_values, grouped, often, show_help, tree
+from .session import joined, launched
 
 SHOW = "vpem.show"
 """Under this name a context keeps whether values are only shown (--show-config)."""
@@ -247,7 +247,7 @@ class Command(_Manners, TyperCommand):
             begin(ctx, self.roles())
             refuse_idle(ctx)
         if STUDY in ctx.meta:
-            from .meeting import meet
+            from .study.member import meet
 
             meet(ctx)
         with _noting_where_from(ctx):
@@ -305,7 +305,7 @@ def _noting_where_from(context: Any) -> Iterator[None]:
 def _study(context: Any, value: Path | None) -> Path | None:
     if value is None:
         return None
-    from .agreed import load_study
+    from .study.handshake import load_study
 
     return load_study(context, value)
 
@@ -313,7 +313,7 @@ def _study(context: Any, value: Path | None) -> Path | None:
 def _refuse_missing(context: Any, params: list[Any]) -> None:
     """Raise the parser's error where an argument is missing, unless a study allows that."""
     if STUDY in context.meta:
-        from .agreed import check_data
+        from .study.handshake import check_data
 
         check_data(context)
     for param in params:
@@ -435,33 +435,39 @@ def _options(
 
 
 COMMANDS = {
-    "fit": ("fit.fit", "Fit a Gaussian mixture to features, or rows, that are distributed."),
-    "select": ("select.select", "Fit a grid of models and choose the best by a criterion."),
-    "kmeans": ("kmeans.kmeans", "Cluster rows by k-means, rows or features being distributed."),
-    "fedem": ("fedem.fedem", "Fit a Gaussian mixture to rows of workers by FedEM or VR-FedEM."),
-    "impute": ("impute.impute", "Impute a matrix from the parts of it that observers saw."),
-    "saem": ("saem.saem", "Fit a model with latent variables by stochastic EM (SAEM)."),
-    "predict": ("use.predict", "Assign rows to components or centres; predict individuals."),
-    "score": ("use.score", "Compute log-likelihood, BIC and AIC of data under a model."),
-    "show": ("model.show", "Show a model, or another file that vpem has written."),
-    "sample": ("use.sample", "Draw rows from a model, each labelled with its component."),
-    "evaluate": ("use.evaluate", "Compare components or clusters with labels."),
-    "plot": ("plot.plot", "Draw a model: its components, how they differ, how the fit went."),
-    "report": ("plot.report", "Write a page on a model: how well it fits, with all pictures."),
-    "relay": ("relay.relay", "Pass sealed messages on between members of a study."),
-    "help": ("help.show_help", "Show the help of a command."),
-    "doctor": ("doctor.doctor", "Check this installation: problems, with advice, then facts."),
-    "demo": ("demo.demo", "Show the main job: fit real data, compare, predict, draw."),
-    "data": ("data.app", "Import, fetch, simulate, split and describe datasets."),
-    "model": ("model.app", "Show and export fitted models."),
-    "topology": ("topology.app", "Look at networks of agents."),
-    "party": ("party.app", "Take part in studies: keys, requests, policies, logs of messages."),
-    "study": ("study.app", "Make, sign and show studies: who takes part, and what will be run."),
+    "fit": ("commands.fit", "Fit a Gaussian mixture to features, or rows, that are distributed."),
+    "select": ("commands.select", "Fit a grid of models and choose the best by a criterion."),
+    "kmeans": ("commands.kmeans", "Cluster rows by k-means, rows or features being distributed."),
+    "fedem": ("commands.fedem", "Fit a Gaussian mixture to rows of workers by FedEM or VR-FedEM."),
+    "impute": ("commands.impute", "Impute a matrix from the parts of it that observers saw."),
+    "saem": ("commands.saem", "Fit a model with latent variables by stochastic EM (SAEM)."),
+    "predict": ("commands.use", "Assign rows to components or centres; predict individuals."),
+    "score": ("commands.use", "Compute log-likelihood, BIC and AIC of data under a model."),
+    "show": ("commands.model", "Show a model, or another file that vpem has written."),
+    "sample": ("commands.use", "Draw rows from a model, each labelled with its component."),
+    "evaluate": ("commands.use", "Compare components or clusters with labels."),
+    "plot": ("commands.plot", "Draw a model: its components, how they differ, how the fit went."),
+    "report": ("commands.plot", "Write a page on a model: how well it fits, with all pictures."),
+    "relay": ("study.relay", "Pass sealed messages on between members of a study."),
+    "doctor": ("commands.doctor", "Check this installation: problems, with advice, then facts."),
+    "demo": ("commands.demo", "Show the main job: fit real data, compare, predict, draw."),
 }
-"""Where each command or group is, and what it does: the help of vpem loads none of them."""
+"""Where each command is, and what it does: the help of vpem loads none of them."""
 
-for _name, _of in COMMANDS.items():
-    app.command(_name)(Elsewhere(*_of))
+GROUPS = {
+    "data": ("commands.data", "Import, fetch, simulate, split and describe datasets."),
+    "model": ("commands.model", "Show and export fitted models."),
+    "topology": ("commands.topology", "Look at networks of agents."),
+    "party": ("study.party", "Take part in studies: keys, requests, policies, logs of messages."),
+    "study": ("study.study", "Make, sign and show studies: who takes part, and what will be run."),
+}
+"""The same of groups of commands."""
+
+for _name, (_module, _summary) in COMMANDS.items():
+    app.command(_name)(Elsewhere(_module, _name, _summary))
+app.command("help")(show_help)
+for _name, (_module, _summary) in GROUPS.items():
+    app.command(_name)(Elsewhere(_module, "app", _summary))
 
 
 def command() -> Any:

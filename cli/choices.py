@@ -12,8 +12,8 @@ from vpem.fits.settings import parse_numbers
 from vpem.records import Settings, changed, refuse_both, setting
 from vpem.settings import FitSettings, HoldingSettings, MixtureSettings
 
+from .display import plural
 from .files import Role
-from .output import plural
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from vpem.terms.density import Density
     from vpem.terms.families.kinds import Kinds
 
-    from .driver import CommandRun
+    from .display import Screen
     from .options import Given
-    from .output import Screen
+    from .runner import CommandRun
 
     P = TypeVar("P", bound=Problem)
 

@@ -14,7 +14,7 @@ from vpem.errors import InputError, shorten
 from vpem.records import Rule, Settings, setting
 
 from .files import reads, writes, written
-from .ranks import Where, join_job, joined, launched
+from .session import Where, join_job, joined, launched
 
 if TYPE_CHECKING:
     from vpem.engines.placement import Placement
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from vpem.sums.connect import Network
     from vpem.sums.exchanges import Traffic
 
+    from .display import Screen
     from .labels import LabelFile
-    from .output import Screen
 
 LEAST_ROWS = 5.0
 """Rows of each component in a model that others get: no row is more than a fifth of one."""

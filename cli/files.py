@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vpem.files.table_settings import TableSettings
     from vpem.terms.families.kinds import Kinds
 
-    from .ranks import Where
+    from .session import Where
 
 
 def _named(value: Any, options: Mapping[str, Any]) -> Iterable[Any]:

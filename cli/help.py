@@ -223,15 +223,14 @@ def show_help(
 
 
 class Elsewhere:
-    """Stands for a command or a group of another module, "module.name", until it is called."""
+    """Stands for a command, or a group (``app``), of another module until it is called."""
 
-    def __init__(self, home: str, summary: str) -> None:
-        self.home = home
+    def __init__(self, module: str, name: str, summary: str) -> None:
+        self.module, self.name = module, name
         self.__doc__ = summary
 
     def __call__(self) -> Any:
-        module, name = self.home.split(".")
-        return getattr(import_module(f".{module}", __package__), name)
+        return getattr(import_module(f".{self.module}", __package__), self.name)
 
 
 class Members(UserDict[str, Any]):
@@ -280,7 +279,7 @@ def tree(
         text = inspect.getdoc(info.callback) if info.callback else None
         helps[name] = " ".join((text or "").partition("\n\n")[0].split())
         makers[name] = partial(_make, info, dress, finish, (*path, name))
-        if isinstance(info.callback, Elsewhere) and info.callback.home.endswith(".app"):
+        if isinstance(info.callback, Elsewhere) and info.callback.name == "app":
             groups.append(name)
     group.commands = Members(makers, helps, groups)
     return group

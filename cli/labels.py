@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from vpem.errors import VpemError
 from vpem.records import changed, setting
 
-from .driver import Output, TableOutput
 from .files import Role, writes
 from .options import NO_CSV, NO_CSV_AT_ALL, Printing
+from .runner import Output, TableOutput
 
 if TYPE_CHECKING:
     from vpem.engines.placement import Placement
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from vpem.sums.connect import Network
     from vpem.terms.mixture import Mixture
 
-    from .driver import CommandRun
-    from .output import Screen
-    from .ranks import Where
+    from .display import Screen
+    from .runner import CommandRun
+    from .session import Where
 
     Found = Mapping[int, Mapping[str, Any]]
     """Columns of labels, by party."""

@@ -16,10 +16,10 @@ from vpem.records import Rule, Settings, changed, setting
 from vpem.settings import ALIGNMENTS, HoldingSettings, SumSettings
 
 from .choices import settled
-from .driver import CommandRun
+from .display import what_is_read
 from .engine import place_parties
 from .files import READ, STDIN, read_one, refuse_families, tell_families, teller
-from .output import what_is_read
+from .runner import CommandRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from vpem.errors import FileError, InputError, Setting
 from vpem.settings import KmeansSettings
 
+from .commands.kinds import stored_at
+from .display import as_plain, plural
 from .files import writes
-from .kinds import stored_at
-from .output import as_plain, plural
 
 if TYPE_CHECKING:
     from vpem.engines.engine import Engine
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from vpem.sums.connect import Network
 
     from .choices import Task
-    from .driver import CheckpointSettings, CommandRun
+    from .display import Screen
     from .options import Given
-    from .output import Screen
+    from .runner import CheckpointSettings, CommandRun
 
 
 def check_asked(

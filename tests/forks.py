@@ -122,7 +122,7 @@ def _load():
 
     import vpem_cli.app
     import vpem_cli.labels
-    import vpem_cli.meeting
+    import vpem_cli.study.member
     from vpem.fits.selection import trials  # noqa: F401
 
     # The tree of commands, and what reads their options.

@@ -279,10 +279,10 @@ def test_without_a_checkpoint_signals_do_as_always(tmp_path, data):
 def test_a_second_interrupt_ends_at_once(monkeypatch, tmp_path):
     from vpem.errors import Interrupted
     from vpem.files.checkpoints import FileSaver
-    from vpem_cli import driver
+    from vpem_cli import runner
 
     before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr("vpem_cli.driver.SAME_KEY", -1.0)
+    monkeypatch.setattr("vpem_cli.runner.SAME_KEY", -1.0)
     for exists, kind in ((False, KeyboardInterrupt), (True, Interrupted)):
         saver = FileSaver(tmp_path / "c")
         if exists:
@@ -290,7 +290,7 @@ def test_a_second_interrupt_ends_at_once(monkeypatch, tmp_path):
         reached = []
 
         def twice(saver=saver, reached=reached):
-            with driver.catching(saver):
+            with runner.catching(saver):
                 os.kill(os.getpid(), signal.SIGINT)
                 reached.append(saver.signal)
                 os.kill(os.getpid(), signal.SIGINT)

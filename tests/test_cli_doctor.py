@@ -8,7 +8,7 @@ import pytest
 
 from vpem._core import sweep
 from vpem._core.threads import thread_count
-from vpem_cli import doctor
+from vpem_cli.commands import doctor
 
 from .cli_support import done, run
 from .tables import each
@@ -20,8 +20,8 @@ def light(monkeypatch):
     for name in list(doctor.NEEDED):
         if name not in ("numpy", "h5py"):
             monkeypatch.delitem(doctor.NEEDED, name)
-    monkeypatch.setattr("vpem_cli.doctor.EXTRAS", {})
-    monkeypatch.setattr("vpem_cli.doctor.mpi", lambda problems: MPI)
+    monkeypatch.setattr("vpem_cli.commands.doctor.EXTRAS", {})
+    monkeypatch.setattr("vpem_cli.commands.doctor.mpi", lambda problems: MPI)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
 
@@ -161,7 +161,7 @@ def test_why_so_many_threads(monkeypatch, variable, usable, limit, threads, why)
 
 def test_a_launcher_of_another_mpi(monkeypatch):
     said = {"-c": "Open MPI v5.0.1, package", "--version": "HYDRA build details:"}
-    monkeypatch.setattr("vpem_cli.doctor._output", lambda *words: said[words[1]])
+    monkeypatch.setattr("vpem_cli.commands.doctor._output", lambda *words: said[words[1]])
     monkeypatch.setattr(doctor.shutil, "which", lambda *_, **__: "/somewhere/mpiexec")
     problems = []
     found = doctor.mpi(problems)
@@ -175,7 +175,7 @@ def test_a_launcher_of_another_mpi(monkeypatch):
 
 def test_an_extra_that_is_broken_is_a_note(monkeypatch):
     problems = []
-    monkeypatch.setattr("vpem_cli.doctor.EXTRAS", {"numpy": ("vpem_no_module", "plot", "pictures"),
+    monkeypatch.setattr(doctor, "EXTRAS", {"numpy": ("vpem_no_module", "plot", "pictures"),
                                             "not-there": ("x", "sdp", "weights")})  # fmt: skip
     found = doctor.extras(problems)
     assert found["not-there"]["version"] is None

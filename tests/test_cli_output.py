@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from vpem_cli.output import each, show, table
+from vpem_cli.display import each, show, table
 
 from .cli_support import done, make_data, run
 from .tables import over
@@ -145,12 +145,12 @@ def test_long_words_are_broken_behind_marks(capsys, monkeypatch):
 
 
 def test_messages_are_broken_between_words_in_terminals_and_nowhere_else(capsys, monkeypatch):
-    from vpem_cli.output import tell
+    from vpem_cli.display import tell
 
     sentence = "'/a/very/long/path/of/data.h5' does not exist; look there"
-    monkeypatch.setattr("vpem_cli.output._columns", lambda: 20)
+    monkeypatch.setattr("vpem_cli.display._columns", lambda: 20)
     for terminal in (True, False):
-        monkeypatch.setattr("vpem_cli.output.is_terminal", lambda terminal=terminal: terminal)
+        monkeypatch.setattr("vpem_cli.display.is_terminal", lambda terminal=terminal: terminal)
         tell(sentence)
         lines = capsys.readouterr().err.splitlines()
         assert " ".join(lines) == sentence

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vpem_cli import output as showing
-from vpem_cli.driver import reminding
-from vpem_cli.output import ProgressLine, Screen, fail
-from vpem_cli.saem_report import SaemCounter
-from vpem_cli.select import SearchProgress
+from vpem_cli import display as showing
+from vpem_cli.commands.saem_report import SaemCounter
+from vpem_cli.commands.select import SearchProgress
+from vpem_cli.display import ProgressLine, Screen, fail
+from vpem_cli.runner import reminding
 
 
 @pytest.fixture

@@ -125,7 +125,7 @@ def test_no_file_of_a_checkpoint_is_another(tmp_path, monkeypatch, name):
     if name != "c":
         begin(leaf, name, "--checkpoint", "c")
     two = SimpleNamespace(engine=SimpleNamespace(size=2))
-    monkeypatch.setattr("vpem_cli.ranks.joined", lambda: two)
+    monkeypatch.setattr("vpem_cli.session.joined", lambda: two)
     with pytest.raises(FileError, match=re.escape(f"{name} is the input {name} (DATA) itself")):
         begin(leaf, name, "--checkpoint", "c")
     with pytest.raises(FileError, match="are one file"):

@@ -319,7 +319,7 @@ def test_signals_wait_until_a_process_has_been_begun(monkeypatch):
 
 
 def test_signals_wait_for_what_is_being_written():
-    from vpem_cli.select import Stopped, Stopping
+    from vpem_cli.commands.select import Stopped, Stopping
 
     written = []
 

@@ -10,8 +10,8 @@ import pytest
 
 from vpem.files.studies.message_log import entries
 from vpem_cli import app
-from vpem_cli.agreed import StudyLinks, agreed_before, setup_of
-from vpem_cli.policy import disclosures
+from vpem_cli.study.handshake import StudyLinks, agreed_before, setup_of
+from vpem_cli.study.policy import disclosures
 
 from .company_support import make_company
 from .tables import each

@@ -112,7 +112,10 @@ HELPS = [[*path, "--help"] for path, _ in leaves(command())]
 
 LOADED = {
     "version": ([["--version"]], LIBRARIES | {"typer", "rich", "pydantic", "vpem.errors"}),
-    "help": ([["--help"]], LIBRARIES | {"rich", "pydantic", "vpem_cli.fit", "vpem.settings"}),
+    "help": (
+        [["--help"]],
+        LIBRARIES | {"rich", "pydantic", "vpem_cli.commands.fit", "vpem.settings"},
+    ),
     "help of all": ([["--help-all"]], LIBRARIES | {"rich", "pydantic"}),
     "every help": (HELPS, LIBRARIES | {"rich", "pydantic"}),
     "fit": ([FIT], UNUSED | {"concurrent.futures"}),

@@ -15,7 +15,7 @@ from vpem.errors import FileError, InputError
 from vpem.files.models import read_model
 from vpem.files.studies.spent import Ran, Spent, now
 from vpem.fits.privacy import Budget, spent
-from vpem_cli.policy import Guard, in_all
+from vpem_cli.study.policy import Guard, in_all
 
 from .cli_support import done, run
 from .company_support import make_company

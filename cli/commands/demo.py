@@ -1,0 +1,229 @@
+"""Demonstrations: commands that are printed, and run, in separate folders.
+
+`vpem demo` goes from data to a picture; `vpem study demo` runs three parties and a server on this
+machine, each in a process and a folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vpem.errors import FileError, VpemError
+
+from ..display import Screen
+from ..files import FOLDER
+
+Keep = Annotated[
+    Path | None, FOLDER, typer.Option(help="Keep all files in this new folder.", show_default=False)
+]
+
+MOST_SECONDS = 300
+MAIN = "import vpem_cli; vpem_cli.main()"
+
+
+@dataclass
+class Play:
+    """Commands that are printed, and run, each in a process of its own."""
+
+    home: Path  # each name has a folder of its own in it
+    messages: bool = False  # print these too
+    environment: dict[str, str] = field(
+        default_factory=lambda: {**os.environ, "OMP_WAIT_POLICY": "passive"}
+    )
+
+    def tell(self, sentence: str) -> None:
+        print(f"\n# {sentence}", flush=True)
+
+    def show(self, who: str, *words: str) -> None:
+        print(f"{who}$ {shlex.join(words)}", flush=True)
+
+    def run(self, who: str, command: str, *words: str) -> str:
+        self.show(who, "vpem", *command.split(), *words)
+        return self.end(who, self.start(who, *command.split(), *words))
+
+    def start(self, who: str, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", MAIN, *words],
+            cwd=self.home / who,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if self.messages else subprocess.PIPE,
+            text=True,
+        )
+
+    def end(self, who: str, process: subprocess.Popen[str]) -> str:
+        """Return what a process has printed, once it has ended with exit code 0."""
+        try:
+            out, err = process.communicate(timeout=MOST_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise VpemError(f"{who or 'vpem'} has not ended after {MOST_SECONDS} s") from None
+        if process.returncode != 0:
+            printed = (err or out).strip().splitlines()[-1:] or ["nothing"]
+            raise VpemError(f"the demonstration ends: {who or 'vpem'} printed: {printed[0]}")
+        return out.rstrip("\n")
+
+    def send(self, file: str, giver: str, taker: str) -> None:
+        """Copy a file into another member's folder, as mail would."""
+        self.show(giver, "cp", file, f"../{taker}/")
+        shutil.copy(self.home / giver / file, self.home / taker)
+
+
+@contextmanager
+def folder(keep: Path | None) -> Iterator[Path]:
+    """Make a folder, which is removed in the end, unless it is to be kept."""
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="vpem-demo-") as temporary:
+            yield Path(temporary)
+        return
+    try:
+        keep.mkdir(mode=0o700)
+    except OSError as error:
+        raise FileError(f"{keep} cannot be made: {error.strerror}; give a new folder") from None
+    yield keep
+
+
+STEPS = (
+    ("Ten agents hold three measurements each of 569 breast masses:",
+     "data copy breast_cancer"),
+    ("They fit a mixture together, along a cycle; measurements travel one hop, no further:",
+     "fit breast_cancer.h5 --topology cycle --hops 1 --seed 0 -o model.h5"),
+    ("The diagnoses took no part. How well do the two components agree with them?",
+     "evaluate model.h5 breast_cancer.h5"),
+    ("The component of each mass, and how certain that is:",
+     "predict model.h5 breast_cancer.h5 --proba -o components.csv"),
+    ("A picture of the features that distinguish the components:",
+     "plot model.h5 --kind profile -o profile.png"),
+)  # fmt: skip
+"""What each command is for, and its words."""
+
+
+def demo(keep: Keep = None) -> None:
+    """Show the main job: fit real data, compare, predict, draw.
+
+    Every command is printed as it is run, in a temporary folder: nothing is written to yours. It
+    takes some seconds. See 'vpem study demo' for parties that meet over a network.
+
+    Example: vpem demo --keep try
+    """
+    with Screen() as screen, folder(keep) as home:
+        play = Play(home, messages=True)
+        for sentence, words in STEPS:
+            play.tell(sentence)
+            print(play.run("", words), flush=True)
+        if keep is None:
+            screen.say("nothing was kept; 'vpem demo --keep try' keeps all files in the folder try")
+        else:
+            screen.say(f"all files are in {keep}")
+
+
+SERVER = "hub"
+PARTIES = ("clinic", "lab", "imaging")
+KNOWN = 550
+"""Patients in each party's table, of all 569."""
+
+ROWS = 3
+"""Rows of labels shown for each party."""
+
+
+def demo_of_study(keep: Keep = None) -> None:
+    """Try a whole study: three parties and a server on this machine.
+
+    Each has a folder and processes of its own, and they meet over TLS on 127.0.0.1. The breast
+    cancer data are split by features into three tables, each without some of the patients, and
+    sums are masked. Every command is printed as it is run; it takes less than a minute.
+
+    Example: vpem study demo --keep try
+    """
+    with Screen() as screen, folder(keep) as home:
+        members = (SERVER, *PARTIES)
+        for who in members:
+            (home / who).mkdir(mode=0o700)
+        play = Play(home)
+        _write_tables(home)
+        play.tell("Each makes a key, which stays at home:")
+        words = {who: _words(play.run(who, "party init", "--name", who)) for who in members}
+        play.tell("The server's organiser says what will be run, and signs it:")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        options = ["--hops", "0", "-k", "2", "--align", "ids", "--scale", "standard"]
+        options.append("--secure-sum")
+        print(play.run(SERVER, "study init", "heart", "--star", address, *options))
+        play.tell("Each party requests to take part; words are compared by telephone:")
+        for who in PARTIES:
+            play.send("heart.toml", SERVER, who)
+            play.run(who, "party request", "heart.toml", f"{who}.csv", "--id-column", "patient")
+            play.send(f"{who}.request", who, SERVER)
+            play.run(SERVER, "study approve", f"{who}.request", "--fingerprint", words[who])
+        for who in PARTIES:
+            play.send("heart.toml", SERVER, who)
+        play.tell("All run it, each at home, at the same time:")
+        processes: dict[str, subprocess.Popen[str]] = {}
+        try:
+            for who in members:
+                fit = ["fit", "--study", "heart.toml", "--as", who]
+                if who != SERVER:
+                    fit += [f"{who}.csv", "--id-column", "patient"]
+                    fit += ["--labels", f"{who}-clusters.csv"]
+                play.show(who, "vpem", *fit)
+                processes[who] = play.start(who, *fit)
+            printed = {who: play.end(who, process) for who, process in processes.items()}
+        finally:
+            for process in processes.values():
+                if process.poll() is None:
+                    process.kill()
+                    process.communicate()
+        play.tell(f"What {PARTIES[0]} sees; the others see the same:")
+        print(printed[PARTIES[0]])
+        play.tell("What each party has now, of its own patients:")
+        for who in PARTIES:
+            play.show(who, "head", f"-{ROWS + 1}", f"{who}-clusters.csv")
+            lines = (home / who / f"{who}-clusters.csv").read_text(encoding="utf-8").splitlines()
+            print("\n".join(lines[: ROWS + 1]))
+        if keep is not None:
+            screen.say(f"all files are in {keep}")
+
+
+def _words(shown: str) -> str:
+    """Return the twelve words of what 'vpem party init' prints."""
+    lines = shown.splitlines()
+    place = next(place for place, line in enumerate(lines) if line.strip().startswith("in words"))
+    return " ".join([*lines[place].split()[2:], *lines[place + 1].split()])
+
+
+def _write_tables(home: Path) -> None:
+    """Split the breast cancer data by features into a table for each party.
+
+    Each table has its own order of rows, and lacks some of them.
+    """
+    import csv
+
+    import numpy as np
+
+    from vpem.files.data import read_dataset
+    from vpem.files.examples import example_path
+
+    data = read_dataset(example_path("breast_cancer"))
+    rng = np.random.default_rng(1)
+    shares = np.array_split(np.arange(data.n_features), len(PARTIES))
+    for who, columns in zip(PARTIES, shares, strict=True):
+        with open(home / who / f"{who}.csv", "w", newline="", encoding="utf-8") as file:
+            table = csv.writer(file)
+            table.writerow(["patient", *(data.feature_names[column] for column in columns)])
+            for row in rng.permutation(data.n_samples)[:KNOWN]:
+                values = [f"{data.X[row, column]:.6g}" for column in columns]
+                table.writerow([f"P{row:03}", *values])

@@ -1,0 +1,454 @@
+"""`vpem model`: show, export, join and compare fitted models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from vpem.errors import FileError, InputError, brief, check_choice
+from vpem.records import Settings, changed
+
+from ..display import Screen, number, plural, print_json
+from ..engine import EngineSettings
+from ..files import READ, WRITTEN
+from ..labels import ResultSettings
+from ..options import Force, Json, Quiet, Without
+from ..parties import OF_A_FIT, DataParties
+from ..runner import TableOutput
+from .kinds import FactsFile, StoredFile, stored_at
+from .loading import RowSettings, UseRequest
+from .use import ModelFile
+
+if TYPE_CHECKING:
+    from vpem.files.models import Model
+    from vpem.network.schema import Report
+
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Show and export fitted models.\n\nExample: vpem model show model.h5",
+)
+
+CRITERIA = {"log-likelihood": "log_likelihood", "bic": "bic", "aic": "aic"}
+"""What models are judged by, and what their reports call it."""
+
+JUDGED = ("model", "log_likelihood", "bic", "aic", "n_iter", "converged", "degenerate", "seed")
+"""What JSON says of models that are compared."""
+
+AnyFile = Annotated[Path, READ, typer.Argument(help="File that vpem has written.")]
+
+
+@app.command("show")
+def show(file: AnyFile, json: Json = False) -> None:
+    """Show a model, or another file that vpem has written.
+
+    Of a model: hubs, mixing weights, means, history. Of clusters: centres. Of a fit of SAEM:
+    estimates with standard errors, shrinkage. Of exports: arrays or fields, and their sizes. Of
+    data and tables: what 'vpem data describe' prints. Of studies, certificates and logs: what
+    'vpem study show', 'vpem party show' and 'vpem party log' print. Of requests: who asks, for
+    what. Of policies: the rules. Pictures, pages and private keys are refused. 'vpem show' and
+    'vpem model show' are the same command.
+
+    Example: vpem show model.h5
+    """
+    shown(file, json)
+
+
+class ExportSettings(Settings, heading="Output", kept=False):
+    """How a table is written."""
+
+    quote_formulas: bool = changed(TableOutput, "quote_formulas")
+
+
+@app.command("export")
+def export(
+    model: ModelFile,
+    output: Annotated[
+        Path,
+        WRITTEN,
+        typer.Option(
+            "-o",
+            "--output",
+            help="File to write: .npz (NumPy) or .json; .csv or .parquet of an imputation.",
+        ),
+    ],
+    force: Force = False,
+    quiet: Quiet = False,
+    *,
+    table: ExportSettings,
+) -> None:
+    """Write a model as a NumPy archive, as JSON, or as a table.
+
+    The archive has the assembled mixture, or the arrays of a fit of SAEM; JSON has all. Of an
+    imputation (from vpem impute) the completed matrix is written, as a table.
+
+    Example: vpem model export model.h5 -o model.npz
+    """
+    with Screen(quiet) as screen:
+        stored_at(model).export(output, force, table.quote_formulas)
+        screen.say(f"wrote {output}")
+
+
+@app.command("join")
+def join(
+    shards: Annotated[
+        list[Path],
+        READ,
+        typer.Argument(help="Shards of one fit (vpem fit ... --shards), in any order."),
+    ],
+    output: Annotated[
+        Path, WRITTEN, typer.Option("-o", "--output", help="Write the model here (HDF5).")
+    ],
+    force: Force = False,
+    quiet: Quiet = False,
+) -> None:
+    """Join the shards of a fit to one model.
+
+    Do so only where one process may have them all.
+
+    Example: vpem model join model.hospital.h5 model.lab.h5 -o joined.h5
+    """
+    with Screen(quiet) as screen:
+        from vpem.files.hdf5 import check_writable
+        from vpem.files.models import write_model
+        from vpem.fits.parts import join_shards
+
+        check_writable(output, force, "models")
+        model = join_shards(shards)
+        write_model(output, model, force)
+        screen.say(f"joined {plural(len(shards), 'shard')} to {output}")
+
+
+@app.command("best")
+def best(
+    models: Annotated[list[Path], READ, typer.Argument(help="Models, from 'vpem fit --output'.")],
+    criterion: Annotated[
+        str,
+        typer.Option(
+            help="log-likelihood (the largest; for models of the same size), or bic or aic (the "
+            "lowest)."
+        ),
+    ] = "log-likelihood",
+    output: Annotated[
+        Path | None, WRITTEN, typer.Option("-o", "--output", help="Copy the best model here.")
+    ] = None,
+    force: Force = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Print which of several models of the same data is best.
+
+    They may be fits with different seeds. Of several equally good ones it is the first.
+
+    Example: vpem model best fits/0.h5 fits/1.h5 -o best.h5
+    """
+    with Screen(quiet) as screen:
+        import shutil
+
+        from vpem.files.hdf5 import atomic_write, check_writable
+        from vpem.files.models import read_model
+
+        check_choice("--criterion", criterion, CRITERIA)
+        if output is not None:
+            check_writable(output, force, "models")
+        candidates = [_judged(file, read_model(file)) for file in models]
+        for one in candidates[1:]:
+            _check_comparable(candidates[0], one, criterion)
+        name = CRITERIA[criterion]
+        sign = 1 if criterion == "log-likelihood" else -1
+        # The first of equals; none with degenerate components if another has none.
+        chosen = max(candidates, key=lambda one: (not one["last"], sign * one[name]))
+        if output is not None:
+            with atomic_write(output, force, "models") as temporary:
+                shutil.copyfile(chosen["model"], temporary)
+        if json:
+            print_json({
+                "best": chosen["model"],
+                "criterion": criterion,
+                "copy": None if output is None else str(output),
+                "models": [{key: one[key] for key in JUDGED} for one in candidates],
+            })  # fmt: skip
+        else:
+            print(chosen["model"])
+        least = min(sign * one[name] for one in candidates) * sign
+        screen.say(
+            f"{criterion} {number(chosen[name], 10)}, the best of "
+            f"{plural(len(candidates), 'model')} down to {number(least, 10)}"
+        )
+
+
+class ContributionResults(ResultSettings, heading="Output", kept=False):
+    """Where figures go."""
+
+    output: Path | None = changed(
+        ResultSettings,
+        "output",
+        help="Write all figures here, a row for each party and feature: .csv, .parquet or .h5.",
+    )
+
+
+class RankSettings(EngineSettings, heading="Running", kept=False):
+    """Where parties live."""
+
+    engine: str = changed(
+        EngineSettings,
+        "engine",
+        help="simulator: one process holds all agents. mpi: each party is a rank of its own, or "
+        "some share one (mpiexec -n 3 {command} ... --engine mpi; needs vpem[mpi]).",
+        choices=("simulator", "mpi"),
+        idle=None,
+    )
+
+
+@app.command("contribution")
+def contribution(
+    model: ModelFile,
+    data: Annotated[
+        list[Path],
+        READ,
+        typer.Argument(
+            help="Rows to judge by, with the model's features; with --parties a file each, or a "
+            "manifest."
+        ),
+    ],
+    *,
+    rows: Annotated[RowSettings, Without("features sample_weight")],
+    parties: Annotated[DataParties, Without(OF_A_FIT)],
+    engine: Annotated[RankSettings, Without("shards study member listen log")],
+    results: ContributionResults,
+) -> None:
+    """Tell which parties and features matter, without fitting again.
+
+    For each party: the information of its features alone on a row's component, what is lost of it
+    without its term since no other party has it, what its features share with those of others, the
+    log-likelihood that is lost, and the rows that change their component. For each feature: its
+    information alone. Labels, if there are any, are compared with components with and without each
+    party.
+
+    Parties are those of the data (--parties), or else the agents of the fit. In processes of their
+    own (--engine mpi) they send only what they send for 'vpem predict', and figures: means over
+    all rows.
+
+    Example: vpem model contribution model.h5 data/breast_cancer.h5
+
+    Example: vpem model contribution model.h5 data/breast_cancer.h5 --json
+    """
+    with Screen(results.quiet) as screen:
+        from vpem.files.hdf5 import check_writable
+
+        request = UseRequest(data, screen, rows, output=results, parties=parties, engine=engine)
+        if results.output is not None and request.where.speaks:
+            check_writable(results.output, results.force, "results")
+        stored_at(model).contribution(request)
+        if results.output is not None:
+            screen.say(f"wrote the figures to {results.output}")
+
+
+def _judged(file: Path, model: Model) -> Report:
+    """Return what models are judged and compared by, in which no file is trusted."""
+    import math
+
+    report = model.report
+    judged = {name: report.get(name) for name in ("log_likelihood", "bic", "aic")}
+    for name, value in judged.items():
+        finite = isinstance(value, int | float) and math.isfinite(value)
+        if isinstance(value, bool) or not finite:
+            raise InputError(f"{file} does not say its {name.replace('_', '-')}, got {value!r}")
+    data = report.get("data")
+    return {
+        **judged,
+        "model": str(file),
+        "n_iter": report.get("n_iter"),
+        "converged": report.get("converged"),
+        "degenerate": report.get("degenerate"),
+        "last": report.get("degenerate") and model.options.get("floor_fits") != "keep",
+        "seed": model.options.get("seed"),
+        "n_parameters": model.mixture.n_parameters,
+        # These must be the same.
+        "features": model.feature_names,
+        "n_samples": report.get("n_samples"),
+        "data": Path(data).name if isinstance(data, str) else None,
+    }
+
+
+def _check_comparable(one: Report, other: Report, criterion: str) -> None:
+    """Raise InputError unless the criterion can compare both models, of the same data."""
+    first, second = one["model"], other["model"]
+    if one["features"] != other["features"]:
+        counts = len(one["features"]), len(other["features"])
+        raise InputError(
+            f"{second} and {first} have different features"
+            if counts[0] == counts[1]
+            else f"{second} has {counts[1]} features, {first} has {counts[0]}",
+            "; give models of the same data",
+        )
+    for name, words in (("n_samples", "{} rows"), ("data", "the data {}")):
+        if one[name] != other[name]:
+            raise InputError(
+                f"{second} was fitted to {words.format(other[name])}, {first} to "
+                f"{words.format(one[name])}; give models of the same data"
+            )
+    if criterion == "log-likelihood" and one["n_parameters"] != other["n_parameters"]:
+        raise InputError(
+            f"{second} has {other['n_parameters']} parameters, {first} {one['n_parameters']}: the "
+            "log-likelihood prefers the larger model; take --criterion bic"
+        )
+
+
+START = 4096
+"""Bytes at the start of a file that show its kind."""
+
+TAKEN = "models and other fits, exports, tables, studies, requests, certificates, policies and logs"
+
+MARKS = (
+    (b"\x89png", "a picture"), (b"%pdf", "a picture"), (b"<?xml", "a picture"),
+    (b"<svg", "a picture"), (b"<!doctype html", "a page"), (b"<html", "a page"),
+)  # fmt: skip
+"""Beginnings, in lower case, of files that have no facts to show."""
+
+TABLES = (b"PAR1", b"ARROW1", b"\x93NUMPY")
+
+NAMED_TABLES = (".csv", ".tsv", ".txt", ".gz", ".bz2", ".xz")
+"""Endings of text tables, compressed ones too."""
+
+
+def shown(file: Path, json: bool) -> None:
+    """Print the contents of any file that vpem has written."""
+    with Screen():
+        show = _other(file)
+        if show is None:
+            stored = _stored(file)
+            if json:
+                print_json(stored.as_json())
+            else:
+                stored.show()
+    if show is not None:
+        show(file, json)
+
+
+def _start(file: Path) -> bytes:
+    from vpem.files.opening import check_readable, open_regular
+
+    with open_regular(check_readable(file)) as opened:
+        return opened.read(START)
+
+
+def _other(file: Path) -> Callable[[Path, bool], None] | None:
+    from vpem.files.studies.message_log import BEGINS
+    from vpem.files.studies.spent import FILE as LEDGER
+
+    if file.name == LEDGER:
+        from ..study.party import budget
+
+        return lambda path, json: budget(path, json=json)
+    start = _start(file)
+    if b"PRIVATE KEY-----" in start or file.suffix == ".key":
+        raise InputError(f"{file} is a private key, which is never shown")
+    if start.startswith(b"-----BEGIN CERTIFICATE"):
+        from ..study.party import show_identity
+
+        return show_identity
+    if start.startswith(BEGINS):
+        from ..study.party import log
+
+        return lambda path, json: log([path], json=json)
+    lines = start.splitlines()
+    if b"[request]" in lines:
+        from ..study.study import show_request
+
+        return show_request
+    if b"[study]" in lines:
+        from ..study.study import show as show_study
+
+        return show_study
+    return None
+
+
+def _stored(file: Path) -> StoredFile:
+    """Return a file that has facts or a fit to show; any other is refused."""
+    import h5py
+
+    start = _start(file)
+    plain = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if h5py.is_hdf5(str(file)):
+        return stored_at(file)
+    for mark, what in MARKS:
+        if plain.startswith(mark):
+            _refuse(file, what)
+    if start.startswith(b"PK") and file.suffix == ".npz":
+        return ArchiveFile(file)
+    if plain.startswith(b"{"):
+        return JsonFile(file)
+    if file.name == "policy.toml":
+        return PolicyFile(file)
+    if start.startswith(TABLES) or file.suffix.lower() in NAMED_TABLES:
+        from .data import TableFile
+
+        return TableFile(file)
+    _refuse(file, "no file that vpem writes")
+
+
+def _refuse(file: Path, what: str) -> NoReturn:
+    raise FileError(f"{file} is {what}; vpem show takes {TAKEN}")
+
+
+class ArchiveFile(FactsFile):
+    """Arrays of NumPy, as `vpem model export` writes them."""
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """Arrays by their headers; none is read."""
+        from vpem.files.readers.numpy_files import list_npz
+
+        return {"file": str(self.path), "holds": "arrays of NumPy"} | list_npz(self.path)
+
+
+class JsonFile(FactsFile):
+    """A model as JSON, as `vpem model export` writes it."""
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """Fields: short values, and sizes of lists and objects."""
+        from vpem.files.json_text import read_json_file
+
+        content = read_json_file(self.path)
+        if not isinstance(content, dict):
+            raise InputError(f"{self.path} is no object of JSON")
+        sized = {
+            name: _extent(value) or (value if isinstance(value, str) else brief(value))
+            for name, value in content.items()
+        }
+        return {"file": str(self.path), "holds": "JSON"} | sized
+
+
+def _extent(value: Any) -> str | None:
+    """Return the lengths of nested lists, or how many fields an object has."""
+    if isinstance(value, dict):
+        return f"{len(value)} fields"
+    lengths = []
+    while isinstance(value, list):
+        lengths.append(str(len(value)))
+        # Lists of different lengths have no further dimension.
+        alike = {len(one) if isinstance(one, list) else None for one in value}
+        value = value[0] if len(alike) == 1 else None
+    return f"list of {' x '.join(lengths)}" if lengths else None
+
+
+class PolicyFile(FactsFile):
+    """What a party allows."""
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        from vpem.files.studies.policy import read_policy
+
+        said = {
+            name: ", ".join(value) if isinstance(value, tuple) else value
+            for name, value in vars(read_policy(self.path)).items()
+            if name != "path" and value is not None and value is not False
+        }
+        return {"file": str(self.path), "holds": "what this party allows"} | said

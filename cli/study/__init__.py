@@ -1,0 +1,1 @@
+"""Studies: who takes part, what members agree on, and how they meet."""

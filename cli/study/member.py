@@ -1,0 +1,578 @@
+"""A command run by one member of a study, each on its own machine and with its own user.
+
+Members may begin again: because another came back, or to go on without it. They run the same
+command in a new image of the process, with new links and new keys, and without the messages that
+were under way. What the new image needs to know of the run before it inherits as a file without a
+name, which no other process can open and which is gone once it has been read.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from vpem.checks import read_int
+from vpem.engines.engine import StalledError
+from vpem.errors import FileError, InputError, Interrupted, Setting, VpemError, brief
+from vpem.files.checkpoints import read_state
+from vpem.files.parties.opening import Party
+from vpem.files.studies.message_log import MessageLog, log_beside
+from vpem.fits.results import few_rows_of
+from vpem.network.faults import Outlast
+from vpem.network.messages import decode, encode
+from vpem.steps.recovery import REPEATED, Keeper
+
+from ..config import STUDY, path_of, spoken
+from ..display import Screen, size
+from ..engine import LEAST_ROWS
+from ..results import receive, send
+from ..session import Where, join, terminate
+from .handshake import (
+    check_alike,
+    check_own,
+    goes_on,
+    introduced,
+    member_of,
+    own_party,
+    terms_of,
+    whose_options,
+)
+from .policy import Guard
+
+if TYPE_CHECKING:
+    from vpem.engines.engine import Engine
+    from vpem.engines.tls.mailbox import Post
+    from vpem.engines.tls.trust import Member
+    from vpem.files.checkpoints import FileSaver
+    from vpem.files.studies.study import Study
+    from vpem.files.table_settings import TableSettings
+    from vpem.network.schema import Report
+
+    from ..engine import EngineSettings
+    from ..results import FitOutcome
+    from ..runner import Output
+
+PRIVATE = "it cannot use its data or its machine; ask there"
+"""Sent to others in place of most errors: the contents of a member's files stay with it."""
+
+INTERRUPTED = "it was interrupted"
+UNFORESEEN = "an unexpected error; ask there"
+
+INHERITED = "_VPEM_INHERITED"
+"""Variable with the number of the open file that a process inherits from the image before it."""
+
+FEWEST = {False: 2, True: 3}
+"""Parties that are enough without masks, and with them: of two each knows what the other added."""
+
+AGAIN = ("--resume", "--no-resume", "--resume-if-any", "--no-resume-if-any")
+
+
+class Losses:
+    """The members missing in a run of a study, and how the run goes on when another is lost.
+
+    ``fewest`` has how many parties each member's policy requires, once all have met; ``options``
+    are those of the command, by names of parameters.
+    """
+
+    def __init__(self, study: Study, member: str, options: dict[str, Any]) -> None:
+        self._whole, self._member, self._options = study, member, options
+        self._first = study.roster.members[0].name
+        self.fewest: dict[str, int] = {}
+        self.lost: list[tuple[str, int]]
+        self.lost, self._kept, opened = inherited()
+        self.keeper: Keeper | None = None
+        self.outlast: Outlast | None = None
+        if self.goes_on and options.get("secure_sum"):
+            self.outlast = Outlast(self._too_few, opened)
+        again = options.get("resume") or options.get("resume_if_any")
+        if not self.lost and again and member == self._first:
+            # A checkpoint that cannot be read is reported where the run resumes.
+            with suppress(FileError, KeyError, TypeError, ValueError):
+                path = options.get("checkpoint")
+                lost = [] if path is None else read_state(path)["facts"]["without"]
+                names = {one.name for one in study.roster.members[1:]}
+                self.lost = [(name, int(since)) for name, since in lost if name in names]
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the study has the others go on without a member that is lost."""
+        return self._whole.if_lost == "without"
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.lost]
+
+    @property
+    def study(self) -> Study:
+        """The study without the lost members."""
+        return replace(self._whole, roster=self._whole.roster.without(self.names))
+
+    def facts(self) -> Report:
+        """Return what the report says of lost members; nothing if there are none."""
+        lost = self.lost if self.keeper is None else self.keeper.lost
+        lost_members = [
+            {"member": name, "since_iteration": max(since, 0) + 1} for name, since in lost
+        ]
+        return {"without": lost_members} if lost_members else {}
+
+    def keep(self, saver: FileSaver | None, engine: Engine) -> Any:
+        """Return a saver that also keeps the state from which the others would go on."""
+        if not self.goes_on:
+            return saver
+        self.keeper = Keeper(saver, engine, self.lost, self._kept)
+        return self.keeper
+
+    def deal_with(self, error: Exception, engine: Engine, post: Post, met: bool) -> Exception:
+        """Go on without the member that an error is about, in a new image, if that is possible.
+
+        Otherwise returns the error to report; ``met`` says whether all had met.
+        """
+        from vpem.engines.tls.faults import GoneOn, Returned, Unheard
+
+        if not self.goes_on:
+            return error
+        fault: Exception = error
+        gone = [] if self.outlast is None else [engine.names[n] for n in sorted(self.outlast.gone)]
+        if self.outlast is not None and self.outlast.error is not None:
+            post.flush()  # what others need to end this iteration, too
+            if not isinstance(error, VpemError):  # it follows from the loss
+                fault = self.outlast.error
+        if isinstance(fault, Unheard | Returned) and engine.rank and fault.name != self._first:
+            try:
+                post.report(fault.name, str(fault))
+            except Exception as answer:
+                fault = answer
+        if isinstance(fault, GoneOn):
+            return self._follow(fault, met)
+        if not isinstance(fault, Unheard | Returned):
+            return fault
+        names = list(dict.fromkeys([*gone, fault.name, *post.silent]))
+        reason = self._too_few(names) or self._repeats(names)
+        if reason is None:
+            self._go_on(names, met, f"{spoken(fault)}; going on without {', '.join(names)}")
+        fault.add_note(f"the others do not go on: {reason}")
+        return fault
+
+    def _too_few(self, names: Sequence[str]) -> str | None:
+        """Return why the others cannot go on without these members, or None if they can."""
+        members = self.study.roster.members
+        if self._first in names:
+            return f"they cannot without {self._first}, the first member of {self._whole.name}"
+        left = sum(one.holds and one.name not in names for one in members)
+        masked = bool(self._options.get("secure_sum"))
+        if left < FEWEST[masked]:
+            needed = "masked sums need three parties" if masked else "a fit needs two parties"
+            return f"{needed}, and {left} would be left"
+        for name, fewest in self.fewest.items():
+            if left < fewest and name not in names:
+                return f"{name}'s policy requires {fewest} parties, and {left} would be left"
+        return None
+
+    def _repeats(self, names: Sequence[str]) -> str | None:
+        """Return why the masked sums that follow must not be taken, or None if they may be."""
+        if self.outlast is None:
+            return None
+        states = self._kept if self.keeper is None else self.keeper.newest()
+        left = {one.name for one in self.study.roster.members} - set(names)
+        return REPEATED if self.outlast.repeats(states, left) else None
+
+    def _follow(self, fault: Any, met: bool) -> Exception:
+        """Go on without the members that the first one leaves out."""
+        members = {one.name for one in self._whole.roster.members[1:]}
+        names = [name for name in fault.without if name not in self.names]
+        if not set(names) <= members - {self._member}:
+            return InputError(f"{self._first} goes on without one that is not another member")
+        reason = self._repeats(names)
+        if reason is not None:
+            return StalledError(f"{fault}; this member cannot: {reason}")
+        self._go_on(names, met, f"{self._first} goes on without {', '.join(names)}")
+
+    def _go_on(self, names: Sequence[str], met: bool, why: str) -> NoReturn:
+        """Run the same command again, without these members either; does not return."""
+        from ..display import tell
+
+        if not self._options.get("quiet"):
+            tell(f"{why}, as {self._whole.name} says")
+        lost = self.lost if self.keeper is None else self.keeper.lost
+        states = self._kept if self.keeper is None else self.keeper.newest()
+        words = sys.orig_argv
+        if met:
+            resuming = [name for name in ("resume", "resume_if_any") if self._options.get(name)]
+            words = _with(words, *(f"--no-{name.replace('_', '-')}" for name in resuming))
+        opened = None if self.outlast is None else self.outlast.state()
+        begin_again(words, [*lost, *((name, -1) for name in names)], states, opened)
+
+    def come_back(self, met: bool) -> NoReturn:
+        """Run the command again, from the newest checkpoint that all have; does not return."""
+        lost = self.lost if self.keeper is None else self.keeper.lost
+        members = [one.name for one in self.study.roster.members]
+        opened = None if self.outlast is None else self.outlast.state(members)
+        begin_again(going_on(sys.orig_argv) if met else sys.orig_argv, lost, {}, opened)
+
+
+def begin_again(
+    words: Sequence[str],
+    lost: Sequence[tuple[str, int]],
+    states: dict[int, Any],
+    opened: dict[str, Any] | None = None,
+) -> NoReturn:
+    """Run a command line in place of this process.
+
+    The new image inherits the ``lost`` members and since when, the ``states`` by iterations
+    (`vpem.steps.recovery.Keeper`), and the masked sums ``opened`` (`vpem.network.faults.Outlast`).
+    """
+    import tempfile
+
+    os.environ.pop(INHERITED, None)
+    if lost or opened:
+        file = tempfile.TemporaryFile()  # noqa: SIM115
+        file.write(encode([list(map(list, lost)), states, opened]))
+        file.flush()
+        os.set_inheritable(file.fileno(), True)
+        os.environ[INHERITED] = str(file.fileno())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, list(words))
+
+
+def inherited() -> tuple[list[tuple[str, int]], dict[int, Any], dict[str, Any] | None]:
+    """Return what `begin_again` of the image before left: lost members, states, opened sums."""
+    number = os.environ.pop(INHERITED, None)
+    if number is None:
+        return [], {}, None
+    try:
+        with os.fdopen(int(number), "r+b") as file:
+            file.seek(0)
+            lost, states, opened = decode(file.read())
+            return [(str(name), int(since)) for name, since in lost], dict(states), opened
+    except (OSError, ValueError, TypeError):
+        raise InputError(f"{INHERITED} names no file of this process; unset it") from None
+
+
+def going_on(words: Sequence[str]) -> list[str]:
+    """Return a command line that goes on from its checkpoint, if there is one."""
+    # --no-resume overrides environment variables and files, too.
+    return _with(words, "--no-resume", "--resume-if-any")
+
+
+def _with(words: Sequence[str], *more: str) -> list[str]:
+    remaining = [word for word in words if word not in AGAIN]
+    end = remaining.index("--") if "--" in remaining else len(remaining)
+    return [*remaining[:end], *more, *remaining[end:]]
+
+
+HELLO = 0
+"""Tag of the introductions, which come before anything else; engines number from 2."""
+
+BEGINNING = 60.0
+"""Least seconds that members have to begin again, where they go on without a lost one."""
+
+PATIENCE = 0.3
+"""Seconds in which members that find the same fault report it themselves, before others do."""
+
+
+def meet(context: Any) -> Meeting:
+    """Join the other members of a study, once all are there and run the same command.
+
+    InputError if they do not, or this member's policy does not allow it.
+    """
+    study, options = context.meta[STUDY], context.params
+    command = " ".join(path_of(context))
+    check_own(options)
+    member = member_of(study, options["member"])
+    losses = Losses(study, member.name, options)
+    context.meta[STUDY] = losses.study
+    meeting = Meeting(losses, member, command, options)
+    join(meeting)
+    terms = terms_of(context)
+    meeting.guard.check(command, options, member)
+    outputs = [name for name, role in context.command.roles().items() if role.writes]
+    outputs = [name for name in outputs if options.get(name) is not None]
+    policy = meeting.guard.policy
+    fewest = (policy and policy.fewest_parties) or 1
+    everyones = meeting.introduce([command, terms, outputs, fewest])
+    losses.fewest = dict(zip(meeting.engine.names, (one[3] for one in everyones), strict=True))
+    check_alike(meeting.engine.names, everyones, study.name)
+    if goes_on(everyones):
+        options |= {"resume": False, "resume_if_any": True}
+    meeting.guard.begin()
+    meeting.outputs = frozenset(name for _, _, theirs, *_ in everyones for name in theirs)
+    return meeting
+
+
+class Meeting(Where):
+    """A member of a study while its command runs."""
+
+    word = "tls"
+    own_users = True
+
+    def __init__(
+        self, losses: Losses, member: Member, command: str, options: dict[str, Any]
+    ) -> None:
+        from vpem.engines.tls.engine import TlsEngine
+        from vpem.engines.tls.mailbox import Post
+        from vpem.engines.tls.trust import MemberSigns
+        from vpem.files.studies.identities import identity_of
+
+        self.losses, self.study, self.member = losses, losses.study, member
+        study = self.study
+        self.outputs: frozenset[str] = frozenset()
+        self.guard = Guard(study)
+        self.files: Sequence[Path] = options.get("data") or ()
+        self._quiet = bool(options.get("quiet"))
+        self._met, self._there = False, set[int]()
+        self._delivered = False
+        self._goes_on = options.get("checkpoint") is not None
+        with Screen():
+            identity = identity_of(study, member.name)  # before anything is written
+        log, listen = options.get("log") or log_beside(study.path, member.name), options["listen"]
+        self._log = MessageLog(log, command=command, edition=study.edition)
+        self._post = Post(
+            study.roster,
+            identity,
+            listen=_door(listen) if listen is not None else study.listens.get(member.name),
+            timeout=float(options["timeout"]),
+            note=self._log.note,
+            tell=self._tell,
+        )
+        self._post.beginning = BEGINNING * losses.goes_on
+        self._signs = MemberSigns(study.roster, identity)
+        self.engine = TlsEngine(self._post, study.roster, self._signs)
+        self.engine.outlast = losses.outlast
+        if self.guard.policy is not None:
+            self.engine.limit = self.guard.policy.check_sizes
+        self._post.start()
+        signal.signal(signal.SIGTERM, terminate)
+
+    def _tell(self, sentence: str) -> None:
+        """Print a line; until all have met, the first member sends it to those who wait, too."""
+        from ..display import tell
+
+        if not self._quiet:
+            tell(sentence)
+        if self._met or self.engine.rank:
+            return
+        for rank in range(1, self.engine.size):
+            if rank in self._there or self._post.arrived(rank, HELLO):
+                self._post.put(rank, HELLO, encode(f"{self.member.name}: {sentence}"), "options")
+
+    def introduce(self, introduction: Any) -> list[Any]:
+        """Return the signed introductions of all members, once all are there.
+
+        Meanwhile the first member reports whom it waits for; it passes all introductions on.
+        """
+        from vpem.engines.tls.trust import INTRODUCTION
+
+        def signed(said: list[Any]) -> bytes:
+            """Return what a member signs: the text of the study, and its introduction."""
+            return encode([self.study.roster.study, self.study.roster.text, *said])
+
+        introduction = [*introduction, os.urandom(16)]  # no two runs are introduced alike
+        introduction = [*introduction, self._signs.sign(signed(introduction), INTRODUCTION)]
+        introductions: Any
+        post, others = self._post, range(1, self.engine.size)
+        usual = post.timeout
+        if self.gone_on and usual is not None:
+            post.timeout = max(usual, BEGINNING)
+        if self.engine.rank:
+            post.put(0, HELLO, encode(introduction), "options")
+            while isinstance(introductions := decode(post.take(0, HELLO)), str):
+                self._tell(introductions)
+        else:
+            introductions = [introduction]
+            for rank in others:
+                introductions.append(
+                    introduced(decode(post.take(rank, HELLO)), self.engine.names[rank])
+                )
+                self._there.add(rank)
+            for rank in others:
+                post.put(rank, HELLO, encode(introductions), "options")
+        self._met, post.timeout = True, usual
+        if not isinstance(introductions, list) or len(introductions) != self.engine.size:
+            raise InputError(f"{self.engine.names[0]} has not sent the introductions of all")
+        everyones = list(map(introduced, introductions, self.engine.names))
+        self._signs.introduced([(signed(one[:-1]), one[-1]) for one in everyones])
+        post.log_key = self._signs.run
+        return everyones
+
+    def prepare(self, settings: EngineSettings, screen: Screen) -> None:
+        """Warn of lost members; the options of processes were applied as members met."""
+        for name in self.losses.names:
+            screen.warn(f"{name} is missing: it did not answer, and the others go on without it")
+
+    @property
+    def gone_on(self) -> bool:
+        return bool(self.losses.names)
+
+    def keep(self, saver: FileSaver | None) -> Any:
+        return self.losses.keep(saver, self.engine)
+
+    def parties(
+        self,
+        files: Sequence[Path],
+        table: TableSettings,
+        model_table: TableSettings | None = None,
+        *,
+        columns: bool = True,
+    ) -> list[Party]:
+        """Return all parties; those of others by name only."""
+        name = self.member.name
+        party: Party | None = None
+        if self.member.holds:
+            features = self.study.features.get(name, ()) if columns else ()
+            party = own_party(name, files, table, model_table, features)
+        names = [self.engine.names[rank] for rank in self.engine.seats or ()]
+        return [party if party and each == name else Party(each, each) for each in names]
+
+    def anybody(self, name: str, here: bool) -> bool:
+        return name in self.outputs
+
+    def facts(self, screen: Screen, files: Sequence[Path]) -> Report:
+        """Return facts without this member's files and warnings."""
+        return {"warnings": [], "data": f"study {self.study.name}", **self.losses.facts()}
+
+    def options(self, record: Report, files: Sequence[str]) -> Report:
+        """Return what models keep of options, without the names of one member's files."""
+        return record | {name: None for name in ("data", *files) if name in record}
+
+    def share(self, result: FitOutcome, out: Output, screen: Screen) -> Report:
+        """Send the report to all members, and the model to those with --output, who check it."""
+        if self.losses.outlast is not None and self.losses.outlast.error is not None:
+            raise self.losses.outlast.error  # masked sums went on so far without a lost member
+        if self.engine.rank == 0:
+            report = send(self.engine, result, out.output, self._over)
+        else:
+            report = receive(self.engine, result, out.output, out.force, self._over)
+        local_facts = super().facts(screen, self.files)
+        report |= {name: value for name, value in local_facts.items() if value or name != "data"}
+        if result.apart and out.output is not None:
+            result.write(out.output, report)
+        report["model"] = None if out.output is None else str(out.output)
+        return report | result.own(report)
+
+    def _over(self) -> None:
+        """Note that no member needs this process any more, however it ends."""
+        self._delivered = True
+
+    least_rows = LEAST_ROWS
+
+    def check_published(self, result: FitOutcome) -> None:
+        """Raise InputError, at all members alike, where a model would disclose few rows."""
+        if result.apart or result.found is None:
+            return
+        few = few_rows_of(result.found, self.least_rows, result.heaviest)
+        sentences: list[Any] = self.engine.allgather(few)
+        for sentence in filter(None, sentences):
+            raise InputError(
+                f"{sentence:.500}: a model would disclose them to others, and none is written; fit "
+                "fewer components, or ask all parties to allow ",
+                Setting("publish_anyway", True),
+                " in their policies",
+            )
+
+    def watch(self, n_rows: int, over_rows: bool, screen: Screen) -> None:
+        self.guard.watch(self.engine, n_rows, over_rows, screen)
+
+    def describe(self) -> dict[str, Any]:
+        return {"engine": self.word, "study": self.study.name, "members": list(self.engine.names)}
+
+    def tell_warnings(self, screen: Screen) -> None:
+        """Leave warnings with the user of each member."""
+
+    def close(self) -> None:
+        """Close the links, once all messages have arrived."""
+        join(None)
+        self.guard.end()
+        self._post.close()
+        self._log.close()
+        log = self._log
+        self._tell(f"noted {log.n_messages:,} messages in {log.path}, of {size(log.size)}")
+
+    def fail(self, error: Exception, sentence: str | None, tell: Callable[..., int]) -> int:
+        """Report what went wrong, to others as much as they may know, and end."""
+        from vpem.engines.tls.faults import Fault, LeftOut, Parted, Returned
+        from vpem.files.studies.policy import PolicyError
+
+        if isinstance(error, Returned) and (self._goes_on or not self._met):
+            if self._met:
+                self._tell(
+                    f"{error.name} has begun again; resuming from the newest checkpoint that all "
+                    "have"
+                )
+            self.losses.come_back(self._met)  # does not return
+        try:
+            error = self.losses.deal_with(error, self.engine, self._post, self._met)
+        except KeyboardInterrupt:
+            return self.interrupted(tell, 130)
+        if isinstance(error, VpemError):
+            if not isinstance(error, PolicyError):
+                whose_options(error, self.study)
+            sentence = spoken(error)
+        alike = isinstance(error, Interrupted) and error.iteration is not None
+        runs_twice = isinstance(error, Fault) and error.kind == "taken"
+        if alike or runs_twice or isinstance(error, LeftOut):
+            self._over()
+        code = getattr(error, "exit_code", 2) if sentence is not None else 1
+        if isinstance(error, Parted):
+            # The sentence may say already which member ended first.
+            begins = tuple(f"{name} ended: " for name in self.engine.names)
+            sentence = str(error.sentence)
+            if not sentence.startswith(begins):
+                sentence = f"{error.name} ended: {sentence}"
+        elif isinstance(error, Returned):
+            sentence = f"{sentence}; with --checkpoint all would have resumed from there"
+        # Faults of a link concern both ends; a proxy is one's own.
+        links = isinstance(error, Fault) and error.kind != "proxy"
+        if sentence is None:
+            for_others = UNFORESEEN
+        elif isinstance(error, PolicyError):
+            for_others = error.elsewhere(self.member.name)
+        elif code > 128 and not isinstance(error, Parted):
+            for_others = INTERRUPTED  # its own sentence says what was kept there
+        elif links or isinstance(error, Parted | Returned | StalledError):
+            for_others = sentence
+        else:
+            for_others = PRIVATE
+        if sentence is None and not sys.flags.dev_mode:
+            # Where, without the error's text: that may hold what another member has sent.
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            place = "/".join(Path(where.filename).parts[-3:])
+            sentence = (
+                f"{type(error).__name__} in {place}, line {where.lineno}: another member has sent "
+                "what no member of this version sends, or this is a defect of vpem; report it with "
+                "what PYTHONDEVMODE=1 prints"
+            )
+        self._leave(for_others, code)
+        return super().fail(error, sentence, tell) and code
+
+    def interrupted(self, tell: Callable[..., int], code: int) -> int:
+        self._leave(INTERRUPTED, code)
+        return super().interrupted(tell, code)
+
+    def _leave(self, sentence: str, code: int) -> None:
+        """Send others the reason why this member ends."""
+        join(None)
+        with suppress(KeyboardInterrupt):  # another interrupt ends only the wait
+            time.sleep(PATIENCE * bool(sentence == PRIVATE and self.engine.rank))
+            if not self._delivered:
+                self._post.announce_end(sentence, code)
+            self._post.close()
+            self._log.close()
+            self.guard.end()
+
+
+def _door(address: str) -> tuple[str, int]:
+    """Return the host and port of --listen."""
+    host, _, port = address.rpartition(":")
+    number = read_int(port) or 0
+    if not 0 < number < 65536:
+        raise InputError(Setting("listen"), f" must be PORT or HOST:PORT, got {brief(address)}")
+    return host.strip("[]"), number
