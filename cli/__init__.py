@@ -12,7 +12,10 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .session import Where
 
 __all__ = ["main"]
 
@@ -32,29 +35,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors are one sentence on stderr."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    from .session import joined
-
     try:
         _prepare_streams()
         # Libraries that read these variables fail where they are no size of a terminal.
         for name in ("COLUMNS", "LINES"):
             if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get(name, "1")):
                 del os.environ[name]
+        if words in (["--version"], ["-V"]):  # which takes no parser
+            from vpem import __version__
+
+            print(f"vpem {__version__}", flush=True)
+            return 0
         _join(words)
         code = _invoke(words)
         sys.stdout.flush()
-        joined().close()
+        _place().close()
         return code
     except KeyboardInterrupt as error:
-        return joined().interrupted(_fail, 143 if type(error).__name__ == "Terminated" else 130)
+        return _place().interrupted(_fail, 143 if type(error).__name__ == "Terminated" else 130)
     except BrokenPipeError:
         # The reader of stdout has gone: there is no one left to report to.
         _drop_stdout()
-        if joined().own_users:
-            joined().close()
+        if _place().own_users:
+            _place().close()
         return 0
     except Exception as error:
-        return joined().fail(error, _sentence(error, words), _fail)
+        return _place().fail(error, _sentence(error, words), _fail)
+
+
+def _place() -> Where:
+    """Where this process runs: alone, in an MPI job, or in a study."""
+    from .session import joined
+
+    return joined()
 
 
 def _fail(message: str, code: int = 2) -> int:
@@ -99,11 +112,6 @@ def _drop_stdout() -> None:
 
 def _invoke(words: list[str]) -> int:
     """Parse the words, run the command they name, and return its exit code."""
-    if words in (["--version"], ["-V"]):  # which takes no parser
-        from vpem import __version__
-
-        print(f"vpem {__version__}")
-        return 0
     from typer import Exit
 
     from .app import command
@@ -131,7 +139,7 @@ def _sentence(error: Exception, words: list[str]) -> str | None:
     """Say in one sentence what went wrong, or return None if it is a defect of vpem."""
     from vpem.errors import VpemError
 
-    from .config import in_options, spoken
+    from .names import in_options, spoken
 
     if isinstance(error, OSError):
         try:
@@ -154,7 +162,8 @@ def _sentence(error: Exception, words: list[str]) -> str | None:
 def _usage(error: Exception, words: list[str]) -> str:
     """One sentence for options and arguments that the parser refuses, with the nearest name."""
     from .app import command, path_in
-    from .config import in_options, meant, name_of, why_refused
+    from .names import in_options, meant, name_of
+    from .options import why_refused
 
     context = getattr(error, "ctx", None)
     if context is None:
@@ -182,7 +191,7 @@ def _usage(error: Exception, words: list[str]) -> str:
         sentence = sentence[:1].lower() + sentence[1:]
     param = getattr(error, "param", None)
     if context is not None and param is not None:
-        from .config import WORDS, given, origin_of
+        from .options import WORDS, given, origin_of
 
         wrong = re.search(r": input should be (a valid \w+).*", sentence, re.IGNORECASE)
         if wrong:
@@ -195,7 +204,7 @@ def _usage(error: Exception, words: list[str]) -> str:
 
 def _hint(near: list[str], word: str) -> str:
     """Suggest what a word may stand for, or what to do in its place, if either is known."""
-    from .config import ELSE
+    from .names import ELSE
 
     if near:
         return f" (did you mean {' or '.join(map(repr, near))}?)"
@@ -204,7 +213,7 @@ def _hint(near: list[str], word: str) -> str:
 
 def _commands(word: str, context: Any) -> list[str]:
     """Return the commands that a word may stand for: of this group, or of others by full name."""
-    from .config import leaves, meant
+    from .names import leaves, meant
 
     below: dict[str, list[str]] = {}
     for path, _ in leaves(context.find_root().command):

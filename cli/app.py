@@ -23,28 +23,22 @@ from typer.core import TyperCommand, TyperGroup
 from vpem import __version__
 from vpem.errors import FileError, InputError, VpemError, printable
 
-from .config import (
-    FILE,
-    STUDY,
+from .display import print_json
+from .help import Elsewhere, complete_values, grouped, often, show_help, tree
+from .names import FILE, STUDY, in_options, is_flag, key_of, near_file, speak_of
+from .options import (
     WORDS,
     check_environment,
     in_files,
-    in_options,
-    is_flag,
-    key_of,
-    near_file,
     options_of,
     path_of,
     refuse_idle,
     source_of,
-    speak_of,
     take_defaults,
     variables,
     where_from,
 )
-from .display import print_json
-from .files import READ, Role, begin, roles_of
-from .help import Elsewhere, complete_values, grouped, often, show_help, tree
+from .outputs import READ, Role, begin, roles_of
 from .session import joined, launched
 
 SHOW = "vpem.show"

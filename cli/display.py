@@ -18,18 +18,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vpem.errors import VpemWarning, printable
 
-from .config import in_options
+from .names import in_options
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from vpem.fits.answer import Answer
     from vpem.fits.observers import Completed
+    from vpem.fits.selection.trials import Problem
     from vpem.network.schema import Report
+    from vpem.settings import FitSettings
+    from vpem.sums.connect import Network
+
+    P = TypeVar("P", bound=Problem)
+
 
 LEAST = 16
 """Columns of the pieces into which longer words may be broken."""
@@ -632,3 +638,67 @@ def note_of_one_column(fit: Completed) -> str | None:
         f"{fit.observations.column_names[squares.argmax()]} makes up {share:.1%} of all squares, "
         "since its values are the largest; --scale standard lets all columns count"
     )
+
+
+def how_summed(report: Report) -> str:
+    """Say in a line how the sums were taken."""
+    places = {"server": "at the server", "tree": "along a tree"}
+    if report["sum"] in places:
+        parts = [f"{'' if report['compress'] else 'exact '}{places[report['sum']]}"]
+        if report.get("secure_sum"):
+            parts[0] += ", under masks"
+            if report.get("split") == "rows":
+                parts.append("no row shown")
+        if report["tree"] is not None:
+            parts.append(f"{plural(report['tree']['hops'], 'hop')} from its root")
+    else:
+        chebyshev = " (Chebyshev)" if report["acceleration"] == "chebyshev" else ""
+        parts = [
+            f"{plural(report['rounds'], 'round')}{chebyshev}",
+            f"{report['weights']} weights",
+            f"mixing rate {report['mixing_rate']:.4f}",
+        ]
+        if report["consensus_error"] is not None:
+            bound = "at most " if report["consensus_error_is_bound"] else ""
+            parts.append(f"consensus error {bound}{report['consensus_error']:.2g}")
+    if report["compress"] is not None:
+        parts.append(f"compressed by {report['compress']}")
+    for name, chance in (report["faults"] or {}).items():
+        if chance:
+            parts.append(f"{name.replace('_', ' ')} {chance:g}")
+    return ", ".join(parts)
+
+
+def tell_of_parameters(
+    screen: Screen, settings: FitSettings, kind: str, k: int, n_parameters: int, n_rows: int
+) -> None:
+    """Note that a mixture has more parameters than there are rows, and which have fewer."""
+    if n_parameters <= n_rows:
+        return
+    ways = ["--covariance diag"] * (not kind.endswith(("diag", "spherical")))
+    ways += ["--covariance tied"] * (k > 1 and not kind.startswith("tied"))
+    ways += ["--prior map"] * (settings.weight_concentration_prior_type is None)
+    ways += ["fewer components"] * (k > 1)
+    listed = " or ".join(filter(None, (", ".join(ways[:-1]), *ways[-1:]))) or "fewer features"
+    screen.note(
+        f"{plural(n_parameters, 'parameter')} for {plural(n_rows, 'row')}: the fit may follow "
+        f"chance; try {listed}"
+    )
+
+
+def tell_of_tree(network: Network, screen: Screen) -> None:
+    """Note, where sums are by consensus, what they would send along a tree."""
+    from vpem.sums.connect import along_a_tree
+    from vpem.sums.forecast import one_sum
+
+    tree = None if screen.quiet else along_a_tree(network)
+    if tree is None:
+        return
+    rounds, along = one_sum(network).messages, one_sum(tree).messages
+    if 0 < along < rounds:
+        # Along a tree compressed messages may travel exact, and so take several times the bytes.
+        fewer = "" if network.compress else f", exact: {rounds / along:,.1f} times fewer bytes"
+        screen.note(
+            f"a sum sends {rounds:,} messages by consensus; along a spanning tree (--sum tree) it "
+            f"would send {along:,}{fewer}"
+        )

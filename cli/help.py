@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .config import is_flag, key_of
+from .names import is_flag, key_of
 from .options import spread
 
 HEADINGS: dict[str, tuple[str, ...]] = {

@@ -1,14 +1,20 @@
-"""Options of commands from the fields of records of settings.
+"""Options of commands from the fields of records of settings, and where their values come from.
 
 A command names the records that it takes in its annotations. `spread` makes an option of every
 field, and a record of the values before the command runs. A parameter of the command itself with
 the name of a field replaces that field's option.
+
+Values are taken from the command line, the environment, a file, or defaults, in this order. The
+parser of the commands looks them up (`default_map`, `envvar`); this module provides them, and the
+source of each value: for errors, for the comparison of ranks, and for `--show-config`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import Field
 from functools import wraps
 from pathlib import Path
@@ -16,46 +22,16 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from vpem.errors import brief
-from vpem.records import Rule, Settings, about, setting
+from vpem.errors import InputError, brief, did_you_mean
+from vpem.idle import REFUSED, WAYS, refusal
+from vpem.records import Rule, Settings, about
 
-from .config import is_given
-from .files import READ, WRITTEN, Role
+from .names import is_flag, key_of, leaves, name_of, nearest
+from .outputs import READ, WRITTEN, Role
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
 
-NAMED_OUTPUTS = (
-    "output", "plot", "state", "checkpoint", "individuals", "topics", "traces", "labels_file",
-)  # fmt: skip
-
-
-def _writes_csv(options: Any) -> bool:
-    files = (options.get("output"), options.get("individuals"), options.get("labels_file"))
-    return any(file is not None and str(file).lower().endswith(".csv") for file in files)
-
-
-NO_CSV: Rule = (
-    lambda given: not _writes_csv(given),
-    (" is for CSV, and none is written; leave it out",),
-)
-
-NOTHING_REPLACED: Rule = (
-    # A record of outputs alone has no input, and no checkpoint either.
-    lambda given: (
-        not {"data", "model", "topology"}.isdisjoint(given)
-        and not any(given.get(name) for name in NAMED_OUTPUTS)
-    ),
-    (" replaces existing files, but nothing is to be written; leave it out",),
-)
-
-NO_CSV_AT_ALL: Rule = (
-    lambda given: (
-        not _writes_csv(given) and (given.get("output") is not None or bool(given.get("json")))
-    ),
-    NO_CSV[1],
-)
-"""Where CSV goes to standard output by default."""
 
 FEW_VARY: Rule = (
     lambda given: given["covariance"] == "full" and "," not in (given["random"] or ","),
@@ -100,15 +76,6 @@ class Given:
     def has(self, name: str) -> bool:
         params = {param.name: param for param in self._context.command.params}
         return name in params and is_given(self._context, params[name])
-
-
-class Printing(Settings, heading="Output", kept=False):
-    """What a command prints."""
-
-    json: bool = setting(False, "Print one JSON object instead of tables.", local=True)
-    quiet: bool = setting(
-        False, "Print only errors, and the output of --json.", flags="-q --quiet", local=True
-    )
 
 
 def spread(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -256,3 +223,263 @@ InitModel = Annotated[
     Role(writes=False, goes_on_in="--output"),
     typer.Option(help="Start from the parameters of a model."),
 ]
+
+
+NOT_IN_FILES = ("config", "show-config", "help-all")
+
+
+FILES = "vpem.files"
+"""Under this name a context keeps the files that values are from, by names of parameters."""
+
+
+def variables(path: tuple[str, ...], command: Any) -> Report:
+    """Options of a command that environment variables may set, by variable."""
+    return {
+        "_".join(("vpem", *path, key_of(param))).upper().replace("-", "_"): param
+        for param in command.params
+        if param.param_type_name == "option" and key_of(param) not in ("show-config", "help-all")
+    }
+
+
+def path_of(context: Any) -> tuple[str, ...]:
+    """Words that name the command of a context, without the program's."""
+    words: list[str] = []
+    while context.parent is not None:
+        words.insert(0, str(context.info_name))
+        context = context.parent
+    return tuple(words)
+
+
+def options_of(content: Report, path: Path, context: Any) -> dict[tuple[str, ...], Report]:
+    """Return the options of every command with a table, by the words of the command.
+
+    Tables are called ``[fit]``, ``[data.import]``; options come by names of parameters. InputError
+    if a file names commands or options that do not exist.
+    """
+    try:
+        return _tables(content, context.find_root().command, ())
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def take_defaults(context: Any, path: Path, values: Report, *, last: bool = False) -> None:
+    """Take values of options, by names of parameters, from a file.
+
+    They replace those of earlier files; if ``last``, those of earlier files stay.
+    """
+    known, files = dict(context.default_map or {}), context.meta.setdefault(FILES, {})
+    for name, value in values.items():
+        if not last or name not in known:
+            known[name], files[name] = value, path
+    context.default_map = known
+
+
+def _tables(content: Report, group: Any, path: tuple[str, ...]) -> dict[tuple[str, ...], Report]:
+    """Check all tables of a file, and return the values of every command in it."""
+    tables: dict[tuple[str, ...], Report] = {}
+    for name, value in content.items():
+        table = ".".join((*path, name))
+        member = group.commands.get(name)
+        if member is None and not isinstance(value, dict):
+            home = ".".join((*path, next(iter(group.commands))))
+            raise InputError(
+                f"{table!r} is not in the table of a command; put it below its command's name, "
+                f"such as [{home}]"
+            )
+        if member is None:
+            hint = did_you_mean(name, group.commands)
+            raise InputError(f"[{table}] is not a table of a command{hint}; see 'vpem --help'")
+        if not isinstance(value, dict):
+            raise InputError(f"{table!r} must be a table, [{table}], got {value!r}")
+        if hasattr(member, "commands"):
+            tables |= _tables(value, member, (*path, name))
+        else:
+            tables[(*path, name)] = _values(value, member, table)
+    return tables
+
+
+def _values(content: Report, command: Any, table: str) -> Report:
+    known = {key_of(param): param for param in command.params}
+    known |= {opt[2:]: param for param in command.params for opt in param.opts if opt[:2] == "--"}
+    known = {key: param for key, param in known.items() if key not in NOT_IN_FILES}
+    values: Report = {}
+    for name, value in content.items():
+        key = name.replace("_", "-")
+        param = known.get(key)
+        if param is None:
+            near = nearest(key, known)
+            hint = f" (did you mean {near!r}?)" if near else ""
+            see = f"vpem {table.replace('.', ' ')} --help"
+            raise InputError(f"[{table}] has no option {name!r}{hint}; see '{see}'")
+        if param.name in values:
+            raise InputError(f"[{table}] gives {key!r} twice, once as {name!r}")
+        where, several = f"[{table}] {name}", param.multiple or param.nargs == -1
+        if is_flag(param):
+            if not isinstance(value, bool):
+                raise InputError(f"{where} must be true or false, got {value!r}")
+            values[param.name] = value
+        elif several:
+            items = value if isinstance(value, list) else [value]
+            values[param.name] = [_word(item, where) for item in items]
+        elif isinstance(value, list):
+            raise InputError(f"{where} takes one value, written as on the command line, got a list")
+        else:
+            values[param.name] = _word(value, where)
+    return values
+
+
+def _word(value: Any, where: str) -> str:
+    """Return one value as the word that a command line would have."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        got = {dict: "a table", list: "a list", bool: str(value).lower()}.get(
+            type(value), f"a {type(value).__name__}"
+        )
+        raise InputError(f"{where} must be a number or a string, got {got}")
+    return str(value)
+
+
+def check_environment(context: Any) -> None:
+    """Raise InputError where a variable is named like an option that the command does not have."""
+    path = path_of(context)
+    start = "_".join(("VPEM", *path, "")).upper().replace("-", "_")
+    names = [name for name in os.environ if name.startswith(start)]
+    if not names:
+        return
+    root = context.find_root().command
+    known = {key_of(param): name for name, param in variables(path, context.command).items()}
+    all_known = {name for at, leaf in leaves(root) for name in variables(at, leaf)}
+    for name in sorted(names):
+        if name not in all_known:
+            near = nearest(name.removeprefix(start), known)
+            hint = f" (did you mean {known[near]}?)" if near else ""
+            raise InputError(
+                f"the environment has {name}, but '{context.command_path}' has no such option"
+                f"{hint}; unset it"
+            )
+
+
+WORDS = "vpem.words"
+"""Under this name a context keeps the words that follow the name of its command."""
+
+SOURCES = {
+    "COMMANDLINE": "command line",
+    "ENVIRONMENT": "environment",
+    "DEFAULT_MAP": "file",
+    "DEFAULT": "default",
+}
+"""What the parser calls a source, and what users call it."""
+
+
+def in_files(context: Any) -> Iterator[Any]:
+    """Options and arguments of a command that a file may set."""
+    for param in context.command.params:
+        if key_of(param) not in NOT_IN_FILES:
+            yield param
+
+
+def source_of(context: Any, param: Any) -> tuple[str, str | None]:
+    """Source of a parameter's value, and the name of the variable or file."""
+    source = context.get_parameter_source(param.name)
+    kind = SOURCES.get(getattr(source, "name", ""), "default")
+    if kind == "environment":
+        return kind, str(param.envvar)
+    return kind, str(context.meta[FILES][param.name]) if kind == "file" else None
+
+
+def is_given(context: Any, param: Any) -> bool:
+    """Whether a user set a parameter.
+
+    Values from files and the environment count where they are not the default, so that the output
+    of --show-config can be used as a file.
+    """
+    typed = source_of(context, param)[0] == "command line"
+    return typed or context.params.get(param.name) != param.default
+
+
+def origin_of(context: Any, param: Any) -> str | None:
+    """Say which file or variable a value is from; None for one from the command line."""
+    kind, place = source_of(context, param)
+    return None if place is None else f"{name_of(param)} is from {kind} {place}"
+
+
+def given(context: Any, param: Any, words: list[str]) -> object:
+    """Return the value of a parameter as it was given, before it was converted to its type.
+
+    ``words`` are those after the name of the command.
+    """
+    kind, place = source_of(context, param)
+    if kind == "environment" and place is not None:
+        return os.environ.get(place)
+    if kind == "file":
+        return context.default_map.get(param.name)
+    return context.command.make_parser(context).parse_args(list(words))[0].get(param.name)
+
+
+def where_from(context: Any, sentence: str) -> list[str]:
+    """Return the files or variables of the values that a sentence of an error speaks of."""
+    origins: dict[bool, list[str]] = {True: [], False: []}
+    for param in context.command.params:
+        origin = origin_of(context, param)
+        if origin is None:
+            continue
+        value = context.params.get(param.name)
+        values = value if isinstance(value, list | tuple) else [value]
+        plain = "[-_ ]".join(key_of(param).split("-"))
+        named = re.search(rf"(?<![\w-]){name_of(param)}(?![\w-])", sentence)
+        if named or any(repr(str(each)) in sentence for each in values):
+            origins[True].append(origin)
+        elif re.search(rf"(?<![\w-]){plain}(?![\w-])", sentence):
+            origins[False].append(origin)
+    return origins[True] or origins[False]
+
+
+ROWS = {
+    "fit": ("vp-em", "em-rows"),
+    "kmeans": ("kmeans-rows", "kmeans-features"),
+    "fedem": ("fedem", "vr-fedem"),
+    "impute": ("fedmissem",),
+    "saem": ("saem",),
+}
+"""Algorithms of each command, as rows of `vpem.idle`."""
+
+INSTEAD = {
+    **{(command, "--agent-dropout"): "absent agents are drawn by --participation; take that"
+       for command in ("fedem", "impute", "saem")},
+    ("fit", "--participation"): "on a graph agents are absent with --agent-dropout, and a server's "
+    "sum needs every agent; rows over workers that take turns are fitted by vpem fedem",
+    ("impute", "--missing"): "missing entries are what is imputed; leave it out",
+    ("fedem", "--accelerate"): "FedEM steps are taken on statistics, and no sum shows a "
+    "log-likelihood by which to reject one; rows are fitted in fewer sums by vpem fit --split rows "
+    "--accelerate squarem",
+    ("impute", "--accelerate"): "steps are taken on statistics, and no sum shows a log-likelihood "
+    "by which to reject one; leave it out",
+    ("saem", "--accelerate"): "latents are drawn again in every iteration, so that no sum shows "
+    "whether a longer step was too long; leave it out",
+    ("saem", "--spread"): "parameters that --random does not name are fixed, without any spread; "
+    "leave it out",
+    ("kmeans", "--accelerate"): "Lloyd's iterations end by themselves after finitely many; for "
+    "fewer of them give --max-iter",
+}  # fmt: skip
+"""What a command offers in place of an option of others, or why it needs none."""
+
+
+def why_refused(command: str, option: str) -> InputError | None:
+    """Return why a command lacks an option, where `vpem.idle` or another option explains it."""
+    if (command, option) in INSTEAD:
+        return InputError(f"{option}: {INSTEAD[command, option]}")
+    for way, column in WAYS.items():
+        if option in (flag.split()[0] for flag in column.flags):
+            rows = [row for row in ROWS.get(command, ()) if (row, way) in REFUSED]
+            if rows and len(rows) == len(ROWS[command]):
+                return refusal(rows[0], way)
+    return None
+
+
+def refuse_idle(context: Any) -> None:
+    """Raise InputError where an option was given that has no effect."""
+    known = getattr(context.command.callback, "settings", {})
+    for param in context.command.params:
+        if param.name not in known or not is_given(context, param):
+            continue
+        if why := known[param.name].why_idle(context.params):
+            raise InputError(f"{name_of(param)}", *why)

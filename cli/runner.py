@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,25 +14,41 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from vpem.errors import InputError, Interrupted, Setting
+from vpem.files.table_settings import TableSettings
 from vpem.records import Settings, setting
+from vpem.settings import FitSettings, HoldingSettings, KmeansSettings
 
-from .choices import counts_of, tell_of_tree
-from .display import ProgressLine, Screen, print_json, show, table
-from .engine import EngineSettings, where_of
-from .files import Role
-from .options import NO_CSV, NOTHING_REPLACED, Printing
+from .data import (
+    counts_of,
+    graph_of,
+    own_features,
+    own_rows,
+    own_weights,
+    partition_of,
+    stored_graph,
+    workers_of,
+)
+from .display import ProgressLine, Screen, plural, print_json, show, table, tell_of_tree
+from .outputs import Output, Role
+from .session import EngineSettings, where_of
 
 if TYPE_CHECKING:
     from vpem.engines.engine import Engine
     from vpem.files.checkpoints import FileSaver
-    from vpem.files.table_settings import TableSettings
+    from vpem.files.datasets import Dataset
+    from vpem.fits.clustering import Clustering
+    from vpem.fits.labels import KnownLabels
+    from vpem.fits.results import Fit
+    from vpem.fits.selection.trials import Problem
+    from vpem.fits.settings import PrivacySettings
     from vpem.network.schema import Report
-    from vpem.settings import FitSettings
+    from vpem.settings import GraphSettings, SumSettings
     from vpem.sums.connect import Network
 
-    from .labels import LabelFile
     from .options import Given
-    from .results import FitOutcome
+    from .outputs import LabelFile
+
+    Q = TypeVar("Q", bound=Problem)
 
 
 SAME_KEY = 1.0
@@ -130,39 +147,6 @@ def catching(saver: FileSaver | None) -> Iterator[None]:
 
 
 P = TypeVar("P", bound=ProgressLine)
-
-
-class Output(Printing, heading="Output", kept=False):
-    """What a fitting command writes and prints, and its exit code."""
-
-    output: Path | None = setting(
-        None,
-        "Write the model here (HDF5).",
-        flags="-o --output",
-        # Files of shards are checked by `check_shards`.
-        file=Role(writes=True, files=lambda path, options: (
-            [] if path is None or options.get("shards") else [path]
-        )),
-    )  # fmt: skip
-    force: bool = setting(False, "Replace an existing output.", local=True, idle=NOTHING_REPLACED)
-    publish_anyway: bool = setting(
-        False,
-        "In a study: publish a model although it has components of fewer than 5 rows, or singular "
-        "ones. The policy of every party must say publish-anyway = true.",
-    )
-    strict: bool = setting(False, "Exit with 3 if not converged.", heading="Stopping", local=True)
-
-
-class TableOutput(Output, heading="Output", kept=False):
-    """What a command writes that also writes tables."""
-
-    quote_formulas: bool = setting(
-        False,
-        "In CSV, put an apostrophe before text that begins with =, +, - or @, which spreadsheets "
-        "would compute.",
-        local=True,
-        idle=NO_CSV,
-    )
 
 
 class CommandRun:
@@ -296,3 +280,234 @@ def reminding(progress: ProgressLine, seconds: float = 1.0) -> Iterator[None]:
         yield
     finally:
         clock.cancel()
+
+
+def check_asked(
+    settings: FitSettings | KmeansSettings,
+    privacy: PrivacySettings,
+    checkpoints: CheckpointSettings,
+    given: Given,
+) -> None:
+    """Raise InputError where an option was given that a private fit of rows cannot have."""
+    if privacy.epsilon is None:
+        return
+    from vpem.fits.private import LEAVE_OUT, check_private
+    from vpem.fits.row_kmeans import LEAVE_OUT as OF_CLUSTERS
+
+    for start in ("init_rows", "init_model"):
+        if given.has(start):
+            raise InputError(
+                Setting(start), " is not possible with ", Setting("epsilon"), ": a private fit "
+                "finds its start by noisy sums of its own; leave it out",
+            )  # fmt: skip
+    check_private(
+        settings,
+        OF_CLUSTERS if isinstance(settings, KmeansSettings) else LEAVE_OUT,
+        given=given.has,
+        weighted=given.has("sample_weight"),
+        saved=checkpoints.checkpoint is not None,
+    )
+
+
+def tell_what_is_left(
+    screen: Screen, settings: FitSettings, privacy: PrivacySettings, task: Task
+) -> None:
+    """Note before a private fit of rows how large its noise will be."""
+    if privacy.epsilon is not None:
+        from vpem.fits.privacy import foretell
+
+        n_samples, n_features = task.parts.n_samples, len(task.source.feature_names)
+        foretold = foretell(settings, privacy, n_samples, n_features, task.networks[0])
+        foretold.check()
+        screen.note(str(foretold))
+
+
+def kept_of_private(result: Fit | Clustering) -> Report:
+    """Return what a model keeps in place of options that do not apply to a private fit."""
+    if result.guarantee is None:
+        return {}
+    return {"init": "noisy sums", "max_iter": result.n_iter, "tol": None}
+
+
+def warned_of_private(result: Fit | Clustering) -> Report:
+    """Return the warnings of a report where rows are protected: none that discloses data."""
+    if result.guarantee is None:
+        return {}
+    from vpem.fits.privacy import REPEATABLE
+
+    return {"warnings": [REPEATABLE] if result.guarantee.repeatable else []}
+
+
+def tell_of_clipped(screen: Screen, result: Fit | Clustering, names: Sequence[str]) -> None:
+    """Note at each worker how many of its rows were clipped to the bounds; no report has that."""
+    for worker, count in getattr(result, "clipped", {}).items():
+        if count:
+            screen.note(
+                f"{names[worker]}: {plural(count, 'row')} with values beyond --bounds, which were "
+                "clipped; this is not reported to others"
+            )
+
+
+@dataclass(frozen=True)
+class FitOutcome:
+    """The result of a fit.
+
+    ``tell`` returns the part of the report that is common to all, without the file of the data;
+    ``write`` writes the model, ``show`` prints a report. ``own`` writes further files of each user,
+    and returns its part of the report. If ``apart``, each process writes a model of its own. Others
+    get ``found`` (see `vpem.fits.results.few_rows_of`); ``heaviest`` is the largest weight of a
+    row of this process.
+    """
+
+    converged: bool
+    tell: Callable[[], Report]
+    write: Callable[[Path, Report], None]
+    show: Callable[[Report], None]
+    own: Callable[[Report], Report] = lambda _: {}
+    apart: bool = False
+    found: Any = None
+    heaviest: float = 1.0
+
+
+class Task:
+    """What is fitted, once or several times: a process's part of the data, and its networks.
+
+    A process has the columns of its own agents, or the rows of its own workers. ``networks`` are
+    its parts by hops, by default those of ``sums``; over rows there is one, of 0. ``parts`` says
+    who holds which features, or rows; ``names`` are those of agents or workers. A fit has
+    ``labels_for_fit`` of some rows; ``warnings`` are those raised until each network was made.
+    """
+
+    def __init__(
+        self,
+        source: Dataset,
+        holding: HoldingSettings,
+        graph: GraphSettings,
+        sums: SumSettings,
+        run: CommandRun,
+        hops: Sequence[int] = (),
+    ) -> None:
+        from vpem.sums.connect import connect, connect_workers
+
+        self.source, self.run = source, run
+        self.labels_for_fit: KnownLabels | None = None
+        self.over_rows = holding.split == "rows"
+        self._weighted = holding.sample_weight is not None
+        sums = sums.changed(seed=graph.graph_seed)
+        heard = run.screen.warnings
+        self.parts: Any
+        self.networks: dict[int, Network] = {}
+        if self.over_rows:
+            self.parts = workers_of(source, holding, run.screen)
+            joined = graph_of(self.parts.n_workers, self.parts.names, graph)
+            self.networks[0] = run.over(connect_workers(joined, sums), workers=True)
+            self.warnings = {0: list(heard)}
+        else:
+            self.parts = partition_of(source, holding, graph.is_asked or sums.is_asked or any(hops))
+            joined = stored_graph(source, holding, self.parts, graph, run.screen)
+            self._sums, self._graph = sums, joined
+            if sums.hubs == "likelihood":
+                # Placeholders until `grouped` chooses the hubs.
+                sums, hops = sums.changed(hubs="size", hops=0), [0]
+            before, self.warnings = list(heard), {}
+            last: int | None = None
+            for number in sorted(set(hops or [sums.hops])):
+                if last is not None and len(self.networks[last].whole.hubs) == 1:
+                    # One hub already has all agents: more hops change nothing.
+                    self.networks[number] = self.networks[last]
+                    self.warnings[number] = self.warnings[last]
+                    continue
+                last, n_heard = number, len(heard)
+                self.networks[number] = run.over(connect(joined, self.parts, sums, hops=number))
+                self.warnings[number] = before + heard[n_heard:]
+        self.names: Sequence[str] = self.parts.names
+        self.n_rows = int(self.parts.n_samples if self.over_rows else source.n_samples)
+
+    def grouped(self, settings: FitSettings, limit: int | None, private: bool) -> Task:
+        """Replace the first network by that of hubs that the likelihood chooses."""
+        if self.over_rows or self._sums.hubs != "likelihood":
+            return self
+        from vpem.fits.likely_hubs import connect_by_likelihood
+
+        X, names = own_features(self.source, self.network, limit)
+        weights = self.source.sample_weight if self._weighted else None
+        network = connect_by_likelihood(
+            X, self._graph, self.parts, self._sums, settings, over=self.run.over,
+            private=private, kinds=self.source.kinds, sample_weight=weights, feature_names=names,
+        )  # fmt: skip
+        self.networks = {self._sums.hops: network}
+        chosen = network.whole.chosen
+        assert chosen is not None
+        self.run.screen.note(
+            f"hubs by likelihood: worth {chosen.gain:.4g} nats per sample or more, by a fit "
+            f"without hops of {chosen.first['n_iter']} iterations"
+        )
+        return self
+
+    @property
+    def network(self) -> Network:
+        """The network of fewest hops."""
+        return self.networks[min(self.networks)]
+
+    def data(self, limit: int | None) -> tuple[Any, Any, Report]:
+        """Return this process's data (``limit`` bytes in memory), weights, and more arguments."""
+        from vpem.fits.spread import own_columns
+
+        source, network, weights = self.source, self.network, None
+        names: Sequence[str] = source.feature_names
+        if self.over_rows:
+            X = own_rows(source, self.parts, network, limit)
+            if self._weighted:
+                weights = own_weights(source, self.parts, network)
+        else:
+            X, names = own_features(source, network, limit)
+            if self._weighted:
+                weights = source.sample_weight
+        about: Report = {"feature_names": names}
+        if self.labels_for_fit is not None:
+            about["labels_for_fit"] = self.labels_for_fit
+        if source.kinds is not None:
+            other = next(
+                (one for one in zip(source.feature_names, source.kinds.families, strict=True)
+                 if one[1] != "gaussian"), None
+            )  # fmt: skip
+            if self.over_rows and other is not None:
+                raise InputError(
+                    Setting("split", "rows"), " adds up weights, means and scatter of workers' "
+                    "rows, which are all that Gaussian features need, but "
+                    f"{other[0]!r} is {other[1]}; split by features, or leave it out with ",
+                    Setting("drop", other[0]),
+                )  # fmt: skip
+            apart = network.agents.apart and not self.over_rows
+            about["kinds"] = (
+                source.kinds.take_features(own_columns(network)) if apart else source.kinds
+            )
+        return X, weights, about
+
+    def fit(self, data: tuple[Any, Any, Report], settings: FitSettings, **more: Any) -> Fit:
+        """Fit the data as `data` returns them; parameters stay in the processes of their hubs."""
+        X, weights, about = data
+        width = self.source.n_features if self.over_rows else self.network.whole.blocks.widths.max()
+        settings = self.run.protecting(settings, int(width), self.n_rows)
+        more = settings.values() | {"sample_weight": weights} | about | more
+        if self.over_rows:
+            from vpem.fits.rows import fit_em
+
+            return fit_em(X, self.parts, self.network, **more)
+        from vpem.fits.spread import fit_spread
+
+        return fit_spread(X, self.network, shards=True, **more)
+
+    def problem(self, kind: type[Q], settings: FitSettings, limit: int | None, **more: Any) -> Q:
+        """Return the problem of these settings, but for components, covariance and restarts."""
+        X, weights, about = self.data(limit)
+        settings = self.run.protecting(settings, 0, self.n_rows)
+        options = settings.values("n_components", "covariance_type", "n_init") | about
+        workers = self.parts if self.over_rows else None
+        return kind(X, self.networks, workers, options, sample_weight=weights, **more)
+
+    def whole(self, fit: Fit) -> Fit:
+        """Return a fit with all parameters in the first process."""
+        from vpem.fits.parts import gathered
+
+        return fit if self.over_rows or not self.run.engine.apart else gathered(fit)

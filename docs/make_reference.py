@@ -11,8 +11,8 @@ from typing import Any
 import vpem
 from vpem.idle import ALGORITHMS, REFUSED, WAYS, refusal
 from vpem_cli.app import command
-from vpem_cli.config import key_of
 from vpem_cli.help import HEADINGS, grouped
+from vpem_cli.options import key_of
 
 PYTHON_HEAD = """# Python
 
@@ -196,7 +196,7 @@ def reference() -> str:
 
 def table() -> str:
     """Return the page of what goes with what, with a number for each sentence of refusal."""
-    from vpem_cli.config import in_options
+    from vpem_cli.options import in_options
 
     sentences: list[str] = []
     rows = []

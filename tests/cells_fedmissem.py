@@ -21,7 +21,7 @@ from vpem.files.parties.opening import choose_parties
 from vpem.fits.observers import hide_entries
 from vpem.sums.connect import spread_workers
 from vpem.terms.lowrank.entries import from_matrices
-from vpem_cli.config import why_refused
+from vpem_cli.options import why_refused
 
 from .cells_support import first_of, lost_messages, over_members
 from .resume_support import check_resumes

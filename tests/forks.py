@@ -121,7 +121,7 @@ def _load():
     import websockets.asyncio.server  # noqa: F401
 
     import vpem_cli.app
-    import vpem_cli.labels
+    import vpem_cli.outputs
     import vpem_cli.study.member
     from vpem.fits.selection import trials  # noqa: F401
 

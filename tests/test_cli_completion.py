@@ -9,8 +9,8 @@ import pytest
 import vpem_cli
 from vpem import settings
 from vpem_cli.app import command
-from vpem_cli.config import is_flag, key_of, leaves
 from vpem_cli.help import CHOICES, listed_in, words_of
+from vpem_cli.names import is_flag, key_of, leaves
 
 from .cli_support import MAIN
 from .tables import each

@@ -9,7 +9,8 @@ import pytest
 
 from vpem.files.json_text import as_toml
 from vpem_cli.app import command
-from vpem_cli.config import key_of, leaves, variables
+from vpem_cli.names import key_of, leaves
+from vpem_cli.options import variables
 
 from .cli_support import MAIN, done, listing, make_data, run
 from .forks import environment, interpreter

@@ -13,7 +13,7 @@ from vpem.errors import FileError, InputError
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, write_dataset
 from vpem_cli.app import command
-from vpem_cli.config import in_options
+from vpem_cli.names import in_options
 
 DATA = Path(__file__).parents[1] / "data"
 PEOPLE = "name,age,height,sick\nann,30,1.7,yes\nbob,41,1.8,no\ncid,52,1.9,no\n"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import vpem_cli
-from vpem_cli.config import leaves
+from vpem_cli.names import leaves
 
 from .cli_support import MAIN, NAMES, done, listing, make_data, overlapping, run, spawn
 from .tables import each, over

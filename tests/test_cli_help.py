@@ -19,8 +19,8 @@ from vpem.fits.parts import shard_path, write_shard
 from vpem.network.partition import contiguous
 from vpem_cli import app
 from vpem_cli.app import command
-from vpem_cli.config import key_of
 from vpem_cli.help import OFTEN, brief
+from vpem_cli.names import key_of
 
 from .cli_support import ROOT, done, run
 from .study_support import folder_of, make_study

@@ -10,7 +10,7 @@ import vpem
 import vpem_cli.app
 from vpem.checks import check_int
 from vpem.errors import FileError, InputError, Setting, VpemWarning
-from vpem_cli.config import is_flag, leaves, nearest
+from vpem_cli.names import is_flag, leaves, nearest
 
 from .cli_support import done, make_data, overlapping, run
 from .tables import each

@@ -9,8 +9,8 @@ import pytest
 
 import vpem_cli.app
 from vpem.errors import FileError
-from vpem_cli import files
-from vpem_cli.config import leaves
+from vpem_cli import outputs
+from vpem_cli.names import leaves
 
 from .cli_support import done, listing, make_data, run
 from .tables import each
@@ -56,7 +56,7 @@ def words_of(leaf, one, first, two, second):
 def pairs_of(leaf):
     """Pairs of options of which the first is written and the second is read or written."""
     known = leaf.roles()
-    named = [p for p in leaf.params if p.name in known and known[p.name] is not files.FOLDER]
+    named = [p for p in leaf.params if p.name in known and known[p.name] is not outputs.FOLDER]
     for one in named:
         for two in named:
             goes_on = known[two.name].goes_on_in == name_of(one)
@@ -115,7 +115,7 @@ def data(tmp_path, monkeypatch):
 def begin(leaf, *words):
     """Hold the files of a command line against each other; nothing is run."""
     with leaf.make_context("fit", list(words)) as context:
-        files.begin(context, leaf.roles())
+        outputs.begin(context, leaf.roles())
 
 
 @pytest.mark.parametrize("name", ["c", "c.before", "c.rank1", "c.rank1.before", ".c.rank1.part"])
@@ -136,7 +136,7 @@ def test_where_letters_count_for_nothing_results_differ_in_more(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     words = ("d.h5", "-o", "Caf\u00e9.h5", "--checkpoint", "CAFE\u0301.h5")
     begin(COMMANDS["fit"], *words)
-    monkeypatch.setattr("vpem_cli.files._ignores_case", lambda folder: True)
+    monkeypatch.setattr("vpem_cli.outputs._ignores_case", lambda folder: True)
     with pytest.raises(FileError, match="are one file"):
         begin(COMMANDS["fit"], *words)
 
@@ -182,8 +182,8 @@ def test_files_of_a_checkpoint_may_take_each_others_places_meanwhile(tmp_path):
     kept, before = tmp_path / "run.ckpt", tmp_path / "run.ckpt.before"
     kept.write_text("state")
     before.hardlink_to(kept)  # as another process finds them that looks at one after the other
-    files._uses.clear()
-    files.writes("--checkpoint", kept, before)
+    outputs._uses.clear()
+    outputs.writes("--checkpoint", kept, before)
     with pytest.raises(FileError, match="are one file"):
-        files.writes("--output", before)
-    files._uses.clear()
+        outputs.writes("--output", before)
+    outputs._uses.clear()

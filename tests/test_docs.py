@@ -10,8 +10,8 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from vpem_cli.app import command
-from vpem_cli.config import key_of
 from vpem_cli.help import HEADINGS
+from vpem_cli.names import key_of
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -21,7 +21,7 @@ from vpem.fits.spread import fit_spread
 from vpem.network.graph import make_graph
 from vpem.settings import COVARIANCE_TYPES
 from vpem.sums.connect import connect, connect_workers, spread, spread_workers
-from vpem_cli.labels import LabelFile
+from vpem_cli.outputs import LabelFile
 
 from .cli_support import AGENTS, HELD, NAMES, done, listing, make_data, overlapping, run
 from .company_support import make_company

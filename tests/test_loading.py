@@ -14,7 +14,7 @@ import vpem
 import vpem_cli
 from vpem._core import CALL_BLAS, WAITING
 from vpem_cli.app import command
-from vpem_cli.config import leaves
+from vpem_cli.names import leaves
 
 from .tables import each
 

@@ -12,7 +12,7 @@ import pytest
 
 from vpem.files.data import read_dataset
 from vpem.files.models import read_model
-from vpem_cli.choices import own_features
+from vpem_cli.data import own_features
 
 from .cli_support import AGENTS, done, make_data, run
 from .forks import MAIN, environment

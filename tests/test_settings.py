@@ -16,8 +16,8 @@ from vpem.files.models import read_model
 from vpem.records import Settings, about, changed, setting
 from vpem.settings import FedMixtureSettings, GraphSettings, HoldingSettings, SaemSettings
 from vpem_cli.app import command, dress, finish
-from vpem_cli.choices import ComponentSettings
-from vpem_cli.config import key_of, leaves
+from vpem_cli.data import ComponentSettings
+from vpem_cli.names import key_of, leaves
 from vpem_cli.options import Given, Without, flags_of, word_of
 
 from .cli_support import ROOT, done

@@ -6,7 +6,7 @@ import pytest
 
 from vpem.errors import InputError
 from vpem.idle import ALGORITHMS, REFUSED, WAYS, refusal
-from vpem_cli.config import INSTEAD, ROWS
+from vpem_cli.options import INSTEAD, ROWS
 
 from .cli_support import run
 from .tables import each

@@ -14,7 +14,7 @@ from vpem._core.threads import (
 )
 from vpem.engines.engine import OneProcess
 from vpem.errors import InputError
-from vpem_cli import engine
+from vpem_cli import session
 from vpem_cli.display import Screen
 from vpem_cli.session import Job
 
@@ -97,7 +97,7 @@ def test_ranks_tell_each_other_where_they_are(environment):
     four.size, four.allgather = 4, lambda own: [own] * 4
     environment.setattr("vpem_cli.session._joined", Job(four))
     environment.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
-    engine.where_of(engine.EngineSettings(engine="mpi"), Screen())
+    session.where_of(session.EngineSettings(engine="mpi"), Screen())
     assert thread_count(None) == 2
 
 

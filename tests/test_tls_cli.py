@@ -17,10 +17,9 @@ from vpem.files.models import read_model
 from vpem.files.studies.identities import make_identity
 from vpem.files.studies.message_log import entries, read_log
 from vpem_cli.display import Screen
-from vpem_cli.labels import LabelFile, whole_of
-from vpem_cli.results import receive, send
+from vpem_cli.outputs import LabelFile, whole_of
 from vpem_cli.study.handshake import check_alike, goes_on, is_introduction
-from vpem_cli.study.member import Meeting, going_on
+from vpem_cli.study.member import Meeting, going_on, receive, send
 
 from .cli_support import NAMES, done, overlapping, run
 from .company_support import SECONDS, ended, make_company

@@ -271,7 +271,7 @@ def warm_up() -> None:
     import vpem
     import vpem_cli
     import vpem_cli.app
-    from vpem_cli.config import leaves
+    from vpem_cli.names import leaves
 
     for package in (vpem, vpem_cli):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):

@@ -16,22 +16,10 @@ from vpem.files.table_settings import TableSettings
 from vpem.records import changed, setting
 from vpem.settings import HoldingSettings
 
-from ..choices import partition_of
+from ..data import STDIN, DataFile, partition_of, read_one, tell_families, teller
 from ..display import Screen, number, plural, print_json, show, table
-from ..files import (
-    FOLDER,
-    READ,
-    STDIN,
-    WRITTEN,
-    DataFile,
-    Role,
-    read_one,
-    reads,
-    tell_families,
-    teller,
-    writes,
-)
-from ..options import Force, Json, Printing, Quiet, Without
+from ..options import Force, Json, Quiet, Without
+from ..outputs import FOLDER, READ, WRITTEN, Printing, Role, reads, writes
 from ..session import Where
 from .kinds import FactsFile
 

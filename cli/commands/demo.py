@@ -24,7 +24,7 @@ import typer
 from vpem.errors import FileError, VpemError
 
 from ..display import Screen
-from ..files import FOLDER
+from ..outputs import FOLDER
 
 Keep = Annotated[
     Path | None, FOLDER, typer.Option(help="Keep all files in this new folder.", show_default=False)

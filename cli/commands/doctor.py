@@ -20,9 +20,9 @@ import typer
 
 from vpem.errors import did_you_mean, printable
 
-from ..config import leaves, variables
 from ..display import plural, print_json, show, table
-from ..options import Json
+from ..names import leaves
+from ..options import Json, variables
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report

@@ -9,8 +9,11 @@ from vpem.errors import InputError
 from vpem.records import changed, setting
 from vpem.settings import FedMixtureSettings, GraphSettings, SumSettings, WorkerSettings
 
-from ..choices import (
+from ..data import (
+    DataFiles,
+    RowParties,
     StartSettings,
+    gather,
     graph_of,
     heaviest_of,
     own_rows,
@@ -30,12 +33,10 @@ from ..display import (
     size,
     table,
 )
-from ..engine import EngineSettings, describe_engine
-from ..labels import LabelFile, LabelledOutput, of_workers
 from ..options import Given, MemoryLimit, Without
-from ..parties import DataFiles, RowParties, gather
-from ..results import FitOutcome
-from ..runner import CheckpointSettings, CommandRun
+from ..outputs import LabelFile, LabelledOutput, of_workers
+from ..runner import CheckpointSettings, CommandRun, FitOutcome
+from ..session import EngineSettings, describe_engine
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset

@@ -9,15 +9,16 @@ from vpem.errors import InputError, Setting, shorten
 from vpem.fits.settings import PrivacySettings
 from vpem.settings import WEIGHT_PRIORS, FitSettings, GraphSettings, HoldingSettings, SumSettings
 
-from ..choices import (
+from ..data import (
     ComponentSettings,
+    DataFiles,
+    FitFiles,
     StartSettings,
-    Task,
     counts_of,
+    gather,
     heaviest_of,
-    how_summed,
+    place_of,
     started,
-    tell_of_parameters,
     with_families_of,
 )
 from ..display import (
@@ -26,27 +27,28 @@ from ..display import (
     answer,
     communication,
     each,
+    how_summed,
     number,
     plural,
     show,
     table,
+    tell_of_parameters,
     took,
 )
-from ..engine import EngineSettings, describe_engine
-from ..labels import LabelFile, LabelledOutput, of_workers
 from ..options import Given, MemoryLimit
-from ..parties import DataFiles, FitFiles, gather, place_of
-from ..results import (
+from ..outputs import LabelFile, LabelledOutput, check_shards, of_workers, write_shards
+from ..runner import (
+    CheckpointSettings,
+    CommandRun,
     FitOutcome,
+    Task,
     check_asked,
-    check_shards,
     kept_of_private,
     tell_of_clipped,
     tell_what_is_left,
     warned_of_private,
-    write_shards,
 )
-from ..runner import CheckpointSettings, CommandRun
+from ..session import EngineSettings, describe_engine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
     from vpem.fits.results import Fit
     from vpem.network.schema import Report
 
-    from ..labels import Found
+    from ..outputs import Found
 
 
 def known_to(

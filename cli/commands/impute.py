@@ -14,11 +14,21 @@ from vpem.fits.settings import ImputeSettings
 from vpem.records import Settings, changed, refuse_both, setting
 from vpem.settings import DEALS, GraphSettings, HoldingSettings, SumSettings, WorkerSettings
 
-from ..choices import graph_of, how_summed
+from ..data import (
+    BY_POSITION,
+    STDIN,
+    NumberFiles,
+    PartySettings,
+    check_parties,
+    graph_of,
+    refuse_shared_stdin,
+    teller,
+)
 from ..display import (
     ProgressLine,
     Screen,
     communication,
+    how_summed,
     note_of_one_column,
     number,
     plural,
@@ -26,12 +36,10 @@ from ..display import (
     table,
     took,
 )
-from ..engine import EngineSettings, describe_engine, place_parties
-from ..files import READ, STDIN, refuse_shared_stdin, teller
 from ..options import Without
-from ..parties import BY_POSITION, NumberFiles, PartySettings, check_parties
-from ..results import FitOutcome
-from ..runner import CheckpointSettings, CommandRun, TableOutput
+from ..outputs import READ, TableOutput
+from ..runner import CheckpointSettings, CommandRun, FitOutcome
+from ..session import EngineSettings, describe_engine, place_parties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vpem.pictures.page import Data
     from vpem.pictures.saved import Saved
 
-    from ..labels import ResultSettings
+    from ..outputs import ResultSettings
     from .loading import UseRequest
 
 

@@ -11,11 +11,13 @@ from vpem.fits.settings import PrivacySettings
 from vpem.records import changed
 from vpem.settings import GraphSettings, KmeansHolding, KmeansSettings, SumSettings
 
-from ..choices import (
+from ..data import (
+    DataFiles,
+    NumberFiles,
     StartSettings,
+    gather,
     graph_of,
     heaviest_of,
-    how_summed,
     own_features,
     own_rows,
     own_weights,
@@ -29,6 +31,7 @@ from ..display import (
     Screen,
     answer,
     communication,
+    how_summed,
     note_of_one_feature,
     number,
     plural,
@@ -36,12 +39,18 @@ from ..display import (
     table,
     took,
 )
-from ..engine import EngineSettings, describe_engine
-from ..labels import LabelFile, LabelledOutput, of_clusters
 from ..options import Given, MemoryLimit, Without
-from ..parties import DataFiles, NumberFiles, gather
-from ..results import FitOutcome, check_asked, kept_of_private, tell_of_clipped, warned_of_private
-from ..runner import CheckpointSettings, CommandRun, Output
+from ..outputs import LabelFile, LabelledOutput, Output, of_clusters
+from ..runner import (
+    CheckpointSettings,
+    CommandRun,
+    FitOutcome,
+    check_asked,
+    kept_of_private,
+    tell_of_clipped,
+    warned_of_private,
+)
+from ..session import EngineSettings, describe_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -14,11 +14,10 @@ from vpem.errors import InputError, Setting, brief, shorten
 from vpem.records import Settings, changed, setting
 from vpem.settings import FitSettings, WorkerSettings
 
+from ..data import DataParties, check_parties, joined, kept_of, read_one, teller
 from ..display import what_is_read
-from ..engine import EngineSettings, place_parties, where_of
-from ..files import kept_of, read_one, teller
-from ..labels import LabelFile, ResultSettings
-from ..parties import DataParties, check_parties, joined
+from ..outputs import LabelFile, ResultSettings
+from ..session import EngineSettings, place_parties, where_of
 
 if TYPE_CHECKING:
     from vpem.checks import Labels

@@ -12,13 +12,11 @@ import typer
 from vpem.errors import FileError, InputError, brief, check_choice
 from vpem.records import Settings, changed
 
+from ..data import OF_A_FIT, DataParties
 from ..display import Screen, number, plural, print_json
-from ..engine import EngineSettings
-from ..files import READ, WRITTEN
-from ..labels import ResultSettings
 from ..options import Force, Json, Quiet, Without
-from ..parties import OF_A_FIT, DataParties
-from ..runner import TableOutput
+from ..outputs import READ, WRITTEN, ResultSettings, TableOutput
+from ..session import EngineSettings
 from .kinds import FactsFile, StoredFile, stored_at
 from .loading import RowSettings, UseRequest
 from .use import ModelFile

@@ -17,7 +17,7 @@ from vpem.terms.rows import rows_with_values
 from vpem.terms.statistics import leaves
 
 from ..display import plural, print_json, show, table
-from ..labels import ResultSettings
+from ..outputs import ResultSettings
 from .loading import Loaded, UseRequest, are_spread, labels_of
 from .of_rows import RowFile
 

@@ -15,9 +15,9 @@ from vpem.settings import MISSINGS
 from vpem.terms.rows import check_values
 from vpem.terms.units import Scaling
 
-from ..config import key_of
 from ..display import number, print_json, show, table
-from ..labels import whole_of
+from ..names import key_of
+from ..outputs import whole_of
 from .kinds import StoredFile, reported
 from .loading import Loaded, UseRequest, are_spread, labels_of, load, refuse_given
 

@@ -10,12 +10,11 @@ import typer
 from vpem.errors import check_choice
 from vpem.records import changed, setting
 
-from ..config import in_options
+from ..data import OF_A_FIT, DataParties
 from ..display import Screen, print_json
-from ..files import READ, writes
-from ..options import Printing, Without
-from ..parties import OF_A_FIT, DataParties
-from ..runner import Output
+from ..names import in_options
+from ..options import Without
+from ..outputs import READ, Output, Printing, writes
 from .kinds import stored_at
 from .loading import IndividualSettings, RowSettings, UseRequest
 from .use import DATA, FitFile

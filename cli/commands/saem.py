@@ -10,14 +10,12 @@ from vpem.errors import InputError, Setting
 from vpem.records import changed, setting
 from vpem.settings import GraphSettings, SaemSettings, SumSettings
 
-from ..choices import graph_of
+from ..data import graph_of
 from ..display import Screen
-from ..engine import EngineSettings, describe_engine
-from ..files import WRITTEN
-from ..labels import LabelFile, LabelledOutput, of_individuals
 from ..options import Given, InitModel, Without
-from ..results import FitOutcome
-from ..runner import CheckpointSettings, CommandRun
+from ..outputs import WRITTEN, LabelFile, LabelledOutput, of_individuals
+from ..runner import CheckpointSettings, CommandRun, FitOutcome
+from ..session import EngineSettings, describe_engine
 from .kinds import CORPUS_MODEL
 from .saem_choices import (
     ModelSettings,

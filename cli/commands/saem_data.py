@@ -13,10 +13,10 @@ from vpem.errors import FileError, InputError, Setting, did_you_mean
 from vpem.files.table_settings import TableSettings
 from vpem.records import changed, setting
 
+from ..data import PartySettings
 from ..display import plural
-from ..engine import place_parties
-from ..files import READ
-from ..parties import PartySettings
+from ..outputs import READ
+from ..session import place_parties
 from .kinds import CORPUS_MODEL
 from .saem_choices import RowReader, read_if_there, words_of
 

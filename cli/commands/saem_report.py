@@ -6,7 +6,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from ..display import ProgressLine, Screen, communication, number, plural, show, table
-from ..results import FitOutcome
+from ..runner import FitOutcome
 from .kinds import as_printed
 
 if TYPE_CHECKING:

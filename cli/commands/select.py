@@ -24,14 +24,12 @@ from vpem.settings import (
     SumSettings,
 )
 
-from ..choices import StartSettings, Task, heaviest_of, tell_of_parameters
-from ..display import ProgressLine, Screen, number, plural, show, span, table
-from ..engine import EngineSettings, describe_engine
-from ..files import WRITTEN, Role
+from ..data import DataFiles, FileSettings, StartSettings, gather, heaviest_of
+from ..display import ProgressLine, Screen, number, plural, show, span, table, tell_of_parameters
 from ..options import Given, MemoryLimit, Without
-from ..parties import DataFiles, FileSettings, gather
-from ..results import FitOutcome
-from ..runner import CommandRun, Output, reminding
+from ..outputs import WRITTEN, Output, Role
+from ..runner import CommandRun, FitOutcome, Task, reminding
+from ..session import EngineSettings, describe_engine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

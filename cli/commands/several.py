@@ -15,10 +15,10 @@ from vpem.fits.selection.search import choose, search
 from vpem.fits.selection.trials import Cell, Problem
 from vpem.settings import WEIGHT_PRIORS, FitSettings, SumSettings
 
-from ..config import in_options
 from ..display import ProgressLine
-from ..engine import describe_engine
+from ..names import in_options
 from ..runner import CheckpointSettings, CommandRun, catching, each_file, saver_of
+from ..session import describe_engine
 from .select import warn_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vpem.fits.selection.trials import Outcome
     from vpem.network.schema import Report
 
-    from ..choices import StartSettings
+    from ..data import StartSettings
     from .fit import FitChoices
 
 

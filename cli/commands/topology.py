@@ -13,11 +13,10 @@ from vpem.fits.settings import PlanSettings
 from vpem.records import changed, setting
 from vpem.settings import TOPOLOGIES, GraphSettings, HoldingSettings
 
-from ..choices import graph_of, how_summed, partition_of, stored_graph
-from ..display import Screen, number, plural, print_json, show, size, table
-from ..files import READ, WRITTEN, read_one, teller
-from ..options import Printing, Without
-from ..runner import Output
+from ..data import graph_of, partition_of, read_one, stored_graph, teller
+from ..display import Screen, how_summed, number, plural, print_json, show, size, table
+from ..options import Without
+from ..outputs import READ, WRITTEN, Output, Printing
 from ..session import Where
 
 if TYPE_CHECKING:

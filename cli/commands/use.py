@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
+from ..data import OF_A_FIT, DataParties
 from ..display import Screen, plural
-from ..engine import EngineSettings
-from ..files import READ
-from ..labels import ResultSettings
 from ..options import Without
-from ..parties import OF_A_FIT, DataParties
+from ..outputs import READ, ResultSettings
+from ..session import EngineSettings
 from .kinds import stored_at
 from .loading import IndividualSettings, PredictedSettings, RowSettings, UseRequest
 

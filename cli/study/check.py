@@ -18,10 +18,10 @@ from vpem.errors import InputError, VpemError, VpemWarning, printable
 from vpem.files.table_settings import TableSettings
 
 from ..commands.loading import refuse_given
-from ..config import spoken
 from ..display import Screen, plural, print_json, show, table
-from ..files import READ
+from ..names import spoken
 from ..options import Json, Quiet, Without
+from ..outputs import READ
 from .handshake import INDIVIDUALS, look_at
 from .party import As, StudyFile
 

@@ -17,23 +17,11 @@ from vpem.errors import InputError, Setting, VpemError, VpemWarning, check_choic
 from vpem.files.table_settings import TableSettings
 from vpem.fits.settings import parse_numbers
 
-from ..config import (
-    STUDY,
-    in_files,
-    in_options,
-    is_flag,
-    key_of,
-    name_of,
-    nearest,
-    options_of,
-    path_of,
-    refuse_idle,
-    source_of,
-    speak_of,
-    take_defaults,
-)
+from ..data import STDIN, refuse_families, teller
 from ..display import plural
-from ..files import STDIN, refuse_families, teller, writes
+from ..names import STUDY, in_options, is_flag, key_of, name_of, nearest, speak_of
+from ..options import in_files, options_of, path_of, refuse_idle, source_of, take_defaults
+from ..outputs import writes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

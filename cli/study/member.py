@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vpem.checks import read_int
@@ -30,11 +31,12 @@ from vpem.network.faults import Outlast
 from vpem.network.messages import decode, encode
 from vpem.steps.recovery import REPEATED, Keeper
 
-from ..config import STUDY, path_of, spoken
-from ..display import Screen, size
-from ..engine import LEAST_ROWS
-from ..results import receive, send
-from ..session import Where, join, terminate
+from ..commands.kinds import stored_at
+from ..display import Screen, as_plain, size
+from ..names import STUDY, spoken
+from ..options import path_of
+from ..runner import FitOutcome
+from ..session import LEAST_ROWS, Where, join, terminate
 from .handshake import (
     check_alike,
     check_own,
@@ -56,9 +58,9 @@ if TYPE_CHECKING:
     from vpem.files.table_settings import TableSettings
     from vpem.network.schema import Report
 
-    from ..engine import EngineSettings
-    from ..results import FitOutcome
-    from ..runner import Output
+    from ..outputs import Output
+    from ..session import EngineSettings
+
 
 PRIVATE = "it cannot use its data or its machine; ask there"
 """Sent to others in place of most errors: the contents of a member's files stay with it."""
@@ -576,3 +578,101 @@ def _door(address: str) -> tuple[str, int]:
     if not 0 < number < 65536:
         raise InputError(Setting("listen"), f" must be PORT or HOST:PORT, got {brief(address)}")
     return host.strip("[]"), number
+
+
+PIECE = 1 << 20
+"""Bytes of a file that are sent at a time."""
+
+
+MOST = 1 << 32
+"""Most bytes of a file from another member."""
+
+
+def send(
+    engine: Engine, result: FitOutcome, output: Path | None, over: Callable[[], None] = lambda: None
+) -> Report:
+    """Send report and file from the first member to all others; returns the report.
+
+    ``over`` is called when all is sent: later errors concern only this member. FileError if the
+    model cannot be written: after others have it, if it can be made at all.
+    """
+    report: Report = as_plain(result.tell())
+    engine.topic = "result"
+    engine.bcast(report)
+    if result.apart:
+        over()
+        return report
+    content = failed = None
+    if output is not None:
+        try:
+            result.write(output, report)
+            content = output.read_bytes()
+        except FileError as error:
+            failed = error
+    if content is None:
+        with TemporaryDirectory() as folder:
+            path = Path(folder, "model.h5")
+            try:
+                result.write(path, report)
+            except FileError as error:
+                raise failed or error from None
+            content = path.read_bytes()
+    engine.bcast(len(content))
+    for begin in range(0, len(content), PIECE):
+        engine.bcast(content[begin : begin + PIECE])
+    over()
+    if failed is not None:
+        raise failed
+    return report
+
+
+def receive(
+    engine: Engine,
+    result: FitOutcome,
+    output: Path | None,
+    force: bool,
+    over: Callable[[], None] = lambda: None,
+) -> Report:
+    """Receive report and file from the first member; the file is checked by reading it.
+
+    ``over`` is called when everything has arrived: later errors concern only this member.
+    """
+    import os
+    import tempfile
+
+    from vpem.files.hdf5 import atomic_write
+
+    engine.topic = "result"
+    report: Any = engine.bcast(None)
+    if not isinstance(report, dict):
+        raise InputError(f"{engine.names[0]} has sent no report; do all run the same version?")
+    if result.apart:
+        over()
+        return report
+    size: Any = engine.bcast(None)
+    if not isinstance(size, int) or not 0 < size <= MOST:
+        raise InputError(f"{engine.names[0]} has sent a file of {str(size)[:20]} bytes")
+    with tempfile.TemporaryFile() as buffer:
+        while buffer.tell() < size:
+            piece: Any = engine.bcast(None)
+            if not isinstance(piece, bytes) or not 0 < len(piece) <= size - buffer.tell():
+                raise InputError(f"{engine.names[0]} has sent a file in pieces that do not fit")
+            if output is not None:
+                buffer.write(piece)
+            else:
+                buffer.seek(len(piece), os.SEEK_CUR)
+        over()
+        if output is None:
+            return report
+        buffer.seek(0)
+        with atomic_write(output, force) as temporary:
+            with open(temporary, "wb") as file:
+                while piece := buffer.read(PIECE):
+                    file.write(piece)
+            try:
+                _ = stored_at(temporary).stored
+            except FileError as error:
+                raise FileError(
+                    f"what {engine.names[0]} has sent is not the result of a fit: {error}"
+                ) from None
+    return report

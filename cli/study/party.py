@@ -15,9 +15,9 @@ from vpem.files.table_settings import TableSettings
 
 from ..commands.loading import refuse_given
 from ..display import Screen, plural, print_json, show, size, table
-from ..files import FOLDER, READ
 from ..help import Elsewhere
 from ..options import Json, Quiet, Without
+from ..outputs import FOLDER, READ
 from .handshake import look_at
 from .policy import in_all, policy, refusals
 

@@ -19,7 +19,7 @@ from vpem.errors import FileError, printable
 from vpem.files.table_settings import TableSettings
 from vpem.fits.settings import parse_numbers
 
-from ..engine import LEAST_ROWS
+from ..session import LEAST_ROWS
 from .handshake import StudyLinks, digest_of, own_party, refuse_repeatable
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import typer
 from vpem.errors import FileError, InputError
 
 from ..display import Screen
-from ..files import READ, WRITTEN
 from ..options import Quiet
+from ..outputs import READ, WRITTEN
 
 if TYPE_CHECKING:
     from vpem.engines.tls.relay import Passed

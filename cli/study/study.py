@@ -17,8 +17,8 @@ from vpem.settings import TOPOLOGIES
 
 from ..commands.demo import demo_of_study
 from ..display import Screen, print_json
-from ..files import READ
 from ..options import Json, Quiet
+from ..outputs import READ
 from .handshake import EXAMPLES, StudyLinks, agree_on, refuse_as_own, setup_of, typed
 from .party import As, about_certificate, facts_of, in_words
 from .policy import refusals

@@ -1,0 +1,730 @@
+"""Data: how files are read, whose they are, and this process's part of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import wraps
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+
+import typer
+
+from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
+from vpem.files.table_settings import OF_ONE_FIT, LabelledTable, TableSettings
+from vpem.fits.settings import parse_numbers
+from vpem.records import Rule, Settings, changed, refuse_both, setting
+from vpem.settings import ALIGNMENTS, FitSettings, HoldingSettings, MixtureSettings, SumSettings
+
+from .display import what_is_read
+from .outputs import READ, Role
+from .session import place_parties
+
+if TYPE_CHECKING:
+    from vpem.engines.placement import Placement
+    from vpem.files.datasets import Dataset
+    from vpem.files.parties.opening import Party
+    from vpem.network.graph import Graph
+    from vpem.network.partition import Partition, Workers
+    from vpem.network.schema import Report
+    from vpem.settings import GraphSettings, WorkerSettings
+    from vpem.sums.connect import Network
+    from vpem.terms.density import Density
+    from vpem.terms.families.kinds import Kinds
+
+    from .display import Screen
+    from .options import Given
+    from .runner import CommandRun
+    from .session import Where
+
+
+def workers_of(
+    source: Dataset, holding: WorkerSettings, screen: Screen, sort_by_label: bool = False
+) -> Workers:
+    """Choose who holds which rows; a note says so where one worker holds them all by default."""
+    from vpem.files.networks import read_workers
+    from vpem.network.partition import by_label, evenly
+
+    if sort_by_label:
+        if holding.workers is None:
+            raise InputError("--sort-by-label needs --workers: how many to deal the rows out to")
+        if source.labels is None:
+            raise InputError(f"{source.source} has no labels to sort rows by")
+        return by_label(source.labels, holding.workers)
+    if holding.worker_rows is not None:
+        return read_workers(holding.worker_rows, source.n_samples)
+    if holding.workers is not None:
+        return evenly(source.n_samples, holding.workers)
+    if source.workers is not None:
+        return source.workers
+    screen.note(
+        "one worker holds all rows; for more: --workers N (equal parts), or --worker-rows FILE"
+    )
+    return evenly(source.n_samples, 1)
+
+
+def graph_of(n_agents: int, names: Sequence[str] | None, graph: GraphSettings) -> Graph:
+    """Return the graph that the options describe; by default a server (star)."""
+    from vpem.network.graph import make_graph
+
+    drawn = graph.radius is not None or graph.mean_degree is not None
+    if graph.topology is None and drawn:
+        raise InputError("--radius and --mean-degree need the --topology of a random graph")
+    if graph.graph is not None:
+        from vpem.files.networks import read_graph
+
+        return read_graph(graph.graph, n_agents, names)
+    return make_graph(
+        graph.topology or "star", n_agents, seed=graph.graph_seed or 0, radius=graph.radius,
+        mean_degree=graph.mean_degree, names=names,
+    )  # fmt: skip
+
+
+F = TypeVar("F", bound=MixtureSettings)
+
+
+S = TypeVar("S", bound=TableSettings)
+
+
+class StartSettings(Settings, heading="Start"):
+    """Where a fit begins; by default it finds a start of its own."""
+
+    init_rows: str | None = setting(
+        None, "Start with means, or centres, at these rows, counted from 0: 3,77,120."
+    )
+    init_model: Path | None = setting(
+        None,
+        "Start from the parameters of a model.",
+        # A model may be continued in its own file.
+        file=Role(writes=False, goes_on_in="--output"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_both(self, "init_rows", "init_model")
+
+
+class ComponentSettings(FitSettings, heading="Model"):
+    """A fit of one number of components, or of several."""
+
+    n_components: int | str = changed(  # type: ignore[assignment]
+        FitSettings, "n_components",
+        help="Number of components, or several (2-6, or 2,3,5), of which that of lowest BIC is "
+        "kept. An --init-model has its own.",
+    )  # fmt: skip
+
+
+def counts_of(n_components: int | str) -> list[int]:
+    """Read a number of components, or several; whether one can be fitted is not checked."""
+    from vpem.checks import read_int
+
+    text = str(n_components)
+    number = read_int(text)
+    if number is not None:
+        return [number]
+    counts = parse_numbers("--components", text, least=1)
+    if len(counts) == 1:
+        raise InputError(
+            f"--components {text} is one number: give {counts[0]}, or several, such as 2-6"
+        )
+    return counts
+
+
+def rows_of(text: str) -> list[int]:
+    """Read row indices such as 3,77,120."""
+    from vpem.checks import read_int
+
+    rows = [row for row in map(read_int, text.split(",")) if row is not None]
+    if len(rows) <= text.count(","):
+        raise InputError(
+            "--init-rows must be row numbers with commas between, such as 3,77,120, got "
+            f"{brief(text)}"
+        )
+    return rows
+
+
+def with_families_of(files: S, begin: StartSettings) -> S:
+    """Return settings of files with the families of features of a model to start from, if any."""
+    if begin.init_model is None or files.family is not None:
+        return files
+    from vpem.files.models import read_model
+
+    model = read_model(begin.init_model)
+    kinds = getattr(model.mixture, "kinds", None)
+    if kinds is None:
+        return files
+    said = dict(zip(model.feature_names, kinds.families, strict=True))
+    return files.changed(family={"": "gaussian"} | said)
+
+
+def started(settings: F, begin: StartSettings, source: Dataset, given: Given) -> F:
+    """Return the settings of a fit with the start that the user chose, if any.
+
+    Features of a model to start from are matched with the data's by name, and their levels too.
+    """
+    if begin.init_rows is not None:
+        return settings.changed(init=rows_of(begin.init_rows))
+    if begin.init_model is None:
+        return settings
+    from vpem.files.families import in_levels_of
+    from vpem.files.models import match_features, read_model
+
+    model = read_model(begin.init_model)
+    mixture: Density = model.mixture
+    columns = match_features(model, source.feature_names)
+    if (kinds := getattr(mixture, "kinds", None)) is not None:
+        _check_families(source, kinds, columns)
+        settled, unseen = in_levels_of(source, kinds, columns)
+        for sentence in unseen:
+            raise InputError(f"{source.source}: {sentence}, so that a fit cannot start from it")
+        source.X, source.kinds = settled.X, settled.kinds
+    if columns is not None and len(columns) != source.n_features:
+        raise InputError(
+            f"the starting model has {len(columns)} features, the data have {source.n_features}"
+        )
+    mixture = mixture if columns is None else mixture.renumbered(columns)
+    count = settings.n_components if given.has("n_components") else mixture.n_components
+    return settings.changed(init=mixture, n_components=count)
+
+
+def _check_families(source: Dataset, kinds: Kinds, columns: Sequence[int] | None) -> None:
+    """Raise InputError unless features have the families of a model to start from."""
+    have = ("gaussian",) * source.n_features if source.kinds is None else source.kinds.families
+    for j, column in enumerate(range(kinds.n_features) if columns is None else columns):
+        if have[column] != kinds.families[j]:
+            name = source.feature_names[column]
+            raise InputError(
+                f"the starting model takes {name!r} as {kinds.families[j]}, the data have it as "
+                f"{have[column]}; say ", Setting("family", f"{name}={kinds.families[j]}"),
+            )  # fmt: skip
+
+
+def partition_of(source: Dataset, holding: HoldingSettings, networked: bool) -> Partition:
+    """Choose who holds which features; ``networked``: the user chose a graph or hops."""
+    from vpem.network.partition import contiguous, one_or_each
+
+    if holding.partition is not None:
+        from vpem.files.networks import read_partition
+
+        return read_partition(holding.partition, source.n_features, source.feature_names)
+    if holding.agents is not None:
+        return contiguous(source.n_features, holding.agents)
+    if source.partition is not None:
+        return source.partition
+    networked = networked or source.edges is not None
+    return one_or_each(source.n_features, networked, source.feature_names)
+
+
+def stored_graph(
+    source: Dataset,
+    holding: HoldingSettings,
+    parts: Partition,
+    graph: GraphSettings,
+    screen: Screen,
+) -> Graph:
+    """Return the graph stored in the dataset, unless options describe another."""
+    from vpem.network.graph import from_edges
+
+    chosen = graph.values("graph_seed").values()
+    if source.edges is None or any(value is not None for value in chosen):
+        return graph_of(parts.n_agents, parts.names, graph)
+    stored = parts if source.partition is None else source.partition
+    if stored.n_agents != parts.n_agents:
+        if holding.agents is not None:
+            screen.note(
+                f"the graph of {stored.n_agents} agents stored in the dataset is ignored, since "
+                f"there are --agents {parts.n_agents}, which a server joins; --topology gives "
+                "another graph"
+            )
+            return graph_of(parts.n_agents, parts.names, graph)
+        raise InputError(
+            f"the graph stored in the dataset joins {stored.n_agents} agents, but {parts.n_agents} "
+            "hold the features; give --topology or --graph"
+        )
+    return from_edges(source.edges, parts.n_agents, parts.names, topology="dataset")
+
+
+def own_features(
+    source: Dataset, network: Network, limit: int | None = None
+) -> tuple[Any, Sequence[str]]:
+    """Return the columns of this process's agents, and their names.
+
+    Where they would take more memory than ``limit`` bytes they stay on disk.
+    """
+    import numpy as np
+
+    from vpem.files.datasets import Share
+    from vpem.fits.spread import own_columns
+
+    X = source.X
+    if not network.agents.apart:
+        return X, source.feature_names
+    columns = own_columns(network)
+    names = [source.feature_names[j] for j in columns]
+    if isinstance(source, Share) or not len(columns):
+        return X if len(columns) else None, names
+    if isinstance(X, np.ndarray):
+        return np.ascontiguousarray(X[:, columns]), names
+    local_columns = X.select(columns.tolist())
+    if (stored := local_columns.beyond(limit)) is not None:
+        return stored, names
+    values = np.empty(local_columns.shape, dtype=X.dtype)
+    for start, part in local_columns.runs():
+        values[start : start + len(part)] = part
+    X.close()
+    return values, names
+
+
+def own_rows(source: Dataset, workers: Workers, network: Network, limit: int | None = None) -> Any:
+    """Return the rows of this process's workers; beyond ``limit`` bytes they stay on disk."""
+    from vpem.files.datasets import Share
+    from vpem.files.matrix import FileMatrix
+    from vpem.fits.local_rows import read_rows
+
+    if isinstance(source, Share) or not network.agents.apart:
+        return source.X
+    groups = [workers.rows[worker] for worker in network.agents.own]
+    if isinstance(source.X, FileMatrix):
+        stored = source.X.of_rows(groups).beyond(limit)
+        if stored is not None:
+            return stored
+    return read_rows(source.X, groups)
+
+
+def own_weights(source: Dataset, workers: Workers, network: Network) -> Any:
+    """Return the weights of the rows of `own_rows`."""
+    import numpy as np
+
+    from vpem.files.datasets import Share
+
+    weights = source.sample_weight
+    if weights is None or isinstance(source, Share) or not network.agents.apart:
+        return weights
+    local_rows = [workers.rows[worker] for worker in network.agents.own]
+    return weights[np.concatenate([np.empty(0, dtype=np.intp), *local_rows])]
+
+
+def heaviest_of(source: Dataset, column: str | None) -> float:
+    """Return the largest weight of a row of this process; 1 where rows have none."""
+    weights = source.sample_weight
+    return 1.0 if column is None or weights is None else float(weights.max(initial=0.0)) or 1.0
+
+
+def settled(source: Dataset, table: TableSettings, holding: WorkerSettings) -> Dataset:
+    """Return a dataset whose features have the families that the user or their values say."""
+    from vpem.files.families import FamilyChoice, settle
+
+    choice = FamilyChoice.parse(table.family)
+    if choice is None:
+        return source
+    if isinstance(holding, HoldingSettings) and holding.split == "features":
+        return settle(source, choice, partition_of(source, holding, True))
+    return settle(source, choice)
+
+
+STDIN = "-"
+
+
+DataFile = Annotated[
+    Path,
+    READ,
+    typer.Argument(
+        help="Table (CSV, Parquet, Feather, .npy), HDF5 or .h5ad, or - for standard input."
+    ),
+]
+
+
+MOST_LISTED = 10
+"""Columns that a line names."""
+
+
+def read_one(
+    path: Path,
+    table: TableSettings,  # as the user says
+    where: Where,
+    tell: Callable[..., None] | None,
+    *,
+    model_table: TableSettings | None = None,  # of a model's data
+    **options: Any,
+) -> Dataset:
+    """Read the dataset of a command; ``tell`` (`teller`) prints what of a table is left out.
+
+    Several processes all read it, and values of HDF5 stay on disk. ``options`` are arguments of
+    `vpem.files.data.read_data`.
+    """
+    from vpem.files.data import read_data
+
+    refuse_shared_stdin(path, where)
+    options = {"on_disk": where.engine.apart, **options}
+    dataset = read_data(path, table, kept=model_table, **options)
+    if tell is not None:
+        tell(dataset, table, model_table)
+    return dataset
+
+
+def refuse_shared_stdin(path: Path, where: Where) -> None:
+    """Raise InputError where standard input is to be read by several processes."""
+    if str(path) == STDIN and where.engine.apart:
+        raise InputError(
+            "standard input (-) is for one process, but several read the data; name a file"
+        )
+
+
+def teller(say: Callable[[str], None], families: bool = False) -> Callable[..., None]:
+    """Return a function that prints what of a table holds the ids, and what is left out.
+
+    With ``families`` it adds how columns of text become features.
+    """
+
+    def tell(
+        dataset: Dataset, table: TableSettings, model_table: TableSettings | None = None
+    ) -> None:
+        from vpem.files.readers.frames import GUESSED
+
+        if dataset.table is None:
+            return
+        ids = dataset.table.id_column
+        warned = [name for name, why in dataset.left_out.items() if why in GUESSED]
+        if ids is not None and ids not in (
+            table.id_column,
+            model_table and model_table.id_column,
+            *warned,
+        ):
+            say(f"{dataset.source}: ids of rows are taken from {ids!r}; --id-column names another")
+        if len(warned) < len(dataset.left_out):
+            others = {name: why for name, why in dataset.left_out.items() if name not in warned}
+            listed = (f"{name} ({why})" for name, why in others.items())
+            texts = [name for name, why in dataset.left_out.items() if why == "text"]
+            advice = ""
+            if families and texts and table.family is None:
+                one = quote(f"{texts[0]}=categorical")
+                advice = f"; --family auto, or --family {one}, takes text as categories"
+            say(f"{dataset.source}: left out: {shorten(listed, MOST_LISTED)}{advice}")
+
+    return tell
+
+
+def tell_families(dataset: Dataset, table: TableSettings, say: Callable[[str], None]) -> None:
+    """Print the families of features, if some may not be Gaussian."""
+    if dataset.kinds is None:
+        if table.family is not None:
+            say(f"{dataset.source}: all features are taken as gaussian (--family NAME=FAMILY says "
+                "otherwise)")  # fmt: skip
+        return
+    taken = []
+    for family in dataset.kinds.present:
+        names = [dataset.feature_names[j] for j in dataset.kinds.columns_of(family)]
+        if family == "categorical":
+            counts = (dataset.kinds.n_levels[j] for j in dataset.kinds.columns_of(family))
+            names = [f"{name} ({n} levels)" for name, n in zip(names, counts, strict=True)]
+        taken.append(f"{family}: {shorten(names, MOST_LISTED)}")
+    say(f"{dataset.source}: taken as {'; '.join(taken)} (--family NAME=FAMILY says otherwise)")
+
+
+def refuse_families(kinds: Kinds | None, names: Sequence[str], source: str) -> None:
+    """Raise InputError where a feature is not Gaussian, for a method of distances."""
+    if kinds is None:
+        return
+    for name, family in zip(names, kinds.families, strict=True):
+        if family != "gaussian":
+            raise InputError(
+                f"{source}: feature {name!r} is kept as {family}, which 'vpem fit' takes, "
+                "but distances and means are those of numbers; leave it out with ",
+                Setting("drop", name),
+            )  # fmt: skip
+
+
+def kept_of(stored: Any) -> TableSettings:
+    """Return how the data of a fit were read, by its options and its families of features."""
+    from vpem.files.families import words_for_model
+    from vpem.files.table_settings import TableSettings, settings_in
+
+    options = stored.options
+    names = [name for name in TableSettings.settings_by_name if name != "family"]
+    known = {name: options[name] for name in names if options.get(name) is not None}
+    kinds = getattr(getattr(stored, "mixture", None), "kinds", None)
+    family = words_for_model(kinds, stored.feature_names)
+    return settings_in(known, "options of the model").changed(family=family)
+
+
+R = TypeVar("R")
+
+
+DataFiles = Annotated[
+    list[Path],
+    READ,
+    typer.Argument(
+        help="Table (CSV, Parquet, Feather, .npy), HDF5 or .h5ad, or - for standard input; with "
+        "--parties a file each, or a manifest."
+    ),
+]
+
+
+class PartySettings(Settings, heading="Data"):
+    """Whether files are parties', and how their rows are joined."""
+
+    parties: bool = setting(
+        False,
+        "Each file is a party's (docs/reference/parties.md). One .toml file may name them all. "
+        "The parties are the agents; with --split rows the workers.",
+    )
+    align: str | None = setting(
+        None,
+        "How parties find the rows that all have: none, ids, hmac, psi. With none it is by "
+        "position; hmac compares keyed hashes of ids, psi is private set intersection. Default: by "
+        "position, if ids agree or no party has any.",
+        choices=ALIGNMENTS,
+    )
+    align_key: Path | None = setting(
+        None, "With --align hmac: file of the key that all parties share.", file="read", local=True
+    )
+    missing_parties: bool = setting(
+        False, "Keep rows that some parties lack, and integrate out missing values (ids and hmac)."
+    )
+
+
+BY_POSITION = "no party has ids, so rows are the same by position: row 0 of each file, and so on"
+
+OF_A_FIT = " ".join((*OF_ONE_FIT, "worker_column"))
+"""Settings of tables that are no options where a model is used: the model knows its features."""
+
+
+class FileSettings(TableSettings, PartySettings, heading="Data"):
+    """How files are read, and whether they are parties'."""
+
+    numbers_only: ClassVar[bool] = False
+    """Whether features can be Gaussian alone."""
+
+    @property
+    def table(self) -> TableSettings:
+        """How each is read."""
+        return self.into(TableSettings)
+
+
+class FitFiles(FileSettings, LabelledTable, heading="Data"):
+    """Files for a fit, one of which may have labels of some rows."""
+
+    labels_at: str | None = setting(
+        None,
+        "Agent or party, by name or number, that has the labels for the fit: they are added to its "
+        "hub's term. Default: the first; in a manifest the party with labels-for-fit.",
+        local=True,
+        idle=(
+            lambda given: given.get("labels_for_fit") is None,
+            (" says who has labels for the fit; add ", Setting("labels_for_fit")),
+        ),
+    )
+
+    @property
+    def table(self) -> LabelledTable:
+        return self.into(LabelledTable)
+
+
+class NumberFiles(FileSettings, heading="Data"):
+    """Files for a method that takes features as numbers, whatever these stand for."""
+
+    numbers_only = True
+
+
+class RowParties(NumberFiles, heading="Data"):
+    """Whether files are those of parties that hold rows, which need no alignment."""
+
+    parties: bool = changed(
+        PartySettings,
+        "parties",
+        help="Each file has a worker's rows (docs/reference/parties.md). One .toml file may name "
+        "them all.",
+    )
+
+
+IN_ONE_PLACE: Rule = (
+    lambda given: not given["parties"] or given.get("engine") == "simulator",
+    (
+        " hides what parties send, but here one process has all data; add --parties and "
+        "--engine mpi, or leave it out",
+    ),
+)
+
+
+class DataParties(FileSettings, heading="Data", kept=False):
+    """Whether data for a model are parties', which hold features or rows."""
+
+    parties: bool = changed(
+        PartySettings,
+        "parties",
+        help="Each DATA is a party's (docs/reference/parties.md). One .toml file may name them "
+        "all. They need not be the parties of the fit: features are found by name.",
+    )
+    split: str = changed(
+        HoldingSettings,
+        "split",
+        help="With --parties: each has features of all rows (features), or all features of its "
+        "rows (rows).",
+        idle=(
+            lambda given: not given["parties"],
+            (" is for data of several parties; add --parties",),
+        ),
+    )
+    secure_sum: bool = changed(
+        SumSettings,
+        "secure_sum",
+        help="Masked sums: no process sees the terms of another party, only totals. For three "
+        "parties or more, each a process of its own.",
+        idle=IN_ONE_PLACE,
+    )
+
+
+def _shown(function: Callable[..., R]) -> Callable[..., R]:
+    @wraps(function)
+    def reading(files: Sequence[Path], *others: Any) -> R:
+        with others[-1].screen.doing(what_is_read(files)):
+            return function(files, *others)
+
+    return reading
+
+
+@_shown
+def gather(
+    files: Sequence[Path],
+    settings: FileSettings,
+    holding: WorkerSettings,
+    missing: bool,
+    memory_limit: str | None,  # for one dataset
+    run: CommandRun,
+) -> tuple[Dataset, Report | None]:
+    """Read the one dataset, or join those of the parties; with the report of their alignment.
+
+    ``holding`` says who holds what of one dataset: rows, unless its ``split`` says otherwise.
+    Joined data have a partition, or workers.
+    """
+    from vpem.files.data import settle_labels
+
+    over_rows = getattr(holding, "split", "rows") == "rows"
+    check_parties(files, settings, over_rows)
+    say = run.screen.say
+    tell = teller(say, not settings.numbers_only)
+    if not settings.parties:
+        source = read_one(
+            files[0], settings.table, run.where, tell, dataset=holding.dataset,
+            sample_weight=holding.sample_weight, memory_limit=run.memory(memory_limit),
+        )  # fmt: skip
+        run.table = source.table
+        source.labels_for_fit = settle_labels(
+            source.labels_for_fit, [source], source.ids, settings.table
+        )
+        source = settled(source, settings.table, holding)
+        if settings.numbers_only:
+            refuse_families(source.kinds, source.feature_names, source.source)
+        tell_families(source, settings.table, say)
+        return source, None
+    of_one = holding.values("split", "sample_weight") | {"memory_limit": memory_limit}
+    for name, value in of_one.items():
+        if value not in (None, False):
+            raise InputError(Setting(name), " is for one file; with --parties leave it out")
+    parties = run.where.parties(files, settings.table)
+    if settings.table.labels_for_fit is not None and not run.where.own_users:
+        unlabelled = settings.table.changed(labels_for_fit=None)
+        at = place_of(getattr(settings, "labels_at", None), [party.name for party in parties])
+        others = enumerate(run.where.parties(files, unlabelled))
+        parties = [parties[n] if n == at else other for n, other in others]
+    holders = place_parties(parties, run.out.output, run.shards, run.where, run.labels)
+    weight = holding.sample_weight
+    source, alignment = joined(parties, settings, over_rows, missing, weight, holders, say)
+    if settings.numbers_only:
+        refuse_families(source.kinds, source.feature_names, source.source)
+    tell_families(source, settings.table, say)
+    run.where.watch(source.n_samples, over_rows, run.screen)
+    return source, alignment
+
+
+def joined(
+    parties: Sequence[Party],
+    settings: PartySettings,
+    over_rows: bool,  # they hold rows, not features
+    missing: bool,  # values may be
+    weight: str | None,  # column of weights of rows
+    holders: Placement | None,  # None: this process has all
+    say: Callable[[str], None],  # prints a line
+    for_a_model: bool = False,  # which decides on the features
+) -> tuple[Dataset, Report | None]:
+    """Join the data of parties, and print how their rows were aligned, as the report has it."""
+    from vpem.engines.engine import about
+    from vpem.files.parties.joining import join_parties, stack_parties
+
+    common: Report = {"keep_empty": missing, "sample_weight": weight, "holders": holders}
+    common["tell"] = teller(say)
+    with nullcontext() if holders is None else about(holders.engine, "alignment"):
+        if over_rows:
+            return stack_parties(parties, **common), None
+        together, matching = join_parties(
+            parties, settings.align, key=settings.align_key,
+            keep_missing=settings.missing_parties, keep_constant=for_a_model, **common,
+        )  # fmt: skip
+    alignment = matching.describe()
+    for line in lines_of(alignment):
+        say(line)
+    if settings.align is None and matching.by_position and len(parties) > 1:
+        say(BY_POSITION)
+    return together, alignment
+
+
+def check_parties(files: Sequence[Path], settings: PartySettings, over_rows: bool) -> None:
+    """Raise InputError where options about parties exclude each other."""
+    for name in ("align", "align_key", "missing_parties"):
+        value = getattr(settings, name)
+        if value and not settings.parties:
+            raise InputError(Setting(name), " is for data of several parties; add --parties")
+        if value and over_rows:
+            raise InputError(
+                Setting(name), " is for parties that hold features of the same rows; with --split "
+                "rows leave it out",
+            )  # fmt: skip
+    if settings.parties and STDIN in map(str, files):
+        raise InputError("standard input (-) is one file; with --parties name files")
+    if not settings.parties:
+        if len(files) > 1:
+            raise InputError(
+                f"give one dataset, got {len(files)} files; add --parties if each is one party's"
+            )
+        if files[0].suffix.lower() == ".toml":
+            raise InputError(f"{files[0]} is no dataset; add --parties if it names parties")
+    if settings.align_key is not None and settings.align != "hmac":
+        raise InputError("--align-key is for --align hmac; leave it out, or add that")
+    if settings.align == "hmac" and settings.align_key is None:
+        raise InputError(
+            "--align hmac needs --align-key FILE, with a key that all parties share, such as one "
+            "of 'openssl rand -hex 32'"
+        )
+
+
+def lines_of(alignment: Report) -> list[str]:
+    """Return the lines of a table of each party's rows: how many it has, and how many are lost."""
+    outer = alignment["join"] == "outer"
+    heads = ("party", "rows", "absent" if outer else "lost")
+    cells = [heads, *((one["name"], str(one["rows"]), str(one[heads[2]]))
+                      for one in alignment["parties"])]  # fmt: skip
+    wide = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        f"{name:<{wide[0]}}  {rows:>{wide[1]}}  {gone:>{wide[2]}}" for name, rows, gone in cells
+    ]
+    complete = f", {alignment['complete']} of them complete" if outer else ""
+    lines.append(f"{alignment['rows']} rows together{complete} (align {alignment['level']})")
+    return lines
+
+
+def place_of(agent: str | None, names: Sequence[str]) -> int:
+    """Return the number of the agent that has the labels: the first, unless another is named."""
+    from vpem.checks import read_int
+
+    if agent is None:
+        return 0
+    if agent in names:
+        return list(names).index(agent)
+    number = read_int(agent)
+    if number is not None and 0 <= number < len(names):
+        return number
+    raise InputError(
+        Setting("labels_at"), f" must be an agent, by name or number, got {brief(agent)}"
+        f"{did_you_mean(agent, names)}; they are {shorten(names, 10)}",
+    )  # fmt: skip

@@ -1,0 +1,269 @@
+"""Names of options: as a sentence says them, and what a mistyped one may stand for.
+
+A sentence of the library keeps names of parameters apart from all other text
+(`vpem.errors.Setting`); here they become the options of the command that runs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vpem.errors import Setting, VpemError, VpemWarning
+
+
+ALIKE: tuple[tuple[str, ...], ...] = (
+    ("components", "clusters", "k", "classes", "mixtures", "groups"),
+    ("max-iter", "iterations", "iter", "max-iterations", "iters", "epochs"),
+    ("sampler-steps", "steps"),
+    ("step-size", "step", "learning-rate", "lr"),
+    ("tol", "tolerance", "threshold", "eps"),
+    ("epsilon", "eps", "privacy", "dp"),
+    ("n-init", "restarts", "starts", "repeats"),
+    ("init", "start", "initialization", "init-params"),
+    ("seed", "random-state", "random-seed"),
+    ("covariance", "covariance-type", "cov", "cov-type"),
+    ("reg-covar", "regularization", "reg"),
+    ("scale", "standardize", "standardise", "normalize", "normalise", "zscore", "scaling"),
+    ("threads", "jobs", "cores", "cpus", "processes"),
+    ("memory-limit", "memory", "max-memory", "ram"),
+    ("samples", "rows", "n"),
+    ("features", "columns", "cols", "variables", "vars", "dimensions", "d", "use-columns"),
+    ("drop", "drop-column", "drop-columns", "exclude", "ignore", "leave-out", "without"),
+    ("value", "response", "outcome", "y"),
+    ("label-column", "labels", "label", "target", "y", "class", "class-column", "truth"),
+    ("labels", "label", "assignments", "predictions"),
+    ("id-column", "id", "ids", "index", "index-column", "index-col"),
+    ("worker-column", "site", "site-column", "party-column", "group-column"),
+    ("sample-weight", "weight-column", "weight", "row-weights"),
+    ("na", "na-values", "null-values", "missing-marks", "null"),
+    ("decimal", "decimal-separator", "decimal-mark", "dec"),
+    ("thousands", "thousands-separator", "thousands-sep"),
+    ("encoding", "charset", "codepage"),
+    ("no-header", "header"),
+    ("delimiter", "sep", "separator"),
+    ("dataset", "key", "sheet", "layer"),
+    ("agents", "clients", "nodes", "parties"),
+    ("workers", "devices", "clients", "nodes", "sites"),
+    ("align", "level"),
+    ("compress", "codec", "compression", "quantize"),
+    ("gradient-compress", "gradient-codec"),
+    ("conditional-draws", "conditional"),
+    ("importance-draws", "importance"),
+    ("missing", "missing-values", "nan"),
+    ("consensus", "path"),
+    ("topology", "network"),
+    ("secure-sum", "secure", "mask", "masks"),
+    ("time", "t", "x"),
+    ("id", "subject", "individual"),
+    ("individual", "subject", "id"),
+    ("output", "out", "output-file", "o", "save", "outfile", "model-file", "write"),
+    ("kind", "type", "plot-type"),
+    ("plot", "figure", "picture"),
+    ("force", "overwrite", "replace", "yes", "f"),
+    ("quiet", "silent", "s"),
+    ("dtype", "precision"),
+    ("proba", "probabilities", "responsibilities"),
+    ("from", "given"),
+    ("fit", "train", "em", "gmm", "mixture", "vpem", "run"),
+    ("kmeans", "k-means", "cluster", "clusters", "clustering", "lloyd"),
+    ("fedem", "federated", "federate", "fed"),
+    ("saem", "nlme", "mixed", "latent"),
+    ("select", "search", "tune", "choose"),
+    ("impute", "complete", "fill", "fillna"),
+    ("predict", "assign", "classify", "label", "transform", "apply"),
+    ("score", "likelihood", "log-likelihood", "loglik"),
+    ("sample", "generate", "draw-rows"),
+    ("evaluate", "compare", "validate", "test", "accuracy", "confusion"),
+    ("plot", "draw", "visualize", "visualise", "picture", "figure"),
+    ("doctor", "info", "check-install", "diagnose"),
+    ("report", "html", "page"),
+    ("topology", "graph", "network"),
+    ("describe", "inspect", "head", "summary", "summarize", "profile"),
+    ("show", "inspect", "print", "cat", "view"),
+    ("import", "convert", "load", "read"),
+    ("fetch", "download", "get"),
+    ("list", "datasets", "examples", "ls"),
+    ("copy", "cp", "example"),
+    ("export", "dump"),
+)
+"""Words of one meaning, without dashes: what the library or another tool calls an option."""
+
+
+SEVERAL: dict[str, tuple[str, ...]] = {
+    "n": ("samples", "components", "clusters", "n-init"),
+    "c": ("components", "clusters"),
+    "label": ("label-column", "labels"),
+    "target": ("label-column", "labels"),
+}
+"""Words that may stand for several options: all of these that a command has are suggested."""
+
+
+ELSE: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("verbose", "v", "debug", "progress"), "progress is shown unless --quiet is given"),
+    (("input", "i", "data", "file", "in", "infile"), "files to read are given without an option"),
+    (("color", "colour", "no-color", "no-colour"), "the variable NO_COLOR turns colours off"),
+    (("version", "V"), "'vpem --version' prints the version"),
+)
+"""What to do in place of options and commands that do not exist."""
+
+
+PREFIXES = ("n-", "num-", "number-of-")
+
+
+CLOSE = 0.75
+"""Similarity from which on one spelling may be meant by another."""
+
+
+_options: list[Any] = []
+"""Parameters of the command that runs."""
+
+
+def speak_of(options: Iterable[Any]) -> None:
+    """Let sentences name these parameters of a command."""
+    _options[:] = options
+
+
+def name_of(option: Any) -> str:
+    """Return an option or argument as its user calls it."""
+    if option.param_type_name == "argument":
+        return str(option.name).upper()
+    long = any(word.startswith("--") for word in option.opts)
+    return f"--{key_of(option)}" if long else str(option.opts[0])
+
+
+def in_options(error: VpemError | VpemWarning) -> str:
+    """Return a sentence of the library with the options of the command that runs."""
+    return error.sentence_with(_typed)
+
+
+def spoken(error: VpemError) -> str:
+    """Return the sentence of an error and its notes, with the options of the command."""
+    return "; ".join([in_options(error), *getattr(error, "__notes__", ())])
+
+
+def _typed(setting: Setting) -> str:
+    """Return what a user types to set a parameter; its name in Python if no option sets it."""
+    options = {key_of(one): one for one in _options if one.param_type_name == "option"}
+    # A separate option for one value: resume="if-any", --resume-if-any.
+    value_option = options.get(f"{setting.name}-{setting.value}")
+    named = {one.name: key for key, one in options.items()}
+    key = named.get(setting.name) or next(
+        (key for key in _alike(setting.name) if key in options), None
+    )
+    if value_option is not None or key is None:
+        return str(setting) if value_option is None else name_of(value_option)
+    flag = name_of(options[key])
+    if setting.value is None or is_flag(options[key]):
+        return flag
+    values = setting.value if isinstance(setting.value, list) else [setting.value]
+    return " ".join(f"{flag} {quote(str(value))}" for value in values)
+
+
+def _alike(word: str) -> Iterator[str]:
+    """Yield names that a word may stand for: itself, without its prefix, with the same meaning."""
+    plain = _letters(word)
+    bare = next((plain.removeprefix(one) for one in PREFIXES if plain.startswith(one)), plain)
+    spellings = dict.fromkeys((plain, bare))
+    yield from spellings
+    for name in spellings:
+        for group in ALIKE:
+            if name in group:
+                yield from group
+    if len(bare) > 2:
+        yield from (f"{bare}s", bare.removesuffix("s"))
+
+
+def meant(word: str, names: Iterable[str]) -> list[str]:
+    """Return those of some names that a word may stand for; see `nearest`."""
+    known, plain = list(names), _letters(word)
+    several = [name for name in SEVERAL.get(plain, ()) if name in known]
+    if several and several[0] == "samples":
+        return several[:1]
+    one = nearest(word, known)
+    return several or ([] if one is None else [one])
+
+
+def _letters(word: str) -> str:
+    return word.lower().replace("_", "-").strip("-")
+
+
+def nearest(word: str, names: Iterable[str]) -> str | None:
+    """Return the name of an option or command that a word most likely stands for, or None.
+
+    By meaning, by its beginning, or by spelling; a single letter only by meaning. Names have no
+    leading dashes; the word may.
+    """
+    known, plain = list(names), _letters(word)
+    alike = next((name for name in _alike(word) if name in known), None)
+    if alike is not None or len(plain) < 2:
+        return alike
+    begun = [name for name in known if len(plain) > 2 and name.startswith(plain)]
+    if len(begun) == 1:
+        return begun[0]
+    return next(iter(get_close_matches(plain, known, n=1, cutoff=CLOSE)), None)
+
+
+FILE = "vpem.file"
+"""Under this name a context keeps the file that --config names."""
+
+
+STUDY = "vpem.study"
+"""Under this name a context keeps the study that a member takes part in."""
+
+
+def is_flag(param: Any) -> bool:
+    """Whether a parameter is an option without a value."""
+    return bool(getattr(param, "is_flag", False))
+
+
+def leaves(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every command below a group, with the words that name it."""
+    for name, member in group.commands.items():
+        if hasattr(member, "commands"):
+            yield from leaves(member, (*path, name))
+        else:
+            yield (*path, name), member
+
+
+def key_of(param: Any) -> str:
+    """Name of an option or argument in files: the first long option without its dashes."""
+    long = [opt for opt in param.opts if opt.startswith("--")]
+    return str((long or param.opts)[0].lstrip("-").replace("_", "-"))
+
+
+MOST_FILES = 10_000
+"""Most files of a folder that are searched for a name like that of a missing one."""
+
+
+def near_file(sentence: str) -> list[str]:
+    """Return a hint for a sentence that a file does not exist: a similar name, or its source."""
+    missing = re.fullmatch(r"'(.+)' does not exist|there is no file (.+)", sentence)
+    if missing is None:
+        return []
+    path = Path(missing[1] or missing[2])
+    try:
+        with os.scandir(path.parent) as entries:
+            names = [entry.name for entry in islice(entries, MOST_FILES)]
+    except OSError:
+        names = []
+    # Without endings, which would make all names alike.
+    stems = {name.partition(".")[0]: name for name in sorted(names, reverse=True)}
+    near = get_close_matches(path.name.partition(".")[0], stems, n=1, cutoff=0.75)
+    if near:
+        return [f"did you mean {str(path.with_name(stems[near[0]]))!r}?"]
+    from vpem.files.examples import EXAMPLES
+
+    examples = [name for name, example in EXAMPLES.items() if example.file == path.name]
+    if path.parent == Path("data"):
+        return ["'vpem data copy' writes it" for _ in examples]
+    if not path.parent.is_dir():
+        return []
+    return [f"'vpem data copy {name} -o {quote(str(path))}' writes it" for name in examples]

@@ -1,0 +1,572 @@
+"""What commands write: roles of files, outputs and their options, tables of labels, shards.
+
+No result replaces an input or another result. Every option or argument that names a file has its
+role in the annotation: `READ`, `WRITTEN`, or a `Role` of its own. Before a command runs, `begin`
+compares the files of all of them; files known later (of a manifest, or shards) are added by `reads`
+and `writes`, which compare them with all before.
+"""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from vpem.errors import FileError, VpemError
+from vpem.records import Rule, Settings, changed, setting
+
+from .display import Screen
+from .names import FILE, name_of
+
+if TYPE_CHECKING:
+    from vpem.engines.placement import Placement
+    from vpem.files.datasets import Dataset, Home
+    from vpem.fits.clustering import Clustering
+    from vpem.fits.results import Fit
+    from vpem.network.partition import Workers
+    from vpem.network.schema import Report
+    from vpem.saem.results import SaemFit
+    from vpem.sums.connect import Network
+    from vpem.terms.mixture import Mixture
+
+    from .runner import CommandRun
+    from .session import Where
+
+    Found = Mapping[int, Mapping[str, Any]]
+    """Columns of labels, by party."""
+
+
+def _named(value: Any, options: Mapping[str, Any]) -> Iterable[Any]:
+    if value is None:
+        return ()
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a command does with the file that an option names.
+
+    ``files`` returns the files of the option's value, given that, or None, and the values of all
+    options by name; by default the value names them.
+    """
+
+    writes: bool  # it may be read before, too
+    files: Callable[[Any, Mapping[str, Any]], Iterable[Any]] = _named
+    goes_on_in: str = ""  # option that may name the same file
+
+
+READ = Role(writes=False)
+
+
+WRITTEN = Role(writes=True)
+
+
+FOLDER = Role(writes=False, files=lambda value, options: ())
+"""A folder; its files are added by `reads` and `writes`."""
+
+
+@dataclass(frozen=True)
+class _Use:
+    option: str
+    path: str
+    writes: bool
+    goes_on_in: str = ""
+
+
+MOVING = "--checkpoint"
+"""Its files replace each other, in other processes too, while they are compared."""
+
+
+_uses: dict[tuple[Any, ...], list[_Use]] = {}
+"""Uses of files by the command that runs, by `_identity`."""
+
+
+def roles_of(function: Any) -> dict[str, Role]:
+    """Return the roles of a command's options, by the names of its function's parameters."""
+    hints = get_type_hints(function, include_extras=True)
+    return {
+        name: extra
+        for name, hint in hints.items()
+        for extra in getattr(hint, "__metadata__", ())
+        if isinstance(extra, Role)
+    }
+
+
+def begin(context: Any, roles: Mapping[str, Role]) -> None:
+    """Compare the files of all options of a command.
+
+    FileError if one to be written is read or written under another name, however spelled.
+    """
+    _uses.clear()
+    for name, role in roles.items():
+        if role is READ and context.params.get(name) is not None:
+            context.params[name] = _found(context.params[name])
+    values = {**context.params, "config": context.meta.get(FILE)}
+    for param in context.command.params:
+        if param.name in roles:
+            role = roles[param.name]
+            for path in role.files(values.get(param.name), values):
+                _add(_Use(name_of(param), os.fspath(path), role.writes, role.goes_on_in))
+
+
+def _found(value: Any) -> Any:
+    """Return a file, or several; one like data/wine.h5 may be that of the package."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_found, value))
+    folder, name = os.path.split(os.fspath(value))
+    if folder != "data" or os.path.lexists(value):
+        return value
+    from vpem.files.examples import EXAMPLES, folder_of_examples
+
+    shipped = any(example.file == name for example in EXAMPLES.values())
+    return type(value)(folder_of_examples() / name) if shipped else value
+
+
+def reads(option: str, *paths: str | os.PathLike[str]) -> None:
+    """Note files that the command will read, which must be none that it writes."""
+    for path in paths:
+        _add(_Use(option, os.fspath(path), writes=False))
+
+
+def writes(option: str, *paths: str | os.PathLike[str]) -> None:
+    """Note files that the command will write, which must be none that it reads or writes."""
+    for path in paths:
+        _add(_Use(option, os.fspath(path), writes=True))
+
+
+def written() -> list[tuple[str, str]]:
+    """Return the files that the command will write, with their options."""
+    uses = chain.from_iterable(_uses.values())
+    return [(use.option, os.path.realpath(use.path)) for use in uses if use.writes]
+
+
+def _add(use: _Use) -> None:
+    """Note a use of a file, or raise FileError if it conflicts with another."""
+    same = _uses.setdefault(_identity(use.path), [])
+    for other in same:
+        one, two = (use, other) if use.writes else (other, use)
+        if not one.writes or two.goes_on_in == one.option:
+            continue
+        # Two processes may report the same use, and files of checkpoints replace each other.
+        if one.option == two.option and (
+            one.option == MOVING or os.path.realpath(one.path) == os.path.realpath(two.path)
+        ):
+            continue
+        if two.writes:
+            raise FileError(
+                f"{two.option} {two.path} and {one.option} {one.path} are one file; give two names"
+            )
+        raise FileError(
+            f"{one.option} {one.path} is the input {two.path} ({two.option}) itself; write to "
+            "another name"
+        )
+    same.append(use)
+
+
+def _identity(path: str) -> tuple[Any, ...]:
+    """Return what all names of a file share, whether it exists already or not."""
+    try:
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
+    except (OSError, ValueError):
+        pass
+    try:
+        folder, name = os.path.split(os.path.realpath(path))
+        home = os.stat(folder)
+    except (OSError, ValueError):  # it cannot be written, which is reported later
+        return (path,)
+    if _ignores_case(folder):
+        name = unicodedata.normalize("NFC", name).casefold()
+    return home.st_dev, home.st_ino, name
+
+
+def _ignores_case(folder: str) -> bool:
+    try:
+        return folder.swapcase() != folder and os.path.samefile(folder, folder.swapcase())
+    except OSError:
+        return False
+
+
+NAMED_OUTPUTS = (
+    "output", "plot", "state", "checkpoint", "individuals", "topics", "traces", "labels_file",
+)  # fmt: skip
+
+
+def _writes_csv(options: Any) -> bool:
+    files = (options.get("output"), options.get("individuals"), options.get("labels_file"))
+    return any(file is not None and str(file).lower().endswith(".csv") for file in files)
+
+
+NO_CSV: Rule = (
+    lambda given: not _writes_csv(given),
+    (" is for CSV, and none is written; leave it out",),
+)
+
+
+NOTHING_REPLACED: Rule = (
+    # A record of outputs alone has no input, and no checkpoint either.
+    lambda given: (
+        not {"data", "model", "topology"}.isdisjoint(given)
+        and not any(given.get(name) for name in NAMED_OUTPUTS)
+    ),
+    (" replaces existing files, but nothing is to be written; leave it out",),
+)
+
+
+NO_CSV_AT_ALL: Rule = (
+    lambda given: (
+        not _writes_csv(given) and (given.get("output") is not None or bool(given.get("json")))
+    ),
+    NO_CSV[1],
+)
+"""Where CSV goes to standard output by default."""
+
+
+class Printing(Settings, heading="Output", kept=False):
+    """What a command prints."""
+
+    json: bool = setting(False, "Print one JSON object instead of tables.", local=True)
+    quiet: bool = setting(
+        False, "Print only errors, and the output of --json.", flags="-q --quiet", local=True
+    )
+
+
+class Output(Printing, heading="Output", kept=False):
+    """What a fitting command writes and prints, and its exit code."""
+
+    output: Path | None = setting(
+        None,
+        "Write the model here (HDF5).",
+        flags="-o --output",
+        # Files of shards are checked by `check_shards`.
+        file=Role(writes=True, files=lambda path, options: (
+            [] if path is None or options.get("shards") else [path]
+        )),
+    )  # fmt: skip
+    force: bool = setting(False, "Replace an existing output.", local=True, idle=NOTHING_REPLACED)
+    publish_anyway: bool = setting(
+        False,
+        "In a study: publish a model although it has components of fewer than 5 rows, or singular "
+        "ones. The policy of every party must say publish-anyway = true.",
+    )
+    strict: bool = setting(False, "Exit with 3 if not converged.", heading="Stopping", local=True)
+
+
+class TableOutput(Output, heading="Output", kept=False):
+    """What a command writes that also writes tables."""
+
+    quote_formulas: bool = setting(
+        False,
+        "In CSV, put an apostrophe before text that begins with =, +, - or @, which spreadsheets "
+        "would compute.",
+        local=True,
+        idle=NO_CSV,
+    )
+
+
+OPTIONS = {"labels_file": "--labels", "output": "--output"}
+"""Options that name tables of labels, by their settings."""
+
+
+class ResultSettings(Printing, heading="Output", kept=False):
+    """Where results go: to a file, or to standard output as CSV or JSON."""
+
+    output: Path | None = setting(
+        None,
+        "Write here: .csv, .parquet or .h5. Default: CSV on stdout.",
+        flags="-o --output",
+        file="written",
+    )
+    force: bool = changed(Output, "force")
+    quote_formulas: bool = changed(TableOutput, "quote_formulas", idle=NO_CSV_AT_ALL)
+    digits: int = setting(
+        7,
+        "Significant digits of probabilities in CSV. With 7, those of single precision, "
+        "probabilities below 1e-12 are 0.",
+        least=1,
+        most=17,
+        local=True,
+        idle=NO_CSV_AT_ALL,
+    )
+    json: bool = changed(Printing, "json")
+    quiet: bool = changed(Printing, "quiet")
+
+    def write(self, columns: Mapping[str, Any], kind: str) -> None:
+        from vpem.files.results import write_columns
+
+        if self.output is not None or not self.json:
+            write_columns(
+                self.output, dict(columns), kind, self.force, self.quote_formulas, self.digits
+            )
+
+
+class LabelledOutput(TableOutput, heading="Output", kept=False):
+    """What a fit of rows writes."""
+
+    labels_file: Path | None = setting(
+        None,
+        "Write the component or cluster of each row here: .csv, .parquet, .h5. With --parties a "
+        "file for each, named after it (clusters.lab.csv), with all its rows in its own order.",
+        flags="--labels",
+        # Tables of parties are checked by `LabelFile.place`.
+        file=Role(writes=True, files=lambda path, options: (
+            () if path is None or options.get("parties") else (path,)
+        )),
+    )  # fmt: skip
+    digits: int = changed(ResultSettings, "digits", idle=NO_CSV)
+
+
+class LabelFile:
+    """Where labels go, if anywhere; ``setting``, one of `OPTIONS`, names the file.
+
+    That is the file of one dataset, or of a process that has a user of its own; else files are
+    named after it and the parties, as shards are. If any process has one, labels are ``needed``
+    in all, which compute them together. ``written`` lists files, only its own in a process that
+    has a user; if that could not be written, ``written`` raises its error, when all have results.
+    Further arguments are those of `vpem.files.results.write_columns`.
+    """
+
+    def __init__(
+        self, setting: str, file: Path | None, where: Where, parties: bool, **options: Any
+    ) -> None:
+        from vpem.files.hdf5 import check_writable
+        from vpem.files.temporaries import check_ending
+
+        self.option, self.file, self.where, self.parties = OPTIONS[setting], file, where, parties
+        self.options, self._written = options, list[str]()
+        self._failed: VpemError | None = None
+        self.needed = where.anybody(setting, file is not None)
+        if file is not None:
+            check_ending(file, "results")
+            if not parties and where.speaks:
+                check_writable(file, options["force"], "results")
+
+    @classmethod
+    def begin(cls, out: LabelledOutput, where: Where, parties: bool) -> LabelFile:
+        return cls(
+            "labels_file", out.labels_file, where, parties, force=out.force,
+            quote_formulas=out.quote_formulas, digits=out.digits,
+        )  # fmt: skip
+
+    def __bool__(self) -> bool:
+        return self.needed
+
+    @property
+    def written(self) -> list[str]:
+        if self._failed is not None:
+            raise self._failed
+        return self._written
+
+    def place(self, names: Sequence[str], holders: Placement) -> None:
+        """Raise, in all processes, where the table of a party cannot be written."""
+        from vpem.engines.placement import for_each
+        from vpem.files.hdf5 import check_writable
+
+        if not self:
+            return
+        paths = self._paths(names)
+
+        def check(party: int) -> None:
+            path = paths[party]
+            if path is not None:
+                writes(self.option, path)
+                check_writable(path, self.options["force"], "results")
+
+        for_each(holders, range(len(paths)), check)
+
+    def _paths(self, names: Sequence[str]) -> Sequence[Path | None]:
+        """Return where each party's table goes; None: nowhere here."""
+        from vpem.fits.parts import shard_path
+
+        file = self.file
+        if file is None or self.where.own_users:
+            return [file] * len(names)
+        plain = [shard_path(file, name) for name in names]
+        return [
+            path if plain.count(path) == 1 else shard_path(file, f"{name}-{number}")
+            for number, (name, path) in enumerate(zip(names, plain, strict=True))
+        ]
+
+    def write(self, source: Dataset, by_party: Found, holders: Placement, screen: Screen) -> None:
+        """Write labels, and print how many rows have none; all processes call this.
+
+        ``by_party`` has columns by party, of joined rows; one dataset is party 0 of the first
+        process.
+        """
+        if self.parties:
+            partition = source.partition or source.workers
+            assert partition is not None
+            self.write_homes(source.homes, partition.names, by_party, holders, screen)
+        elif self:
+            whole = whole_of(source.ids, source.n_samples, counted=source.counted)
+            homes = {0: whole} if self.where.speaks else {}
+            self.write_homes(homes, (), by_party, holders, screen)
+
+    def write_homes(
+        self,
+        homes: Mapping[int, Home],
+        names: Sequence[str],
+        by_party: Found,
+        holders: Placement,
+        screen: Screen,
+    ) -> None:
+        """Write tables of the rows of this process's parties; ``names`` are all parties'."""
+        from vpem.engines.placement import for_each
+        from vpem.files.results import write_columns
+
+        if not self:
+            return
+        paths: Sequence[Path | None] = self._paths(names) if self.parties else [self.file]
+
+        def write(party: int) -> list[Any]:
+            home, path = homes.get(party), paths[party]
+            if home is None or path is None:
+                return []
+            columns = home.columns(by_party[party])
+            try:
+                write_columns(path, columns, "vpem-predictions", **self.options)
+            except VpemError as error:
+                if not self.where.own_users:
+                    raise
+                self._failed = error  # raised later: the others do not wait for this member's disk
+                return []
+            return [str(path), home.name, len(home.places), home.n_lost]
+
+        facts = for_each(holders, range(len(paths)), write)
+        if not self.where.own_users:
+            facts = holders.allgather(facts)
+        for path, name, n_rows, n_lost in filter(None, facts.values()):
+            self._written.append(path)
+            screen.say(f"wrote {n_rows} rows to {path}")
+            if n_lost:
+                screen.say(
+                    f"{name}: {n_lost} of {n_rows} rows took no part, since not every party has "
+                    f"them; their cells in {path} are empty"
+                )
+
+
+def whole_of(ids: Any, n_rows: int, name: str = "", counted: Any = None) -> Home:
+    """Return the place of rows that all took part."""
+    import numpy as np
+
+    from vpem.files.datasets import Home
+
+    return Home(name, ids, np.arange(n_rows), counted)
+
+
+def of_workers(
+    labels: LabelFile,
+    X: Any,
+    workers: Workers,
+    mixtures: Sequence[Mixture],
+    holders: Placement,
+    missing: str,
+) -> Found:
+    """Return labels of workers' rows by their models: of each its own, or of one dataset."""
+    from vpem.fits.labels import columns_of, responsibilities_of_workers, stacked
+
+    if not labels:
+        return {}
+    shares = responsibilities_of_workers(X, workers, mixtures, holders, missing)
+    by_worker = {worker: columns_of(share) for worker, share in shares.items()}
+    return by_worker if labels.parties else stacked(by_worker, workers, holders)
+
+
+def of_clusters(
+    run: CommandRun,
+    source: Dataset,
+    clustering: Clustering,
+    network: Network,
+    workers: Workers | None = None,
+) -> None:
+    """Write clusters of rows; ``workers`` hold different rows, agents features of all rows."""
+    from vpem.fits.labels import columns_of_clusters, stacked
+
+    labels, agents = run.labels, network.agents
+    if not labels:
+        return
+    columns = columns_of_clusters(clustering, agents, workers)
+    if workers is not None and not labels.parties:
+        columns = stacked(columns, workers, agents)
+    labels.write(source, columns, agents, run.screen)
+
+
+def of_individuals(
+    labels: LabelFile, fit: SaemFit, devices: Workers, holders: Placement, screen: Screen
+) -> None:
+    """Write classes of individuals, for each device its own, or for one dataset all."""
+    import numpy as np
+
+    from vpem.fits.labels import columns_of, of_each, stacked
+
+    if not labels:
+        return
+    assert fit.people.probabilities is not None
+    table = {"id": np.array(fit.people.names, np.str_), **columns_of(fit.people.probabilities)}
+    columns = of_each(table, devices, holders)
+    if not labels.parties:
+        columns = stacked(columns, devices, holders)
+    homes = {}
+    for device, device_columns in columns.items():
+        ids = device_columns.pop("id")
+        name = devices.names[device] if labels.parties else ""
+        # Names of individuals of parties begin with the party's.
+        ids = np.array([one.removeprefix(f"{name}/") for one in ids.tolist()], np.str_)
+        homes[device] = whole_of(ids, len(ids), name)
+    labels.write_homes(homes, devices.names, columns, holders, screen)
+
+
+def _own_paths(run: CommandRun, network: Network, names: Sequence[str]) -> dict[int, Path]:
+    """Return the files of this process's shards by the numbers of hubs.
+
+    They are beside --output and named after hubs' roots; where each process has a user, who names
+    a file, its only shard goes there.
+    """
+    from vpem.fits.parts import shard_paths
+
+    if run.out.output is None:
+        return {}
+    paths = shard_paths(run.out.output, network.whole.blocks, names)
+    local_paths = {
+        number: paths[number] for number in network.total.holders.own.tolist() if number in paths
+    }
+    if run.where.own_users and len(local_paths) == 1:
+        return dict.fromkeys(local_paths, run.out.output)
+    return local_paths
+
+
+def check_shards(run: CommandRun, network: Network, names: Sequence[str]) -> None:
+    """Raise FileError or InputError where a shard of this process cannot be written."""
+    from vpem.files.hdf5 import check_writable
+
+    for path in _own_paths(run, network, names).values():
+        writes("--shards", path)
+        check_writable(path, run.out.force, "models")
+
+
+def write_shards(
+    run: CommandRun, fit: Fit, names: Sequence[str], feature_names: Sequence[str], options: Report
+) -> tuple[Fit, Report]:
+    """Write the parameters of this process's hubs, a file each.
+
+    Returns the outline of the fit for a report, and its facts on the files.
+    """
+    from vpem.fits.parts import outline, write_shard
+
+    blocks, out = fit.network.whole.blocks, run.out
+    paths = _own_paths(run, fit.network, names)
+    for place, number in enumerate(fit.network.total.holders.own.tolist()):
+        if number in paths:
+            block_features = [feature_names[j] for j in blocks.features[number]]
+            write_shard(paths[number], fit, place, names, block_features, options, out.force)
+    files: Report = {}
+    if run.where.own_users:
+        files = {"model": ", ".join(map(str, paths.values())) or None}
+    elif out.output is not None:
+        stem, suffix = out.output.with_name(out.output.stem), out.output.suffix
+        files = {"model": f"{stem}.*{suffix}, a shard for each hub"}
+    return outline(fit), files
