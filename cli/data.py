@@ -14,7 +14,7 @@ import typer
 from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
 from vpem.files.table_settings import OF_ONE_FIT, LabelledTable, TableSettings
 from vpem.fits.settings import parse_numbers
-from vpem.records import Rule, Settings, changed, refuse_both, setting
+from vpem.records import Rule, Settings, changed, not_both, setting
 from vpem.settings import ALIGNMENTS, FitSettings, HoldingSettings, MixtureSettings, SumSettings
 
 from .display import what_is_read
@@ -98,11 +98,8 @@ class StartSettings(Settings, heading="Start"):
         "Start from the parameters of a model.",
         # A model may be continued in its own file.
         file=Role(writes=False, goes_on_in="--output"),
+        idle=not_both("init_rows", "init_model"),
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        refuse_both(self, "init_rows", "init_model")
 
 
 class ComponentSettings(FitSettings, heading="Model"):
@@ -461,6 +458,33 @@ DataFiles = Annotated[
 ]
 
 
+OF_PARTIES: list[Rule] = [
+    (
+        lambda given: not given["parties"],
+        (" is for data of several parties; add ", Setting("parties", True)),
+    ),
+    (
+        lambda given: given.get("split") == "rows",
+        (
+            " is for parties that hold features of the same rows; with ",
+            Setting("split", "rows"),
+            " leave it out",
+        ),
+    ),
+]
+WITHOUT_KEY: Rule = (
+    lambda given: given["align"] == "hmac" and given["align_key"] is None,
+    (
+        " hmac needs --align-key FILE, with a key that all parties share, such as one of 'openssl "
+        "rand -hex 32'",
+    ),
+)
+WITHOUT_HMAC: Rule = (
+    lambda given: given["align"] != "hmac",
+    (" is for ", Setting("align", "hmac"), "; leave it out, or add that"),
+)
+
+
 class PartySettings(Settings, heading="Data"):
     """Whether files are parties', and how their rows are joined."""
 
@@ -475,12 +499,19 @@ class PartySettings(Settings, heading="Data"):
         "position; hmac compares keyed hashes of ids, psi is private set intersection. Default: by "
         "position, if ids agree or no party has any.",
         choices=ALIGNMENTS,
+        idle=[*OF_PARTIES, WITHOUT_KEY],
     )
     align_key: Path | None = setting(
-        None, "With --align hmac: file of the key that all parties share.", file="read", local=True
+        None,
+        "With --align hmac: file of the key that all parties share.",
+        file="read",
+        local=True,
+        idle=[*OF_PARTIES, WITHOUT_HMAC],
     )
     missing_parties: bool = setting(
-        False, "Keep rows that some parties lack, and integrate out missing values (ids and hmac)."
+        False,
+        "Keep rows that some parties lack, and integrate out missing values (ids and hmac).",
+        idle=OF_PARTIES,
     )
 
 
@@ -601,7 +632,7 @@ def gather(
     from vpem.files.data import settle_labels
 
     over_rows = getattr(holding, "split", "rows") == "rows"
-    check_parties(files, settings, over_rows)
+    check_parties(files, settings)
     say = run.screen.say
     tell = teller(say, not settings.numbers_only)
     if not settings.parties:
@@ -669,17 +700,8 @@ def joined(
     return together, alignment
 
 
-def check_parties(files: Sequence[Path], settings: PartySettings, over_rows: bool) -> None:
-    """Raise InputError where options about parties exclude each other."""
-    for name in ("align", "align_key", "missing_parties"):
-        value = getattr(settings, name)
-        if value and not settings.parties:
-            raise InputError(Setting(name), " is for data of several parties; add --parties")
-        if value and over_rows:
-            raise InputError(
-                Setting(name), " is for parties that hold features of the same rows; with --split "
-                "rows leave it out",
-            )  # fmt: skip
+def check_parties(files: Sequence[Path], settings: PartySettings) -> None:
+    """Raise InputError unless the files are one dataset, or those of parties."""
     if settings.parties and STDIN in map(str, files):
         raise InputError("standard input (-) is one file; with --parties name files")
     if not settings.parties:
@@ -689,13 +711,6 @@ def check_parties(files: Sequence[Path], settings: PartySettings, over_rows: boo
             )
         if files[0].suffix.lower() == ".toml":
             raise InputError(f"{files[0]} is no dataset; add --parties if it names parties")
-    if settings.align_key is not None and settings.align != "hmac":
-        raise InputError("--align-key is for --align hmac; leave it out, or add that")
-    if settings.align == "hmac" and settings.align_key is None:
-        raise InputError(
-            "--align hmac needs --align-key FILE, with a key that all parties share, such as one "
-            "of 'openssl rand -hex 32'"
-        )
 
 
 def lines_of(alignment: Report) -> list[str]:

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from vpem.errors import InputError, brief, did_you_mean
-from vpem.idle import REFUSED, WAYS, refusal
-from vpem.records import Rule, Settings, about
+from vpem.records import Rule, Settings, about, refused
+from vpem.rules import OF_COMMANDS, ROWS, algorithm_of, why_not
 
 from .names import is_flag, key_of, leaves, name_of, nearest
 from .outputs import READ, WRITTEN, Role
@@ -433,53 +433,30 @@ def where_from(context: Any, sentence: str) -> list[str]:
     return origins[True] or origins[False]
 
 
-ROWS = {
-    "fit": ("vp-em", "em-rows"),
-    "kmeans": ("kmeans-rows", "kmeans-features"),
-    "fedem": ("fedem", "vr-fedem"),
-    "impute": ("fedmissem",),
-    "saem": ("saem",),
-}
-"""Algorithms of each command, as rows of `vpem.idle`."""
-
-INSTEAD = {
-    **{(command, "--agent-dropout"): "absent agents are drawn by --participation; take that"
-       for command in ("fedem", "impute", "saem")},
-    ("fit", "--participation"): "on a graph agents are absent with --agent-dropout, and a server's "
-    "sum needs every agent; rows over workers that take turns are fitted by vpem fedem",
-    ("impute", "--missing"): "missing entries are what is imputed; leave it out",
-    ("fedem", "--accelerate"): "FedEM steps are taken on statistics, and no sum shows a "
-    "log-likelihood by which to reject one; rows are fitted in fewer sums by vpem fit --split rows "
-    "--accelerate squarem",
-    ("impute", "--accelerate"): "steps are taken on statistics, and no sum shows a log-likelihood "
-    "by which to reject one; leave it out",
-    ("saem", "--accelerate"): "latents are drawn again in every iteration, so that no sum shows "
-    "whether a longer step was too long; leave it out",
-    ("saem", "--spread"): "parameters that --random does not name are fixed, without any spread; "
-    "leave it out",
-    ("kmeans", "--accelerate"): "Lloyd's iterations end by themselves after finitely many; for "
-    "fewer of them give --max-iter",
-}  # fmt: skip
-"""What a command offers in place of an option of others, or why it needs none."""
-
-
 def why_refused(command: str, option: str) -> InputError | None:
-    """Return why a command lacks an option, where `vpem.idle` or another option explains it."""
-    if (command, option) in INSTEAD:
-        return InputError(f"{option}: {INSTEAD[command, option]}")
-    for way, column in WAYS.items():
-        if option in (flag.split()[0] for flag in column.flags):
-            rows = [row for row in ROWS.get(command, ()) if (row, way) in REFUSED]
-            if rows and len(rows) == len(ROWS[command]):
-                return refusal(rows[0], way)
-    return None
+    """Return why a command lacks an option, where no algorithm of it can have that."""
+    name = option[2:].replace("-", "_")
+    ways = OF_COMMANDS.get(command, ())
+    reasons = [why_not(name, {"algorithm": algorithm}) for algorithm in ways]
+    return InputError(option, *reasons[0]) if reasons and reasons[0] and all(reasons) else None
+
+
+def rules_of(command: Any) -> dict[str, list[Rule]]:
+    """Return the rules of a command's options, by names of parameters."""
+    known = getattr(command.callback, "settings", {})
+    rules = {name: list(setting.rules) for name, setting in known.items()}
+    algorithms = OF_COMMANDS.get(command.name, ())
+    for row in ROWS:
+        if any(row.when({"algorithm": one, "epsilon": 1.0}) for one in algorithms):
+            rules.setdefault(row.setting, []).append((row.when, row.why))
+    return rules
 
 
 def refuse_idle(context: Any) -> None:
-    """Raise InputError where an option was given that has no effect."""
-    known = getattr(context.command.callback, "settings", {})
+    """Raise InputError where an option was given that a rule excludes beside the others."""
+    rules = rules_of(context.command)
+    values = {**context.params, "algorithm": algorithm_of(context.info_name, context.params)}
     for param in context.command.params:
-        if param.name not in known or not is_given(context, param):
-            continue
-        if why := known[param.name].why_idle(context.params):
-            raise InputError(f"{name_of(param)}", *why)
+        for when, why in rules.get(param.name, ()) if is_given(context, param) else ():
+            if when(values):
+                raise refused(name_of(param), why)

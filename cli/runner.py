@@ -16,7 +16,7 @@ import typer
 from vpem.errors import InputError, Interrupted, Setting
 from vpem.files.table_settings import TableSettings
 from vpem.records import Settings, setting
-from vpem.settings import FitSettings, HoldingSettings, KmeansSettings
+from vpem.settings import FitSettings, HoldingSettings
 
 from .data import (
     counts_of,
@@ -280,33 +280,6 @@ def reminding(progress: ProgressLine, seconds: float = 1.0) -> Iterator[None]:
         yield
     finally:
         clock.cancel()
-
-
-def check_asked(
-    settings: FitSettings | KmeansSettings,
-    privacy: PrivacySettings,
-    checkpoints: CheckpointSettings,
-    given: Given,
-) -> None:
-    """Raise InputError where an option was given that a private fit of rows cannot have."""
-    if privacy.epsilon is None:
-        return
-    from vpem.fits.private import LEAVE_OUT, check_private
-    from vpem.fits.row_kmeans import LEAVE_OUT as OF_CLUSTERS
-
-    for start in ("init_rows", "init_model"):
-        if given.has(start):
-            raise InputError(
-                Setting(start), " is not possible with ", Setting("epsilon"), ": a private fit "
-                "finds its start by noisy sums of its own; leave it out",
-            )  # fmt: skip
-    check_private(
-        settings,
-        OF_CLUSTERS if isinstance(settings, KmeansSettings) else LEAVE_OUT,
-        given=given.has,
-        weighted=given.has("sample_weight"),
-        saved=checkpoints.checkpoint is not None,
-    )
 
 
 def tell_what_is_left(

@@ -20,7 +20,7 @@ from typing import Any
 
 import networkx as nx
 
-GROUND = ("__init__", "errors", "checks", "idle", "records", "settings")
+GROUND = ("__init__", "errors", "checks", "records", "rules", "settings")
 """Modules of ``vpem/`` on which every room may stand: no arrows lead to them."""
 
 ALLOWED = {

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import vpem
-from vpem.idle import ALGORITHMS, REFUSED, WAYS, refusal
+from vpem.records import refused
+from vpem.rules import ALGORITHMS, WAYS, refusal
 from vpem_cli.app import command
 from vpem_cli.help import HEADINGS, grouped
-from vpem_cli.options import key_of
+from vpem_cli.names import in_options, key_of, speak_of
+from vpem_cli.options import rules_of
 
 PYTHON_HEAD = """# Python
 
@@ -87,7 +89,7 @@ others. Where an option stands here twice, each row names its commands.
 
 TABLE_HEAD = """# What goes with what
 
-`make docs` writes this table from `vpem/idle.py`, which also decides what the code refuses; a test
+`make docs` writes this table from `vpem/rules.py`, which also decides what the code refuses; a test
 tries every cell. A ✓ works as the plain algorithm does. A number leads to the sentence below the
 table that says why mathematics forbids the combination.
 
@@ -104,6 +106,14 @@ each refused with one sentence:
 What works with `vpem fit` works with `vpem select` and with several numbers of components
 (`vpem fit -k 2-6`), except for starts at given rows or models. `vpem select` has `--state` in place
 of `--checkpoint`.
+"""
+
+
+RULES_HEAD = """## Options that exclude each other
+
+An option that is given where a rule excludes it, because it would have no effect or has no meaning
+there, is refused with the rule's sentence; none is ignored. The same rules hold for settings in
+Python (`vpem/rules.py` and the records of settings), and a test breaks every one of them.
 """
 
 
@@ -196,17 +206,15 @@ def reference() -> str:
 
 def table() -> str:
     """Return the page of what goes with what, with a number for each sentence of refusal."""
-    from vpem_cli.options import in_options
-
     sentences: list[str] = []
     rows = []
     for algorithm, title in ALGORITHMS.items():
         cells = [title]
         for way in WAYS:
-            if (algorithm, way) not in REFUSED:
+            if (why := refusal(algorithm, way)) is None:
                 cells.append("✓")
                 continue
-            sentence = in_options(refusal(algorithm, way))
+            sentence = in_options(why)
             if sentence not in sentences:
                 sentences.append(sentence)
             cells.append(f"no ({sentences.index(sentence) + 1})")
@@ -217,7 +225,28 @@ def table() -> str:
     lines.insert(2, asked)
     grid = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
     reasons = [f"{n}. {text[0].upper()}{text[1:]}." for n, text in enumerate(sentences, 1)]
-    return "\n".join([TABLE_HEAD, grid, "", *reasons, ""])
+    return "\n".join([TABLE_HEAD, grid, "", *reasons, "", RULES_HEAD, *excluded(), ""])
+
+
+def excluded() -> list[str]:
+    """Return a line for every rule: its options, the commands that have them, and its sentence."""
+    found: dict[str, tuple[list[str], list[str]]] = {}
+    for path, leaf in leaves(command(), ()):
+        speak_of(leaf.params)
+        rules = rules_of(leaf)
+        for param in leaf.params:
+            for _, why in rules.get(param.name, ()):
+                sentence = in_options(refused("", why)).strip().removeprefix(": ")
+                if "='" in sentence:  # of settings that this command lacks
+                    continue
+                options, commands = found.setdefault(sentence, ([], []))
+                options += [f"`--{key_of(param)}`"] * (f"`--{key_of(param)}`" not in options)
+                name = " ".join(path)
+                commands += [name] * (name not in commands)
+    return [
+        f"* {', '.join(sorted(options))} ({', '.join(commands)}): {sentence}."
+        for sentence, (options, commands) in found.items()
+    ]
 
 
 PAGES = {"cli.md": reference, "python.md": python_reference, "table.md": table}

@@ -16,8 +16,8 @@ from vpem.files.matrix import FileMatrix
 from vpem.files.parties.joining import stack_parties
 from vpem.files.parties.opening import Party
 from vpem.fits.local_rows import read_rows
-from vpem.idle import WAYS
 from vpem.network.partition import Workers, from_worker_of_row
+from vpem.rules import WAYS
 from vpem.sums.connect import spread_workers
 
 from .cells_support import (

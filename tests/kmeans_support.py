@@ -8,7 +8,7 @@ import pytest
 
 from vpem.engines.engine import OneProcess
 from vpem.errors import InputError
-from vpem.idle import WAYS
+from vpem.rules import WAYS
 
 from .cells_support import first_of, over_members, report_of
 from .cli_support import overlapping

@@ -102,7 +102,7 @@ REFUSED = [
     ((*ASKED, "--scale", "standard"), "--scale is not possible"),
     ((*ASKED, "--missing", "marginalize"), "--missing is not possible"),
     ((*ASKED, "--sample-weight", "w"), "--sample-weight is not possible"),
-    ((*ASKED, "--checkpoint", "c.h5"), "a checkpoint"),
+    ((*ASKED, "--checkpoint", "c.h5"), "--checkpoint is not possible"),
     ((*ASKED, "--topology", "cycle"), "needs an exact sum"),
     ((*ASKED, "-k", "2-3"), "give one number"),
     (("--epsilon", 0.02, *ASKED[2:]), "leave nothing but noise at --epsilon 0.02"),

@@ -182,7 +182,8 @@ class _Moved:
         "vpem.saem.formats.corpora": "vpem.saem.formats.individuals",
         "vpem.saem.structures.own": "vpem.saem.structures.structure",
         "vpem.sums.spread": "vpem.sums.connect",
-        "vpem.table": "vpem.idle",
+        "vpem.idle": "vpem.rules",
+        "vpem.table": "vpem.rules",
     }
 
     @classmethod

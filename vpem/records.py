@@ -18,7 +18,9 @@ T = TypeVar("T", bound="Settings")
 
 Sentence = tuple[str | Setting, ...]
 
-Rule = tuple[Callable[[Mapping[str, Any]], bool], Sentence]
+Condition = Callable[[Mapping[str, Any]], bool]
+
+Rule = tuple[Condition, Sentence]
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,12 @@ class About:
 
     def why_idle(self, values: Mapping[str, Any]) -> Sentence | None:
         """Return why the setting has no effect beside these values of all; None where it has."""
-        rules = self.idle if isinstance(self.idle, list) else [self.idle] if self.idle else []
-        return next((sentence for without, sentence in rules if without(values)), None)
+        return next((why for when, why in self.rules if when(values)), None)
+
+    @property
+    def rules(self) -> list[Rule]:
+        """All of ``idle``."""
+        return self.idle if isinstance(self.idle, list) else [self.idle] if self.idle else []
 
 
 def setting(default: Any, help: str, **known: Any) -> Any:
@@ -161,7 +167,7 @@ class Settings:
         for one in self.fields():
             why = about(one).why_idle(vars(self)) if about(one).idle else None
             if why and getattr(self, one.name) != one.default:
-                raise InputError(Setting(one.name), *why)
+                raise refused(Setting(one.name), why)
 
     @classmethod
     def fields(cls) -> tuple[Field[Any], ...]:
@@ -226,6 +232,18 @@ def _checked(one: Field[Any], value: Any) -> Any:
             return check_int(one.name, value, least=int(known.least), most=most)
         return check_number(one.name, value, least=known.least, most=known.most, above=known.above)
     return value
+
+
+def refused(name: str | Setting, why: Sentence) -> InputError:
+    """Return the error of a rule: a sentence about the setting, or one that names it itself."""
+    whole = isinstance(why[0], Setting) or why[0][0].isalpha()
+    return InputError(*why) if whole else InputError(name, *why)
+
+
+def not_both(one: str, other: str) -> Rule:
+    """Return the rule of ``other``, that ``one`` and it exclude each other."""
+    sentence = ("give ", Setting(one), " or ", Setting(other), ", not both")
+    return lambda given: given.get(one) not in (None, False), sentence
 
 
 def refuse_both(record: Settings, one: str, other: str) -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vpem import idle
+from vpem import rules
 from vpem.errors import InputError, Setting
-from vpem.records import Rule, Settings, changed, refuse_both, setting
+from vpem.records import Rule, Settings, changed, not_both, setting
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,15 +111,11 @@ class GraphSettings(Settings, heading="Network"):
         "grid, geometric, erdos-renyi, small-world, scale-free, tree. Also of workers. Default: as "
         "stored, else star.", choices=TOPOLOGIES)
     graph: Path | None = setting(None, "Graph from a file: edge list, GraphML, or node-link JSON.",
-        file="read")
+        file="read", idle=not_both("topology", "graph"))
     radius: float | None = setting(None, "Radius of a geometric graph in the unit square.")
     mean_degree: float | None = setting(None, "Mean degree of a random graph.")
     graph_seed: int | None = setting(None, "Seed of random graphs and of ties between hubs. "
-        "Default: that of --seed where there is one, else 0.", least=0, idle=idle.UNDRAWN)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        refuse_both(self, "topology", "graph")
+        "Default: that of --seed where there is one, else 0.", least=0, idle=rules.UNDRAWN)
 
     @property
     def is_asked(self) -> bool:
@@ -135,17 +131,13 @@ class WorkerSettings(Settings, heading="Data"):
     """Who holds which rows."""
 
     workers: int | None = setting(None, "Split the rows evenly among this many workers. "
-        "Parts are contiguous. Default: as in the dataset, else one.", least=1, idle=idle.BY_ROWS)
+        "Parts are contiguous. Default: as in the dataset, else one.", least=1, idle=rules.BY_ROWS)
     worker_rows: Path | None = setting(None, 'Rows of each worker, JSON: {"name": [row, ...], '
-        '...}.', file="read", idle=idle.BY_ROWS)
+        '...}.', file="read", idle=[not_both("workers", "worker_rows"), rules.BY_ROWS])
     dataset: str | None = setting(None, "Path of a 2-D dataset inside the HDF5 file, instead of X.")
     sample_weight: str | None = setting(None, "Weights of the rows: path of a 1-D dataset inside "
         "the HDF5 file, or name of a column of a party's CSV or Parquet file, which is then no "
         "feature.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        refuse_both(self, "workers", "worker_rows")
 
 
 class HoldingSettings(WorkerSettings, heading="Data"):
@@ -155,13 +147,9 @@ class HoldingSettings(WorkerSettings, heading="Data"):
         "workers.", choices=SPLITS)
     agents: int | None = setting(None, "Split the features evenly among this many agents. Parts "
         "are contiguous. Without it, --topology, --graph, --hops or a way of summing makes one "
-        "agent per feature. Default: as in the dataset, else one.", least=1, idle=idle.BY_FEATURES)
+        "agent per feature. Default: as in the dataset, else one.", least=1, idle=rules.BY_FEATURES)
     partition: Path | None = setting(None, 'Features of each agent, JSON: {"name": [feature, ...], '
-        '...}.', file="read", idle=idle.BY_FEATURES)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        refuse_both(self, "agents", "partition")
+        '...}.', file="read", idle=[not_both("agents", "partition"), rules.BY_FEATURES])
 
 
 class KmeansHolding(HoldingSettings, heading="Data"):
@@ -178,30 +166,30 @@ class SumSettings(Settings, heading="Network"):
 
     hops: int = setting(0, "Agents at most this many hops from a root send it their features; "
         "0: none do. They do so once, and with features over agents only.", least=0,
-        idle=idle.BY_FEATURES)
+        idle=rules.BY_FEATURES)
     hubs: str = setting("size", "Which agents within these hops share a hub: as many as possible "
         "(size), or those whose features gain most from a joint covariance (likelihood). The "
         "latter takes a fit without hops first, and shows an agent's features to agents within "
-        "--hops besides its root.", choices=HUBS, idle=[idle.BY_FEATURES, idle.WITHOUT_HOPS])
+        "--hops besides its root.", choices=HUBS, idle=[rules.BY_FEATURES, rules.WITHOUT_HOPS])
     sum: str | None = setting(None, "How agents sum: at a server (server), exactly along a "
         "spanning tree (tree), or by rounds between neighbours (consensus). Default: server on a "
         "star, consensus on any other graph.", choices=SUMS)
     n_rounds: int | str = setting("auto", "Consensus rounds of each average, or auto: the fewest "
         "that reach --consensus-tol.", flags="--rounds", choices=("auto",), least=1,
-        idle=idle.ROUNDS)
+        idle=rules.ROUNDS)
     acceleration: str | None = setting(None, "Accelerate rounds by Chebyshev polynomials "
         "(chebyshev), or not (none). Default: chebyshev; none with faults, under which rounds "
-        "cannot be accelerated.", choices=ACCELERATIONS, idle=idle.ROUNDS)
+        "cannot be accelerated.", choices=ACCELERATIONS, idle=rules.ROUNDS)
     eigenvalue: str = setting("computed", "Mixing rate of the acceleration: computed from the "
         "graph, or estimated by the agents, which costs messages.", choices=EIGENVALUES)
     consensus_tol: float = setting(1e-6, "Largest consensus error, relative to a hub's term, with "
         "--rounds auto.", least=1e-12, most=1.0,
-        idle=[idle.ROUNDS, idle.AUTOMATIC, idle.CODED])
+        idle=[rules.ROUNDS, rules.AUTOMATIC, rules.CODED])
     weights: str = setting("metropolis", "Mixing weights: metropolis, laplacian (best constant), "
-        "max-degree, fastest (needs cvxpy).", choices=WEIGHTS, idle=idle.ROUNDS)
+        "max-degree, fastest (needs cvxpy).", choices=WEIGHTS, idle=rules.ROUNDS)
     consensus: str = setting("auto", "Compute the rounds one by one (rounds), as one equivalent "
         "matrix (operator), or by the cheaper of the two (auto).", choices=CONSENSUS,
-        idle=idle.ROUNDS)
+        idle=rules.ROUNDS)
     compress: str | None = setting(None, "Codec of the messages: natural:12bits (a good choice), "
         "qsgd:8bits, blockp:64, topk:0.01, randk:0.1, float32, float16.", words=CODECS,
         heading="Messages and faults")
@@ -212,7 +200,7 @@ class SumSettings(Settings, heading="Network"):
     stragglers: float = setting(0.0, "Probability that an agent is late in a round, which goes on "
         "without it; along a tree all wait.", heading="Messages and faults")
     secure_sum: bool = setting(False, "Masked sums, at a server or along a tree: only totals are "
-        "seen, not the terms of a party. For three or more parties.", idle=idle.MASKS)
+        "seen, not the terms of a party. For three or more parties.", idle=rules.MASKS)
     seed: int = setting(0, "Seed of ties between hubs, codecs and faults.", heading="Start",
         least=0)
     n_threads: int | None = setting(None, "Threads of the kernels; results do not depend on it. "
@@ -245,7 +233,7 @@ class MixtureSettings(Settings, heading="Model"):
         choices=SCALES)
     init: Any = setting("kmeans", "Start: random (shared rows), k-means++, kmeans. With "
         "--secure-sum over rows k-means++ takes means of groups of rows, and random is refused.",
-        heading="Start", choices=INITS, idle=idle.STARTED)
+        heading="Start", choices=INITS, idle=rules.STARTED)
     seed: int = setting(0, "Seed of start and graph. See --graph-seed.", heading="Start", least=0)
     n_threads: int | None = changed(SumSettings, "n_threads")
 
@@ -255,9 +243,9 @@ class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
 
     n_factors: int = setting(0, "Number of factors that hubs share, by which features of different "
         "hubs may correlate within a component; 0: none. EM with factors is slow without "
-        "--accelerate squarem.", flags="--factors", least=0, most=64, idle=idle.BY_FEATURES)
+        "--accelerate squarem.", flags="--factors", least=0, most=64, idle=rules.BY_FEATURES)
     n_init: int = setting(1, "Restarts; the best is kept.", flags="--n-init --restarts",
-        heading="Start", least=1, most=10**6, idle=idle.RESTARTED)
+        heading="Start", least=1, most=10**6, idle=rules.RESTARTED)
     floor_fits: str = setting("last", "Fits with a component that only the floor under "
         "variances keeps from being singular: chosen only if all fits have one (last), or judged "
         "like others, without a warning (keep).", heading="Start", choices=("last", "keep"))
@@ -274,11 +262,11 @@ class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
         heading="Method", least=1)
     step_size: float | None = setting(None, "With --batch-size, stochastic EM: the statistics move "
         "by t^-A toward those of the t-th batch, 0.5 < A <= 1.", heading="Method", least=0.5,
-        most=1.0, above=True)
+        most=1.0, above=True, idle=rules.WITHOUT_BATCHES)
     accelerate: str | None = setting(None, "Fewer sums: up to 8 steps of each hub on its own "
         "features between them (local:8), extrapolated M-steps (squarem), or both. Steps that "
         "lower the log-likelihood are rejected. Default: none.", heading="Method",
-        words=PACES, idle=idle.IN_BATCHES)
+        words=PACES, idle=rules.IN_BATCHES)
     every_weight: bool = setting(False, "Count even responsibilities whose sum is below rounding "
         "(slower).", heading="Method")
     tol: float = setting(1e-7, "Stop when the log-likelihood per sample changes by less than this "
@@ -287,12 +275,6 @@ class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
         heading="Stopping", least=0)
     dtype: Any = setting("float64", "Precision: float64 or float32.", heading="Running",
         choices=DTYPES)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.step_size is not None and self.batch_size is None:
-            raise InputError(Setting("step_size"), " is how far the statistics move toward those "
-                "of a batch, but there are no batches; give ", Setting("batch_size"))
 
 
 class KmeansSettings(Settings, heading="Model"):
@@ -307,8 +289,8 @@ class KmeansSettings(Settings, heading="Model"):
         choices=SCALES)
     init: Any = setting("k-means++", "Start: k-means++ (greedy), or random (shared rows). With "
         "--secure-sum over rows k-means++ takes means of groups of rows, and random is refused.",
-        heading="Start", choices=CLUSTER_INITS, idle=idle.STARTED)
-    n_init: int = changed(FitSettings, "n_init", idle=[idle.RESTARTED, idle.FEW_STARTS])
+        heading="Start", choices=CLUSTER_INITS, idle=rules.STARTED)
+    n_init: int = changed(FitSettings, "n_init", idle=[rules.RESTARTED, rules.FEW_STARTS])
     missing: str = changed(FitSettings, "missing", help="What to do about missing values (NaN): "
         "refuse, or marginalize. Distances and means are then those of observed values (k-POD).")
     seed: int = changed(MixtureSettings, "seed")
@@ -338,10 +320,10 @@ class SelectSettings(Settings, heading="Selection", kept=False):
         "to. It is per sample, and higher is better; of the others lower is better, icl being BIC "
         "plus twice the entropy of the responsibilities.", choices=CRITERIA)
     n_folds: int = setting(5, "With --criterion heldout: parts of the rows, each held out once.",
-        flags="--folds", least=2, idle=idle.HELD_OUT)
+        flags="--folds", least=2, idle=rules.HELD_OUT)
     one_standard_error: bool = setting(False, "With --criterion heldout: choose the model with the "
         "fewest parameters that is at most one standard error worse than the best.",
-        idle=idle.HELD_OUT)
+        idle=rules.HELD_OUT)
     n_jobs: int | None = setting(None, "Number of processes, of one thread each. Results do not "
         "depend on it. Default: all processors.", flags="-j --jobs", heading="Running", least=1,
         most=1024)
@@ -364,15 +346,16 @@ class SaemSettings(Settings, heading="Method"):
     average: str = setting("statistics", "What the server averages: statistics, or models of the "
         "devices (biased where devices differ).", heading="Network", choices=AVERAGES)
     shares: str = setting("individuals", "With --average models: whether individuals or devices "
-        "have equal weights.", heading="Network", choices=SHARES, idle=idle.OF_MODELS)
+        "have equal weights.", heading="Network", choices=SHARES, idle=rules.OF_MODELS)
     codec: Any = setting(None, "Codec of the statistics that devices send: qsgd:8bits, "
         "natural:12bits, topk:0.1, randk:0.1, blockp:64, float32. Default: numbers as they are.",
-        flags="--compress", heading="Messages and faults", words=CODECS)
+        flags="--compress", heading="Messages and faults", words=CODECS, idle=rules.CODED_MODELS)
     feedback: str | None = setting(None, "How devices correct a codec's error. memory: send the "
         "difference from what the server has of the device; error: send the difference from the "
         "server's mean, and add what the codec left out to the next message; change: as error, but "
         "add nothing; none: send statistics as they are, which fails with coarse codecs. Default: "
-        "memory with --compress.", heading="Messages and faults", choices=FEEDBACKS)
+        "memory with --compress.", heading="Messages and faults", choices=FEEDBACKS,
+        idle=[rules.FEEDBACK_OF_MODELS, rules.WITHOUT_CODEC])
     participation: float = setting(1.0, "Probability that a device takes part in an iteration.",
         heading="Messages and faults", least=1e-6, most=1.0)
     missing: str = setting("refuse", "What to do about missing measurements: refuse, or "
@@ -384,7 +367,7 @@ class SaemSettings(Settings, heading="Method"):
     tol: float = setting(0.1, "Stop when every parameter is closer to its limit than this part of "
         "its standard error; 0: never.", heading="Stopping", least=0.0)
     window: int = setting(50, "Iterations from one such check to the next.", heading="Stopping",
-        least=1, idle=idle.NEVER)
+        least=1, idle=rules.NEVER)
     n_conditional: int = setting(200, "Draws per chain at the estimates, for individuals, "
         "intervals and standard errors.", flags="--conditional-draws",
         heading="Draws at the estimates", least=2)
@@ -405,16 +388,6 @@ class SaemSettings(Settings, heading="Method"):
             if not 0 < longest <= 1:
                 raise InputError(Setting("longest_step"), " must be auto, or a number above 0 and "
                     f"at most 1, got {self.longest_step!r}; try 0.5")
-        codec, feedback = self.codec is not None, self.feedback is not None
-        if self.average == "models" and codec:
-            raise InputError(Setting("average", "models"), " sends models exactly: leave out ",
-                Setting("codec"), ", or average statistics")
-        if self.average == "models" and feedback:
-            raise InputError(Setting("feedback"), " is about statistics: it needs ",
-                Setting("average", "statistics"))
-        if feedback and not codec:
-            raise InputError(Setting("feedback", self.feedback), " is about a codec's error: it "
-                "needs ", Setting("codec"))
 
 
 class FedSettings(Settings, heading="Method"):
@@ -430,9 +403,9 @@ class FedSettings(Settings, heading="Method"):
     inner: int | None = setting(None, "Inner iterations per outer iteration of VR-FedEM. Default: "
         "as many as cost one pass.", least=1)
     memory: str = setting("first", "Start of the workers' memories: their first corrections "
-        "(first), or zero; none: no memories.", choices=MEMORIES, idle=idle.EXACT_ZERO)
+        "(first), or zero; none: no memories.", choices=MEMORIES, idle=rules.EXACT_ZERO)
     alpha: float | None = setting(None, "Step of the memories. Default: 1/(1 + omega) of the "
-        "codec.", least=0.0, most=1.0, idle=idle.EXACT)
+        "codec.", least=0.0, most=1.0, idle=rules.EXACT)
     weighting: str = setting("rows", "Whether rows or workers have equal weights in a mean over "
         "workers.", choices=WEIGHTINGS)
     max_iter: int | None = changed(FitSettings, "max_iter", None, least=0)

@@ -42,7 +42,6 @@ from ..runner import (
     CommandRun,
     FitOutcome,
     Task,
-    check_asked,
     kept_of_private,
     tell_of_clipped,
     tell_what_is_left,
@@ -146,7 +145,6 @@ def fit(
         counts = counts_of(choices.n_components)
         settings = choices.into(FitSettings, n_components=counts[0])
         privacy = choices.into(PrivacySettings)
-        check_asked(settings, privacy, checkpoints, given)
         if len(counts) > 1:
             from .several import check_several
 

@@ -149,7 +149,7 @@ def observed(
     from vpem.terms.lowrank.observations import make_law
 
     law = make_law(settings.law, settings.variance)
-    check_parties(files, file_settings, over_rows=False)
+    check_parties(files, file_settings)
     if file_settings.parties:
         observations, holders = _of_parties(files, file_settings, dealing, run)
         check_laws(observations, law, holders)

@@ -45,7 +45,6 @@ from ..runner import (
     CheckpointSettings,
     CommandRun,
     FitOutcome,
-    check_asked,
     kept_of_private,
     tell_of_clipped,
     warned_of_private,
@@ -108,7 +107,6 @@ def kmeans(
         from vpem.files.results import write_clustering
 
         settings, privacy = choices.into(KmeansSettings), choices.into(PrivacySettings)
-        check_asked(settings, privacy, checkpoints, given)
         run = CommandRun(screen, out, "clusterings", engine, checkpoints)
         labels = run.labels = LabelFile.begin(out, run.where, parties.parties)
         graph = graph.seeded(settings.seed)

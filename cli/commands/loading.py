@@ -377,7 +377,7 @@ def _dataset(used: RowFile, request: UseRequest, complete: bool) -> tuple[Datase
     if not files and not request.where.own_users:
         raise InputError("vpem predict needs DATA: a dataset with the model's features")
     over_rows = settings.split == "rows"
-    check_parties(files, settings, over_rows)
+    check_parties(files, settings)
     model_table = kept_of(used.stored)
     if not request.labels:
         model_table = model_table.changed(label_column=None)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from vpem.errors import InputError, Setting
-from vpem.idle import BY_ROWS, OF_SUMS_OVER_HUBS, UNPROTECTED
 from vpem.records import Settings, setting, words_in
+from vpem.rules import BY_ROWS, OF_SUMS_OVER_HUBS, UNPROTECTED
 from vpem.settings import FAMILY_NAMES
 
 OF_ONE_FIT = ("features", "drop", "family")

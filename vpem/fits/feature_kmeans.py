@@ -50,9 +50,9 @@ from vpem.fits.labels import charge_clusters
 from vpem.fits.parts import complete, join_centres, own_columns_of_hubs
 from vpem.fits.spread import bring
 from vpem.fits.vpem import check_kept
-from vpem.idle import LEAST_STARTS
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
+from vpem.rules import LEAST_STARTS
 from vpem.settings import KmeansSettings
 from vpem.steps.feature_lloyd import lloyd_features
 from vpem.steps.lloyd import Lloyd, LloydRuns

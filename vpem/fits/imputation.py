@@ -37,6 +37,7 @@ from vpem.fits.settings import OF_LOWRANK, ImputeSettings
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.ledger import Ledger
 from vpem.network.schema import NOTHING, Report, State
+from vpem.records import about
 from vpem.settings import FedSettings
 from vpem.steps.fedem import run_fedem
 from vpem.steps.fedem_steps import batches_of, enough_iterations, noise_of, safe_step
@@ -151,8 +152,10 @@ def choose(
         fits.tell = tell or (lambda _: None)
         fits.compare_ranks(choice)
         changed = [
-            n for n in OF_LOWRANK if getattr(settings, n) != settings.settings_by_name[n].default
-        ]
+            one.name for one in settings.fields()
+            if OF_LOWRANK in about(one).rules
+            and getattr(settings, one.name) != one.default
+        ]  # fmt: skip
         n_rows, n_columns = observations.shape
         if settings.method == "lowrank":
             choice.mixture = "the method was given"

@@ -29,7 +29,6 @@ from vpem.fits.likely_hubs import check_choice_of_hubs
 from vpem.fits.rows import charge_scaling
 from vpem.fits.settings import PlanSettings
 from vpem.fits.vpem import check_sums_of_factors
-from vpem.idle import refusal
 from vpem.network.graph import Graph
 from vpem.network.hubs import Hub, diameter, foretell_hubs
 from vpem.network.ledger import Ledger
@@ -37,6 +36,7 @@ from vpem.network.messages import LinkSpeed, parse_link
 from vpem.network.mixing import mixing_matrix, mixing_rate
 from vpem.network.partition import Blocks, Partition
 from vpem.network.schema import Report
+from vpem.rules import refuse
 from vpem.settings import ACCELERATIONS, SPLITS, WEIGHTS, SumSettings
 from vpem.steps.em import numbers_of_a_component, numbers_of_a_row
 from vpem.steps.row_sampling import ROW_BYTES
@@ -426,7 +426,7 @@ def _network(graph: Graph, partition: Partition, settings: PlanSettings, split: 
         )
     network = connect_workers(graph, sums)
     if network.compress is not None:
-        raise refusal("em-rows", "compressed")
+        refuse({"algorithm": "em-rows"}, ["compress"])
     return network
 
 

@@ -38,6 +38,7 @@ from vpem.fits.results import Fit, RowFit
 from vpem.fits.settings import OVER_FEATURES, PrivacySettings
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Blocks, Workers
+from vpem.rules import refuse
 from vpem.settings import FitSettings, KmeansSettings
 from vpem.steps.private import NoisyEM, Releases, n_values_of_start, run_private, scales_of_hubs
 from vpem.steps.runs import Progress
@@ -50,61 +51,21 @@ from vpem.terms.row_statistics import BoundedRows, Grid, Parts
 from vpem.terms.rows import Rows, arrange_rows
 from vpem.terms.units import Scaling, floor_of
 
-LEAVE_OUT: dict[str, str] = {
-    "tol": "the log-likelihood would spend some of the privacy budget, so that all iterations are "
-    "run",
-    "n_init": "every start would spend some of the privacy budget; there is one, from sums that "
-    "are paid for once",
-    "init": "it looks at rows; a private fit finds its start by noisy sums of its own",
-    "batch_size": "every batch would spend as much of the privacy budget as all rows do",
-    "step_size": "steps of a private fit are a half, a third and so on in its second half already",
-    "accelerate": "whether a step is rejected depends on a log-likelihood, which would spend some "
-    "of the privacy budget",
-    "scale": "exact standard deviations would reveal something of rows; private fits have units of "
-    "their own",
-    "missing": "sums over observed values would spend some of the privacy budget for each feature; "
-    "fill values in first",
-    "weight_concentration_prior_type": "moments of all rows and a bound would spend some of the "
-    "privacy budget",
-    "every_weight": "responsibilities lie on a grid",
-    "dtype": "sums lie on a grid of integers, which takes double precision",
-}
-"""Settings of a fit that a private one cannot have, and why."""
-
 
 def check_private(
-    settings: FitSettings | KmeansSettings,
-    leave_out: dict[str, str] = LEAVE_OUT,
-    *,
-    given: Callable[[str], bool] = lambda _: False,
-    weighted: bool = False,
-    saved: bool = False,
+    settings: FitSettings | KmeansSettings, *, weighted: bool = False, saved: bool = False
 ) -> None:
-    """Raise InputError where a setting is given that a private fit cannot have.
-
-    ``leave_out`` are these settings and the reasons; ``given`` says of a setting, by its name,
-    whether it was given even if it is the default.
-    """
-    epsilon, usual = Setting("epsilon"), type(settings)()
-    for name, why in leave_out.items():
-        value, common = getattr(settings, name), getattr(usual, name)
+    """Raise InputError where a setting is not the default that a private fit cannot have."""
+    usual, given = type(settings)(), set()
+    for name, value in settings:
+        common = getattr(usual, name)
         same = isinstance(value, type(common)) and value == common
-        same = same or (name == "dtype" and precision_of(value) == np.float64)
-        if not same or given(name):
-            raise InputError(
-                Setting(name), " is not possible with ", epsilon, f": {why}; leave it out"
-            )  # fmt: skip
-    if weighted:
-        raise InputError(
-            Setting("sample_weight"), " is not possible with ", epsilon, ": a row of more weight "
-            "would reveal more than was promised; leave it out",
-        )  # fmt: skip
-    if saved:
-        raise InputError(
-            "a checkpoint is not possible with ", epsilon, ": a run that resumes would repeat a "
-            "sum with other noise, which the privacy budget does not cover; leave it out, a "
-            "private fit has few iterations",
-        )  # fmt: skip
+        if not same and not (name == "dtype" and precision_of(value) == np.float64):
+            given.add(name)
+    given |= {"sample_weight"} if weighted else set()
+    given |= {"checkpoint"} if saved else set()
+    algorithm = "kmeans-rows" if isinstance(settings, KmeansSettings) else "em-rows"
+    refuse({"algorithm": algorithm, "epsilon": True}, given)
 
 
 def fit_private_rows(

@@ -183,20 +183,6 @@ class ClusteredRows:
         return labels, distances
 
 
-LEAVE_OUT = {
-    "method": "it is for features, and this is for rows",
-    "scale": "exact standard deviations would reveal something of rows; give features and bounds "
-    "in similar units",
-    "init": "it looks at rows; the start is found by noisy sums of its own",
-    "n_init": "every start would spend some of the privacy budget",
-    "missing": "sums over observed values would spend some of the privacy budget for each feature",
-    "participation": "absent workers would spend as much of the privacy budget as others",
-    "batch_size": "every batch would spend as much of the privacy budget as all rows do",
-    "dtype": "sums lie on a grid of integers, which takes double precision",
-}
-"""Settings of k-means that noise cannot go with, and why."""
-
-
 def private_kmeans(
     X: Floats | FileMatrix,
     workers: Workers,
@@ -216,7 +202,7 @@ def private_kmeans(
     sizes, and neither inertia nor history, which would show something of rows; labels are those of
     this process's rows.
     """
-    check_private(settings, LEAVE_OUT, weighted=sample_weight is not None, saved=saver is not None)
+    check_private(settings, weighted=sample_weight is not None, saved=saver is not None)
     n_features = n_columns(X)
     bounds = bounds_of(privacy.bounds, n_features)
     usual = settings.max_iter == KmeansSettings().max_iter

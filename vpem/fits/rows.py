@@ -47,10 +47,10 @@ from vpem.fits.prepare import (
 from vpem.fits.private import fit_private_rows
 from vpem.fits.results import Fit, RowFit, copies_of, times, warn_of_few_values, warn_of_outcome
 from vpem.fits.settings import PrivacySettings
-from vpem.idle import refusal
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Blocks, Workers
 from vpem.network.schema import Report, State
+from vpem.rules import refuse
 from vpem.settings import FitSettings
 from vpem.steps.batches import step
 from vpem.steps.cells import find_cells, tell_of_cells
@@ -507,7 +507,7 @@ def _check_network(network: Network, workers: Workers, settings: FitSettings) ->
             "workers; give a graph of as many"
         )
     if network.compress is not None:
-        raise refusal("em-rows", "compressed")
+        refuse({"algorithm": "em-rows"}, ["compress"])
 
 
 def n_columns(X: Any) -> int:

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from vpem import idle
+from vpem import rules
 from vpem.errors import InputError, Setting, brief, check_choice
-from vpem.records import Rule, Settings, changed, refuse_both, setting
+from vpem.records import Rule, Settings, changed, not_both, setting
 from vpem.settings import (
     DTYPES,
     IMPUTATIONS,
@@ -43,9 +43,14 @@ NOT_OF_WORKERS: Rule = (
      Setting("secure_sum", True), "; leave it out"),
 )
 
-OF_LOWRANK = ("rank", "ridge", "law", "variance", "copies", "compress", "participation",
-              "step_size", "batch_size", "variance_reduction", "memory", "alpha")
-OF_MIXTURES = ("n_components", "covariance_type", "reg_covar", "n_init", "draws")
+OF_LOWRANK: Rule = (
+    lambda given: given["method"] == "mixture",
+    (" belongs to ", Setting("method", "lowrank"), "; add that, or leave it out"),
+)
+OF_MIXTURES: Rule = (
+    lambda given: given["method"] != "mixture",
+    (" belongs to ", Setting("method", "mixture"), "; add that, or leave it out"),
+)
 
 
 class ImputeSettings(Settings, heading="Model"):
@@ -57,43 +62,45 @@ class ImputeSettings(Settings, heading="Model"):
         choices=("auto", *IMPUTATIONS))
     n_components: int | str = changed(MixtureSettings, "n_components", 1, help="Number of "
         "components of the mixture: 1 is a normal law; of several numbers (1-4) the one of lowest "
-        "BIC is kept.")
-    covariance_type: str = changed(MixtureSettings, "covariance_type")
-    reg_covar: float | str = changed(MixtureSettings, "reg_covar")
-    n_init: int = changed(FitSettings, "n_init", idle=None)
+        "BIC is kept.", idle=OF_MIXTURES)
+    covariance_type: str = changed(MixtureSettings, "covariance_type", idle=OF_MIXTURES)
+    reg_covar: float | str = changed(MixtureSettings, "reg_covar", idle=OF_MIXTURES)
+    n_init: int = changed(FitSettings, "n_init", idle=OF_MIXTURES)
     draws: int | None = setting(None, "With a mixture: number of multiple imputations, for Rubin's "
         "rules. A table then holds all of them, one below the other, with a column draw.",
-        heading="Method", least=2, most=1000)
+        heading="Method", least=2, most=1000, idle=OF_MIXTURES)
     rank: int | str | None = setting(None, "Rank of the matrix of natural parameters, or auto: "
         "chosen by held-out entries. Default: auto; with a --ridge 2.", flags="-r --rank",
-        choices=("auto",), least=1)
+        choices=("auto",), least=1, idle=OF_LOWRANK)
     ridge: float | str | None = setting(None, "Penalty of the factors, by which singular values "
         "shrink; above 0 unless the law is gaussian. Or auto: chosen by held-out entries. Default: "
-        "auto; with a --rank 1.", choices=("auto",), least=0.0, most=1e100)
+        "auto; with a --rank 1.", choices=("auto",), least=0.0, most=1e100, idle=OF_LOWRANK)
     law: str = setting("gaussian", "Law of an entry: gaussian (a mean), poisson (counts, by log "
-        "intensity), or bernoulli (0 or 1, by log odds).", choices=LAWS)
+        "intensity), or bernoulli (0 or 1, by log odds).", choices=LAWS, idle=OF_LOWRANK)
     variance: float = setting(1.0, "Variance of the gaussian law, by which squared errors are "
-        "divided before the ridge penalizes.", least=1e-100, most=1e100)
+        "divided before the ridge penalizes.", least=1e-100, most=1e100, idle=OF_LOWRANK)
     scale: str = changed(MixtureSettings, "scale", "auto", choices=("auto", *SCALES), help="none, "
         "or standard: columns are standardized for the fit; outputs keep the data's units. auto: "
         "standard under the gaussian law, else none.")
     copies: str = setting("auto", "Copies of the matrix that observers saw parts of: one each "
         "(observers), the largest number that saw one entry (fewest: converges sooner), or one for "
-        "parts made by --workers, else one each (auto).", heading="Method", choices=COPIES)
+        "parts made by --workers, else one each (auto).", heading="Method", choices=COPIES,
+        idle=OF_LOWRANK)
     compress: str | None = changed(SumSettings, "compress", help="Codec of what observers send: "
-        "qsgd:8bits, natural:12bits, blockp:64, topk:0.1, randk:0.1, float32, float16.")
+        "qsgd:8bits, natural:12bits, blockp:64, topk:0.1, randk:0.1, float32, float16.",
+        idle=OF_LOWRANK)
     participation: float = changed(FedSettings, "participation", flags="-p --participation",
-        help="Probability that an observer takes part.")
+        help="Probability that an observer takes part.", idle=OF_LOWRANK)
     step_size: Any = changed(FedSettings, "step_size", "auto", help="Steps of the statistic: "
         "constant:0.5, decreasing:0.8,0.6 (0.8 k^-0.6), or auto: 1 where nothing is random, else "
-        "what the noise allows.")
+        "what the noise allows.", idle=OF_LOWRANK)
     batch_size: int | None = changed(FedSettings, "batch_size", help="Entries of its own that an "
         "observer draws in an iteration. Default: all; with --variance-reduction the square root "
-        "of half of them.")
+        "of half of them.", idle=OF_LOWRANK)
     variance_reduction: bool = changed(FedSettings, "variance_reduction", help="Reduce the "
-        "variance of batches (VR-FedEM), which are then small.")
-    memory: str = changed(FedSettings, "memory")
-    alpha: float | None = changed(FedSettings, "alpha")
+        "variance of batches (VR-FedEM), which are then small.", idle=OF_LOWRANK)
+    memory: str = changed(FedSettings, "memory", idle=[OF_LOWRANK, rules.EXACT_ZERO])
+    alpha: float | None = changed(FedSettings, "alpha", idle=[OF_LOWRANK, rules.EXACT])
     tol: float | None = changed(FedSettings, "tol", None, most=1.0, help="Stop when the "
         "statistic's correction is less than this part of its norm, with a mixture when the "
         "log-likelihood per sample changes by less; 0: never. Default: 1e-5; with a mixture 1e-7.")
@@ -103,16 +110,6 @@ class ImputeSettings(Settings, heading="Model"):
         "participation, batches, noise, starts, draws, and random graphs.")
     n_threads: int | None = changed(SumSettings, "n_threads", help="Threads of the codec. Default: "
         "all processors.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        kinds = (("mixture", OF_LOWRANK, "lowrank"), ("lowrank", OF_MIXTURES, "mixture"),
-                 ("auto", OF_MIXTURES, "mixture"))
-        for method, names, other in kinds:
-            for one in self.fields() if self.method == method else ():
-                if one.name in names and getattr(self, one.name) != one.default:
-                    raise InputError(Setting(one.name), " belongs to ", Setting("method", other),
-                        "; add that, or leave it out")
 
     @property
     def is_open(self) -> bool:
@@ -163,7 +160,7 @@ class PrivacySettings(Settings, heading="Privacy"):
     release_epsilon: float | None = setting(None, "Over features: differential privacy of the "
         "model with this epsilon. Noise in every M-step bounds what outsiders who see the model "
         "alone can learn of one row, but not what parties see. Needs --delta and --bounds.",
-        least=0.0, above=True, idle=idle.BY_FEATURES)
+        least=0.0, above=True, idle=[not_both("epsilon", "release_epsilon"), rules.BY_FEATURES])
     delta: float | None = setting(None, "Probability with which the guarantee may fail: far below "
         "one over the number of rows.", least=0.0, most=1.0, above=True, idle=NOT_PRIVATE)
     bounds: Any = setting(None, "Least and largest value of all features (-3,3) or of each "
@@ -174,10 +171,6 @@ class PrivacySettings(Settings, heading="Privacy"):
         least=0, idle=NOT_OF_WORKERS)
     repeatable_noise: int | None = setting(None, "For tests: a seed of the noise, which then gives "
         "no privacy.", least=0, idle=NOT_PRIVATE, hidden=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        refuse_both(self, "epsilon", "release_epsilon")
 
     @property
     def is_asked(self) -> bool:

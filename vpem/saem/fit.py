@@ -14,10 +14,10 @@ import numpy as np
 from vpem.checks import Doubles
 from vpem.errors import InputError, Setting, not_converged
 from vpem.files.checkpoints import checksum, network_facts, start_facts
-from vpem.idle import refusal
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.partition import Workers, evenly
 from vpem.network.schema import KEPT, NOTHING, Array, Report, State, check
+from vpem.rules import refuse
 from vpem.saem.conditional import (
     Certainty,
     Conditional,
@@ -220,7 +220,7 @@ def _settings(
 def _among(individuals: Individuals, workers: Workers, network: Network | None) -> Individuals:
     """The individuals of this process, with totals over those of all."""
     if hasattr(individuals, "runs"):
-        raise refusal("saem", "disk")
+        refuse({"algorithm": "saem"}, ["memory_limit"])
     if not isinstance(network, Network | None):
         raise InputError(
             f"the network must come from vpem.connect_workers, got {type(network).__name__}"

@@ -16,11 +16,11 @@ from vpem.checks import Doubles, Indices, read_float
 from vpem.engines.engine import about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
-from vpem.idle import MASKED_ABSENT, MASKED_CODES
 from vpem.network.codecs import Codec
 from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Schema, State
+from vpem.rules import MASKED_ABSENT, MASKED_CODES
 from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, add_vectors
 from vpem.sums.partial import Channel, Compressed, Memory, Partial

@@ -19,12 +19,12 @@ from vpem.checks import Mask, check_int
 from vpem.engines.engine import Engine, Neighbours, about
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
-from vpem.idle import MASKED_BY_ROUNDS, WITHOUT_ROUNDS
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.faults import Faults
 from vpem.network.graph import Graph
 from vpem.network.hubs import Routes
 from vpem.network.schema import COUNT, Schema, State, TableOf
+from vpem.rules import MASKED_BY_ROUNDS, WITHOUT_ROUNDS
 from vpem.settings import SumSettings
 from vpem.sums.consensus import MOST_GOSSIP_ROUNDS
 

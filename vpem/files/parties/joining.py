@@ -41,9 +41,9 @@ from vpem.files.parties.opening import (
     open_party,
     stacked_kinds,
 )
-from vpem.idle import OF_SUMS_OVER_HUBS
 from vpem.network.partition import Partition, Workers
 from vpem.network.schema import Report
+from vpem.rules import OF_SUMS_OVER_HUBS
 
 
 def join_parties(

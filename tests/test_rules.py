@@ -1,0 +1,223 @@
+"""Rules: options and settings that exclude each other, or have no effect, in a shell and in Python.
+
+Every rule of every command is tried: among the values that options can take a command line is
+searched for that breaks this rule and no other one before it; it is refused with the sentence of
+the rule before a file is read.
+"""
+
+from itertools import chain, combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vpem import Dataset, InputError, connect, fit_vpem, kmeans_features, make_graph, write_dataset
+from vpem.network.partition import contiguous
+from vpem.records import refused
+from vpem.rules import OF_COMMANDS, ROWS, algorithm_of
+from vpem_cli.app import command
+from vpem_cli.names import in_options, is_flag, leaves, name_of
+from vpem_cli.options import rules_of
+
+from .cli_support import done, overlapping, run
+from .tables import each
+
+TREE = {" ".join(path): leaf for path, leaf in leaves(command())}
+
+RULES = {}
+"""By sentence: a command, the name of a parameter, and when the rule holds."""
+for _path, _leaf in TREE.items():
+    # A study is read while the command line is parsed: tests/test_tls_cli.py has its rule.
+    _names = {param.name for param in _leaf.params} - {"study"}
+    for _name, _rules in rules_of(_leaf).items():
+        for _when, _why in _rules if _name in _names else ():
+            RULES.setdefault((_name, _why), []).append((_path, _when))
+
+OTHERS = {
+    "random": ["ka", "ka,cl"], "init_rows": ["1,9"], "bounds": ["0,1"], "hops": ["1"],
+    "n_components": ["2-4", "3"], "output": ["x.h5", "x.csv"], "n_clusters": [3],
+    "memory_limit": ["2G"], "init": ["random"],
+}  # fmt: skip
+"""Values of options that know none of their own."""
+
+
+def values_of(leaf, param):
+    """Values that an option may be given, apart from its default."""
+    setting = leaf.callback.settings.get(param.name)
+    if is_flag(param):
+        return [not param.default]
+    if param.name in OTHERS:
+        return OTHERS[param.name]
+    words = [word for word in (setting.choices or setting.words if setting else ())
+             if word != param.default]  # fmt: skip
+    if words:
+        return words
+    kind = str(param.type_descriptor)
+    if "int" in kind.lower() or "float" in kind.lower() or (setting and setting.least is not None):
+        least = 0.5 if setting is None or setting.least is None else setting.least
+        most = 100 if setting is None or setting.most is None else setting.most
+        if isinstance(param.default, int) or (least == int(least) and "float" not in kind.lower()):
+            several = [int(least), int(least) + 1, int(least) + 2]
+        else:
+            several = [least, (least + min(most, least + 1)) / 2]
+        return [one for one in several if one != param.default and one <= most]
+    return [f"{param.name}.x"]
+
+
+def broken(leaf, given, values):
+    """The first rule that a command line breaks: the name of its parameter, and why."""
+    rules = rules_of(leaf)
+    for param in leaf.params:
+        for when, why in rules.get(param.name, ()) if param.name in given else ():
+            if when(values):
+                return param.name, why
+    return None
+
+
+def lines_of(path, name, why):
+    """Command lines that break one rule, with at most two more options, the simplest first."""
+    leaf = TREE[path]
+    options = {param.name: param for param in leaf.params if param.param_type_name == "option"}
+    usual = {param.name: param.default for param in leaf.params}
+    usual |= {param.name: "x" for param in leaf.params if param.required}
+    usual |= {name: [Path("x")] for name in ("data", "files") if name in usual}
+    single = {one: values_of(leaf, param) for one, param in options.items()}
+    others = [one for one in options if one != name]
+    for more in chain([()], combinations(others, 1), combinations(others, 2)):
+        choices = [[(name, value) for value in single[name]]]
+        choices += [[(one, value) for value in single[one]] for one in more]
+        for given in product(*choices):
+            given = dict(given)
+            values = usual | given
+            values["algorithm"] = algorithm_of(leaf.name, values)
+            if broken(leaf, given, values) == (name, why):
+                yield given
+
+
+def product(first, *rest):
+    """As `itertools.product`."""
+    for one in first:
+        for others in product(*rest) if rest else [()]:
+            yield (one, *others)
+
+
+def words_of(leaf, given):
+    words = []
+    for param in leaf.params:
+        if param.name in given:
+            value = given[param.name]
+            flag = name_of(param)
+            words += [flag if value else f"--no-{flag[2:]}"] if is_flag(param) else [flag, value]
+        elif param.param_type_name == "argument" and param.required:
+            words.append("x")
+    return words
+
+
+@each("rule", RULES)
+def test_what_a_rule_excludes_is_refused_with_its_sentence(rule, capsys):
+    name, why = rule
+    for path, _ in RULES[rule]:
+        leaf = TREE[path]
+        given = next(lines_of(path, name, why), None)
+        if given is None:  # not with the options of this command
+            continue
+        found = run(capsys, *path.split(), *words_of(leaf, given))
+        param = next(one for one in leaf.params if one.name == name)
+        assert (found.code, found.out) == (2, ""), (path, given)
+        assert found.sentence == in_options(refused(name_of(param), why)), (path, given)
+        return
+    raise AssertionError(f"no command line breaks the rule of {name}: {why}")
+
+
+LACKING = [
+    (path, row) for row in ROWS for path, algorithms in OF_COMMANDS.items()
+    if all(row.when({"algorithm": one}) for one in algorithms)
+    and row.setting not in {param.name for param in TREE[path].params}
+]  # fmt: skip
+"""Rows of options that no algorithm of a command can have."""
+
+
+def test_every_row_is_of_an_option_or_of_a_command_that_lacks_it():
+    reached = {(name, why) for name, why in RULES} | {(row.setting, row.why) for _, row in LACKING}
+    assert {(row.setting, row.why) for row in ROWS} <= reached
+
+
+@each("lacking", LACKING)
+def test_an_option_that_a_command_lacks_says_why(lacking, capsys):
+    path, row = lacking
+    flag = f"--{row.setting.replace('_', '-')}"
+    found = run(capsys, path, "x", flag, "0.2")
+    assert (found.code, found.out) == (2, "")
+    assert found.sentence == in_options(refused(flag, row.why))
+
+
+CYCLE = ("--topology", "cycle")
+TREE_SUM = ("--sum", "tree")
+CODED = ("--compress", "natural:12bits")
+FED = ("--workers", 4, "--max-iter", 5)
+
+
+@each(
+    ("command", "words"),
+    [
+        ("fit", (*CYCLE, "--rounds", 70)),
+        ("fit", (*CYCLE, "--weights", "laplacian")),
+        ("fit", (*CYCLE, "--acceleration", "none")),
+        ("fit", (*CYCLE, "--consensus-tol", "1e-3")),
+        ("fit", (*CYCLE, "--consensus", "rounds")),
+        ("fit", (*CYCLE, *TREE_SUM)),
+        ("fit", (*CYCLE, *CODED, "--max-iter", 3)),
+        ("fit", ("--topology", "geometric", "--graph-seed", 3)),
+        ("fit", (*CYCLE, "--hops", 1, "--graph-seed", 3)),
+        ("fit", ("--n-init", 2)),
+        ("fit", ("--init", "kmeans")),
+        ("fit", ("--split", "rows", "--workers", 2)),
+        ("kmeans", ("--split", "features", "--agents", 2)),
+        ("kmeans", ("--init", "random")),
+        ("kmeans", ("--split", "features", "--method", "grid", "--n-init", 5)),
+        ("kmeans", ("--workers", 4, "--participation", 0.9)),
+        ("fedem", (*FED, "--participation", 0.5, "--alpha", 0.5)),
+        ("fedem", (*FED, "--compress", "float32", "--memory", "zero")),
+        ("select", ("-k", 1, "--criterion", "heldout", "--folds", 5, "--jobs", 1)),
+        ("select", ("-k", 1, "--criterion", "heldout", "--one-standard-error", "--jobs", 1)),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+def test_what_no_rule_excludes_works(command, words, file, capsys):
+    done(capsys, command, file, *words, "--quiet")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("rules") / "d.h5"
+    write_dataset(path, Dataset(overlapping(n_samples=60, n_features=4)[0], tuple("abcd")))
+    return path
+
+
+def test_what_is_shown_of_a_configuration_can_be_given_back(file, capsys, tmp_path):
+    config = tmp_path / "fit.toml"
+    config.write_text(done(capsys, "select", file, "-k", 1, "--jobs", 1, "--show-config").out)
+    done(capsys, "select", "--config", config, "--quiet")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_rounds": 7},
+        {"weights": "laplacian"},
+        {"acceleration": "chebyshev"},
+        {"consensus_tol": 1e-3},
+        {"consensus": "rounds"},
+    ],
+)
+def test_a_server_has_no_rounds(options):
+    with pytest.raises(InputError, match=f"{next(iter(options))} is about consensus rounds"):
+        connect(make_graph("star", 4), contiguous(4, 4), **options)
+
+
+def test_a_start_that_is_given_needs_no_restarts():
+    X = np.random.default_rng(0).normal(size=(40, 4))
+    network = connect(make_graph("star", 4), contiguous(4, 4))
+    for recipe in (fit_vpem, kmeans_features):
+        with pytest.raises(InputError, match="n_init starts again from other rows"):
+            recipe(X, network, init=[1, 9], n_init=2)

@@ -1,0 +1,403 @@
+"""What goes with what: one table of rules, and the grid of algorithms by ways of running them.
+
+A rule is a row: when, which setting, why. Of a setting beside others of its record it is declared
+where the setting is (`vpem.records.About.idle`); rows that depend on the algorithm are in `ROWS`.
+The code refuses with the sentence, the reference prints it, and a test tries every rule and every
+cell of the grid.
+
+``when`` gets the values of all settings by name: in a shell all options of a command, in Python
+those of one record, so that it looks at names that may not be there by ``get``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from vpem.errors import InputError, Setting
+from vpem.records import Condition, Rule, Sentence
+
+ALGORITHMS = {
+    "vp-em": "VP-EM",
+    "em-rows": "EM over rows",
+    "kmeans-rows": "k-means over rows",
+    "kmeans-features": "k-means over features",
+    "fedem": "FedEM",
+    "vr-fedem": "VR-FedEM",
+    "fedmissem": "FedMissEM",
+    "saem": "SAEM",
+}
+"""Rows of the grid, by the names that reports give."""
+
+OF_COMMANDS = {
+    "fit": ("vp-em", "em-rows"),
+    "kmeans": ("kmeans-features", "kmeans-rows"),
+    "fedem": ("fedem", "vr-fedem"),
+    "impute": ("fedmissem",),
+    "saem": ("saem",),
+}
+"""Algorithms of each command: by default, and over rows or with reduced variance."""
+
+
+def algorithm_of(command: str, values: Mapping[str, Any]) -> str | None:
+    """Return the algorithm that a command runs with these settings; None if it is no fit."""
+    usual, *others = OF_COMMANDS.get(command, (None,))
+    other = values.get("split") == "rows" or values.get("variance_reduction")
+    return others[0] if others and other else usual
+
+
+@dataclass(frozen=True)
+class Way:
+    """A column of the grid."""
+
+    title: str  # its heading
+    flags: tuple[str, ...]  # options of the command line that ask for it
+
+
+WAYS = {
+    "server": Way("server", ("--topology star",)),
+    "tree": Way("tree", ("--sum tree",)),
+    "consensus": Way("consensus", ("--topology cycle",)),
+    "masked": Way("masked", ("--secure-sum",)),
+    "compressed": Way("compressed", ("--compress",)),
+    "absent": Way("some absent", ("--agent-dropout", "--participation")),
+    "links": Way("links fail", ("--link-failure", "--stragglers")),
+    "batches": Way("batches", ("--batch-size",)),
+    "missing": Way("missing values", ("--missing",)),
+    "disk": Way("larger than memory", ("--memory-limit",)),
+    "weights": Way("sample weights", ("--sample-weight",)),
+    "checkpoint": Way("checkpoint", ("--checkpoint",)),
+    "parties": Way("parties' files", ("--parties",)),
+    "mpi": Way("MPI", ("--engine mpi",)),
+    "tls": Way("TLS", ("--engine tls",)),
+}
+"""Columns of the grid."""
+
+LEAVE = "; leave it out"
+
+# ---- rows that depend on the algorithm -----------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """A rule: the setting cannot be given when the condition holds of all values."""
+
+    when: Condition
+    setting: str
+    why: Sentence
+
+
+def _of(*algorithms: str) -> Condition:
+    return lambda values: values.get("algorithm") in algorithms
+
+
+def _private(algorithms: tuple[str, ...], reasons: Mapping[str, str]) -> Iterator[Row]:
+    """Rows of settings that a fit with noise in its sums over rows cannot have."""
+    for name, why in reasons.items():
+        yield Row(
+            lambda values: values.get("algorithm") in algorithms and _is_noisy(values),
+            name,
+            (" is not possible with ", Setting("epsilon"), f": {why}{LEAVE}"),
+        )
+
+
+def _is_noisy(values: Mapping[str, Any]) -> bool:
+    return values.get("epsilon") is not None
+
+
+FEDERATED = _of("fedem", "vr-fedem", "fedmissem", "saem")
+
+FORBIDDEN: tuple[Row, ...] = (
+    Row(_of("em-rows"), "compress", (
+        ": second moments that a codec has rounded need not be those of any rows, so covariances "
+        "made of them need not be positive definite; FedEM is EM over rows that corrects this: "
+        "vpem fedem --compress",
+    )),
+    Row(_of("fedmissem"), "memory_limit", (
+        ": every iteration changes the filled matrix, a number for each entry of the data: there "
+        "is no smaller statistic that could stay in memory while the data are read",
+    )),
+    Row(_of("saem"), "memory_limit", (
+        ": its state is a Markov chain of the latents of every individual, and every iteration "
+        "moves all of them: there is no smaller statistic from which they could be drawn again; "
+        "spread the devices over processes, whose memories add up",
+    )),
+)  # fmt: skip
+"""What mathematics forbids: cells of the grid."""
+
+ROWS: tuple[Row, ...] = (
+    *FORBIDDEN,
+    Row(FEDERATED, "agent_dropout", (
+        ": absent agents are drawn by --participation; take that",
+    )),
+    Row(_of("vp-em", "em-rows"), "participation", (
+        ": on a graph agents are absent with --agent-dropout, and a server's sum needs every "
+        "agent; rows over workers that take turns are fitted by vpem fedem",
+    )),
+    Row(_of("fedmissem"), "missing", (": missing entries are what is imputed; leave it out",)),
+    Row(_of("fedem", "vr-fedem"), "accelerate", (
+        ": FedEM steps are taken on statistics, and no sum shows a log-likelihood by which to "
+        "reject one; rows are fitted in fewer sums by vpem fit --split rows --accelerate squarem",
+    )),
+    Row(_of("fedmissem"), "accelerate", (
+        ": steps are taken on statistics, and no sum shows a log-likelihood by which to reject "
+        "one; leave it out",
+    )),
+    Row(_of("saem"), "accelerate", (
+        ": latents are drawn again in every iteration, so that no sum shows whether a longer step "
+        "was too long; leave it out",
+    )),
+    Row(_of("saem"), "spread", (
+        ": parameters that --random does not name are fixed, without any spread; leave it out",
+    )),
+    Row(_of("kmeans-rows", "kmeans-features"), "accelerate", (
+        ": Lloyd's iterations end by themselves after finitely many; for fewer of them give "
+        "--max-iter",
+    )),
+    *_private(("em-rows", "kmeans-rows"), {
+        "init_rows": "a private fit finds its start by noisy sums of its own",
+        "init_model": "a private fit finds its start by noisy sums of its own",
+        "init": "it looks at rows; a private fit finds its start by noisy sums of its own",
+        "n_init": "every start would spend some of the privacy budget; there is one, from sums "
+        "that are paid for once",
+        "batch_size": "every batch would spend as much of the privacy budget as all rows do",
+        "dtype": "sums lie on a grid of integers, which takes double precision",
+        "sample_weight": "a row of more weight would reveal more than was promised",
+        "checkpoint": "a run that resumes would repeat a sum with other noise, which the privacy "
+        "budget does not cover; a private fit has few iterations",
+    }),
+    *_private(("em-rows",), {
+        "tol": "the log-likelihood would spend some of the privacy budget, so that all iterations "
+        "are run",
+        "accelerate": "whether a step is rejected depends on a log-likelihood, which would spend "
+        "some of the privacy budget",
+        "scale": "exact standard deviations would reveal something of rows; private fits have "
+        "units of their own",
+        "missing": "sums over observed values would spend some of the privacy budget for each "
+        "feature; fill values in first",
+        "weight_concentration_prior_type": "moments of all rows and a bound would spend some of "
+        "the privacy budget",
+        "every_weight": "responsibilities lie on a grid",
+    }),
+    *_private(("kmeans-rows",), {
+        "method": "it is for features, and this is for rows",
+        "scale": "exact standard deviations would reveal something of rows; give features and "
+        "bounds in similar units",
+        "missing": "sums over observed values would spend some of the privacy budget for each "
+        "feature",
+        "participation": "absent workers would spend as much of the privacy budget as others",
+    }),
+)  # fmt: skip
+"""Rules that depend on ``algorithm``; its command may lack the setting altogether."""
+
+
+def why_not(setting: str, values: Mapping[str, Any]) -> Sentence | None:
+    """Return why a setting cannot be given to an algorithm beside these values, if it cannot."""
+    return next((row.why for row in ROWS if row.setting == setting and row.when(values)), None)
+
+
+def refuse(values: Mapping[str, Any], given: Collection[str]) -> None:
+    """Raise InputError for the first of the given settings that the algorithm cannot have."""
+    for row in ROWS:
+        if row.setting in given and row.when(values):
+            raise InputError(Setting(row.setting), *row.why)
+
+
+def refusal(algorithm: str, way: str) -> InputError | None:
+    """Return the error that says why an algorithm cannot run this way; None where it can."""
+    names = [flag.split()[0][2:].replace("-", "_") for flag in WAYS[way].flags]
+    for row in FORBIDDEN:
+        if [row.setting] == names and row.when({"algorithm": algorithm}):
+            return InputError(Setting(row.setting), *row.why)
+    return None
+
+
+LEAST_STARTS = 4
+"""Starts of the k-means of each party and of the server, in one shot: one plain, for the proof,
+then greedy."""
+
+RANDOM_GRAPHS = ("geometric", "erdos-renyi", "small-world", "scale-free", "tree")
+
+FAULTS = ("link_failure", "agent_dropout", "stragglers")
+
+# ---- data and starts -----------------------------------------------------------------------------
+
+BY_FEATURES: Rule = (
+    lambda given: given.get("split") == "rows",
+    (f" is for data split by features{LEAVE}",),
+)
+OF_SUMS_OVER_HUBS: Rule = (
+    lambda given: given.get("split") == "rows",
+    (
+        " add a term to the sum over hubs of features; with ",
+        Setting("split", "rows"),
+        f" what is summed are moments, and there is no such term{LEAVE}",
+    ),
+)
+UNPROTECTED: Rule = (
+    lambda given: given.get("epsilon") is not None or given.get("release_epsilon") is not None,
+    (f" are data too, which noise in the M-steps of features would not protect{LEAVE}",),
+)
+BY_ROWS: Rule = (
+    lambda given: given.get("split") == "features",
+    (" is for data split by rows; add ", Setting("split", "rows")),
+)
+STARTED: Rule = (
+    lambda given: given.get("init_rows") is not None or given.get("init_model") is not None,
+    (f" is how a start is found, but --init-rows or --init-model gives it{LEAVE}",),
+)
+RESTARTED: Rule = (
+    lambda given: (
+        STARTED[0](given) or not isinstance(getattr(given["init"], "init", given["init"]), str)
+    ),
+    (f" starts again from other rows, but the start is given{LEAVE}",),
+)
+IN_BATCHES: Rule = (
+    lambda given: given.get("batch_size") is not None,
+    (
+        " needs the log-likelihood of all rows, since no sum over a batch shows whether a step was "
+        "too long; leave it out, or ",
+        Setting("batch_size"),
+    ),
+)
+WITHOUT_BATCHES: Rule = (
+    lambda given: given.get("batch_size") is None,
+    (
+        " is how far the statistics move toward those of a batch, but there are no batches; give ",
+        Setting("batch_size"),
+    ),
+)
+FEW_STARTS: Rule = (
+    lambda given: given["method"] == "grid" and given["n_init"] <= LEAST_STARTS,
+    (f" is at least {LEAST_STARTS} in one shot; give more, or leave it out",),
+)
+HELD_OUT: Rule = (
+    lambda given: given["criterion"] != "heldout",
+    (" is for ", Setting("criterion", "heldout"), LEAVE),
+)
+
+# ---- graphs and sums -----------------------------------------------------------------------------
+
+WITHOUT_ROUNDS: Sentence = (
+    " is about consensus rounds, but a sum at a server or along a tree takes none; leave it out, "
+    "or take a graph of agents, such as the topology cycle, and ",
+    Setting("sum", "consensus"),
+)
+ROUNDS: Rule = (
+    lambda given: given["sum"] in ("server", "tree") or given.get("topology") == "star",
+    WITHOUT_ROUNDS,
+)
+AUTOMATIC: Rule = (
+    lambda given: given["n_rounds"] != "auto",
+    (
+        " is what ",
+        Setting("n_rounds", "auto"),
+        " reaches, but the number of rounds is given; leave one out",
+    ),
+)
+CODED: Rule = (
+    lambda given: given.get("compress") is not None,
+    (f" sets the number of exact rounds, but that of compressed ones depends on the codec{LEAVE}",),
+)
+
+
+MASKED_CODES: Sentence = (
+    " adds whole numbers under masks, but compressed messages have scales of their own and cannot "
+    "be added; leave it out, or ",
+    Setting("compress"),
+)
+MASKED_ABSENT: Sentence = (
+    " shows totals, and totals over changing sets of workers differ by the terms of single ones; "
+    "leave it out, or ",
+    Setting("participation"),
+)
+MASKED_HOPS: Sentence = (
+    " hides the terms of agents, but ",
+    Setting("hops"),
+    " above 0 shows their features to a root; leave one out",
+)
+MASKED_BY_ROUNDS: Sentence = (
+    " is for sums in which masks are added up until they cancel, but rounds of consensus multiply "
+    "states by mixing weights; take the topology star, or ",
+    Setting("sum", "tree"),
+)
+MASKS: list[Rule] = [
+    (lambda given: given.get("compress") is not None, MASKED_CODES),
+    (lambda given: given.get("codec") is not None, MASKED_CODES),
+    (lambda given: str(given.get("hops", 0)) != "0", MASKED_HOPS),
+    (lambda given: given.get("sum") == "consensus", MASKED_BY_ROUNDS),
+]
+"""Settings that masked sums exclude."""
+
+
+def _is_undrawn(given: Any) -> bool:
+    """Whether nothing is drawn that belongs to a graph; False where that is not known."""
+    if "hops" not in given or "topology" not in given:
+        return False
+    named = {given["topology"], given.get("source")}
+    noisy = given.get("compress") is not None or any(given.get(fault) for fault in FAULTS)
+    drawn = noisy or given.get("eigenvalue") == "estimated" or str(given["hops"]) != "0"
+    return not drawn and named.isdisjoint(RANDOM_GRAPHS)
+
+
+WITHOUT_HOPS: Rule = (
+    lambda given: given.get("hops", 0) in (0, "0"),
+    (
+        " decides which agents share a hub, but without hops none do; give ",
+        Setting("hops", 1),
+        " or more, or leave it out",
+    ),
+)
+
+UNDRAWN: Rule = (
+    _is_undrawn,
+    (f" seeds random graphs, ties between hubs, codecs and faults, but there are none{LEAVE}",),
+)
+
+# ---- FedEM and SAEM ------------------------------------------------------------------------------
+
+
+def _is_exact(given: Any) -> bool:
+    """Whether all workers send corrections as they are; False where that is not known."""
+    on_a_graph = given.get("graph") or given.get("topology") not in (None, "star")
+    coded = given.get("compress", "unknown") is not None and not on_a_graph
+    return not coded and given["participation"] == 1
+
+
+EXACT_SENTENCE: Sentence = (
+    " corrects for noise of codecs and absent workers, but here all send exact corrections, which "
+    "no memory changes; leave it out, or take ",
+    Setting("compress"),
+    " or ",
+    Setting("participation"),
+)
+EXACT: Rule = (_is_exact, EXACT_SENTENCE)
+EXACT_ZERO: Rule = (
+    lambda given: given["memory"] == "zero" and _is_exact(given),
+    EXACT_SENTENCE,
+)
+NEVER: Rule = (
+    lambda given: given["tol"] == 0,
+    (" is how often to check for convergence, but ", Setting("tol", 0), f" never stops{LEAVE}"),
+)
+OF_MODELS: Rule = (
+    lambda given: given["average"] != "models",
+    (" weighs models: it needs ", Setting("average", "models")),
+)
+CODED_MODELS: Rule = (
+    lambda given: given["average"] == "models",
+    (
+        Setting("average", "models"),
+        " sends models exactly: leave out ",
+        Setting("codec"),
+        ", or average statistics",
+    ),
+)
+FEEDBACK_OF_MODELS: Rule = (
+    lambda given: given["average"] == "models",
+    (" is about statistics: it needs ", Setting("average", "statistics")),
+)
+WITHOUT_CODEC: Rule = (
+    lambda given: given["codec"] is None,
+    (" is about a codec's error: it needs ", Setting("codec")),
+)
