@@ -111,8 +111,8 @@ def speed(size: str) -> Finding:
             z = np.repeat(first[None], CHAINS, axis=0)
             roots = begin_chains(model, theta, first, CHAINS, curved=True).roots
             streams = Streams.from_names(model.individuals.names, 0)
-            noise = np.stack([streams.at(1, 2 * k).keys for k in range(N_STEPS)])
-            dithers = np.stack([streams.at(1, 2 * k + 1).keys for k in range(N_STEPS)])
+            noise = np.stack([streams.derive_stream(1, 2 * k).keys for k in range(N_STEPS)])
+            dithers = np.stack([streams.derive_stream(1, 2 * k + 1).keys for k in range(N_STEPS)])
             case = Case(model, theta, z, roots, noise, dithers)
             for levels in (0, 7):
 

@@ -396,7 +396,7 @@ def test_single_precision_is_kept_and_survives_pickling(graph, X):
 
 
 def test_start_objects_are_only_what_they_are_given(X):
-    assert GivenStart.at("kmeans", "full", (2, 4)) == GivenStart("kmeans")
+    assert GivenStart.from_parameters("kmeans", "full", (2, 4)) == GivenStart("kmeans")
     assert GivenStart.wrap("random").init == "random"
 
 

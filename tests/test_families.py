@@ -217,7 +217,7 @@ def test_parameters_at_rows_and_of_components_without_any(name):
         own = features.cells(counts[word]) == 1
         np.testing.assert_array_equal(table[2, own], pooled[word][0, own])
         assert not np.array_equal(table[0, own], pooled[word][0, own])
-    near = family.at(X[:K], features, pooled)
+    near = family.start_near(X[:K], features, pooled)
     out = np.zeros((features.blocks.n_blocks, len(X), K))
     family.add_terms(family.ready(near, features, np.float64), features, X, out, 1)
     assert np.isfinite(out).all()

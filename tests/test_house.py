@@ -6,6 +6,7 @@ import importlib.util
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -188,6 +189,20 @@ def test_an_attribute_of_before_is_found_with_a_warning(owner, called):
     with pytest.warns(DeprecationWarning, match=f"^told is {called} now$") as warned:
         assert owner.told == getattr(owner, called)
     assert warned[0].filename == __file__
+
+
+METHODS_OF_BEFORE = [
+    (vpem.Mixture, "at", "replace_parameters"),
+]  # fmt: skip
+"""Classes, and what methods of theirs were called and are called."""
+
+
+@pytest.mark.parametrize(("kind", "before", "called"), METHODS_OF_BEFORE)
+def test_a_method_of_before_is_found_with_a_warning(kind, before, called):
+    assert callable(getattr(kind, called))
+    owner = SimpleNamespace(**{called: "the method"})
+    with pytest.warns(DeprecationWarning, match=f"^{before} is {called} now$"):
+        assert getattr(kind, before).__get__(owner) == "the method"
 
 
 def test_methods_of_before_are_found_with_a_warning():

@@ -26,7 +26,7 @@ CASES = {
 
 
 def drawn(model: SaemModel, theta, z, people=PEOPLE, n_chains=4000):
-    stream = Streams.from_names(people.names, 7).at(1, 0)
+    stream = Streams.from_names(people.names, 7).derive_stream(1, 0)
     return model.draw_values(np.repeat(z[None], n_chains, axis=0), theta, stream, people)
 
 

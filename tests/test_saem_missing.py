@@ -30,7 +30,7 @@ def test_of_whole_tables_models_are_the_same(model):
     q = z.shape[1]
     np.testing.assert_array_equal(other.start()[0], theta)
     np.testing.assert_array_equal(other.start()[1][:, :q], z)
-    drawn = other.draw(theta, Streams.from_names(WHOLE.names, 0).at(1, 0), 3)
+    drawn = other.draw(theta, Streams.from_names(WHOLE.names, 0).derive_stream(1, 0), 3)
     totals = [one.statistics(drawn[..., :width]).sum(axis=0)
               for one, width in ((plain, q), (other, None))]  # fmt: skip
     pairs = list(zip((plain, other), totals, strict=True))
@@ -57,7 +57,7 @@ def test_what_is_missing_is_integrated_out():
         law = multivariate_normal(means[seen], covariance[np.ix_(seen, seen)])
         assert abs(law.logpdf(y[seen]) - found) < 1e-9
     # Fisher's identity: the gradient of the likelihood is that of the expected complete one.
-    drawn = model.draw(theta, Streams.from_names(data.names, 0).at(1, 0), 4000)
+    drawn = model.draw(theta, Streams.from_names(data.names, 0).derive_stream(1, 0), 4000)
     total = model.statistics(drawn).sum(axis=0)
     for step in 1e-5 * np.eye(len(theta)):
         likelihood, complete = (
@@ -72,7 +72,7 @@ def test_values_that_are_missing_are_drawn_by_their_law():
     data, _ = TABLES["gmm"]
     model = IncompleteGmmModel(data, 2, items=range(2))
     theta = model.start()[0]
-    drawn = model.draw(theta, Streams.from_names(data.names, 0).at(1, 0), 4000)
+    drawn = model.draw(theta, Streams.from_names(data.names, 0).derive_stream(1, 0), 4000)
     _, means, covariances = model.unpack(theta)
     table = data.table(np.arange(2.0))
     who = int(np.flatnonzero(np.isnan(table[:, 1]))[0])
@@ -128,7 +128,9 @@ def test_units_of_items_do_not_matter_to_mixtures_of_individuals(gaps):
         model = kind(from_long(rows, columns * 1.0, table[rows, columns]), 2, items=items)
         theta, z = model.start()
         for t in range(4):
-            z = model.draw(theta, Streams.from_names(model.individuals.names, 0).at(t + 1, 0), 3)
+            z = model.draw(
+                theta, Streams.from_names(model.individuals.names, 0).derive_stream(t + 1, 0), 3
+            )
             theta = model.maximize(model.statistics(z).sum(axis=0), model.counts)
         of_units.append(model.marginal(theta))
     jacobian = ~np.isnan(values) @ np.log(scale)

@@ -116,7 +116,7 @@ def test_scores_of_two_outcomes_are_derivatives(theophylline):
     model, z = model.about(theta), z[None]
     names, (first, second) = list(model.parameters), model._slices[-2:]
     B, _, sds = model.unpack(theta)
-    statistics, at = model.statistics(z), model.scoring.at(B, sds)
+    statistics, at = model.statistics(z), model.scoring.pack_point(B, sds)
     score = statistics[:, first] - symmetric(statistics[:, second], len(at)) @ at
     fixed = [1, 3, *range(4, 8)]  # log cl, what the dose does to it, and four variances
     places = [names.index("log cl"), names.index("beta(log cl, dose)"), *range(-4, 0)]
@@ -138,7 +138,7 @@ def test_maximize_finds_the_top(model, seed):
         first, second = model._slices[-2:]
         B, _, sds = model.unpack(theta)
         info = symmetric(total[second], model.scoring.size)
-        total[first] = info @ model.scoring.at(B, sds)
+        total[first] = info @ model.scoring.pack_point(B, sds)
     top = model.maximize(total, model.counts)
     best = model.log_density(total, model.counts, top)
     for _ in range(20):
@@ -218,7 +218,7 @@ def test_posterior_draws_have_its_moments(boys):
     model = LinearModel(boys)
     theta, _ = model.start()
     means, covariances = model.posterior(theta)
-    z = model.draw(theta, Streams.from_names(boys.names, 5).at(1, 0), 4000)
+    z = model.draw(theta, Streams.from_names(boys.names, 5).derive_stream(1, 0), 4000)
     np.testing.assert_allclose(z.mean(axis=0), means, atol=0.03)
     np.testing.assert_allclose(np.cov(z[:, 3].T), covariances[3], rtol=0.1, atol=0.005)
 
@@ -239,7 +239,7 @@ def test_equal_rates_are_a_limit():
 def test_a_mixture_draws_by_responsibilities(mixture):
     theta, _ = mixture.start()
     names = mixture.individuals.names
-    z = mixture.draw(theta, Streams.from_names(names, 2).at(1, 0), 3000)
+    z = mixture.draw(theta, Streams.from_names(names, 2).derive_stream(1, 0), 3000)
     share = (z == np.arange(3)).mean(axis=0)
     np.testing.assert_allclose(share, mixture.responsibilities(theta), atol=0.05)
 

@@ -152,13 +152,13 @@ def test_threads_of_the_codec_do_not_show(boys):
 
 def test_streams_are_uniform_and_apart():
     streams = Streams.from_names([f"p{i}" for i in range(40)], 3)
-    u = streams.at(1, 0).uniforms(5, 30)
+    u = streams.derive_stream(1, 0).uniforms(5, 30)
     assert kstest(u.ravel(), "uniform").pvalue > 1e-3
-    assert kstest(streams.at(2, 1).normals(5, 30).ravel(), "norm").pvalue > 1e-3
+    assert kstest(streams.derive_stream(2, 1).normals(5, 30).ravel(), "norm").pvalue > 1e-3
     others = [
-        streams.at(2, 0),
-        streams.at(1, 1),
-        Streams.from_names([f"p{i}" for i in range(40)], 4).at(1, 0),
+        streams.derive_stream(2, 0),
+        streams.derive_stream(1, 1),
+        Streams.from_names([f"p{i}" for i in range(40)], 4).derive_stream(1, 0),
     ]
     for other in others:
         assert abs(np.corrcoef(u.ravel(), other.uniforms(5, 30).ravel())[0, 1]) < 0.06

@@ -299,7 +299,7 @@ def settle_labels(
     if keyed:
         named, marks = frame.names[1:], table.marks
         labels = labels_of_columns(columns[1:], named, marks, source)
-        return labels.at(_lines(columns[0], head in ROW_NAMES, ids, n_rows, source))
+        return labels.take_rows(_lines(columns[0], head in ROW_NAMES, ids, n_rows, source))
     if len(columns[0]) != n_rows:
         raise InputError(
             f"{source} has {len(columns[0])} lines, but the data have {n_rows} rows; give one a "

@@ -441,8 +441,8 @@ def importance_log_likelihood(
     while done < n_draws:
         size = min(BATCH, n_draws - done)
         now = after + 1 + done // BATCH
-        normals = streams.at(now, 0).normals(size, q)
-        chi = chdtri(freedom, streams.at(now, 1).uniforms(size, 1))
+        normals = streams.derive_stream(now, 0).normals(size, q)
+        chi = chdtri(freedom, streams.derive_stream(now, 1).uniforms(size, 1))
         apart = normals * np.sqrt(freedom / chi)
         z = conditional.means + np.einsum("nij,cnj->cni", roots, apart)
         tail = np.log1p((apart**2).sum(axis=-1) / freedom)

@@ -73,8 +73,8 @@ def simulate(model: SaemModel, theta: Doubles, n_sims: int, seed: int) -> Double
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     streams = Streams.from_names(at.names, seed)
-    z = means + streams.at(SIMULATED, 0).normals(n_sims, means.shape[1]) @ root.T
-    return model.draw_values(z, theta, streams.at(SIMULATED, 1), at)
+    z = means + streams.derive_stream(SIMULATED, 0).normals(n_sims, means.shape[1]) @ root.T
+    return model.draw_values(z, theta, streams.derive_stream(SIMULATED, 1), at)
 
 
 def residuals_of(predictor: Predictor, individuals: Individuals) -> RowResiduals:
@@ -90,7 +90,7 @@ def residuals_of(predictor: Predictor, individuals: Individuals) -> RowResiduals
         drawn = finite(simulate)(model, predictor.saved.theta, predictor.n_draws, predictor.seed)
         chances = (
             Streams.from_names(some.names, predictor.seed)
-            .at(SIMULATED, 2)
+            .derive_stream(SIMULATED, 2)
             .of_rows(1, some.first)[0]
         )
         among, npde = _prediction_errors(some, drawn, chances)

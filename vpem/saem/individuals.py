@@ -629,7 +629,7 @@ class Streams:
         """Return those of some individuals."""
         return Streams(self.keys[which])
 
-    def at(self, iteration: int, use: int) -> Stream:
+    def derive_stream(self, iteration: int, use: int) -> Stream:
         """Return numbers for the use (0 to 2^20 - 1) of them in an iteration (below 2^43)."""
         place = np.uint64((iteration << 20) + use)
         return Stream(_stir(self.keys ^ _stir(np.array([place + np.uint64(1)]) * GOLDEN)))

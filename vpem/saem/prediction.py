@@ -305,7 +305,7 @@ class Predictor:
         """Draws (draws, n, q) of normal laws, of each individual by its own stream."""
         values, vectors = np.linalg.eigh(covariances)
         roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
-        normals = streams.at(0, 0).normals(self.n_draws, means.shape[1])
+        normals = streams.derive_stream(0, 0).normals(self.n_draws, means.shape[1])
         return np.asarray(means + np.einsum("nij,cnj->cni", roots, normals), np.float64)
 
     def _ends(self, draws: Doubles) -> tuple[Doubles, Doubles]:

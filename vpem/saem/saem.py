@@ -476,7 +476,7 @@ class Devices:
         rows = self.rows[device]
         if self.batch_size is None or self.batch_size >= len(rows):
             return rows
-        chances = self.streams.take(rows).at(now, DRAWN).words(1, 1)[0, :, 0]
+        chances = self.streams.take(rows).derive_stream(now, DRAWN).words(1, 1)[0, :, 0]
         return np.asarray(rows[np.sort(np.argsort(chances)[: self.batch_size])], np.intp)
 
     def _move(self, which: Indices, theta: Doubles, now: int, late: int) -> None:

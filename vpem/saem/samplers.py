@@ -165,7 +165,7 @@ class Exact:
         late: int,
     ) -> None:
         """Draw again."""
-        chains.z = model.draw(theta, streams.at(now, 0), len(chains.z))
+        chains.z = model.draw(theta, streams.derive_stream(now, 0), len(chains.z))
 
 
 @dataclass(frozen=True)
@@ -346,12 +346,12 @@ class Langevin:
                 wrong = np.max(~np.isfinite(slope), axis=-1)
                 raise self._refusal(model, wrong)
             if self.codec is not None:
-                words = streams.at(now, 2 * step + 1).words(n_chains, 1)[..., 0]
+                words = streams.derive_stream(now, 2 * step + 1).words(n_chains, 1)[..., 0]
                 sent = np.ascontiguousarray(slope.reshape(-1, q))
                 flat = np.ascontiguousarray(words.reshape(-1))
                 received = self.codec.transmit(sent, flat, self.n_threads)[0]
                 slope = received.astype(np.float64, copy=False).reshape(slope.shape)
-            normals = streams.at(now, 2 * step).normals(n_chains, q)
+            normals = streams.derive_stream(now, 2 * step).normals(n_chains, q)
             chains.z = chains.z + turn(chains.roots, 0.5 * h * slope + np.sqrt(h) * normals)
 
     def _refusal(self, model: SaemModel, wrong: Mask) -> NumericalError:

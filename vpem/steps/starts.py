@@ -70,7 +70,7 @@ class GivenStart:
         return init if isinstance(init, cls) else cls(init)
 
     @classmethod
-    def at(
+    def from_parameters(
         cls,
         init: Any,
         covariance_type: str,

@@ -175,7 +175,7 @@ class FactorMixture(Mixture, facts=FACTS):
         rows = self.n_components * self.n_factors, self.n_features
         return np.concatenate([self.means, self.loadings.swapaxes(1, 2).reshape(rows)])
 
-    def at(self, shares: Doubles, means: Doubles, covariances: Doubles) -> Mixture:
+    def replace_parameters(self, shares: Doubles, means: Doubles, covariances: Doubles) -> Mixture:
         k, shape = self.n_components, (self.n_components, self.n_factors, self.n_features)
         loadings = np.ascontiguousarray(means[k:].reshape(shape).swapaxes(1, 2))
         return replace(

@@ -20,7 +20,7 @@ from vpem._core.cholesky import cholesky_blocks
 from vpem._core.mahalanobis import mahalanobis_diag, mahalanobis_full
 from vpem._core.threads import thread_count
 from vpem.checks import Doubles, Floats, Indices, Mask
-from vpem.errors import InputError, NumericalError, check_choice
+from vpem.errors import InputError, NumericalError, check_choice, former
 from vpem.network.partition import Blocks
 from vpem.network.schema import KEPT, Array, Schema, State, check
 from vpem.settings import COVARIANCE_TYPES
@@ -274,9 +274,11 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         """What of a mixture may be any number, (n, d): means."""
         return self.means
 
-    def at(self, shares: Doubles, means: Doubles, covariances: Doubles) -> Mixture:
+    def replace_parameters(self, shares: Doubles, means: Doubles, covariances: Doubles) -> Mixture:
         """Return the mixture at another point, which has such `shares`; means as `located`."""
         return replace(self, weights=shares, means=means, covariances=covariances)
+
+    at = former("at", "replace_parameters")
 
     # ---- the assembled view, in the user's order and units -------------------------------------
 
@@ -573,7 +575,7 @@ class Coordinates:
                 np.matmul(factors, factors.swapaxes(1, 2), out=view)
                 diagonals = _diagonals(view)
                 diagonals += least
-        return like.at(weights, self.means, covariances)
+        return like.replace_parameters(weights, self.means, covariances)
 
 
 def _by_block(blocks: Blocks, values: Doubles) -> list[Doubles]:

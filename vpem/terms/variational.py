@@ -201,7 +201,9 @@ class VariationalMixture(
         concentrations = self.counts + self.prior.concentration
         return np.asarray(concentrations / concentrations.sum(axis=1, keepdims=True))
 
-    def at(self, shares: Doubles, means: Doubles, covariances: Doubles) -> VariationalMixture:
+    def replace_parameters(
+        self, shares: Doubles, means: Doubles, covariances: Doubles
+    ) -> VariationalMixture:
         """Return the posterior at another point: as many rows in all, but no less than none."""
         more = self.prior.concentration
         rows = self.counts.sum(axis=1, keepdims=True)

@@ -124,7 +124,7 @@ def join_parties(
     if labelling:
         known = holdings[labelling[0]].labels_for_fit
         assert known is not None
-        values = known.at(alignment.rows[labelling[0]])
+        values = known.take_rows(alignment.rows[labelling[0]])
         labels_of_fit = {"labels_for_fit": values, "labelled_by": labelling[0]}
     source = ", ".join(str(party.path) for party in parties)
     homes = {

@@ -372,7 +372,7 @@ class SomeLabels:
     values: NDArray[Any]  # (M,) labels, "" or NaN: none; or (M, K) probabilities
     names: tuple[str, ...] = ()  # of the K columns of probabilities
 
-    def at(self, rows: NDArray[np.intp]) -> SomeLabels:
+    def take_rows(self, rows: NDArray[np.intp]) -> SomeLabels:
         """Return those of these rows, of which -1 has none."""
         values = self.values[np.maximum(rows, 0)]
         values[rows < 0] = "" if values.dtype.kind == "U" else np.nan

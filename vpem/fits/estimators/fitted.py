@@ -242,7 +242,7 @@ class FittedByEM(FittedMixture):
             return {"init": init}
         k, kind = self.n_components, self.covariance_type
         self._settings(FitSettings, seed=0)
-        start = GivenStart.at(init, kind, (k, data.shape[1]), *inits)
+        start = GivenStart.from_parameters(init, kind, (k, data.shape[1]), *inits)
         return {"init": start} if isinstance(start.init, str) else {"init": start, "n_init": 1}
 
     def _last(self) -> NDArray[np.float64] | None:

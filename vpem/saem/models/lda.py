@@ -175,7 +175,9 @@ class LdaModel(SaemModel):
     def start(self) -> tuple[Doubles, Doubles]:
         """Topics of words at proportions that are drawn for each document by its name."""
         data = self.individuals
-        uniforms = Streams.from_names(data.names, self.seed).at(0, 0).uniforms(1, self.n_topics)
+        uniforms = (
+            Streams.from_names(data.names, self.seed).derive_stream(0, 0).uniforms(1, self.n_topics)
+        )
         z = UNLIKE * np.log(-np.log(uniforms))
         alike = np.ones((self.n_words, self.n_topics))
         return self.maximize(data.add(self._totals(z, self._parts, alike)), self.counts), z[0]
@@ -306,7 +308,7 @@ class LdaModel(SaemModel):
         data, topics = self.individuals, self.topics(theta)
         tokens = self._counts.astype(np.intp)
         lengths = data.sums(self._counts).astype(np.intp)
-        coins = Streams.from_names(data.names, seed).at(0, 1).coins(lengths)
+        coins = Streams.from_names(data.names, seed).derive_stream(0, 1).coins(lengths)
         row = np.repeat(np.arange(len(tokens)), tokens)
         first = np.bincount(row, coins, len(tokens)).astype(np.float64)
         left = self._counts - first

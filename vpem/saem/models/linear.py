@@ -114,7 +114,7 @@ class _Lines:
 
     # ---- sums ------------------------------------------------------------------------------------
 
-    def at(self, now: _Point) -> _Sums:
+    def evaluate_at(self, now: _Point) -> _Sums:
         """Add up the log-likelihood and its derivatives over all individuals."""
         data, Z, M, (g, L, s) = self.data, self.Z, self.M, now
         q, P, G, who = Z.shape[1], M.shape[1], self.basis, data.individual_of
@@ -165,7 +165,7 @@ class _Lines:
         return self.added(parts)
 
     def added(self, parts: list[Doubles]) -> _Sums:
-        """Add up what `at` has of each individual, side by side: all that a device sends."""
+        """Add up what `evaluate_at` has of each individual, side by side: all a device sends."""
         P, each = self.M.shape[1], parts[0][:, 0]
         total = self.data.total(np.concatenate(parts, axis=1))
         self.size, self.n_sums = len(total), self.n_sums + 1
@@ -193,7 +193,7 @@ class _Lines:
         now = self.inside(theta)
         s = max(now.s, 2 * self.floor)
         now = _wider(_Point(np.zeros_like(now.g), now.L, s))
-        sums = self.at(now)
+        sums = self.evaluate_at(now)
         return now._replace(g=np.asarray(np.linalg.solve(sums.gg, sums.of_g), np.float64))
 
     def slopes(self, now: _Point) -> Doubles:
@@ -236,7 +236,7 @@ class _Lines:
     def maximum(self, now: _Point, restricted: bool) -> tuple[_Point, _Sums, float]:
         """Go to the maximum; how far it still is, in standard errors, NaN if it is not found."""
         P, last, damping, widened = len(now.g), np.inf, 0.0, False
-        sums = self.at(now)
+        sums = self.evaluate_at(now)
         value, slope, bend = self.bend(now, sums, restricted)
         for _ in range(STEPS):
             units = 1 / np.sqrt(np.maximum(np.abs(np.diag(bend)), 1e-300))
@@ -250,7 +250,7 @@ class _Lines:
                     return now, sums, float(np.sqrt(max(gain, 0.0)))
                 # A variance of zero where one above is better.
                 now, widened, last = _wider(now), True, np.inf
-                sums = self.at(now)
+                sums = self.evaluate_at(now)
                 value, slope, bend = self.bend(now, sums, restricted)
                 continue
             root = now.L.copy()
@@ -259,7 +259,7 @@ class _Lines:
             there = _Point(now.g + step[:P], root, now.s * float(np.exp(step[-1])))
             if not there.s > self.floor:
                 break
-            sums_there = self.at(there)
+            sums_there = self.evaluate_at(there)
             ahead = self.bend(there, sums_there, restricted)
             if not ahead[0] >= value - 1e-9 * max(1.0, abs(value)):
                 damping = max(10 * damping, 1e-3)
@@ -326,7 +326,7 @@ def integrated(model: LinearModel, theta: Doubles, best: bool = True) -> Integra
             bound = np.array([False] * len(now.g) + [none[i] for i, _ in lines.entries] + [False])
         else:
             now = lines.inside(theta)
-            sums, far, (_, to, moves) = lines.at(now), float("nan"), lines.outside(now)
+            sums, far, (_, to, moves) = lines.evaluate_at(now), float("nan"), lines.outside(now)
             bound = np.zeros(p, dtype=np.bool_)
         if best and not np.isfinite(far):
             return None

@@ -360,7 +360,7 @@ class MixedModel(Framed):
         B, omega, sds = self.unpack(self.theta)
         phi = self.whole(z, B)
         f, slopes = self.structure.slopes(phi, self.individuals)
-        at, law = self.scoring.at(B, sds), self.law
+        at, law = self.scoring.pack_point(B, sds), self.law
         if law.n_carried:
             shares, slopes = self._shares(B, omega, sds), np.array(slopes)
             for i, row in enumerate(law.random):
@@ -413,7 +413,7 @@ class MixedModel(Framed):
         for one, size, rows in self.outcomes.exact(squares, counts):
             sds[one.sds] = np.sqrt(max(size / rows if rows else 0.0, one.floor))
         step, variances = self.scoring.step(
-            np.zeros_like(before), score, half, self.scoring.at(before, sds)
+            np.zeros_like(before), score, half, self.scoring.pack_point(before, sds)
         )
         if law.n_carried:
             latent = law.without(latent, n, self._carried(step))
@@ -450,7 +450,7 @@ class MixedModel(Framed):
         for one, size, rows in self.outcomes.exact(squares, counts):
             variance = float(sds[one.sds][0]) ** 2
             log_density -= 0.5 * (size / variance + rows * np.log(variance))
-        at, info = self.scoring.at(B, sds), symmetric(half, self.scoring.size)
+        at, info = self.scoring.pack_point(B, sds), symmetric(half, self.scoring.size)
         at[: len(self.scoring.rows)] += moved[self.law.places]
         return log_density + float(at @ score - 0.5 * at @ info @ at)
 

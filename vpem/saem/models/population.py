@@ -412,7 +412,7 @@ class Scoring(NamedTuple):
         """Numbers that are expanded, s."""
         return len(self.rows) + len(self.scored)
 
-    def at(self, B: Doubles, sds: Doubles) -> Doubles:
+    def pack_point(self, B: Doubles, sds: Doubles) -> Doubles:
         """Where it is (s,): coefficients that are fixed, no move of the others, and variances."""
         coefficients = np.where(self.fixed, B[self.rows, self.columns], 0.0)
         return np.concatenate([coefficients, sds[self.scored] ** 2])

@@ -133,7 +133,7 @@ class Categorical(Levels):
         counts, seen = statistics["counts"], statistics["seen"][:, cells]
         return {"probabilities": where_seen(counts, seen, "probabilities", pooled)}
 
-    def at(self, centres: Table, features: Features, pooled: Tables) -> Tables:
+    def start_near(self, centres: Table, features: Features, pooled: Tables) -> Tables:
         """Half of a row's own level, half of all rows'."""
         probabilities = np.repeat(pooled["probabilities"], len(centres), axis=0)
         shares = row_shares(len(centres))[:, 0]

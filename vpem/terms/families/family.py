@@ -133,7 +133,7 @@ class Family(ABC):
         that none of its rows has; None: these are being found, of features that some row has.
         """
 
-    def at(self, centres: Table, features: Features, pooled: Tables) -> Tables:
+    def start_near(self, centres: Table, features: Features, pooled: Tables) -> Tables:
         """Parameters to start from near rows of the data (K, n): between them and the pooled.
 
         Of other parameters than expected values those of all rows.

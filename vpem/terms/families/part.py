@@ -531,11 +531,11 @@ class IndependentTerms(PartTerms):
         return np.where(np.isnan(rows), usual, rows)
 
     def start(self, centres: Table, weights: Doubles) -> Part:
-        tables = self.law.family.at(centres, self.features, self.pooled)
+        tables = self.law.family.start_near(centres, self.features, self.pooled)
         return Part(self.law.name, self.features, tables)
 
     def reseeded(self, part: Part, component: int, centre: Table) -> Part:
-        fresh = self.law.family.at(centre[None], self.features, self.pooled)
+        fresh = self.law.family.start_near(centre[None], self.features, self.pooled)
         tables = {name: table.copy() for name, table in part.tables.items()}
         for name, table in tables.items():
             table[component] = fresh[name][0]
