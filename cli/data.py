@@ -680,12 +680,12 @@ def joined(
     for_a_model: bool = False,  # which decides on the features
 ) -> tuple[Dataset, Report | None]:
     """Join the data of parties, and print how their rows were aligned, as the report has it."""
-    from vpem.engines.engine import about
+    from vpem.engines.engine import set_topic
     from vpem.files.parties.joining import join_parties, stack_parties
 
     common: Report = {"keep_empty": missing, "sample_weight": weight, "holders": holders}
     common["tell"] = teller(say)
-    with nullcontext() if holders is None else about(holders.engine, "alignment"):
+    with nullcontext() if holders is None else set_topic(holders.engine, "alignment"):
         if over_rows:
             return stack_parties(parties, **common), None
         together, matching = join_parties(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from vpem.errors import InputError, brief, did_you_mean
-from vpem.records import Rule, Settings, about, refused
+from vpem.records import Rule, Settings, describe_field, refused
 from vpem.rules import OF_COMMANDS, ROWS, algorithm_of, why_not
 
 from .names import is_flag, key_of, leaves, name_of, nearest
@@ -100,7 +100,7 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
     lists = [p.name for p in required if get_args(p.annotation)[:1] == (list[Path],)]
     files = [
         word_of(one) for record, _ in records.values() for one in record.fields()
-        if record.kept and (about(one).local or about(one).file)
+        if record.kept and (describe_field(one).local or describe_field(one).file)
     ]  # fmt: skip
     if as_given:
         params.append(inspect.Parameter("context", KEYWORD_ONLY, annotation=typer.Context))
@@ -136,7 +136,7 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
     command.__annotations__ = {param.name: param.annotation for param in merged}
     command.records = made_of  # type: ignore[attr-defined]
     command.settings = {  # type: ignore[attr-defined]
-        one.name: about(one)
+        one.name: describe_field(one)
         for record, _ in records.values() for one in record.fields() if one.name not in names
     }  # fmt: skip
     return command
@@ -165,7 +165,7 @@ def _read_number(param: inspect.Parameter) -> None:
 
 def flags_of(one: Field[Any]) -> list[str]:
     """Return the options of a setting."""
-    return about(one).flags.split() or [f"--{one.name.replace('_', '-')}"]
+    return describe_field(one).flags.split() or [f"--{one.name.replace('_', '-')}"]
 
 
 def word_of(one: Field[Any]) -> str:
@@ -176,7 +176,7 @@ def word_of(one: Field[Any]) -> str:
 
 def _option(one: Field[Any]) -> inspect.Parameter:
     """Return the option of a setting as a parameter of a command."""
-    known, kinds = about(one), str(one.type).split(" | ")
+    known, kinds = describe_field(one), str(one.type).split(" | ")
     kind = next(option_type for word, option_type in KINDS.items() if word in kinds)
     option = typer.Option(
         *flags_of(one),

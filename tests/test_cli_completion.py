@@ -140,7 +140,7 @@ def test_choices_are_those_of_the_library():
 
 
 def test_choices_of_settings_are_those_of_the_library():
-    from vpem.records import about
+    from vpem.records import describe_field
     from vpem.saem.models import model
     from vpem.saem.models.population import COVARIANCES
     from vpem.saem.samplers import AUTO, SAMPLERS
@@ -149,7 +149,7 @@ def test_choices_of_settings_are_those_of_the_library():
     assert tuple(model.MODELS) == settings.SAEM_MODELS
     assert (AUTO, *SAMPLERS) == settings.SAMPLERS
     covariance = ModelSettings.settings_by_name["covariance"]
-    assert about(covariance).choices == COVARIANCES
+    assert describe_field(covariance).choices == COVARIANCES
 
 
 def test_codecs_are_read_and_of_every_kind():

@@ -193,6 +193,7 @@ def test_an_attribute_of_before_is_found_with_a_warning(owner, called):
 
 METHODS_OF_BEFORE = [
     (vpem.Mixture, "at", "replace_parameters"),
+    (vpem.SaemModel, "about", "expand_about"),
 ]  # fmt: skip
 """Classes, and what methods of theirs were called and are called."""
 
@@ -203,6 +204,17 @@ def test_a_method_of_before_is_found_with_a_warning(kind, before, called):
     owner = SimpleNamespace(**{called: "the method"})
     with pytest.warns(DeprecationWarning, match=f"^{before} is {called} now$"):
         assert getattr(kind, before).__get__(owner) == "the method"
+
+
+def test_models_may_have_methods_under_former_names():
+    with pytest.warns(DeprecationWarning, match="^about is expand_about now$") as warned:
+
+        class Before(vpem.SaemModel):
+            def about(self, theta):
+                return "expanded"
+
+    assert Before.expand_about(None, None) == "expanded"
+    assert warned[0].filename == __file__
 
 
 def test_methods_of_before_are_found_with_a_warning():

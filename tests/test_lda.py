@@ -97,7 +97,7 @@ def test_samplers_find_what_enumeration_finds(tiny, sampler, n_iter):
     moves, streams = sampler_of(sampler), Streams.from_names(["0"], 5)
     chains = moves.begin(model, theta.ravel(), np.zeros((1, 2)), 200)
     found = np.zeros(8)
-    about = model.about(theta.ravel())
+    about = model.expand_about(theta.ravel())
     for now in range(n_iter):
         moves.move(model, theta.ravel(), chains, streams, now + 1, max(0, now - 100))
         if now >= n_iter // 3:

@@ -33,7 +33,7 @@ def drawn(model: SaemModel, theta, z, people=PEOPLE, n_chains=4000):
 @pytest.mark.parametrize("case", CASES)
 def test_drawn_values_have_the_law_of_the_model(case):
     made, options, theta, z, sds = CASES[case]
-    model = made(PEOPLE, **options).about(theta)
+    model = made(PEOPLE, **options).expand_about(theta)
     curve = model.curve(z[None], PEOPLE)[0]
     found = drawn(model, theta, z)
     np.testing.assert_allclose(found.mean(axis=0), curve, atol=5 * sds(curve).max() / 4000**0.5)
@@ -50,7 +50,7 @@ def test_drawn_values_have_the_law_of_the_model(case):
 @pytest.mark.parametrize("case", CASES)
 def test_weighted_residuals_are_apart_in_standard_deviations(case):
     made, options, theta, z, sds = CASES[case]
-    model = made(PEOPLE, **options).about(theta)
+    model = made(PEOPLE, **options).expand_about(theta)
     curve = model.curve(z[None], PEOPLE)[0]
     found = model.weighted_residuals(z[None], theta)[0]
     np.testing.assert_allclose(found * sds(curve), PEOPLE.values - curve, rtol=1e-12)

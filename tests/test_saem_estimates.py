@@ -132,7 +132,7 @@ def test_linearized_is_exact_for_lines_and_nlmes_for_curves(boys, growth):
     subjects = read_individuals(ROOT / "data" / "theophylline.csv")
     curves = OneCompartmentModel(subjects, random=("ka", "cl"))
     theta, z = np.array(NLME["theta"]), curves.start()[1]
-    curves = curves.about(theta)
+    curves = curves.expand_about(theta)
     B = curves.unpack(theta)[0]
     mean, omega = curves.population(theta)
     for _ in range(40):  # nlme's tangents touch at the modes

@@ -71,11 +71,11 @@ def test_a_model_inside_is_the_same_model(kind):
     unpacked[inside.law.places] = B
     theta = inside.law.pack(unpacked, omega)
     z = z[None] + rng.normal(size=(3, *z.shape))
-    about = inside.about(theta)
+    about = inside.expand_about(theta)
     outer = inside.outside(theta)
     turned = np.linalg.slogdet(inside.turn)[1]
     np.testing.assert_allclose(
-        made.about(outer).log_complete(about.shown(z), outer) + turned,
+        made.expand_about(outer).log_complete(about.shown(z), outer) + turned,
         about.log_complete(z, theta), rtol=1e-8,
     )  # fmt: skip
     np.testing.assert_allclose(np.linalg.solve(inside.jacobian, outer), theta, rtol=1e-6, atol=1e-8)

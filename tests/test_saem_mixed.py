@@ -191,7 +191,7 @@ def test_truth_is_found(name: str) -> None:
     assert all(abs(one) < 4 for one in off.values()), off  # nor is any NaN
     assert np.isfinite(fit.log_likelihood.value)
     which = np.array([4, 1, 7])
-    model, z = fit.model.about(fit.theta), fit.given.means[None]
+    model, z = fit.model.expand_about(fit.theta), fit.given.means[None]
     part = model.take(which).statistics(z[:, which])
     assert_allclose(part, model.statistics(z)[which], rtol=1e-12)
 

@@ -84,10 +84,10 @@ def test_gradient_is_that_of_the_density(model, seed):
 def test_statistics_are_all_that_parameters_need(model, seed):
     rng = np.random.default_rng(seed)
     theta, z = near(model, rng)
-    expanded = model.about(theta) is not model and model.latents[0] == "log ka"
+    expanded = model.expand_about(theta) is not model and model.latents[0] == "log ka"
     size = 1e-5 if expanded and len(model.latents) < 3 else 0.01
     other = theta * (1 + size * rng.uniform(size=len(theta)))
-    model = model.about(theta)
+    model = model.expand_about(theta)
     total = model.statistics(z).sum(axis=0)
     change = (model.log_complete(z, other) - model.log_complete(z, theta)).mean(axis=0).sum()
     by_statistics = [model.log_density(total, model.counts, one) for one in (other, theta)]
@@ -113,7 +113,7 @@ def test_scores_of_two_outcomes_are_derivatives(theophylline):
         data, ("ka", "cl", "v"), "combined", random=("ka", "v"), effects=("cl:dose",)
     )
     theta, z = model.start()
-    model, z = model.about(theta), z[None]
+    model, z = model.expand_about(theta), z[None]
     names, (first, second) = list(model.parameters), model._slices[-2:]
     B, _, sds = model.unpack(theta)
     statistics, at = model.statistics(z), model.scoring.pack_point(B, sds)
@@ -132,7 +132,7 @@ def test_scores_of_two_outcomes_are_derivatives(theophylline):
 def test_maximize_finds_the_top(model, seed):
     rng = np.random.default_rng(seed)
     theta, z = near(model, rng)
-    model = model.about(theta)
+    model = model.expand_about(theta)
     total = model.statistics(z).sum(axis=0)
     if isinstance(model, OneCompartmentModel):  # where its steps of scoring come to rest
         first, second = model._slices[-2:]
@@ -161,7 +161,7 @@ def test_maximize_of_a_mixture_finds_the_top(mixture):
 def test_maximize_is_valid_for_any_total(model, mixture, seed):
     rng = np.random.default_rng(seed)
     for one in (model, mixture):
-        one = one.about(one.start()[0])
+        one = one.expand_about(one.start()[0])
         total = rng.normal(size=one.size) * 100 * (rng.uniform(size=one.size) < 0.5)
         theta = one.maximize(total, one.counts)
         assert np.isfinite(theta).all()
@@ -179,8 +179,8 @@ def test_parts_of_a_model_are_the_model(model, mixture):
             part.log_complete(chains[:, which], theta), one.log_complete(chains, theta)[:, which]
         )
         np.testing.assert_array_equal(
-            part.about(theta).statistics(chains[:, which]),
-            one.about(theta).statistics(chains)[which],
+            part.expand_about(theta).statistics(chains[:, which]),
+            one.expand_about(theta).statistics(chains)[which],
         )
         check_model(one, theta, z)
 

@@ -13,7 +13,7 @@ import typer
 from vpem import Dataset, FitSettings, InputError, KmeansSettings, SumSettings, write_dataset
 from vpem.errors import Setting
 from vpem.files.models import read_model
-from vpem.records import Settings, about, changed, setting
+from vpem.records import Settings, changed, describe_field, setting
 from vpem.settings import FedMixtureSettings, GraphSettings, HoldingSettings, SaemSettings
 from vpem_cli.app import command, dress, finish
 from vpem_cli.data import ComponentSettings
@@ -42,7 +42,7 @@ def test_a_field_of_a_record_of_fit_is_in_its_help_its_reference_and_its_complet
     page = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
     params = {param.name: param for param in fit.params}
     for one in fields_of_fit():
-        known, param = about(one), params[one.name]
+        known, param = describe_field(one), params[one.name]
         (text,) = rows_of(page, ("vpem", "fit"), param)
         assert known.help.replace("|", "/") in text
         assert all(flag in shown for flag in flags_of(one))

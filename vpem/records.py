@@ -81,10 +81,10 @@ def changed(record: type[Settings], name: str, default: Any = ..., **known: Any)
     """Return a field of another record with another default, help or anything else."""
     one = record.settings_by_name[name]
     default = one.default if default is ... else default
-    return field(default=default, metadata={"about": replace(about(one), **known)})
+    return field(default=default, metadata={"about": replace(describe_field(one), **known)})
 
 
-def about(one: Field[Any]) -> About:
+def describe_field(one: Field[Any]) -> About:
     """Return what is known of a field."""
     known: About = one.metadata["about"]
     return known
@@ -120,14 +120,14 @@ class Settings:
         for name, kind in vars(cls).get("__annotations__", {}).items():
             one = vars(cls).get(name)
             if isinstance(one, Field):
-                if not about(one).heading:
-                    one.metadata = {"about": replace(about(one), heading=heading)}  # type: ignore[assignment]
+                if not describe_field(one).heading:
+                    one.metadata = {"about": replace(describe_field(one), heading=heading)}  # type: ignore[assignment]
                 one.name, one.type = name, kind
                 known[name] = one
                 setattr(cls, name, one.default)
         cls.settings_by_name = known
         listed = (
-            f"{one.name} : {one.type}, default={one.default!r}\n    {about(one).help}"
+            f"{one.name} : {one.type}, default={one.default!r}\n    {describe_field(one).help}"
             for one in cls.fields()
         )
         cls.__doc__ = "\n".join((cls.__doc__ or "", "\nAttributes\n----------", *listed))
@@ -165,7 +165,7 @@ class Settings:
         for one in self.fields():
             vars(self)[one.name] = _checked(one, getattr(self, one.name))
         for one in self.fields():
-            why = about(one).why_idle(vars(self)) if about(one).idle else None
+            why = describe_field(one).why_idle(vars(self)) if describe_field(one).idle else None
             if why and getattr(self, one.name) != one.default:
                 raise refused(Setting(one.name), why)
 
@@ -212,7 +212,7 @@ def _same(one: object, other: object) -> bool:
 
 def _checked(one: Field[Any], value: Any) -> Any:
     """Return the value of a setting, or raise InputError if it cannot be that."""
-    known, kinds = about(one), str(one.type).split(" | ")
+    known, kinds = describe_field(one), str(one.type).split(" | ")
     if value is None and "None" in kinds:
         return value
     number_or_word = known.choices and "str" in kinds and {"int", "float"} & set(kinds)

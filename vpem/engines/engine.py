@@ -86,7 +86,7 @@ class Engine(Protocol):
         already; others have none. None: agents are spread evenly over all.
     topic : str
         Kind of what is exchanged at present, as ledgers call it; "alignment" of parties' rows, and
-        "agreement" where processes agree on how to go on. See `about`.
+        "agreement" where processes agree on how to go on. See `set_topic`.
     watch : callable or None
         Called with every sum that begins, its kind and the rows it shows, before anything of it is
         sent; what it raises ends the run.
@@ -168,7 +168,7 @@ class Engine(Protocol):
 
 
 @contextmanager
-def about(engine: Engine, topic: str) -> Iterator[None]:
+def set_topic(engine: Engine, topic: str) -> Iterator[None]:
     """Say of what kind all is that is exchanged in here."""
     before, engine.topic = engine.topic, topic
     try:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem import errors
 from vpem.checks import Floats
-from vpem.engines.engine import Engine, OneProcess, about
+from vpem.engines.engine import Engine, OneProcess, set_topic
 from vpem.errors import InputError, Setting, VpemError, printable
 from vpem.network.faults import FewerError
 from vpem.network.masks import (
@@ -65,7 +65,7 @@ def agree(
         names = [engine.names[r] if apart else f"agent {a}" for a, r in enumerate(ranks)]
     check_parties(place.n_agents)
     own_keys = OwnKeys(place.own.tolist())
-    with about(engine, "agreement"):
+    with set_topic(engine, "agreement"):
         public = _exchange(place, list(own_keys.public.values()), names)
         signs = engine.signs
         facts = [str(fixed.n_parties), str(fixed.fraction_bits), *names]

@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.threads import one_blas_thread
 from vpem.checks import Doubles, Floats, Matrix, as_array, check_finite, check_weights
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.errors import InputError, check_choice
 from vpem.files.models import Model
 from vpem.fits.answer import adjusted_rand_index
@@ -601,7 +601,7 @@ def spread_contribution(
         "features": columns,
         "separation": information,
     }
-    with about(engine, "result"):
+    with set_topic(engine, "result"):
         every = engine.allgather(sent)
     n_sent = sum(one["figures"].size + one["separation"].size for one in every)
     n_roots = len(set(rows_of_all.roots(mixture.blocks)))

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.errors import InputError, Setting
 from vpem.files.matrix import FileMatrix
 from vpem.fits.clustering import (
@@ -155,7 +155,7 @@ def one_shot(
                 "converged": run.converged,
                 "iterations": took,
             }
-    with about(holders.engine, "server"):
+    with set_topic(holders.engine, "server"):
         sent = holders.gather(clustered, holders.n_agents)
         answer = None if sent is None else _join_cells(sent, inputs, settings, threads)
         joined, parts = holders.bcast(None if answer is None else answer[0], holders.n_agents), []

@@ -37,7 +37,7 @@ from vpem.fits.settings import OF_LOWRANK, ImputeSettings
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.ledger import Ledger
 from vpem.network.schema import NOTHING, Report, State
-from vpem.records import about
+from vpem.records import describe_field
 from vpem.settings import FedSettings
 from vpem.steps.fedem import run_fedem
 from vpem.steps.fedem_steps import batches_of, enough_iterations, noise_of, safe_step
@@ -153,7 +153,7 @@ def choose(
         fits.compare_ranks(choice)
         changed = [
             one.name for one in settings.fields()
-            if OF_LOWRANK in about(one).rules
+            if OF_LOWRANK in describe_field(one).rules
             and getattr(settings, one.name) != one.default
         ]  # fmt: skip
         n_rows, n_columns = observations.shape

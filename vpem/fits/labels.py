@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from vpem._core.normalise import normalise
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, check_memory
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError, Setting, VpemWarning, shorten
 from vpem.files.checkpoints import checksum
@@ -135,7 +135,7 @@ def responsibilities_of_agents(
     charge_answers(ledger, routes, size)
     for leaf in reversed(routes.leaves.tolist()):
         parent = int(routes.parent[leaf])
-        with about(holders.engine, "labels"):
+        with set_topic(holders.engine, "labels"):
             part = holders.send_rows(
                 have.get(parent), (n_samples, k), np.dtype(np.float64), parent, leaf
             )
@@ -412,7 +412,7 @@ def label_rows(
         return None
     hub = next(b for b, one in enumerate(network.hubs) if agent in one.agents)
     root = network.hubs[hub].root
-    with about(agents.engine, "setup"):
+    with set_topic(agents.engine, "setup"):
         table = agents.send(None if looked_at is None else looked_at[0], agent, root)
     known = None
     if table is not None and n_components > 1:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread
 from vpem.checks import Floats, check_memory, check_weights
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.errors import InputError, Setting, VpemWarning
 from vpem.files.matrix import FileMatrix
 from vpem.fits.spread import fit_spread, own_columns
@@ -215,7 +215,7 @@ class _Met:
             node, width = agent, self.network.widths[agent]
             while node != meeting.root and width:
                 after = int(routes.parent[node])
-                with about(agents.engine, "setup"):
+                with set_topic(agents.engine, "setup"):
                     shape = (run.stop - run.start, width)
                     part = agents.send_rows(part, shape, np.dtype(np.float64), node, after)
                 node = after
@@ -229,7 +229,7 @@ class _Met:
         """Bring what was summed where features met to all."""
         k, d = self.n_components, sum(self.network.widths)
         agents = self.network.agents
-        with about(agents.engine, "flooding"):
+        with set_topic(agents.engine, "flooding"):
             everywhere = agents.allgather({self.meetings[at].root: one for at, one in sums.items()})
         counts, correlations = np.ones(k), np.zeros((k, d, d))
         correlations[:, np.arange(d), np.arange(d)] = 1.0

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Extremes, Floats, as_array
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
@@ -416,7 +416,7 @@ class SharedRows:
         some = self._rows.take(indices[inside] - run.start)
         rows = np.zeros((len(indices), some.shape[1]), dtype=self.dtype)
         rows[inside] = some
-        with about(self._local.holders.engine, "flooding"):
+        with set_topic(self._local.holders.engine, "flooding"):
             return self._local.holders.allreduce(rows)
 
     def select_rows(self, indices: NDArray[np.intp]) -> Rows:

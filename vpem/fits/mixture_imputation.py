@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Doubles, as_kept, check_memory
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, VpemWarning
 from vpem.files.hdf5 import (
@@ -207,7 +207,7 @@ class _Work:
         """Return what the first process has of a result, which may round differently."""
         if not self.holders.apart:
             return value
-        with about(self.holders.engine, "result"):
+        with set_topic(self.holders.engine, "result"):
             return self.holders.bcast(value)
 
     def fit(self, weights: NDArray[np.float64] | None = None, **changes: Any) -> Fit:
@@ -280,7 +280,7 @@ class _Work:
         engine = self.holders.engine
         if not engine.apart or not engine.open:
             return values
-        with about(engine, "result"):
+        with set_topic(engine, "result"):
             return engine.allreduce(np.nan_to_num(values))
 
     def draws(self, fit: Fit, count: int, gaps: NDArray[np.intp]) -> tuple[Doubles, Report]:
@@ -318,7 +318,7 @@ def _holdings_of(seen: Observations, holders: Placement) -> Partition | Workers:
         for one in holders.own.tolist():
             pair = np.divmod(seen.places[one], seen.shape[1])
             indices[one] = np.unique(pair[kind is Partition]).tolist()
-        with about(holders.engine, "setup"):
+        with set_topic(holders.engine, "setup"):
             every = [np.array(part, dtype=np.intp) for part in holders.allgather(indices).values()]
         owners = np.bincount(np.concatenate(every), minlength=count)
         if owners.max() == 1:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Doubles
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.errors import InputError
 from vpem.files.models import MOST_AGENTS, Model, current_versions, read_model, write_model
 from vpem.files.opening import PathLike
@@ -313,7 +313,7 @@ def join_centres(
         "deviations": deviations,
     }
     engine = network.total.holders.engine
-    with about(engine, "result"):
+    with set_topic(engine, "result"):
         parts = engine.gather(arrays)
     if parts is None:
         return placed, scaling, deviations
@@ -345,7 +345,7 @@ def gathered(fit: Fit) -> Fit:
     else:
         arrays |= sent_of(mixture, kinds.levels)
     engine = network.total.holders.engine
-    with about(engine, "result"):
+    with set_topic(engine, "result"):
         parts = engine.gather(arrays)
     if parts is None:
         return fit

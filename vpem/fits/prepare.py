@@ -599,4 +599,4 @@ def under_prior(terms: FeatureTerms, settings: FitSettings) -> FeatureTerms:
         return changed
     one = copy(terms)
     one.reg_covar = np.zeros_like(terms.reg_covar)
-    return changed.about(one.sample())
+    return changed.centre_prior(one.sample())

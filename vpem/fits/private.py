@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, check_data, check_finite, precision_of
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.errors import InputError, Setting, VpemWarning
 from vpem.files.matrix import FileMatrix
 from vpem.fits.labels import responsibilities_of_agents
@@ -186,7 +186,7 @@ def _shared(start: Parts, total: Sum) -> Parts:
     holders = total.holders
     if not holders.apart:
         return start
-    with about(holders.engine, "setup"):
+    with set_topic(holders.engine, "setup"):
         holders.engine.bcast_array(values)
     k, d = start.means.shape
     weights, means, spreads = np.split(values, [k, k + k * d])

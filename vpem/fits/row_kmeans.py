@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, PartitionedError, Setting
 from vpem.files.checkpoints import checksum
@@ -432,7 +432,7 @@ class _OverRows:
         holders, whole = network.total.holders, network.whole
         roots, inertia = run.centres, run.inertia
         if network.total.roots.n_agents > 1 and holders.apart:
-            with about(holders.engine, "result"):
+            with set_topic(holders.engine, "result"):
                 roots = holders.allreduce(holders.padded(run.centres), announced=True)
         if whole.total.n_roots == 1:
             # On a graph that mixes in one round too all have the same.
@@ -449,7 +449,7 @@ class _OverRows:
         if holders.engine.open:
             # In the user's order in the first process; elsewhere, and at others', they stay.
             columns = {"labels": labels, "distances": distances}
-            with about(holders.engine, "result"):
+            with set_topic(holders.engine, "result"):
                 parts = holders.engine.gather(columns) or [columns]
             labels, distances = (
                 np.concatenate([part[name] for part in parts]) for name in ("labels", "distances")

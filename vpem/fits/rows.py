@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, check_int
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.errors import InputError, Setting, VpemWarning
 from vpem.files.checkpoints import checksum, describe_run
 from vpem.files.matrix import FileMatrix
@@ -483,7 +483,7 @@ def _gathered(run: Run, runs: MixtureRuns, total: Sum) -> list[Mixture]:
     if total.roots.n_agents == 1 or not total.holders.apart:
         return run.mixtures
     states = [one.arrays() for one in run.mixtures[: len(total.holders.own)]]
-    with about(total.holders.engine, "result"):
+    with set_topic(total.holders.engine, "result"):
         parts = total.holders.engine.gather(states) or [states]
     return runs.mixtures({"mixtures": [state for part in parts for state in part]})
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats, check_data, check_finite
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix, Spool
 from vpem.fits.labels import KnownLabels
@@ -150,7 +150,7 @@ def bring(
             have = {agent: rows[:, run] for agent, run in run_of.items()}
             for agent, node, parent in ways:
                 size = (len(rows), widths[agent])
-                with about(agents.engine, "setup"):
+                with set_topic(agents.engine, "setup"):
                     part = agents.send_rows(have.pop(agent, None), size, dtype, node, parent)
                 if part is not None:
                     have[agent] = part

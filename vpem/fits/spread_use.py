@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread
 from vpem.checks import Floats, check_finite
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement, agree, for_each
 from vpem.errors import InputError, Setting
 from vpem.fits.parts import cut
@@ -209,7 +209,7 @@ class SpreadRows:
                     at = [int(np.flatnonzero(self.features[party] == j)[0]) for j in columns]
                     values = self._held[party][:, at]
                 shape = (len(self), len(columns))
-                with about(self.parties.engine, "features"):
+                with set_topic(self.parties.engine, "features"):
                     values = self.parties.send_rows(values, shape, self.dtype, party, root)
                 if b in features_of:
                     assert values is not None

@@ -94,7 +94,7 @@ def sample_conditional(
     check_number("level", level, least=0.01, most=0.999)
     if model.wide:
         return _sample_blocks(model, theta, sampler, chains, streams, after, late, n_iter, level)
-    model = model.about(theta)
+    model = model.expand_about(theta)
     n_chains, n, q = chains.z.shape
     n_draws = n_iter * n_chains
     check_memory(2 * 8 * n_draws * n * q, "the draws of all individuals")
@@ -176,7 +176,7 @@ def _sample_blocks(
 def exact_conditional(model: SaemModel, theta: Doubles, level: float) -> Conditional:
     """Say the same of latents whose law given the rows is normal, without draws."""
     check_number("level", level, least=0.01, most=0.999)
-    model = model.about(theta)
+    model = model.expand_about(theta)
     means, covariances = model.posterior(theta)
     variances = np.einsum("nii->ni", covariances)
     half = ndtri((1 + level) / 2) * np.sqrt(np.maximum(variances, 0.0))
@@ -330,7 +330,7 @@ def observed_information(model: SaemModel, theta: Doubles, conditional: Conditio
     diagonal = zip(model.parameters, np.diag(information), strict=True)
     lost = {name for name, value in diagonal if np.isnan(value)}
     flat = np.array([f"var({latent})" in lost for latent in model.latents], dtype=np.bool_)
-    return information_of(model.about(theta).carrying(flat)) if flat.any() else information
+    return information_of(model.expand_about(theta).carrying(flat)) if flat.any() else information
 
 
 def least_share(model: SaemModel, conditional: Conditional) -> float:
@@ -500,7 +500,7 @@ def linearized_log_likelihood(model: SaemModel, theta: Doubles, means: Doubles) 
         return float("nan")
     mine = model.individuals
     with np.errstate(all="ignore"):
-        each = _tangent_log_likelihoods(model.about(theta), theta, means)
+        each = _tangent_log_likelihoods(model.expand_about(theta), theta, means)
     censored = mine.covariates.get("censored")
     if censored is not None:
         each = np.where(mine.sums(np.abs(censored)) > 0, np.nan, each)

@@ -68,7 +68,7 @@ def simulate(model: SaemModel, theta: Doubles, n_sims: int, seed: int) -> Double
 
     Each individual draws by its own stream.
     """
-    model, at = model.about(theta), model.individuals
+    model, at = model.expand_about(theta), model.individuals
     means, covariance = model.prior(theta, at)
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
@@ -85,7 +85,7 @@ def residuals_of(predictor: Predictor, individuals: Individuals) -> RowResiduals
     residuals: list[tuple[Doubles, ...]] = []
     theta = predictor.saved.theta
     for some in in_batches(individuals, len(predictor.saved.latents), predictor.n_draws):
-        model = predictor.model.for_individuals(some).about(theta)
+        model = predictor.model.for_individuals(some).expand_about(theta)
         fitted, typical, means = _predicted(predictor, model)
         drawn = finite(simulate)(model, predictor.saved.theta, predictor.n_draws, predictor.seed)
         chances = (

@@ -358,7 +358,7 @@ def _look_closer(
     certain = Certainty.from_draws(model, theta, conditional)
     if isinstance(model, Framed):
         certain = certain.turned(model.jacobian)
-        conditional = model.about(theta).reported(conditional)
+        conditional = model.expand_about(theta).reported(conditional)
         theta = model.outside(theta)
     return theta, conditional, likelihood, certain
 

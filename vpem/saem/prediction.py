@@ -206,7 +206,7 @@ class FittedModel:
                 f"{len(saved.parameters)} and {len(saved.latents)}); give data with the same items"
             )
         check_law(model, saved.theta)
-        return model.about(saved.theta)
+        return model.expand_about(saved.theta)
 
     @cached_property
     def form(self) -> SaemModel:
@@ -247,7 +247,7 @@ class Predictor:
         self.seed = check_int("seed", seed, least=0, most=2**64 - 1)
         self.model = FittedModel(self.saved, model)
         if model is None and isinstance(fit, SaemFit):
-            self.model.form = fit.model.about(fit.theta)
+            self.model.form = fit.model.expand_about(fit.theta)
         elif model is None and self.saved.model == OWN:
             raise InputError(
                 f"the model {self.saved.model_class} is a user's own, which a file does not hold: "

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Indices, check_int
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, VpemWarning, did_you_mean
 from vpem.files.models import current_versions
@@ -83,7 +83,7 @@ def collect(fit: SaemFit, workers: Workers, place: Placement) -> SaemFit:
     doses = fit.people.doses
     dosing = [] if doses is None else [doses.first, *doses.columns]
     local = _columns(fit)
-    with about(place.engine, "result"):
+    with set_topic(place.engine, "result"):
         parts = place.engine.gather([local, list(fit.people.names), dosing])
     if parts is None:
         return fit

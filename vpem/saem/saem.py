@@ -283,7 +283,7 @@ class _Loop:
         if model.wide:
             n_bytes = KEPT_STATISTICS * 8 * devices.n_workers * model.size
             check_memory(n_bytes, f"the statistics of {devices.n_workers} devices")
-        self.units = Units(model.about(theta).units(z[None]))
+        self.units = Units(model.expand_about(theta).units(z[None]))
         chains = sampler.begin(
             model, theta, z, chains_of(sampler, devices.n_samples, settings.n_chains)
         )
@@ -350,7 +350,7 @@ class _Loop:
     def _move(self, r: int, step: float, active: Indices) -> Doubles:
         """Simulate on the active devices; the parameters that follow."""
         run, local, server = self.run, self.local, self.server
-        model = self.model.about(run.theta)
+        model = self.model.expand_about(run.theta)
         drawn = local.simulate(self.thetas, active, r, max(0, r - self.burn_in))
         # A device that is seldom active takes larger steps, so that all forget alike.
         rate = min(server.damping, step / self.given.participation)
@@ -377,7 +377,7 @@ class _Loop:
             self.thetas = np.zeros((len(self.server.estimates), len(theta)))
             for one in self.local.rows if len(self.thetas) > 1 else (0,):
                 total = self.server.estimates[one] * counts.individuals
-                before = self.model.about(last[min(one, len(last) - 1)])
+                before = self.model.expand_about(last[min(one, len(last) - 1)])
                 self.thetas[one] = before.maximize(total, counts)
 
     def _parts(self) -> dict[str, Any]:
@@ -431,7 +431,7 @@ class Devices:
                 for one, pair in zip(place.own, pairwise(ends), strict=True)
             }
         # Of each individual, or of a wide model of none.
-        first = model.about(theta)
+        first = model.expand_about(theta)
         self._each = np.empty((0, model.size)) if model.wide else first.statistics(z[None])
         self._weights = model.individuals.weights
         self.smoothed = self._means(np.arange(workers.n_workers), theta[None], z[None])
@@ -460,7 +460,7 @@ class Devices:
         elif len(local) == len(self.rows) and self.share == 1:
             self.sampler.move(self.model, thetas[0], self.chains, self.streams, now, late)
             if not self.model.wide:
-                self._each = self.model.about(thetas[0]).statistics(self.chains.z)
+                self._each = self.model.expand_about(thetas[0]).statistics(self.chains.z)
         elif local:
             which = np.concatenate([self._drawn(one, now) for one in local])
             self._move(which, thetas[0], now, late)
@@ -485,7 +485,7 @@ class Devices:
         self.sampler.move(some, theta, part, self.streams.take(which), now, late)
         self.chains.put(which, part)
         if not some.wide:
-            self._each[which] = some.about(theta).statistics(part.z)
+            self._each[which] = some.expand_about(theta).statistics(part.z)
 
     def _means(self, devices: Indices, thetas: Doubles, z: Doubles) -> Doubles:
         """Mean statistic of some devices' individuals; zero of those that are elsewhere.
@@ -500,7 +500,7 @@ class Devices:
                 theta = thetas[0 if len(thetas) == 1 else devices[places[0]]]
                 groups = [self.rows[int(devices[place])] for place in places]
                 if groups:
-                    means[places] = self.model.about(theta).means(z, groups)
+                    means[places] = self.model.expand_about(theta).means(z, groups)
             return means
         for place, one in enumerate(devices.tolist()):
             if one in self.rows:
@@ -516,7 +516,7 @@ class Devices:
         self, theta: Doubles, active: Indices, weights: Doubles
     ) -> tuple[Doubles, Doubles]:
         """Make models of the active devices: the last of all (D, p), of weights (D,), 0 of none."""
-        model = self.model.about(theta)
+        model = self.model.expand_about(theta)
         for one in active.tolist():
             if one in self.rows:
                 total = self.smoothed[one] * self._counts[one].individuals

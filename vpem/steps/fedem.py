@@ -16,7 +16,7 @@ import numpy as np
 
 from vpem._core.threads import thread_count
 from vpem.checks import Doubles, Indices
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.errors import InputError, NumericalError, PartitionedError, Setting
 from vpem.network.codecs import Codec
 from vpem.network.ledger import Ledger
@@ -530,7 +530,7 @@ class _Loop:
             run.parameters, _ = model.maximize(mean, len(statistics))
             apart = np.sqrt(((statistics - mean) ** 2).sum(axis=1).max())
             far = float(apart / max(np.sqrt((mean**2).sum()), np.finfo(float).tiny))
-        with about(self.keeper.holders.engine, "check"):
+        with set_topic(self.keeper.holders.engine, "check"):
             full = self.keeper.add(first_statistics(model, run.parameters))
         history = run.history
         history.iteration.append(run.n_iter)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Indices, read_float
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.network.codecs import Codec
@@ -426,7 +426,7 @@ class Local(_Keeping):
         moves[active] += corrections / self.workers.probability
         moved = self._average(statistics + step * moves)
         self.memory.take(corrections)
-        with about(self.holders.engine, "check"):
+        with set_topic(self.holders.engine, "check"):
             run.memory[...] = self.holders.allreduce(self.weights @ run.memories)
         return moved
 
@@ -440,7 +440,7 @@ class Local(_Keeping):
     def every(self, values: Doubles) -> Doubles:
         if not self._apart:
             return values
-        with about(self.holders.engine, "check"):
+        with set_topic(self.holders.engine, "check"):
             return self.holders.allreduce(values, announced=True)
 
     def others(self, worker: int) -> bool:

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Indices
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.errors import NumericalError
 from vpem.network.noise import Noise
 from vpem.network.partition import Blocks
@@ -521,7 +521,7 @@ class NoisyEM:
         if holders.engine.rank == 0:
             deviations = np.full(self.n_components, deviation)
             noisy = self._noisy(sums.counts, deviations, multiplier, self._noise_of_counts)
-        with about(holders.engine, "flooding"):
+        with set_topic(holders.engine, "flooding"):
             noisy = holders.allreduce(noisy)
         self.total.agree("flooding", noisy.nbytes)
         counts: Doubles = noisy.astype(np.float64) * self.grid.unit

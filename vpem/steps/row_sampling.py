@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vpem._core.assign import distances_to
 from vpem.checks import Doubles, Floats, Indices, Mask
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.sums.sum import Sum
 from vpem.terms.missing import squares_of_observed
 from vpem.terms.rows import Rows
@@ -237,7 +237,7 @@ class HeldRows:
         points[is_local] = (
             self._rows[local_rows] if self._stored is None else self._stored.take(local_rows)
         )
-        with about(self.holders.engine, "flooding"):
+        with set_topic(self.holders.engine, "flooding"):
             return self.holders.allreduce(points)
 
     def distances(self, points: Doubles, out: Doubles, n_threads: int) -> None:

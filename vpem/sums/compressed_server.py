@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats, check_int
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.network.codecs import Codec, Keys, parse_codec
 from vpem.network.ledger import Ledger
@@ -288,7 +288,7 @@ class CompressedServerSum(GoesOn, AtServer):
             self.count(ITEM * len(numbers))
         self.broadcast(ITEM * len(numbers))
         self.charge = kind
-        with about(self.holders.engine, "flooding"):
+        with set_topic(self.holders.engine, "flooding"):
             largest = self.holders.allreduce(np.array(numbers), "max")
         return [float(one) for one in largest]
 
@@ -358,7 +358,7 @@ class CompressedServerSum(GoesOn, AtServer):
     def _to_server(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Bring the blocks' messages to the server, process by process."""
         engine, n_local = self.holders.engine, len(self.holders.own)
-        with about(engine, self.charge):
+        with set_topic(engine, self.charge):
             if not self._is_server:
                 if n_local:
                     engine.send_array(np.ascontiguousarray(messages), 0)
@@ -376,7 +376,7 @@ class CompressedServerSum(GoesOn, AtServer):
         engine = self.holders.engine
         heard = messages if self._is_server else np.empty((1, messages.shape[1]), np.uint8)
         heard = np.ascontiguousarray(heard)
-        with about(engine, self.charge):
+        with set_topic(engine, self.charge):
             engine.bcast_array(heard)
         self.traffic.add(self.charge, 0, messages.nbytes * engine.copies)
         return messages[:0] if self._is_server else heard

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Mask, check_int
-from vpem.engines.engine import Engine, Neighbours, about
+from vpem.engines.engine import Engine, Neighbours, set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.network.codecs import Codec, parse_codec
@@ -70,7 +70,7 @@ class Exchange:
         width = out.shape[1]
         into = np.empty((len(self._received), width), dtype=out.dtype)
         engine, near = self._joined
-        with about(engine, kind):
+        with set_topic(engine, kind):
             request = near.ialltoallv(
                 out, [n * width for n in self._n_sent], into, [n * width for n in self._n_received]
             )
@@ -327,7 +327,7 @@ class Neighbourhood:
         """Return what this process's roots have, or the first root where it follows that."""
         if not self._some_follow:
             return estimates
-        with about(self.holders.engine, "following"):
+        with set_topic(self.holders.engine, "following"):
             first = self.holders.bcast(estimates[:1] if self.holders.mine(0) else None)
         return estimates if len(estimates) else np.asarray(first)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds
 from vpem.checks import Doubles, Floats, Mask, check_int, check_number
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, NumericalError, PartitionedError, Setting
 from vpem.network.codecs import Codec, parse_codec
@@ -500,7 +500,7 @@ class GossipSum(GoesOn, _OverHubs):
         if self.ledger is not None:
             links, size = self.ledger.among(awake), 8 * len(numbers)
             self._send("flooding", size, links=links, times=self.diameter, rounds=self.diameter)
-        with about(self.holders.engine, "flooding"):
+        with set_topic(self.holders.engine, "flooding"):
             largest = self._near.agents.allreduce(np.array(numbers), "max")
         return [float(one) for one in largest]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds, neighbour_round
 from vpem.checks import Doubles, Floats, Indices
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.network.faults import FewerError
 from vpem.network.hubs import Routes
@@ -167,7 +167,7 @@ class ServerOverEngine(_OverEngine, AtServer):
             self.mix = np.ones((1, holders.n_agents))
 
     def aggregate(self, received: Doubles, senders: Indices | None = None) -> Doubles:
-        with about(self.holders.engine, self.charge):
+        with set_topic(self.holders.engine, self.charge):
             total = super().aggregate(received, senders)
         if self.holders.engine.size > 1:
             self._handed(total.nbytes)
@@ -182,7 +182,7 @@ class ServerOverEngine(_OverEngine, AtServer):
         """
         engine, ranks = self.holders.engine, self.holders.ranks
         ranks = ranks if senders is None else ranks[senders]
-        with about(engine, self.charge):
+        with set_topic(engine, self.charge):
             if engine.rank:
                 if len(messages):
                     engine.send_array(np.ascontiguousarray(messages), 0)
@@ -200,7 +200,7 @@ class ServerOverEngine(_OverEngine, AtServer):
         engine, total = self.holders.engine, np.empty((1, received.shape[1]))
         if engine.rank == 0:
             total[0] = self.added(received, senders)
-        with about(engine, self.charge):
+        with set_topic(engine, self.charge):
             engine.bcast_array(total)
         self.traffic.add(self.charge, 0, 0 if engine.rank else total.nbytes * engine.copies)
         return total
@@ -219,7 +219,7 @@ class ServerOverEngine(_OverEngine, AtServer):
             self.count_tag(tag=TAG_BYTES * (terms.dtype != np.bool_))
         if engine.size > 1:
             # Of several types they are under way at the same time.
-            with about(engine, charge):
+            with set_topic(engine, charge):
                 requests = [engine.iallreduce(part) for part in parts]
             yield
             try:
@@ -232,7 +232,7 @@ class ServerOverEngine(_OverEngine, AtServer):
         def read() -> Floats:
             if sent is None:
                 return addends.total(parts)
-            with about(engine, charge):
+            with set_topic(engine, charge):
                 if fewer:
                     return addends.total([self.holders.summed(addends.again)])
                 return addends.total([self.holders.opened(parts[0], sent)])

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats, Indices, Mask
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import PartitionedError
 from vpem.network.codecs import Codec, Keys
@@ -198,7 +198,7 @@ class HeardByNeighbours(ByChunks):
         self._sums[awake] = mixed[awake, :-1] / mixed[awake, -1:]
         estimates = self._sums
         if self._some_follow:
-            with about(self.roots.engine, "following"):
+            with set_topic(self.roots.engine, "following"):
                 first = self.roots.bcast(estimates[:1] if self.roots.mine(0) else None)
             estimates = estimates if len(estimates) else first
         return unflattened(estimates, terms, scalars)

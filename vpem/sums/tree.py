@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats, Indices, Mask
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.network.faults import Faults, Waits
 from vpem.network.graph import Graph
@@ -266,7 +266,7 @@ class TreeWays:
         """Let processes without an agent on the way know the total: they run the same loop."""
         if self._all_hear:
             return total
-        with about(self.engine, "following"):
+        with set_topic(self.engine, "following"):
             same: T = self.engine.bcast(total, self.home)
         return same
 

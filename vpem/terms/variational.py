@@ -255,7 +255,7 @@ class VariationalTerms(ConjugateTerms):
 
     Statistics are those of EM, and `update` gives the posterior that they and the prior make.
     Components may be empty: their posterior is the prior. Made by `from_terms`; there is no prior
-    before `about`, `knowing` or `resuming`.
+    before `centre_prior`, `knowing` or `resuming`.
     """
 
     beliefs: Beliefs
@@ -271,13 +271,13 @@ class VariationalTerms(ConjugateTerms):
         terms.beliefs, terms.least_rows = beliefs, cls.least_rows
         return terms
 
-    def about(self, sample: Mixture) -> Self:
+    def centre_prior(self, sample: Mixture) -> Self:
         """Return these terms under the prior about one component that is fitted to all rows."""
         return self.under(self.beliefs.prior(sample, self.total_weight))
 
     def knowing(self, statistics: Statistics) -> Self:
         """Return these terms under the prior about statistics of all rows in one component."""
-        return self.about(self._maximised(statistics))
+        return self.centre_prior(self._maximised(statistics))
 
     def resuming(self, mixture: Density) -> Self:
         """Return these terms under the prior that a saved posterior had."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats, Labels, check_int, check_memory, check_number, ids_by_name
-from vpem.engines.engine import about
+from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError, Setting, VpemWarning
 from vpem.files.datasets import Dataset, Home, Share, default_names
@@ -329,7 +329,7 @@ def align_parties(
         for party, holding in holdings.items()
     }
     names = [party.name for party in parties]
-    with about(holders.engine, "alignment"):
+    with set_topic(holders.engine, "alignment"):
         return align(ids, names, holders, level, keys=keys, keep_missing=keep_missing)
 
 

@@ -74,7 +74,8 @@ class LdaModel(SaemModel):
     gradient no larger than the number of words.
 
     The statistic is the expected number of words v of topic k in a document, given its proportions
-    and the topics of the moment (`about`), K x V: it is taken of devices, never of a document.
+    and the topics of the moment (`expand_about`), K x V: it is taken of devices, never of a
+    document.
 
     ``eta`` is added to each number of words before topics are made of them. ``seed`` draws the
     proportions that a fit begins with, which depend on the names of documents, but not on how these
@@ -148,7 +149,7 @@ class LdaModel(SaemModel):
         some._counts = np.ascontiguousarray(some.individuals.values, dtype=np.float64)
         return some
 
-    def about(self, theta: Doubles) -> LdaModel:
+    def expand_about(self, theta: Doubles) -> LdaModel:
         """Return the model whose statistics are expected under topics theta (p,)."""
         model = copy(self)
         model._topics = self.topics(theta)

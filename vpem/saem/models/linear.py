@@ -597,7 +597,7 @@ class LinearModel(Varying):
         for i, row in enumerate(self.law.random):
             lines += of_rows[..., i] * columns[row]
         if len(self.law.fixed):
-            assert self.theta is not None, "fixed coefficients are those of about(theta)"
+            assert self.theta is not None, "fixed coefficients are those of expand_about(theta)"
             B = self.law.unpack(self.theta)[0]
             for row in self.law.fixed:
                 lines += B[row, 0] * columns[row]

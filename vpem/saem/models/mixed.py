@@ -278,7 +278,7 @@ class MixedModel(Framed):
             )
         k = self.outcomes.n_sds
         for _ in range(3 if k else 0):
-            model = self.about(theta)
+            model = self.expand_about(theta)
             fitted = model.maximize(data.total(model.statistics(z[None])), self.counts)
             theta = np.concatenate([theta[:-k], fitted[-k:]])
         return theta, z
@@ -356,7 +356,7 @@ class MixedModel(Framed):
 
     def statistics_by_chain(self, z: Doubles) -> Doubles:
         """Moments of what varies, squares of residuals, and the expansion, (chains, n, P)."""
-        assert self.theta is not None, "statistics are about parameters: call about(theta)"
+        assert self.theta is not None, "statistics are about parameters: call expand_about(theta)"
         B, omega, sds = self.unpack(self.theta)
         phi = self.whole(z, B)
         f, slopes = self.structure.slopes(phi, self.individuals)
@@ -399,7 +399,7 @@ class MixedModel(Framed):
 
     def maximize(self, total: Doubles, counts: Counts) -> Doubles:
         """Moments of what varies, mean squares, and a step of scoring."""
-        assert self.theta is not None, "maximize is about parameters: call about(theta)"
+        assert self.theta is not None, "maximize is about parameters: call expand_about(theta)"
         latent, squares, score, half = self._taken_apart(total)
         before, near, sds = self.unpack(self.theta)
         law, n, sds = self.law, counts.individuals, sds.copy()
@@ -426,7 +426,9 @@ class MixedModel(Framed):
     def holds(self, total: Doubles, counts: Counts) -> bool:
         latent, squares, _, _ = self._taken_apart(total)
         if self.law.n_carried:
-            assert self.theta is not None, "statistics are about parameters: call about(theta)"
+            assert self.theta is not None, (
+                "statistics are about parameters: call expand_about(theta)"
+            )
             coefficients = self._carried(self.unpack(self.theta)[0])
             latent = self.law.without(latent, counts.individuals, coefficients)
         fine = self.law.maximize(latent, counts.individuals)[2]
@@ -439,7 +441,7 @@ class MixedModel(Framed):
         B, omega, sds = self.unpack(theta)
         moved = np.zeros_like(B)
         if self.carried is not None:
-            assert self.theta is not None, "latents move from parameters: call about(theta)"
+            assert self.theta is not None, "latents move from parameters: call expand_about(theta)"
             before, near, _ = self.unpack(self.theta)
             moved[self.law.random[self.carried]] = (B - before)[self.law.random[self.carried]]
             carried = self.carried[:, None] | self.carried
@@ -458,7 +460,7 @@ class MixedModel(Framed):
 
     def _curve(self, z: Doubles, at: Individuals) -> tuple[Doubles, Outcomes]:
         """Curves (chains, N) on the scale of the laws, and the outcomes of these rows."""
-        assert self.theta is not None, "parameters are those of about(theta)"
+        assert self.theta is not None, "parameters are those of expand_about(theta)"
         other = self
         if at is not self.individuals:
             self.structure.check(at)
@@ -472,12 +474,12 @@ class MixedModel(Framed):
 
     def row_sds(self, z: Doubles, theta: Doubles, at: Individuals) -> Doubles:
         """Standard deviation of measurements about the curve; of logarithms, if errors are."""
-        f, outcomes = self.about(theta)._curve(z, at)
+        f, outcomes = self.expand_about(theta)._curve(z, at)
         sds = self.unpack(theta)[2]
         return outcomes.by_law(f, lambda law, f, one: law.deviation(f, sds[one.sds]))
 
     def draw_values(self, z: Doubles, theta: Doubles, stream: Stream, at: Individuals) -> Doubles:
-        f, outcomes = self.about(theta)._curve(z, at)
+        f, outcomes = self.expand_about(theta)._curve(z, at)
         chances, sds = stream.of_rows(len(z), at.first), self.unpack(theta)[2]
         return outcomes.by_law(
             f, lambda law, f, one: law.draw(f, sds[one.sds], chances[:, one.here])
@@ -485,7 +487,7 @@ class MixedModel(Framed):
 
     def weighted_residuals(self, z: Doubles, theta: Doubles) -> Doubles:
         """Residuals (chains, N) in units of their sd, NaN of censored rows."""
-        f, outcomes = self.about(theta)._curve(z, self.individuals)
+        f, outcomes = self.expand_about(theta)._curve(z, self.individuals)
         sds = self.unpack(theta)[2]
 
         def weighted(law: RowLaw, f: Doubles, one: Outcome) -> Doubles:

@@ -14,6 +14,7 @@ individual is an effect of that covariate: it moves with the latents, and not ag
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from scipy.special import ndtri
 
 from vpem._core.latents import Latents
 from vpem.checks import Doubles, Indices, Mask
-from vpem.errors import InputError, NumericalError, VpemError, check_choice
+from vpem.errors import InputError, NumericalError, VpemError, check_choice, former
 from vpem.network.schema import Report
 from vpem.saem.individuals import Individuals, Keys, Stream
 from vpem.terms.units import lower_half
@@ -225,6 +226,14 @@ class SaemModel(ABC):
     n_coefficients: int = 0
     found: Mapping[str, Any] = MappingProxyType({})
 
+    def __init_subclass__(cls, **others: Any) -> None:
+        """Let classes of users define methods under their former names."""
+        super().__init_subclass__(**others)
+        for old, new in {"about": "expand_about"}.items():
+            if old in vars(cls) and new not in vars(cls):
+                warnings.warn(f"{old} is {new} now", DeprecationWarning, stacklevel=3)
+                setattr(cls, new, vars(cls)[old])
+
     @property
     def n(self) -> int:
         """Number of individuals in this process."""
@@ -298,7 +307,7 @@ class SaemModel(ABC):
         """Return the model where some latents (q,) move with their means; itself if none can."""
         return self
 
-    def about(self, theta: Doubles) -> Self:
+    def expand_about(self, theta: Doubles) -> Self:
         """Return the model whose statistics are those at parameters theta (p,); by default itself.
 
         A complete density outside the exponential family may still have statistics: the
@@ -306,6 +315,8 @@ class SaemModel(ABC):
         then take totals of these.
         """
         return self
+
+    about = former("about", "expand_about")
 
     def means(self, z: Doubles, groups: Sequence[Indices]) -> Doubles:
         """Mean statistic of groups of individuals, by weights and over chains, (m, P), if wide."""
@@ -495,7 +506,7 @@ def check_model(model: SaemModel, theta: Doubles, z: Doubles) -> None:
     if not np.isfinite(theta).all() or not np.isfinite(z).all():
         raise InputError(f"the start of model {name} is not finite; give another start")
     chains = np.repeat(np.asarray(z, dtype=np.float64)[None], 2, axis=0)
-    model = model.about(np.asarray(theta, dtype=np.float64))
+    model = model.expand_about(np.asarray(theta, dtype=np.float64))
     if model.wide:
         means = np.asarray(model.means(chains, [np.arange(n)] if n else []))
         check("means", means, (min(n, 1), P))

@@ -349,7 +349,7 @@ class Varying(SaemModel):
         """Coefficients of means and effects, which parameters begin with."""
         return len(self.law.coefficients)
 
-    def about(self, theta: Doubles) -> Self:
+    def expand_about(self, theta: Doubles) -> Self:
         """The model with the fixed parameters of theta, about which expansions are."""
         part = copy(self)
         part.theta = np.asarray(theta, dtype=np.float64)
