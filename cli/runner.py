@@ -191,7 +191,7 @@ class CommandRun:
 
         return available_memory() // neighbours() if limit is None else parse_bytes(limit)
 
-    def over(self, network: Network, *, workers: bool = False) -> Network:
+    def spread_network(self, network: Network, *, workers: bool = False) -> Network:
         """Return this process's part of the network of the fit."""
         from vpem.sums.connect import spread, spread_workers
 
@@ -373,7 +373,7 @@ class Task:
         if self.over_rows:
             self.parts = workers_of(source, holding, run.screen)
             joined = graph_of(self.parts.n_workers, self.parts.names, graph)
-            self.networks[0] = run.over(connect_workers(joined, sums), workers=True)
+            self.networks[0] = run.spread_network(connect_workers(joined, sums), workers=True)
             self.warnings = {0: list(heard)}
         else:
             self.parts = partition_of(source, holding, graph.is_asked or sums.is_asked or any(hops))
@@ -391,7 +391,9 @@ class Task:
                     self.warnings[number] = self.warnings[last]
                     continue
                 last, n_heard = number, len(heard)
-                self.networks[number] = run.over(connect(joined, self.parts, sums, hops=number))
+                self.networks[number] = run.spread_network(
+                    connect(joined, self.parts, sums, hops=number)
+                )
                 self.warnings[number] = before + heard[n_heard:]
         self.names: Sequence[str] = self.parts.names
         self.n_rows = int(self.parts.n_samples if self.over_rows else source.n_samples)
@@ -405,7 +407,7 @@ class Task:
         X, names = own_features(self.source, self.network, limit)
         weights = self.source.sample_weight if self._weighted else None
         network = connect_by_likelihood(
-            X, self._graph, self.parts, self._sums, settings, over=self.run.over,
+            X, self._graph, self.parts, self._sums, settings, over=self.run.spread_network,
             private=private, kinds=self.source.kinds, sample_weight=weights, feature_names=names,
         )  # fmt: skip
         self.networks = {self._sums.hops: network}

@@ -245,7 +245,7 @@ def test_mixtures_are_the_same_seen_otherwise(exact):
         (mixture.renumbered(order), X[:, np.argsort(order)]),
         (mixture.marginal(order), X[:, order]),
         (mixture.permuted(np.array([2, 0, 1])), X),
-        (mixture.over(mixture.blocks, "full", Scaling.none(7)), X),
+        (mixture.convert_to(mixture.blocks, "full", Scaling.none(7)), X),
     ):
         np.testing.assert_allclose(other.score_samples(rows), scores, rtol=1e-12)
     few = mixture.marginal([5, 3, 0])

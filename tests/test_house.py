@@ -193,6 +193,7 @@ def test_an_attribute_of_before_is_found_with_a_warning(owner, called):
 
 METHODS_OF_BEFORE = [
     (vpem.Mixture, "at", "replace_parameters"),
+    (vpem.Mixture, "over", "convert_to"),
     (vpem.SaemModel, "about", "expand_about"),
 ]  # fmt: skip
 """Classes, and what methods of theirs were called and are called."""

@@ -231,7 +231,7 @@ def test_block_gives_what_its_root_holds(kind, per_root):
 @over(kind=COVARIANCE_TYPES, scaled=[False, True])
 def test_over_the_same_blocks_nothing_changes(kind, scaled):
     mixture = made(kind, scaled, per_root=True)
-    again = mixture.over(mixture.blocks, kind, mixture.scaling)
+    again = mixture.convert_to(mixture.blocks, kind, mixture.scaling)
     np.testing.assert_allclose(again.weights, mixture.assembled_weights[None], rtol=1e-15)
     np.testing.assert_allclose(again.means, mixture.means, rtol=1e-13, atol=1e-14)
     np.testing.assert_allclose(again.covariances, mixture.covariances, rtol=1e-14)
@@ -242,7 +242,7 @@ def test_over_other_blocks(kind, scaled, target):
     mixture = made(kind, scaled)
     scaling = Scaling(np.arange(6.0), np.linspace(0.5, 3, 6)) if scaled else mixture.scaling
     blocks = blocks_of(([0, 1, 4], [5], [3, 2]))
-    other = mixture.over(blocks, target, scaling)
+    other = mixture.convert_to(blocks, target, scaling)
     means, covariances = dense(mixture)
     np.testing.assert_allclose(other.assembled_means, means, rtol=1e-12, atol=1e-13)
     units = 1 / np.outer(scaling.scale, scaling.scale)
@@ -260,7 +260,7 @@ def test_over_other_blocks(kind, scaled, target):
 
 def test_over_another_number_of_features_is_refused():
     with pytest.raises(InputError, match="6 features, the data 4"):
-        made("full").over(Blocks.one(4), "full", Scaling.none(4))
+        made("full").convert_to(Blocks.one(4), "full", Scaling.none(4))
 
 
 def test_a_singular_covariance_is_named():

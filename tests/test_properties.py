@@ -138,7 +138,9 @@ def mixtures(draw):
 def test_samples_have_the_moments_of_their_mixture(mixture, seed):
     X, labels = mixture.sample(4000, np.random.default_rng(seed))
     assert (np.diff(labels) >= 0).all()
-    one = mixture.over(Blocks.one(mixture.n_features), "full", Scaling.none(mixture.n_features))
+    one = mixture.convert_to(
+        Blocks.one(mixture.n_features), "full", Scaling.none(mixture.n_features)
+    )
     weights, means, covariances = one.block(0)
     mean = weights @ means
     apart = means - mean
@@ -155,8 +157,8 @@ def test_one_block_and_back_is_the_same_density(mixture, seed):
     """Joining all blocks and splitting them again loses nothing."""
     X, _ = mixture.sample(30, np.random.default_rng(seed))
     d = mixture.n_features
-    joined = mixture.over(Blocks.one(d), "full", Scaling.none(d))
-    again = joined.over(mixture.blocks, mixture.covariance_type, mixture.scaling)
+    joined = mixture.convert_to(Blocks.one(d), "full", Scaling.none(d))
+    again = joined.convert_to(mixture.blocks, mixture.covariance_type, mixture.scaling)
     wanted = mixture.score_samples(X)
     np.testing.assert_allclose(joined.score_samples(X), wanted, rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(again.score_samples(X), wanted, rtol=1e-8, atol=1e-8)
@@ -170,7 +172,7 @@ def test_the_density_of_blocks_is_the_product_of_their_densities(mixture, seed):
     """Given the component; with one component, of the whole."""
     X, _ = mixture.sample(20, np.random.default_rng(seed))
     d, k = mixture.n_features, mixture.n_components
-    joined = mixture.over(Blocks.one(d), "full", Scaling.none(d))
+    joined = mixture.convert_to(Blocks.one(d), "full", Scaling.none(d))
     _, means, covariances = joined.block(0)
     scores = np.empty((20, k))
     for c in range(k):

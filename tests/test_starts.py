@@ -341,7 +341,7 @@ def test_from_a_model_of_other_blocks(target, overlapping, iterate):
     before = iterate(X, one, 5, n_components=2).mixture
     network = network_of("cycle")
     fit = iterate(X, network, 2, n_components=2, init=before, covariance_type=target)
-    start = before.over(network.blocks, target, Scaling.none(6))
+    start = before.convert_to(network.blocks, target, Scaling.none(6))
     np.testing.assert_allclose(fit.history[0], start.score_samples(X).sum(), rtol=1e-6)
 
 

@@ -38,7 +38,7 @@ def mixture_of(core, dof):
 
 def one_step(terms, mixture, roots=1):
     """Log-likelihood, and the mixture after one step of EM by an exact sum."""
-    mixture = mixture.over(terms.blocks, mixture.covariance_type, terms.scaling)
+    mixture = mixture.convert_to(terms.blocks, mixture.covariance_type, terms.scaling)
     mix = np.ones((roots, mixture.blocks.n_blocks))
     statistics = terms.empty(mixture.means, roots)
     found = terms.sweep(mixture, terms.prepare(mixture), mix, statistics)
@@ -168,7 +168,7 @@ def test_units_and_single_precision_change_nothing_beyond_rounding(kind, holes, 
     X = 3 * X + 10
     wanted, _ = one_step(student_terms(X, kind), mixture_of(core, dof))
     single = student_terms(X, kind, scale=scale, dtype=np.float32)
-    moved = mixture_of(core, dof).over(BLOCKS, kind, single.scaling)
+    moved = mixture_of(core, dof).convert_to(BLOCKS, kind, single.scaling)
     found, _ = one_step(single, moved)
     np.testing.assert_allclose(found, wanted, rtol=2e-5)
 

@@ -165,7 +165,7 @@ def _fit(
         sums, settings = sums.changed(compress=settings.compress), settings.changed(compress=None)
     with run.working(ProgressLine, source.X) as progress:
         progress.most = settings.max_iter
-        network = run.over(connect_workers(joined, sums), workers=True)
+        network = run.spread_network(connect_workers(joined, sums), workers=True)
         X = own_rows(source, workers, network, limit)
         fit = fit_fedem(
             X, workers, network, settings, feature_names=source.feature_names, callback=progress,

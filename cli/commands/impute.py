@@ -359,7 +359,7 @@ def _fit(
         sums, settings = sums.changed(compress=settings.compress), settings.changed(compress=None)
     with run.working(ProgressLine if settings.method == "mixture" else _Progress) as progress:
         progress.most = settings.max_iter
-        network = run.over(connect_workers(joined, sums), workers=True)
+        network = run.spread_network(connect_workers(joined, sums), workers=True)
         fit = fit_imputation(
             observations, settings, network=network, callback=progress, saver=run.saver
         )

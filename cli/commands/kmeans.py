@@ -199,7 +199,7 @@ def _cluster(
             workers = workers_of(source, holding, run.screen)
             joined = graph_of(workers.n_workers, workers.names, graph)
             check_absent(joined, sums, settings)
-            network = run.over(connect_workers(joined, sums), workers=True)
+            network = run.spread_network(connect_workers(joined, sums), workers=True)
             X = own_rows(source, workers, network, limit)
             if holding.sample_weight is not None:
                 common["sample_weight"] = own_weights(source, workers, network)
@@ -211,7 +211,7 @@ def _cluster(
             graph = graph.changed(topology="star")
         joined = stored_graph(source, holding, parts, graph, run.screen)
         check_absent(joined, sums, settings)
-        network = run.over(connect(joined, parts, sums))
+        network = run.spread_network(connect(joined, parts, sums))
         X, common["feature_names"] = own_features(source, network, limit)
         if holding.sample_weight is not None:
             common["sample_weight"] = source.sample_weight

@@ -185,7 +185,7 @@ def _fit(
         sums, settings = sums.changed(compress=settings.codec), settings.changed(codec=None)
     burn_in = burn_in_of(settings.n_iter, settings.burn_in)
     with run.working(partial(SaemCounter, burn_in=burn_in)) as progress:
-        network = run.over(connect_workers(joined, sums), workers=True)
+        network = run.spread_network(connect_workers(joined, sums), workers=True)
         fit = fit_saem(
             source.individuals_in(network), model, settings, devices=devices, network=network,
             callback=progress, saver=run.saver, **parameters,

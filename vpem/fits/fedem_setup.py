@@ -280,7 +280,7 @@ class FedSetup:
         ``tell`` is called with every step of k-means++ and k-means.
         """
         if isinstance(init, Mixture):
-            start = init.over(model.blocks, model.covariance_type, model.scaling)
+            start = init.convert_to(model.blocks, model.covariance_type, model.scaling)
             if start.n_components != model.n_components:
                 raise InputError(
                     f"the starting model has {start.n_components} components, the fit has "

@@ -141,7 +141,7 @@ class RowRestart:
             starts, shifts, rows = self._drawn(init)
         if self.restart.saved is None and self.restart.start is None:
             starts = [
-                root.begun(began_at.over(start, self._over))
+                root.begun(began_at.apply_to(start, self._over))
                 for root, start in zip(self.roots, starts, strict=True)
             ]
         known = [root.sample_covariance for root in self.roots]
@@ -162,7 +162,7 @@ class RowRestart:
 
     def _over(self, model: Mixture) -> Mixture:
         whole = self.terms.whole
-        return model.over(whole.blocks, whole.covariance_type, whole.scaling)
+        return model.convert_to(whole.blocks, whole.covariance_type, whole.scaling)
 
     def _placed(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         return rows if self.place is None else self.place[rows]

@@ -383,7 +383,7 @@ class _Attempts:
         stream = RowStream(restart.rng, self.prepared.row_weights, len(self.prepared.X))
         start, rows = self._start(restart, stream)
         if restart.saved is None and restart.start is None:
-            start = self.began_at.over(start, self._own)
+            start = self.began_at.apply_to(start, self._own)
         fit: Callable[..., Run] = em.fit
         if isinstance(terms, FactorTerms):
             loadings = np.random.default_rng([*restart.seed, LOADINGS])
@@ -411,7 +411,7 @@ class _Attempts:
             return self.runs.mixtures(restart.loop)[0], restart.drawn()
         if restart.start is not None:
             begun = self.runs.begun_at(restart.start)
-            return begun.over(terms.blocks, terms.covariance_type, terms.scaling), None
+            return begun.convert_to(terms.blocks, terms.covariance_type, terms.scaling), None
         if isinstance(init, Density):
             init_kinds = init.kinds if isinstance(init, MixedMixture) else None
             kinds = self.prepared.kinds
@@ -471,11 +471,11 @@ class _Attempts:
         network, scaling = self.network, terms.scaling
         whole = network.whole.blocks
         if network.part_of is None:
-            return mixture.over(whole, terms.covariance_type, scaling)
+            return mixture.convert_to(whole, terms.covariance_type, scaling)
         columns = own_columns_of_hubs(network)
         shift, scale = np.zeros(whole.n_features), np.ones(whole.n_features)
         shift[columns], scale[columns] = scaling.shift, scaling.scale
-        every = mixture.over(whole, terms.covariance_type, Scaling(shift, scale))
+        every = mixture.convert_to(whole, terms.covariance_type, Scaling(shift, scale))
         part = replace(cut(every, network.total.holders.own), blocks=network.blocks)
         return replace(part, scaling=scaling) if isinstance(part, Mixture) else part
 

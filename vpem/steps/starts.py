@@ -110,7 +110,7 @@ class GivenStart:
         mixture = Mixture(blocks, covariance_type, scaling=Scaling.none(d), **values)
         return cls(mixture) if parts == PARTS else cls(init, mixture, parts)
 
-    def over(self, start: Mixture, place: Callable[[Mixture], Mixture]) -> Mixture:
+    def apply_to(self, start: Mixture, place: Callable[[Mixture], Mixture]) -> Mixture:
         """Return a start with the parameters that are given.
 
         ``place`` returns a mixture of all features over the start's blocks and in its units.

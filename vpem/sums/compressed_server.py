@@ -82,8 +82,8 @@ class CompressedServerSum(GoesOn, AtServer):
     report to the server how far their terms are from its memories at most. Where float32 would take
     fewer bytes, or float64, what is left is sent so.
 
-    Where blocks live in several processes (`over`) the server lives in the first, and the codec's
-    bytes are what travels.
+    Where blocks live in several processes (`spread_over`) the server lives in the first, and the
+    codec's bytes are what travels.
 
     Each agent sends ``n_rounds`` messages in a sum, and the server after them: each says what those
     before left out. None: as many as it takes.
@@ -127,7 +127,7 @@ class CompressedServerSum(GoesOn, AtServer):
         counted._number, counted._memories = 0, Memories()
         return counted
 
-    def over(self, agents: Placement, holders: Placement) -> Self:
+    def spread_over(self, agents: Placement, holders: Placement) -> Self:
         """Return the same sum of blocks that live in several processes."""
         spread = copy(self)
         spread.holders = holders

@@ -42,8 +42,8 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
         self.tree, self.agents = tree, agents
         self._near = TreeWays(Placement.here(len(tree.parent)), Placement.here(len(agents)), self)
 
-    def over(self, agents: Placement, holders: Placement) -> Self:
-        spread = super().over(agents, holders)
+    def spread_over(self, agents: Placement, holders: Placement) -> Self:
+        spread = super().spread_over(agents, holders)
         spread._near = TreeWays(agents, holders, self)
         return spread
 

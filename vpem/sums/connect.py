@@ -465,12 +465,12 @@ def sum_over(network: Network, agents: Placement, following: bool = False) -> Su
             )
         return TreeOverEngine(agents, holders, total)
     if isinstance(total, CompressedServerSum):
-        return total.over(agents, holders)
+        return total.spread_over(agents, holders)
     assert isinstance(total, ConsensusSum | GossipSum)
     # Where machines round differently the first one's numbers hold, or processes would part.
     n_rounds, rate = engine.bcast((total.n_rounds, total.rate))
     if isinstance(total, GossipSum):
-        return total.over(agents, holders, n_rounds, rate, following=following)
+        return total.spread_over(agents, holders, n_rounds, rate, following=following)
     if n_rounds > MOST_GOSSIP_ROUNDS:
         raise InputError(
             f"{n_rounds} rounds cannot be run one by one between processes; take at most "

@@ -86,10 +86,10 @@ class GossipSum(GoesOn, _OverHubs):
 
     A message over a link that is down is sent with the next one when the link is up again.
 
-    Where agents live in several processes (`over`) each runs the rounds of its own, with copies of
-    them and of their neighbours. What fails and the codec's keys are drawn alike in all, and the
-    numbers are those of one process. States travel over links that are up, messages as the codec's
-    bytes, and these whether or not links are up: it is the numbers that go without them.
+    Where agents live in several processes (`spread_over`) each runs the rounds of its own, with
+    copies of them and of their neighbours. What fails and the codec's keys are drawn alike in all,
+    and the numbers are those of one process. States travel over links that are up, messages as the
+    codec's bytes, and these whether or not links are up: it is the numbers that go without them.
 
     Parameters that are not as for `ConsensusSum`: rounds go by the mixing ``rate`` of the weights
     where no links fail, with `stable_steps` or a fixed ``step``. Sums that go on ``until_agreed``
@@ -151,7 +151,7 @@ class GossipSum(GoesOn, _OverHubs):
         self._is_root[layout.roots] = True
         self._live(Placement.here(graph.n_agents), Placement.here(len(hubs)))
 
-    def over(
+    def spread_over(
         self,
         agents: Placement,
         holders: Placement,

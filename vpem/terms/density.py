@@ -22,7 +22,7 @@ from vpem.checks import (
     check_int,
     check_memory,
 )
-from vpem.errors import InputError, check_choice
+from vpem.errors import InputError, check_choice, former
 from vpem.network.partition import Blocks
 from vpem.network.schema import Schema, State
 from vpem.records import Shown
@@ -211,8 +211,10 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         """Return a mixture like this one with other parameters, which have been checked."""
 
     @abstractmethod
-    def over(self, blocks: Blocks, covariance_type: str, scaling: Scaling) -> Density:
+    def convert_to(self, blocks: Blocks, covariance_type: str, scaling: Scaling) -> Density:
         """Return these parameters over other blocks, as a start for a new fit."""
+
+    over = former("over", "convert_to")
 
     @abstractmethod
     def permuted(self, order: Indices) -> Density:

@@ -250,12 +250,12 @@ class FactorMixture(Mixture, facts=FACTS):
         weights = self.assembled_weights[None]
         return Mixture(blocks, "full", weights, means, covariances.ravel(), self.scaling)
 
-    def over(self, blocks: Blocks, covariance_type: str, scaling: Scaling) -> Mixture:
+    def convert_to(self, blocks: Blocks, covariance_type: str, scaling: Scaling) -> Mixture:
         """Return this mixture's parameters over other blocks, as a start for a new fit.
 
-        Factors stay; of the noise see `Mixture.over`.
+        Factors stay; of the noise see `Mixture.convert_to`.
         """
-        noise = self.noise.over(blocks, covariance_type, scaling)
+        noise = self.noise.convert_to(blocks, covariance_type, scaling)
         loadings = self.assembled_loadings[:, blocks.order]
         loadings /= scaling.scale[blocks.order][:, None]
         return mixture_of(

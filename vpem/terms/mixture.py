@@ -358,7 +358,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
 
     # ---- the same mixture over other blocks -----------------------------------------------------
 
-    def over(self, blocks: Blocks, covariance_type: str, scaling: Scaling) -> Mixture:
+    def convert_to(self, blocks: Blocks, covariance_type: str, scaling: Scaling) -> Mixture:
         """Return this mixture's parameters over other blocks, as a start for a new fit.
 
         Entries of the covariances that lie in no block of the new kind are dropped, those that lie
@@ -597,7 +597,7 @@ def _diagonals(block: Doubles) -> Doubles:
 def start_of_mixture(mixture: Density) -> State:
     """Return the parameters in units of the data, to begin another fit at."""
     none = Scaling.none(mixture.n_features)
-    return mixture.over(mixture.blocks, mixture.covariance_type, none).arrays()
+    return mixture.convert_to(mixture.blocks, mixture.covariance_type, none).arrays()
 
 
 def mixture_of_start(start: State, like: Density) -> Density:
@@ -606,7 +606,7 @@ def mixture_of_start(start: State, like: Density) -> Density:
     ``like`` has the blocks, and the number of components, that they must have.
     """
     none = Scaling.none(like.n_features)
-    like = like.over(like.blocks, like.covariance_type, none)
+    like = like.convert_to(like.blocks, like.covariance_type, none)
     check(like.schema(), start, KEPT)
     return like.having(start)
 

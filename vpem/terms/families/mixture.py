@@ -192,8 +192,8 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         ]
         return scaling_of([part.features for part in self.parts], units)
 
-    def over(self, blocks: Blocks, covariance_type: str, scaling: Scaling) -> MixedMixture:
-        """Return this mixture's parameters over other blocks; see `Mixture.over`."""
+    def convert_to(self, blocks: Blocks, covariance_type: str, scaling: Scaling) -> MixedMixture:
+        """Return this mixture's parameters over other blocks; see `Mixture.convert_to`."""
         if blocks.n_features != self.n_features:
             raise InputError(
                 f"the starting model has {self.n_features} features, the data {blocks.n_features}"
@@ -204,7 +204,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
             core = part.core
             if core is not None:
                 units = scaling.take_features(features.columns)
-                core = core.over(features.blocks, covariance_type, units)
+                core = core.convert_to(features.blocks, covariance_type, units)
             parts.append(self._moved(part, features, columns, core))
         weights = self.assembled_weights[None].copy()
         return replace(
