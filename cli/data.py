@@ -58,7 +58,7 @@ def workers_of(
         return evenly(source.n_samples, holding.workers)
     if source.workers is not None:
         return source.workers
-    screen.note(
+    screen.print_note(
         "one worker holds all rows; for more: --workers N (equal parts), or --worker-rows FILE"
     )
     return evenly(source.n_samples, 1)
@@ -229,7 +229,7 @@ def stored_graph(
     stored = parts if source.partition is None else source.partition
     if stored.n_agents != parts.n_agents:
         if holding.agents is not None:
-            screen.note(
+            screen.print_note(
                 f"the graph of {stored.n_agents} agents stored in the dataset is ignored, since "
                 f"there are --agents {parts.n_agents}, which a server joins; --topology gives "
                 "another graph"

@@ -594,7 +594,7 @@ class Screen:
         finally:
             progress.close()
 
-    def note(self, text: str) -> None:
+    def print_note(self, text: str) -> None:
         self.say(f"note: {text}")
 
     def say(self, message: str) -> None:
@@ -680,7 +680,7 @@ def tell_of_parameters(
     ways += ["--prior map"] * (settings.weight_concentration_prior_type is None)
     ways += ["fewer components"] * (k > 1)
     listed = " or ".join(filter(None, (", ".join(ways[:-1]), *ways[-1:]))) or "fewer features"
-    screen.note(
+    screen.print_note(
         f"{plural(n_parameters, 'parameter')} for {plural(n_rows, 'row')}: the fit may follow "
         f"chance; try {listed}"
     )
@@ -698,7 +698,7 @@ def tell_of_tree(network: Network, screen: Screen) -> None:
     if 0 < along < rounds:
         # Along a tree compressed messages may travel exact, and so take several times the bytes.
         fewer = "" if network.compress else f", exact: {rounds / along:,.1f} times fewer bytes"
-        screen.note(
+        screen.print_note(
             f"a sum sends {rounds:,} messages by consensus; along a spanning tree (--sum tree) it "
             f"would send {along:,}{fewer}"
         )

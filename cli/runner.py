@@ -124,7 +124,7 @@ def catching(saver: FileSaver | None) -> Iterator[None]:
         return
     first: list[float] = []
 
-    def note(number: int, _: object) -> None:
+    def record_signal(number: int, _: object) -> None:
         if number == signal.SIGINT and first and time.monotonic() - first[0] > SAME_KEY:
             raise KeyboardInterrupt
         if not first:
@@ -134,7 +134,7 @@ def catching(saver: FileSaver | None) -> Iterator[None]:
     before: dict[int, Callable[..., Any] | int | None] = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, note)
+            before[number] = signal.signal(number, record_signal)
         yield
     except KeyboardInterrupt as error:
         if not saver.path.exists():
@@ -292,7 +292,7 @@ def tell_what_is_left(
         n_samples, n_features = task.parts.n_samples, len(task.source.feature_names)
         foretold = foretell(settings, privacy, n_samples, n_features, task.networks[0])
         foretold.check()
-        screen.note(str(foretold))
+        screen.print_note(str(foretold))
 
 
 def kept_of_private(result: Fit | Clustering) -> Report:
@@ -315,7 +315,7 @@ def tell_of_clipped(screen: Screen, result: Fit | Clustering, names: Sequence[st
     """Note at each worker how many of its rows were clipped to the bounds; no report has that."""
     for worker, count in getattr(result, "clipped", {}).items():
         if count:
-            screen.note(
+            screen.print_note(
                 f"{names[worker]}: {plural(count, 'row')} with values beyond --bounds, which were "
                 "clipped; this is not reported to others"
             )
@@ -413,7 +413,7 @@ class Task:
         self.networks = {self._sums.hops: network}
         chosen = network.whole.chosen
         assert chosen is not None
-        self.run.screen.note(
+        self.run.screen.print_note(
             f"hubs by likelihood: worth {chosen.gain:.4g} nats per sample or more, by a fit "
             f"without hops of {chosen.first['n_iter']} iterations"
         )

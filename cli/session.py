@@ -444,7 +444,7 @@ def where_of(settings: EngineSettings, screen: Screen) -> Where:
         where = join_job()
     elif settings.engine == "simulator":
         if launched():
-            screen.note(
+            screen.print_note(
                 "a launcher started several processes, each of which does all of the work; to "
                 "share it give --engine mpi"
             )

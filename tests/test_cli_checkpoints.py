@@ -252,12 +252,12 @@ def test_two_signals_at_once_are_one(tmp_path, data):
 TELLING = f"""
 import sys
 from vpem.steps.runs import Run
-note = Run.note
+record = Run.record_iteration
 def told(run, *given, **options):
     if not run.history:
         print("now", file=sys.stderr, flush=True)
-    return note(run, *given, **options)
-Run.note = told
+    return record(run, *given, **options)
+Run.record_iteration = told
 {MAIN}
 """
 """Says so once it iterates."""

@@ -25,8 +25,8 @@ def test_a_log_is_summed_up(capsys, tmp_path):
     path = log_beside(tmp_path / "heart.toml", "lab")
     with MessageLog(path, command="fit") as log:
         for size in (1000, 2500):
-            log.note(message(b"x" * size))
-        log.note(message(sent=False, peer="bank\x1b[31m"))
+            log.record_message(message(b"x" * size))
+        log.record_message(message(sent=False, peer="bank\x1b[31m"))
     shown = done(capsys, "party", "log", path).out
     assert "fit" in shown
     assert "\x1b" not in shown

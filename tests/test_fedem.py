@@ -770,8 +770,8 @@ def test_small_corrections_count_in_a_row():
     small, large = at * (1 + 1e-3), at * np.array([[1.0], [1.5]])
     assert rest.looks == 20
     for moved in [small] * 19 + [large] + [small] * 19:
-        assert rest.note(*rest.look(at, moved, 0.5, 0.0)) == (False, False)
-    assert rest.note(*rest.look(at, small, 0.5, 0.0)) == (True, False)
+        assert rest.record_correction(*rest.look(at, moved, 0.5, 0.0)) == (False, False)
+    assert rest.record_correction(*rest.look(at, small, 0.5, 0.0)) == (True, False)
     # Before it is multiplied by the step.
     assert rest.look(at, at * (1 + 1e-2), 0.5, 0.0) == [True]
     assert looks_needed(False, 1.0, 0) == 1

@@ -36,9 +36,9 @@ def path(tmp_path):
 def test_messages_are_noted_and_summed_up(path):
     assert path.name == "lab-heart.log"
     with MessageLog(path, command="fit", edition=3) as log:
-        log.note(message(b"a" * 10))
-        log.note(message(b"b" * 20, sent=False))
-        log.note(message(b"c", topic="setup", peer="bank \x1b[31m"))
+        log.record_message(message(b"a" * 10))
+        log.record_message(message(b"b" * 20, sent=False))
+        log.record_message(message(b"c", topic="setup", peer="bank \x1b[31m"))
         assert log.size == path.stat().st_size  # at once, not at the end
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     line = json.loads(path.read_text().splitlines()[1])
@@ -47,7 +47,7 @@ def test_messages_are_noted_and_summed_up(path):
         "bytes": 10, "hmac": hashlib.sha256(b"a" * 10).hexdigest(),
     }  # fmt: skip
     with MessageLog(path, command="predict") as log:  # is added to
-        log.note(message(time=2.0))
+        log.record_message(message(time=2.0))
     found = read_log([path])
     assert [run["command"] for run in found.runs] == ["fit", "predict"]
     assert found.totals["estep", "hub"] == Totals(2, 1, 14, 20)
@@ -62,7 +62,7 @@ def test_a_long_log_is_set_aside(path, monkeypatch):
     path.with_name("lab-heart.1.log").write_text("another's")
     with MessageLog(path) as log:
         for size in range(5):
-            log.note(message(b"x" * size))
+            log.record_message(message(b"x" * size))
     names = ["lab-heart.2.log", "lab-heart.3.log", "lab-heart.log"]
     files = [path.with_name(name) for name in names]
     assert all(file.stat().st_size <= 450 for file in files)
@@ -73,13 +73,13 @@ def test_a_long_log_is_set_aside(path, monkeypatch):
 
 def test_a_full_disk_leaves_whole_lines_and_a_sentence(path):
     with MessageLog(path) as log:
-        log.note(message())
+        log.record_message(message())
         with (
             room_for(log.size + 50),
             pytest.raises(FileError, match=r"noted in .*lab-heart.log: .*--log"),
         ):
-            log.note(message(b"lost"))
-        log.note(message(b"farewell"))  # nothing follows a gap
+            log.record_message(message(b"lost"))
+        log.record_message(message(b"farewell"))  # nothing follows a gap
         assert log.n_messages == 1
     assert [entry.size for entry in entries([path])] == [4]
     with MessageLog(path) as log, room_for(log.size):
@@ -112,7 +112,7 @@ def test_what_is_no_log_is_refused(path, content):
 )  # fmt: skip
 def test_a_damaged_line_is_named(path, key, value):
     with MessageLog(path) as log:
-        log.note(message())
+        log.record_message(message())
     first, line = path.read_text().splitlines()
     path.write_text(f"{first}\n{json.dumps(json.loads(line) | {key: value})}\n")
     with pytest.raises(FileError, match="line 2"):
@@ -132,12 +132,12 @@ def test_nothing_is_added_to_what_is_no_log(path):
 
 def test_a_line_that_was_cut_short_is_told(path):
     with MessageLog(path) as log:
-        log.note(message())
-        log.note(message(b"cut"))
+        log.record_message(message())
+        log.record_message(message(b"cut"))
     path.write_bytes(path.read_bytes()[:-9])  # the machine went down
     assert (read_log([path]).cut, read_log([path]).totals["estep", "hub"].sent) == (1, 1)
     with MessageLog(path) as log:
-        log.note(message())
+        log.record_message(message())
     assert (read_log([path]).cut, read_log([path]).totals["estep", "hub"].sent) == (1, 2)
 
 
@@ -145,7 +145,7 @@ def test_both_ends_note_the_same(tmp_path):
     roster, identities, sockets = a_study(tmp_path, ("hub", "lab"))
     logs = [MessageLog(log_beside(tmp_path / name / "heart.toml", name)) for name in identities]
     with posts(roster, identities, sockets) as (hub, lab):
-        hub._note, lab._note = (log.note for log in logs)
+        hub._note, lab._note = (log.record_message for log in logs)
 
         def one():
             for tag, size in enumerate((0, 10, 3_000_000)):

@@ -374,18 +374,18 @@ def test_a_party_remembers_with_whom_it_has_opened_what():
     four, three, start, next_one = set(NAMES), set(NAMES[:3]), np.zeros(2), np.ones(2)
     one = fresh()
     assert "summed twice" in one.refusal(["gp"])
-    assert one.once("units", lambda: one.note(NAMES) or 7) == 7
+    assert one.once("units", lambda: one.record_opening(NAMES) or 7) == 7
     assert one.once("units", lambda: 8) == 7
     assert not one.repeats({}, three)  # scales are not found again
     one.moved(None)
     assert "summed twice" in one.refusal(["gp"])  # starts may draw a row twice
-    one.note(NAMES)
+    one.record_opening(NAMES)
     assert one.repeats({}, three)
     assert not one.repeats({}, four)
     one.moved(start)
     assert not one.repeats({4: start}, three)
     assert one.refusal(["gp"]) is None
-    one.note(NAMES)
+    one.record_opening(NAMES)
     one.moved(start)
     assert "summed twice" in one.refusal(["gp"])  # gone back to
     one.moved(next_one, last=True)
@@ -405,7 +405,7 @@ def test_a_party_remembers_with_whom_it_has_opened_what():
     # Who was told of half a scale, or goes on from a checkpoint, does not know what there was.
     half = fresh()
     with pytest.raises(ZeroDivisionError):
-        half.once("units", lambda: half.note(NAMES) or 1 / 0)
+        half.once("units", lambda: half.record_opening(NAMES) or 1 / 0)
     assert half.repeats({4: next_one}, three)
     resumed = fresh()
     resumed.resumed(NAMES)

@@ -178,7 +178,7 @@ def reader(tmp_path):
 
     def make(**settings):
         told = []
-        screen = SimpleNamespace(note=told.append, warn=told.append)
+        screen = SimpleNamespace(print_note=told.append, warn=told.append)
         if "vocabulary" in settings:
             path = tmp_path / "words.txt"
             path.write_text(settings["vocabulary"])

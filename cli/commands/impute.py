@@ -313,13 +313,13 @@ def impute(
         def tell() -> Report:
             report = fit.describe()
             if report["share_seen"] == 1:
-                screen.note(
+                screen.print_note(
                     "every entry was seen, so nothing is imputed; --holdout holds some of them out"
                 )
             free = report["law"] == "gaussian" and settings.scale == "none" and not of_mixture
             unseen = report["share_seen"] < 1
             if free and unseen and (note := note_of_one_column(fit)) is not None:
-                screen.note(note)
+                screen.print_note(note)
             report |= {"sample_weight": dealing.sample_weight, "holdout": None}
             if hidden is not None and dealing.holdout is not None:
                 report["holdout"] = score_holdout(fit, hidden, dealing.holdout, settings.seed)

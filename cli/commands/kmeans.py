@@ -140,7 +140,7 @@ def kmeans(
         # One feature of large numbers may decide the clusters alone.
         alone = settings.scale == "none" and clustering.guarantee is None and run.where.speaks
         if alone and (note := note_of_one_feature(answered)) is not None:
-            screen.note(note)
+            screen.print_note(note)
 
         def tell() -> Report:
             report = clustering.describe(source.feature_names, names)

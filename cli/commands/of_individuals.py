@@ -387,7 +387,7 @@ class TopicsFile(StoredFile):
         if heard.n_unknown:
             times = plural(int(heard.n_unknown), "time")
             known = f"of {int(heard.n_unknown + heard.n_tokens)}"
-            request.screen.note(f"words that the topics lack occur {times} {known}")
+            request.screen.print_note(f"words that the topics lack occur {times} {known}")
         if heard.n_left_out:
             request.screen.warn(
                 f"{plural(heard.n_left_out, 'document')} left out: the topics have none of their "

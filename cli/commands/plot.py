@@ -101,7 +101,7 @@ def plot(
         next_ones = next_kinds(kind, saved, evaluation)
         save_picture(output, picture, force=target.force)
         for note in picture.notes:
-            screen.note(note)
+            screen.print_note(note)
         screen.say(f"wrote {output}")
         if next_ones:
             listed = "; ".join(
@@ -162,7 +162,7 @@ def report(
         screen.say(f"wrote {output}")
         not_drawn = {one: in_options(error) for one, error in left_out.items()}
         for one, why in not_drawn.items():
-            screen.note(f"no picture of {one}: {why}")
+            screen.print_note(f"no picture of {one}: {why}")
         if target.json:
             print_json({
                 "report": str(output),

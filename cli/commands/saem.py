@@ -127,7 +127,7 @@ def saem(
             sums.secure_sum,
         )
         for said in name_words(options, source.individuals.columns.get("words", {})):
-            screen.note(said)
+            screen.print_note(said)
         if model.init_individuals is not None:
             options["rows"] = rows_of_names(source, model.init_individuals)
         if init_model is not None:

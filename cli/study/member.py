@@ -342,7 +342,7 @@ class Meeting(Where):
             identity,
             listen=_door(listen) if listen is not None else study.listens.get(member.name),
             timeout=float(options["timeout"]),
-            note=self._log.note,
+            note=self._log.record_message,
             tell=self._tell,
         )
         self._post.beginning = BEGINNING * losses.goes_on

@@ -79,7 +79,7 @@ def relay(
                 f"{study.path} names no relay; its organiser names one when the study is made: "
                 "vpem study init --relay HOST:PORT --relay-certificate FILE"
             )
-        serving = Serving(study, _identity, screen, Relay(_Log(log, screen, study).note))
+        serving = Serving(study, _identity, screen, Relay(_Log(log, screen, study).record_event))
         knows = ": it sees who talks with whom and how much, and nothing else"
         serving.run(where, "the relay", knows)
 
@@ -109,7 +109,7 @@ class _Log:
         if path is not None:
             self._write({"event": "begun", "study": study.id, "edition": study.edition})
 
-    def note(self, passed: Passed) -> None:
+    def record_event(self, passed: Passed) -> None:
         """Add a line; a full disk stops no relay."""
         if self.path is None:
             return

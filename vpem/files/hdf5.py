@@ -355,11 +355,11 @@ def list_members(group: h5py.Group, most: int = MOST_MEMBERS) -> list[str]:
 def _names(group: h5py.Group, most: int) -> list[str]:
     names: list[bytes] = []
 
-    def note(name: bytes) -> bool | None:
+    def record_name(name: bytes) -> bool | None:
         names.append(name)
         return True if len(names) >= most else None
 
-    group.id.links.iterate(note)
+    group.id.links.iterate(record_name)
     return [name.decode("utf-8") for name in names]
 
 

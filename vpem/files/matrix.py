@@ -132,7 +132,7 @@ class FileRows:
             while len(self._held) >= self._keeps:
                 self._free.append(self._held.pop(0)[1])
             self._held.append((run, self._fetch(run)))
-            self._matrix.note(run.stop)
+            self._matrix.report_progress(run.stop)
             runs = dict(self._there())
             if following is not None and (following.start, following.stop) not in runs:
                 self._ahead.begin(following, self._buffer())
@@ -489,9 +489,9 @@ class FileMatrix(Shaped):
                     ahead.begin(coming, buffers[buffer is buffers[0]])
                 part = buffer[: run.stop - run.start]
                 yield run.start, part if self._columns is None else part[:, self._columns]
-                self.note(run.stop)
+                self.report_progress(run.stop)
 
-    def note(self, stop: int) -> None:
+    def report_progress(self, stop: int) -> None:
         """Tell the observer, if there is one, how much of the rows a pass has come to."""
         if self.observer is not None:
             self.observer(self.path, stop / self.shape[0])

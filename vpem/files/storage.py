@@ -236,13 +236,13 @@ def _chunks(dataset: h5py.Dataset, where: str) -> list[h5py.h5d.StoreInfo]:
     chunks: list[h5py.h5d.StoreInfo] = []
     total = 0
 
-    def note(chunk: h5py.h5d.StoreInfo) -> bool | None:
+    def record_chunk(chunk: h5py.h5d.StoreInfo) -> bool | None:
         nonlocal total
         total += max(int(chunk.size), 1)
         chunks.append(chunk)
         return True if total > have else None
 
-    dataset.id.chunk_iter(note)
+    dataset.id.chunk_iter(record_chunk)
     if total > have:
         raise FileError(f"{where} has chunks that lie upon each other; the file is damaged")
     return chunks

@@ -253,11 +253,11 @@ class Outlast:
             finally:
                 scaled, self._scaled = self._scaled, None
                 if name not in self.scales:
-                    self.note(scaled)
+                    self.record_opening(scaled)
         known: T = self.scales[name][0]
         return known
 
-    def note(self, names: Collection[str]) -> None:
+    def record_opening(self, names: Collection[str]) -> None:
         """Remember that a total of these is opened now."""
         if self._scaled is not None:
             self._scaled.update(names)

@@ -492,7 +492,7 @@ class Masks(OfOneProcess):
         of the same numbers without one of these.
         """
         assert self.outlast is not None
-        self.outlast.note([self.names[party] for party in sent[1]])
+        self.outlast.record_opening([self.names[party] for party in sent[1]])
         return self._table({p: self._veil(p, *sent) for p in self.here if p in sent[1]})
 
     def shares_of(self, lost: int, sent: Sent) -> Ring:

@@ -109,7 +109,7 @@ class SaemRun:
     looks: list[tuple[int, float]] = field(default_factory=list)  # iteration, perplexity
     partitions: list[tuple[int, str]] = field(default_factory=list)
 
-    def note(
+    def record_iteration(
         self, theta: Doubles, followed: Doubles, n_bytes: int, n_active: int, step: float
     ) -> None:
         """Keep how an iteration ended."""
@@ -340,7 +340,9 @@ class _Loop:
                     "finer codec"
                 )
             taken = min(step, self.often * server.damping)
-            run.note(theta, self.model.followed(theta), server.ledger.bytes, len(active), taken)
+            run.record_iteration(
+                theta, self.model.followed(theta), server.ledger.bytes, len(active), taken
+            )
             if callback is not None:
                 callback(SaemProgress(r, n_iter, getattr(self.model, "outside", np.asarray)(theta)))
             settled = bool(server.holders.bcast(self.watch.has_settled(run)))

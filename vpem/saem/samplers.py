@@ -119,7 +119,7 @@ class Chains:
         for name in ("roots", "centres", "scales", "steps", "accepted", "tried"):
             getattr(self, name)[which] = getattr(part, name)
 
-    def note(self, accepted: NDArray[np.integer], tried: int) -> None:
+    def record_moves(self, accepted: NDArray[np.integer], tried: int) -> None:
         """Count moves of each individual: how many were accepted (n,), of how many."""
         self.accepted += accepted
         self.tried += tried
@@ -537,7 +537,7 @@ class Moves:
             setattr(chains, name, value)
         walks = self.count - self.count // (q + 1) if self.kind == WALK else self.count
         if late:
-            chains.note(accepted, walks * n_chains)
+            chains.record_moves(accepted, walks * n_chains)
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def fit_batches(
             continue
         log_likelihoods = total.roots.join(visits.log_likelihoods.sum(axis=0) + terms.log_constant)
         check_finite(log_likelihoods, len(run.history) + 1)
-        small = run.note(terms, total, log_likelihoods, tol, callback)
+        small = run.record_iteration(terms, total, log_likelihoods, tol, callback)
         heard = bool((2 * total.roots.join(visits.heard) > len(batches)).all())
         run.converged = small and heard and not visits.reinitialised
         saver.offer(passes.state, last=run.converged or len(run.history) == max_iter)

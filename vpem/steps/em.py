@@ -177,7 +177,9 @@ class _Loop:
             return
         check_finite(log_likelihoods if silent is None else log_likelihoods[~silent], iteration)
         updated, counts = maximize(step.roots, before, statistics, total.silent)
-        small = run.note(step.whole, total, log_likelihoods, tol, callback, pace.decides)
+        small = run.record_iteration(
+            step.whole, total, log_likelihoods, tol, callback, pace.decides
+        )
         run.mixtures, self.factors, again = self.reinitialiser.check(
             step.roots, updated, counts, iteration
         )

@@ -498,7 +498,7 @@ class _Loop:
         run.statistics = moved
         run.n_iter = iteration
         if heard:
-            run.converged, run.in_noise = self.rest.note(*moving)
+            run.converged, run.in_noise = self.rest.record_correction(*moving)
         return len(active), step
 
     def _is_last(self) -> bool:

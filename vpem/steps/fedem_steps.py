@@ -110,7 +110,7 @@ class Rest:
             moving.append(not self.drift.is_over(moved, step, epochs))
         return moving
 
-    def note(self, large: bool, drifting: bool = True) -> tuple[bool, bool]:
+    def record_correction(self, large: bool, drifting: bool = True) -> tuple[bool, bool]:
         """Note a correction in which workers were heard.
 
         Returns whether the run is at rest, and whether that is for noise alone still moves it.

@@ -61,7 +61,7 @@ def fit_row_batches(
             saver.offer(passes.state)
             continue
         check_finite(log_likelihoods, len(run.history) + 1)
-        small = run.note(step.whole, total, log_likelihoods, tol, callback)
+        small = run.record_iteration(step.whole, total, log_likelihoods, tol, callback)
         run.converged = small and not passes.full_pass
         saver.offer(passes.state, last=run.converged or len(run.history) == max_iter)
     run.check_heard()

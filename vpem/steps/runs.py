@@ -137,7 +137,7 @@ class Run:
             total.agree("flooding", len(flags))
         self.degenerate = np.flatnonzero(flags).tolist()
 
-    def note(
+    def record_iteration(
         self,
         terms: Terms,
         total: Sum,

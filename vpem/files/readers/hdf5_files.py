@@ -104,7 +104,7 @@ def read_anndata(file: h5py.File, source: str, options: ReadOptions) -> Dataset:
         weights = read_weights(file, of_file, n_rows, True, options.weights_needed)
     ids = np.array(names_in(file, "obs"), dtype=str)
 
-    def note(called: str) -> Labels | None:
+    def find_labels(called: str) -> Labels | None:
         return _column(file, called, n_rows) if _noted(file, called) else None
 
     dataset = Dataset(X, names, ids=ids, sample_weight=weights, source=source)
@@ -119,7 +119,7 @@ def read_anndata(file: h5py.File, source: str, options: ReadOptions) -> Dataset:
                 f"{file.filename}: obs has no column {named!r}{did_you_mean(named, known)}; its "
                 f"columns are {listed}"
             )
-    return dataset_of_matrix(dataset, note, options, strict=True)
+    return dataset_of_matrix(dataset, find_labels, options, strict=True)
 
 
 def _noted(file: h5py.File, name: object) -> bool:
@@ -181,7 +181,7 @@ def _stored(file: h5py.File, name: str, item: Any, source: str, options: ReadOpt
     else:
         X = read_matrix(file, name, source, None, options.in_memory)
 
-    def note(called: str) -> Labels | None:
+    def find_labels(called: str) -> Labels | None:
         one = find(file, called) if called.strip("/") else None
         if one is None or is_group(one) or one.ndim not in (1, 2):
             return None
@@ -213,7 +213,7 @@ def _stored(file: h5py.File, name: str, item: Any, source: str, options: ReadOpt
         }
     whole = Dataset(X, names, sample_weight=weights, source=source, **more)
     unread = replace(options, weights=None)
-    return dataset_of_matrix(whole, note, unread, strict=True)
+    return dataset_of_matrix(whole, find_labels, unread, strict=True)
 
 
 def _read_holders(

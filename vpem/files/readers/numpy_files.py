@@ -149,15 +149,15 @@ def _dataset_of(
         raise InputError(f"{source}: feature_names must be a list of text, got {names.dtype}")
     called = default_names(X.shape[1]) if names is None else tuple(map(_text, names.tolist()))
 
-    def note(name: str) -> Labels | None:
+    def find_labels(name: str) -> Labels | None:
         values = beside.get(name)
         if values is not None and values.dtype.kind == "S":
             return np.char.decode(values, "utf-8", "replace")
         return values
 
-    noted: dict[str, Any] = {name: note(name) for name in NOTED}
+    noted: dict[str, Any] = {name: find_labels(name) for name in NOTED}
     whole = Dataset(X, called, source=source, **noted)
-    return dataset_of_matrix(whole, note, options, strict=False)
+    return dataset_of_matrix(whole, find_labels, options, strict=False)
 
 
 def _text(value: str | bytes) -> str:

@@ -75,7 +75,7 @@ class MessageLog:
         """Bytes of the file."""
         return self._size
 
-    def note(self, message: Sent) -> None:
+    def record_message(self, message: Sent) -> None:
         """Note a message; any thread may.
 
         If it could not be noted, what is in the file is whole. The run is to end then; others may
