@@ -131,7 +131,7 @@ def test_a_local_step_from_where_the_sum_was_taken_is_the_m_step(network, how):
     statistics = terms.empty(start.means, total.n_roots)
     expect(terms, total, start, factors, statistics, rest=local.rest)
     wanted = terms.update(statistics)
-    found, _ = local.take(start, factors, 1)
+    found, _ = local.take_steps(start, factors, 1)
     np.testing.assert_array_equal(found.weights, start.weights)
     np.testing.assert_allclose(found.means, wanted.means, rtol=1e-9)
     np.testing.assert_allclose(found.covariances, wanted.covariances, rtol=1e-9, atol=1e-12)

@@ -194,8 +194,8 @@ def test_a_server_without_data_sees_no_ids(level):
 
     def work(engine):
         if engine.rank == 0:
-            read = engine._post.take
-            engine._post.take = lambda *place: heard.append(read(*place)) or heard[-1]
+            read = engine._post.receive
+            engine._post.receive = lambda *place: heard.append(read(*place)) or heard[-1]
         place = Placement.evenly(engine, 3)
         own = {party: np.array(ids[party]) for party in place.own.tolist()}
         keys = dict.fromkeys(own, KEY) if level == "hmac" else None

@@ -63,7 +63,7 @@ def test_who_carries_messages_sees_none_of_the_data(tmp_path):
         with posts(through, identities, sockets) as (hub, lab):
             lab.put(0, 5, X.tobytes())
             hub.put(1, 5, X.tobytes())
-            both = at_once([lambda: hub.take(1, 5), lambda: lab.take(0, 5)])
+            both = at_once([lambda: hub.receive(1, 5), lambda: lab.receive(0, 5)])
     assert all(bytes(one) == X.tobytes() for one in both)
     assert len(line.kept) > 2 * X.nbytes
     assert not any(value.tobytes() in line.kept for value in X[:500])

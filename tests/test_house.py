@@ -195,6 +195,7 @@ METHODS_OF_BEFORE = [
     (vpem.Mixture, "at", "replace_parameters"),
     (vpem.Mixture, "over", "convert_to"),
     (vpem.SaemModel, "about", "expand_about"),
+    (vpem.SaemModel, "take", "take_individuals"),
 ]  # fmt: skip
 """Classes, and what methods of theirs were called and are called."""
 
@@ -208,13 +209,24 @@ def test_a_method_of_before_is_found_with_a_warning(kind, before, called):
 
 
 def test_models_may_have_methods_under_former_names():
-    with pytest.warns(DeprecationWarning, match="^about is expand_about now$") as warned:
+    with pytest.warns(DeprecationWarning, match="^(about|take) is") as warned:
 
         class Before(vpem.SaemModel):
             def about(self, theta):
                 return "expanded"
 
-    assert Before.expand_about(None, None) == "expanded"
+            def take(self, which):
+                return "some"
+
+    assert [str(one.message) for one in warned] == [
+        "about is expand_about now",
+        "take is take_individuals now",
+    ]
+    assert (Before.expand_about(None, None), Before.take_individuals(None, [])) == (
+        "expanded",
+        "some",
+    )
+    assert "take_individuals" not in Before.__abstractmethods__
     assert warned[0].filename == __file__
 
 

@@ -150,11 +150,11 @@ def test_both_ends_note_the_same(tmp_path):
         def one():
             for tag, size in enumerate((0, 10, 3_000_000)):
                 lab.put(0, tag, b"x" * size, "estep")
-            return lab.take(0, 9)
+            return lab.receive(0, 9)
 
         def other():
             for tag in range(3):
-                hub.take(1, tag)
+                hub.receive(1, tag)
             hub.put(1, 9, b"all", "server")
 
         assert bytes(at_once([one, other])[0]) == b"all"

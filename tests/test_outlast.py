@@ -218,7 +218,7 @@ class Mortal(QueuePost):
                 raise Killed
         super().put(to, tag, message, topic)
 
-    def take(self, source, tag):
+    def receive(self, source, tag):
         waited = 0.0
         while not self.mail.broken and waited < self.timeout:
             dead = getattr(self.mail, "dead", False)

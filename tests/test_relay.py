@@ -183,10 +183,10 @@ def test_links_of_members_of_whom_neither_can_be_dialled_outlive_cuts(
             for number in range(3):
                 lab.put(2, number, bytes([number]) * 300_000)
                 clinic.put(1, number, bytes([number + 9]) * 300_000)
-                assert bytes(clinic.take(1, number)) == bytes([number]) * 300_000
+                assert bytes(clinic.receive(1, number)) == bytes([number]) * 300_000
                 for connection in list(place.lobby._here):
                     loop.call_soon_threadsafe(connection.cut)
-                assert bytes(lab.take(2, number)) == bytes([number + 9]) * 300_000
+                assert bytes(lab.receive(2, number)) == bytes([number + 9]) * 300_000
             assert any(event.event == "paired" for event in place.events) != by_hub
     finally:
         loop.call_soon_threadsafe(over.set)

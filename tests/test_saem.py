@@ -255,7 +255,7 @@ def test_names_not_order_make_the_numbers(boys):
     model = LinearModel(boys)
     mixed = np.random.default_rng(0).permutation(26)
     one, _ = run(model, sampler=Metropolis(n_steps=1), n_iter=6, burn_in=3)
-    two, _ = run(model.take(mixed), sampler=Metropolis(n_steps=1), n_iter=6, burn_in=3)
+    two, _ = run(model.take_individuals(mixed), sampler=Metropolis(n_steps=1), n_iter=6, burn_in=3)
     np.testing.assert_allclose(two.chains.z, one.chains.z[:, mixed], rtol=1e-9)
 
 

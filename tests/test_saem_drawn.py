@@ -41,7 +41,7 @@ def test_drawn_values_have_the_law_of_the_model(case):
     apart = np.corrcoef(found.T) - np.eye(12)
     assert np.abs(apart).max() < 0.08  # rows and individuals have numbers of their own
     # Somebody draws the same, whoever else is there.
-    alone = model.take(np.array([1]))
+    alone = model.take_individuals(np.array([1]))
     np.testing.assert_array_equal(
         drawn(alone, theta, z[1:2], alone.individuals, 50), found[:50, 3:8]
     )

@@ -192,7 +192,7 @@ def test_truth_is_found(name: str) -> None:
     assert np.isfinite(fit.log_likelihood.value)
     which = np.array([4, 1, 7])
     model, z = fit.model.expand_about(fit.theta), fit.given.means[None]
-    part = model.take(which).statistics(z[:, which])
+    part = model.take_individuals(which).statistics(z[:, which])
     assert_allclose(part, model.statistics(z)[which], rtol=1e-12)
 
 

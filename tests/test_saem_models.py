@@ -173,7 +173,7 @@ def test_parts_of_a_model_are_the_model(model, mixture):
     for one in (model, mixture):
         theta, z = one.start()
         which = np.array([4, 0, 3])
-        part = one.take(which)
+        part = one.take_individuals(which)
         chains = np.repeat(z[None], 2, axis=0)
         np.testing.assert_array_equal(
             part.log_complete(chains[:, which], theta), one.log_complete(chains, theta)[:, which]

@@ -226,7 +226,7 @@ def test_classes_of_a_mixture():
 class Own(LinearModel):
     """A model that a file cannot hold."""
 
-    def take(self, which):
+    def take_individuals(self, which):
         return Own(self.individuals.take(which), shift=self.shift)
 
 

@@ -133,13 +133,13 @@ def test_an_individual_draws_alike_whoever_else_is_there(request, name, sampler)
     streams = Streams.from_names(model.individuals.names, 7)
     whole = sampler.begin(model, theta, z, 3)
     parts = [np.array(one) for one in ([0], [7, 3, 1], [9, 2, 4, 5, 6, 8, 10, 11])]
-    models = [model.take(which) for which in parts]
+    models = [model.take_individuals(which) for which in parts]
     chains = [sampler.begin(m, theta, z[which], 3) for m, which in zip(models, parts, strict=True)]
     for now in range(1, 13):
         late = max(0, now - 10)
         sampler.move(model, theta, whole, streams, now, late)
         for m, one, which in zip(models, chains, parts, strict=True):
-            sampler.move(m, theta, one, streams.take(which), now, late)
+            sampler.move(m, theta, one, streams.take_individuals(which), now, late)
     for one, which in zip(chains, parts, strict=True):
         np.testing.assert_array_equal(one.z, whole.z[:, which])
 

@@ -90,12 +90,12 @@ def test_messages_arrive_by_sender_and_tag(tmp_path):
                 who.put(0, tag, random.Random(tag).randbytes(size), "estep")
         for who in (2, 1):
             for tag, size in reversed(list(enumerate(sizes))):
-                assert bytes(hub.take(who, tag)) == random.Random(tag).randbytes(size)
+                assert bytes(hub.receive(who, tag)) == random.Random(tag).randbytes(size)
                 assert not hub.arrived(who, tag)
         lab.put(2, 0, b"through the server")  # neither can be dialled
-        assert bytes(clinic.take(1, 0)) == b"through the server"
+        assert bytes(clinic.receive(1, 0)) == b"through the server"
         hub.put(0, 0, b"to itself")
-        assert hub.take(0, 0) == b"to itself"
+        assert hub.receive(0, 0) == b"to itself"
     sent, received = ([(n.size, n.digest) for n in noted if n.sent is way] for way in (True, False))
     assert sorted(sent) == sorted(received)
     assert len(sent) == 11
@@ -107,8 +107,8 @@ def test_two_that_both_send_before_they_read_do_not_block(tmp_path):
         mail = [bytes([number]) * 20_000_000 for number in range(2)]
         hub.put(1, 0, mail[0])
         lab.put(0, 0, mail[1])
-        assert bytes(hub.take(1, 0)) == mail[1]
-        assert bytes(lab.take(0, 0)) == mail[0]
+        assert bytes(hub.receive(1, 0)) == mail[1]
+        assert bytes(lab.receive(0, 0)) == mail[0]
 
 
 def test_a_link_that_is_cut_at_any_moment_loses_and_doubles_nothing(tmp_path):
@@ -124,7 +124,7 @@ def test_a_link_that_is_cut_at_any_moment_loses_and_doubles_nothing(tmp_path):
             def talk(post, other):
                 for letter in letters:
                     post.put(other, 5, letter)
-                return [bytes(post.take(other, 5)) for _ in letters]
+                return [bytes(post.receive(other, 5)) for _ in letters]
 
             found = at_once([lambda: talk(hub, 1), lambda: talk(lab, 0)])
         assert line.cuts >= 50
@@ -138,12 +138,12 @@ def test_a_link_that_only_seems_to_be_there_is_opened_again(tmp_path):
         through = dialled_at(roster, "hub", line.address)
         with posts(through, identities, sockets, times=QUICK) as (hub, lab):
             lab.put(0, 0, b"before")
-            assert hub.take(1, 0) == b"before"
+            assert hub.receive(1, 0) == b"before"
             line.hold()
             lab.put(0, 0, b"after")
             hub.put(1, 0, b"after, too")
-            assert hub.take(1, 0) == b"after"
-            assert lab.take(0, 0) == b"after, too"
+            assert hub.receive(1, 0) == b"after"
+            assert lab.receive(0, 0) == b"after, too"
 
 
 def test_what_nobody_has_asked_for_is_bounded_and_what_is_asked_for_is_not():
@@ -190,9 +190,9 @@ def test_a_member_that_floods_is_cut_at_a_few_megabytes(tmp_path, monkeypatch, f
         for tag, message in FLOODS[flood]:
             lab.put(0, tag, message)
         if not waits:
-            assert obeys or ended(lambda: lab.take(0, 0)).endswith("not requested")
+            assert obeys or ended(lambda: lab.receive(0, 0)).endswith("not requested")
             time.sleep(2.0 * obeys)
-        told = ended(lambda: hub.take(1, 3))
+        told = ended(lambda: hub.receive(1, 3))
         assert re.search("from lab to hub comes after 1[67].* MB not requested", told)
         kept = [len(message.data) for box in hub._boxes.values() for message in box]
         part = len(hub._links[1].incoming._part)
@@ -206,7 +206,7 @@ def test_what_is_asked_for_comes_whatever_its_size_and_order(tmp_path):
             lab.put(0, tag, bytes([tag]) * size)
         hub.ask(1, [0, 1, 2])
         for tag in (2, 0, 1, 3):
-            assert bytes(hub.take(1, tag)) == bytes([tag]) * size
+            assert bytes(hub.receive(1, tag)) == bytes([tag]) * size
 
 
 def test_who_ends_waits_for_who_is_there_but_busy(tmp_path, monkeypatch):
@@ -217,7 +217,7 @@ def test_who_ends_waits_for_who_is_there_but_busy(tmp_path, monkeypatch):
         ending.start()
         ending.join(3.0)
         assert ending.is_alive()
-        assert len(hub.take(1, 0)) == 2 * UNASKED
+        assert len(hub.receive(1, 0)) == 2 * UNASKED
         ending.join(20.0)
         assert not ending.is_alive()
 
@@ -245,10 +245,10 @@ class Two:
             post.start()
         hub, lab = made
         lab.put(0, 0, b"hello")
-        at_lab = ended(lambda: lab.take(0, 0))
+        at_lab = ended(lambda: lab.receive(0, 0))
         at_once([lab.close])
         hub.timeout = 0.1
-        at_hub = ended(lambda: hub.take(1, 0))
+        at_hub = ended(lambda: hub.receive(1, 0))
         hub.close()
         return at_hub, at_lab
 
@@ -371,7 +371,7 @@ def test_strangers_get_nothing_and_nobody_waits_for_them(tmp_path):
             with contextlib.suppress(OSError):
                 stranger.send(openings[place % len(openings)])
         lab.put(0, 0, b"a member")
-        assert hub.take(1, 0) == b"a member"
+        assert hub.receive(1, 0) == b"a member"
         door = hub._board._door
         assert len([guest for guest in door._guests if guest.begun]) <= STRANGERS
         assert len(door._guests) <= STRANGERS + WAITING
@@ -461,7 +461,7 @@ def hear(folder, speak):
     hub = Post(roster, identities["hub"], listen=sockets["hub"], timeout=10.0)
     hub.start()
     answered = asyncio.run(talk())
-    sentence = ended(lambda: hub.take(1, 0))
+    sentence = ended(lambda: hub.receive(1, 0))
     hub.close()
     return sentence, answered
 
@@ -504,13 +504,13 @@ def test_members_hear_why_another_ends_and_that_it_has_finished(tmp_path):
         lab.put(0, 1, b"its last")
         lab.announce_end("it cannot use its data", 3)
         at_once([lab.close])
-        assert hub.take(1, 1) == b"its last"
+        assert hub.receive(1, 1) == b"its last"
         with pytest.raises(Parted, match=r"^lab ended: it cannot use its data$") as parted:
-            hub.take(2, 1)
+            hub.receive(2, 1)
         assert (parted.value.name, parted.value.exit_code) == ("lab", 3)
         clinic.put(0, 1, b"done")
         clinic.close()
-        assert hub.take(2, 1) == b"done"
+        assert hub.receive(2, 1) == b"done"
 
 
 def test_who_is_gone_is_not_waited_for_with_the_last_words(tmp_path, monkeypatch):
@@ -519,14 +519,14 @@ def test_who_is_gone_is_not_waited_for_with_the_last_words(tmp_path, monkeypatch
     with posts(*a_study(tmp_path, names, names)) as (hub, lab, clinic):
         clinic.close()  # nothing listens there any more, and lab has never met it
         hub.put(1, 0, b"all are there")
-        assert lab.take(0, 0) == b"all are there"
+        assert lab.receive(0, 0) == b"all are there"
         lab.announce_end("it cannot use its data", 2)
         ends_alone(lab)
         with pytest.raises(Parted, match="it cannot use its data"):
-            hub.take(1, 1)
+            hub.receive(1, 1)
     with posts(*a_study(tmp_path / "two", ("hub", "lab"))) as (hub, lab):
         lab.put(0, 0, b"hello")
-        assert hub.take(1, 0) == b"hello"
+        assert hub.receive(1, 0) == b"hello"
         lab._board._wait_for(lab._links[0].end())  # as members do who end without a word
         hub.announce_end("it cannot use its data", 2)
         ends_alone(hub)
@@ -545,13 +545,13 @@ def test_who_has_finished_is_not_taken_for_dead(tmp_path):
         lab.put(0, 0, b"all that it has")
         lab.close()
         with pytest.raises(StalledError, match=r"nothing has been heard of clinic for \d+ s"):
-            hub.take(2, 0)
-        assert hub.take(1, 0) == b"all that it has"
+            hub.receive(2, 0)
+        assert hub.receive(1, 0) == b"all that it has"
         with pytest.raises(Parted, match="lab ended: it has finished"):
-            hub.take(1, 0)
+            hub.receive(1, 0)
         hub.timeout = 20.0
         clinic.put(0, 0, b"late")
-        assert hub.take(2, 0) == b"late"
+        assert hub.receive(2, 0) == b"late"
 
 
 def test_the_first_member_says_who_is_left_out(tmp_path):
@@ -567,16 +567,16 @@ def test_the_first_member_says_who_is_left_out(tmp_path):
     hub, lab, clinic = (begin(name, roster) for name in identities)
     for other in (lab, clinic):
         other.put(0, 0, b"here")
-        assert hub.take(other.rank, 0) == b"here"
+        assert hub.receive(other.rank, 0) == b"here"
 
     def begin_again():
         with pytest.raises(Unheard, match="lab: not a word") as lost:
-            hub.take(1, 1)
+            hub.receive(1, 1)
         assert lost.value.name == "clinic"
         crash(hub)
         return begin("hub", roster.without(["clinic"]))
 
-    waits = (lambda: lab.report("clinic", "not a word"), lambda: clinic.take(0, 1))
+    waits = (lambda: lab.report("clinic", "not a word"), lambda: clinic.receive(0, 1))
     hub_again, *heard = at_once([begin_again, *waits])
     assert [type(one) for one in heard] == [GoneOn, LeftOut]
     assert heard[0].without == ("clinic",)
@@ -585,7 +585,7 @@ def test_the_first_member_says_who_is_left_out(tmp_path):
     crash(lab)
     lab = begin("lab", roster.without(["clinic"]))
     lab.put(0, 1, b"without it")
-    assert hub_again.take(1, 1) == b"without it"
+    assert hub_again.receive(1, 1) == b"without it"
     at_once([hub_again.close, lab.close, clinic.close])
     sockets["hub"].close()
 
@@ -602,16 +602,16 @@ def test_a_second_process_of_a_member_is_turned_away_and_nobody_else_hears_of_it
     with posts(roster, identities, sockets) as (hub, lab, clinic):
         clinic.put(1, 0, b"by the server")
         lab.put(0, 0, b"first")
-        assert (hub.take(1, 0), lab.take(2, 0)) == (b"first", b"by the server")
+        assert (hub.receive(1, 0), lab.receive(2, 0)) == (b"first", b"by the server")
         second = Post(roster, identities["lab"], timeout=20.0)
         second.start()
         with pytest.raises(VpemError, match="another process takes part as lab already") as error:
-            second.take(0, 1)
+            second.receive(0, 1)
         assert (error.value.kind, error.value.exit_code) == ("taken", 2)
         at_once([second.close])
         lab.put(0, 1, b"second")
         lab.put(2, 1, b"third")
-        assert (hub.take(1, 1), clinic.take(1, 1)) == (b"second", b"third")
+        assert (hub.receive(1, 1), clinic.receive(1, 1)) == (b"second", b"third")
 
 
 def crash(post):
@@ -634,14 +634,14 @@ def test_a_member_that_begins_again_is_noticed_by_those_who_knew_it(tmp_path):
 
     hub, lab = begin("hub"), begin("lab")
     hub.put(1, 0, b"first")
-    assert lab.take(0, 0) == b"first"
+    assert lab.receive(0, 0) == b"first"
     crash(lab)
     lab = begin("lab")
     lab.put(0, 0, b"of the new one")
     with pytest.raises(Returned, match=r"^lab has begun again"):
-        hub.take(1, 0)
+        hub.receive(1, 0)
     hub.close()
     hub = begin("hub")
-    assert hub.take(1, 0) == b"of the new one"  # which has waited for that
+    assert hub.receive(1, 0) == b"of the new one"  # which has waited for that
     at_once([hub.close, lab.close])
     sockets["hub"].close()

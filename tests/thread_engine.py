@@ -141,7 +141,7 @@ class QueuePost:
     def ask(self, source, tags):
         pass
 
-    def take(self, source, tag):
+    def receive(self, source, tag):
         waited = 0.0
         while not self.mail.broken and waited < self.timeout:
             try:

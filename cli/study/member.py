@@ -386,13 +386,13 @@ class Meeting(Where):
             post.timeout = max(usual, BEGINNING)
         if self.engine.rank:
             post.put(0, HELLO, encode(introduction), "options")
-            while isinstance(introductions := decode(post.take(0, HELLO)), str):
+            while isinstance(introductions := decode(post.receive(0, HELLO)), str):
                 self._tell(introductions)
         else:
             introductions = [introduction]
             for rank in others:
                 introductions.append(
-                    introduced(decode(post.take(rank, HELLO)), self.engine.names[rank])
+                    introduced(decode(post.receive(rank, HELLO)), self.engine.names[rank])
                 )
                 self._there.add(rank)
             for rank in others:

@@ -194,7 +194,7 @@ class _Watched:
                 for begin in range(0, len(rows), step):
                     some = rows[begin : begin + step]
                     share = self._weights[start + begin :][: len(some)] / self._mass
-                    self._moments.take(some, share)
+                    self._moments.add_rows(some, share)
 
     def deviations(self, add: Add) -> NDArray[np.float64]:
         """Return standard deviations (d,) over the rows of all processes."""

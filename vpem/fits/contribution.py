@@ -577,7 +577,7 @@ def spread_contribution(
                 touched = np.concatenate([part.blocks.features[b] for b in tally.hubs])
                 tallies[party] = tally, piece(part, touched)
 
-    def take(rows: slice, sums: Floats) -> None:
+    def add_rows(rows: slice, sums: Floats) -> None:
         """Add rows of which all terms, with constants, are summed (m, K)."""
         every = whole.add(sums[0], 0.0, seen[rows], rows)
         if part is None:
@@ -590,7 +590,7 @@ def spread_contribution(
             tally.add(every, others, values, there, seen[rows], rows)
         information[:] += separation(alone, whole, values, there, seen[rows])
 
-    rows_of_all.sum_terms(mixture, hubs, take)
+    rows_of_all.sum_terms(mixture, hubs, add_rows)
     if whole.total == 0:
         raise InputError("no row has a value: there is nothing to judge by")
     engine = rows_of_all.parties.engine

@@ -311,7 +311,7 @@ class FedSetup:
             common["observed"] = model.terms.observed
         total: Any = self.total if self.codec is None else _OwnPlaces(at_server(self.total))
         places = seed_rows(parts, total, model.n_components, stream, tell=tell, **common)
-        means = HeldRows(parts, self.total).take(places)
+        means = HeldRows(parts, self.total).gather_rows(places)
         if init == "kmeans":
             common["callback"] = step_of_lloyd(tell)
             return self._clusters(model, parts, means, stream, common), worker_data.numbers(places)

@@ -441,7 +441,7 @@ class DrawnRows(SharedRows):
 
     def take(self, indices: NDArray[np.intp]) -> Floats:
         """Points of these numbers, which are below zero."""
-        return self.points.take(indices).astype(self.dtype)
+        return self.points.draw_points(indices).astype(self.dtype)
 
 
 def charge_weights(total: Sum, counts: NDArray[np.intp]) -> None:

@@ -410,14 +410,14 @@ class _OverRows:
             return cells.draw(k, stream.rng), None
         if restart.saved is not None:
             chosen = restart.drawn()
-            return HeldRows(parts, total).take(chosen), chosen
+            return HeldRows(parts, total).gather_rows(chosen), chosen
         if inputs.init == "k-means++":
             # Each row was sent to all when it was drawn.
             chosen = seed_rows(
                 parts, total, k, stream, tell=teller(self.callback),
                 n_threads=self.rows.n_threads, observed=self.rows.observed,
             )  # fmt: skip
-            return HeldRows(parts, total).take(chosen), chosen
+            return HeldRows(parts, total).gather_rows(chosen), chosen
         if inputs.rows is None:
             chosen = stream.draw_distinct(k)
         else:

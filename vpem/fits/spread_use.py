@@ -141,10 +141,10 @@ class SpreadRows:
         """Responsibilities (M, K) and log-likelihoods (M,) of all rows by one mixture."""
         proba, scores = np.empty((len(self), mixture.n_components)), np.empty(len(self))
 
-        def take(rows: slice, sums: Floats) -> None:
+        def store_rows(rows: slice, sums: Floats) -> None:
             proba[rows], scores[rows] = normalised(mixture, sums)
 
-        self.sum_terms(mixture, self.hubs_here(mixture), take)
+        self.sum_terms(mixture, self.hubs_here(mixture), store_rows)
         return proba, scores
 
     def hubs_here(self, mixture: Mixture) -> Hubs:
@@ -172,7 +172,7 @@ class SpreadRows:
         return cut(mixture, numbers) if numbers else None, data, columns
 
     def sum_terms(
-        self, mixture: Mixture, hubs: Hubs, take: Callable[[slice, Floats], None]
+        self, mixture: Mixture, hubs: Hubs, store: Callable[[slice, Floats], None]
     ) -> None:
         """Sum terms, constants included; every process takes the totals (1, m, K) of some rows."""
         part, data, _ = hubs
@@ -189,7 +189,7 @@ class SpreadRows:
         def joined(rows: slice, sums: Floats) -> None:
             if isinstance(mixture, FactorMixture):
                 sums = mixture.joined(sums[:, :, :k], np.ascontiguousarray(sums[:, :, k:]))
-            take(rows, sums)
+            store(rows, sums)
 
         local = whole_terms(part, data, width, self.missing)
         self._sum(self.roots(mixture.blocks), width, local, joined)
@@ -241,14 +241,14 @@ class SpreadRows:
 
         labels, distances = np.empty(len(self), dtype=np.int32), np.empty(len(self))
 
-        def take(rows: slice, sums: Floats) -> None:
+        def store_rows(rows: slice, sums: Floats) -> None:
             labels[rows], distances[rows] = sums[0].argmin(axis=1), sums[0].min(axis=1)
 
-        self._sum(range(self.parties.n_agents), len(centres), local, take)
+        self._sum(range(self.parties.n_agents), len(centres), local, store_rows)
         return labels, distances
 
     def _sum(
-        self, roots: Sequence[int], width: int, local: Local, take: Callable[[slice, Floats], None]
+        self, roots: Sequence[int], width: int, local: Local, store: Callable[[slice, Floats], None]
     ) -> None:
         """Sum what these parties have of each row, (R_own, m, width), at a server."""
         size = max(64, CHUNK_VALUES // (max(len(roots), 1) * width))
@@ -278,7 +278,7 @@ class SpreadRows:
                 total = in_common_units(total, most)
             total.begin("estep", len(self), width, 8)
             for rows, sums in total.flow(iter(runs), terms):
-                take(rows, sums)
+                store(rows, sums)
         sent = ledger.summary()
         self.communication["sums"] = {name: sent[name] for name in ("messages", "bytes", "rounds")}
 

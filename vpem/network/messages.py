@@ -127,7 +127,7 @@ class _Reader:
         self.data = data
         self.place = place
 
-    def take(self, size: int) -> memoryview:
+    def read_bytes(self, size: int) -> memoryview:
         end = self.place + size
         if size < 0 or end > len(self.data):
             raise ValueError
@@ -146,7 +146,7 @@ class _Reader:
             return self.read_array(header)
         ((kind, content),) = header.items()
         if kind == "b":
-            return bytes(self.take(_count(content)))
+            return bytes(self.read_bytes(_count(content)))
         if not isinstance(content, list) or kind not in ("d", "l", "t"):
             raise ValueError
         if kind == "d":
@@ -166,7 +166,7 @@ class _Reader:
         dtype, shape = np.dtype(described), tuple(map(_count, sizes))
         if dtype.itemsize == 0 or type(scalar) is not bool or (scalar and shape):
             raise ValueError
-        raw = self.take(math.prod(shape) * dtype.itemsize)
+        raw = self.read_bytes(math.prod(shape) * dtype.itemsize)
         array = np.frombuffer(raw, dtype).reshape(shape).copy()
         return array[()] if scalar else array
 

@@ -154,7 +154,8 @@ def _sample_blocks(
     size = max(1, MOST_NUMBERS // (n_iter * n_chains * q))
     for begin in range(0, n, size):
         block = np.arange(begin, min(n, begin + size))
-        part, some, keys = model.take(block), chains.take(block), streams.take(block)
+        part, some = model.take_individuals(block), chains.take_individuals(block)
+        keys = streams.take_individuals(block)
         draws = np.empty((n_iter * n_chains, len(block), q))
         for k in range(n_iter):
             sampler.move(part, theta, some, keys, after + k + 1, max(1, late + k))

@@ -88,11 +88,8 @@ def residuals_of(predictor: Predictor, individuals: Individuals) -> RowResiduals
         model = predictor.model.for_individuals(some).expand_about(theta)
         fitted, typical, means = _predicted(predictor, model)
         drawn = finite(simulate)(model, predictor.saved.theta, predictor.n_draws, predictor.seed)
-        chances = (
-            Streams.from_names(some.names, predictor.seed)
-            .derive_stream(SIMULATED, 2)
-            .of_rows(1, some.first)[0]
-        )
+        streams = Streams.from_names(some.names, predictor.seed)
+        chances = streams.derive_stream(SIMULATED, 2).of_rows(1, some.first)[0]
         among, npde = _prediction_errors(some, drawn, chances)
         residuals.append(
             (typical, fitted, model.weighted_residuals(means[None], theta)[0], among, npde)

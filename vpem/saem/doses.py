@@ -86,7 +86,7 @@ class Doses:
         columns = zip(*(part.columns for part in parts), strict=True)
         return cls(np.cumsum(counts, dtype=np.intp), *(np.concatenate(some) for some in columns))
 
-    def take(self, which: Indices) -> Doses:
+    def take_individuals(self, which: Indices) -> Doses:
         """Return those of some individuals, in the order of their numbers."""
         counts = self.counts[which]
         first = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)

@@ -186,7 +186,7 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
             covariates={name: values[rows] for name, values in self.covariates.items()},
             weights=None if self.weights is None else self.weights[chosen],
             together=None,
-            doses=None if self.doses is None else self.doses.take(chosen),
+            doses=None if self.doses is None else self.doses.take_individuals(chosen),
         )
 
     def named(self, names: Sequence[str], what: str = "individual") -> Individuals:
@@ -625,7 +625,7 @@ class Streams:
         ]
         return Streams(np.array(numbers, dtype=np.uint64))
 
-    def take(self, which: Indices) -> Streams:
+    def take_individuals(self, which: Indices) -> Streams:
         """Return those of some individuals."""
         return Streams(self.keys[which])
 

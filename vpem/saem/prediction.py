@@ -384,7 +384,7 @@ class Predictor:
         times = np.linspace(*saved.time_range, 50) if times is None else times
         at = at_times(chosen_names, times, covariates, "the individuals of the fit")
         if saved.doses is not None:
-            at = replace(at, doses=saved.doses.take(which))
+            at = replace(at, doses=saved.doses.take_individuals(which))
         for some in in_batches(at, len(saved.latents), self.n_draws):
             chosen = which[place : place + some.n_individuals]
             place += some.n_individuals

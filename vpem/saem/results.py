@@ -91,7 +91,8 @@ def collect(fit: SaemFit, workers: Workers, place: Placement) -> SaemFit:
     order = np.argsort(np.concatenate([workers.rows[one] for one in devices]))
     names = [name for _, some, _ in parts for name in some]
     columns = {name: np.concatenate([part[0][name] for part in parts])[order] for name in local}
-    joined = Doses.chain([Doses(*part[2]) for part in parts]).take(order) if dosing else None
+    each = [Doses(*part[2]) for part in parts if dosing]
+    joined = Doses.chain(each).take_individuals(order) if dosing else None
     return _with(fit, tuple(names[one] for one in order), columns, joined)
 
 

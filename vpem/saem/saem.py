@@ -478,13 +478,13 @@ class Devices:
         rows = self.rows[device]
         if self.batch_size is None or self.batch_size >= len(rows):
             return rows
-        chances = self.streams.take(rows).derive_stream(now, DRAWN).words(1, 1)[0, :, 0]
+        chances = self.streams.take_individuals(rows).derive_stream(now, DRAWN).words(1, 1)[0, :, 0]
         return np.asarray(rows[np.sort(np.argsort(chances)[: self.batch_size])], np.intp)
 
     def _move(self, which: Indices, theta: Doubles, now: int, late: int) -> None:
         """Move the chains of some individuals."""
-        part, some = self.chains.take(which), self.model.take(which)
-        self.sampler.move(some, theta, part, self.streams.take(which), now, late)
+        part, some = self.chains.take_individuals(which), self.model.take_individuals(which)
+        self.sampler.move(some, theta, part, self.streams.take_individuals(which), now, late)
         self.chains.put(which, part)
         if not some.wide:
             self._each[which] = some.expand_about(theta).statistics(part.z)

@@ -107,7 +107,7 @@ class Chains:
         self.accepted = np.zeros(self.z.shape[1])
         self.tried = np.zeros(self.z.shape[1])
 
-    def take(self, which: Indices) -> Chains:
+    def take_individuals(self, which: Indices) -> Chains:
         """Return a copy of those of some individuals."""
         units = (self.roots, self.centres, self.scales, self.steps)
         part = Chains(np.ascontiguousarray(self.z[:, which]), *(one[which] for one in units))
@@ -600,7 +600,7 @@ def propose(
                 proposed, there, odds = _leap(current, law, steps, n_leaps, one, other)
             taken = chance < odds  # false where it is not a number
         z[...] = np.where(taken[..., None], proposed, z)
-        current.take(there, taken)
+        current.accept_where(there, taken)
         if kind == WALK and j == q:
             continue
         accepted += taken.sum(axis=0)
@@ -626,7 +626,7 @@ class _Place:
             self.slopes = np.fmin(np.fmax(turn_back(roots, slopes), -TAME), TAME)
         self._least = -np.finfo(np.float64).max
 
-    def take(self, there: _Place, taken: Mask) -> None:
+    def accept_where(self, there: _Place, taken: Mask) -> None:
         self.values = np.where(taken, there.values, np.maximum(self.values, self._least))
         self.slopes = np.where(taken[..., None], there.slopes, self.slopes)
 

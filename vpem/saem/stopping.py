@@ -167,7 +167,7 @@ class Watch:
 
     def _inform(self, run: SaemRun, since: int) -> None:
         """Draw latents at the parameters, with chains of their own, for the information there."""
-        chains = run.chains.take(np.arange(self.model.n))
+        chains = run.chains.take_individuals(np.arange(self.model.n))
         least = 2 if self.sampler.name == "exact" else LEAST
         n_iter = max(least, -(-DRAWS // len(chains.z)))
         conditional = sample_conditional(

@@ -105,7 +105,9 @@ class LocalSteps:
         dtype = np.float32 if terms.itemsize == 4 else np.float64
         self.rest: Floats = np.zeros((n_hubs, terms.n_samples, n_components - 1), dtype=dtype)
 
-    def take(self, mixture: Mixture, factors: Factors, n_steps: int) -> tuple[Mixture, Factors]:
+    def take_steps(
+        self, mixture: Mixture, factors: Factors, n_steps: int
+    ) -> tuple[Mixture, Factors]:
         """Take some steps from an M-step; returns parameters and their factors."""
         for _ in range(n_steps):
             mixture, factors = self._one(mixture, factors)
@@ -298,7 +300,7 @@ class Accelerated(PlainSteps):
             return updated, factors
         if self.local is not None:
             self.tried = "local"
-            mixture, prepared = self.local.take(updated[0], factors[0], self.n_local)
+            mixture, prepared = self.local.take_steps(updated[0], factors[0], self.n_local)
             updated, factors = [mixture], [prepared]
         if not self.settings.squarem:
             return updated, factors

@@ -431,7 +431,7 @@ class _OverFactors(_OverFeatures):
             sums = FactorSums(terms, total, mixture, partial(terms.local, loaded), terms.itemsize)
             log_likelihoods = np.zeros(total.n_roots)
             for rows, apart, onto in sums:
-                log_likelihoods += terms.take(
+                log_likelihoods += terms.summarize_sums(
                     mixture, loaded, posterior, apart, onto, rows, statistics
                 )
             log_likelihoods = log_likelihoods - 0.5 * sums.firsts

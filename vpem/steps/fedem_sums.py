@@ -425,7 +425,7 @@ class Local(_Keeping):
         moves = run.memories.copy()
         moves[active] += corrections / self.workers.probability
         moved = self._average(statistics + step * moves)
-        self.memory.take(corrections)
+        self.memory.add_received(corrections)
         with set_topic(self.holders.engine, "check"):
             run.memory[...] = self.holders.allreduce(self.weights @ run.memories)
         return moved

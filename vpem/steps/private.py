@@ -108,7 +108,7 @@ def run_private(
     parts = shared(find_start(releases, layout, n_samples, np.random.default_rng(list(seed))))
     parts = replace(parts, hard=hard)
     for iteration in range(1, n_iter + 1):
-        message, _ = releases.take(
+        message, _ = releases.sum_with_noise(
             layout.deviations(),
             lambda worker, now=parts: releases.rows.residuals(worker, now, layout),  # type: ignore[misc]
             "estep",
@@ -196,7 +196,7 @@ class Releases:
     total: Noisy
     multipliers: list[float]
 
-    def take(
+    def sum_with_noise(
         self,
         deviations: Doubles,
         local: Callable[[int], NDArray[np.int64]],
@@ -244,7 +244,7 @@ def find_start(
     q, n_bins = shape_of_sketch(n_samples, releases.multipliers[0], len(centre))
     values, vectors = values[::-1][:q], vectors[:, ::-1][:, :q]
     directions = vectors / scale[:, None] / np.sqrt(values)
-    counts, noise = releases.take(
+    counts, noise = releases.sum_with_noise(
         np.ones(n_bins**q),
         lambda worker: releases.rows.sketch(worker, centre, directions, n_bins, REACH),
         "setup",
@@ -293,7 +293,7 @@ def _spreads(covariances: Doubles, kind: str) -> Doubles:
 def _overall(releases: Releases, n_samples: int) -> tuple[Doubles, Doubles]:
     """Centre (d,) and covariance (d, d) of all rows, by two releases."""
     rows, d = releases.rows, releases.rows.n_features
-    counts, noise = releases.take(
+    counts, noise = releases.sum_with_noise(
         np.full(d * N_BINS, sqrt(d)),
         lambda worker: rows.histograms(worker, N_BINS).ravel(),
         "setup",
@@ -301,7 +301,7 @@ def _overall(releases: Releases, n_samples: int) -> tuple[Doubles, Doubles]:
     )
     centre, width = _widths(counts.reshape(d, N_BINS), noise * sqrt(d))
     one, layout = Parts(np.ones(1), centre[None], width[None], "diag"), Residuals("full", 1, d)
-    message, noise = releases.take(
+    message, noise = releases.sum_with_noise(
         layout.deviations(), lambda worker: rows.residuals(worker, one, layout), "setup"
     )
     _, firsts, seconds = layout.unpacked(message)

@@ -229,7 +229,7 @@ class HeldRows:
         place = np.asarray(rows, dtype=np.intp) - self.first
         return np.asarray((place >= 0) & (place < self.n_here))
 
-    def take(self, rows: Sequence[int] | Indices) -> Doubles:
+    def gather_rows(self, rows: Sequence[int] | Indices) -> Doubles:
         """Some rows (L, d), in every process, which all know already."""
         places, is_local = np.asarray(rows, dtype=np.intp) - self.first, self.here(rows)
         points = np.zeros((len(places), self.width))
@@ -276,8 +276,8 @@ class HeldRows:
         Where sums are masked points take their place, which all draw alike.
         """
         if self.reach is not None:
-            return self.reach.points.take(np.asarray(rows, dtype=np.intp))
-        points = self.take(rows).astype(f"f{itemsize}").astype(np.float64)
+            return self.reach.points.draw_points(np.asarray(rows, dtype=np.intp))
+        points = self.gather_rows(rows).astype(f"f{itemsize}").astype(np.float64)
         size = ROW_BYTES + itemsize * points.shape[1]
         for row in rows:
             self.total.agree("flooding", size, self.owner(int(row)))

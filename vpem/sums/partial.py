@@ -220,7 +220,7 @@ class Memory(Wrapper):
         changes: Doubles = values - self.values[self._held(senders)][: len(values)]
         return changes if about is None else changes - about
 
-    def take(self, received: Doubles, senders: Senders | None = None) -> None:
+    def add_received(self, received: Doubles, senders: Senders | None = None) -> None:
         """Add what was received (a, P), times the step, in its own memory."""
         received *= self.step
         self.values[self._held(senders)] += received
@@ -231,7 +231,7 @@ class Memory(Wrapper):
 
     def send(self, values: Doubles, senders: Senders | None = None) -> Doubles:
         """Send how vectors (a, P) differ: what the server has of the senders then."""
-        self.take(self.inner.send(self.differ(values, None, senders), senders), senders)
+        self.add_received(self.inner.send(self.differ(values, None, senders), senders), senders)
         return self.values[self._held(senders)]
 
     def add(self, values: Doubles) -> Doubles:
@@ -258,7 +258,7 @@ class Memory(Wrapper):
         share = 1.0 if self.biased else 1.0 / self.probability
         total: Doubles = self.kept + share * seen
         # Sum and memories begin as they are elsewhere: a process keeps those of its own.
-        self.take(self.server.ours(received, self.active))
+        self.add_received(self.server.ours(received, self.active))
         self.kept += self.step * seen
         return total
 

@@ -384,7 +384,7 @@ class FactorTerms(FeatureTerms):
         onto = factors.projected(self.rows.read(rows))
         return np.concatenate([super().local(factors, rows), onto], axis=2)
 
-    def take(
+    def summarize_sums(
         self,
         mixture: Mixture,
         factors: LoadedFactors,
@@ -461,7 +461,7 @@ class FactorTerms(FeatureTerms):
                 else:
                     every: Any = np.tensordot(matrix, self.local(factors, rows), axes=1)
                     distances, onto = every[..., :k], every[..., k:]
-                log_likelihoods += self.take(
+                log_likelihoods += self.summarize_sums(
                     mixture, factors, posterior, distances, onto, rows, statistics
                 )
         return log_likelihoods

@@ -57,7 +57,7 @@ class RunningMoments:
         # Of each feature (d,), by these shares: its mean, and the sum of squares about it.
         self.mean, self.squares = np.zeros(n_features), np.zeros(n_features)
 
-    def take(self, rows: Floats, share: Doubles) -> None:
+    def add_rows(self, rows: Floats, share: Doubles) -> None:
         """Add rows (m, d) of some shares (m,) of all."""
         of_all = share.sum()
         if of_all > 0:
@@ -123,7 +123,7 @@ class Scaling:
             weights = (
                 np.ones(len(part)) if row_weights is None else row_weights[start:][: len(part)]
             )
-            moments.take(part, weights / total)
+            moments.add_rows(part, weights / total)
         return cls.standardize(*moments.joined(add), hubs)
 
     @classmethod
@@ -224,7 +224,7 @@ class Points:
     def __init__(self, centre: Doubles, root: Doubles) -> None:
         self.centre, self.root = centre, root
 
-    def take(self, numbers: Indices) -> Doubles:
+    def draw_points(self, numbers: Indices) -> Doubles:
         """Return points (L, d); the same number is the same point anywhere."""
         width = len(self.centre)
         normals = np.empty((len(numbers), width))

@@ -117,7 +117,7 @@ class TlsEngine:
                 raise self._wrong(0, "what all members have")
         else:
             self._ask(self._others(), [tag])
-            parts = [message, *(bytes(self._post.take(r, tag)) for r in self._others())]
+            parts = [message, *(bytes(self._post.receive(r, tag)) for r in self._others())]
             every = encode(parts)
             for to in self._others():
                 self._post.put(to, tag, every, self.topic)
@@ -163,7 +163,7 @@ class TlsEngine:
 
         def read() -> None:
             for part, tag in parts:
-                message = self._post.take(0, tag)
+                message = self._post.receive(0, tag)
                 if masked and len(message) % part.itemsize:
                     self._hear_without(message)
                 part[...] = self._as(part, message, 0)
@@ -269,7 +269,7 @@ class TlsEngine:
     def _hear(self, root: int, read: Callable[[Any, int], Any]) -> Any:
         """Return what is read in the root's message; the first member passes on what can be."""
         tag, source = self._together(), 0 if self.rank else root
-        message = self._post.take(source, tag)
+        message = self._post.receive(source, tag)
         value = read(self._opened(root, tag, message), root)
         for to in [] if self.rank else self._others():
             if to != root:
@@ -277,7 +277,7 @@ class TlsEngine:
         return value
 
     def _read(self, source: int, tag: int) -> Any:
-        return self._decode(self._post.take(source, tag), source)
+        return self._decode(self._post.receive(source, tag), source)
 
     def _decode(self, message: Any, source: int) -> Any:
         if not isinstance(message, bytes | bytearray | memoryview):
@@ -289,7 +289,7 @@ class TlsEngine:
 
     def _array(self, source: int, tag: int, like: NDArray[Any]) -> NDArray[Any]:
         """Return what a member has sent in place of an array like this one."""
-        return self._as(like, self._post.take(source, tag), source)
+        return self._as(like, self._post.receive(source, tag), source)
 
     def _as(self, like: NDArray[Any], message: Any, source: int) -> NDArray[Any]:
         """Read an array like this one that came from a member."""

@@ -167,7 +167,7 @@ class Post:
         self._asked.update((source, tag) for tag in tags)
         self._board.call(self._links[source].ask, tags)
 
-    def take(self, source: int, tag: int) -> bytes | bytearray | memoryview:
+    def receive(self, source: int, tag: int) -> bytes | bytearray | memoryview:
         """Wait for a message of another member, and return it.
 
         Unheard if it, or for the first member another, is silent for too long; GoneOn or LeftOut if

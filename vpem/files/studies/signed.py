@@ -85,7 +85,7 @@ class Fields:
         self._left: Report = dict(table)
         self._known: list[str] = []
 
-    def take(self, name: str, kind: type[T], words: str, default: T | None = None) -> T:
+    def pop_field(self, name: str, kind: type[T], words: str, default: T | None = None) -> T:
         """Return a field of a type, or the default where there is none."""
         self._known.append(name)
         value = self._left.pop(name, default)
@@ -97,7 +97,7 @@ class Fields:
 
     def text(self, name: str, default: str | None = None, most: int = LONGEST) -> str:
         """Return a text of printable characters and newlines."""
-        text = self.take(name, str, "a text", default)
+        text = self.pop_field(name, str, "a text", default)
         if len(text) > most:
             raise InputError(f"{self.where}: {name} has more than {most} characters")
         if not text.replace("\n", "").isprintable():
@@ -106,7 +106,7 @@ class Fields:
 
     def texts(self, name: str, most: int, longest: int = LONGEST) -> tuple[str, ...]:
         """Return a list of printable texts, without one that is not there."""
-        texts = self.take(name, list, "a list of texts", [])
+        texts = self.pop_field(name, list, "a list of texts", [])
         if len(texts) > most:
             raise InputError(f"{self.where}: {name} has {len(texts)} entries, more than {most}")
         for text in texts:
@@ -119,12 +119,12 @@ class Fields:
 
     def flag(self, name: str, default: bool) -> bool:
         """Return true or false."""
-        return self.take(name, bool, "true or false", default)
+        return self.pop_field(name, bool, "true or false", default)
 
     def count(self, name: str, least: int = 1, most: int = 10**9) -> int:
         """Return an integer in bounds."""
         words = f"an integer from {least} to {most}"
-        value = self.take(name, int, words)
+        value = self.pop_field(name, int, words)
         if not least <= value <= most:
             raise InputError(f"{self.where}: {name} must be {words}, got {brief(value)}")
         return value
@@ -132,7 +132,7 @@ class Fields:
     def seconds(self, name: str) -> float:
         """Return a positive time in seconds, at most a year."""
         words = "a number of seconds above 0"
-        value = self.take(name, int | float, words)  # type: ignore[arg-type]
+        value = self.pop_field(name, int | float, words)  # type: ignore[arg-type]
         if not 0 < value <= 366 * 86400:
             raise InputError(f"{self.where}: {name} must be {words}, got {brief(value)}")
         return float(value)

@@ -133,7 +133,7 @@ class ByFeatures:
             every = self._network.total.roots.join(mixture.weights)
             mixture = replace(mixture, weights=every.mean(axis=0, keepdims=True))
             for part in self._posteriors(X, mixture, total):
-                judged.take(*part)
+                judged.store_rows(*part)
             mixture = outline(fit).mixture
         else:
             judged.judge(mixture)
@@ -257,9 +257,11 @@ class _Rows:
     def judge(self, mixture: Mixture) -> None:
         """Take all of them, of which everything is here."""
         for part in posteriors(mixture, self._X, self._missing):
-            self.take(*part)
+            self.store_rows(*part)
 
-    def take(self, rows: slice, proba: NDArray[np.float64], scores: NDArray[np.float64]) -> None:
+    def store_rows(
+        self, rows: slice, proba: NDArray[np.float64], scores: NDArray[np.float64]
+    ) -> None:
         """Take a run of rows: responsibilities (n, K) and log-likelihoods (n,)."""
         from scipy.special import entr
 

@@ -103,7 +103,7 @@ class BifactorModel(SaemModel):
     def _lengths(self, q: int, d: int) -> list[int]:
         return [q, q * (q + 1) // 2, d, d, d, d]
 
-    def take(self, which: Indices) -> BifactorModel:
+    def take_individuals(self, which: Indices) -> BifactorModel:
         part = copy(self)
         part.individuals, part._y = self.individuals.take(which), self._y[which]
         return part

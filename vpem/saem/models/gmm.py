@@ -76,7 +76,7 @@ class GmmModel(SaemModel):
         mean: Doubles = self.individuals.mean(values)
         return mean
 
-    def take(self, which: Indices) -> Self:
+    def take_individuals(self, which: Indices) -> Self:
         part = copy(self)
         part.individuals = self.individuals.take(which)
         part._y, part._x = self._y[which], self._x[which]

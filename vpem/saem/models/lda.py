@@ -140,7 +140,7 @@ class LdaModel(SaemModel):
             )
         return n_words
 
-    def take(self, which: Indices) -> LdaModel:
+    def take_individuals(self, which: Indices) -> LdaModel:
         some = copy(self)
         some.__dict__.pop("_by_word", None)
         some.individuals = self.individuals.take(which)
@@ -176,9 +176,8 @@ class LdaModel(SaemModel):
     def start(self) -> tuple[Doubles, Doubles]:
         """Topics of words at proportions that are drawn for each document by its name."""
         data = self.individuals
-        uniforms = (
-            Streams.from_names(data.names, self.seed).derive_stream(0, 0).uniforms(1, self.n_topics)
-        )
+        streams = Streams.from_names(data.names, self.seed)
+        uniforms = streams.derive_stream(0, 0).uniforms(1, self.n_topics)
         z = UNLIKE * np.log(-np.log(uniforms))
         alike = np.ones((self.n_words, self.n_topics))
         return self.maximize(data.add(self._totals(z, self._parts, alike)), self.counts), z[0]

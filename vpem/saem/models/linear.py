@@ -482,9 +482,9 @@ class LinearModel(Varying):
         """Columns (N, m) of the design: the intercept, the slopes."""
         return np.stack([np.ones(at.n_rows), *map(at.product, self.slopes)], axis=-1)
 
-    def take(self, which: Indices) -> LinearModel:
+    def take_individuals(self, which: Indices) -> LinearModel:
         part = copy(self)
-        part.individuals, part.law = self.individuals.take(which), self.law.take(which)
+        part.individuals, part.law = self.individuals.take(which), self.law.take_individuals(which)
         for name in ("_cross", "_both", "_among", "_own", "_turn", "_left", "_along"):
             setattr(part, name, getattr(self, name)[which])
         return part

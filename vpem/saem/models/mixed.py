@@ -285,8 +285,8 @@ class MixedModel(Framed):
 
     # ---- parameters ------------------------------------------------------------------------------
 
-    def take(self, which: Indices) -> Self:
-        return self._of(self.individuals.take(which), self.law.take(which))
+    def take_individuals(self, which: Indices) -> Self:
+        return self._of(self.individuals.take(which), self.law.take_individuals(which))
 
     def _of(self, individuals: Individuals, population: PopulationModel) -> Self:
         part = copy(self)

@@ -229,7 +229,7 @@ class SaemModel(ABC):
     def __init_subclass__(cls, **others: Any) -> None:
         """Let classes of users define methods under their former names."""
         super().__init_subclass__(**others)
-        for old, new in {"about": "expand_about"}.items():
+        for old, new in {"about": "expand_about", "take": "take_individuals"}.items():
             if old in vars(cls) and new not in vars(cls):
                 warnings.warn(f"{old} is {new} now", DeprecationWarning, stacklevel=3)
                 setattr(cls, new, vars(cls)[old])
@@ -250,8 +250,10 @@ class SaemModel(ABC):
         return Counts(*self.individuals.everyone)
 
     @abstractmethod
-    def take(self, which: Indices) -> SaemModel:
+    def take_individuals(self, which: Indices) -> SaemModel:
         """Return the same model of some of the individuals."""
+
+    take = former("take", "take_individuals")
 
     @abstractmethod
     def start(self) -> tuple[Doubles, Doubles]:

@@ -221,7 +221,7 @@ class PopulationModel:
         q, wide = len(self.random), self.design.shape[1]
         return (q * wide, q * (q + 1) // 2, wide * (wide + 1) // 2 if wide > 1 else 0)
 
-    def take(self, which: Indices) -> Self:
+    def take_individuals(self, which: Indices) -> Self:
         """The same of some of the individuals."""
         part = copy(self)
         part.design = self.design[which]
