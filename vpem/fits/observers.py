@@ -243,7 +243,7 @@ def score_holdout(
     ``{"skipped": why}``. ``by_column`` has ``column``, ``n_entries`` and the losses of ``model``
     and ``column_means`` of every column with hidden entries.
     """
-    low, high = imputation.law.domain()
+    low, high = imputation.law.domain
     columns = hidden.places % imputation.observations.shape[1]
     units = np.broadcast_to(imputation.scaling.scale, imputation.observations.shape[1])[columns]
 

@@ -404,10 +404,11 @@ class Foretold:
     def _others(self) -> Iterator[tuple[Setting, Foretold]]:
         layout = self.layout
         kind = {"full": "diag", "tied": "tied-diag"}.get(layout.kind)
+        k, d = layout.n_components, layout.n_features
         if kind is not None:
-            yield Setting("covariance_type", kind), self._with(layout=replace(layout, kind=kind))
-        if layout.n_components > 2:
-            yield Setting("n_components", 2), self._with(layout=replace(layout, n_components=2))
+            yield Setting("covariance_type", kind), self._with(layout=Residuals(kind, k, d))
+        if k > 2:
+            yield Setting("n_components", 2), self._with(layout=Residuals(layout.kind, 2, d))
         if self.n_iter > FEW_ITERATIONS:
             yield Setting("max_iter", FEW_ITERATIONS), self._with(n_iter=FEW_ITERATIONS)
         larger = [

@@ -24,7 +24,7 @@ from vpem.steps.summing import FARTHEST
 from vpem.sums.private import add_numbers
 from vpem.sums.sum import Sum
 from vpem.terms.families.mixture import coordinates_of
-from vpem.terms.features import Terms
+from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture
 
 MOST_LOCAL = 1000
@@ -53,7 +53,7 @@ KEPT = ("tried", "begun", "clipped", "pause", "next_pause", "reach", "n_local", 
 KEPT_MIXTURES = ("kept", "best", "origin")
 """What checkpoints keep."""
 
-Roots = Sequence[Terms]
+Roots = Sequence[FeatureTerms]
 
 Line = tuple[Any, Any, Any]
 """A point, the step ahead from it, and how much the next step differs."""
@@ -100,7 +100,7 @@ class LocalSteps:
     E-step of the sum (`vpem.steps.em.log_likelihood`) writes it.
     """
 
-    def __init__(self, terms: Terms, n_hubs: int, n_components: int, least: float) -> None:
+    def __init__(self, terms: FeatureTerms, n_hubs: int, n_components: int, least: float) -> None:
         self.terms, self.n_hubs, self.least = terms, n_hubs, least
         dtype = np.float32 if terms.itemsize == 4 else np.float64
         self.rest: Floats = np.zeros((n_hubs, terms.n_samples, n_components - 1), dtype=dtype)

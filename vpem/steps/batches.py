@@ -32,7 +32,7 @@ from vpem.steps.runs import (
 )
 from vpem.steps.summing import begin_differences
 from vpem.sums.sum import Sum
-from vpem.terms.features import BatchTerms, Terms
+from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture
 from vpem.terms.statistics import Statistics, arrays_of, having_arrays, schema_of_arrays
 
@@ -47,7 +47,7 @@ STEP_SIZE = 0.6
 
 
 def fit_batches(
-    terms: BatchTerms,
+    terms: FeatureTerms,
     total: Sum,
     start: Mixture,
     *,
@@ -73,7 +73,7 @@ def fit_batches(
     keeps nothing: statistics a unit weight move by ``S += rho (S_batch - S)``, ``rho_t =
     t^-step_size`` at the t-th batch. In the first pass the M-steps of incremental EM are stochastic
     ones: what was found under the first, poor parameters is soon forgotten. All agents take part in
-    that pass; in it a hub takes no M-step from fewer rows than `BatchTerms.enough` asks for: as
+    that pass; in it a hub takes no M-step from fewer rows than `FeatureTerms.enough` asks for: as
     many as would vary as much, were all batches worth the same. A hub that never had enough takes
     one at the end, from all rows.
 
@@ -130,7 +130,7 @@ class Visits:
 
     def __init__(
         self,
-        terms: BatchTerms,
+        terms: FeatureTerms,
         total: Sum,
         batches: list[slice],
         run: Run,
@@ -192,12 +192,14 @@ class Visits:
             log_likelihoods += log_likelihood(part, total, mixture, self.factors)
         return total.roots.join(log_likelihoods + terms.log_constant)
 
-    def batch(self, order: Indices, place: int) -> Terms:
+    def batch(self, order: Indices, place: int) -> FeatureTerms:
         """Terms of the batch at this place of the order."""
         later = self.batches[order[place + 1]] if place + 1 < len(order) else None
         return self.terms.slice_rows(self.batches[order[place]], later)
 
-    def look(self, number: int, part: Terms, responsibilities: Floats | None = None) -> Statistics:
+    def look(
+        self, number: int, part: FeatureTerms, responsibilities: Floats | None = None
+    ) -> Statistics:
         """E-step on a batch for which a sum has begun: statistics about the current means."""
         run = self.run
         fresh = self.terms.empty(run.mixture.means, self.total.n_roots)
@@ -213,7 +215,10 @@ class Visits:
         return fresh
 
     def begin_with_all(
-        self, order: Indices, see: Callable[[int, Terms], Statistics], step_size: float | None
+        self,
+        order: Indices,
+        see: Callable[[int, FeatureTerms], Statistics],
+        step_size: float | None,
     ) -> Statistics | None:
         """First pass, in which all take part: statistics of all rows, or None if it was broken off.
 
@@ -269,7 +274,7 @@ class Visits:
 
 
 def towards(
-    terms: BatchTerms,
+    terms: FeatureTerms,
     before: Statistics,
     fresh: Statistics,
     rate: float,
@@ -404,7 +409,7 @@ class Incremental:
             self._note(total)
         return True
 
-    def _before(self, number: int, part: Terms) -> Statistics:
+    def _before(self, number: int, part: FeatureTerms) -> Statistics:
         if self.responsibilities is None:
             return self.statistics[number]
         visits = self.visits
@@ -414,7 +419,9 @@ class Incremental:
             part.summarize(statistics, np.ascontiguousarray(responsibilities[:, rows]), rows)
         return statistics
 
-    def _look(self, number: int, part: Terms, before: Statistics | None = None) -> Statistics:
+    def _look(
+        self, number: int, part: FeatureTerms, before: Statistics | None = None
+    ) -> Statistics:
         visits, terms = self.visits, self.visits.terms
         responsibilities = self.responsibilities
         if responsibilities is None:
@@ -448,7 +455,7 @@ class Incremental:
 class Stochastic:
     """Statistics that move towards each batch's by ever smaller steps; nothing else is kept.
 
-    The parameters stand for them: `BatchTerms.statistics_of` gives them back.
+    The parameters stand for them: `FeatureTerms.statistics_of` gives them back.
     """
 
     restarts = False
@@ -493,7 +500,7 @@ class Stochastic:
 
 
 def step(
-    terms: BatchTerms,
+    terms: FeatureTerms,
     total: Sum,
     mixture: Mixture,
     factors: Factors,
@@ -520,7 +527,7 @@ def step(
 
 
 def _averaged(
-    terms: BatchTerms,
+    terms: FeatureTerms,
     mixture: Mixture,
     fresh: Statistics,
     rate: float,

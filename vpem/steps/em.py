@@ -1,7 +1,7 @@
 """Expectation-maximization with one distributed sum.
 
-This is the whole algorithm. *What* each hub adds to the sum is a `Terms`, *how* the sum is taken is
-a `Sum`; neither knows of the other, and this loop knows of both only what the protocols say.
+This is the whole algorithm. *What* each hub adds to the sum `FeatureTerms` say, or others that
+answer to the same, *how* the sum is taken a `Sum`; neither knows of the other.
 
 Over rows that workers hold (`OverRows`) statistics are summed and not terms of log-densities. Where
 all share the sum there is one model; under consensus every worker has its own, and they differ by
@@ -41,7 +41,7 @@ from vpem.sums.counted import add_vectors, farthest
 from vpem.sums.private import add_numbers, power_beyond
 from vpem.sums.sum import Sum
 from vpem.terms.factors import FactorTerms, LoadedFactors, Posterior
-from vpem.terms.features import FeatureTerms, Terms
+from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture
 from vpem.terms.row_statistics import Message, WorkerTerms
 from vpem.terms.statistics import Statistics
@@ -58,11 +58,11 @@ class EStep(Protocol):
     """What roots can do between sums."""
 
     @property
-    def whole(self) -> Terms:
+    def whole(self) -> FeatureTerms:
         """All rows."""
 
     @property
-    def roots(self) -> Sequence[Terms]:
+    def roots(self) -> Sequence[FeatureTerms]:
         """Who takes the M-steps: one for all roots that share a mixture, or each root its own."""
 
     def expect(
@@ -71,7 +71,7 @@ class EStep(Protocol):
         """Log-likelihoods (R,), and statistics of each of ``roots``, but none for a "check"."""
 
 
-def fit(terms: Terms, total: Sum, start: Mixture, **settings: Any) -> Run:
+def fit(terms: FeatureTerms, total: Sum, start: Mixture, **settings: Any) -> Run:
     """Fit a mixture by EM, with settings as for `iterate`."""
     step, pace = _OverFeatures(terms, total), settings.get("accelerate")
     if pace is not None and pace.local:
@@ -201,7 +201,7 @@ class _Loop:
 
 
 def expect(
-    terms: Terms,
+    terms: FeatureTerms,
     total: Sum,
     mixture: Mixture,
     factors: Factors,
@@ -221,7 +221,7 @@ def expect(
 
 
 def log_likelihood(
-    terms: Terms,
+    terms: FeatureTerms,
     total: Sum,
     mixture: Mixture,
     factors: Factors,
@@ -260,7 +260,7 @@ def log_likelihood(
 
 
 def maximize(
-    roots: Sequence[Terms],
+    roots: Sequence[FeatureTerms],
     before: Sequence[Mixture],
     statistics: Sequence[Statistics],
     silent: Mask | None,
@@ -347,14 +347,14 @@ def posterior_of(total: Sum, factors: LoadedFactors, kind: str) -> Posterior:
 class _OverFeatures:
     """The E-step of hubs that hold features and share one mixture (`EStep`)."""
 
-    whole: Terms
+    whole: FeatureTerms
     total: Sum
     local: LocalSteps | None = None
     reinitialised_bytes = REINITIALISED_BYTES
     over_rows = False
 
     def __post_init__(self) -> None:
-        self.roots: Sequence[Terms] = [self.whole]
+        self.roots: Sequence[FeatureTerms] = [self.whole]
 
     def expect(
         self, mixtures: Sequence[Mixture], factors: Sequence[Factors], kind: str
@@ -450,7 +450,7 @@ class FactorSums:
 
     def __init__(
         self,
-        terms: Terms,
+        terms: FeatureTerms,
         total: Sum,
         mixture: Mixture,
         local: Callable[[slice], Floats],

@@ -32,7 +32,7 @@ from vpem.steps.recovery import Saver, check_length
 from vpem.sums.sum import Sum
 from vpem.terms.degenerate import degenerate
 from vpem.terms.density import Density
-from vpem.terms.features import Terms
+from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import (
     Factors,
     Mixture,
@@ -119,7 +119,7 @@ class Run:
         """What the best of several runs maximises: what EM raises, by the first root."""
         return float(self.log_likelihood[0] + self.log_prior[0])
 
-    def end(self, roots: Sequence[Terms], total: Sum, log_likelihoods: Doubles) -> None:
+    def end(self, roots: Sequence[FeatureTerms], total: Sum, log_likelihoods: Doubles) -> None:
         """Take the final log-likelihoods (R,) of the roots, priors included."""
         check_finite(log_likelihoods, len(self.history))
         both = zip(roots, self.mixtures, strict=True)
@@ -139,7 +139,7 @@ class Run:
 
     def record_iteration(
         self,
-        terms: Terms,
+        terms: FeatureTerms,
         total: Sum,
         log_likelihoods: Doubles,
         tol: float,
@@ -163,7 +163,7 @@ class Run:
             callback(Progress(len(self.history), mean, moved))
         return small
 
-    def is_small(self, terms: Terms, log_likelihoods: Doubles, tol: float) -> bool:
+    def is_small(self, terms: FeatureTerms, log_likelihoods: Doubles, tol: float) -> bool:
         """Whether log-likelihoods (R,) are within tol, or rounding, of the last ones."""
         before = self.before(terms, log_likelihoods)
         if before is None or np.isinf(log_likelihoods).any():
@@ -174,7 +174,7 @@ class Run:
         )
         return bool((change < np.maximum(tol, rounding)).all())
 
-    def before(self, terms: Terms, log_likelihoods: Doubles) -> Doubles | None:
+    def before(self, terms: FeatureTerms, log_likelihoods: Doubles) -> Doubles | None:
         """Log-likelihoods (R,) that roots had found before; None in the first iteration of all."""
         if self.history or self.last is None:
             return self.history[-1] if self.history else None
@@ -399,7 +399,7 @@ class Reinitialiser:
 
     def __init__(
         self,
-        terms: Terms,
+        terms: FeatureTerms,
         total: Sum,
         draw_row: Callable[[], int],
         recoveries: list[Recovery],
@@ -415,7 +415,7 @@ class Reinitialiser:
         self.given_up: dict[int, Doubles] = {}
 
     def start(
-        self, roots: Sequence[Terms], mixtures: Sequence[Mixture]
+        self, roots: Sequence[FeatureTerms], mixtures: Sequence[Mixture]
     ) -> tuple[list[Mixture], list[Factors], bool]:
         """Return starting parameters with singular components re-initialised; see `check`."""
         enough = [np.full((1, mixtures[0].n_components), np.inf)] * len(mixtures)
@@ -423,7 +423,7 @@ class Reinitialiser:
 
     def check(
         self,
-        roots: Sequence[Terms],
+        roots: Sequence[FeatureTerms],
         mixtures: Sequence[Mixture],
         counts: Sequence[Doubles],
         iteration: int,
@@ -552,7 +552,7 @@ class Reinitialiser:
         self.given_up.update(zip(*state["given_up"], strict=True))
 
 
-def least_weight(terms: Terms) -> float:
+def least_weight(terms: FeatureTerms) -> float:
     """Effective samples below which a component has collapsed.
 
     A bound of less than a row shrinks where rows weigh less than 1 on average; one of more counts
@@ -570,7 +570,7 @@ def _named(hub: int | None) -> str:
 
 
 def _placed(
-    roots: Sequence[Terms],
+    roots: Sequence[FeatureTerms],
     mixtures: Sequence[Mixture],
     component: int,
     centre: Doubles,

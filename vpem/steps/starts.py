@@ -27,7 +27,7 @@ from vpem.steps.row_sampling import ROW_BYTES, HeldRows, RowStream, StoredParts
 from vpem.steps.summing import FARTHEST, Differences, begin_differences, in_units_of_squares, summed
 from vpem.sums.counted import add_vectors, farthest
 from vpem.sums.sum import Sum
-from vpem.terms.features import FeatureTerms, StartTerms
+from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms
 from vpem.terms.mixture import Mixture, is_diagonal, is_tied
 from vpem.terms.units import Scaling
@@ -340,7 +340,7 @@ def step_of_lloyd(tell: Tell | None) -> Callable[[int, float, int], None] | None
 
 
 def seed_features(
-    terms: StartTerms,
+    terms: FeatureTerms,
     total: Sum,
     n_components: int,
     stream: RowStream,
@@ -386,7 +386,7 @@ def seed_rows(
 
 
 def summed_distances(
-    terms: StartTerms, total: Sum, centres: Doubles
+    terms: FeatureTerms, total: Sum, centres: Doubles
 ) -> Iterator[tuple[slice, Floats]]:
     """Squared distances to centres (L, d) summed over hubs, (R, m, L), a chunk of rows a time."""
     total.begin("setup", terms.n_samples, len(centres), terms.itemsize)
@@ -437,7 +437,7 @@ def _seed(
 class _OverFeatures:
     """The potential as the first root finds it."""
 
-    def __init__(self, terms: StartTerms, total: Sum, stream: RowStream) -> None:
+    def __init__(self, terms: FeatureTerms, total: Sum, stream: RowStream) -> None:
         self.terms, self.total, self.stream = terms, total, stream
         self.nearest: NDArray[Any] | None = None
         self.trials: list[Floats] = []

@@ -16,7 +16,7 @@ from vpem.network.ledger import Ledger
 from vpem.sums.counted import at_server
 from vpem.sums.private import check_digits, in_common_units
 from vpem.sums.sum import Scalars, Sum
-from vpem.terms.features import StartTerms, Terms
+from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import diagonals, spread_rows, usual_squares
 
 FARTHEST = {8: 2.0**36, 4: 2.0**16}
@@ -28,7 +28,7 @@ BEYOND = 2.0**10
 
 
 def summed(
-    terms: Terms,
+    terms: FeatureTerms,
     total: Sum,
     width: int,
     local: Callable[[slice], Floats],
@@ -51,12 +51,12 @@ def summed(
         yield rows, np.ascontiguousarray(sums[:, rows])
 
 
-def in_units_of_squares(terms: StartTerms, total: Sum) -> Sum:
+def in_units_of_squares(terms: FeatureTerms, total: Sum) -> Sum:
     """Return the same sum in units in which squared distances can be added under masks."""
     return total if total.holders.masks is None else at_server(total).in_units(terms.units)
 
 
-def agree_on_units(terms: StartTerms, total: Sum, ledger: Ledger) -> None:
+def agree_on_units(terms: FeatureTerms, total: Sum, ledger: Ledger) -> None:
     """Let hubs agree on units of squared distances, if sums are masked: on how large theirs are.
 
     Counted as setup; see `vpem.sums.private.in_common_units`, and `check_digits` for the error and
@@ -83,7 +83,7 @@ def begin_differences(total: Sum, kind: str, n_samples: int, n_numbers: int, ite
     total.begin(kind, n_samples, n_numbers - 1, itemsize, 1)
 
 
-def scalars_of_rows(terms: Terms, total: Sum) -> Scalars:
+def scalars_of_rows(terms: FeatureTerms, total: Sum) -> Scalars:
     """Return what is to be the sum over all rows of one number of each, times row weights."""
     scalars = Scalars.empty(len(total.holders.own), total.n_roots)
     heaviest = 1.0 if terms.row_weights is None else float(terms.row_weights.max(initial=0.0))
@@ -103,7 +103,7 @@ class Differences:
 
     def __init__(
         self,
-        terms: Terms,
+        terms: FeatureTerms,
         total: Sum,
         n_numbers: int,
         local: Callable[[slice], Floats],

@@ -327,24 +327,6 @@ class FactorStatistics(Statistics):
     squares: Doubles  # (R, K, q, q) ``sum g E f f'``, which is ``sum g (E f E f' + B)``
     products: Doubles  # (K, d, q) ``sum g (x - shift) E f'``
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the arrays take."""
-        arrays = (self.scores, self.squares, self.products)
-        return super().nbytes + sum(part.nbytes for part in arrays)
-
-    def add(self, other: Statistics, times: float = 1.0) -> None:
-        assert isinstance(other, FactorStatistics)
-        super().add(other, times)
-        self.scores += times * other.scores
-        self.squares += times * other.squares
-        self.products += times * other.products
-
-    def scale(self, factor: float) -> None:
-        super().scale(factor)
-        for part in (self.scores, self.squares, self.products):
-            part *= factor
-
 
 class FactorTerms(FeatureTerms):
     """Terms of hubs whose features have q factors in common; parameters are of `FeatureTerms`."""

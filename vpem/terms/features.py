@@ -1,7 +1,7 @@
 """Terms of data split by features: what each hub adds to the sum, and how it updates its own block.
 
-`Terms` is what every kind of local terms answers to, and `RowTerms` what is the same for all,
-whatever the densities are; `FeatureTerms` are those of Gaussian mixtures.
+`FeatureTerms` are those of Gaussian mixtures, and what all other kinds of local terms answer to;
+`RowTerms` is what is the same for all, whatever the densities are.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -37,134 +37,20 @@ NONE, NO_TABLE = np.zeros(0), np.zeros((0, 0))
 """What kernels take for row weights, or for statistics, that there are not."""
 
 
-class Terms(Protocol):
-    """What is summed."""
-
-    n_samples: int
-    total_weight: float
-    row_weights: Doubles | None
-    """Weight of each row (M,); None: 1."""
-    n_threads: int
-    reg_covar: Doubles
-    """Added to the diagonal of every covariance."""
-    log_constant: float
-    constant_in_sums: bool
-    """Whether each hub adds its own part of that to what is summed, and it is 0 here."""
-    itemsize: int
-    """Bytes of a number that is sent."""
-    least_rows: float
-    """Effective samples below which a component has collapsed, where a row weighs 1."""
-    resolution: float
-    """Relative change of a log-likelihood that rounding alone can make."""
-
-    def constants(self) -> Doubles:
-        """What each hub here has of `log_constant`, (B,)."""
-
-    def chunks(self, n_values: int) -> Iterator[slice]:
-        """Runs of rows for which ``n_values`` numbers a row fit in the working memory."""
-
-    def prepare(self, mixture: Mixture) -> Factors:
-        """Factor the parameters for an E-step."""
-
-    def local(self, factors: Factors, rows: slice) -> Floats:
-        """Terms of each hub for these rows, shape (B, m, K)."""
-
-    def responsibilities(
-        self, mixture: Mixture, sums: Floats, rows: slice
-    ) -> tuple[Floats, Doubles]:
-        """Responsibilities (R, m, K) and log-likelihood (R,) of these rows from the sums.
-
-        Sums are of terms (R, m, K), or of how they differ from the first (R, m, K - 1): of these
-        the log-likelihood is without minus half of what they differ from.
-        """
-
-    def sweep(
-        self, mixture: Mixture, factors: Factors, mix: Doubles, statistics: Statistics | None
-    ) -> Doubles:
-        """All of it in one pass for the sum ``mix @ terms``: log-likelihood (R,)."""
-
-    def empty(self, centres: Doubles, n_roots: int) -> Statistics:
-        """Statistics of no rows."""
-
-    def summarize(self, statistics: Statistics, responsibilities: Floats, rows: slice) -> None:
-        """Add these rows to the statistics."""
-
-    def update(self, statistics: Statistics) -> Mixture:
-        """Parameters from the total."""
-
-    def begun(self, start: Mixture) -> Mixture:
-        """Return parameters that come from elsewhere as those of these terms."""
-
-    def keep(self, mixture: Mixture, before: Mixture, hubs: Mask) -> Mixture:
-        """Return the mixture with the parameters that these hubs (B,) had before."""
-
-    def log_prior(self, mixture: Mixture) -> float:
-        """Log-density of the parameters under a prior, less that at its mode; 0 without any."""
-
-    def at_rows(self, indices: Indices) -> Doubles:
-        """Rows of the data as centres."""
-
-    def middle(self, mixture: Mixture) -> Doubles:
-        """A centre that is no row."""
-
-    def reseeded(self, mixture: Mixture, component: int, centre: Doubles, weight: float) -> Mixture:
-        """Re-initialise one component."""
-
-
-class StartTerms(Terms, Protocol):
-    """What a start needs of the terms besides."""
-
-    blocks: Blocks
-    rows: Rows
-    units: int
-    """Power of two in which squared distances are counted under masks."""
-
-    def distances(self, centres: Doubles, rows: slice) -> Floats:
-        """Squared distances of each hub's part of these rows to centres (L, d), (B, m, L)."""
-
-    def start(self, centres: Doubles) -> Mixture:
-        """Equal weights, means at the centres, sample covariances."""
-
-
-class BatchTerms(Terms, Protocol):
-    """What batches need of the terms besides."""
-
-    tells_expected: bool
-    """Whether `expected` finds log-densities from statistics."""
-
-    @property
-    def by_responsibilities(self) -> bool:
-        """Whether rows and their responsibilities are all that statistics are made of."""
-
-    def slice_rows(self, rows: slice, following: slice | None = None) -> Terms:
-        """Terms of a run of rows, counted from 0 in it; ``following`` is read next."""
-
-    def recentred(self, statistics: Statistics, centres: Floats) -> Statistics:
-        """Return the same statistics about other centres (K, d)."""
-
-    def with_hubs_of(self, statistics: Statistics, other: Statistics, hubs: Mask) -> Statistics:
-        """Return the statistics with those hubs' (B,) part taken from other ones."""
-
-    def enough(self, counts: Doubles) -> Mask:
-        """Whether so many rows a component (R, K) are enough for an M-step of each root."""
-
-    def update_early(self, statistics: Statistics, row: float) -> Mixture:
-        """Parameters from statistics in which `enough` rows count, each of them this much."""
-
-    def statistics_of(self, mixture: Mixture, weight: float, n_roots: int) -> Statistics:
-        """Statistics of rows of this total weight for which `update` gives ``mixture``."""
-
-    def expected(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> float:
-        """Expected ``log g~`` of the rows in the statistics, without `log_constant`."""
-
-
 class RowTerms:
     """Rows in chunks, their weights, and responsibilities from sums."""
 
     rows: Rows  # give chunks runs and precision
+    n_samples: int
+    total_weight: float
     row_weights: Doubles | None  # (M,); None: 1
     n_threads: int
-    itemsize: int
+    itemsize: int  # bytes of a number that is sent
+    units: int  # power of two in which squared distances are counted under masks
+    resolution: float  # relative change of a log-likelihood that rounding alone can make
+    log_constant: float
+    constant_in_sums = False
+    """Whether each hub adds its own part of that to what is summed, and it is 0 here."""
     least_rows = 0.5
     """Effective samples (sum of responsibilities) below which a component has collapsed, in rows:
     see `vpem.steps.runs.least_weight`."""
@@ -187,7 +73,11 @@ class RowTerms:
     def responsibilities(
         self, mixture: Density, sums: Floats, rows: slice
     ) -> tuple[Floats, Doubles]:
-        """Responsibilities (R, m, K) times row weights, and log-likelihood (R,) of these rows."""
+        """Responsibilities (R, m, K) times row weights, and log-likelihood (R,) of these rows.
+
+        Sums are of terms (R, m, K), or of how they differ from the first (R, m, K - 1): of these
+        the log-likelihood is without minus half of what they differ from.
+        """
         log_weights = np.broadcast_to(mixture.log_weights, (len(sums), mixture.n_components))
         out = np.empty((*sums.shape[:2], mixture.n_components), dtype=sums.dtype)
         log_likelihoods = np.empty(sums.shape[:2])
@@ -268,7 +158,6 @@ class FeatureTerms(RowTerms, BlockStatistics):
     all of them together are below the rounding of one row's weight.
     """
 
-    constant_in_sums = False
     doubt = 0.0
     """Share of each row that a start by clusters divides evenly among all components."""
 

@@ -21,7 +21,7 @@ from vpem._core.missing import marginal_diag, marginal_moments_diag, marginal_mo
 from vpem._core.threads import one_blas_thread
 from vpem.checks import Doubles, Floats, Indices, Mask, row_blocks
 from vpem.network.partition import Blocks
-from vpem.terms.features import FeatureTerms, StartTerms
+from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture, block_views, factorise
 from vpem.terms.rows import Arranges, MemoryRows, Plan, Rows, marginal_terms, pattern_plan
 from vpem.terms.statistics import BlockStatistics, MissingStatistics, Statistics, enough_rows
@@ -514,7 +514,7 @@ def distances_within(
     return distances
 
 
-def diagonals(terms: StartTerms) -> Doubles:
+def diagonals(terms: FeatureTerms) -> Doubles:
     """Squared distance (B,) of opposite corners of a box around all rows, in each hub."""
     blocks = terms.blocks
     ends = np.full((2, blocks.n_features), -np.inf)

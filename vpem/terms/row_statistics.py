@@ -105,7 +105,6 @@ class Parts:
         return shares
 
 
-@dataclass(frozen=True)
 class Residuals:
     """Which statistics of residuals are sent, how, and what one row can move.
 
@@ -117,62 +116,35 @@ class Residuals:
     are 1, t, and ``t^2 - 2 t + d`` where all second moments are sent, which is largest at an end.
     """
 
-    kind: str
-    n_components: int
-    n_features: int
-
-    @property
-    def radius(self) -> float:
+    def __init__(self, kind: str, n_components: int, n_features: int) -> None:
+        self.kind, self.n_components, self.n_features = kind, n_components, n_features
+        d, self.radius = n_features, farthest(n_features)
         """Squared length at which residuals are clipped, r^2."""
-        return farthest(self.n_features)
-
-    @property
-    def copies(self) -> int:
-        """Second moments that are sent: of each component, or of all together."""
-        return 1 if self.kind.startswith("tied") else self.n_components
-
-    @property
-    def n_second(self) -> int:
-        """Numbers of one of them."""
-        d = self.n_features
-        return {"full": d * (d + 1) // 2, "diag": d, "spherical": 1}[self.shape]
-
-    @property
-    def shape(self) -> str:
+        self.shape = "full" if kind in ("full", "tied") else kind.removeprefix("tied-")
         """What is sent of second moments: "full", "diag" or "spherical"."""
-        if self.kind in ("full", "tied"):
-            return "full"
-        return self.kind.removeprefix("tied-")
-
-    @property
-    def size(self) -> int:
+        self.copies = 1 if kind.startswith("tied") else n_components
+        """Second moments that are sent: of each component, or of all together."""
+        self.n_second = {"full": d * (d + 1) // 2, "diag": d, "spherical": 1}[self.shape]
+        """Numbers of one of them."""
+        self.size = n_components * (1 + d) + self.copies * self.n_second
         """Numbers of a message, P."""
-        return self.n_components * (1 + self.n_features) + self.copies * self.n_second
-
-    @property
-    def lengths(self) -> Doubles:
-        """Largest squared lengths of what a row adds to counts, first and second moments, (3,)."""
-        d, r = self.n_features, self.radius
-        second = {
+        r = self.radius
+        longest = {
             "full": max(d, r * r - 2 * r + d),
             "diag": min(r * r - 2 * r, (WIDEST**2 - 2) * r) + d,
             "spherical": max(d, r - d) ** 2,
         }
-        return np.array([1.0, r, second[self.shape]])
-
-    @property
-    def losses(self) -> Doubles:
-        """What noise of variance 1 on each costs, relative to a component of one row, (3,).
-
-        Half the relative error of a count; of a mean half its square; of a covariance a quarter
-        of the sum of the squared errors of its entries: the Kullback-Leibler divergence, in nats,
-        of the component from the one without noise, to second order.
-        """
-        d = self.n_features
-        second = {"full": d * (d + 1) / 8, "diag": d / 4, "spherical": 1 / (4 * d)}[self.shape]
-        if self.copies < self.n_components:
-            second /= self.n_components**2
-        return np.array([0.5, d / 2, second])
+        self.lengths = np.array([1.0, r, longest[self.shape]])
+        """Largest squared lengths of what a row adds to counts, first and second moments, (3,)."""
+        # Half the relative error of a count; of a mean half its square; of a covariance a quarter
+        # of the sum of the squared errors of its entries: the Kullback-Leibler divergence, in nats,
+        # of the component from the one without noise, to second order.
+        second = {"full": d * (d + 1) / 8, "diag": d / 4, "spherical": 1 / (4 * max(d, 1))}
+        shared = n_components**2 if self.copies < n_components else 1
+        self.losses = np.array([0.5, d / 2, second[self.shape] / shared])
+        """What noise of variance 1 on each costs, relative to a component of one row, (3,)."""
+        self.cost = float(np.sqrt(self.losses * self.lengths).sum() ** 2)
+        """Nats that noise of multiplier 1 costs, relative to a component of one row."""
 
     @property
     def scales(self) -> Doubles:
@@ -181,11 +153,6 @@ class Residuals:
         What a row adds, divided by them, is never longer than 1.
         """
         return balanced([self])[0]
-
-    @property
-    def cost(self) -> float:
-        """Nats that noise of multiplier 1 costs, relative to a component of one row."""
-        return float(np.sqrt(self.losses * self.lengths).sum() ** 2)
 
     def deviations(self, scales: Doubles | None = None) -> Doubles:
         """Return the standard deviation of each number of a message for a multiplier of 1, (P,).

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,27 @@ from vpem.terms.units import Scaling
 
 
 @dataclass
-class Statistics:
+class Sums:
+    """Statistics that are sums over rows: arrays, and sums of parts; some are about ``shifts``."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(array.nbytes for array in leaves(arrays_of(self)))
+
+    def add(self, other: Self, times: float = 1.0) -> None:
+        """Add so many times the statistics of other rows about the same shift."""
+        both = leaves(arrays_of(self), "shifts"), leaves(arrays_of(other), "shifts")
+        for mine, more in zip(*both, strict=True):
+            mine += times * more
+
+    def scale(self, factor: float) -> None:
+        for array in leaves(arrays_of(self), "shifts"):
+            array *= factor
+
+
+@dataclass
+class Statistics(Sums):
     """Sufficient statistics of every hub about a shift, summed over rows."""
 
     counts: Doubles  # (R, K) n_k of each root; R = 1 where all share one estimate
@@ -29,21 +49,6 @@ class Statistics:
     second: Doubles
     """``sum g (x - shift)(x - shift)^T``, shaped as the mixture's covariances."""
     shifts: Floats  # (K, d) in the precision of the data
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays."""
-        return sum(part.nbytes for part in (self.counts, self.first, self.second, self.shifts))
-
-    def add(self, other: Statistics, times: float = 1.0) -> None:
-        """Add so many times the statistics of other rows about the same shift."""
-        self.counts += times * other.counts
-        self.first += times * other.first
-        self.second += times * other.second
-
-    def scale(self, factor: float) -> None:
-        for part in (self.counts, self.first, self.second):
-            part *= factor
 
 
 @dataclass
@@ -53,19 +58,6 @@ class MissingStatistics(Statistics):
     seen: Doubles = field(default_factory=lambda: np.empty(0))
     """Responsibilities summed over rows of which a block has something (B, K), or which have a
     feature (K, d) where covariances are diagonal."""
-
-    @property
-    def nbytes(self) -> int:
-        return super().nbytes + self.seen.nbytes
-
-    def add(self, other: Statistics, times: float = 1.0) -> None:
-        assert isinstance(other, MissingStatistics)
-        super().add(other, times)
-        self.seen += times * other.seen
-
-    def scale(self, factor: float) -> None:
-        super().scale(factor)
-        self.seen *= factor
 
 
 def enough_rows(width: Any) -> Any:
@@ -276,11 +268,13 @@ def schema_of_arrays(arrays: Any) -> Schema:
     return Array(arrays.dtype.str[1:], arrays.shape)
 
 
-def leaves(arrays: Any) -> Iterator[NDArray[Any]]:
-    """Yield all arrays of such tables, in order."""
-    if isinstance(arrays, dict | list):
-        for one in arrays.values() if isinstance(arrays, dict) else arrays:
-            yield from leaves(one)
+def leaves(arrays: Any, without: str = "") -> Iterator[NDArray[Any]]:
+    """Yield all arrays of such tables, in order, but those of one name."""
+    if isinstance(arrays, dict):
+        arrays = [one for name, one in arrays.items() if name != without]
+    if isinstance(arrays, list):
+        for one in arrays:
+            yield from leaves(one, without)
     else:
         yield arrays
 

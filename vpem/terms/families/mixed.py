@@ -21,7 +21,7 @@ from vpem.terms.families.part import Columns, How, Made, Part, PartTerms
 from vpem.terms.features import FeatureTerms, RowTerms
 from vpem.terms.missing import terms_of
 from vpem.terms.rows import Arranges, MemoryRows, Rows, Shaped, arrange_rows, observed_moments
-from vpem.terms.statistics import enough_rows
+from vpem.terms.statistics import Sums, enough_rows
 from vpem.terms.units import Scaling
 
 NEAR_NORMAL: dict[str, Callable[[Floats], Floats]] = {
@@ -122,29 +122,12 @@ class MixedFactors:
 
 
 @dataclass
-class MixedStatistics:
+class MixedStatistics(Sums):
     """Sufficient statistics of every part."""
 
     counts: Doubles  # (R, K) n_k, as each root finds it
     parts: tuple[Any, ...]  # of each family
     shifts: Floats  # (K, d) of locations, in block order
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the arrays take."""
-        of_parts = sum(part.nbytes for part in self.parts)
-        return int(self.counts.nbytes + self.shifts.nbytes + of_parts)
-
-    def add(self, other: MixedStatistics, times: float = 1.0) -> None:
-        """Add so many times the statistics of other rows about the same shift."""
-        self.counts += times * other.counts
-        for part, one in zip(self.parts, other.parts, strict=True):
-            part.add(one, times)
-
-    def scale(self, factor: float) -> None:
-        self.counts *= factor
-        for part in self.parts:
-            part.scale(factor)
 
 
 class MixedTerms(RowTerms):
@@ -153,8 +136,6 @@ class MixedTerms(RowTerms):
     A hub's term is the sum of those of its families: within a component they are independent. Other
     parameters are as for `vpem.terms.features.FeatureTerms`.
     """
-
-    constant_in_sums = False
 
     doubt = 0.1
     """EM never leaves a probability of 0, which clusters without a level would begin with."""

@@ -25,6 +25,7 @@ from vpem.network.schema import Array, Schema, State
 from vpem.terms.families.family import Family, Features, Table, Tables
 from vpem.terms.mixture import Mixture
 from vpem.terms.rows import Rows, Shaped
+from vpem.terms.statistics import Sums
 from vpem.terms.units import Scaling
 
 Change = Callable[[Floats], Floats]
@@ -357,24 +358,10 @@ class PartTerms(ABC):
 
 
 @dataclass
-class Cells:
+class Cells(Sums):
     """Statistics in tables (K, C) by name, summed over rows."""
 
     tables: Tables
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the tables take."""
-        return sum(table.nbytes for table in self.tables.values())
-
-    def add(self, other: Cells, times: float = 1.0) -> None:
-        """Add so many times the statistics of other rows."""
-        for name, table in self.tables.items():
-            table += times * other.tables[name]
-
-    def scale(self, factor: float) -> None:
-        for table in self.tables.values():
-            table *= factor
 
 
 class IndependentLaw(Law):

@@ -9,7 +9,7 @@ and McLachlan 2000; values missing: Liu and Rubin 1995).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import ClassVar, Self
 
@@ -24,7 +24,7 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingFactors, MissingTerms
 from vpem.terms.mixture import Factors, Mixture
 from vpem.terms.rows import marginal_terms
-from vpem.terms.statistics import MissingStatistics, Statistics, enough_rows
+from vpem.terms.statistics import MissingStatistics, Statistics, Sums, enough_rows
 
 LEAST_DOF = 1.0
 """Tails of a Cauchy: with heavier ones a few equal rows can have a likelihood beyond all bounds
@@ -71,7 +71,7 @@ def student_terms(apart: Table, log_dets: Table, dof: Table, widths: Indices) ->
 
 
 @dataclass
-class StudentStatistics:
+class StudentStatistics(Sums):
     """Expected statistics of every hub, summed over rows; g are responsibilities.
 
     ``there`` and ``gaps`` are sums of ``g`` and ``g (u - 1 - E log u)`` of rows that have something
@@ -84,27 +84,6 @@ class StudentStatistics:
     there: Table  # (B, K)
     gaps: Table  # (B, K)
     seen: Table = field(default_factory=lambda: np.zeros((0, 0)))
-
-    @property
-    def tables(self) -> list[Table]:
-        """What is added up besides the moments."""
-        return [getattr(self, one.name) for one in fields(self) if one.name != "moments"]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the arrays take."""
-        return self.moments.nbytes + sum(table.nbytes for table in self.tables)
-
-    def add(self, other: StudentStatistics, times: float = 1.0) -> None:
-        """Add so many times the statistics of other rows about the same shift."""
-        self.moments.add(other.moments, times)
-        for mine, table in zip(self.tables, other.tables, strict=True):
-            mine += times * table
-
-    def scale(self, factor: float) -> None:
-        self.moments.scale(factor)
-        for table in self.tables:
-            table *= factor
 
 
 @dataclass(frozen=True)
@@ -329,15 +308,18 @@ class StudentTerms(LocatedTerms):
 
     def recentred(self, statistics: StudentStatistics, centres: Floats) -> StudentStatistics:
         moments = self.inner.recentred(statistics.moments, centres)
-        counts, there, gaps, seen = (table.copy() for table in statistics.tables)
-        return StudentStatistics(counts, moments, there, gaps, seen)
+        names = ("counts", "there", "gaps", "seen")
+        copies = {name: getattr(statistics, name).copy() for name in names}
+        return replace(statistics, moments=moments, **copies)
 
     def with_hubs_of(
         self, statistics: StudentStatistics, other: StudentStatistics, hubs: Mask
     ) -> StudentStatistics:
         moments = self.inner.with_hubs_of(statistics.moments, other.moments, hubs)
-        both = zip(statistics.tables[:3], other.tables[:3], strict=True)
-        counts, there, gaps = (np.where(hubs[:, None], two, one) for one, two in both)
+        counts, there, gaps = (
+            np.where(hubs[:, None], getattr(other, name), getattr(statistics, name))
+            for name in ("counts", "there", "gaps")
+        )
         seen = statistics.seen
         if self._by_feature:
             seen = np.where(hubs[self.inner.blocks.block_of], other.seen, seen)

@@ -338,7 +338,7 @@ class ImputationModel:
 
     def maximize(self, statistic: Doubles, root: int = 0) -> tuple[LowRank, int]:
         """Fit theta to a statistic (I J,); means outside the law's domain are moved to its edge."""
-        low, high = self.law.domain()
+        low, high = self.law.domain
         outside = (statistic < low - OUTSIDE) | (statistic > high + OUTSIDE)
         filled = np.clip(statistic, low, high).reshape(self.shape)
         if isinstance(self.law, Gaussian):

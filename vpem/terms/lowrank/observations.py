@@ -5,9 +5,10 @@ Entries are Gaussian, Poisson or Bernoulli, by their natural parameter.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,57 +30,53 @@ NEAR_ZERO = 1e-12
 """Probabilities and intensities that losses are taken at are at least this."""
 
 
-class EntryLaw(Protocol):
+class EntryLaw(ABC):
     """Density ``h(y) exp((y theta - psi(theta)) / dispersion)`` of an entry y."""
 
-    name: str  # one of `LAWS`
-    unit: str  # of means, in words
-    dispersion: float  # 1, or the variance of a Gaussian law
+    name: ClassVar[str]  # one of `LAWS`
+    unit: ClassVar[str]  # of means, in words
+    domain: ClassVar[tuple[float, float]]  # smallest and largest mean there can be
+    loss: ClassVar[str] = ""  # what a mean deviance is called, where it is more than a square
+    dispersion = 1.0  # or the variance of a Gaussian law
 
+    @abstractmethod
     def cumulant(self, theta: Values) -> Values:
         """Return ``psi(theta)``."""
 
+    @abstractmethod
     def mean(self, theta: Values) -> Values:
         """Return ``psi'(theta)``, the expectation of y."""
 
+    @abstractmethod
     def slopes(self, theta: Values) -> tuple[Values, Values]:
         """Return ``psi'(theta)`` and ``psi''(theta)``, the variance of y over the dispersion."""
 
+    @abstractmethod
     def base(self, values: Values) -> Values:
         """Return ``log h(y)``."""
 
-    def domain(self) -> tuple[float, float]:
-        """Smallest and largest mean there can be."""
-
+    @abstractmethod
     def fault(self, values: Values) -> tuple[Mask, str]:
         """Which values cannot be of this law, and what they must be."""
 
-    def losses(self, values: Values, means: Values) -> dict[str, float]:
-        """How far means are from values that were not seen."""
-
     def deviance(self, values: Values, means: Values) -> Values:
         """How far each is: its square, deviance or log-loss."""
-
-
-class _Entry:
-    """What all laws share."""
-
-    name = ""
-    unit = ""
-    dispersion = 1.0
-
-    def losses(self, values: Values, means: Values) -> dict[str, float]:
-        return {"rmse": float(np.sqrt(np.mean((values - means) ** 2)))}
-
-    def deviance(self, values: Values, means: Values) -> Values:
         return np.asarray((values - means) ** 2)
 
+    def losses(self, values: Values, means: Values) -> dict[str, float]:
+        """How far means are from values that were not seen."""
+        losses = {"rmse": float(np.sqrt(np.mean((values - means) ** 2)))}
+        if self.loss:
+            losses[self.loss] = float(self.deviance(values, means).mean())
+        return losses
 
-class Gaussian(_Entry):
+
+class Gaussian(EntryLaw):
     """Normal entries of known variance about their mean, which is theta."""
 
     name = "gaussian"
     unit = "mean"
+    domain = -np.inf, np.inf
 
     def __init__(self, variance: float = 1.0) -> None:
         self.dispersion = variance
@@ -99,21 +96,19 @@ class Gaussian(_Entry):
         constant = float(np.log(2 * np.pi * self.dispersion))
         return np.asarray(-0.5 * (values**2 / self.dispersion + constant))
 
-    def domain(self) -> tuple[float, float]:
-        """Any mean."""
-        return -np.inf, np.inf
-
     def fault(self, values: Values) -> tuple[Mask, str]:
         """Refuse values whose squares cannot be summed."""
         large: Mask = np.abs(values) > LARGEST_VALUE
         return large, f"be at most {LARGEST_VALUE:g} in magnitude"
 
 
-class PoissonEntry(_Entry):
+class PoissonEntry(EntryLaw):
     """Counts; theta is the logarithm of the intensity."""
 
     name = "poisson"
     unit = "intensity"
+    domain = 0.0, np.inf
+    loss = "deviance"  # 2 x log-likelihood ratio an entry
 
     def cumulant(self, theta: Values) -> Values:
         """Return ``exp(theta)``, infinite where it is too large."""
@@ -121,9 +116,7 @@ class PoissonEntry(_Entry):
             values: Values = np.exp(theta)
         return values
 
-    def mean(self, theta: Values) -> Values:
-        """Return the intensity, ``exp(theta)``."""
-        return self.cumulant(theta)
+    mean = cumulant  # the intensity
 
     def slopes(self, theta: Values) -> tuple[Values, Values]:
         """Return the intensity twice."""
@@ -137,19 +130,10 @@ class PoissonEntry(_Entry):
         constants: Values = -gammaln(values + 1.0)
         return constants
 
-    def domain(self) -> tuple[float, float]:
-        """Intensities are not negative."""
-        return 0.0, np.inf
-
     def fault(self, values: Values) -> tuple[Mask, str]:
         """Refuse what is no count."""
         wrong = (values < 0) | (values != np.floor(values)) | (values > LARGEST_COUNT)
         return wrong, "be counts (0, 1, 2, ...)"
-
-    def losses(self, values: Values, means: Values) -> dict[str, float]:
-        """Root mean squared error, and mean deviance (2 x log-likelihood ratio an entry)."""
-        deviance = float(self.deviance(values, means).mean())
-        return super().losses(values, means) | {"deviance": deviance}
 
     def deviance(self, values: Values, means: Values) -> Values:
         """Return twice the log-likelihood ratio."""
@@ -160,11 +144,13 @@ class PoissonEntry(_Entry):
         return deviances
 
 
-class BernoulliEntry(_Entry):
+class BernoulliEntry(EntryLaw):
     """Zeros and ones; theta is the log odds of a one."""
 
     name = "bernoulli"
     unit = "probability"
+    domain = 0.0, 1.0
+    loss = "log_loss"  # minus the log-likelihood an entry, in nats
 
     def cumulant(self, theta: Values) -> Values:
         """Return ``log(1 + exp(theta))``."""
@@ -185,17 +171,9 @@ class BernoulliEntry(_Entry):
     def base(self, values: Values) -> Values:
         return np.zeros_like(values)
 
-    def domain(self) -> tuple[float, float]:
-        return 0.0, 1.0
-
     def fault(self, values: Values) -> tuple[Mask, str]:
         """Refuse what is neither 0 nor 1."""
         return (values != 0) & (values != 1), "be 0 or 1"
-
-    def losses(self, values: Values, means: Values) -> dict[str, float]:
-        """Root mean squared error, and log-loss (minus the log-likelihood an entry, in nats)."""
-        loss = float(self.deviance(values, means).mean())
-        return super().losses(values, means) | {"log_loss": loss}
 
     def deviance(self, values: Values, means: Values) -> Values:
         """Return minus the log-likelihood."""
