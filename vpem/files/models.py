@@ -40,8 +40,8 @@ from vpem.records import Shown
 from vpem.settings import COVARIANCE_TYPES, WEIGHT_PRIORS
 from vpem.terms.factors import FactorMixture
 from vpem.terms.families.kinds import Kinds
-from vpem.terms.families.mixture import MixedMixture, law_of
-from vpem.terms.families.part import RANGES, Law, Part
+from vpem.terms.families.mixture import Law, MixedMixture, law_of
+from vpem.terms.families.part import RANGES, Part
 from vpem.terms.mixture import Mixture, is_diagonal, is_tied
 from vpem.terms.priors import Prior, wishart_sizes
 from vpem.terms.units import Scaling

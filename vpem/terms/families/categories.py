@@ -187,12 +187,6 @@ class Bernoulli(Levels):
         ones = parameters["probabilities"]
         return np.stack([1 - ones, ones], axis=2).reshape(len(ones), -1)
 
-    def a_feature(self, features: Features) -> dict[str, Indices]:
-        return {"probabilities": np.ones(features.n_features, dtype=np.intp)}
-
-    def n_free(self, features: Features) -> int:
-        return features.n_features
-
     def wrong(self, values: Floats) -> Mask:
         """Whatever is neither 0 nor 1."""
         return np.asarray((values != 0) & (values != 1))

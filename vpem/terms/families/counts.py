@@ -64,14 +64,6 @@ class Products(Family):
     def factors(self, parameters: Tables) -> list[Table]:
         """What each function is multiplied by in a term, (K, n)."""
 
-    def a_feature(self, features: Features) -> dict[str, Indices]:
-        """One cell of each parameter."""
-        return dict.fromkeys(self.domains, np.ones(features.n_features, dtype=np.intp))
-
-    def n_free(self, features: Features) -> int:
-        """As many as there are parameters, for each feature."""
-        return len(self.domains) * features.n_features
-
     def ready(self, parameters: Tables, features: Features, dtype: DTypeLike) -> dict[str, Floats]:
         """Factors by function and feature; in double precision, as large ones cancel."""
         factors = [factor.T for factor in self.factors(parameters)]
@@ -109,12 +101,6 @@ class Products(Family):
             statistics[name] += moment.T
 
 
-def no_count(values: Floats) -> Mask:
-    """Which values are no whole numbers from 0 to `LARGEST_COUNT`."""
-    counts = (values >= 0) & (values <= LARGEST_COUNT) & (values == np.floor(values))
-    return np.asarray(~counts)
-
-
 class Poisson(Products):
     """Counts with a rate: ``log f = x log rate - rate - log x!``."""
 
@@ -123,8 +109,9 @@ class Poisson(Products):
     kind = 1
 
     def wrong(self, values: Floats) -> Mask:
-        """Whatever is no whole number, or negative."""
-        return no_count(values)
+        """Whatever is no whole number from 0 to `LARGEST_COUNT`."""
+        counts = (values >= 0) & (values <= LARGEST_COUNT) & (values == np.floor(values))
+        return np.asarray(~counts)
 
     def factors(self, parameters: Tables) -> list[Table]:
         """Twice the rate of 1, minus twice its logarithm of x."""
@@ -169,17 +156,7 @@ class NegativeBinomial(Family):
     name = "negative-binomial"
     domains: ClassVar[dict[str, str]] = {"means": "positive", "sizes": "positive"}
 
-    def a_feature(self, features: Features) -> dict[str, Indices]:
-        """A mean and a size."""
-        return dict.fromkeys(self.domains, np.ones(features.n_features, dtype=np.intp))
-
-    def n_free(self, features: Features) -> int:
-        """Two a feature."""
-        return 2 * features.n_features
-
-    def wrong(self, values: Floats) -> Mask:
-        """Whatever is no whole number, or negative."""
-        return no_count(values)
+    wrong = Poisson.wrong
 
     def ready(self, parameters: Tables, features: Features, dtype: DTypeLike) -> dict[str, Floats]:
         """Terms of counts below `LOOKED_UP`, what larger ones' are made of, and the sizes."""

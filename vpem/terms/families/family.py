@@ -75,13 +75,13 @@ class Family(ABC):
     """Parameters, and what each may be: "positive", "probability", "simplex" (the cells of a
     feature add up to 1). The first has the expected values, unless a family says otherwise."""
 
-    @abstractmethod
     def a_feature(self, features: Features) -> dict[str, Indices]:
-        """Cells that each feature (n,) has of each parameter, by its name."""
+        """Cells that each feature (n,) has of each parameter, by its name: one, but of levels."""
+        return dict.fromkeys(self.domains, np.ones(features.n_features, dtype=np.intp))
 
-    @abstractmethod
     def n_free(self, features: Features) -> int:
         """Free parameters of one component."""
+        return len(self.domains) * features.n_features
 
     @abstractmethod
     def wrong(self, values: Floats) -> Mask:

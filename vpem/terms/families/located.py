@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
-from vpem.terms.families.family import Features, Table
-from vpem.terms.families.part import Columns, How, Law, Made, Part, PartTerms
+from vpem.terms.families.family import Features, Table, Tables
+from vpem.terms.families.part import Change, Columns, How, Made, Part
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms, terms_of
 from vpem.terms.mixture import Mixture, variances_of
@@ -24,16 +24,13 @@ from vpem.terms.rows import observed_scaling
 from vpem.terms.units import Scaling, floors_of, sharing
 
 
-class GaussianLaw(Law):
+class GaussianLaw:
     """Gaussian features among those of other families."""
 
     name: ClassVar[str] = "gaussian"
     has_core: ClassVar[bool] = True
-
-    @property
-    def domains(self) -> dict[str, str]:
-        """Nothing but the core has parameters."""
-        return {}
+    domains: ClassVar[dict[str, str]] = {}  # nothing but the core has parameters
+    change: Change | None = None
 
     def hubs_of_cells(self, features: Features) -> dict[str, Indices]:
         """No cells."""
@@ -41,6 +38,16 @@ class GaussianLaw(Law):
 
     def features_of_cells(self, features: Features) -> dict[str, Indices]:
         """No cells."""
+        return {}
+
+    def cells_of_hubs(self, features: Features) -> dict[str, Indices]:
+        """How many cells of each table each hub (B,) has; a hub's lie side by side."""
+        hubs = self.hubs_of_cells(features)
+        n_hubs = features.blocks.n_blocks
+        return {name: np.bincount(hub_of, minlength=n_hubs) for name, hub_of in hubs.items()}
+
+    def tables_over(self, part: Part, features: Features, origin: Indices) -> Tables:
+        """Tables of some of a part's features over other hubs: there are none."""
         return {}
 
     def n_parameters(self, part: Part, n_components: int) -> int:
@@ -76,7 +83,7 @@ class GaussianLaw(Law):
         return LocatedTerms(self, columns, features, settings)
 
 
-class LocatedTerms(PartTerms):
+class LocatedTerms:
     """Rows of Gaussian features: ``inner`` are the terms of a fit of these alone."""
 
     def __init__(

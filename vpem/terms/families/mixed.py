@@ -16,13 +16,16 @@ from numpy.typing import DTypeLike, NDArray
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
 from vpem.terms.families.kinds import Kinds
+from vpem.terms.families.located import LocatedTerms
 from vpem.terms.families.mixture import MixedMixture, law_of, scaling_of
-from vpem.terms.families.part import Columns, How, Made, Part, PartTerms
+from vpem.terms.families.part import Columns, How, IndependentTerms, Made, Part
 from vpem.terms.features import FeatureTerms, RowTerms
 from vpem.terms.missing import terms_of
 from vpem.terms.rows import Arranges, MemoryRows, Rows, Shaped, arrange_rows, observed_moments
 from vpem.terms.statistics import Sums, enough_rows
 from vpem.terms.units import Scaling
+
+PartTerms = IndependentTerms | LocatedTerms
 
 NEAR_NORMAL: dict[str, Callable[[Floats], Floats]] = {
     "poisson": np.log1p, "negative-binomial": np.log1p, "exponential": np.cbrt, "gamma": np.cbrt,

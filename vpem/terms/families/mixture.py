@@ -23,12 +23,16 @@ from vpem.terms.density import Density
 from vpem.terms.families.family import Features, Tables
 from vpem.terms.families.kinds import FAMILIES, Kinds
 from vpem.terms.families.located import GaussianLaw, LogNormalLaw
-from vpem.terms.families.part import IndependentLaw, Law, Part
+from vpem.terms.families.part import IndependentLaw, Part
 from vpem.terms.families.student import StudentLaw
 from vpem.terms.mixture import Coordinates, Mixture, is_tied
 from vpem.terms.units import Scaling
 
-LAWS: dict[str, Law] = {law.name: law for law in (GaussianLaw(), StudentLaw(), LogNormalLaw())}
+Law = GaussianLaw | IndependentLaw
+
+LAWS: dict[str, GaussianLaw] = {
+    law.name: law for law in (GaussianLaw(), StudentLaw(), LogNormalLaw())
+}
 """Families with locations and scatter, by their names; all others are in `FAMILIES`."""
 
 MAY_BE = {

@@ -1,14 +1,14 @@
 """What mixed fits need of a family: its part of a mixture, its part of the terms, its columns.
 
 A mixture of several families is a list of parts, one a family, each over all hubs. A family is a
-`Law`: what it says of parameters that are found; its `PartTerms` hold rows and find them. Columns
-are read through the rows that all families share. Families whose features are independent within a
-component have tables of cells (`IndependentLaw`).
+law: what it says of parameters that are found; its terms hold rows and find them. Columns are read
+through the rows that all families share. Families whose features are independent within a component
+have tables of cells (`IndependentLaw`); those of `vpem.terms.families.located`, which answer to the
+same, have locations and scatter.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -125,9 +125,10 @@ class PartRows:
 class Part:
     """Parameters of the features of one family, over all hubs.
 
-    Tables (K, C) are in block order; `Law.hubs_of_cells` says whose the cells are. A family that
-    has locations and scatter keeps them in ``core``, over ``features.blocks``; its columns are
-    those of ``features.columns``, from 0, and its mixing weights those of the whole mixture.
+    Tables (K, C) are in block order; `IndependentLaw.hubs_of_cells` says whose the cells are. A
+    family that has locations and scatter keeps them in ``core``, over ``features.blocks``; its
+    columns are those of ``features.columns``, from 0, and its mixing weights those of the whole
+    mixture.
     """
 
     family: str
@@ -192,33 +193,45 @@ class How:
     scale: str  # of families with locations: "none", "standard"
 
 
-class Law(ABC):
-    """A family, as mixed fits and mixed mixtures ask for it."""
+@dataclass
+class Cells(Sums):
+    """Statistics in tables (K, C) by name, summed over rows."""
 
-    name: ClassVar[str]
+    tables: Tables
+
+
+class IndependentLaw:
+    """A `Family` among the families of a mixed fit.
+
+    Of ``domains`` tables may hold "positive" numbers, a "probability", a "simplex" or "any".
+    """
+
     has_core: ClassVar[bool] = False
     """Whether it has locations and scatter."""
     change: Change | None = None
     """What becomes of values before they are fitted: their logarithms, say."""
 
-    @property
-    @abstractmethod
-    def domains(self) -> dict[str, str]:
-        """Tables, and what each may hold: "positive", "probability", "simplex", "any"."""
+    def __init__(self, family: Family) -> None:
+        self.family, self.name, self.domains = family, family.name, family.domains
 
-    @abstractmethod
     def hubs_of_cells(self, features: Features) -> dict[str, Indices]:
         """Hub (C,) that has each cell of each table."""
+        hubs = features.blocks.block_of
+        return {name: hubs[owners] for name, owners in self.features_of_cells(features).items()}
 
     def cells_of_hubs(self, features: Features) -> dict[str, Indices]:
-        """How many cells of each table each hub (B,) has; a hub's lie side by side."""
-        hubs = self.hubs_of_cells(features)
-        n_hubs = features.blocks.n_blocks
-        return {name: np.bincount(hub_of, minlength=n_hubs) for name, hub_of in hubs.items()}
+        """How many cells of each table each hub (B,) has, side by side: in a file far too many."""
+        offsets = features.blocks.offsets
+        counts = {}
+        for name, count in self.family.a_feature(features).items():
+            ends = np.concatenate([[0], np.cumsum(count)])
+            counts[name] = np.diff(ends[offsets]).astype(np.intp)
+        return counts
 
-    @abstractmethod
     def features_of_cells(self, features: Features) -> dict[str, Indices]:
         """Feature (C,), in block order, of each cell of each table; -1 of a hub's own."""
+        counts = self.family.a_feature(features)
+        return {name: features.cells(count) for name, count in counts.items()}
 
     def tables_over(self, part: Part, features: Features, origin: Indices) -> Tables:
         """Tables of some of a part's features over other hubs.
@@ -232,173 +245,19 @@ class Law(ABC):
             tables[name] = np.ascontiguousarray(table[:, chosen])
         return tables
 
-    @abstractmethod
     def n_parameters(self, part: Part, n_components: int) -> int:
         """Free parameters of all components."""
+        return n_components * self.family.n_free(part.features)
 
-    @abstractmethod
     def wrong(self, values: Floats) -> Mask:
         """Which values (m,), none of them missing, a feature of this family cannot have."""
+        return self.family.wrong(values)
 
-    @abstractmethod
     def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
         """``-2 log f`` (B, m, K) of each hub, constants included, of what is there of rows.
 
         ``values`` (m, n) are in the order of ``part.features.columns`` and in the user's units.
         """
-
-    @abstractmethod
-    def locations(self, part: Part) -> Table:
-        """Where components lie, (K, n) in block order and units of fitting."""
-
-    @abstractmethod
-    def means(self, part: Part) -> Table:
-        """Expected values (K, n) in the order of ``features.columns``, in the user's units."""
-
-    @abstractmethod
-    def variances(self, part: Part) -> Table:
-        """Variances within components (K, n), as `means`; see `Family.variances`."""
-
-    @abstractmethod
-    def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
-        """Draw rows of these components, (m, n) as `means`."""
-
-    @abstractmethod
-    def terms(self, columns: Columns, features: Features, settings: How) -> PartTerms:
-        """Return the terms of data."""
-
-
-class PartTerms(ABC):
-    """Rows of the features of one family, and what is found of them."""
-
-    family: str
-    features: Features
-
-    @property
-    def scaling(self) -> Scaling:
-        """Units of fitting, in the order of ``features.columns``: those of the data."""
-        return Scaling.none(self.features.n_features)
-
-    @property
-    def reg_covar(self) -> Doubles:
-        """Added to variances (n,), in block order and units of fitting."""
-        return np.zeros(self.features.n_features)
-
-    @abstractmethod
-    def prepare(self, part: Part) -> Made:
-        """Make what the E-step needs, and remember it for expected values of the M-step."""
-
-    @abstractmethod
-    def forget(self) -> None:
-        """Remember no parameters: a start follows."""
-
-    @abstractmethod
-    def add_terms(self, prepared: Made, rows: slice, out: Floats) -> None:
-        """Add ``-2 log f`` of each hub to ``out`` (B, m, K), constants included."""
-
-    @abstractmethod
-    def empty(self, centres: Floats, n_roots: int) -> Any:
-        """Statistics of no rows about centres (K, n), in block order and units of fitting."""
-
-    @abstractmethod
-    def summarize(self, statistics: Any, responsibilities: Floats, rows: slice) -> None:
-        """Add these rows to the statistics; responsibilities are (R, m, K)."""
-
-    @abstractmethod
-    def update(self, statistics: Any, weights: Doubles) -> Part:
-        """M-step: the part with these mixing weights (R, K)."""
-
-    def update_early(self, statistics: Any, row: float, weights: Doubles) -> Part:
-        """M-step from few rows, each of which counts this much."""
-        return self.update(statistics, weights)
-
-    @abstractmethod
-    def recentred(self, statistics: Any, centres: Floats) -> Any:
-        """Return the same statistics about other centres (K, n), in arrays of their own."""
-
-    @abstractmethod
-    def with_hubs_of(self, statistics: Any, other: Any, hubs: Mask) -> Any:
-        """Return the statistics with those hubs' (B,) part taken from other ones."""
-
-    @abstractmethod
-    def keep(self, part: Part, before: Part, hubs: Mask) -> Part:
-        """Return the part with the parameters that these hubs (B,) had before."""
-
-    @abstractmethod
-    def blank(self, n_components: int) -> Part:
-        """Return a part of so many components with everything but parameters."""
-
-    @abstractmethod
-    def at_rows(self, indices: Indices) -> Table:
-        """Rows of the data as centres (L, n); what is missing is as in all rows together."""
-
-    @abstractmethod
-    def start(self, centres: Table, weights: Doubles) -> Part:
-        """Parameters to start from at centres (K, n)."""
-
-    @abstractmethod
-    def reseeded(self, part: Part, component: int, centre: Table) -> Part:
-        """Reinitialise one component at a centre (n,)."""
-
-    @abstractmethod
-    def middle(self, part: Part, weights: Doubles) -> Table:
-        """A centre (n,) that is no row, by mixing weights (K,)."""
-
-    @abstractmethod
-    def embedded(self, rows: slice) -> Floats:
-        """Rows (m, n) in block order for distances: numbers, or codes; NaN missing."""
-
-    @abstractmethod
-    def slice_rows(self, rows: slice, following: slice | None = None) -> PartTerms:
-        """Return the terms of a run of rows, which are counted from 0 in it."""
-
-    @abstractmethod
-    def select_rows(self, rows: Indices, row_weights: Doubles | None) -> PartTerms:
-        """Return the terms of some rows."""
-
-
-@dataclass
-class Cells(Sums):
-    """Statistics in tables (K, C) by name, summed over rows."""
-
-    tables: Tables
-
-
-class IndependentLaw(Law):
-    """A `Family` among the families of a mixed fit."""
-
-    def __init__(self, family: Family) -> None:
-        self.family = family
-        self.name = family.name  # type: ignore[misc]  # of this object, not of the class
-
-    @property
-    def domains(self) -> dict[str, str]:
-        return self.family.domains
-
-    def hubs_of_cells(self, features: Features) -> dict[str, Indices]:
-        hubs = features.blocks.block_of
-        return {name: hubs[owners] for name, owners in self.features_of_cells(features).items()}
-
-    def cells_of_hubs(self, features: Features) -> dict[str, Indices]:
-        """How many cells of each table each hub (B,) has: of a file these may be far too many."""
-        offsets = features.blocks.offsets
-        counts = {}
-        for name, count in self.family.a_feature(features).items():
-            ends = np.concatenate([[0], np.cumsum(count)])
-            counts[name] = np.diff(ends[offsets]).astype(np.intp)
-        return counts
-
-    def features_of_cells(self, features: Features) -> dict[str, Indices]:
-        counts = self.family.a_feature(features)
-        return {name: features.cells(count) for name, count in counts.items()}
-
-    def n_parameters(self, part: Part, n_components: int) -> int:
-        return n_components * self.family.n_free(part.features)
-
-    def wrong(self, values: Floats) -> Mask:
-        return self.family.wrong(values)
-
-    def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
         features = part.features
         data = features.blocks.arrange(np.where(there, values, np.nan), np.float64)
         k = len(next(iter(part.tables.values())))
@@ -408,38 +267,44 @@ class IndependentLaw(Law):
         return out
 
     def locations(self, part: Part) -> Table:
+        """Where components lie, (K, n) in block order and units of fitting."""
         return self.family.means(part.tables, part.features)
 
     def means(self, part: Part) -> Table:
-        """Expected values (K, n) in the user's order; of a category its mode."""
+        """Expected values (K, n) in the user's order and units; of a category its mode."""
         means = self.family.means(part.tables, part.features)
         ordered: Table = means[:, part.features.blocks.position]
         return ordered
 
     def variances(self, part: Part) -> Table:
-        """Variances within components (K, n) in the user's order."""
+        """Variances within components (K, n) as `means`; see `Family.variances`."""
         variances = self.family.variances(part.tables, part.features)
         ordered: Table = variances[:, part.features.blocks.position]
         return ordered
 
     def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
+        """Draw rows of these components, (m, n) as `means`."""
         drawn = self.family.draw(part.tables, part.features, labels, rng)
         ordered: Table = drawn[:, part.features.blocks.position]
         return ordered
 
     def terms(self, columns: Columns, features: Features, settings: How) -> IndependentTerms:
+        """Return the terms of data."""
         return IndependentTerms(self, columns, features, settings)
 
 
-class IndependentTerms(PartTerms):
+class IndependentTerms:
     """Rows of a family whose features are independent within a component."""
 
     def __init__(
         self, law: IndependentLaw, columns: Columns, features: Features, settings: How
     ) -> None:
         self.law, self.family, self.features = law, law.name, features
-        none = Scaling.none(features.n_features)
-        self.rows: Rows = columns.arranged(features.blocks, none, settings.dtype)
+        self.scaling = Scaling.none(features.n_features)
+        """Units of fitting, in the order of ``features.columns``: those of the data."""
+        self.reg_covar = np.zeros(features.n_features)
+        """Added to variances (n,), in block order and units of fitting."""
+        self.rows: Rows = columns.arranged(features.blocks, self.scaling, settings.dtype)
         self.n_threads = settings.n_threads
         self._ready: dict[str, Floats] | None = None
         self._whole = (self.rows, settings.row_weights)
@@ -458,13 +323,16 @@ class IndependentTerms(PartTerms):
         return self.law.family.update(statistics, self.features, None)
 
     def prepare(self, part: Part) -> Made:
+        """Make what the E-step needs, and remember it for expected values of the M-step."""
         self._ready = self.law.family.ready(part.tables, self.features, self.rows.dtype)
         return Made(self._ready)
 
     def forget(self) -> None:
+        """Remember no parameters: a start follows."""
         self._ready = None
 
     def add_terms(self, prepared: Made, rows: slice, out: Floats) -> None:
+        """Add ``-2 log f`` of each hub to ``out`` (B, m, K), constants included."""
         data = self.rows.read(rows)
         self.law.family.add_terms(prepared.ready, self.features, data, out, self.n_threads)
 
@@ -473,23 +341,30 @@ class IndependentTerms(PartTerms):
         return Cells(self.law.family.empty(self.features, len(centres)))
 
     def summarize(self, statistics: Cells, responsibilities: Floats, rows: slice) -> None:
+        """Add these rows to the statistics; responsibilities are (R, m, K)."""
         self.law.family.add_moments(
             statistics.tables, self._ready, self.features, self.rows.read(rows), responsibilities,
             self.n_threads,
         )  # fmt: skip
 
     def update(self, statistics: Cells, weights: Doubles) -> Part:
+        """M-step: the part with these mixing weights (R, K)."""
         tables = self.law.family.update(statistics.tables, self.features, self.pooled)
         # Where statistics of a batch were taken away sums may be below 0 by rounding.
         for name, table in tables.items():
             np.clip(table, *RANGES[self.law.domains[name]], out=table)
         return Part(self.law.name, self.features, tables)
 
+    def update_early(self, statistics: Cells, row: float, weights: Doubles) -> Part:
+        """M-step from few rows, each of which counts this much."""
+        return self.update(statistics, weights)
+
     def recentred(self, statistics: Cells, centres: Floats) -> Cells:
         """Return the same statistics in tables of their own: they are about no centres."""
         return Cells({name: table.copy() for name, table in statistics.tables.items()})
 
     def with_hubs_of(self, statistics: Cells, other: Cells, hubs: Mask) -> Cells:
+        """Return the statistics with those hubs' (B,) part taken from other ones."""
         features, n = self.features, max(self.features.n_features, 1)
         tables = {}
         for name, table in statistics.tables.items():
@@ -500,6 +375,7 @@ class IndependentTerms(PartTerms):
         return Cells(tables)
 
     def keep(self, part: Part, before: Part, hubs: Mask) -> Part:
+        """Return the part with the parameters that these hubs (B,) had before."""
         cells = self.law.hubs_of_cells(self.features)
         tables = {
             name: np.where(hubs[cells[name]], before.tables[name], table)
@@ -508,20 +384,24 @@ class IndependentTerms(PartTerms):
         return replace(part, tables=tables)
 
     def blank(self, n_components: int) -> Part:
+        """Return a part of so many components with everything but parameters."""
         cells = self.law.features_of_cells(self.features)
         tables = {name: np.zeros((n_components, len(features))) for name, features in cells.items()}
         return Part(self.family, self.features, tables)
 
     def at_rows(self, indices: Indices) -> Table:
+        """Rows of the data as centres (L, n); what is missing is as in all rows together."""
         rows = self.rows.take(indices).astype(np.float64)
         usual = self.law.family.means(self.pooled, self.features)
         return np.where(np.isnan(rows), usual, rows)
 
     def start(self, centres: Table, weights: Doubles) -> Part:
+        """Parameters to start from at centres (K, n), in block order and units of fitting."""
         tables = self.law.family.start_near(centres, self.features, self.pooled)
         return Part(self.law.name, self.features, tables)
 
     def reseeded(self, part: Part, component: int, centre: Table) -> Part:
+        """Reinitialise one component at a centre (n,)."""
         fresh = self.law.family.start_near(centre[None], self.features, self.pooled)
         tables = {name: table.copy() for name, table in part.tables.items()}
         for name, table in tables.items():
@@ -529,18 +409,20 @@ class IndependentTerms(PartTerms):
         return replace(part, tables=tables)
 
     def middle(self, part: Part, weights: Doubles) -> Table:
-        """The usual values of all rows (n,)."""
+        """A centre (n,) that is no row: the usual values of all."""
         usual: Table = self.law.family.means(self.pooled, self.features)
         return np.asarray(usual).reshape(-1)
 
     def embedded(self, rows: slice) -> Floats:
-        """Rows (m, n) in block order; NaN missing."""
+        """Rows (m, n) in block order for distances: numbers, or codes; NaN missing."""
         return self.rows.read(rows)
 
     def slice_rows(self, rows: slice, following: slice | None = None) -> Self:
+        """Return the terms of a run of rows, which are counted from 0 in it."""
         return self._over(self.rows.slice_rows(rows, following))
 
     def select_rows(self, rows: Indices, row_weights: Doubles | None) -> Self:
+        """Return the terms of some rows."""
         return self._over(self.rows.select_rows(rows))
 
     def _over(self, rows: Any) -> Self:

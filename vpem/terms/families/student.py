@@ -101,11 +101,7 @@ class StudentLaw(GaussianLaw):
     """
 
     name: ClassVar[str] = "t"
-
-    @property
-    def domains(self) -> dict[str, str]:
-        """Degrees of freedom."""
-        return {"dof": "positive"}
+    domains: ClassVar[dict[str, str]] = {"dof": "positive"}  # degrees of freedom
 
     def hubs_of_cells(self, features: Features) -> dict[str, Indices]:
         """One cell a hub that has such features."""
