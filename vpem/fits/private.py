@@ -197,7 +197,7 @@ def _mixture(
     parts: Parts, bounds: NDArray[np.float64], n_workers: int, reg_covar: float
 ) -> Mixture:
     """Return the mixture of parts, whose units are those of the bounds."""
-    spreads = parts.spreads[:1] if parts.is_tied else parts.spreads
+    spreads = parts.spreads[:1] if parts.kind.startswith("tied") else parts.spreads
     d = parts.means.shape[1]
     if spreads.ndim == 2:
         covariances = np.square(spreads) + reg_covar

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 from numbers import Real
-from typing import Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -96,6 +96,11 @@ def draw_keys(rng: np.random.Generator, n_messages: int) -> Keys:
 class _Packed(ABC):
     """Checks, memory and refusals of all codecs; ``bad`` (N,) marks rows that cannot be sent."""
 
+    _kernels: ClassVar[tuple[Callable[..., None], ...]]
+    """Which encode, decode and transmit; to decode the first ``_to_decode`` settings suffice."""
+    _to_decode: ClassVar[int] = 1
+    _draws: ClassVar[bool] = True  # kernels that send take keys
+
     @property
     @abstractmethod
     def name(self) -> str:
@@ -110,17 +115,8 @@ class _Packed(ABC):
         """Say what bounds the magnitudes, as the end of a sentence."""
 
     @abstractmethod
-    def _encode(
-        self, rows: Values, keys: Keys, out: Packed, bad: Flags, n_threads: int
-    ) -> None: ...
-
-    @abstractmethod
-    def _decode(self, messages: Packed, out: Values, bad: Flags, n_threads: int) -> None: ...
-
-    @abstractmethod
-    def _transmit(
-        self, rows: Values, keys: Keys, out: Values, bad: Flags, n_threads: int
-    ) -> None: ...
+    def _settings(self, n: int) -> tuple[Any, ...]:
+        """What kernels know of the codec, for messages of n values."""
 
     def encode(self, values: Values, rng: np.random.Generator) -> bytes:
         """Pack values (n,) into a message; NumericalError if one is not finite or too large.
@@ -169,14 +165,16 @@ class _Packed(ABC):
         messages = np.empty((len(rows), self.message_size(rows.shape[1])), dtype=np.uint8)
         faults = np.zeros(len(rows), dtype=np.uint8)
         if rows.size:
-            self._encode(rows, keys, messages, faults, thread_count(n_threads))
+            given = ((keys,) if self._draws else ()) + self._settings(rows.shape[1])
+            self._kernels[0](rows, *given, messages, faults, thread_count(n_threads))
         self._check_sent(rows, faults, whose)
         return messages
 
     def _unpack(self, messages: Packed, into: Values, n_threads: int) -> Values:
         faults = np.zeros(len(into), dtype=np.uint8)
         if into.size:
-            self._decode(messages, into, faults, thread_count(n_threads))
+            given = self._settings(into.shape[1])[: self._to_decode]
+            self._kernels[1](messages, *given, into, faults, thread_count(n_threads))
         if faults.any():
             raise InputError(
                 f"these {messages.shape[1]} bytes are no message of {into.shape[1]} values by "
@@ -218,7 +216,8 @@ class _Packed(ABC):
         faults = np.zeros(len(rows), dtype=np.uint8)
         sizes = np.full(len(rows), self.message_size(rows.shape[1]), dtype=np.int64)
         if rows.size:
-            self._transmit(rows, keys, decoded, faults, thread_count(n_threads))
+            given = ((keys,) if self._draws else ()) + self._settings(rows.shape[1])
+            self._kernels[2](rows, *given, decoded, faults, thread_count(n_threads))
         self._check_sent(rows, faults, " of message {}")
         return decoded, sizes
 
@@ -253,6 +252,8 @@ class _Dithered(_Packed):
     levels: int
     bucket: int
     largest = False
+    _kernels = dither_encode, dither_decode, dither_transmit
+    _to_decode = 2
 
     def message_size(self, n: int) -> int:
         """Bytes: 4 a norm, and the bits of all values together, ``ceil(n width / 8)``."""
@@ -262,14 +263,8 @@ class _Dithered(_Packed):
     def _limit(self, n: int) -> str:
         return f"whose norms are float32 (at most {LARGEST_FLOAT:.6g})"
 
-    def _encode(self, rows: Values, keys: Keys, out: Packed, bad: Flags, n_threads: int) -> None:
-        dither_encode(rows, keys, self.levels, self.bucket, self.largest, out, bad, n_threads)
-
-    def _decode(self, messages: Packed, out: Values, bad: Flags, n_threads: int) -> None:
-        dither_decode(messages, self.levels, self.bucket, out, bad, n_threads)
-
-    def _transmit(self, rows: Values, keys: Keys, out: Values, bad: Flags, n_threads: int) -> None:
-        dither_transmit(rows, keys, self.levels, self.bucket, self.largest, out, bad, n_threads)
+    def _settings(self, n: int) -> tuple[Any, ...]:
+        return self.levels, self.bucket, self.largest
 
 
 @dataclass(frozen=True)
@@ -359,6 +354,7 @@ class Natural(_Packed):
 
     bits: int
     is_unbiased = True
+    _kernels = natural_encode, natural_decode, natural_transmit
 
     def __post_init__(self) -> None:
         check_int("bits of natural", self.bits, least=9, most=24)
@@ -368,13 +364,9 @@ class Natural(_Packed):
         """``natural:BITSbits``."""
         return f"natural:{self.bits}bits"
 
-    @property
-    def _mantissa(self) -> int:
-        return int(self.bits) - 9
-
     def variance(self, n: int) -> float:
         """Bound omega; see the notes of the class."""
-        step = 2.0**-self._mantissa
+        step = 2.0 ** (9 - int(self.bits))
         return step**2 / (4 * (1 + step)) if n else 0.0
 
     def message_size(self, n: int) -> int:
@@ -382,16 +374,10 @@ class Natural(_Packed):
         return (int(n) * int(self.bits) + 7) // 8
 
     def _limit(self, n: int) -> str:
-        return f"which ends at {(2 - 2.0**-self._mantissa) * 2.0**127:.6g}"
+        return f"which ends at {(2 - 2.0 ** (9 - int(self.bits))) * 2.0**127:.6g}"
 
-    def _encode(self, rows: Values, keys: Keys, out: Packed, bad: Flags, n_threads: int) -> None:
-        natural_encode(rows, keys, self._mantissa, out, bad, n_threads)
-
-    def _decode(self, messages: Packed, out: Values, bad: Flags, n_threads: int) -> None:
-        natural_decode(messages, self._mantissa, out, bad, n_threads)
-
-    def _transmit(self, rows: Values, keys: Keys, out: Values, bad: Flags, n_threads: int) -> None:
-        natural_transmit(rows, keys, self._mantissa, out, bad, n_threads)
+    def _settings(self, n: int) -> tuple[Any, ...]:
+        return (int(self.bits) - 9,)
 
 
 @dataclass(frozen=True)
@@ -408,6 +394,7 @@ class _Sparse(_Packed):
 
     _word = ""
     _at_random = False
+    _kernels = sparse_encode, sparse_decode, sparse_transmit
 
     @property
     def name(self) -> str:
@@ -427,16 +414,8 @@ class _Sparse(_Packed):
         times = f" times {n / self.n_kept(n):.6g}" if self._at_random else ""
         return f"which sends values{times} as float32 (at most {LARGEST_FLOAT:.6g})"
 
-    def _encode(self, rows: Values, keys: Keys, out: Packed, bad: Flags, n_threads: int) -> None:
-        n_kept = self.n_kept(rows.shape[1])
-        sparse_encode(rows, keys, n_kept, self._at_random, out, bad, n_threads)
-
-    def _decode(self, messages: Packed, out: Values, bad: Flags, n_threads: int) -> None:
-        sparse_decode(messages, self.n_kept(out.shape[1]), out, bad, n_threads)
-
-    def _transmit(self, rows: Values, keys: Keys, out: Values, bad: Flags, n_threads: int) -> None:
-        n_kept = self.n_kept(rows.shape[1])
-        sparse_transmit(rows, keys, n_kept, self._at_random, out, bad, n_threads)
+    def _settings(self, n: int) -> tuple[Any, ...]:
+        return self.n_kept(n), self._at_random
 
 
 class TopK(_Sparse):
@@ -467,6 +446,8 @@ class Cast(_Packed):
     """Floating point numbers, rounded to nearest."""
 
     itemsize: int  # bytes of a number: 2, 4, or 8, which is exact, hence unbiased
+    _kernels = cast_encode, cast_decode, cast_transmit
+    _draws = False
 
     def __post_init__(self) -> None:
         if self.itemsize not in (2, 4, 8):
@@ -493,14 +474,8 @@ class Cast(_Packed):
     def _limit(self, n: int) -> str:
         return f"which ends at {float(np.finfo(self.name).max):.6g}"
 
-    def _encode(self, rows: Values, keys: Keys, out: Packed, bad: Flags, n_threads: int) -> None:
-        cast_encode(rows, self.itemsize, out, bad, n_threads)
-
-    def _decode(self, messages: Packed, out: Values, bad: Flags, n_threads: int) -> None:
-        cast_decode(messages, self.itemsize, out, bad, n_threads)
-
-    def _transmit(self, rows: Values, keys: Keys, out: Values, bad: Flags, n_threads: int) -> None:
-        cast_transmit(rows, self.itemsize, out, bad, n_threads)
+    def _settings(self, n: int) -> tuple[Any, ...]:
+        return (self.itemsize,)
 
 
 def _count(what: str, word: str, text: str, most: int = MOST, least: int = 1) -> int:

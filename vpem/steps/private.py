@@ -142,13 +142,13 @@ def step(parts: Parts, layout: Residuals, message: Doubles, n_samples: int, leng
     if layout.copies == 1:
         squares = _squares(steps, layout, counts / n_samples).sum(axis=0, keepdims=True)
         changes = length * seconds / n_samples - squares
-        one = _changed(parts.spreads[0], changes[0], parts.is_spherical)
+        one = _changed(parts.spreads[0], changes[0], parts.kind.endswith("spherical"))
         spreads = np.repeat(one[None], k, axis=0)
         return replace(parts, weights=weights, means=means, spreads=spreads)
     changes = length * seconds / counts.reshape(-1, *[1] * (seconds.ndim - 1))
     changes = changes - _squares(steps, layout, np.ones(k))
     every = [
-        _changed(spread, change, parts.is_spherical)
+        _changed(spread, change, parts.kind.endswith("spherical"))
         for spread, change in zip(parts.spreads, changes, strict=True)
     ]
     return replace(parts, weights=weights, means=means, spreads=np.stack(every))

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Indices
 from vpem.terms.mixture import Mixture, variances_of
 
 AT_FLOOR = 1.1
@@ -55,7 +54,7 @@ def degenerate_in_hubs(mixture: Any, floors: Values, rows: float) -> Flags:
     """Return which components (K,) are so in any hub, by floors (d,) and of so many rows in all.
 
     They are where their variance in some direction is at the floor, though that of all rows is not,
-    or where their rows are too few for a covariance without one (`_have_few`).
+    or where their rows are too few for a covariance without one.
     """
     blocks, k = mixture.blocks, mixture.n_components
     every = np.broadcast_to(mixture.weights, (blocks.n_blocks, k))
@@ -88,7 +87,13 @@ def degenerate_in_hubs(mixture: Any, floors: Values, rows: float) -> Flags:
         varying = (np.diagonal(total, axis1=1, axis2=2) > AT_FLOOR).sum(axis=1)
         if mixture.is_diagonal:
             varying = np.minimum(varying, 1 + mixture.n_factors)
-        flags |= _have_few(rows * weights, varying, mixture.is_tied)
+        # A covariance needs one row more than it has columns, for the mean; a tied one, of all
+        # rows, one for each mean. Counts are near whole numbers most often: half a row decides.
+        found, needed = rows * weights, varying + 1.0
+        if mixture.is_tied:
+            needed = varying + (found > 0).sum(axis=1)
+            found = np.broadcast_to(found.sum(axis=1)[:, None], found.shape)
+        flags |= ((found < needed[:, None] - 0.5) & (varying > 0)[:, None]).any(axis=0)
         # At a floor of 1 in directions where all rows are not.
         low = np.zeros(spreads.shape[:2], dtype=np.bool_)
         try:
@@ -104,20 +109,6 @@ def degenerate_in_hubs(mixture: Any, floors: Values, rows: float) -> Flags:
     # Those that were given up are no part of the mixture.
     flags &= (mixture.weights > 0).any(axis=0)
     return flags
-
-
-def _have_few(rows: Values, varying: Indices, tied: bool) -> Flags:
-    """Return which components (K,) have too few rows (n, K) for covariances of so many columns.
-
-    They need one more, for the mean; tied covariances one for each mean, of all rows. Diagonal ones
-    are of one column each. Counts are near whole numbers most often, so that half a row decides.
-    """
-    needed = varying + 1.0
-    if tied:
-        used = (rows > 0).sum(axis=1)
-        needed, rows = varying + used, np.broadcast_to(rows.sum(axis=1)[:, None], rows.shape)
-    few = (rows < needed[:, None] - 0.5) & (varying > 0)[:, None]
-    return np.asarray(few.any(axis=0))
 
 
 def coinciding(mixture: Any) -> Flags:

@@ -384,21 +384,10 @@ class FactorTerms(FeatureTerms):
         expected, explained = posterior.explain(onto)
         left = np.ascontiguousarray(total - explained)
         responsibilities, log_likelihoods = self.responsibilities(mixture, left, rows)
-        if statistics is not None:
-            self.summarize(statistics, responsibilities, rows)
-            self._correlate(statistics, factors, posterior, responsibilities, expected, rows)
-        return log_likelihoods
-
-    def _correlate(
-        self,
-        statistics: FactorStatistics,
-        factors: LoadedFactors,
-        posterior: Posterior,
-        responsibilities: Floats,
-        expected: Floats,
-        rows: slice,
-    ) -> None:
-        """Add moments of the factors, and of features with them."""
+        if statistics is None:
+            return log_likelihoods
+        self.summarize(statistics, responsibilities, rows)
+        # Moments of the factors, and of features with them.
         n_roots, m, k, q = expected.shape
         weighted = expected * responsibilities[..., None]
         scores = weighted.sum(axis=1, dtype=np.float64)
@@ -413,10 +402,11 @@ class FactorTerms(FeatureTerms):
         products += away[..., None] * self._of_feature(scores)
         if n_roots == 1:
             products += (centred.T @ flat[0]).reshape(-1, k, q).swapaxes(0, 1)
-            return
+            return log_likelihoods
         for columns, hubs, width in self.blocks.bands:
             of_hubs = centred[:, columns].reshape(m, -1, width).transpose(1, 2, 0)
             products[:, columns] += (of_hubs @ flat[hubs]).reshape(-1, k, q).swapaxes(0, 1)
+        return log_likelihoods
 
     def sweep_factors(
         self,

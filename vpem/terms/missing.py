@@ -443,14 +443,10 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         )  # fmt: skip
 
     def _expecting(self, centres: Floats) -> MissingFactors:
-        latest = self._latest
-        if latest is None or len(latest.means) != len(centres):
-            return self._by_spread(centres)
-        return latest
-
-    def _by_spread(self, centres: Floats) -> MissingFactors:
-        """Return a diagonal mixture about centres (K, d), or about the mean of all rows if one."""
+        """The latest parameters; or a diagonal mixture about centres, one about the mean of all."""
         n_components = len(centres)
+        if self._latest is not None and len(self._latest.means) == n_components:
+            return self._latest
         copies = 1 if self._is_tied else n_components
         spread = np.maximum(self.spread, LEAST_VARIANCE)
         if self.covariance_type.endswith("spherical"):

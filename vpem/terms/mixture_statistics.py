@@ -5,7 +5,7 @@ The M-step makes a mixture of a mean statistic, whatever noise has made of it (`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import Doubles, Floats, Indices, Mask
+from vpem.checks import Doubles, Indices, Mask
 from vpem.errors import InputError, NumericalError, Setting
 from vpem.network.partition import Blocks
 from vpem.network.schema import Schema, State
@@ -82,41 +82,32 @@ class MixtureStatistics:
         self.add_up = add_up
         # Negligible among all rows, of which some are here.
         terms.least *= terms.n_samples / max(self.n_samples, 1)
-        self.parts = dict(self._parts())
+        self.parts: dict[int, FeatureTerms] = {}
+        for worker, following in zip(self.own, np.roll(self.own, -1), strict=True):
+            # After a worker's rows those of the next are read.
+            part = terms.slice_rows(self.runs[worker], self.runs[following])
+            self.parts[int(worker)] = self._threaded(part)
         self.misses = isinstance(terms, MissingTerms)
         self.weighs = terms.row_weights is not None
         self._held: list[int] = self.counts.tolist()
-        to_mixture.radius = self._radius()
+        # Distance of the row farthest from the mean in the metric of the covariance of all rows.
+        # Means of what is expected where values are missing may lie farther out than any row.
+        farthest = np.inf if self.misses and to_mixture.floor == 0 else 0.0
+        for run in terms.rows.runs() if farthest == 0 else ():
+            rows = terms.rows.read(run).astype(np.float64, copy=False)
+            norms = to_mixture.squared_norms(rows)
+            if terms.row_weights is not None:
+                norms = norms[terms.row_weights[run] > 0]
+            farthest = max(farthest, float(norms.max(initial=0.0)))
+        to_mixture.radius = float(np.sqrt(farthest))
         self._prepared: tuple[Mixture, Factors] | None = None
         self._passes: dict[int, tuple[Mixture, Doubles, float]] = {}
         self._constant: float | None = None
-
-    def _parts(self) -> Iterator[tuple[int, FeatureTerms]]:
-        """Yield each worker with its rows, after which those of the next are read."""
-        for worker, following in zip(self.own, np.roll(self.own, -1), strict=True):
-            part = self.terms.slice_rows(self.runs[worker], self.runs[following])
-            yield int(worker), self._threaded(part)
 
     def _threaded(self, part: FeatureTerms) -> FeatureTerms:
         if part.n_samples * part.blocks.n_features * self.n_components < WORTH_THREADS:
             part.n_threads = 1
         return part
-
-    def _radius(self) -> float:
-        """Distance of the row farthest from the mean in the metric of the covariance of all rows.
-
-        Means of what is expected where values are missing may lie farther out than any row.
-        """
-        if self.misses and self.to_mixture.floor == 0:
-            return float("inf")
-        farthest = 0.0
-        for run in self.terms.rows.runs():
-            rows = self.terms.rows.read(run).astype(np.float64, copy=False)
-            norms = self.to_mixture.squared_norms(rows)
-            if self.terms.row_weights is not None:
-                norms = norms[self.terms.row_weights[run] > 0]
-            farthest = max(farthest, float(norms.max(initial=0.0)))
-        return float(np.sqrt(farthest))
 
     # ---- what a worker computes ------------------------------------------------------------------
 
@@ -161,17 +152,15 @@ class MixtureStatistics:
             each[worker] = self._whole(worker, parameters)[1]
         total = self.add_up(each)
         if self._constant is None:
-            self._constant = self._log_constant()
+            # What a sample's log-likelihood has whatever the parameters are.
+            if self.misses:
+                every = np.zeros(len(self.counts))
+                every[self.own[:1]] = self.terms.log_constant
+                self._constant = self.add_up(every) / self.total_weight
+            else:
+                scale, d = self.scaling.scale, self.blocks.n_features
+                self._constant = float(-0.5 * d * np.log(2 * np.pi) - float(np.log(scale).sum()))
         return float(total / self.total_weight + self._constant)
-
-    def _log_constant(self) -> float:
-        """What a sample's log-likelihood has whatever the parameters are."""
-        if self.misses:
-            every = np.zeros(len(self.counts))
-            every[self.own[:1]] = self.terms.log_constant
-            return self.add_up(every) / self.total_weight
-        scale, d = self.scaling.scale, self.blocks.n_features
-        return float(-0.5 * d * np.log(2 * np.pi) - float(np.log(scale).sum()))
 
     def _whole(self, worker: int, parameters: Mixture) -> tuple[Doubles, float]:
         """Statistic and log-likelihood of a worker's rows, kept until other parameters come."""
@@ -199,11 +188,18 @@ class MixtureStatistics:
     ) -> Doubles:
         """Mean statistic (P,) of a worker's rows that each belong to one component (m_i,).
 
-        Missing values are filled by the component's centre, of (K, d).
+        Missing values are filled by the component's centre, of (K, d), and have the spread of all
+        rows about it.
         """
         part = self.parts[worker]
         if self.misses:
-            return self._filled(part, labels, np.asarray(centres))
+            statistics = part.empty(np.asarray(centres), 1)
+            for run in part.chunks(part.blocks.n_features):
+                hard = (labels[run, None] == np.arange(self.n_components)).astype(np.float64)
+                if part.row_weights is not None:
+                    hard *= part.row_weights[run, None]
+                part.summarize(statistics, hard[None], run)
+            return self.to_mixture.packed(statistics) / part.total_weight
         k, d = self.n_components, self.blocks.n_features
         n, first = np.zeros(k), np.zeros((k, d))
         second = np.zeros((k, self.to_mixture.second_moments(np.zeros((d, d))).size))
@@ -220,16 +216,6 @@ class MixtureStatistics:
                 second[component] += self.to_mixture.second_moments(heavy.T @ of_component)
         every = np.concatenate([n, first.ravel(), second.ravel()])
         return np.asarray(every[: self.size] / part.total_weight)
-
-    def _filled(self, part: FeatureTerms, labels: NDArray[np.int32], centres: Doubles) -> Doubles:
-        """`assigned` of rows that miss values, which have the spread of all rows about centres."""
-        statistics = part.empty(centres, 1)
-        for run in part.chunks(part.blocks.n_features):
-            hard = (labels[run, None] == np.arange(self.n_components)).astype(np.float64)
-            if part.row_weights is not None:
-                hard *= part.row_weights[run, None]
-            part.summarize(statistics, hard[None], run)
-        return self.to_mixture.packed(statistics) / part.total_weight
 
     # ---- parameters ------------------------------------------------------------------------------
 
@@ -348,13 +334,7 @@ class StatisticMap:
                 raise InputError("known covariances must be symmetric and positive definite")
             self._known = covariances.ravel()
         self._lower = np.tril_indices(d)
-        self._lay_out()
-        there = moments.there  # each feature counts its own values
-        second = self.second if there is None or not self.is_diagonal else self.second * there
-        self._of_all_rows = self.second_moments(second)
-
-    def _lay_out(self) -> None:
-        k, d, misses = self.n_components, self.n_features, self.moments.there is not None
+        k, misses = n_components, moments.there is not None
         widths = [k, k * d]
         if misses and self.is_diagonal:
             widths.insert(1, k * d)
@@ -371,6 +351,9 @@ class StatisticMap:
         self.seen = slice(k, self.first.start)
         self.squares = slice(self.first.stop, self.size)
         self._has_seen, self._has_squares = n_first > 2, self.size > self.first.stop
+        there = moments.there  # each feature counts its own values
+        second = self.second if there is None or not self.is_diagonal else self.second * there
+        self._of_all_rows = self.second_moments(second)
 
     def second_moments(self, matrix: Doubles) -> Doubles:
         """What a component's piece of the statistic has of second moments (d, d)."""
@@ -402,24 +385,23 @@ class StatisticMap:
             parts.append(per_feature.ravel())
         raw = first + per_feature * about
         parts.append(raw.ravel())
-        if self._has_squares:
-            parts.append(self._raw_squares(statistics.second, about, first, raw).ravel())
-        return np.concatenate(parts)
-
-    def _raw_squares(self, second: Doubles, about: Floats, first: Doubles, raw: Doubles) -> Doubles:
-        """Second moments about zero, of those about shifts."""
         k, d = self.n_components, self.n_features
-        if self.is_diagonal:
-            squares: Doubles = second.reshape(k, d) + about * (first + raw)
-            return squares.sum(axis=1) if self.is_spherical else squares
-        left, right = self._lower
-        squares = second.reshape(-1, d, d)[:, left, right]
-        # Symmetric all the same: t' = t + n m, so that m t^T + t' m^T is its transpose.
-        if not self._is_tied:
-            return squares + about[:, left] * first[:, right] + raw[:, left] * about[:, right]
-        moved = about[:, left] * first[:, right] + raw[:, left] * about[:, right]
-        squares = squares + moved.sum(axis=0)
-        return squares
+        if self._has_squares and self.is_diagonal:
+            squares: Doubles = statistics.second.reshape(k, d) + about * (first + raw)
+            parts.append(squares.sum(axis=1) if self.is_spherical else squares.ravel())
+        elif self._has_squares:
+            left, right = self._lower
+            squares = statistics.second.reshape(-1, d, d)[:, left, right]
+            # Symmetric all the same: t' = t + n m, so that m t^T + t' m^T is its transpose.
+            if self._is_tied:
+                moved = about[:, left] * first[:, right] + raw[:, left] * about[:, right]
+                squares = squares + moved.sum(axis=0)
+            else:
+                squares = (
+                    squares + about[:, left] * first[:, right] + raw[:, left] * about[:, right]
+                )
+            parts.append(squares.ravel())
+        return np.concatenate(parts)
 
     # ---- the M-step ------------------------------------------------------------------------------
 
@@ -452,7 +434,12 @@ class StatisticMap:
             covariances, raised = self._raise_variances(variances)
             projected += raised
         else:
-            matrices = self._matrices(squares, n, weights, means)
+            if self._is_tied:
+                second = symmetric(squares / n.sum(), d) if squares.size else self.second
+                matrices = (second - (weights * means.T) @ means)[None]
+            else:
+                matrices = symmetric(squares.reshape(k, -1) / n[:, None], d)
+                matrices -= means[:, :, None] * means[:, None, :]
             matrices, raised = self._raise(matrices + np.diag(self.reg_covar))
             covariances = matrices.ravel()
             projected += raised
@@ -547,16 +534,6 @@ class StatisticMap:
         variances = variances + self.reg_covar
         variances[low] = (np.maximum(ratios, least) * own_or_mean)[low]
         return variances, int(low.sum())
-
-    def _matrices(self, squares: Doubles, n: Doubles, weights: Doubles, means: Doubles) -> Doubles:
-        """Full covariances (copies, d, d), without ``reg_covar``."""
-        d = self.n_features
-        if self._is_tied:
-            second = symmetric(squares / n.sum(), d) if squares.size else self.second
-            return (second - (weights * means.T) @ means)[None]
-        matrices = symmetric(squares.reshape(self.n_components, -1) / n[:, None], d)
-        matrices -= means[:, :, None] * means[:, None, :]
-        return matrices
 
     def _raise(self, matrices: Doubles) -> tuple[Doubles, int]:
         """Raise small eigenvalues of matrices (n, d, d), in units in which the data are white."""

@@ -67,16 +67,6 @@ class Parts:
     kind: str
     hard: bool = False  # the nearest alone, as in k-means
 
-    @property
-    def is_tied(self) -> bool:
-        """Whether components share one spread."""
-        return self.kind.startswith("tied")
-
-    @property
-    def is_spherical(self) -> bool:
-        """Whether all standard deviations of a component are equal."""
-        return self.kind.endswith("spherical")
-
     def residuals(self, rows: Doubles, component: int) -> Doubles:
         """Return rows (m, d) about a mean, in units of the component's spread."""
         from scipy.linalg import solve_triangular
@@ -268,25 +258,13 @@ class BoundedRows:
         self._parts, self.grid, self._bounds = list(parts), grid, bounds
         units = bounds if units is None else units
         self._middle, self._half = units.mean(axis=0), np.ptp(units, axis=0) / 2
-        self.clipped = [self._count(part, bounds) for part in self._parts]
-
-    @property
-    def n_workers(self) -> int:
-        """Workers of this process."""
-        return len(self._parts)
-
-    @property
-    def n_features(self) -> int:
-        """Number of features, d."""
-        return len(self._middle)
-
-    @staticmethod
-    def _count(part: Rows, bounds: Doubles) -> int:
-        count = 0
-        for run in part.runs() if part.n_samples else ():
-            rows = part.read(run)
-            count += int(((rows < bounds[0]) | (rows > bounds[1])).any(axis=1).sum())
-        return count
+        self.n_workers, self.n_features = len(self._parts), len(self._middle)  # of this process, d
+        self.clipped = [0] * self.n_workers
+        for worker, part in enumerate(self._parts):
+            for run in part.runs() if part.n_samples else ():
+                rows = part.read(run)
+                beyond = (rows < bounds[0]) | (rows > bounds[1])
+                self.clipped[worker] += int(beyond.any(axis=1).sum())
 
     def chunks(self, worker: int, most: int = MOST_ROWS) -> Iterator[Doubles]:
         """Yield a worker's rows, at most so many at a time."""
@@ -353,48 +331,36 @@ class ResidualSums:
 
     def add(self, residuals: Sequence[Doubles], shares: Doubles) -> None:
         """Add rows, of which each component has residuals (m, d), and responsibilities (m, K)."""
+        layout, h = self.layout, self.grid.coordinate_bits
+        # In units of 2^-(g + 2 h), all of them; of the identity too, among second moments.
+        rows, columns = np.tril_indices(layout.n_features)
+        identity: Integers = np.full(layout.n_second, 1 << 2 * h, dtype=np.int64)
+        if layout.shape == "full":
+            identity[rows != columns] = 0
+        elif layout.shape == "spherical":
+            identity *= layout.n_features
         for begin in range(0, len(shares), self._most):
             some = slice(begin, begin + self._most)
-            weights = np.nan_to_num(np.floor(shares[some] * 2.0**self.grid.share_bits))
-            for component, z in enumerate(residuals):
-                self._add(component, z[some], weights[:, component])
-
-    def _add(self, component: int, z: Doubles, weights: Doubles) -> None:
-        layout, h = self.layout, self.grid.coordinate_bits
-        # Clipped to their radius, and their coordinates where these are squared.
-        if layout.shape == "diag":
-            z = np.clip(z, -WIDEST, WIDEST)
-        norms = np.einsum("ij,ij->i", z, z)
-        ratios = np.sqrt(layout.radius / np.maximum(norms, layout.radius)) * BELOW_ONE
-        z = np.nan_to_num(z * ratios[:, None]) * 2.0**h
-        np.trunc(z, out=z)
-        count = int(weights.sum())
-        # In units of 2^-(g + 2 h), all of them.
-        self.counts[component] += count << 2 * h
-        self.firsts[component] += (weights @ z).astype(np.int64) << h
-        copy = 0 if layout.copies == 1 else component
-        self.seconds[copy] += _second(weights, z, layout.shape) - count * _identity(layout, h)
-
-
-def _second(weights: Doubles, z: Doubles, shape: str) -> Integers:
-    """Second moments (n_second,) of residuals (m, d) that count so much each (m,)."""
-    if shape == "full":
-        whole = (z * weights[:, None]).T @ z
-        return whole[np.tril_indices(z.shape[1])].astype(np.int64)
-    squares = weights @ np.square(z)
-    if shape == "diag":
-        return np.asarray(squares.astype(np.int64))
-    return np.asarray([squares.astype(np.int64).sum()])
-
-
-def _identity(layout: Residuals, h: int) -> Integers:
-    """What the identity is among second moments, in units of ``2^-2h``, shape (n_second,)."""
-    d = layout.n_features
-    if layout.shape == "full":
-        rows, columns = np.tril_indices(d)
-        return np.where(rows == columns, np.int64(1 << 2 * h), np.int64(0))
-    one = 1 if layout.shape == "diag" else d
-    return np.full(layout.n_second, one << 2 * h, dtype=np.int64)
+            every = np.nan_to_num(np.floor(shares[some] * 2.0**self.grid.share_bits))
+            for component, residual in enumerate(residuals):
+                z, weights = residual[some], every[:, component]
+                # Clipped to their radius, and their coordinates where these are squared.
+                if layout.shape == "diag":
+                    z = np.clip(z, -WIDEST, WIDEST)
+                norms = np.einsum("ij,ij->i", z, z)
+                ratios = np.sqrt(layout.radius / np.maximum(norms, layout.radius)) * BELOW_ONE
+                z = np.nan_to_num(z * ratios[:, None]) * 2.0**h
+                np.trunc(z, out=z)
+                count = int(weights.sum())
+                self.counts[component] += count << 2 * h
+                self.firsts[component] += (weights @ z).astype(np.int64) << h
+                if layout.shape == "full":
+                    second = ((z * weights[:, None]).T @ z)[rows, columns].astype(np.int64)
+                else:
+                    second = (weights @ np.square(z)).astype(np.int64)
+                    second = second.sum(keepdims=True) if layout.shape == "spherical" else second
+                copy = 0 if layout.copies == 1 else component
+                self.seconds[copy] += second - count * identity
 
 
 class Message:
@@ -414,6 +380,8 @@ class Message:
         # Of one dense block every row that is used has something: seen is the counts.
         self._misses = isinstance(one, MissingStatistics)
         n_seen = one.first.size if self._misses and not self._is_dense else 0
+        self.expects = self._misses and self._is_dense
+        """Whether statistics are of expected values, which may lie farther out than any row."""
         self._ends = np.cumsum([one.counts.size, one.first.size, n_second, n_seen])
         self.size = int(self._ends[-1]) + 1
         """Numbers of a message, P."""
@@ -428,11 +396,6 @@ class Message:
         if isinstance(about, MissingStatistics) and not self._is_dense:
             parts.append(about.seen)
         return np.concatenate([*(part.ravel() for part in parts), [log_likelihood]])
-
-    @property
-    def expects(self) -> bool:
-        """Whether statistics are of expected values, which may lie farther out than any row."""
-        return self._misses and self._is_dense
 
     def exponents(self, reach: Reach) -> NDArray[np.int64]:
         """Return powers of two (P,) in units of which the sum of messages is in fixed point."""
@@ -488,11 +451,7 @@ class WorkerTerms:
         filled = [run for run in runs if run.stop > run.start]
         after = dict(zip([run.start for run in filled], filled[1:] + filled[:1], strict=True))
         self.parts = [whole.slice_rows(run, after.get(run.start)) for run in runs]
-        self.counts = counts
-
-    @property
-    def n_workers(self) -> int:
-        return len(self.counts)
+        self.counts, self.n_workers = counts, len(counts)
 
     def exponents(self, layout: Message) -> NDArray[np.int64] | None:
         """Return the units of masked sums of messages; None where sums are not masked."""

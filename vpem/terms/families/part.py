@@ -314,12 +314,15 @@ class IndependentTerms:
         """Parameters (1, C) of all rows in one component."""
         rows, weights = self._whole
         statistics = self.law.family.empty(self.features, 1)
-        for some in _runs(rows, self.features.n_features):
-            row_weights = np.ones(some.stop - some.start) if weights is None else weights[some]
-            shares = np.ascontiguousarray(row_weights[None, :, None], dtype=rows.dtype)
-            self.law.family.add_moments(
-                statistics, None, self.features, rows.read(some), shares, self.n_threads
-            )
+        step = max(64, CHUNK_VALUES // max(self.features.n_features, 1))
+        for run in rows.runs():
+            for start in range(run.start, run.stop, step):
+                some = slice(start, min(start + step, run.stop))
+                row_weights = np.ones(some.stop - some.start) if weights is None else weights[some]
+                shares = np.ascontiguousarray(row_weights[None, :, None], dtype=rows.dtype)
+                self.law.family.add_moments(
+                    statistics, None, self.features, rows.read(some), shares, self.n_threads
+                )
         return self.law.family.update(statistics, self.features, None)
 
     def prepare(self, part: Part) -> Made:
@@ -430,10 +433,3 @@ class IndependentTerms:
         chosen = copy(self)
         chosen.rows = rows
         return chosen
-
-
-def _runs(rows: Rows, n_features: int) -> Iterator[slice]:
-    step = max(64, CHUNK_VALUES // max(n_features, 1))
-    for run in rows.runs():
-        for start in range(run.start, run.stop, step):
-            yield slice(start, min(start + step, run.stop))

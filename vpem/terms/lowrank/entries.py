@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -323,7 +323,22 @@ def hide(
     seen, first = np.unique(places[order], return_index=True)
     owners = np.split(owner[order], first[1:])
     n_hidden = max(1, round(share * len(seen)))
-    away = seen[list(_spared(observations, seen, owners, n_hidden, rng))]
+    # Entries that are not the last of their row, column or of one who saw them.
+    rows, columns = np.divmod(seen, observations.shape[1])
+    in_row, in_column = np.bincount(rows).tolist(), np.bincount(columns).tolist()
+    of_owner = observations.counts.tolist()
+    spared: list[int] = []
+    for entry in rng.permutation(len(seen)).tolist():
+        if len(spared) == n_hidden:
+            break
+        row, column, who = int(rows[entry]), int(columns[entry]), owners[entry].tolist()
+        if in_row[row] > 1 and in_column[column] > 1 and all(of_owner[one] > 1 for one in who):
+            in_row[row] -= 1
+            in_column[column] -= 1
+            for one in who:
+                of_owner[one] -= 1
+            spared.append(entry)
+    away = seen[spared]
     if not len(away):
         raise InputError(
             f"{observations.source}: no entry can be hidden, since every one is the last of its "
@@ -338,28 +353,3 @@ def hide(
     return rest, Hidden(
         np.concatenate(out.places), np.concatenate(out.values), len(away), len(seen)
     )
-
-
-def _spared(
-    observations: Observations,
-    seen: Indices,
-    owners: Sequence[Indices],
-    n_hidden: int,
-    rng: np.random.Generator,
-) -> Iterator[int]:
-    """Draw entries that are not the last of their row, column or of one who saw them."""
-    rows, columns = np.divmod(seen, observations.shape[1])
-    in_row = np.bincount(rows).tolist()
-    in_column = np.bincount(columns).tolist()
-    of_owner = observations.counts.tolist()
-    for entry in rng.permutation(len(seen)).tolist():
-        if not n_hidden:
-            return
-        row, column, who = int(rows[entry]), int(columns[entry]), owners[entry].tolist()
-        if in_row[row] > 1 and in_column[column] > 1 and all(of_owner[one] > 1 for one in who):
-            in_row[row] -= 1
-            in_column[column] -= 1
-            for one in who:
-                of_owner[one] -= 1
-            n_hidden -= 1
-            yield entry
