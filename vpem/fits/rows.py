@@ -75,7 +75,7 @@ from vpem.sums.connect import Network
 from vpem.sums.stale import HeardByNeighbours
 from vpem.sums.sum import Sum
 from vpem.terms.degenerate import degenerate
-from vpem.terms.features import FeatureTerms, lightest_of
+from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms, terms_of
 from vpem.terms.mixture import Mixture, is_diagonal
 from vpem.terms.row_statistics import Message, WorkerTerms
@@ -447,8 +447,11 @@ def _terms(
     if local is None:
         return WorkerTerms(whole, workers.runs, workers.counts, whole.rows), weights
     own_rows = whole.rows
-    weighs = () if weights is None else (float(weights.sum()), lightest_of(weights))
-    whole = whole.among(SharedRows(own_rows, local), local.n_samples, *weighs)
+    weighs: dict[str, float] = {}
+    if weights is not None:
+        weighs["total"] = float(weights.sum())
+        weighs["lightest"] = float(weights.min(initial=np.inf, where=weights > 0))
+    whole = whole.among(SharedRows(own_rows, local), local.n_samples, **weighs)
     return WorkerTerms(whole, local.own_runs, workers.counts, own_rows), weights
 
 

@@ -297,7 +297,7 @@ def add_messages(
     of a message, of the size of its log-likelihood, are not in the layout.
     """
     stacked = np.stack(values) if len(values) else np.empty((0, layout.size + n_more))
-    units = terms.exponents(layout)
+    units = None if terms.reach is None else layout.exponents(terms.reach)
     if units is not None:
         units = np.append(units, np.repeat(units[-1], n_more))
         if layout.expects:

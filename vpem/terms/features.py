@@ -143,11 +143,6 @@ def mixed(mix: Doubles, terms: Floats) -> Floats:
     return np.ascontiguousarray(sums).reshape(len(mix), *terms.shape[1:])
 
 
-def lightest_of(row_weights: Doubles) -> float:
-    """Return the least positive weight."""
-    return float(row_weights.min(initial=np.inf, where=row_weights > 0))
-
-
 class FeatureTerms(RowTerms, BlockStatistics):
     """Local terms of data split by features over hubs, Valdeira et al., sections 5 and 6.
 
@@ -184,7 +179,9 @@ class FeatureTerms(RowTerms, BlockStatistics):
         self.least = 0.0
         self.skips_negligible = skip_negligible
         if skip_negligible and self.n_samples:
-            lightest = 1.0 if row_weights is None else lightest_of(row_weights)
+            lightest = 1.0
+            if row_weights is not None:
+                lightest = float(row_weights.min(initial=np.inf, where=row_weights > 0))
             self.least = NEGLIGIBLE * lightest / self.n_samples
         self.itemsize, self.units = self.rows.dtype.itemsize, 0
         self.resolution = float(np.finfo(self.rows.dtype).eps) / 2

@@ -431,8 +431,17 @@ class StatisticMap:
             covariances = self._known
         elif self.is_diagonal:
             variances = self._variances(squares, n, weights, means, seen)
-            covariances, raised = self._raise_variances(variances)
-            projected += raised
+            own_or_mean = of_features = self._own_variances
+            if self.is_spherical:
+                variances = np.repeat(variances, d, axis=1)
+                own_or_mean = self._over_features(of_features)
+            covariances = variances + self.reg_covar
+            ratios = covariances / own_or_mean
+            smallest = ratios.min(axis=1, keepdims=True)
+            least_ratio = np.maximum(self.floor or LEAST, -smallest)
+            low = (smallest[:, 0] < self.floor) | (smallest[:, 0] <= 0)
+            covariances[low] = (np.maximum(ratios, least_ratio) * own_or_mean)[low]
+            projected += int(low.sum())
         else:
             if self._is_tied:
                 second = symmetric(squares / n.sum(), d) if squares.size else self.second
@@ -440,9 +449,19 @@ class StatisticMap:
             else:
                 matrices = symmetric(squares.reshape(k, -1) / n[:, None], d)
                 matrices -= means[:, :, None] * means[:, None, :]
-            matrices, raised = self._raise(matrices + np.diag(self.reg_covar))
+            matrices = matrices + np.diag(self.reg_covar)
+            into, back = self._white  # in units in which the data are white
+            if self.floor > 0 or not are_positive(matrices):
+                white = into @ matrices @ into.T
+                if not are_positive(white - self.floor * np.eye(d)):
+                    values, vectors = np.linalg.eigh(white)
+                    small = ((values < self.floor) | (values <= 0)).any(axis=1)
+                    values = values[small]
+                    values = np.maximum(values, np.maximum(self.floor or LEAST, -values[:, :1]))
+                    roots = back @ (vectors[small] * np.sqrt(values)[:, None])
+                    matrices[small] = roots @ roots.swapaxes(1, 2)
+                    projected += int(small.sum())
             covariances = matrices.ravel()
-            projected += raised
         return self._mixture(weights, means, covariances), projected
 
     def _completed(
@@ -520,36 +539,6 @@ class StatisticMap:
             return averages[:, None]
         variances = squares.reshape(k, d) / seen - means**2
         return variances
-
-    def _raise_variances(self, variances: Doubles) -> tuple[Doubles, int]:
-        """Raise small variances (copies, d), or (copies, 1), and count components with such."""
-        if self.is_spherical:
-            variances = np.repeat(variances, self.n_features, axis=1)
-        of_features = self._own_variances
-        own_or_mean = self._over_features(of_features) if self.is_spherical else of_features
-        ratios = (variances + self.reg_covar) / own_or_mean
-        smallest = ratios.min(axis=1, keepdims=True)
-        least = np.maximum(self.floor or LEAST, -smallest)
-        low = (smallest[:, 0] < self.floor) | (smallest[:, 0] <= 0)
-        variances = variances + self.reg_covar
-        variances[low] = (np.maximum(ratios, least) * own_or_mean)[low]
-        return variances, int(low.sum())
-
-    def _raise(self, matrices: Doubles) -> tuple[Doubles, int]:
-        """Raise small eigenvalues of matrices (n, d, d), in units in which the data are white."""
-        if self.floor == 0 and are_positive(matrices):
-            return matrices, 0
-        into, back = self._white
-        white = into @ matrices @ into.T
-        if not are_positive(white - self.floor * np.eye(len(into))):
-            values, vectors = np.linalg.eigh(white)
-            small = ((values < self.floor) | (values <= 0)).any(axis=1)
-            least = np.maximum(self.floor or LEAST, -values[small, :1])
-            values = np.maximum(values[small], least)
-            roots = back @ (vectors[small] * np.sqrt(values)[:, None])
-            matrices[small] = roots @ roots.swapaxes(1, 2)
-            return matrices, int(small.sum())
-        return matrices, 0
 
     def at_floor(self, mixture: Mixture) -> Mask:
         """Which components (K,) have variances that are raised to the floor of noisy statistics."""

@@ -194,7 +194,6 @@ def balanced(layouts: Sequence[Residuals]) -> list[Doubles]:
     return [np.concatenate([scales[:1], pair]) for pair in pairs]
 
 
-@dataclass(frozen=True)
 class Grid:
     """Units of what is summed; ``share_bits`` are g, ``coordinate_bits`` h.
 
@@ -202,9 +201,14 @@ class Grid:
     of all.
     """
 
-    share_bits: int
-    coordinate_bits: int
-    message_bits: int
+    def __init__(self, share_bits: int, coordinate_bits: int, message_bits: int) -> None:
+        self.share_bits, self.coordinate_bits = share_bits, coordinate_bits
+        self.fine_bits = share_bits + 2 * coordinate_bits
+        """Sums are multiples of ``2^-(g + 2 h)`` where they are made."""
+        self.message_bits, self.unit = message_bits, 2.0**-message_bits
+        """What a worker sends are multiples of this."""
+        self.rounds = message_bits < self.fine_bits
+        """Whether what a worker sends is rounded: by at most half a unit each."""
 
     @classmethod
     def for_size(cls, n_samples: int, n_features: int) -> Grid:
@@ -220,21 +224,6 @@ class Grid:
                 "integers; fit to fewer"
             )
         return cls(*bits, message)
-
-    @property
-    def fine_bits(self) -> int:
-        """Sums are multiples of ``2^-(g + 2 h)`` where they are made."""
-        return self.share_bits + 2 * self.coordinate_bits
-
-    @property
-    def unit(self) -> float:
-        """What a worker sends are multiples of this."""
-        return 2.0**-self.message_bits
-
-    @property
-    def rounds(self) -> bool:
-        """Whether what a worker sends is rounded: by at most half a unit each."""
-        return self.message_bits < self.fine_bits
 
     def sent(self, sums: Integers) -> Doubles:
         """Return sums in units of ``2^-(g + 2 h)`` as a worker sends them, in units of 1."""
@@ -452,10 +441,6 @@ class WorkerTerms:
         after = dict(zip([run.start for run in filled], filled[1:] + filled[:1], strict=True))
         self.parts = [whole.slice_rows(run, after.get(run.start)) for run in runs]
         self.counts, self.n_workers = counts, len(counts)
-
-    def exponents(self, layout: Message) -> NDArray[np.int64] | None:
-        """Return the units of masked sums of messages; None where sums are not masked."""
-        return None if self.reach is None else layout.exponents(self.reach)
 
     def message(self, worker: int, mixture: Mixture, factors: Factors, layout: Message) -> Doubles:
         """Run the E-step on a worker's rows: its statistics and log-likelihood, shape (P,)."""

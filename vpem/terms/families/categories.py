@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from itertools import pairwise
 from typing import ClassVar
 
@@ -37,14 +36,14 @@ class Levels(Family):
     """
 
     @staticmethod
-    @abstractmethod
     def firsts(features: Features) -> Indices:
         """First level of each feature among those of all, and the end; (n + 1,)."""
+        return features.level_offsets
 
     @staticmethod
-    @abstractmethod
     def probabilities(parameters: Tables) -> Table:
         """Probability of each level, (K, L)."""
+        return parameters["probabilities"]
 
     def ready(self, parameters: Tables, features: Features, dtype: DTypeLike) -> dict[str, Floats]:
         """Minus twice the logarithms, a row a level; one for missing values, one for no level."""
@@ -83,14 +82,6 @@ class Categorical(Levels):
 
     name = "categorical"
     domains: ClassVar[dict[str, str]] = {"probabilities": "simplex"}
-
-    @staticmethod
-    def firsts(features: Features) -> Indices:
-        return features.level_offsets
-
-    @staticmethod
-    def probabilities(parameters: Tables) -> Table:
-        return parameters["probabilities"]
 
     def a_feature(self, features: Features) -> dict[str, Indices]:
         """Probabilities: one a level."""
@@ -175,6 +166,7 @@ class Bernoulli(Levels):
 
     name = "bernoulli"
     domains: ClassVar[dict[str, str]] = {"probabilities": "probability"}
+    sums = ("seen", "ones")
 
     @staticmethod
     def firsts(features: Features) -> Indices:
@@ -190,11 +182,6 @@ class Bernoulli(Levels):
     def wrong(self, values: Floats) -> Mask:
         """Whatever is neither 0 nor 1."""
         return np.asarray((values != 0) & (values != 1))
-
-    def empty(self, features: Features, n_components: int) -> Tables:
-        """Responsibilities of ones, and of all."""
-        shape = n_components, features.n_features
-        return {"seen": np.zeros(shape), "ones": np.zeros(shape)}
 
     def add_moments(
         self,

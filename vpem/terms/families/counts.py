@@ -57,9 +57,6 @@ class Products(Family):
     kind: ClassVar[int]
     """Which functions, as `tests.twins.models.product_terms` numbers them."""
 
-    sums: ClassVar[tuple[str, ...]] = ("seen", "total")
-    """Statistics: responsibilities, and those times each of the functions."""
-
     @abstractmethod
     def factors(self, parameters: Tables) -> list[Table]:
         """What each function is multiplied by in a term, (K, n)."""
@@ -79,9 +76,6 @@ class Products(Family):
     ) -> None:
         """Add the sum over functions of each value of function times factor."""
         product_terms(data, features.blocks.offsets, self.kind, ready["table"], out, n_threads)
-
-    def empty(self, features: Features, n_components: int) -> Tables:
-        return {name: np.zeros((n_components, features.n_features)) for name in self.sums}
 
     def add_moments(
         self,
@@ -156,6 +150,7 @@ class NegativeBinomial(Family):
     name = "negative-binomial"
     domains: ClassVar[dict[str, str]] = {"means": "positive", "sizes": "positive"}
 
+    sums = ("seen", "total", "slopes", "curves", "places", "squares")
     wrong = Poisson.wrong
 
     def ready(self, parameters: Tables, features: Features, dtype: DTypeLike) -> dict[str, Floats]:
@@ -191,10 +186,8 @@ class NegativeBinomial(Family):
 
     def empty(self, features: Features, n_components: int) -> Tables:
         """Sums of no rows; curvatures have a cell for each of `EDGES`."""
-        names = ("seen", "total", "slopes", "curves", "places", "squares")
-        tables = {name: np.zeros((n_components, features.n_features)) for name in names}
-        tables["curves"] = np.zeros((n_components, features.n_features * len(EDGES)))
-        return tables
+        curves = np.zeros((n_components, features.n_features * len(EDGES)))
+        return super().empty(features, n_components) | {"curves": curves}
 
     def add_moments(
         self,

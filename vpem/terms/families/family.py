@@ -74,6 +74,9 @@ class Family(ABC):
     domains: ClassVar[dict[str, str]]
     """Parameters, and what each may be: "positive", "probability", "simplex" (the cells of a
     feature add up to 1). The first has the expected values, unless a family says otherwise."""
+    sums: ClassVar[tuple[str, ...]] = ("seen", "total")
+    """Statistics, which are sums over rows: "seen" are responsibilities of rows that have the
+    feature, and "total" those times values."""
 
     def a_feature(self, features: Features) -> dict[str, Indices]:
         """Cells that each feature (n,) has of each parameter, by its name: one, but of levels."""
@@ -102,12 +105,9 @@ class Family(ABC):
     ) -> None:
         """Add ``-2 log f`` of each hub's features to ``out`` (B, m, K), constants included."""
 
-    @abstractmethod
     def empty(self, features: Features, n_components: int) -> Tables:
-        """Statistics of no rows, which are sums over rows.
-
-        "seen" (K, n) is among them, the responsibilities of rows that have the feature.
-        """
+        """Statistics of no rows: `sums`, with a cell a feature."""
+        return {name: np.zeros((n_components, features.n_features)) for name in self.sums}
 
     @abstractmethod
     def add_moments(

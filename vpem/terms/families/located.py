@@ -24,65 +24,6 @@ from vpem.terms.rows import observed_scaling
 from vpem.terms.units import Scaling, floors_of, sharing
 
 
-class GaussianLaw:
-    """Gaussian features among those of other families."""
-
-    name: ClassVar[str] = "gaussian"
-    has_core: ClassVar[bool] = True
-    domains: ClassVar[dict[str, str]] = {}  # nothing but the core has parameters
-    change: Change | None = None
-
-    def hubs_of_cells(self, features: Features) -> dict[str, Indices]:
-        """No cells."""
-        return {}
-
-    def features_of_cells(self, features: Features) -> dict[str, Indices]:
-        """No cells."""
-        return {}
-
-    def cells_of_hubs(self, features: Features) -> dict[str, Indices]:
-        """How many cells of each table each hub (B,) has; a hub's lie side by side."""
-        hubs = self.hubs_of_cells(features)
-        n_hubs = features.blocks.n_blocks
-        return {name: np.bincount(hub_of, minlength=n_hubs) for name, hub_of in hubs.items()}
-
-    def tables_over(self, part: Part, features: Features, origin: Indices) -> Tables:
-        """Tables of some of a part's features over other hubs: there are none."""
-        return {}
-
-    def n_parameters(self, part: Part, n_components: int) -> int:
-        """Means, and the entries of the blocks."""
-        return core_of(part).n_parameters - (n_components - 1)
-
-    def wrong(self, values: Floats) -> Mask:
-        """Which values (m,) are no finite numbers."""
-        return ~np.isfinite(values)
-
-    def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
-        core = core_of(part)
-        terms, _ = core.terms_of(values, there)
-        inside = core.blocks.arrange(there, np.bool_)
-        terms += _constants(inside, core.blocks, core.scaling)[:, :, None]
-        return terms
-
-    def locations(self, part: Part) -> Table:
-        return core_of(part).means
-
-    def means(self, part: Part) -> Table:
-        return core_of(part).assembled_means
-
-    def variances(self, part: Part) -> Table:
-        core = core_of(part)
-        variances: Table = variances_of(core) * np.square(core.scaling.scale)
-        return variances
-
-    def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
-        return core_of(part).drawn(labels, rng)
-
-    def terms(self, columns: Columns, features: Features, settings: How) -> LocatedTerms:
-        return LocatedTerms(self, columns, features, settings)
-
-
 class LocatedTerms:
     """Rows of Gaussian features: ``inner`` are the terms of a fit of these alone."""
 
@@ -192,6 +133,63 @@ class LocatedTerms:
         return chosen
 
 
+class GaussianLaw:
+    """Gaussian features among those of other families."""
+
+    name: ClassVar[str] = "gaussian"
+    has_core: ClassVar[bool] = True
+    domains: ClassVar[dict[str, str]] = {}  # nothing but the core has parameters
+    change: Change | None = None
+    terms: ClassVar[type[Any]] = LocatedTerms
+
+    def hubs_of_cells(self, features: Features) -> dict[str, Indices]:
+        """No cells."""
+        return {}
+
+    def features_of_cells(self, features: Features) -> dict[str, Indices]:
+        """No cells."""
+        return {}
+
+    def cells_of_hubs(self, features: Features) -> dict[str, Indices]:
+        """How many cells of each table each hub (B,) has; a hub's lie side by side."""
+        hubs = self.hubs_of_cells(features)
+        n_hubs = features.blocks.n_blocks
+        return {name: np.bincount(hub_of, minlength=n_hubs) for name, hub_of in hubs.items()}
+
+    def tables_over(self, part: Part, features: Features, origin: Indices) -> Tables:
+        """Tables of some of a part's features over other hubs: there are none."""
+        return {}
+
+    def n_parameters(self, part: Part, n_components: int) -> int:
+        """Means, and the entries of the blocks."""
+        return core_of(part).n_parameters - (n_components - 1)
+
+    def wrong(self, values: Floats) -> Mask:
+        """Which values (m,) are no finite numbers."""
+        return ~np.isfinite(values)
+
+    def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
+        core = core_of(part)
+        terms, _ = core.terms_of(values, there)
+        inside = core.blocks.arrange(there, np.bool_)
+        terms += _constants(inside, core.blocks, core.scaling)[:, :, None]
+        return terms
+
+    def locations(self, part: Part) -> Table:
+        return core_of(part).means
+
+    def means(self, part: Part) -> Table:
+        return core_of(part).assembled_means
+
+    def variances(self, part: Part) -> Table:
+        core = core_of(part)
+        variances: Table = variances_of(core) * np.square(core.scaling.scale)
+        return variances
+
+    def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
+        return core_of(part).drawn(labels, rng)
+
+
 def core_of(part: Part) -> Mixture:
     """Locations and scatter of a part that has them."""
     assert part.core is not None
@@ -218,6 +216,20 @@ def _logs(values: Floats) -> Floats:
     return logs
 
 
+class LogNormalTerms(LocatedTerms):
+    """Rows of log-normal features: the terms of their logarithms, and how dense these lie."""
+
+    def constants(self, rows: slice) -> Doubles:
+        inner = self.inner
+        scale, shift = inner.scaling.scale[inner.blocks.order], inner.scaling.shift
+        logs = inner.rows.read(rows) * scale + shift[inner.blocks.order]
+        if isinstance(inner, MissingTerms):
+            logs = logs * inner.observed[rows]
+        sums = [logs[:, a:b].sum(axis=1) for a, b in pairwise(inner.blocks.offsets)]
+        constants: Doubles = super().constants(rows) + 2 * np.stack(sums)
+        return constants
+
+
 class LogNormalLaw(GaussianLaw):
     """Log-normal features: the core of a part is that of their logarithms.
 
@@ -226,6 +238,7 @@ class LogNormalLaw(GaussianLaw):
 
     name: ClassVar[str] = "log-normal"
     change = staticmethod(_logs)
+    terms = LogNormalTerms
 
     def wrong(self, values: Floats) -> Mask:
         """Which values (m,) have no logarithm."""
@@ -251,20 +264,3 @@ class LogNormalLaw(GaussianLaw):
     def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
         drawn: Table = np.exp(super().draw(part, labels, rng))
         return drawn
-
-    def terms(self, columns: Columns, features: Features, settings: How) -> LogNormalTerms:
-        return LogNormalTerms(self, columns, features, settings)
-
-
-class LogNormalTerms(LocatedTerms):
-    """Rows of log-normal features: the terms of their logarithms, and how dense these lie."""
-
-    def constants(self, rows: slice) -> Doubles:
-        inner = self.inner
-        scale, shift = inner.scaling.scale[inner.blocks.order], inner.scaling.shift
-        logs = inner.rows.read(rows) * scale + shift[inner.blocks.order]
-        if isinstance(inner, MissingTerms):
-            logs = logs * inner.observed[rows]
-        sums = [logs[:, a:b].sum(axis=1) for a, b in pairwise(inner.blocks.offsets)]
-        constants: Doubles = super().constants(rows) + 2 * np.stack(sums)
-        return constants

@@ -185,7 +185,7 @@ class MixedTerms(RowTerms):
         for family, features in kinds.split(blocks).items():
             law = law_of(family)
             columns = Columns(X, self.rows, features, blocks, law.change)
-            self.parts.append(law.terms(columns, features, settings))
+            self.parts.append(law.terms(law, columns, features, settings))
             self.places.append(blocks.position[features.columns[features.blocks.order]])
         self.reg_covar = np.zeros(blocks.n_features)
         for part, places in zip(self.parts, self.places, strict=True):

@@ -200,99 +200,6 @@ class Cells(Sums):
     tables: Tables
 
 
-class IndependentLaw:
-    """A `Family` among the families of a mixed fit.
-
-    Of ``domains`` tables may hold "positive" numbers, a "probability", a "simplex" or "any".
-    """
-
-    has_core: ClassVar[bool] = False
-    """Whether it has locations and scatter."""
-    change: Change | None = None
-    """What becomes of values before they are fitted: their logarithms, say."""
-
-    def __init__(self, family: Family) -> None:
-        self.family, self.name, self.domains = family, family.name, family.domains
-
-    def hubs_of_cells(self, features: Features) -> dict[str, Indices]:
-        """Hub (C,) that has each cell of each table."""
-        hubs = features.blocks.block_of
-        return {name: hubs[owners] for name, owners in self.features_of_cells(features).items()}
-
-    def cells_of_hubs(self, features: Features) -> dict[str, Indices]:
-        """How many cells of each table each hub (B,) has, side by side: in a file far too many."""
-        offsets = features.blocks.offsets
-        counts = {}
-        for name, count in self.family.a_feature(features).items():
-            ends = np.concatenate([[0], np.cumsum(count)])
-            counts[name] = np.diff(ends[offsets]).astype(np.intp)
-        return counts
-
-    def features_of_cells(self, features: Features) -> dict[str, Indices]:
-        """Feature (C,), in block order, of each cell of each table; -1 of a hub's own."""
-        counts = self.family.a_feature(features)
-        return {name: features.cells(count) for name, count in counts.items()}
-
-    def tables_over(self, part: Part, features: Features, origin: Indices) -> Tables:
-        """Tables of some of a part's features over other hubs.
-
-        ``origin`` (n,) says which feature of the part each is, both in block order.
-        """
-        owners, tables = self.features_of_cells(part.features), {}
-        for name, table in part.tables.items():
-            cells = [np.flatnonzero(owners[name] == feature) for feature in origin]
-            chosen = np.concatenate([np.empty(0, dtype=np.intp), *cells])
-            tables[name] = np.ascontiguousarray(table[:, chosen])
-        return tables
-
-    def n_parameters(self, part: Part, n_components: int) -> int:
-        """Free parameters of all components."""
-        return n_components * self.family.n_free(part.features)
-
-    def wrong(self, values: Floats) -> Mask:
-        """Which values (m,), none of them missing, a feature of this family cannot have."""
-        return self.family.wrong(values)
-
-    def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
-        """``-2 log f`` (B, m, K) of each hub, constants included, of what is there of rows.
-
-        ``values`` (m, n) are in the order of ``part.features.columns`` and in the user's units.
-        """
-        features = part.features
-        data = features.blocks.arrange(np.where(there, values, np.nan), np.float64)
-        k = len(next(iter(part.tables.values())))
-        out = np.zeros((features.blocks.n_blocks, len(data), k))
-        ready = self.family.ready(part.tables, features, np.float64)
-        self.family.add_terms(ready, features, data, out, thread_count(None))
-        return out
-
-    def locations(self, part: Part) -> Table:
-        """Where components lie, (K, n) in block order and units of fitting."""
-        return self.family.means(part.tables, part.features)
-
-    def means(self, part: Part) -> Table:
-        """Expected values (K, n) in the user's order and units; of a category its mode."""
-        means = self.family.means(part.tables, part.features)
-        ordered: Table = means[:, part.features.blocks.position]
-        return ordered
-
-    def variances(self, part: Part) -> Table:
-        """Variances within components (K, n) as `means`; see `Family.variances`."""
-        variances = self.family.variances(part.tables, part.features)
-        ordered: Table = variances[:, part.features.blocks.position]
-        return ordered
-
-    def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
-        """Draw rows of these components, (m, n) as `means`."""
-        drawn = self.family.draw(part.tables, part.features, labels, rng)
-        ordered: Table = drawn[:, part.features.blocks.position]
-        return ordered
-
-    def terms(self, columns: Columns, features: Features, settings: How) -> IndependentTerms:
-        """Return the terms of data."""
-        return IndependentTerms(self, columns, features, settings)
-
-
 class IndependentTerms:
     """Rows of a family whose features are independent within a component."""
 
@@ -433,3 +340,94 @@ class IndependentTerms:
         chosen = copy(self)
         chosen.rows = rows
         return chosen
+
+
+class IndependentLaw:
+    """A `Family` among the families of a mixed fit.
+
+    Of ``domains`` tables may hold "positive" numbers, a "probability", a "simplex" or "any".
+    """
+
+    has_core: ClassVar[bool] = False
+    """Whether it has locations and scatter."""
+    change: Change | None = None
+    """What becomes of values before they are fitted: their logarithms, say."""
+    terms: ClassVar[type[Any]] = IndependentTerms
+    """Of data."""
+
+    def __init__(self, family: Family) -> None:
+        self.family, self.name, self.domains = family, family.name, family.domains
+
+    def hubs_of_cells(self, features: Features) -> dict[str, Indices]:
+        """Hub (C,) that has each cell of each table."""
+        hubs = features.blocks.block_of
+        return {name: hubs[owners] for name, owners in self.features_of_cells(features).items()}
+
+    def cells_of_hubs(self, features: Features) -> dict[str, Indices]:
+        """How many cells of each table each hub (B,) has, side by side: in a file far too many."""
+        offsets = features.blocks.offsets
+        counts = {}
+        for name, count in self.family.a_feature(features).items():
+            ends = np.concatenate([[0], np.cumsum(count)])
+            counts[name] = np.diff(ends[offsets]).astype(np.intp)
+        return counts
+
+    def features_of_cells(self, features: Features) -> dict[str, Indices]:
+        """Feature (C,), in block order, of each cell of each table; -1 of a hub's own."""
+        counts = self.family.a_feature(features)
+        return {name: features.cells(count) for name, count in counts.items()}
+
+    def tables_over(self, part: Part, features: Features, origin: Indices) -> Tables:
+        """Tables of some of a part's features over other hubs.
+
+        ``origin`` (n,) says which feature of the part each is, both in block order.
+        """
+        owners, tables = self.features_of_cells(part.features), {}
+        for name, table in part.tables.items():
+            cells = [np.flatnonzero(owners[name] == feature) for feature in origin]
+            chosen = np.concatenate([np.empty(0, dtype=np.intp), *cells])
+            tables[name] = np.ascontiguousarray(table[:, chosen])
+        return tables
+
+    def n_parameters(self, part: Part, n_components: int) -> int:
+        """Free parameters of all components."""
+        return n_components * self.family.n_free(part.features)
+
+    def wrong(self, values: Floats) -> Mask:
+        """Which values (m,), none of them missing, a feature of this family cannot have."""
+        return self.family.wrong(values)
+
+    def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
+        """``-2 log f`` (B, m, K) of each hub, constants included, of what is there of rows.
+
+        ``values`` (m, n) are in the order of ``part.features.columns`` and in the user's units.
+        """
+        features = part.features
+        data = features.blocks.arrange(np.where(there, values, np.nan), np.float64)
+        k = len(next(iter(part.tables.values())))
+        out = np.zeros((features.blocks.n_blocks, len(data), k))
+        ready = self.family.ready(part.tables, features, np.float64)
+        self.family.add_terms(ready, features, data, out, thread_count(None))
+        return out
+
+    def locations(self, part: Part) -> Table:
+        """Where components lie, (K, n) in block order and units of fitting."""
+        return self.family.means(part.tables, part.features)
+
+    def means(self, part: Part) -> Table:
+        """Expected values (K, n) in the user's order and units; of a category its mode."""
+        means = self.family.means(part.tables, part.features)
+        ordered: Table = means[:, part.features.blocks.position]
+        return ordered
+
+    def variances(self, part: Part) -> Table:
+        """Variances within components (K, n) as `means`; see `Family.variances`."""
+        variances = self.family.variances(part.tables, part.features)
+        ordered: Table = variances[:, part.features.blocks.position]
+        return ordered
+
+    def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
+        """Draw rows of these components, (m, n) as `means`."""
+        drawn = self.family.draw(part.tables, part.features, labels, rng)
+        ordered: Table = drawn[:, part.features.blocks.position]
+        return ordered

@@ -19,7 +19,7 @@ from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.terms.families.counts import shape_of
 from vpem.terms.families.family import Features, Table, Tables
 from vpem.terms.families.located import GaussianLaw, LocatedTerms, core_of
-from vpem.terms.families.part import Columns, How, Made, Part
+from vpem.terms.families.part import Made, Part
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingFactors, MissingTerms
 from vpem.terms.mixture import Factors, Mixture
@@ -92,81 +92,6 @@ class StudentFactors:
 
     gaussian: Factors  # by these means and covariances
     dof: Table  # (K, B)
-
-
-class StudentLaw(GaussianLaw):
-    """Multivariate t features: scatter in place of covariance, and degrees of freedom a hub.
-
-    Locations are the expected values where these exist (nu > 1).
-    """
-
-    name: ClassVar[str] = "t"
-    domains: ClassVar[dict[str, str]] = {"dof": "positive"}  # degrees of freedom
-
-    def hubs_of_cells(self, features: Features) -> dict[str, Indices]:
-        """One cell a hub that has such features."""
-        return {"dof": np.flatnonzero(features.blocks.widths)}
-
-    def features_of_cells(self, features: Features) -> dict[str, Indices]:
-        """Cells are a hub's own."""
-        return {"dof": np.full(np.count_nonzero(features.blocks.widths), -1, dtype=np.intp)}
-
-    def tables_over(self, part: Part, features: Features, origin: Indices) -> Tables:
-        """Degrees of freedom of other hubs: the mean over their features."""
-        blocks = features.blocks
-        of_feature = dof_of(part)[:, part.features.blocks.block_of[origin]]
-        runs = (blocks.offsets[b : b + 2] for b in np.flatnonzero(blocks.widths))
-        means = [of_feature[:, begin:end].mean(axis=1) for begin, end in runs]
-        return {"dof": np.array(means).reshape(len(means), len(of_feature)).T}
-
-    def n_parameters(self, part: Part, n_components: int) -> int:
-        """Those of a Gaussian, and the degrees of freedom of each hub that has such features."""
-        hubs = np.count_nonzero(part.features.blocks.widths)
-        return super().n_parameters(part, n_components) + n_components * int(hubs)
-
-    def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
-        core, blocks = core_of(part), part.features.blocks
-        gaussian = super().terms_of(part, values, there)
-        # Of rows at the locations the same without the distance.
-        centred = replace(part, core=replace(core, means=np.zeros_like(core.means)))
-        at_centre = np.broadcast_to(core.scaling.shift, values.shape)
-        log_dets = super().terms_of(centred, at_centre, there)
-        apart = np.maximum(gaussian - log_dets, 0.0).astype(np.float64)
-        counts = [there[:, columns].sum(axis=1, dtype=np.intp) for columns in blocks.features]
-        widths = np.stack(counts) if counts else np.zeros((0, len(there)), dtype=np.intp)
-        return student_terms(apart, log_dets.astype(np.float64), dof_of(part), widths)
-
-    def variances(self, part: Part) -> Table:
-        """Variances ``Psi nu / (nu - 2)``, (K, n); with nu below `LIGHTER` as if it were that.
-
-        Tails of 2 degrees of freedom have none, and of little more one that says nothing of where
-        most rows are.
-        """
-        dof = np.maximum(dof_of(part), LIGHTER)
-        blocks = part.features.blocks
-        factors = (dof / (dof - 2))[:, blocks.block_of[blocks.position]]
-        variances: Table = super().variances(part) * factors
-        return variances
-
-    def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
-        """Draw rows of these components, (m, n): Gaussian ones, divided by scales of each hub."""
-        core, blocks = core_of(part), part.features.blocks
-        away = core.drawn(labels, rng) - core.assembled_means[labels]
-        half = 0.5 * dof_of(part)[labels]
-        scales = rng.gamma(half, 1 / half)[:, blocks.block_of[blocks.position]]
-        drawn: Table = core.assembled_means[labels] + away / np.sqrt(scales)
-        return drawn
-
-    def terms(self, columns: Columns, features: Features, settings: How) -> StudentTerms:
-        return StudentTerms(self, columns, features, settings)
-
-
-def dof_of(part: Part) -> Table:
-    """Degrees of freedom (K, B) of all hubs; `START_DOF` of those without such features."""
-    filled, dof = part.features.blocks.widths > 0, part.tables["dof"]
-    padded = np.full((len(dof), len(filled)), START_DOF)
-    padded[:, filled] = dof
-    return padded
 
 
 class StudentTerms(LocatedTerms):
@@ -365,3 +290,76 @@ class StudentTerms(LocatedTerms):
         chosen = super()._over(inner)
         chosen._distances = None
         return chosen
+
+
+class StudentLaw(GaussianLaw):
+    """Multivariate t features: scatter in place of covariance, and degrees of freedom a hub.
+
+    Locations are the expected values where these exist (nu > 1).
+    """
+
+    name: ClassVar[str] = "t"
+    domains: ClassVar[dict[str, str]] = {"dof": "positive"}  # degrees of freedom
+    terms = StudentTerms
+
+    def hubs_of_cells(self, features: Features) -> dict[str, Indices]:
+        """One cell a hub that has such features."""
+        return {"dof": np.flatnonzero(features.blocks.widths)}
+
+    def features_of_cells(self, features: Features) -> dict[str, Indices]:
+        """Cells are a hub's own."""
+        return {"dof": np.full(np.count_nonzero(features.blocks.widths), -1, dtype=np.intp)}
+
+    def tables_over(self, part: Part, features: Features, origin: Indices) -> Tables:
+        """Degrees of freedom of other hubs: the mean over their features."""
+        blocks = features.blocks
+        of_feature = dof_of(part)[:, part.features.blocks.block_of[origin]]
+        runs = (blocks.offsets[b : b + 2] for b in np.flatnonzero(blocks.widths))
+        means = [of_feature[:, begin:end].mean(axis=1) for begin, end in runs]
+        return {"dof": np.array(means).reshape(len(means), len(of_feature)).T}
+
+    def n_parameters(self, part: Part, n_components: int) -> int:
+        """Those of a Gaussian, and the degrees of freedom of each hub that has such features."""
+        hubs = np.count_nonzero(part.features.blocks.widths)
+        return super().n_parameters(part, n_components) + n_components * int(hubs)
+
+    def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
+        core, blocks = core_of(part), part.features.blocks
+        gaussian = super().terms_of(part, values, there)
+        # Of rows at the locations the same without the distance.
+        centred = replace(part, core=replace(core, means=np.zeros_like(core.means)))
+        at_centre = np.broadcast_to(core.scaling.shift, values.shape)
+        log_dets = super().terms_of(centred, at_centre, there)
+        apart = np.maximum(gaussian - log_dets, 0.0).astype(np.float64)
+        counts = [there[:, columns].sum(axis=1, dtype=np.intp) for columns in blocks.features]
+        widths = np.stack(counts) if counts else np.zeros((0, len(there)), dtype=np.intp)
+        return student_terms(apart, log_dets.astype(np.float64), dof_of(part), widths)
+
+    def variances(self, part: Part) -> Table:
+        """Variances ``Psi nu / (nu - 2)``, (K, n); with nu below `LIGHTER` as if it were that.
+
+        Tails of 2 degrees of freedom have none, and of little more one that says nothing of where
+        most rows are.
+        """
+        dof = np.maximum(dof_of(part), LIGHTER)
+        blocks = part.features.blocks
+        factors = (dof / (dof - 2))[:, blocks.block_of[blocks.position]]
+        variances: Table = super().variances(part) * factors
+        return variances
+
+    def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
+        """Draw rows of these components, (m, n): Gaussian ones, divided by scales of each hub."""
+        core, blocks = core_of(part), part.features.blocks
+        away = core.drawn(labels, rng) - core.assembled_means[labels]
+        half = 0.5 * dof_of(part)[labels]
+        scales = rng.gamma(half, 1 / half)[:, blocks.block_of[blocks.position]]
+        drawn: Table = core.assembled_means[labels] + away / np.sqrt(scales)
+        return drawn
+
+
+def dof_of(part: Part) -> Table:
+    """Degrees of freedom (K, B) of all hubs; `START_DOF` of those without such features."""
+    filled, dof = part.features.blocks.widths > 0, part.tables["dof"]
+    padded = np.full((len(dof), len(filled)), START_DOF)
+    padded[:, filled] = dof
+    return padded

@@ -269,7 +269,7 @@ class ImputationModel:
         self.shape = observations.shape
         self.size = self.shape[0] * self.shape[1]
         self.pieces: tuple[slice, ...] = (slice(0, self.size),)
-        self.counts = observations.counts
+        self.counts = self.masses = observations.counts  # (n,): an entry weighs 1
         self.start = law.mean(np.zeros(self.size))
         # Observers n, copies c: each has n/c entries' worth of news where it saw one.
         self._share = observations.n_observers / n_copies
@@ -297,11 +297,6 @@ class ImputationModel:
         self.total_weight: float = observations.n_entries
         if observations.weights is not None:
             self.total_weight = add_up(masses)
-
-    @property
-    def masses(self) -> Indices:
-        """What each observer's entries weigh, (n,): 1 each."""
-        return self.counts
 
     def draw(self, worker: int, count: int, rng: np.random.Generator) -> Indices:
         """Draw so many different entries of an observer's, fewer than it saw."""
