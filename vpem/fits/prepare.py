@@ -558,7 +558,8 @@ def believing(terms: FeatureTerms, settings: FitSettings) -> FeatureTerms:
     if prior is not None:
         under = MapMissingTerms if isinstance(terms, MissingTerms) else MapTerms
         pull, freedom, factors = list(prior.values())[1:]
-        return under.from_terms(terms, pull, np.array(freedom), np.array(factors))
+        freedom, factors = np.array(freedom), np.array(factors)
+        return under.from_terms(terms, pull=pull, freedom=freedom, scale=factors)
     means, scale = settings.mean_precision_prior, settings.prior_covariance
     beliefs = Beliefs(
         kind,

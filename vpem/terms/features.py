@@ -55,6 +55,8 @@ class RowTerms:
     """Effective samples (sum of responsibilities) below which a component has collapsed, in rows:
     see `vpem.steps.runs.least_weight`."""
     known: Known | None = None  # labels, say, of some rows
+    n_features: int  # of all processes
+    looks_at_gaps = False  # in the working memory, of every feature
     is_proper = False  # a prior keeps every component from being singular
 
     def __copy__(self) -> Self:
@@ -65,7 +67,8 @@ class RowTerms:
 
     def chunks(self, n_values: int) -> Iterator[slice]:
         """Yield runs of rows for which ``n_values`` numbers a row fit in the working memory."""
-        step = max(64, CHUNK_BYTES // (self.itemsize * max(n_values, 1)))
+        n_values = max(1, n_values, self.n_features if self.looks_at_gaps else 0)
+        step = max(64, CHUNK_BYTES // (self.itemsize * n_values))
         for run in self.rows.runs():
             for start in range(run.start, run.stop, step):
                 yield slice(start, min(start + step, run.stop))
@@ -108,8 +111,8 @@ class RowTerms:
             self.known.add(terms, rows)
         return terms
 
-    def sweep_chunks(
-        self: Any, mixture: Any, factors: Any, mix: Doubles, statistics: Any
+    def sweep(
+        self: Any, mixture: Any, factors: Any, mix: Doubles, statistics: Any = None
     ) -> Doubles:
         """Take the sum ``mix @ Q`` and all that depends on it, chunk by chunk: (R,)."""
         totals = np.zeros(len(mix))
@@ -281,7 +284,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
         statistics about the current means; the log-likelihood (R,) is without `log_constant`.
         """
         if self.known is not None:
-            return self.sweep_chunks(mixture, factors, mix, statistics)
+            return RowTerms.sweep(self, mixture, factors, mix, statistics)
         log_weights = mixture.log_weights
         if len(log_weights) < len(mix):
             log_weights = np.repeat(log_weights, len(mix), axis=0)

@@ -6,7 +6,6 @@ and nothing where it has none; the M-step of a block takes the rows of which it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -21,7 +20,7 @@ from vpem._core.missing import marginal_diag, marginal_moments_diag, marginal_mo
 from vpem._core.threads import one_blas_thread
 from vpem.checks import Doubles, Floats, Indices, Mask, row_blocks
 from vpem.network.partition import Blocks
-from vpem.terms.features import FeatureTerms
+from vpem.terms.features import FeatureTerms, RowTerms
 from vpem.terms.mixture import Factors, Mixture, block_views, factorise
 from vpem.terms.rows import Arranges, MemoryRows, Plan, Rows, marginal_terms, pattern_plan
 from vpem.terms.statistics import BlockStatistics, MissingStatistics, Statistics, enough_rows
@@ -216,6 +215,8 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
     rows that become means are filled by the mean.
     """
 
+    looks_at_gaps = True
+
     def __init__(
         self,
         X: Floats | Arranges,
@@ -270,10 +271,10 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         safe = np.where(there > 0, there, 1.0)
         self.centre = np.zeros(blocks.n_features)
         self.spread = np.zeros(blocks.n_features)
-        for rows in super().chunks(blocks.n_features):
+        for rows in self.chunks(blocks.n_features):
             self.centre += weights[rows] @ data[rows].astype(np.float64)
         self.centre = add(self.centre) / safe
-        for rows in super().chunks(blocks.n_features):
+        for rows in self.chunks(blocks.n_features):
             away = np.square(data[rows] - self.centre) * self.observed[rows]
             self.spread += weights[rows] @ away
         self.spread = add(self.spread) / safe
@@ -370,7 +371,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         `vpem.terms.features.FeatureTerms.sweep`.
         """
         if self.known is not None:
-            return self.sweep_chunks(mixture, factors, mix, statistics)
+            return RowTerms.sweep(self, mixture, factors, mix, statistics)
         if not self._found.split:
             complete = np.asarray(self.observed.all(axis=1))
             self._found.split += [self._of_rows(complete), self._of_rows(~complete)]
@@ -389,7 +390,7 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
                 else:
                     statistics.seen += gained
         if others.n_samples:
-            log_likelihoods += others.sweep_chunks(mixture, factors, mix, statistics)
+            log_likelihoods += RowTerms.sweep(others, mixture, factors, mix, statistics)
         return log_likelihoods
 
     _sweep_complete = FeatureTerms.sweep
@@ -476,9 +477,6 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
             weights = self._weights(rows)[None, :, None].astype(self.rows.dtype)
             terms.summarize(statistics, np.ascontiguousarray(weights), rows)
         return terms.update(statistics)
-
-    def chunks(self, n_values: int) -> Iterator[slice]:
-        return super().chunks(max(n_values, self.n_features))
 
 
 def terms_of(X: Floats | Arranges, *arguments: Any, missing: bool, **options: Any) -> FeatureTerms:

@@ -70,6 +70,12 @@ class MixtureStatistics:
         self.blocks, self.covariance_type = terms.blocks, terms.covariance_type
         self.scaling = terms.scaling
         self.size, self.pieces = to_mixture.size, to_mixture.pieces
+        self.start = to_mixture.start
+        squares = to_mixture.squares
+        self.least_batch = 1
+        """Rows that have second moments which are not singular, where statistics have such."""
+        if squares.start != squares.stop:
+            self.least_batch = 2 if to_mixture.is_diagonal else to_mixture.n_features + 1
         origin = np.zeros(to_mixture.n_features)
         self.bounds = None if reach is None else to_mixture.bounds(reach.off(origin))
         local_counts = np.array([run.stop - run.start for run in self.runs], dtype=np.intp)
@@ -222,18 +228,6 @@ class MixtureStatistics:
     def maximize(self, statistic: Doubles, root: int = 0) -> tuple[Mixture, int]:
         """Mixture of a statistic (P,), and how many of its parts had to be projected."""
         return self.to_mixture.maximize(statistic)
-
-    @property
-    def least_batch(self) -> int:
-        """Rows that have second moments which are not singular, where statistics have such."""
-        squares = self.to_mixture.squares
-        if squares.start == squares.stop:
-            return 1
-        return 2 if self.to_mixture.is_diagonal else self.to_mixture.n_features + 1
-
-    def start(self, means: Doubles) -> Mixture:
-        """Equal weights, means (K, d) in units of fitting, every covariance that of all rows."""
-        return self.to_mixture.start(means)
 
     def pack(self, parameters: Mixture) -> State:
         return parameters.arrays()

@@ -180,12 +180,16 @@ class ConjugateTerms(FeatureTerms):
     """What terms under a conjugate prior have in common; ``reg_covar`` is in the prior."""
 
     is_proper = True
+    _plain: FeatureTerms
 
     @classmethod
-    def of_plain(cls, plain: FeatureTerms) -> Self:
-        """Return such terms of the rows that plain terms have, without a prior yet."""
+    def from_terms(cls, plain: FeatureTerms, **given: Any) -> Self:
+        """Return such terms of the rows that plain terms have, with a prior yet to be found.
+
+        What is ``given`` of it are attributes of these terms.
+        """
         terms = object.__new__(cls)
-        terms.__dict__.update(plain.__dict__)
+        terms.__dict__.update(plain.__dict__, _plain=plain, **given)
         terms.reg_covar = np.zeros_like(plain.reg_covar)
         terms._sample_covariance = None
         return terms
@@ -295,20 +299,12 @@ class MapTerms(ConjugateTerms):
     pull: float  # kappa, rows that the prior mean is worth
     freedom: Doubles  # (B,) degrees of freedom nu of each hub
     scale: Doubles  # (B,) of each hub, in sample covariances
-    _plain: FeatureTerms
     _scales: Doubles
     """Prior scale matrices, shaped as the covariances of one component."""
     _log_dets: Doubles
     """Of these, (B,)."""
     _power: Doubles
     """``a`` of each hub, (B,)."""
-
-    @classmethod
-    def from_terms(cls, plain: FeatureTerms, pull: float, freedom: Doubles, scale: Doubles) -> Self:
-        """Return terms of the same rows, with a prior yet to be found."""
-        terms = cls.of_plain(plain)
-        terms._plain, terms.pull, terms.freedom, terms.scale = plain, pull, freedom, scale
-        return terms
 
     def sample(self) -> Mixture:
         """Return the mixture of one component that is fitted to all rows, without the prior."""

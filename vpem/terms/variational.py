@@ -264,13 +264,6 @@ class VariationalTerms(ConjugateTerms):
     """A component without rows has not collapsed."""
     _prior_log_dets: Doubles
 
-    @classmethod
-    def from_terms(cls, plain: FeatureTerms, beliefs: Beliefs) -> Self:
-        """Return variational terms of the same rows, without a prior yet."""
-        terms = cls.of_plain(plain)
-        terms.beliefs, terms.least_rows = beliefs, cls.least_rows
-        return terms
-
     def centre_prior(self, sample: Mixture) -> Self:
         """Return these terms under the prior about one component that is fitted to all rows."""
         return self.under(self.beliefs.prior(sample, self.total_weight))
@@ -518,7 +511,7 @@ def variational_terms(plain: FeatureTerms, beliefs: Beliefs) -> VariationalTerms
     Values may not be missing of features that share a diagonal hub.
     """
     if not isinstance(plain, MissingTerms):
-        return VariationalTerms.from_terms(plain, beliefs)
+        return VariationalTerms.from_terms(plain, beliefs=beliefs, least_rows=0.0)
     if is_diagonal(plain.covariance_type) and plain.widest > 1:
         alone = "give each feature an agent of its own, which changes nothing else, or "
         raise InputError(
@@ -528,4 +521,4 @@ def variational_terms(plain: FeatureTerms, beliefs: Beliefs) -> VariationalTerms
             Setting("weight_concentration_prior_type", MAP), " or ",
             Setting("covariance_type", "full"),
         )  # fmt: skip
-    return VariationalMissingTerms.from_terms(plain, beliefs)
+    return VariationalMissingTerms.from_terms(plain, beliefs=beliefs, least_rows=0.0)

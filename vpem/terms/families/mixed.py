@@ -143,6 +143,7 @@ class MixedTerms(RowTerms):
     doubt = 0.1
     """EM never leaves a probability of 0, which clusters without a level would begin with."""
     tells_expected = False
+    looks_at_gaps = True
     by_responsibilities = False
     """Parts may expect what is missing, or what cannot be seen, by the parameters of the time."""
 
@@ -219,9 +220,6 @@ class MixedTerms(RowTerms):
         chosen._measured = None
         return chosen
 
-    def chunks(self, n_values: int) -> Any:
-        return super().chunks(max(n_values, self.n_features))
-
     @property
     def scaling(self) -> Scaling:
         """Units of fitting, of each feature as the user numbers them."""
@@ -248,16 +246,6 @@ class MixedTerms(RowTerms):
         for terms, prepared in zip(self.parts, factors.parts, strict=True):
             terms.add_terms(prepared, rows, out)
         return self.labelled(out, rows)
-
-    def sweep(
-        self,
-        mixture: MixedMixture,
-        factors: MixedFactors,
-        mix: Doubles,
-        statistics: MixedStatistics | None = None,
-    ) -> Doubles:
-        """Take the sum ``mix @ Q`` and all that depends on it, chunk by chunk: (R,)."""
-        return self.sweep_chunks(mixture, factors, mix, statistics)
 
     # ---- M-step --------------------------------------------------------------------------------
 
