@@ -13,7 +13,6 @@ from vpem.saem.samplers import (
     Hmc,
     Mala,
     Metropolis,
-    Moves,
     begin_chains,
     propose,
 )
@@ -21,7 +20,7 @@ from vpem.saem.samplers import (
 from .tables import each, over
 
 SAMPLERS = [Metropolis(), Mala(), Hmc()]
-KINDS = [WALK, DRIFT, LEAP]
+KINDS = {WALK: Metropolis(target=0.5), DRIFT: Mala(target=0.5), LEAP: Hmc(target=0.5)}
 
 
 @pytest.fixture(scope="module", params=["linear", "constant", "proportional"])
@@ -42,9 +41,10 @@ def moved(model, kind, gain, *, n_chains=3, n_threads=0, start=None):
     units, law = (chains.roots, chains.centres, scales, steps, *keys, gain), model.kernels(theta)
     if n_threads:
         room = np.empty((model.n, n_chains * (1 + z.shape[1])))
-        proposals.propose(law, kind, 2, *units, 0.5, at, room, counts, n_threads)
+        leaps, target = KINDS[kind].n_leaps, KINDS[kind].target
+        proposals.propose(law, kind, leaps, *units, target, at, room, counts, n_threads)
     else:
-        propose(law, Moves(kind, 12, 0.5, 2), *units, at, counts)
+        propose(law, KINDS[kind], *units, at, counts)
     return at, scales, steps, counts
 
 

@@ -119,11 +119,6 @@ class Chains:
         for name in ("roots", "centres", "scales", "steps", "accepted", "tried"):
             getattr(self, name)[which] = getattr(part, name)
 
-    def record_moves(self, accepted: NDArray[np.integer], tried: int) -> None:
-        """Count moves of each individual: how many were accepted (n,), of how many."""
-        self.accepted += accepted
-        self.tried += tried
-
     def state(self) -> State:
         """Where chains are and how they move, to resume a run."""
         return {name: getattr(self, name) for name in self.schema()}
@@ -180,7 +175,8 @@ class Gibbs:
         """Start all chains at z (n, q), in no units: nothing is proposed."""
         n = len(z)
         none = np.empty((n, 0))
-        return Chains(spread(z, n_chains), none[:, :, None], none, none, np.ones(n))
+        first = np.repeat(np.asarray(z, dtype=np.float64)[None], n_chains, axis=0)
+        return Chains(first, none[:, :, None], none, none, np.ones(n))
 
     def move(
         self,
@@ -201,11 +197,21 @@ class Gibbs:
 class _Accepting:
     """Proposes moves, and accepts them or not, in units of the curvature."""
 
-    precondition = True
+    kind: int  # WALK, DRIFT or LEAP
+    n_steps: int  # of walks sweeps: each coordinate and the independent proposal
+    target: float  # acceptance that walks, or steps, are adapted to
     n_threads: int
+    precondition = True
+    width = 1.0  # of the first walks
+    step = 1.0  # the first
+    n_leaps = 1  # leapfrog steps of one move
 
-    def _moves(self, q: int) -> Moves:
-        raise NotImplementedError
+    def begin(self, model: SaemModel, theta: Doubles, z: Doubles, n_chains: int) -> Chains:
+        """Start all chains at z (n, q), in units of the curvature there."""
+        curved, step = self.precondition, self.step
+        chains = begin_chains(model, theta, z, n_chains, curved=curved, step=step)
+        chains.scales *= self.width
+        return chains
 
     def move(
         self,
@@ -216,10 +222,32 @@ class _Accepting:
         now: int,
         late: int,
     ) -> None:
+        """Propose moves ``n_steps`` times, and adapt scales and steps in the burn-in."""
         if self.precondition:
             learn(model, theta, chains, now, late)
-        moves = self._moves(chains.z.shape[2])
-        moves.make(model, theta, chains, streams, now, late, self.n_threads)
+        n_chains, n, q = chains.z.shape
+        keys = streams.keys_at(now, 2 * self.n_steps * (q + 1 if self.kind == WALK else 1))
+        gain = 0.0 if late else 1.0 / float(np.sqrt(now))
+        laws = model.kernels(theta)
+        accepted = np.zeros(n, dtype=np.int64)
+        moving = {name: getattr(chains, name).copy() for name in ("scales", "steps", "z")}
+        units = (np.ascontiguousarray(chains.roots), chains.centres, moving["scales"],
+                 moving["steps"], np.ascontiguousarray(keys[::2]),
+                 np.ascontiguousarray(keys[1::2]), gain)  # fmt: skip
+        if laws is None:
+            law = _Slow(model, theta, self.kind != WALK)
+            propose(law, self, *units, moving["z"], accepted)
+        else:
+            room = np.empty((n, n_chains * (1 + q)))
+            by_kernel(
+                laws, self.kind, self.n_leaps, *units, self.target, moving["z"], room, accepted,
+                thread_count(self.n_threads),
+            )  # fmt: skip
+        for name, value in moving.items():
+            setattr(chains, name, value)
+        if late:
+            chains.accepted += accepted
+            chains.tried += self.n_steps * (q if self.kind == WALK else 1) * n_chains
 
 
 @dataclass(frozen=True)
@@ -234,16 +262,7 @@ class Metropolis(_Accepting):
     n_steps: int = 2  # sweeps a move
     target: float = 0.44  # acceptance of each walk, adapted in the burn-in
     n_threads: int = 1
-    name = "metropolis"
-
-    def begin(self, model: SaemModel, theta: Doubles, z: Doubles, n_chains: int) -> Chains:
-        """Start all chains at z (n, q), in units of the curvature there."""
-        chains = begin_chains(model, theta, z, n_chains, curved=True)
-        chains.scales *= WIDTH
-        return chains
-
-    def _moves(self, q: int) -> Moves:
-        return Moves(WALK, self.n_steps * (q + 1), self.target)
+    name, kind, width = "metropolis", WALK, WIDTH
 
 
 @dataclass(frozen=True)
@@ -259,15 +278,7 @@ class Mala(_Accepting):
     target: float = 0.574
     precondition: bool = True  # units are the curvature's
     n_threads: int = 1
-    name = "mala"
-
-    def begin(self, model: SaemModel, theta: Doubles, z: Doubles, n_chains: int) -> Chains:
-        """Start all chains at z (n, q)."""
-        curved, step = self.precondition, self.step
-        return begin_chains(model, theta, z, n_chains, curved=curved, step=step)
-
-    def _moves(self, q: int) -> Moves:
-        return Moves(DRIFT, self.n_steps, self.target)
+    name, kind = "mala", DRIFT
 
 
 @dataclass(frozen=True)
@@ -281,14 +292,7 @@ class Hmc(_Accepting):
     n_steps: int = 2  # moves of `LEAPS` steps each
     target: float = 0.8  # acceptance of each step, adapted in the burn-in
     n_threads: int = 1
-    name = "hmc"
-
-    def begin(self, model: SaemModel, theta: Doubles, z: Doubles, n_chains: int) -> Chains:
-        """Start all chains at z (n, q), in units of the curvature there."""
-        return begin_chains(model, theta, z, n_chains, curved=True, step=np.pi / 2 / LEAPS)
-
-    def _moves(self, q: int) -> Moves:
-        return Moves(LEAP, self.n_steps, self.target, LEAPS)
+    name, kind, n_leaps, step = "hmc", LEAP, LEAPS, np.pi / 2 / LEAPS
 
 
 @dataclass(frozen=True)
@@ -418,11 +422,6 @@ def options_of(sampler: Sampler) -> Report:
     return {name: getattr(value, "name", value) for name, value in values.items()}
 
 
-def spread(z: Doubles, n_chains: int) -> Doubles:
-    """Latents (n, q) of so many chains, (chains, n, q)."""
-    return np.repeat(np.asarray(z, dtype=np.float64)[None], n_chains, axis=0)
-
-
 def begin_chains(
     model: SaemModel, theta: Doubles, z: Doubles, n_chains: int, *, curved: bool, step: float = 1.0
 ) -> Chains:
@@ -431,8 +430,9 @@ def begin_chains(
     roots = np.tile(np.eye(q), (n, 1, 1))
     if curved:
         roots = _roots(precisions(model, theta, z))
-    steps = np.full(n, float(step))
-    return Chains(spread(z, n_chains), roots, np.array(z, np.float64), np.ones((n, q)), steps)
+    first = np.array(z, np.float64)
+    chains = np.repeat(first[None], n_chains, axis=0)
+    return Chains(chains, roots, first, np.ones((n, q)), np.full(n, float(step)))
 
 
 def learn(model: SaemModel, theta: Doubles, chains: Chains, now: int, late: int) -> None:
@@ -491,70 +491,23 @@ def _roots(precision: Doubles) -> Doubles:
     return np.asarray(roots / sizes[:, :, None], np.float64)
 
 
-class LatentDensity(Protocol):
-    """Log-density of latents, up to a constant."""
-
-    def density(self, z: Doubles, values: Doubles, slopes: Doubles) -> None:
-        """Fill it (chains, n), -inf: none, and its gradient (chains, n, q), of z."""
-
-    def population(self) -> tuple[Doubles, Doubles, Doubles] | None:
-        """Mean (n, q), precision and root of the covariance without rows, where that is normal."""
-
-
-@dataclass(frozen=True)
-class Moves:
-    """Which moves an iteration makes, and how they are adapted."""
-
-    kind: int  # WALK, DRIFT or LEAP
-    count: int  # of sweeps: each coordinate and the independent proposal
-    target: float  # acceptance that walks, or steps, are adapted to
-    n_leaps: int = 1  # leapfrog steps of one move
-
-    def make(
-        self, model: SaemModel, theta: Doubles, chains: Chains, streams: Streams, now: int,
-        late: int, n_threads: int,
-    ) -> None:  # fmt: skip
-        """Move chains once."""
-        n_chains, n, q = chains.z.shape
-        keys = streams.keys_at(now, 2 * self.count)
-        gain = 0.0 if late else 1.0 / float(np.sqrt(now))
-        laws = model.kernels(theta)
-        accepted = np.zeros(n, dtype=np.int64)
-        moving = {name: getattr(chains, name).copy() for name in ("scales", "steps", "z")}
-        units = (np.ascontiguousarray(chains.roots), chains.centres, moving["scales"],
-                 moving["steps"], np.ascontiguousarray(keys[::2]),
-                 np.ascontiguousarray(keys[1::2]), gain)  # fmt: skip
-        if laws is None:
-            law = _Slow(model, theta, self.kind != WALK)
-            propose(law, self, *units, moving["z"], accepted)
-        else:
-            room = np.empty((n, n_chains * (1 + q)))
-            by_kernel(
-                laws, self.kind, self.n_leaps, *units, self.target, moving["z"], room, accepted,
-                thread_count(n_threads),
-            )  # fmt: skip
-        for name, value in moving.items():
-            setattr(chains, name, value)
-        walks = self.count - self.count // (q + 1) if self.kind == WALK else self.count
-        if late:
-            chains.record_moves(accepted, walks * n_chains)
-
-
 @dataclass(frozen=True)
 class _Slow:
-    """The law of a model without a kernel."""
+    """The law of a model without a kernel, as kernels have it: a log-density up to a constant."""
 
     model: SaemModel
     theta: Doubles
     with_slopes: bool
 
     def density(self, z: Doubles, values: Doubles, slopes: Doubles) -> None:
+        """Fill it (chains, n), -inf: none, and its gradient (chains, n, q), of z."""
         with np.errstate(over="ignore", invalid="ignore"):
             values[...] = self.model.log_complete(z, self.theta)
             if self.with_slopes:
                 slopes[...] = self.model.gradient(z, self.theta)
 
     def population(self) -> tuple[Doubles, Doubles, Doubles] | None:
+        """Mean (n, q), precision and root of the covariance without rows, where that is normal."""
         if type(self.model).population is SaemModel.population or self.model.n_imputed:
             return None
         mean, covariance = self.model.population(self.theta)
@@ -564,9 +517,8 @@ class _Slow:
 
 
 def propose(
-    law: LatentDensity, settings: Moves, roots: Doubles, centres: Doubles, scales: Doubles,
-    steps: Doubles, moves: Keys, chances: Keys, gain: float, z: Doubles,
-    accepted: NDArray[np.int64],
+    law: _Slow, how: _Accepting, roots: Doubles, centres: Doubles, scales: Doubles, steps: Doubles,
+    moves: Keys, chances: Keys, gain: float, z: Doubles, accepted: NDArray[np.int64],
 ) -> None:  # fmt: skip
     """Propose and accept latents z (chains, n, q), as `vpem._core.proposals.propose` does.
 
@@ -578,63 +530,70 @@ def propose(
     """
     n_chains, _, q = z.shape
     accepted[:] = 0
-    kind, n_leaps = settings.kind, settings.n_leaps
+    kind, least = how.kind, -np.finfo(np.float64).max
     current = _Place(law, roots, z)
     wide = law.population() if kind == WALK else None
     for number, (one, other) in enumerate(zip(moves, chances, strict=True)):
         j = number % (q + 1)
+        jumps = kind == WALK and j == q
         chance = np.log(Stream(other).uniforms(n_chains, 1)[..., 0])
         with np.errstate(all="ignore"):
-            if kind == WALK and j == q:
-                second = number // (q + 1) % 2 == 1
-                law_of_jump = wide if second else None
-                proposed, there, odds = _jump(current, law, centres, law_of_jump, one, other)
+            if jumps:
+                law_of_jump = wide if number // (q + 1) % 2 == 1 else None
+                there, odds = _jump(current, law, centres, law_of_jump, one, other)
             elif kind == WALK:
                 far = Stream(one).normals(n_chains, 1)[..., 0] * scales[:, j]
-                proposed = z + far[..., None] * roots[:, :, j]
-                there = _Place(law, roots, proposed)
+                there = _Place(law, roots, z + far[..., None] * roots[:, :, j])
                 odds = there.values - current.values
-            elif kind == DRIFT:
-                proposed, there, odds = _drift(current, law, steps, one)
             else:
-                proposed, there, odds = _leap(current, law, steps, n_leaps, one, other)
+                noise = Stream(one).normals(n_chains, q)
+                if kind == DRIFT:
+                    h = steps[:, None]
+                    way = 0.5 * h * current.slopes + np.sqrt(h) * noise
+                    there = _Place(law, roots, z + turn(roots, way))
+                    back = squares(way + 0.5 * h * there.slopes) / steps
+                else:
+                    jitter = Stream(other).uniforms(1, 2 * n_chains)[0, :, n_chains:].T
+                    h = (steps * (0.8 + 0.4 * jitter))[..., None]
+                    there, pace = current, noise
+                    for leap in range(how.n_leaps):
+                        pace = pace + (0.5 if leap == 0 else 1.0) * h * there.slopes
+                        there = _Place(law, roots, there.z + h * turn(roots, pace))
+                    back = squares(pace + 0.5 * h * there.slopes)
+                odds = there.values - current.values - 0.5 * back + 0.5 * squares(noise)
             taken = chance < odds  # false where it is not a number
-        z[...] = np.where(taken[..., None], proposed, z)
-        current.accept_where(there, taken)
-        if kind == WALK and j == q:
+        z[...] = np.where(taken[..., None], there.z, z)
+        current.values = np.where(taken, there.values, np.maximum(current.values, least))
+        current.slopes = np.where(taken[..., None], there.slopes, current.slopes)
+        if jumps:
             continue
         accepted += taken.sum(axis=0)
         if gain > 0:
-            factor = np.exp(gain * (taken.mean(axis=0) - settings.target))
+            factor = np.exp(gain * (taken.mean(axis=0) - how.target))
             if kind == WALK:
                 scales[:, j] *= factor
             else:
                 steps *= factor
             if kind == LEAP:  # no way is longer than to the far side of a normal law
-                np.minimum(steps, np.pi / 2 / n_leaps, out=steps)
+                np.minimum(steps, np.pi / 2 / how.n_leaps, out=steps)
 
 
 class _Place:
     """Where chains are: log-density (chains, n), and the bounded gradient in units of the root."""
 
-    def __init__(self, law: LatentDensity, roots: Doubles, z: Doubles) -> None:
+    def __init__(self, law: _Slow, roots: Doubles, z: Doubles) -> None:
         self.z, self.roots = z, roots
         self.values, slopes = np.empty(z.shape[:2]), np.zeros(z.shape)
         law.density(z, self.values, slopes)
         self.values = np.where(np.isfinite(self.values), self.values, -np.inf)
         with np.errstate(all="ignore"):
             self.slopes = np.fmin(np.fmax(turn_back(roots, slopes), -TAME), TAME)
-        self._least = -np.finfo(np.float64).max
-
-    def accept_where(self, there: _Place, taken: Mask) -> None:
-        self.values = np.where(taken, there.values, np.maximum(self.values, self._least))
-        self.slopes = np.where(taken[..., None], there.slopes, self.slopes)
 
 
 def _jump(
-    current: _Place, law: LatentDensity, centres: Doubles,
-    wide: tuple[Doubles, Doubles, Doubles] | None, one: Keys, other: Keys,
-) -> tuple[Doubles, _Place, Doubles]:  # fmt: skip
+    current: _Place, law: _Slow, centres: Doubles, wide: tuple[Doubles, Doubles, Doubles] | None,
+    one: Keys, other: Keys,
+) -> tuple[_Place, Doubles]:  # fmt: skip
     """Proposals about the centre, or of the population if ``wide``, wherever chains are."""
     n_chains, _, q = current.z.shape
 
@@ -652,35 +611,7 @@ def _jump(
     else:
         proposed = wide[0] + turn(np.broadcast_to(wide[2], current.roots.shape), u)
     there = _Place(law, current.roots, proposed)
-    return proposed, there, there.values - current.values + density(current.z) - density(proposed)
-
-
-def _drift(
-    current: _Place, law: LatentDensity, steps: Doubles, one: Keys
-) -> tuple[Doubles, _Place, Doubles]:
-    n_chains, _, q = current.z.shape
-    h = steps[:, None]
-    noise = Stream(one).normals(n_chains, q)
-    way = 0.5 * h * current.slopes + np.sqrt(h) * noise
-    proposed = current.z + turn(current.roots, way)
-    there = _Place(law, current.roots, proposed)
-    back = squares(way + 0.5 * h * there.slopes) / steps
-    return proposed, there, there.values - current.values - 0.5 * back + 0.5 * squares(noise)
-
-
-def _leap(
-    current: _Place, law: LatentDensity, steps: Doubles, n_leaps: int, one: Keys, other: Keys
-) -> tuple[Doubles, _Place, Doubles]:
-    n_chains, _, q = current.z.shape
-    jitter = Stream(other).uniforms(1, 2 * n_chains)[0, :, n_chains:].T
-    h = (steps * (0.8 + 0.4 * jitter))[..., None]
-    noise = Stream(one).normals(n_chains, q)
-    there, pace = current, noise
-    for leap in range(n_leaps):
-        pace = pace + (0.5 if leap == 0 else 1.0) * h * there.slopes
-        there = _Place(law, current.roots, there.z + h * turn(current.roots, pace))
-    back = squares(pace + 0.5 * h * there.slopes)
-    return there.z, there, there.values - current.values - 0.5 * back + 0.5 * squares(noise)
+    return there, there.values - current.values + density(current.z) - density(proposed)
 
 
 def turn(roots: Doubles, x: Doubles) -> Doubles:
