@@ -27,7 +27,7 @@ from vpem.checks import Doubles, Indices, Mask
 from vpem.errors import InputError, shorten
 from vpem.saem.individuals import Individuals, Stream
 from vpem.saem.models.model import Counts, framed, gradient_normal, log_normal
-from vpem.saem.models.outcomes import LINKED, NORMAL, Outcome, Outcomes, RowLaw
+from vpem.saem.models.outcomes import LINKED, NORMAL, Outcomes
 from vpem.saem.models.population import (
     PopulationModel,
     Scoring,
@@ -256,7 +256,7 @@ class MixedModel(Framed):
     def start(self) -> tuple[Doubles, Doubles]:
         """Parameters read from each individual's rows; variances are large at first."""
         data, population = self.individuals, self.law
-        self.outcomes.check_scales()
+        sds = self.outcomes.start()
         begun = self._begin() if self._begun is None else self._begun
         middle = population.shift[:, 0]
         near = np.array([scale != "identity" for scale in self.structure.scales])
@@ -267,7 +267,7 @@ class MixedModel(Framed):
             wide = np.full(len(wide), LEAST_VARIANCE)
         spread = data.mean((z - middle[population.random]) ** 2)
         omega = np.diag(np.maximum(np.maximum(wide, spread), 1e-8))
-        theta = np.concatenate([population.pack(population.shift, omega), self.outcomes.start()])
+        theta = np.concatenate([population.pack(population.shift, omega), sds])
         none = ~np.isfinite(self.log_complete(z[None], theta)[0])
         if none.any():
             who = shorten([repr(data.names[one]) for one in np.flatnonzero(none)])
@@ -318,7 +318,9 @@ class MixedModel(Framed):
         B, omega, sds = self.unpack(theta)
         phi = self.whole(z, B)
         f = self.structure.predict(phi, self.individuals)
-        each = self.outcomes.log_density(f, sds)
+        each = self.outcomes.by_law(
+            f, lambda one, f: one.law.log_density(one.rows, f, sds[one.sds])
+        )
         with np.errstate(all="ignore"):
             mean = self.law.means(B)[:, self.law.random]
             log_density = self.individuals.sums(each) + log_normal(z, mean, omega)
@@ -327,7 +329,9 @@ class MixedModel(Framed):
     def gradient(self, z: Doubles, theta: Doubles) -> Doubles:
         B, omega, sds = self.unpack(theta)
         f, slopes = self.structure.slopes(self.whole(z, B), self.individuals)
-        of_f = self.outcomes.slope(f, sds)
+        of_f = self.outcomes.by_law(
+            f, lambda one, f: one.law.bends(one.rows, f, sds[one.sds]).slope
+        )
         with np.errstate(all="ignore"):
             parts = [self.individuals.sums(of_f * slopes[..., j]) for j in self.law.random]
             mean = self.law.means(B)[:, self.law.random]
@@ -345,8 +349,7 @@ class MixedModel(Framed):
         return Curves(
             np.ascontiguousarray(whole[:, self.law.random]), np.linalg.inv(omega), code, whole,
             self.law.random, data.first, data.times, self.structure.design(data), data.values,
-            *self.outcomes.coded, self.outcomes.noise(sds), doses.first, doses.times,
-            doses.amounts, doses.durations,
+            *self.outcomes.coded(sds), doses.first, doses.times, doses.amounts, doses.durations,
         )  # fmt: skip
 
     # ---- statistics ------------------------------------------------------------------------------
@@ -470,19 +473,19 @@ class MixedModel(Framed):
 
     def curve(self, z: Doubles, at: Individuals) -> Doubles:
         f, outcomes = self._curve(z, at)
-        return outcomes.by_law(f, lambda law, f, _: law.mean(f))
+        return outcomes.by_law(f, lambda one, f: one.law.mean(f))
 
     def row_sds(self, z: Doubles, theta: Doubles, at: Individuals) -> Doubles:
         """Standard deviation of measurements about the curve; of logarithms, if errors are."""
         f, outcomes = self.expand_about(theta)._curve(z, at)
         sds = self.unpack(theta)[2]
-        return outcomes.by_law(f, lambda law, f, one: law.deviation(f, sds[one.sds]))
+        return outcomes.by_law(f, lambda one, f: one.law.deviation(f, sds[one.sds]))
 
     def draw_values(self, z: Doubles, theta: Doubles, stream: Stream, at: Individuals) -> Doubles:
         f, outcomes = self.expand_about(theta)._curve(z, at)
         chances, sds = stream.of_rows(len(z), at.first), self.unpack(theta)[2]
         return outcomes.by_law(
-            f, lambda law, f, one: law.draw(f, sds[one.sds], chances[:, one.here])
+            f, lambda one, f: one.law.draw(f, sds[one.sds], chances[:, one.here])
         )
 
     def weighted_residuals(self, z: Doubles, theta: Doubles) -> Doubles:
@@ -490,12 +493,11 @@ class MixedModel(Framed):
         f, outcomes = self.expand_about(theta)._curve(z, self.individuals)
         sds = self.unpack(theta)[2]
 
-        def weighted(law: RowLaw, f: Doubles, one: Outcome) -> Doubles:
-            residuals = law.residuals(one.rows.values, f, sds[one.sds])
-            return np.where(one.rows.censored == 0, residuals, np.nan)
-
-        residuals = outcomes.by_law(f, weighted)
-        return np.where(np.isfinite(residuals), residuals, np.nan)
+        residuals = outcomes.by_law(
+            f, lambda one, f: one.law.residuals(one.rows.values, f, sds[one.sds])
+        )
+        measured = outcomes.by_law(f, lambda one, _: one.rows.censored == 0) != 0
+        return np.where(measured & np.isfinite(residuals), residuals, np.nan)
 
 
 class _Dosed(MixedModel):

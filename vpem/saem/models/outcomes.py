@@ -8,7 +8,6 @@ a law of its own.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Self
 
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, gammaln, log_expit, log_ndtr, ndtri, pdtrik
 
-from vpem.checks import Doubles, Indices, Mask
+from vpem.checks import Doubles, Indices
 from vpem.errors import InputError, check_choice
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import Counts, known_scale
@@ -41,74 +40,24 @@ class Bends(NamedTuple):
     among: Doubles  # (k, k, chains, N) information about the variances
 
 
-class RowLaw(ABC):
-    """Law of a measurement given a curve f, and standard deviations."""
-
-    parameters: tuple[str, ...] = ()  # names (k,) of the standard deviations
-    code: int  # of kernels
-
-    @abstractmethod
-    def check(self, rows: OutcomeRows, individuals: Individuals, places: Indices) -> None:
-        """Raise InputError for values that cannot be of this law; ``places`` says which rows."""
-
-    @abstractmethod
-    def log_density(self, rows: OutcomeRows, f: Doubles, sds: Doubles) -> Doubles:
-        """Log-density of the rows (chains, N) given curves (chains, N) and sds (k,)."""
-
-    @abstractmethod
-    def bends(self, rows: OutcomeRows, f: Doubles, sds: Doubles) -> Bends:
-        """Derivatives and information."""
-
-    @abstractmethod
-    def mean(self, f: Doubles) -> Doubles:
-        """Value that is expected (of exponential errors: the median)."""
-
-    @abstractmethod
-    def deviation(self, f: Doubles, sds: Doubles) -> Doubles:
-        """Standard deviation about `mean`, on the scale of `residuals`."""
-
-    @abstractmethod
-    def draw(self, f: Doubles, sds: Doubles, chances: Doubles) -> Doubles:
-        """Draw measurements of which ``chances`` (chains, N) are the uniform numbers."""
-
-    def residuals(self, values: Doubles, f: Doubles, sds: Doubles) -> Doubles:
-        """Residuals in units of their standard deviation."""
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            return np.asarray((values - self.mean(f)) / self.deviation(f, sds), np.float64)
-
-    def start(self, values: Doubles) -> Doubles:
-        """Standard deviations (k,) to begin with, of values of which there is one at least."""
-        return np.zeros(0)
-
-    def floor(self, size: float) -> float:
-        """Least variance, of values whose mean square is ``size``."""
-        return 0.0
-
-    def noise(self, sds: Doubles) -> tuple[float, float]:
-        """Standard deviations a and b, of which a variance is ``a^2 + b^2 f^2``."""
-        return (0.0, 0.0)
-
-
-class Normal(RowLaw):
+class Normal:
     """Normal errors with standard deviation a (``constant``), b f (``proportional``).
 
-    Or ``(a^2 + b^2 f^2)^(1/2)`` (``combined``), or a of the logarithm (``exponential``).
+    Or ``(a^2 + b^2 f^2)^(1/2)`` (``combined``), or a of the logarithm (``exponential``). The
+    variance is ``steady`` where it does not depend on the curve; ``code`` is that of kernels, and
+    ``parameters`` (k,) are names of the standard deviations.
     """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.logs = kind == "exponential"
         self.code = int(self.logs)
+        self.steady = kind in ("constant", "exponential")
         both = ("additive sd", "proportional sd")
         self.parameters = both if kind == "combined" else ("residual sd",)
 
-    @property
-    def is_steady(self) -> bool:
-        """Whether the variance does not depend on the curve."""
-        return self.kind in ("constant", "exponential")
-
     def check(self, rows: OutcomeRows, individuals: Individuals, places: Indices) -> None:
-        """Refuse values without logarithms."""
+        """Refuse values without logarithms; ``places`` says which rows they are."""
         wrong = np.flatnonzero(rows.values <= 0)
         if self.logs and len(wrong):
             row = places[wrong[0]]
@@ -119,36 +68,25 @@ class Normal(RowLaw):
                 "exponential; leave out such rows, or take another error"
             )
 
-    def _own(self, f: Doubles) -> Doubles:
-        """Curve on the scale of the errors."""
-        if not self.logs:
-            return f
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.log(f)
-
-    def weights(self, f: Doubles) -> list[Doubles]:
-        """Functions w_k (chains, N) of which the variance is a sum."""
-        if self.is_steady:
-            return [np.ones(f.shape)]
-        with np.errstate(over="ignore", invalid="ignore"):
-            return [f**2] if self.kind == "proportional" else [np.ones(f.shape), f**2]
-
     def _variance(self, f: Doubles, sds: Doubles) -> Doubles:
-        if self.is_steady:
+        if self.steady:
             return np.full(f.shape, sds[0] ** 2)
         with np.errstate(over="ignore", invalid="ignore"):
             steady = 0.0 if self.kind == "proportional" else sds[0] ** 2
             return np.asarray(steady + sds[-1] ** 2 * f**2, np.float64)
 
+    def _rest(self, values: Doubles, f: Doubles) -> Doubles:
+        """Errors (chains, N), on their scale."""
+        return np.log(values) - np.log(f) if self.logs else values - f
+
     def log_density(self, rows: OutcomeRows, f: Doubles, sds: Doubles) -> Doubles:
-        """Log-density, of a censored row the logarithm of its probability."""
+        """Log-density (chains, N), of a censored row the logarithm of its probability."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             variance = self._variance(f, sds)
-            y = np.log(rows.values) if self.logs else rows.values
-            rest = y - self._own(f)
+            rest = self._rest(rows.values, f)
             log_density = -0.5 * (rest**2 / variance + np.log(variance) + LOG_2_PI)
             if self.logs:
-                log_density = log_density - y
+                log_density = log_density - np.log(rows.values)
             if rows.censored.any():
                 where = rows.censored != 0
                 u = rows.censored[where] * rest[..., where] / np.sqrt(variance[..., where])
@@ -158,10 +96,12 @@ class Normal(RowLaw):
     def bends(self, rows: OutcomeRows, f: Doubles, sds: Doubles) -> Bends:
         """Derivatives, and expected information; of censored rows the observed one."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            variance, w = self._variance(f, sds), self.weights(f)
-            y = np.log(rows.values) if self.logs else rows.values
-            rest = y - self._own(f)
-            grow = np.zeros(f.shape) if self.is_steady else 2 * sds[-1] ** 2 * f
+            variance, rest = self._variance(f, sds), self._rest(rows.values, f)
+            # Functions w_k (chains, N) of which the variance is a sum.
+            w = [] if self.kind == "proportional" else [np.ones(f.shape)]
+            if not self.steady:
+                w.append(f**2)
+            grow = np.zeros(f.shape) if self.steady else 2 * sds[-1] ** 2 * f
             of_variance = 0.5 * (rest**2 / variance - 1) / variance
             of_f = rest / variance
             precision = 1 / variance
@@ -187,121 +127,106 @@ class Normal(RowLaw):
             np.array([[info * one * two for two in w] for one in w]),
         )
 
-    def noise(self, sds: Doubles) -> tuple[float, float]:
-        steady = 0.0 if self.kind == "proportional" else float(sds[0])
-        return steady, 0.0 if self.is_steady else float(sds[-1])
-
     def mean(self, f: Doubles) -> Doubles:
+        """Value that is expected (of exponential errors: the median)."""
         return f
 
     def deviation(self, f: Doubles, sds: Doubles) -> Doubles:
+        """Standard deviation about `mean`, on the scale of `residuals`."""
         return np.sqrt(self._variance(f, sds))
 
     def residuals(self, values: Doubles, f: Doubles, sds: Doubles) -> Doubles:
         """Residuals in units of their standard deviation, of logarithms where errors are."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            y = np.log(values) if self.logs else values
-            return np.asarray((y - self._own(f)) / self.deviation(f, sds), np.float64)
+            return np.asarray(self._rest(values, f) / self.deviation(f, sds), np.float64)
 
     def draw(self, f: Doubles, sds: Doubles, chances: Doubles) -> Doubles:
+        """Draw measurements of which ``chances`` (chains, N) are the uniform numbers."""
         apart = ndtri(chances) * self.deviation(f, sds)
         return np.asarray(f * np.exp(apart) if self.logs else f + apart, np.float64)
 
-    def start(self, values: Doubles) -> Doubles:
-        """Large ones."""
-        size = float(np.sqrt(np.mean(values**2))) or 1.0
-        parts = {"constant": [0.3 * size], "combined": [0.1 * size, 0.3]}
-        return np.array(parts.get(self.kind, [0.3]))
 
-    def floor(self, size: float) -> float:
-        return 1e-10 * (size if self.kind in ("constant", "combined") else 1.0)
+class Linked:
+    """Yes (1) or no (0), or counts; the parameters of a measurement are those of the curve alone.
 
+    That is the logit of the probability of yes (``bernoulli``), or the logarithm of the mean
+    (``poisson``).
+    """
 
-class BernoulliRows(RowLaw):
-    """Yes (1) or no (0); the curve is the logit of the probability of yes."""
+    parameters = ()
+    steady = False
 
-    code = 2
-
-    def check(self, rows: OutcomeRows, individuals: Individuals, places: Indices) -> None:
-        _refuse(np.isin(rows.values, (0.0, 1.0)), "0 (no) or 1 (yes)", individuals, places)
-
-    def log_density(self, rows: OutcomeRows, f: Doubles, sds: Doubles) -> Doubles:
-        return np.asarray(log_expit((2 * rows.values - 1) * f), np.float64)
-
-    def bends(self, rows: OutcomeRows, f: Doubles, sds: Doubles) -> Bends:
-        p = expit(f)
-        return _only(rows.values - p, p * (1 - p))
-
-    def mean(self, f: Doubles) -> Doubles:
-        """Probability of yes."""
-        return np.asarray(expit(f))
-
-    def deviation(self, f: Doubles, sds: Doubles) -> Doubles:
-        return np.asarray(np.sqrt(expit(f) * expit(-f)), dtype=np.float64)
-
-    def draw(self, f: Doubles, sds: Doubles, chances: Doubles) -> Doubles:
-        return np.asarray(chances < expit(f), dtype=np.float64)
-
-
-class PoissonRows(RowLaw):
-    """Counts; the curve is the logarithm of the mean."""
-
-    code = 3
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.counts = kind == "poisson"
+        self.code = 3 if self.counts else 2
 
     def check(self, rows: OutcomeRows, individuals: Individuals, places: Indices) -> None:
-        fine = (rows.values >= 0) & (rows.values == np.floor(rows.values))
-        _refuse(fine, "counts, whole numbers from 0 on", individuals, places)
+        """Refuse values that cannot be of this law; ``places`` says which rows they are."""
+        fine, what = np.isin(rows.values, (0.0, 1.0)), "0 (no) or 1 (yes)"
+        if self.counts:
+            fine = (rows.values >= 0) & (rows.values == np.floor(rows.values))
+            what = "counts, whole numbers from 0 on"
+        if not fine.all():
+            row = places[int(np.argmin(fine))]
+            who = individuals.names[individuals.individual_of[row]]
+            raise InputError(
+                f"{individuals.source}: individual {who!r} has the value "
+                f"{individuals.values[row]:g}, but values of this outcome must be {what}; take "
+                "another error"
+            )
 
     def log_density(self, rows: OutcomeRows, f: Doubles, sds: Doubles) -> Doubles:
+        """Log-density (chains, N)."""
+        if not self.counts:
+            return np.asarray(log_expit((2 * rows.values - 1) * f), np.float64)
         with np.errstate(over="ignore"):
             return np.asarray(rows.values * f - np.exp(f) - gammaln(rows.values + 1), np.float64)
 
     def bends(self, rows: OutcomeRows, f: Doubles, sds: Doubles) -> Bends:
-        with np.errstate(over="ignore"):
-            mean = np.exp(f)
-        return _only(rows.values - mean, mean)
+        """Derivatives and information; of no variances."""
+        mean = self.mean(f)
+        none = np.zeros((0, *f.shape))
+        weight = mean if self.counts else mean * (1 - mean)
+        return Bends(rows.values - mean, weight, none, none, np.zeros((0, 0, *f.shape)))
 
     def mean(self, f: Doubles) -> Doubles:
+        """Value that is expected: of yes and no the probability of yes."""
         with np.errstate(over="ignore"):
-            return np.asarray(np.exp(f), dtype=np.float64)
+            return np.asarray(np.exp(f) if self.counts else expit(f), dtype=np.float64)
 
     def deviation(self, f: Doubles, sds: Doubles) -> Doubles:
-        return np.asarray(np.sqrt(self.mean(f)), dtype=np.float64)
+        """Standard deviation about `mean`."""
+        variance = self.mean(f) if self.counts else expit(f) * expit(-f)
+        return np.asarray(np.sqrt(variance), dtype=np.float64)
+
+    def residuals(self, values: Doubles, f: Doubles, sds: Doubles) -> Doubles:
+        """Residuals in units of their standard deviation."""
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            return np.asarray((values - self.mean(f)) / self.deviation(f, sds), np.float64)
 
     def draw(self, f: Doubles, sds: Doubles, chances: Doubles) -> Doubles:
+        """Draw measurements of which ``chances`` (chains, N) are the uniform numbers."""
+        if not self.counts:
+            return np.asarray(chances < expit(f), dtype=np.float64)
         counts = np.ceil(np.maximum(pdtrik(chances, np.maximum(self.mean(f), 1e-300)), 0.0))
         return np.asarray(counts, np.float64)
 
 
-def _only(slope: Doubles, weight: Doubles) -> Bends:
-    """Bends of a law without parameters."""
-    none = np.zeros((0, *slope.shape))
-    return Bends(slope, weight, none, none, np.zeros((0, 0, *slope.shape)))
+RowLaw = Normal | Linked
+"""Law of a measurement given a curve f, and standard deviations."""
 
+NORMAL = ("constant", "proportional", "combined")
+"""Laws of values that are normal about the curve."""
 
-def _refuse(fine: Mask, what: str, individuals: Individuals, places: Indices) -> None:
-    if not fine.all():
-        row = places[int(np.argmin(fine))]
-        who = individuals.names[individuals.individual_of[row]]
-        raise InputError(
-            f"{individuals.source}: individual {who!r} has the value "
-            f"{individuals.values[row]:g}, but values of this outcome must be {what}; take another "
-            "error"
-        )
-
-
-LAWS: Mapping[str, RowLaw] = {
-    **{kind: Normal(kind) for kind in ("constant", "proportional", "combined", "exponential")},
-    "bernoulli": BernoulliRows(),
-    "poisson": PoissonRows(),
-}
-"""Laws by name."""
-
-LINKED = tuple(name for name, law in LAWS.items() if not law.parameters)
+LINKED = ("bernoulli", "poisson")
 """Laws whose curve is a logit or a logarithm of a mean."""
 
-NORMAL = tuple(name for name, law in LAWS.items() if isinstance(law, Normal) and not law.logs)
-"""Laws of values that are normal about the curve."""
+LAWS: Mapping[str, RowLaw] = {
+    **{kind: Normal(kind) for kind in (*NORMAL, "exponential")},
+    **{kind: Linked(kind) for kind in LINKED},
+}
+"""Laws by name."""
 
 
 class Outcome(NamedTuple):
@@ -318,7 +243,7 @@ class Outcome(NamedTuple):
     @property
     def floor(self) -> float:
         """Least variance."""
-        return self.law.floor(self.size)
+        return 1e-10 * (self.size if self.law.kind in ("constant", "combined") else 1.0)
 
 
 class Outcomes:
@@ -344,8 +269,8 @@ class Outcomes:
             )
         # Names of the laws of the outcomes, of all processes as many.
         kinds = [error] if isinstance(error, str) else list(error)
-        for one in kinds:
-            check_choice("error", one, LAWS)
+        for kind in kinds:
+            check_choice("error", kind, LAWS)
         codes = individuals.covariates.get("outcome")
         most = 1.0 if codes is None else float(codes.max(initial=0.0)) + 1
         n = max(int(individuals.largest(np.array([most]))[0]), len(kinds))
@@ -357,8 +282,19 @@ class Outcomes:
                 "one for all, or one for each"
             )
         self.kinds = kinds
-        laws = [LAWS[kind] for kind in self.kinds]
-        each = [_measured(one, individuals, expanded) for one in _split(individuals, laws)]
+        each = []
+        for one in _split(individuals, [LAWS[kind] for kind in self.kinds]):
+            one.law.check(one.rows, individuals, one.here)
+            limited = np.array([one.rows.censored.any()], dtype=np.uint8)
+            measured = not individuals.largest(limited)[0]
+            single = len(one.law.parameters) == 1 and (one.law.steady or not expanded)
+            squares, counted = np.zeros((2, individuals.n_rows))
+            squares[one.here] = one.rows.values**2
+            counted[one.here] = 1.0
+            size, rows = (
+                float(individuals.total(individuals.sums(values))) for values in (squares, counted)
+            )
+            each.append(one._replace(exact=single and measured, size=size / max(rows, 1.0)))
         self._each = each
         self.n_sds = each[-1].sds.stop
         tails = [""]
@@ -377,18 +313,23 @@ class Outcomes:
         self.floors = np.array([one.floor for one in scored for _ in one.law.parameters])
         self.size = (len(each) - len(scored)) * (1 if len(each) == 1 else 2)
 
-    @property
-    def coded(self) -> tuple[NDArray[np.uint8], NDArray[np.int8], NDArray[np.int32]]:
-        """Outcome (N,) and censoring (N,) of each row, and laws (k,), as kernels have them."""
+    def coded(
+        self, sds: Doubles
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int8], NDArray[np.int32], Doubles]:
+        """Outcome (N,) and censoring (N,) of each row, laws (k,) and noise, as kernels have them.
+
+        Noise (k, 2) are standard deviations a and b, of which a variance is ``a^2 + b^2 f^2``.
+        """
         n = self.individuals.n_rows
         outcome, censored = np.zeros(n, np.uint8), np.zeros(n, np.int8)
+        noise = np.zeros((len(self._each), 2))
         for code, one in enumerate(self._each):
             outcome[one.here], censored[one.here] = code, one.rows.censored
-        return outcome, censored, np.array([one.law.code for one in self._each], np.int32)
-
-    def noise(self, sds: Doubles) -> Doubles:
-        """Standard deviations a and b of each outcome, (k, 2): ``sd^2 = a^2 + b^2 f^2``."""
-        return np.array([one.law.noise(sds[one.sds]) for one in self._each])
+            if one.law.parameters and one.law.kind != "proportional":
+                noise[code, 0] = sds[one.sds][0]
+            if one.law.parameters and not one.law.steady:
+                noise[code, 1] = sds[one.sds][-1]
+        return outcome, censored, np.array([one.law.code for one in self._each], np.int32), noise
 
     def for_individuals(self, individuals: Individuals) -> Self:
         part = type(self).__new__(type(self))
@@ -404,8 +345,11 @@ class Outcomes:
 
     # ---- the start -------------------------------------------------------------------------------
 
-    def check_scales(self) -> None:
-        """Refuse values that are all the same number 0, and outcomes without rows."""
+    def start(self) -> Doubles:
+        """Standard deviations to begin with, large ones, (k,).
+
+        InputError if values are all the same number 0, or an outcome has no rows.
+        """
         there = np.array([len(one.here) > 0 for one in self._each], dtype=np.uint8)
         lacking = np.flatnonzero(self.individuals.largest(there) == 0)
         if len(lacking):
@@ -413,34 +357,24 @@ class Outcomes:
                 f"{self.individuals.source}: no row has outcome {lacking[0]}, counted from 0, "
                 f"but there are laws of {len(self._each)} outcomes; name one law for each (error)"
             )
+        starts: list[float] = []
         for one in self._each:
-            if isinstance(one.law, Normal) and len(one.here):
+            if one.law.parameters and len(one.here):
                 known_scale(one.rows.values, one.size, self.individuals.source)
-
-    def start(self) -> Doubles:
-        """Standard deviations to begin with, (k,)."""
-        starts = [one.law.start(np.array([np.sqrt(one.size)])) for one in self._each]
-        return np.concatenate(starts)
+            size = float(np.sqrt(np.square(np.sqrt(one.size)))) or 1.0
+            parts = {"constant": [0.3 * size], "combined": [0.1 * size, 0.3]}
+            starts += parts.get(one.law.kind, [0.3] * len(one.law.parameters))
+        return np.array(starts)
 
     # ---- of curves -------------------------------------------------------------------------------
 
-    def by_law(
-        self, f: Doubles, function: Callable[[RowLaw, Doubles, Outcome], Doubles]
-    ) -> Doubles:
-        """A function of each row's law and curves (chains, N)."""
+    def by_law(self, f: Doubles, function: Callable[[Outcome, Doubles], Doubles]) -> Doubles:
+        """A function of each row's outcome and curves (chains, N)."""
         values = np.empty(f.shape)
         with np.errstate(all="ignore"):
             for one in self._each:
-                values[:, one.here] = function(one.law, f[:, one.here], one)
+                values[:, one.here] = function(one, f[:, one.here])
         return values
-
-    def log_density(self, f: Doubles, sds: Doubles) -> Doubles:
-        """Log-density of rows, (chains, N)."""
-        return self.by_law(f, lambda law, f, one: law.log_density(one.rows, f, sds[one.sds]))
-
-    def slope(self, f: Doubles, sds: Doubles) -> Doubles:
-        """Derivative of that in the curve, (chains, N)."""
-        return self.by_law(f, lambda law, f, one: law.bends(one.rows, f, sds[one.sds]).slope)
 
     def squares(self, f: Doubles) -> list[Doubles]:
         """Sums of squares, and rows, of outcomes with one variance: each (chains, n, 1)."""
@@ -503,20 +437,6 @@ class Outcomes:
         rows = table[:, 1] if len(self._each) > 1 else np.full(len(exact), counts.rows)
         pairs = zip(exact, table[:, 0].tolist(), rows.tolist(), strict=True)
         return [(one, total, max(n, 0.0)) for one, total, n in pairs]
-
-
-def _measured(one: Outcome, individuals: Individuals, expanded: bool) -> Outcome:
-    """Check an outcome's values, and say how its variance is found."""
-    one.law.check(one.rows, individuals, one.here)
-    limits = np.array([one.rows.censored.any()], dtype=np.uint8)
-    censored = bool(individuals.largest(limits)[0])
-    single = isinstance(one.law, Normal) and len(one.law.parameters) == 1
-    steady = isinstance(one.law, Normal) and (one.law.is_steady or not expanded)
-    squares, counted = np.zeros((2, individuals.n_rows))
-    squares[one.here] = one.rows.values**2
-    counted[one.here] = 1.0
-    size, rows = (float(individuals.total(individuals.sums(v))) for v in (squares, counted))
-    return one._replace(exact=single and steady and not censored, size=size / max(rows, 1.0))
 
 
 def _split(individuals: Individuals, laws: Sequence[RowLaw]) -> list[Outcome]:
