@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from inspect import signature
 from itertools import pairwise
 from typing import Any
 
@@ -34,7 +35,7 @@ from vpem.saem.models.model import (
     SaemModel,
     all_options,
     make_model,
-    seeded,
+    model_class,
 )
 from vpem.saem.results import (
     People,
@@ -136,7 +137,8 @@ def fit_saem(
     individuals = _among(individuals, workers, network)
     if settings.missing == "marginalize" and model in INCOMPLETE:
         model_options = {"items": individuals.items().tolist(), **(model_options or {})}
-    model_options = seeded(model, model_options, settings.seed)
+    if isinstance(model, str) and "seed" in signature(model_class(model)).parameters:
+        model_options = {"seed": settings.seed, **(model_options or {})}
     built = _made(individuals, model, model_options)
     fitted = built.inside() if isinstance(built, Framed) else built
     codec = None if settings.codec is None else parse_codec(settings.codec)

@@ -23,6 +23,7 @@ from vpem.errors import (
     NumericalError,
     PartitionedError,
     Setting,
+    VpemError,
     VpemWarning,
     not_converged,
 )
@@ -41,7 +42,7 @@ from vpem.network.schema import (
     check,
 )
 from vpem.saem.individuals import Streams
-from vpem.saem.models.model import Counts, SaemModel, begin_model, check_model
+from vpem.saem.models.model import Counts, SaemModel, check_model
 from vpem.saem.samplers import Chains, Sampler
 from vpem.saem.server import SaemNeighbours, SaemServer, Units
 from vpem.saem.stopping import PerplexityWatch, Watch
@@ -274,7 +275,15 @@ class _Loop:
         self.burn_in = check_int(
             "burn_in", burn_in_of(settings.n_iter, settings.burn_in), least=0, most=settings.n_iter
         )
-        theta, z = begin_model(model)
+        try:
+            theta, z = (np.asarray(one) for one in model.start())
+        except VpemError:
+            raise
+        except (ValueError, IndexError, TypeError, KeyError) as error:
+            raise InputError(
+                f"start of model {type(model).__name__} fails: {error}; statistics, pieces (of "
+                f"{model.size} numbers together) and maximize must fit each other, see SaemModel"
+            ) from error
         if start is not None:
             theta = np.array(start, dtype=np.float64)
         check_model(model, theta, z)

@@ -19,7 +19,7 @@ from vpem.saem.models.model import (
     LOG_2_PI,
     Counts,
     SaemModel,
-    is_floored,
+    floored,
     table_of,
     times,
 )
@@ -190,7 +190,7 @@ class BifactorModel(SaemModel):
         first, products = (total[piece] / n for piece in self.pieces[:2])
         scatter = symmetric(products, q) - np.outer(first, first)
         left = self.maximize(total, counts).reshape(4, -1)[3]
-        return bool((left > self._floors).all()) and not is_floored(scatter)
+        return bool((left > self._floors).all()) and not (floored(scatter) != scatter).any()
 
     def log_density(self, total: Doubles, counts: Counts, theta: Doubles) -> float:
         n = counts.individuals

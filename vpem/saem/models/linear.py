@@ -27,7 +27,6 @@ from vpem.saem.models.model import (
     Counts,
     crossed,
     floored,
-    gradient_normal,
     known_scale,
     log_normal,
     quadratic,
@@ -305,51 +304,6 @@ class _Lines:
         return np.sqrt(squares), freedom
 
 
-def integrated(model: LinearModel, theta: Doubles, best: bool = True) -> Integrated | None:
-    """What formulas say of a model, at the maximum of its likelihood or at parameters theta.
-
-    None where columns say the same, so that nothing tells coefficients apart, or where there is no
-    maximum, for the residual variance goes to zero.
-    """
-    p = len(theta)
-    try:
-        lines = _Lines(model)
-        now = lines.begin(theta)
-        if best:
-            now, sums, far = lines.maximum(now, restricted=False)
-            theta, to, moves = lines.outside(now)
-            # At a bound: variances of zero, or a singular covariance.
-            least = np.abs(np.diag(now.L))
-            if lines.mixed:
-                least = np.full(len(lines.T), np.linalg.svd(now.L)[1].min())
-            none = least < NOTHING * np.sqrt(now.s)
-            bound = np.array([False] * len(now.g) + [none[i] for i, _ in lines.entries] + [False])
-        else:
-            now = lines.inside(theta)
-            sums, far, (_, to, moves) = lines.evaluate_at(now), float("nan"), lines.outside(now)
-            bound = np.zeros(p, dtype=np.bool_)
-        if best and not np.isfinite(far):
-            return None
-        restricted, beside, settled = lines.maximum(_wider(now), restricted=True)
-    except np.linalg.LinAlgError:
-        return None
-    P = len(now.g)
-    middle = np.block([[sums.gg, sums.gs], [sums.gs.T, sums.quadratic - sums.traces]])
-    bend = (lines.bend(now, sums, False)[2], moves) if best else (middle, to)
-    covariance = _inverse(*bend)
-    covariance[bound] = covariance[:, bound] = np.nan
-    back = np.linalg.inv(to)
-    information = back.T @ middle @ back
-    information[bound] = information[:, bound] = np.nan
-    errors, freedom = np.full(p, np.nan), np.full(p, np.inf)
-    if np.isfinite(settled):
-        errors[:P], freedom[:P] = lines.tests(restricted, beside)
-    return Integrated(
-        theta, far, (information + information.T) / 2, covariance, errors, freedom, sums.each,
-        (lines.size, lines.n_sums),
-    )  # fmt: skip
-
-
 def _inverse(bend: Doubles, moves: Doubles) -> Doubles:
     """Covariance (p, p) of numbers with slopes ``moves`` (p, d); NaN where rows say nothing."""
     units = 1 / np.sqrt(np.maximum(np.abs(np.diag(bend)), 1e-300))
@@ -410,7 +364,7 @@ class LinearModel(Varying):
         individuals: Individuals,
         slopes: Sequence[str] = ("time",),  # columns besides the intercept
         random: Sequence[str] | None = None,  # columns, or coefficients, that vary; None: all
-        effects: Sequence[str] = (),  # "intercept:sex", see `population.effects_of`
+        effects: Sequence[str] = (),  # "intercept:sex", see `population.Effect`
         covariance: str = "full",
         error: str = "constant",  # others are for `mixed.GeneralizedLinearModel`
         shift: Doubles | float | None = None,  # (m, L); None: the mean of least squares
@@ -484,7 +438,8 @@ class LinearModel(Varying):
 
     def take_individuals(self, which: Indices) -> LinearModel:
         part = copy(self)
-        part.individuals, part.law = self.individuals.take(which), self.law.take_individuals(which)
+        part.individuals = self.individuals.take(which)
+        part.law = self.law.with_design(self.law.design[which])
         for name in ("_cross", "_both", "_among", "_own", "_turn", "_left", "_along"):
             setattr(part, name, getattr(self, name)[which])
         return part
@@ -529,10 +484,7 @@ class LinearModel(Varying):
         B, omega, variance = self.unpack(theta)
         mean = self.law.means(B)[:, self.law.random]
         of_rows = times(self._cross, z - self._fitted(B)) / variance
-        return gradient_normal(z, mean, omega) - of_rows
-
-    def statistics(self, z: Doubles) -> Doubles:
-        return np.asarray(self.statistics_by_chain(z).mean(axis=0), np.float64)
+        return -times(np.linalg.inv(omega), z - mean) - of_rows
 
     def statistics_by_chain(self, z: Doubles) -> Doubles:
         """Moments, products of the fixed columns, and the residual sum of squares."""
@@ -625,8 +577,50 @@ class LinearModel(Varying):
         return np.asarray(-0.5 * (sizes + squares), np.float64)
 
     def integrated(self, theta: Doubles, best: bool = True) -> Integrated | None:
-        """What formulas say; None where columns do not tell coefficients apart."""
-        return integrated(self, theta, best)
+        """What formulas say, at the maximum of the likelihood or at parameters theta.
+
+        None where columns say the same, so that nothing tells coefficients apart, or where there is
+        no maximum, for the residual variance goes to zero.
+        """
+        p = len(theta)
+        try:
+            lines = _Lines(self)
+            now = lines.begin(theta)
+            if best:
+                now, sums, far = lines.maximum(now, restricted=False)
+                theta, to, moves = lines.outside(now)
+                # At a bound: variances of zero, or a singular covariance.
+                least = np.abs(np.diag(now.L))
+                if lines.mixed:
+                    least = np.full(len(lines.T), np.linalg.svd(now.L)[1].min())
+                none = least < NOTHING * np.sqrt(now.s)
+                bound = np.array(
+                    [False] * len(now.g) + [none[i] for i, _ in lines.entries] + [False]
+                )
+            else:
+                now = lines.inside(theta)
+                sums, far, (_, to, moves) = lines.at(now), float("nan"), lines.outside(now)
+                bound = np.zeros(p, dtype=np.bool_)
+            if best and not np.isfinite(far):
+                return None
+            restricted, beside, settled = lines.maximum(_wider(now), restricted=True)
+        except np.linalg.LinAlgError:
+            return None
+        P = len(now.g)
+        middle = np.block([[sums.gg, sums.gs], [sums.gs.T, sums.quadratic - sums.traces]])
+        bend = (lines.bend(now, sums, False)[2], moves) if best else (middle, to)
+        covariance = _inverse(*bend)
+        covariance[bound] = covariance[:, bound] = np.nan
+        back = np.linalg.inv(to)
+        information = back.T @ middle @ back
+        information[bound] = information[:, bound] = np.nan
+        errors, freedom = np.full(p, np.nan), np.full(p, np.inf)
+        if np.isfinite(settled):
+            errors[:P], freedom[:P] = lines.tests(restricted, beside)
+        return Integrated(
+            theta, far, (information + information.T) / 2, covariance, errors, freedom, sums.each,
+            (lines.size, lines.n_sums),
+        )  # fmt: skip
 
 
 def _solved(matrix: Doubles, right: Doubles) -> Doubles:

@@ -14,7 +14,7 @@ Curves that have columns are fitted in those of a frame, see `Framed`.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
@@ -26,7 +26,7 @@ from vpem._core.latents import Curves, Latents
 from vpem.checks import Doubles, Indices, Mask
 from vpem.errors import InputError, shorten
 from vpem.saem.individuals import Individuals, Stream
-from vpem.saem.models.model import Counts, framed, gradient_normal, log_normal
+from vpem.saem.models.model import Counts, framed, log_normal, times
 from vpem.saem.models.outcomes import LINKED, NORMAL, Outcomes
 from vpem.saem.models.population import (
     PopulationModel,
@@ -72,16 +72,32 @@ class Framed(Varying):
 
     def inside(self) -> Self:
         """The model in columns that are unrelated; itself where there are none."""
-        if self.law.design.shape[1] == 1 and not self.columns(self.individuals).shape[1]:
+        data, outer = self.individuals, self.law
+        if outer.design.shape[1] == 1 and not self.columns(data).shape[1]:
             return self
-        part = copy(self)
-        part.outer, part.law = self, _inner(self.law, self.individuals, self.columns)
-        law = part.law
+        full, L = bool(outer.free.all()), outer.mask.shape[1]
+        frame = framed(data, self.columns, outer.design, outer.mask, outer.random, full)
+        part, law = copy(self), copy(outer)
+        part.outer, part.law = self, law
+        place = {int(row): at for at, row in enumerate(frame.kept)}
+        ends = [(place[row], column, name) for row, column, name in zip(
+            *(where.tolist() for where in outer.places), outer.coefficients, strict=True
+        ) if row in place]  # fmt: skip
+        ends += [(place[k], L + at, outer.names[j]) for at, (j, k) in enumerate(frame.moved)]
+        rows, where, law.coefficients = zip(*ends, strict=True)
+        law.mask = np.zeros((len(place), L + len(frame.moved)), dtype=np.bool_)
+        law.mask[rows, where] = True
+        law.frame, law.names = frame, tuple(outer.names[row] for row in frame.kept)
+        law.random = np.array([place[row] for row in outer.random.tolist()], dtype=np.intp)
+        law.fixed = np.setdiff1d(np.arange(len(place)), law.random)
+        law.shift = np.zeros(law.mask.shape)
+        law.places = np.array(rows), np.array(where)
+        law.design = law.design_of(data)
         c = len(law.coefficients)
         units = np.eye(c, c + len(law.spreads))
-        mixed = np.array([_outside(law, one, self.law)[:c] for one in units]).T
+        mixed = np.array([_outside(law, one, outer)[:c] for one in units]).T
         B = np.zeros(law.mask.shape)
-        B[law.places] = np.linalg.solve(mixed, self.law.shift[self.law.places])
+        B[law.places] = np.linalg.solve(mixed, outer.shift[outer.places])
         part.first = None if self.first is None else B[:, 0]
         begins = self.shift is not None or self.first is not None
         part.settle(B if begins else None)
@@ -122,30 +138,6 @@ def _turn(law: PopulationModel) -> Doubles:
     return law.frame.rows[np.ix_(law.random, law.random)]
 
 
-def _inner(
-    law: PopulationModel, data: Individuals, columns: Callable[[Individuals], Doubles]
-) -> PopulationModel:
-    """A law in columns of a frame, where those of rows are (N, m) of individuals."""
-    full = bool(law.free.all())
-    frame = framed(data, columns, law.design, law.mask, law.random, full)
-    part, L = copy(law), law.mask.shape[1]
-    place = {int(row): at for at, row in enumerate(frame.kept)}
-    ends = [(place[row], column, name) for row, column, name in zip(
-        *(where.tolist() for where in law.places), law.coefficients, strict=True
-    ) if row in place]  # fmt: skip
-    ends += [(place[k], L + at, law.names[j]) for at, (j, k) in enumerate(frame.moved)]
-    rows, where, part.coefficients = zip(*ends, strict=True)
-    part.mask = np.zeros((len(place), L + len(frame.moved)), dtype=np.bool_)
-    part.mask[rows, where] = True
-    part.frame, part.names = frame, tuple(law.names[row] for row in frame.kept)
-    part.random = np.array([place[row] for row in law.random.tolist()], dtype=np.intp)
-    part.fixed = np.setdiff1d(np.arange(len(place)), part.random)
-    part.shift = np.zeros(part.mask.shape)
-    part._rows, part._columns = np.array(rows), np.array(where)
-    part.design = part._design(data)
-    return part
-
-
 def _outside(law: PopulationModel, theta: Doubles, whole: PopulationModel) -> Doubles:
     """Parameters of a law in a frame as those of the whole one."""
     frame, turn = law.frame, _turn(law)
@@ -166,7 +158,7 @@ class MixedModel(Framed):
     """Mixed model of a structure; see this module's first lines.
 
     Parameters are means of all parameters of the structure on their scales, effects of covariates
-    (`vpem.saem.models.population.effects_of`), (co)variances of what varies, and standard
+    (`vpem.saem.models.population.Effect`), (co)variances of what varies, and standard
     deviations of errors. With a covariate ``outcome`` (codes 0, 1, ...) each outcome has a law of
     its own; with a covariate ``censored`` a value is an upper (1) or lower (-1) limit.
 
@@ -189,8 +181,7 @@ class MixedModel(Framed):
     ) -> None:
         self.individuals, self.structure = individuals, structure
         structure.check(individuals)
-        pairs = zip(structure.names, structure.scales, strict=True)
-        names = tuple(name if scale == "identity" else f"{scale} {name}" for name, scale in pairs)
+        names = structure.latents
         random = structure.names if random is None else random
         self.law = PopulationModel(individuals, names, random, effects, covariance)
         self.latents = self.law.latents
@@ -214,7 +205,12 @@ class MixedModel(Framed):
         self.outcomes = Outcomes(individuals, self.error, expanded=bool(len(population.fixed)))
         self.normal_rows = all(kind in NORMAL for kind in self.outcomes.kinds)
         self.found = {"error": list(self.outcomes.kinds)}
-        self.scoring = Scoring.from_population(population, structure.scales, self.outcomes)
+        rows, columns = population.places
+        linked = not self.outcomes.parameters  # predictors of logits, or of logarithms of means
+        near = np.array([linked or scale != "identity" for scale in structure.scales])[rows]
+        fixed = np.isin(rows, population.fixed)
+        scored, floors = self.outcomes.scored, self.outcomes.floors
+        self.scoring = Scoring(rows, columns, fixed, near, scored, floors)
         self.parameters = (*population.coefficients, *population.spreads, *self.outcomes.parameters)
         s = self.scoring.size
         sizes = [*self.law.sizes, self.outcomes.size, s, s * (s + 1) // 2]
@@ -286,7 +282,7 @@ class MixedModel(Framed):
     # ---- parameters ------------------------------------------------------------------------------
 
     def take_individuals(self, which: Indices) -> Self:
-        return self._of(self.individuals.take(which), self.law.take_individuals(which))
+        return self._of(self.individuals.take(which), self.law.with_design(self.law.design[which]))
 
     def _of(self, individuals: Individuals, population: PopulationModel) -> Self:
         part = copy(self)
@@ -335,7 +331,7 @@ class MixedModel(Framed):
         with np.errstate(all="ignore"):
             parts = [self.individuals.sums(of_f * slopes[..., j]) for j in self.law.random]
             mean = self.law.means(B)[:, self.law.random]
-            prior = gradient_normal(z, mean, omega)
+            prior = -times(np.linalg.inv(omega), z - mean)  # the gradient of `log_normal`
         return np.stack(parts, axis=-1) + prior
 
     def kernels(self, theta: Doubles) -> Latents | None:
@@ -354,9 +350,6 @@ class MixedModel(Framed):
 
     # ---- statistics ------------------------------------------------------------------------------
 
-    def statistics(self, z: Doubles) -> Doubles:
-        return np.asarray(self.statistics_by_chain(z).mean(axis=0), np.float64)
-
     def statistics_by_chain(self, z: Doubles) -> Doubles:
         """Moments of what varies, squares of residuals, and the expansion, (chains, n, P)."""
         assert self.theta is not None, "statistics are about parameters: call expand_about(theta)"
@@ -370,7 +363,8 @@ class MixedModel(Framed):
                 of_rows = shares[self.individuals.individual_of, :, i]
                 for j, column in enumerate(law.fixed):
                     slopes[..., column] -= of_rows[:, j] * slopes[..., row]
-            law = law.carrying(shares.reshape(self.n, -1))
+            alone = law.design[:, : -law.n_carried]
+            law = law.with_design(np.concatenate([alone, shares.reshape(self.n, -1)], axis=1))
             z = z + np.einsum("njq,j->nq", shares, B[law.fixed, 0])
         scores = self.scoring.statistics(f, slopes, self.outcomes, law, at, sds)
         return np.concatenate([law.statistics(z), *self.outcomes.squares(f), *scores], axis=-1)
@@ -467,7 +461,7 @@ class MixedModel(Framed):
         other = self
         if at is not self.individuals:
             self.structure.check(at)
-            other = self._of(at, self.law.for_individuals(at))
+            other = self._of(at, self.law.with_design(self.law.design_of(at)))
         f = self.structure.predict(other.whole(z, self.unpack(self.theta)[0]), at)
         return f, other.outcomes
 

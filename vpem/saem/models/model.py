@@ -114,11 +114,6 @@ def products(apart: Doubles) -> Doubles:
     return np.concatenate([apart, half], axis=-1)
 
 
-def gradient_normal(z: Doubles, mean: Doubles, covariance: Doubles) -> Doubles:
-    """Gradient of `log_normal` in the latents."""
-    return -times(np.linalg.inv(covariance), z - mean)
-
-
 def triangle_names(names: tuple[str, ...]) -> tuple[str, ...]:
     """Names of variances and covariances, in the order of `triangle`."""
     rows, columns = np.tril_indices(len(names))
@@ -147,11 +142,6 @@ def floored(covariance: Doubles, least: Doubles | float = LEAST) -> Doubles:
         correlation = (vectors * np.maximum(values, LEAST)) @ vectors.T
         correlation = (correlation + correlation.T) / 2
     return np.asarray(correlation * np.outer(sd, sd), np.float64)
-
-
-def is_floored(covariance: Doubles, least: Doubles | float = LEAST) -> bool:
-    """Whether `floored` changes a matrix."""
-    return bool((floored(covariance, least) != covariance).any())
 
 
 def known_scale(values: Doubles, scale: float, source: str) -> None:
@@ -475,21 +465,6 @@ class SaemModel(ABC):
         return theta, z
 
 
-def begin_model(model: SaemModel) -> tuple[Doubles, Doubles]:
-    """A model's parameters (p,) and latents (n, q) to begin with."""
-    name = type(model).__name__
-    try:
-        theta, z = model.start()
-    except VpemError:
-        raise
-    except (ValueError, IndexError, TypeError, KeyError) as error:
-        raise InputError(
-            f"start of model {name} fails: {error}; statistics, pieces (of {model.size} numbers "
-            "together) and maximize must fit each other, see SaemModel"
-        ) from error
-    return np.asarray(theta), np.asarray(z)
-
-
 def check_model(model: SaemModel, theta: Doubles, z: Doubles) -> None:
     """Check that a model's functions fit each other, before they are run many times."""
     name = type(model).__name__
@@ -684,15 +659,6 @@ def make_model(name: str, individuals: Individuals, **options: Any) -> SaemModel
             kind = getattr(import_module(module), word)
     model: SaemModel = kind(individuals, **options)
     return model
-
-
-def seeded(
-    name: str | object, options: Mapping[str, Any] | None, seed: int
-) -> Mapping[str, Any] | None:
-    """Options of a model, with a seed of the fit's where it begins by chance."""
-    if not isinstance(name, str) or "seed" not in signature(model_class(name)).parameters:
-        return options
-    return {"seed": seed, **(options or {})}
 
 
 def model_class(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Any:

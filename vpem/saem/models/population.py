@@ -33,7 +33,6 @@ from vpem.saem.models.model import (
     ColumnFrame,
     SaemModel,
     floored,
-    is_floored,
     products,
     triangle_names,
 )
@@ -64,13 +63,6 @@ class Effect(NamedTuple):
 
     parameter: str  # whose mean, by its short name: ``cl``, not ``log cl``
     covariate: str  # as the user wrote it, such as ``log(weight/70)``
-
-    @property
-    def column(self) -> str:
-        """Name of the covariate in the data."""
-        form = FORM.fullmatch(self.covariate)
-        assert form is not None
-        return form["name"]
 
     def values(self, individuals: Individuals) -> Doubles:
         """It of each individual, (n,)."""
@@ -114,34 +106,15 @@ def columns_of(effects: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def effects_of(texts: Sequence[str], parameters: Sequence[str]) -> tuple[Effect, ...]:
-    """Read effects such as ``cl:weight`` or ``cl:log(weight/70)`` of parameters of these names."""
-    effects: list[Effect] = []
-    for text in texts:
-        parameter, colon, covariate = (part.strip() for part in text.partition(":"))
-        form = FORM.fullmatch(covariate)
-        value = 1.0 if form is None or not form["value"] else read_float(form["value"], finite=True)
-        known = form is not None and value is not None and (value or form["by"] != "/")
-        if not colon or not known:
-            raise InputError(
-                "an effect is PARAMETER:COVARIATE, where the covariate may be divided by a number, "
-                f"less a number, or its logarithm, such as cl:log(weight/70), got {text!r}"
-            )
-        effect = Effect(check_choice("parameter of an effect", parameter, parameters), covariate)
-        if effect in effects:
-            raise InputError(f"the effect {text!r} is given twice; give it once")
-        effects.append(effect)
-    return tuple(effects)
-
-
 class PopulationModel:
     """Means and covariance of parameters, and their statistics.
 
     Parameters ``random`` (q,) vary between individuals, ``fixed`` (m - q,) do not. Of coefficients
     ``mask`` (m, L) says which there are, ``coefficients`` names them (the means, then effects), and
-    ``shift`` (m, L) are those about which statistics are taken, so that little cancels. ``design``
-    (n, L) are covariates of the individuals, the first 1; the last ``n_carried`` have no
-    coefficients, see `carrying`. ``spreads`` are names of variances.
+    ``places`` are their rows and columns, in the order of parameters. ``shift`` (m, L) are those
+    about which statistics are taken, so that little cancels. ``design`` (n, L) are covariates of
+    the individuals, the first 1; the last ``n_carried`` have no coefficients: means of latents move
+    by them. ``spreads`` are names of variances.
     """
 
     n_carried = 0
@@ -151,13 +124,30 @@ class PopulationModel:
         individuals: Individuals,
         names: Sequence[str],  # (m,)
         random: Sequence[str],  # short names of those that vary, one at least
-        effects: Sequence[str] = (),  # see `effects_of`
+        effects: Sequence[str] = (),  # such as ``cl:weight`` or ``cl:log(weight/70)``
         covariance: str = "diagonal",
     ) -> None:
         # What a parameter is called by itself: ``cl`` of ``log cl``.
         short = [name.removeprefix("log ").removeprefix("logit ") for name in names]
         self.names = tuple(names)
-        self.effects = effects_of(effects, short)
+        self.effects: list[Effect] = []
+        for text in effects:
+            parameter, colon, covariate = (part.strip() for part in text.partition(":"))
+            form = FORM.fullmatch(covariate)
+            value: float | None = 1.0
+            if form is not None and form["value"]:
+                value = read_float(form["value"], finite=True)
+            known = form is not None and value is not None and (value or form["by"] != "/")
+            if not colon or not known:
+                raise InputError(
+                    "an effect is PARAMETER:COVARIATE, where the covariate may be divided by a "
+                    "number, less a number, or its logarithm, such as cl:log(weight/70), got "
+                    f"{text!r}"
+                )
+            effect = Effect(check_choice("parameter of an effect", parameter, short), covariate)
+            if effect in self.effects:
+                raise InputError(f"the effect {text!r} is given twice; give it once")
+            self.effects.append(effect)
         for word in random:
             check_choice("random parameter", word, short)
         varies = np.array([word in random for word in short])
@@ -177,9 +167,10 @@ class PopulationModel:
             where.append(place)
         # Coefficients in the order of parameters: the means, then effects as they were given.
         order = [(row, 0) for row in range(len(short))] + where
-        self._rows, self._columns = (np.array(part) for part in zip(*order, strict=True))
+        rows, columns = (np.array(part) for part in zip(*order, strict=True))
+        self.places: tuple[Indices, Indices] = (rows, columns)
         self.frame: ColumnFrame | None = None
-        self.design = self._design(individuals)
+        self.design = self.design_of(individuals)
         self.latents = tuple(names[int(one)] for one in self.random)
         self.free = np.eye(len(self.latents), dtype=np.bool_)
         if check_choice("covariance", covariance, COVARIANCES) == "full":
@@ -196,7 +187,8 @@ class PopulationModel:
         )
         self.shift: Doubles = np.zeros(self.mask.shape)
 
-    def _design(self, at: Individuals) -> Doubles:
+    def design_of(self, at: Individuals) -> Doubles:
+        """Covariates (n, L) of individuals."""
         columns = {one.covariate: one.values(at) for one in self.effects}
         design = np.stack([np.ones(at.n_individuals), *columns.values()], axis=1)
         if self.frame is not None:
@@ -204,16 +196,10 @@ class PopulationModel:
         return np.pad(design, ((0, 0), (0, self.n_carried)))
 
     def widen(self, n: int) -> None:
-        """Make room for n columns that `carrying` fills."""
+        """Make room for n columns by which means of latents are carried."""
         self.n_carried, ends = n, ((0, 0), (0, n))
         self.mask, self.shift = np.pad(self.mask, ends), np.pad(self.shift, ends)
         self.design = np.pad(self.design, ends)
-
-    def carrying(self, columns: Doubles) -> Self:
-        """The same with columns (n, n_carried), by which means of latents move."""
-        part = copy(self)
-        part.design = np.concatenate([self.design[:, : -self.n_carried], columns], axis=1)
-        return part
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -221,37 +207,26 @@ class PopulationModel:
         q, wide = len(self.random), self.design.shape[1]
         return (q * wide, q * (q + 1) // 2, wide * (wide + 1) // 2 if wide > 1 else 0)
 
-    def take_individuals(self, which: Indices) -> Self:
-        """The same of some of the individuals."""
+    def with_design(self, design: Doubles) -> Self:
+        """The same of individuals with such covariates (n, L)."""
         part = copy(self)
-        part.design = self.design[which]
-        return part
-
-    def for_individuals(self, individuals: Individuals) -> Self:
-        """The same of other individuals."""
-        part = copy(self)
-        part.design = self._design(individuals)
+        part.design = design
         return part
 
     # ---- parameters ------------------------------------------------------------------------------
 
     def pack(self, B: Doubles, omega: Doubles) -> Doubles:
         """Coefficients and variances as a vector."""
-        return np.concatenate([B[self._rows, self._columns], lower_half(omega)[self._in_triangle]])
+        return np.concatenate([B[self.places], lower_half(omega)[self._in_triangle]])
 
     def unpack(self, theta: Doubles) -> tuple[Doubles, Doubles]:
         """Coefficients B (m, L) and the covariance Omega (q, q)."""
         B = np.zeros(self.mask.shape)
         end = len(self.coefficients)
-        B[self._rows, self._columns] = theta[:end]
+        B[self.places] = theta[:end]
         lower = np.zeros(len(self._in_triangle))
         lower[self._in_triangle] = theta[end : end + len(self.spreads)]
         return B, symmetric(lower, len(self.random))
-
-    @property
-    def places(self) -> tuple[Indices, Indices]:
-        """Rows and columns of B that the coefficients have, in a vector's order."""
-        return self._rows, self._columns
 
     def means(self, B: Doubles) -> Doubles:
         """Means (n, m) of all parameters of the individuals."""
@@ -315,13 +290,25 @@ class PopulationModel:
             self.free & ~np.eye(len(mask), dtype=np.bool_)
         ).any()
         D, holds = np.zeros(mask.shape), True
+        rows, columns = np.nonzero(mask)
         omega = np.eye(len(mask)) if near is None else near
         for _ in range(ROUNDS):
             before = D
-            D = _rows_alone(by, gram, mask) if alike else _together(by, gram, mask, omega)
+            if alike and mask.all():
+                D = np.asarray(np.linalg.lstsq(gram, by.T, rcond=None)[0].T)
+            elif alike:  # each latent by itself
+                D = np.zeros(mask.shape)
+                for row, there in enumerate(mask):
+                    inner = gram[np.ix_(there, there)]
+                    D[row, there] = np.linalg.lstsq(inner, by[row, there], rcond=None)[0]
+            else:
+                D, precision = np.zeros(mask.shape), np.linalg.inv(omega)
+                inner = precision[np.ix_(rows, rows)] * gram[np.ix_(columns, columns)]
+                D[mask] = np.linalg.lstsq(inner, (precision @ by)[mask], rcond=None)[0]
             left = (squares - D @ by.T - by @ D.T + D @ gram @ D.T) / n
             scatter = np.where(self.free, left, 0.0)
-            omega, holds = floored(scatter, least), not is_floored(scatter, least)
+            omega = floored(scatter, least)
+            holds = not (omega != scatter).any()
             if alike or np.abs(D - before).max() <= CLOSE * max(1.0, float(np.abs(D).max())):
                 break
         B = self.shift.copy()
@@ -355,6 +342,10 @@ class Varying(SaemModel):
         part.theta = np.asarray(theta, dtype=np.float64)
         return part
 
+    def statistics(self, z: Doubles) -> Doubles:
+        """Mean over chains of `statistics_by_chain`, (n, P)."""
+        return np.asarray(self.statistics_by_chain(z).mean(axis=0), np.float64)
+
     def population(self, theta: Doubles) -> tuple[Doubles, Doubles]:
         """Mean and covariance of the latents, where covariates are 0."""
         B, omega = self.law.unpack(theta)
@@ -363,27 +354,7 @@ class Varying(SaemModel):
     def prior(self, theta: Doubles, at: Individuals) -> tuple[Doubles, Doubles]:
         """Means (n, q) of the latents by covariates, and their covariance."""
         B, omega = self.law.unpack(theta)
-        return self.law.for_individuals(at).means(B)[:, self.law.random], omega
-
-
-def _rows_alone(by: Doubles, gram: Doubles, mask: Mask) -> Doubles:
-    """Least squares of each latent by itself."""
-    if mask.all():
-        return np.asarray(np.linalg.lstsq(gram, by.T, rcond=None)[0].T)
-    D = np.zeros(mask.shape)
-    for row, there in enumerate(mask):
-        D[row, there] = np.linalg.lstsq(gram[np.ix_(there, there)], by[row, there], rcond=None)[0]
-    return D
-
-
-def _together(by: Doubles, gram: Doubles, mask: Mask, omega: Doubles) -> Doubles:
-    """Generalised least squares of all latents, given their covariance."""
-    precision = np.linalg.inv(omega)
-    rows, columns = np.nonzero(mask)
-    left = precision[np.ix_(rows, rows)] * gram[np.ix_(columns, columns)]
-    D = np.zeros(mask.shape)
-    D[mask] = np.linalg.lstsq(left, (precision @ by)[mask], rcond=None)[0]
-    return D
+        return self.law.with_design(self.law.design_of(at)).means(B)[:, self.law.random], omega
 
 
 class Scoring(NamedTuple):
@@ -395,17 +366,6 @@ class Scoring(NamedTuple):
     near: Mask  # (c,) on a logarithmic scale, or of a linked predictor
     scored: list[int]  # standard deviations whose variances are expanded
     floors: Doubles  # least variances
-
-    @staticmethod
-    def from_population(
-        population: PopulationModel, scales: tuple[str, ...], outcomes: Outcomes
-    ) -> Scoring:
-        """Take all coefficients of a population, of parameters on these scales."""
-        rows, columns = population.places
-        linked = not outcomes.parameters  # predictors of logits, or of logarithms of means
-        near = np.array([linked or scale != "identity" for scale in scales])[rows]
-        fixed = np.isin(rows, population.fixed)
-        return Scoring(rows, columns, fixed, near, outcomes.scored, outcomes.floors)
 
     @property
     def size(self) -> int:
