@@ -110,16 +110,6 @@ class SaemRun:
     looks: list[tuple[int, float]] = field(default_factory=list)  # iteration, perplexity
     partitions: list[tuple[int, str]] = field(default_factory=list)
 
-    def record_iteration(
-        self, theta: Doubles, followed: Doubles, n_bytes: int, n_active: int, step: float
-    ) -> None:
-        """Keep how an iteration ended."""
-        self.theta, self.n_iter = theta, self.n_iter + 1
-        self.trace.append(followed)
-        self.bytes.append(n_bytes)
-        self.n_active.append(n_active)
-        self.steps.append(step)
-
     def canonical(self, model: SaemModel) -> tuple[Doubles, Doubles]:
         """Turn latents, and return parameters and their trace, to the form that is reported."""
         theta, first = model.canonical(self.theta, self.chains.z)
@@ -324,11 +314,24 @@ class _Loop:
         """Iterate to the end, from the beginning or from what was saved."""
         run, n_iter, server = self.run, self.given.n_iter, self.server
         common = (self.units, self.given.participation, self.rng)
+        parts: dict[str, Any] = {"run": run, "devices": self.local}
+        parts |= {"server": server, "watch": self.watch}
         if saver.saved is None:
             server.begin(self.local.smoothed, *common)
         else:
             server.join(self.local.smoothed.copy(), *common)
-            self._restore(saver)
+            state, schema = saver.saved, {name: part.schema() for name, part in parts.items()}
+            check({"stream": COUNTED_STREAM, **schema}, state, saver.place)
+            set_stream(self.rng, state["stream"])
+            for name, part in parts.items():
+                part.restore(state[name])
+            self._tell(run.theta)
+            check_length(run.n_iter, n_iter, "n_iter")
+
+        def state_of() -> State:
+            saved = {name: part.state() for name, part in parts.items()}
+            return {"stream": stream_state(self.rng), **saved}
+
         if server.damping > server.safe:
             warnings.warn(
                 VpemWarning(
@@ -349,13 +352,15 @@ class _Loop:
                     "finer codec"
                 )
             taken = min(step, self.often * server.damping)
-            run.record_iteration(
-                theta, self.model.followed(theta), server.ledger.bytes, len(active), taken
-            )
+            run.theta, run.n_iter = theta, r
+            run.trace.append(self.model.followed(theta))
+            run.bytes.append(server.ledger.bytes)
+            run.n_active.append(len(active))
+            run.steps.append(taken)
             if callback is not None:
                 callback(SaemProgress(r, n_iter, getattr(self.model, "outside", np.asarray)(theta)))
             settled = bool(server.holders.bcast(self.watch.has_settled(run)))
-            saver.offer(self._state, last=settled or r == n_iter)
+            saver.offer(state_of, last=settled or r == n_iter)
         return run
 
     def _move(self, r: int, step: float, active: Indices) -> Doubles:
@@ -391,24 +396,6 @@ class _Loop:
                 before = self.model.expand_about(last[min(one, len(last) - 1)])
                 self.thetas[one] = before.maximize(total, counts)
 
-    def _parts(self) -> dict[str, Any]:
-        return {"run": self.run, "devices": self.local, "server": self.server, "watch": self.watch}
-
-    def _state(self) -> State:
-        parts = {name: part.state() for name, part in self._parts().items()}
-        return {"stream": stream_state(self.rng), **parts}
-
-    def _restore(self, saver: Saver) -> None:
-        parts, state = self._parts(), saver.saved
-        assert state is not None
-        schema = {name: part.schema() for name, part in parts.items()}
-        check({"stream": COUNTED_STREAM, **schema}, state, saver.place)
-        set_stream(self.rng, state["stream"])
-        for name, part in parts.items():
-            part.restore(state[name])
-        self._tell(self.run.theta)
-        check_length(self.run.n_iter, self.given.n_iter, "n_iter")
-
 
 class Devices:
     """What the devices of this process have.
@@ -433,6 +420,8 @@ class Devices:
     ) -> None:
         self.model, self.held, self.sampler, self.chains = model, workers, sampler, chains
         self.batch_size = batch_size
+        # Least share of a device's individuals that an iteration simulates.
+        self.share = min(1.0, (batch_size or np.inf) / int(workers.counts.max()))
         self.streams = Streams.from_names(model.individuals.names, seed)
         self.rows: dict[int, Indices] = {int(one): workers.rows[one] for one in place.own}
         if place.apart:
@@ -444,6 +433,8 @@ class Devices:
         # Of each individual, or of a wide model of none.
         first = model.expand_about(theta)
         self._each = np.empty((0, model.size)) if model.wide else first.statistics(z[None])
+        # Individuals whose statistics last longer than an iteration.
+        self._kept = 0 if self.share == 1 else len(self._each)
         self._weights = model.individuals.weights
         self.smoothed = self._means(np.arange(workers.n_workers), theta[None], z[None])
         data = model.individuals
@@ -451,12 +442,6 @@ class Devices:
         self._models = np.zeros((workers.n_workers, len(theta)))  # the last of each device
         self._models[place.own] = theta
         self._known = np.zeros(workers.n_workers, dtype=np.bool_)
-
-    @property
-    def share(self) -> float:
-        """Least share of a device's individuals that an iteration simulates."""
-        most = int(self.held.counts.max())
-        return 1.0 if self.batch_size is None else min(1.0, self.batch_size / most)
 
     def simulate(self, thetas: Doubles, active: Indices, now: int, late: int) -> Doubles:
         """Move the chains of the active devices; the mean statistic of each (a, P).
@@ -476,11 +461,6 @@ class Devices:
             which = np.concatenate([self._drawn(one, now) for one in local])
             self._move(which, thetas[0], now, late)
         return self._means(active, thetas, self.chains.z)
-
-    @property
-    def _kept(self) -> int:
-        """Individuals whose statistics last longer than an iteration."""
-        return 0 if self.share == 1 else len(self._each)
 
     def _drawn(self, device: int, now: int) -> Indices:
         """Individuals of a device that an iteration simulates."""

@@ -49,11 +49,6 @@ class Units:
         return statistics * self.sizes
 
 
-def moments_of(size: int) -> int:
-    """How many numbers first and second moments of statistics of a size are."""
-    return size + size * (size + 1) // 2
-
-
 class SaemServer:
     """The server's mean statistic, and how it moves by what active devices send.
 
@@ -221,7 +216,8 @@ class SaemServer:
 
         That is ``more`` numbers, two at a look, and what log-likelihoods need.
         """
-        self.total.count(ITEM * ((0 if wide else moments_of(len(self.statistic))) + more))
+        size = len(self.statistic)
+        self.total.count(ITEM * ((0 if wide else size + size * (size + 1) // 2) + more))
 
     def add_formulas(self, size: int, sums: int, p: int) -> None:
         """Count sums of so many numbers, each at parameters (p,) that the server sends."""
@@ -266,7 +262,7 @@ class SaemNeighbours:
 
     codec = None
     feedback = "none"
-    omega, alpha, safe = 0.0, 1.0, 1.0
+    omega, alpha, safe, damping = 0.0, 1.0, 1.0, 1.0
     longest: float | None = None
 
     def __init__(self, network: Network, weights: Doubles, size: int) -> None:
@@ -282,11 +278,6 @@ class SaemNeighbours:
         tree = grow_tree(network.graph)
         self._tree = TreeSum(tree, np.arange(len(weights))).counted_on(self.ledger)
 
-    @property
-    def damping(self) -> float:
-        """Longest step of the devices."""
-        return self.longest or self.safe
-
     def begin(
         self, local: Doubles, units: Units, participation: float, rng: np.random.Generator
     ) -> None:
@@ -301,6 +292,7 @@ class SaemNeighbours:
         self, memories: Doubles, units: Units, participation: float, rng: np.random.Generator
     ) -> None:
         """Say who draws the devices that take part."""
+        self.damping = self.longest or self.safe
         stays = Channel(len(self.weights), lambda sizes, senders: None)
         self.devices = Partial(stays, participation, rng)
 
@@ -351,7 +343,7 @@ class SaemNeighbours:
         """Count what is added up along a tree: estimates, moments of statistics, and more."""
         size = self.estimates.shape[1]
         for count in (self._tree.count, self._tree.broadcast):
-            count(ITEM * (size + (0 if wide else moments_of(size)) + more))
+            count(ITEM * (size + (0 if wide else size + size * (size + 1) // 2) + more))
 
     def add_formulas(self, size: int, sums: int, p: int) -> None:
         """Count sums of so many numbers along a tree, each at parameters (p,) of its root."""

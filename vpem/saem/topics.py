@@ -61,11 +61,7 @@ class Completion:
 
     each: Doubles  # (n,) log-likelihood of the second half
     words: Doubles  # (n,) in the second half
-
-    @property
-    def perplexity(self) -> float:
-        """Perplexity of a word of a second half."""
-        return float(np.exp(-self.each.sum() / self.words.sum()))
+    perplexity: float  # of a word of a second half
 
 
 def completion(predictor: Predictor, documents: Individuals) -> Completion:
@@ -82,14 +78,15 @@ def completion(predictor: Predictor, documents: Individuals) -> Completion:
             f"{documents.source}: the halves of the documents to be completed have no words; give "
             "longer documents"
         )
-    return Completion(each, words)
+    return Completion(each, words, float(np.exp(-each.sum() / words.sum())))
 
 
 class Topics:
     """Topics of a corpus, as a fit of ``lda`` has found them.
 
-    Probabilities of ``words`` (V,), which may be numbers, in each of ``topics`` (K, V); what else
-    there is is as in `vpem.saem.results.CorpusFacts`.
+    Probabilities of ``words`` (V,), which may be numbers, in each of ``topics`` (K, V), whose
+    ``order`` (K,) is the largest first; what else there is is as in
+    `vpem.saem.results.CorpusFacts`.
     """
 
     def __init__(self, fit: SaemFit | SavedSaem) -> None:
@@ -98,30 +95,17 @@ class Topics:
             raise InputError(f"topics are those of the model lda, not of {saved.model}")
         self.topics: Doubles = saved.theta.reshape(len(saved.latents), -1)
         self.words = saved.words or tuple(map(str, range(self.topics.shape[1])))
+        self.n_topics, self.n_words = len(self.topics), len(self.words)
         facts = saved.corpus
         self.shares, self.coherence, self.n_tokens = facts.shares, facts.coherence, facts.n_tokens
         self.device_names, self.device_shares = facts.device_names, facts.device_shares
         self.perplexities = facts.perplexities
-
-    @property
-    def n_topics(self) -> int:
-        """Number of topics, K."""
-        return len(self.topics)
-
-    @property
-    def n_words(self) -> int:
-        """Size of the vocabulary, V."""
-        return len(self.words)
+        self.order: Indices = np.argsort(-self.shares, kind="stable")
 
     @cached_property
     def perplexity(self) -> float:
         """Perplexity of a word of the corpus, by the lower bound of the log-likelihood."""
         return math.exp(min(-self.saved.log_likelihood.value / self.n_tokens, 700.0))
-
-    @property
-    def order(self) -> Indices:
-        """Topics, the largest first."""
-        return np.argsort(-self.shares, kind="stable")
 
     def top(self, count: int = TOP) -> list[list[tuple[str, float]]]:
         """Most probable words of each topic, with their probabilities."""
@@ -139,21 +123,17 @@ class Topics:
 class Heard:
     """Documents that topics are compared with.
 
-    The ``model`` has those with known words; ``n_left_out`` documents have none, and words that the
-    topics do not know occur ``n_unknown`` times.
+    The ``model`` has those with known words, ``n_tokens`` together; ``n_left_out`` documents have
+    none, and words that the topics do not know occur ``n_unknown`` times.
     """
 
     def __init__(self, topics: Topics, corpus: Individuals) -> None:
         self.topics = topics
         known, self.n_unknown = in_words(corpus, topics.words)
         self.n_left_out = corpus.n_individuals - known.n_individuals
+        self.n_tokens = float(known.values.sum())
         alpha, eta = (topics.saved.model_options.get(name) for name in ("alpha", "eta"))
         self.model = LdaModel(known, topics.n_topics, alpha, eta, topics.n_words)
-
-    @property
-    def n_tokens(self) -> float:
-        """How many words are known."""
-        return float(self.model.individuals.values.sum())
 
     def proportions(self, n_draws: int = 1000, seed: int = 0) -> Conditional:
         """Draw proportions of the topics of each document, given its words."""

@@ -39,6 +39,8 @@ class BifactorModel(SaemModel):
     are 0 to G - 1, of two items at least.
     """
 
+    gaps = False  # whether items may be missing
+
     def __init__(
         self,
         individuals: Individuals,
@@ -62,8 +64,8 @@ class BifactorModel(SaemModel):
                 f"the {len(known)} items need a group each, whole numbers from 0, got {groups!r}"
             )
         fine = numbers.min() >= 0 and numbers.max() < len(known)
-        sizes = np.bincount(numbers) if fine else np.zeros(1)
-        if sizes.min() < 2:
+        held = np.bincount(numbers) if fine else np.zeros(1)
+        if held.min() < 2:
             raise InputError(
                 "groups must be numbered 0, 1, ... and have at least two items each, got "
                 f"{numbers.tolist()}"
@@ -72,7 +74,7 @@ class BifactorModel(SaemModel):
         self._floors: Doubles = LEAST * spread
         self.shift: Doubles = self._means
         self.groups = numbers.astype(np.intp)
-        self.n_groups = len(sizes)
+        self.n_groups = len(held)
         q = 1 + self.n_groups
         self.latents = ("general", *(f"group {g}" for g in range(self.n_groups)))
         d = len(known)
@@ -81,27 +83,19 @@ class BifactorModel(SaemModel):
             for what in ("mean", "general loading", "group loading", "residual variance")
             for item in known
         )
-        ends = np.cumsum([0, *self._lengths(q, d)])
+        sizes = [q, *([d] * 10)] if self.gaps else [q, q * (q + 1) // 2, *([d] * 4)]
+        ends = np.cumsum([0, *sizes])
         self.pieces = tuple(slice(int(a), int(b)) for a, b in pairwise(ends))
 
     def _moments(self) -> tuple[Doubles, Doubles]:
-        """Mean and variance of each item, (d,)."""
-        return self.individuals.mean(self._y), self.individuals.variance(self._y)
-
-    def _scale(self) -> tuple[Doubles, Doubles]:
-        """Mean and standard deviation of each item, (d,), where a fit can be had."""
-        means, spread = self._moments()
-        if not (spread > 0).all():
-            item = int(spread.argmin())
-            name = self.parameters[item].removeprefix("mean ")
-            raise InputError(
-                f"{self.individuals.source}: item {name} is {means[item]:g} for all individuals; "
-                "leave it out"
-            )
-        return means, np.sqrt(spread)
-
-    def _lengths(self, q: int, d: int) -> list[int]:
-        return [q, q * (q + 1) // 2, d, d, d, d]
+        """Mean and variance of each item, (d,), over those who have it."""
+        if not self.gaps:
+            return self.individuals.mean(self._y), self.individuals.variance(self._y)
+        seen = ~np.isnan(self._y)
+        n = np.maximum(self.individuals.total(seen.astype(np.float64)), LEAST_SEEN)
+        means: Doubles = self.individuals.total(np.where(seen, self._y, 0.0)) / n
+        apart = np.where(seen, self._y - means, 0.0)
+        return means, self.individuals.total(apart**2) / n
 
     def take_individuals(self, which: Indices) -> BifactorModel:
         part = copy(self)
@@ -119,7 +113,14 @@ class BifactorModel(SaemModel):
     def start(self) -> tuple[Doubles, Doubles]:
         """Factors by means of standardised items: of all, and of what they leave of each group."""
         data, seen = self.individuals, ~np.isnan(self._y)
-        means, spread = self._scale()
+        means, variances = self._moments()
+        if not (variances > 0).all():
+            item = int(variances.argmin())
+            name = self.parameters[item].removeprefix("mean ")
+            raise InputError(
+                f"{data.source}: item {name} is {means[item]:g} for all individuals; leave it out"
+            )
+        spread = np.sqrt(variances)
         rest = np.where(seen, (self._y - means) / spread, 0.0)
         z = np.empty((self.n, 1 + self.n_groups))
         z[:, 0] = rest.sum(axis=1) / np.maximum(seen.sum(axis=1), 1)
@@ -133,12 +134,13 @@ class BifactorModel(SaemModel):
         return self.maximize(data.total(self.statistics(z[None])), self.counts), z
 
     def _residuals(self, z: Doubles, theta: Doubles) -> Doubles:
-        """Residuals (chains, n, d)."""
+        """Residuals (chains, n, d); zero where an item is missing."""
         means, loadings, _ = self.unpack(theta)
         general = loadings[:, 0]
         group = theta.reshape(4, -1)[2]
         fitted: Doubles = means + general * z[..., :1] + group * z[..., 1 + self.groups]
-        return self._y - fitted
+        rest = self._y - fitted
+        return np.nan_to_num(rest, nan=0.0, posinf=np.inf, neginf=-np.inf) if self.gaps else rest
 
     def log_complete(self, z: Doubles, theta: Doubles) -> Doubles:
         variances = theta.reshape(4, -1)[3]
@@ -164,20 +166,26 @@ class BifactorModel(SaemModel):
         return np.concatenate([mean, products, y, y * mean[:, :1], y * group, y**2], axis=1)
 
     def maximize(self, total: Doubles, counts: Counts) -> Doubles:
-        """Regress every item on its two factors; a total that no latents have is made definite."""
-        n = counts.individuals
-        first, products, y, general, group, squares = (total[piece] / n for piece in self.pieces)
-        q = 1 + self.n_groups
-        moments = np.empty((q + 1, q + 1))
-        moments[0, 0] = 1.0
-        moments[0, 1:] = moments[1:, 0] = first
-        moments[1:, 1:] = symmetric(products, q)
-        out = np.empty((4, len(y)))
-        for j, g in enumerate(self.groups):
-            mine = np.array([0, 1, 2 + g])
-            values, vectors = np.linalg.eigh(moments[np.ix_(mine, mine)])
+        """Regress every item on its two factors, over those who have it.
+
+        A total that no latents have is made definite.
+        """
+        n, k = counts.individuals, 1 + self.groups
+        if self.gaps:
+            seen, *parts = (total[piece] for piece in self.pieces[1:])
+            sizes = np.maximum(seen, LEAST_SEEN * n)
+            a, c, aa, ac, cc, y, ya, yc, squares = (part / sizes for part in parts)
+        else:
+            first, products, y, ya, yc, squares = (total[piece] / n for piece in self.pieces)
+            moments = symmetric(products, 1 + self.n_groups)
+            a, c = np.full(len(k), first[0]), first[k]
+            aa, ac, cc = np.full(len(k), moments[0, 0]), moments[0, k], moments[k, k]
+        out = np.empty((4, len(k)))
+        for j in range(len(k)):
+            moments = np.array([[1.0, a[j], c[j]], [a[j], aa[j], ac[j]], [c[j], ac[j], cc[j]]])
+            values, vectors = np.linalg.eigh(moments)
             values = np.maximum(values, 1e-8 * max(float(np.abs(values).max()), 1e-12))
-            right = np.array([y[j], general[j], group[j]])
+            right = np.array([y[j], ya[j], yc[j]])
             coefficients = vectors @ ((vectors.T @ right) / values)
             out[:3, j] = coefficients
             out[3, j] = max(squares[j] - coefficients @ right, self._floors[j])
@@ -257,20 +265,7 @@ class IncompleteBifactorModel(BifactorModel):
     factors up to the second, ``y_j``, ``y_j z_0``, ``y_j z_g(j)`` and ``y_j^2``.
     """
 
-    def _moments(self) -> tuple[Doubles, Doubles]:
-        """Mean and variance of each item over those who have it, (d,)."""
-        seen = ~np.isnan(self._y)
-        n = np.maximum(self.individuals.total(seen.astype(np.float64)), LEAST_SEEN)
-        means: Doubles = self.individuals.total(np.where(seen, self._y, 0.0)) / n
-        apart = np.where(seen, self._y - means, 0.0)
-        return means, self.individuals.total(apart**2) / n
-
-    def _lengths(self, q: int, d: int) -> list[int]:
-        return [q, *([d] * 10)]
-
-    def _residuals(self, z: Doubles, theta: Doubles) -> Doubles:
-        """Residuals (chains, n, d); zero where an item is missing."""
-        return np.nan_to_num(super()._residuals(z, theta), nan=0.0, posinf=np.inf, neginf=-np.inf)
+    gaps = True
 
     def log_complete(self, z: Doubles, theta: Doubles) -> Doubles:
         """Logarithm of the density of what is there and the factors, (chains, n)."""
@@ -292,23 +287,6 @@ class IncompleteBifactorModel(BifactorModel):
             seen * squares[:, mine], y, y * mean[:, :1], y * group, y**2,
         )  # fmt: skip
         return np.concatenate(parts, axis=1)
-
-    def maximize(self, total: Doubles, counts: Counts) -> Doubles:
-        """Regress every item on its two factors over those who have it, as `BifactorModel`."""
-        seen, *parts = (total[piece] for piece in self.pieces[1:])
-        n = np.maximum(seen, LEAST_SEEN * counts.individuals)
-        a, c, aa, ac, cc, y, ya, yc, squares = (part / n for part in parts)
-        out = np.empty((4, len(n)))
-        for j in range(len(n)):
-            moments = np.array([[1.0, a[j], c[j]], [a[j], aa[j], ac[j]], [c[j], ac[j], cc[j]]])
-            values, vectors = np.linalg.eigh(moments)
-            values = np.maximum(values, 1e-8 * max(float(np.abs(values).max()), 1e-12))
-            right = np.array([y[j], ya[j], yc[j]])
-            coefficients = vectors @ ((vectors.T @ right) / values)
-            out[:3, j] = coefficients
-            out[3, j] = max(squares[j] - coefficients @ right, self._floors[j])
-        out[0] += self.shift
-        return out.ravel()
 
     def holds(self, total: Doubles, counts: Counts) -> bool:
         """Whether residuals have such moments, and factors of those who have each item."""

@@ -38,6 +38,7 @@ class GmmModel(SaemModel):
     Rows of an individual are its features.
     """
 
+    gaps = False  # whether features may be missing
     latents = ("component",)
     discrete = True
 
@@ -58,6 +59,7 @@ class GmmModel(SaemModel):
         self.shift = self._mean(self._y)
         self._x = self._y - self.shift
         d = len(numbers)
+        self.n_imputed = d if self.gaps else 0
         self.variances = deviations_of(self.shift, self._mean(np.square(self._x))) ** 2
         self.variances[self.variances == 0] = 1.0
         self.floor = FLOOR * self.variances if reg_covar is None else np.full(d, float(reg_covar))
@@ -72,8 +74,14 @@ class GmmModel(SaemModel):
         self.pieces = tuple(slice(int(a), int(b)) for a, b in pairwise(ends))
 
     def _mean(self, values: Doubles) -> Doubles:
-        """Mean of values (n, d) over all individuals, (d,)."""
-        mean: Doubles = self.individuals.mean(values)
+        """Mean of values (n, d) over all individuals who have the item, (d,)."""
+        mean: Doubles
+        if self.gaps:
+            seen = ~np.isnan(values)
+            n = np.maximum(self.individuals.total(seen.astype(np.float64)), 1.0)
+            mean = self.individuals.total(np.where(seen, values, 0.0)) / n
+        else:
+            mean = self.individuals.mean(values)
         return mean
 
     def take_individuals(self, which: Indices) -> Self:
@@ -156,11 +164,15 @@ class GmmModel(SaemModel):
     def statistics(self, z: Doubles) -> Doubles:
         return self.expected((z == np.arange(self.n_components)).mean(axis=0))
 
-    def expected(self, shares: Doubles) -> Doubles:
-        """Statistic (n, P) of shares (n, K) in the components: responsibilities, in EM."""
-        products = lower_half(self._x[:, :, None] * self._x[:, None, :])
+    def expected(self, shares: Doubles, x: Doubles | None = None) -> Doubles:
+        """Statistic (n, P) of shares (n, K) in the components: responsibilities, in EM.
+
+        Values x (n, d) are about the shift, by default those of the individuals.
+        """
+        x = self._x if x is None else x
+        products = lower_half(x[:, :, None] * x[:, None, :])
         parts = [shares]
-        for values in (self._x, products):
+        for values in (x, products):
             each = shares[:, :, None] * values[:, None, :]
             parts.append(each.reshape(len(shares), shares.shape[1] * values.shape[1]))
         return np.concatenate(parts, axis=1)
@@ -217,23 +229,7 @@ class IncompleteGmmModel(GmmModel):
     completed values.
     """
 
-    def __init__(
-        self,
-        individuals: Individuals,
-        n_components: int,
-        rows: Sequence[int] | None = None,
-        reg_covar: float | None = None,
-        items: Sequence[float] | None = None,
-    ) -> None:
-        super().__init__(individuals, n_components, rows, reg_covar, items)
-        self.n_imputed = self._y.shape[1]
-
-    def _mean(self, values: Doubles) -> Doubles:
-        """Mean of values (n, d) over those who have the item, (d,)."""
-        seen = ~np.isnan(values)
-        n = np.maximum(self.individuals.total(seen.astype(np.float64)), 1.0)
-        mean: Doubles = self.individuals.total(np.where(seen, values, 0.0)) / n
-        return mean
+    gaps = True
 
     def start(self) -> tuple[Doubles, Doubles]:
         """As `GmmModel.start`, with means instead of what is missing."""
@@ -305,10 +301,5 @@ class IncompleteGmmModel(GmmModel):
         sums = np.zeros((self.n, self.size))
         for one in z:
             shares = (one[:, :1] == np.arange(self.n_components)).astype(np.float64)
-            x = one[:, 1:] - self.shift
-            parts = [shares]
-            for values in (x, lower_half(x[:, :, None] * x[:, None, :])):
-                each = shares[:, :, None] * values[:, None, :]
-                parts.append(each.reshape(self.n, self.n_components * values.shape[1]))
-            sums += np.concatenate(parts, axis=1)
+            sums += self.expected(shares, one[:, 1:] - self.shift)
         return sums / len(z)

@@ -167,10 +167,6 @@ class LdaModel(SaemModel):
         first = np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp)
         return first, self.individuals.individual_of[order].astype(np.intp), self._counts[order]
 
-    @property
-    def _rows(self) -> tuple[Indices, Indices, Doubles]:
-        return self._first, self._words, self._counts
-
     # ---- statistics ----------------------------------------------------------------------------
 
     def start(self) -> tuple[Doubles, Doubles]:
@@ -180,15 +176,18 @@ class LdaModel(SaemModel):
         uniforms = streams.derive_stream(0, 0).uniforms(1, self.n_topics)
         z = UNLIKE * np.log(-np.log(uniforms))
         alike = np.ones((self.n_words, self.n_topics))
-        return self.maximize(data.add(self._totals(z, self._parts, alike)), self.counts), z[0]
+        return self.maximize(data.add(self._totals(z, alike)), self.counts), z[0]
 
-    @property
-    def _parts(self) -> list[Indices]:
-        """Documents of this process, those of each device where sums are masked."""
-        return [np.arange(self.n)[part] for part in self.individuals.parts]
+    def _totals(
+        self, z: Doubles, topics: Doubles | None, groups: Sequence[Indices] | None = None
+    ) -> Doubles:
+        """Total statistic of groups of documents, by weights, (m, P).
 
-    def _totals(self, z: Doubles, groups: Sequence[Indices], topics: Doubles) -> Doubles:
-        """Total statistic of groups of documents, by weights, (m, P)."""
+        None: all of this process, those of each device where sums are masked.
+        """
+        assert topics is not None, "statistics of topics are those of the model about some"
+        if groups is None:
+            groups = [np.arange(self.n)[part] for part in self.individuals.parts]
         weights = self.individuals.weights
         out = np.zeros((len(groups), self.n_topics, self.n_words))
         group = np.full(self.n, -1, dtype=np.intp)
@@ -200,12 +199,8 @@ class LdaModel(SaemModel):
         )  # fmt: skip
         return out.reshape(len(groups), self.size)
 
-    def _expected(self) -> Doubles:
-        assert self._topics is not None, "statistics of topics are those of the model about some"
-        return self._topics
-
     def means(self, z: Doubles, groups: Sequence[Indices]) -> Doubles:
-        totals = self._totals(z, groups, self._expected())
+        totals = self._totals(z, self._topics, groups)
         weights = self.individuals.weights
         for total, rows in zip(totals, groups, strict=True):
             total /= len(rows) if weights is None else weights[rows].sum()
@@ -214,7 +209,7 @@ class LdaModel(SaemModel):
     def units(self, z: Doubles) -> Doubles:
         """Roots of the mean statistic, for numbers of words vary as counts do, (P,)."""
         data = self.individuals
-        total: Doubles = data.add(self._totals(z, self._parts, self._expected()))
+        total: Doubles = data.add(self._totals(z, self._topics))
         roots = np.sqrt(np.maximum(total, 0.0) / data.everyone[0])
         least = LEAST_UNIT * float(roots.max(initial=0.0))
         return np.maximum(roots, least) if least > 0 else np.ones(self.size)
@@ -246,13 +241,22 @@ class LdaModel(SaemModel):
 
     def sweep(self, theta: Doubles, z: Doubles, keys: Keys, n_threads: int) -> None:
         """Draw topics of words, and proportions given these, in place."""
-        sweep_topics(*self._rows, self.topics(theta), self.alpha, keys, z, n_threads)
+        sweep_topics(
+            self._first,
+            self._words,
+            self._counts,
+            self.topics(theta),
+            self.alpha,
+            keys,
+            z,
+            n_threads,
+        )
 
     def _density(self, z: Doubles, theta: Doubles) -> tuple[Doubles, Doubles]:
         value, slope = np.empty(z.shape[:2]), np.empty(z.shape)
         density_of_topics(
-            *self._rows, self.topics(theta), self.alpha, np.ascontiguousarray(z), value, slope,
-            thread_count(None),
+            self._first, self._words, self._counts, self.topics(theta), self.alpha,
+            np.ascontiguousarray(z), value, slope, thread_count(None),
         )  # fmt: skip
         return value, slope
 
@@ -272,15 +276,13 @@ class LdaModel(SaemModel):
         bounds: Doubles = (self.individuals.sums(self._counts) + self.n_topics * self.alpha) / 4
         return bounds
 
-    def bound(self, theta: Doubles) -> tuple[Doubles, Doubles]:
+    def bound(self, theta: Doubles, counts: Doubles | None = None) -> tuple[Doubles, Doubles]:
         """Return a lower bound of the log-likelihood of each document (n,), and gamma (n, K).
 
         Dirichlet (gamma) is the law of its proportions with which the bound is the largest, words
-        and proportions taken as independent.
+        and proportions taken as independent. Words may come with other ``counts`` (N,).
         """
-        return self._bound(self._counts, theta)
-
-    def _bound(self, counts: Doubles, theta: Doubles) -> tuple[Doubles, Doubles]:
+        counts = self._counts if counts is None else counts
         gamma, value = np.empty((self.n, self.n_topics)), np.empty(self.n)
         bound_of_topics(
             self._first, self._words, counts, self.topics(theta), self.alpha, SWEEPS, CLOSE, gamma,
@@ -312,7 +314,7 @@ class LdaModel(SaemModel):
         row = np.repeat(np.arange(len(tokens)), tokens)
         first = np.bincount(row, coins, len(tokens)).astype(np.float64)
         left = self._counts - first
-        gamma = self._bound(first, theta)[1]
+        gamma = self.bound(theta, first)[1]
         shares = gamma / gamma.sum(axis=1, keepdims=True)
         whose, each = data.individual_of, np.zeros(data.n_rows)
         size = max(1, AT_ONCE // self.n_topics)
