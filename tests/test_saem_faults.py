@@ -9,7 +9,7 @@ import pytest
 
 from vpem import fit_saem, read_individuals, read_saem, save_saem
 from vpem.errors import InputError, NotConvergedWarning
-from vpem.saem.conditional import standard_errors
+from vpem.saem.conditional import covariance_of
 from vpem.saem.individuals import from_long, from_matrix
 from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.linear import LinearModel
@@ -62,8 +62,9 @@ def test_constraints_are_those_of_the_covariance_given_them():
     whole = np.linalg.inv(information)
     across = whole @ rows.T
     wanted = np.sqrt(np.diag(whole - across @ across.T / (rows @ across)))
-    np.testing.assert_allclose(standard_errors(information, rows), wanted, rtol=1e-6)
-    np.testing.assert_array_equal(standard_errors(information), standard_errors(information, None))
+    errors = np.sqrt(np.diag(covariance_of(information, rows)))
+    np.testing.assert_allclose(errors, wanted, rtol=1e-6)
+    np.testing.assert_array_equal(covariance_of(information), covariance_of(information, None))
 
 
 def test_a_mixtures_weights_are_its_only_constraint():

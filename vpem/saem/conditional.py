@@ -8,7 +8,6 @@ and that of a model whose curves are made linear in the latents.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -279,11 +278,6 @@ class Certainty:
         )
 
 
-def standard_errors(information: Doubles, constraints: Doubles | None = None) -> Doubles:
-    """Standard errors (p,) of an information matrix, as `covariance_of`; NaN where it is."""
-    return np.asarray(np.sqrt(np.diag(covariance_of(information, constraints))), np.float64)
-
-
 def covariance_of(information: Doubles, constraints: Doubles | None = None) -> Doubles:
     """Covariance (p, p) of estimates, the inverse of their information; NaN where that is.
 
@@ -351,8 +345,23 @@ def complete_and_hidden(
         return model.log_density(conditional.statistics, model.counts, at)
 
     middle = density(theta)
-    steps = np.diag([_nudge(density, theta, middle, i) for i in range(p)])
-    sizes = np.diag(steps)
+    noise = 1e4 * np.finfo(np.float64).eps * max(abs(middle), 1.0)
+    # Steps, up and down, that change the log-density by about `DROP`.
+    sizes = np.array([1e-5 * abs(float(one)) or 1e-12 for one in theta])
+    for i, unit in enumerate(np.eye(p)):
+        for _ in range(60):
+            nudge = sizes[i] * unit
+            with np.errstate(all="ignore"):
+                change = abs(density(theta + nudge) + density(theta - nudge) - 2 * middle) / 2
+            if DROP / 2 <= change <= 2 * DROP:
+                break
+            if not np.isfinite(change):
+                sizes[i] /= 4
+            elif change <= noise:
+                sizes[i] *= 8
+            else:
+                sizes[i] *= float(np.clip(np.sqrt(DROP / change), 1 / 8, 8))
+    steps = np.diag(sizes)
     hessian = np.empty((p, p))
     for i in range(p):
         ends = density(theta + steps[i]) + density(theta - steps[i])
@@ -369,26 +378,6 @@ def complete_and_hidden(
             slopes[i, k] = (up - down) / (2 * sizes[i])
     hidden = slopes @ conditional.spread @ slopes.T
     return -hessian, (hidden + hidden.T) / 2
-
-
-def _nudge(density: Callable[[Doubles], float], theta: Doubles, middle: float, i: int) -> float:
-    """Step of one parameter, up and down, that changes a log-density by about `DROP`."""
-    noise = 1e4 * np.finfo(np.float64).eps * max(abs(middle), 1.0)
-    size = 1e-5 * abs(float(theta[i])) or 1e-12
-    for _ in range(60):
-        nudge = np.zeros(len(theta))
-        nudge[i] = size
-        with np.errstate(all="ignore"):
-            change = abs(density(theta + nudge) + density(theta - nudge) - 2 * middle) / 2
-        if DROP / 2 <= change <= 2 * DROP:
-            break
-        if not np.isfinite(change):
-            size /= 4
-        elif change <= noise:
-            size *= 8
-        else:
-            size *= float(np.clip(np.sqrt(DROP / change), 1 / 8, 8))
-    return size
 
 
 @dataclass(frozen=True)
@@ -499,37 +488,34 @@ def linearized_log_likelihood(model: SaemModel, theta: Doubles, means: Doubles) 
     """
     if not model.normal_rows:
         return float("nan")
-    mine = model.individuals
+    model, mine, q = model.expand_about(theta), model.individuals, means.shape[1]
     with np.errstate(all="ignore"):
-        each = _tangent_log_likelihoods(model.expand_about(theta), theta, means)
+        prior, omega = model.prior(theta, mine)
+        values, vectors = np.linalg.eigh(omega)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))  # omega may have no inverse
+        steps = NUDGE * np.where(np.diag(omega) > 0, np.sqrt(np.diag(omega)), 1.0)
+        nudges = np.concatenate([np.zeros((1, q)), np.diag(steps), -np.diag(steps)])
+        curves = model.curve(means + nudges[:, None, :], mine)
+        slopes = ((curves[1 : q + 1] - curves[q + 1 :]) / (2 * steps[:, None])).T  # (N, q)
+        sds = model.row_sds(means[None], theta, mine)[0]
+        of_rows = (means - prior)[mine.individual_of]
+        rest = (mine.values - curves[0] + (slopes * of_rows).sum(axis=1)) / sds
+        slopes = slopes @ root / sds[:, None]
+        inner = np.empty((len(means), q, q))
+        right = np.empty((len(means), q))
+        for i in range(q):
+            right[:, i] = mine.sums(slopes[:, i] * rest)
+            for j in range(q):
+                inner[:, i, j] = mine.sums(slopes[:, i] * slopes[:, j])
+        inner[:, range(q), range(q)] += 1.0
+        inner[~np.isfinite(inner).all(axis=(1, 2))] = np.nan * np.eye(q)
+        known = np.linalg.solve(np.where(np.isnan(inner), np.eye(q), inner), right[..., None])[
+            ..., 0
+        ]
+        squares = mine.sums(rest**2) - (right * known).sum(axis=1)
+        sizes = mine.sums(2 * np.log(sds)) + np.linalg.slogdet(inner)[1]
+        each = np.asarray(-0.5 * (mine.counts * LOG_2_PI + squares + sizes), np.float64)
     censored = mine.covariates.get("censored")
     if censored is not None:
         each = np.where(mine.sums(np.abs(censored)) > 0, np.nan, each)
     return float(mine.total(each))
-
-
-def _tangent_log_likelihoods(model: SaemModel, theta: Doubles, means: Doubles) -> Doubles:
-    mine, q = model.individuals, means.shape[1]
-    prior, omega = model.prior(theta, mine)
-    values, vectors = np.linalg.eigh(omega)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))  # omega may have no inverse
-    steps = NUDGE * np.where(np.diag(omega) > 0, np.sqrt(np.diag(omega)), 1.0)
-    nudges = np.concatenate([np.zeros((1, q)), np.diag(steps), -np.diag(steps)])
-    curves = model.curve(means + nudges[:, None, :], mine)
-    slopes = ((curves[1 : q + 1] - curves[q + 1 :]) / (2 * steps[:, None])).T  # (N, q)
-    sds = model.row_sds(means[None], theta, mine)[0]
-    of_rows = (means - prior)[mine.individual_of]
-    rest = (mine.values - curves[0] + (slopes * of_rows).sum(axis=1)) / sds
-    slopes = slopes @ root / sds[:, None]
-    inner = np.empty((len(means), q, q))
-    right = np.empty((len(means), q))
-    for i in range(q):
-        right[:, i] = mine.sums(slopes[:, i] * rest)
-        for j in range(q):
-            inner[:, i, j] = mine.sums(slopes[:, i] * slopes[:, j])
-    inner[:, range(q), range(q)] += 1.0
-    inner[~np.isfinite(inner).all(axis=(1, 2))] = np.nan * np.eye(q)
-    known = np.linalg.solve(np.where(np.isnan(inner), np.eye(q), inner), right[..., None])[..., 0]
-    squares = mine.sums(rest**2) - (right * known).sum(axis=1)
-    sizes = mine.sums(2 * np.log(sds)) + np.linalg.slogdet(inner)[1]
-    return np.asarray(-0.5 * (mine.counts * LOG_2_PI + squares + sizes), np.float64)

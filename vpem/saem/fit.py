@@ -28,7 +28,7 @@ from vpem.saem.conditional import (
     sample_conditional,
 )
 from vpem.saem.individuals import AllIndividuals, Individuals, Streams
-from vpem.saem.models.mixed import Framed
+from vpem.saem.models.mixed import MixedModel
 from vpem.saem.models.model import (
     INCOMPLETE,
     OWN,
@@ -41,7 +41,6 @@ from vpem.saem.results import (
     People,
     SaemFit,
     corpus_facts,
-    network_report,
     spread_of,
     warn_of_few,
 )
@@ -140,7 +139,7 @@ def fit_saem(
     if isinstance(model, str) and "seed" in signature(model_class(model)).parameters:
         model_options = {"seed": settings.seed, **(model_options or {})}
     built = _made(individuals, model, model_options)
-    fitted = built.inside() if isinstance(built, Framed) else built
+    fitted = built.inside() if isinstance(built, MixedModel) else built
     codec = None if settings.codec is None else parse_codec(settings.codec)
     chosen = _sampler(built, sampler, sampler_options, gradient_codec)
     feedback = settings.feedback or ("none" if codec is None else "memory")
@@ -169,8 +168,14 @@ def fit_saem(
     theta, conditional, likelihood, certain = _look_closer(
         fitted, theta, chosen, run, settings, callback, server
     )
-    trace = trace if not isinstance(fitted, Framed) else trace @ fitted.jacobian.T
+    trace = trace if not isinstance(fitted, MixedModel) else trace @ fitted.jacobian.T
     named = isinstance(model, str)
+    joined: Report = {}
+    if network is not None:  # who was joined to whom, how they summed, and how far apart they were
+        facts = ("topology", "sum", "rounds", "weights", "compress", "secure_sum", "faults")
+        partitions = [{"iteration": at, "reason": reason} for at, reason in run.partitions]
+        joined = network.whole.describe(*facts)
+        joined |= {"partitions": partitions, "disagreement": server.disagreement}
     return SaemFit(
         built,
         theta,
@@ -192,7 +197,7 @@ def fit_saem(
         str(model) if named else OWN,
         {**all_options(str(model), model_options or {}), **built.found} if named else {},
         _settings(individuals, workers, chosen, server, settings),
-        network_report(network, run, server.disagreement),
+        joined,
         corpus_facts(built, theta, conditional, workers, run.looks),
         saving.seconds + time.perf_counter() - began,
         certain,
@@ -318,7 +323,7 @@ def _facts(
         "codec": None if server.codec is None else server.codec.name,
         "feedback": server.feedback,
         "start": start_facts(start),
-        **({"what columns are fitted": "unrelated ones"} if isinstance(built, Framed) else {}),
+        **({"what columns are fitted": "unrelated ones"} if isinstance(built, MixedModel) else {}),
         **({} if server.network is None else network_facts(server.network.whole)),
     }
 
@@ -358,7 +363,7 @@ def _look_closer(
     announce("computing standard errors")
     server.sum_up(3 if model.normal_rows else 2, model.wide)
     certain = Certainty.from_draws(model, theta, conditional)
-    if isinstance(model, Framed):
+    if isinstance(model, MixedModel):
         certain = certain.turned(model.jacobian)
         conditional = model.expand_about(theta).reported(conditional)
         theta = model.outside(theta)
@@ -371,7 +376,7 @@ def _begun(saving: OneRun, model: SaemModel, start: Doubles | None) -> Doubles |
     if begun is not None:
         check({"theta": Array("f8", (len(model.parameters),))}, begun, KEPT)
         return np.asarray(begun["theta"])
-    if start is not None and isinstance(model, Framed):
+    if start is not None and isinstance(model, MixedModel):
         return np.asarray(np.linalg.solve(model.jacobian, start), np.float64)
     return start
 

@@ -163,12 +163,6 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
             return self.together.median(values)
         return np.asarray(np.nanmedian(values, axis=0), np.float64)
 
-    def select_values(self, values: Doubles, which: Indices) -> Doubles:
-        """Values (m, ...) of some of all individuals."""
-        return (
-            values[which] if self.together is None else self.together.select_values(values, which)
-        )
-
     # ---- of this process ------------------------------------------------------------------------
 
     def take(self, which: Any) -> Individuals:
@@ -279,8 +273,14 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
         table[each, place] = self.values
         return table
 
-    def matrix(self) -> tuple[Doubles, Doubles]:
-        """Values as a table (n, T), and the times (T,) that all individuals share."""
+    def matrix(self, items: Sequence[float] | None = None) -> tuple[Doubles, Doubles]:
+        """Values as a table (n, T), and the items, or the times (T,) that all individuals share.
+
+        Values are NaN where an individual lacks one of the items, if there are such.
+        """
+        if items is not None:
+            known = np.array(items, dtype=np.float64)
+            return self.table(known), known
         if not self.n_individuals and self.together is not None:
             shared = self._share_times(None)
             return np.empty((0, len(shared))), shared
@@ -553,18 +553,6 @@ def join_words(vocabularies: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     if all(one == vocabularies[0] for one in vocabularies):
         return vocabularies[0]
     return tuple(sort_names(word for one in vocabularies for word in one))
-
-
-def share_words(parts: Sequence[Individuals]) -> list[Individuals]:
-    """Give documents of several sources one vocabulary; others are returned as they are."""
-    have = [one.words for one in parts if one.words is not None]
-    if not have:
-        return list(parts)
-    if len(have) < len(parts):
-        some = next(one.source for one in parts if one.words is None)
-        raise InputError(f"{some} has no words, but others are documents; give documents only")
-    words = join_words(have)
-    return [in_words(one, words)[0] for one in parts]
 
 
 def in_words(individuals: Individuals, words: Sequence[str]) -> tuple[Individuals, float]:

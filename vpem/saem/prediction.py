@@ -142,14 +142,6 @@ def at_times(
     return Individuals(tuple(names), ends, np.tile(grid, n), nothing, repeated, source)
 
 
-def moved_to(
-    individuals: Individuals, times: ArrayLike, covariates: Mapping[str, Doubles]
-) -> Individuals:
-    """Individuals with their doses at the same times (T,), and no values."""
-    moved = at_times(individuals.names, times, covariates, individuals.source)
-    return replace(moved, doses=individuals.doses)
-
-
 class FittedModel:
     """Makes the model of a fit, by ``maker`` where it is a user's own."""
 
@@ -323,10 +315,12 @@ class Predictor:
         """Whether covariates of the model change in time, so that there are curves at rows only."""
         return any(len(individuals.changes(name)) for name in self._needed(individuals))
 
-    def _constant(self, individuals: Individuals) -> dict[str, Doubles]:
-        """Covariates for other times than those of rows, at which they must be the same."""
+    def _moved(self, individuals: Individuals, times: ArrayLike) -> Individuals:
+        """Individuals at other times than those of rows, at which covariates must be the same."""
         why = "there are curves at the times of its rows only, not at others"
-        return {name: individuals.constant(name, why) for name in self._needed(individuals)}
+        covariates = {name: individuals.constant(name, why) for name in self._needed(individuals)}
+        moved = at_times(individuals.names, times, covariates, individuals.source)
+        return replace(moved, doses=individuals.doses)
 
     def curves(self, individuals: Individuals, times: ArrayLike | None = None) -> FittedCurves:
         """Curves of individuals given their rows, at these or at times (T,).
@@ -336,7 +330,7 @@ class Predictor:
         self._need_continuous()
         targets = individuals
         if times is not None:
-            targets = moved_to(individuals, times, self._constant(individuals))
+            targets = self._moved(individuals, times)
         start = 0
         parts: list[tuple[Doubles, ...]] = []
         for one in in_batches(targets, len(self.saved.latents), self.n_draws):
@@ -433,7 +427,7 @@ class Predictor:
         elif times is None:
             at = individuals
         else:
-            at = moved_to(individuals, times, self._constant(individuals))
+            at = self._moved(individuals, times)
         model = self.model.form
         parts: list[tuple[Doubles, ...]] = []
         mean, covariance = model.population(self.saved.theta)

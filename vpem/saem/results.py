@@ -27,8 +27,6 @@ from vpem.saem.conditional import Certainty, Conditional, LogLikelihood
 from vpem.saem.doses import Doses
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import SaemModel
-from vpem.saem.saem import SaemRun
-from vpem.sums.connect import Network
 
 TOP = 10
 """Words of a topic that speak for it."""
@@ -281,17 +279,6 @@ def warn_of_few(likelihood: LogLikelihood, names: Sequence[str], n_draws: int) -
             VpemWarning,
             stacklevel=3,
         )
-
-
-def network_report(network: Network | None, run: SaemRun, disagreement: float) -> Report:
-    """Say who was joined to whom, how they summed, and how far apart they were at the end."""
-    if network is None:
-        return {}
-    facts = network.whole.describe(
-        "topology", "sum", "rounds", "weights", "compress", "secure_sum", "faults"
-    )
-    partitions = [{"iteration": at, "reason": reason} for at, reason in run.partitions]
-    return {**facts, "partitions": partitions, "disagreement": disagreement}
 
 
 def spread_of(individuals: Individuals, rates: Doubles) -> tuple[float, float, float]:

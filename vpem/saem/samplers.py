@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from vpem._core.langevin import langevin
 from vpem._core.proposals import propose as by_kernel
 from vpem._core.threads import thread_count
-from vpem.checks import Doubles, Indices, Mask, check_int, check_number
+from vpem.checks import Doubles, Indices, check_int, check_number
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.network.codecs import Codec, Dither
 from vpem.network.schema import Array, Report, Schema, State
@@ -340,30 +340,29 @@ class Langevin:
                 law, np.ascontiguousarray(chains.roots), noise, dithers, h,
                 0 if codec is None else codec.levels, z, faults, thread_count(self.n_threads),
             )  # fmt: skip
-            if faults.any():
-                raise self._refusal(model, faults > 0)
-            chains.z = z
-            return
-        for step in range(self.n_steps):
-            slope = turn_back(chains.roots, model.gradient(chains.z, theta))
-            if not np.isfinite(slope).all():
+            wrong = faults > 0
+        else:
+            z, wrong = chains.z, np.zeros((n_chains, n), dtype=np.bool_)
+            for step in range(self.n_steps):
+                slope = turn_back(chains.roots, model.gradient(z, theta))
                 wrong = np.max(~np.isfinite(slope), axis=-1)
-                raise self._refusal(model, wrong)
-            if self.codec is not None:
-                words = streams.derive_stream(now, 2 * step + 1).words(n_chains, 1)[..., 0]
-                sent = np.ascontiguousarray(slope.reshape(-1, q))
-                flat = np.ascontiguousarray(words.reshape(-1))
-                received = self.codec.transmit(sent, flat, self.n_threads)[0]
-                slope = received.astype(np.float64, copy=False).reshape(slope.shape)
-            normals = streams.derive_stream(now, 2 * step).normals(n_chains, q)
-            chains.z = chains.z + turn(chains.roots, 0.5 * h * slope + np.sqrt(h) * normals)
-
-    def _refusal(self, model: SaemModel, wrong: Mask) -> NumericalError:
-        who = model.individuals.names[int(wrong.any(axis=0).argmax())]
-        return NumericalError(
-            f"Langevin steps of individual {who!r} ran away; take a smaller step than "
-            f"{self.step:g}, or the sampler mala"
-        )
+                if wrong.any():
+                    break
+                if codec is not None:
+                    words = streams.derive_stream(now, 2 * step + 1).words(n_chains, 1)[..., 0]
+                    sent = np.ascontiguousarray(slope.reshape(-1, q))
+                    flat = np.ascontiguousarray(words.reshape(-1))
+                    received = codec.transmit(sent, flat, self.n_threads)[0]
+                    slope = received.astype(np.float64, copy=False).reshape(slope.shape)
+                normals = streams.derive_stream(now, 2 * step).normals(n_chains, q)
+                z = z + turn(chains.roots, 0.5 * h * slope + np.sqrt(h) * normals)
+        if wrong.any():
+            who = model.individuals.names[int(wrong.any(axis=0).argmax())]
+            raise NumericalError(
+                f"Langevin steps of individual {who!r} ran away; take a smaller step than "
+                f"{self.step:g}, or the sampler mala"
+            )
+        chains.z = z
 
 
 SAMPLERS: Report = {

@@ -45,7 +45,7 @@ from vpem.files.temporaries import ending_of
 from vpem.network.partition import Workers
 from vpem.saem.doses import Doses, doses_of, doses_of_lines, event_columns, measured_lines
 from vpem.saem.formats import INDIVIDUALS
-from vpem.saem.individuals import Individuals, from_counts, from_long, gather, share_words
+from vpem.saem.individuals import Individuals, from_counts, from_long, gather, in_words, join_words
 
 ENCODING = INDIVIDUALS
 VERSION = "0.1.0"
@@ -82,6 +82,7 @@ class LongTable:
         self.odd: dict[str, tuple[str, str]] = {}
         self.others: list[str] = []
         self.events: dict[str, str] = {}
+        self.columns: tuple[str, ...] = ()  # all that are read
         self.wheres: list[str] = []
         self.ids: list[str] = []
         self.cells: list[list[str | float]] = []
@@ -96,6 +97,7 @@ class LongTable:
                 self.events = event_columns(names, doses, taken, self.source)
             others = _columns(names, three, chosen, self.source)
             self.others = [name for name in others if name not in self.events.values()]
+            self.columns = (*three, *self.others, *self.events.values())
             return [names.index(name) for name in self.columns]
 
         for where, cells in read_cells(path, places):
@@ -103,30 +105,22 @@ class LongTable:
         if not self.ids:
             raise InputError(f"{self.source} has a header but no rows")
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """All that are read."""
-        return (*self.three, *self.others, *self.events.values())
-
     def _take(self, where: str, cells: list[str]) -> None:
         if not 0 < len(cells[0]) <= LONGEST_NAME or "\0" in cells[0]:
             raise InputError(f"{where} names no individual, got {cells[0][:40]!r}")
         self.ids.append(cells[0])
         if self.events:
             self.wheres.append(where)
-        named = zip(self.columns[1:], cells[1:], strict=True)
         may_miss = self.columns[3:] if not (self.missing or self.events) else self.columns[2:]
-        self.cells.append([
-            cell if name in self.others and (name in self.words or self._is_text(name, cell, where))
-            else _number(cell, name, name in may_miss, where) for name, cell in named
-        ])  # fmt: skip
-
-    def _is_text(self, name: str, cell: str, where: str) -> bool:
-        """Whether a cell of a column that may be text is one; where the first is."""
-        if name not in self.texts or cell in MISSING or read_float(cell, finite=True) is not None:
-            return False
-        self.odd.setdefault(name, (cell, where))
-        return True
+        read: list[str | float] = []
+        for name, cell in zip(self.columns[1:], cells[1:], strict=True):
+            as_words = name in self.others and name in self.words
+            if not as_words and name in self.others and name in self.texts:
+                as_words = cell not in MISSING and read_float(cell, finite=True) is None
+                if as_words:  # where the first of a column that may be text is one
+                    self.odd.setdefault(name, (cell, where))
+            read.append(cell if as_words else _number(cell, name, name in may_miss, where))
+        self.cells.append(read)
 
     def individuals(self) -> Individuals:
         numbered: dict[str, list[str]] = {}
@@ -278,12 +272,6 @@ def read_individuals(
         three = (id, time, value)
         table = LongTable(path, three, covariates, also, words, missing, doses, texts)
         return table.individuals()
-    return _read_hdf5(path, covariates, also, missing)
-
-
-def _read_hdf5(
-    path: PathLike, covariates: Sequence[str] | None, also: Sequence[str], missing: bool
-) -> Individuals:
     source = os.fspath(path)
     with open_read(path) as file:
         check_encoding(file, ENCODING, VERSION)
@@ -309,8 +297,8 @@ def _read_hdf5(
                     f"{source} has no covariate {name!r}{did_you_mean(name, have)}", name
                 )
         read = {name: read_array(group, name, shape=times.shape) for name in chosen}
-        words = None if find(file, "words") is None else read_strings(file, "words")
-        doses = _read_doses(file, len(names), source)
+        vocabulary = None if find(file, "words") is None else read_strings(file, "words")
+        given = _read_doses(file, len(names), source)
         tables, numbered = find(file, "covariate_words"), {}
         if tables is not None and is_group(tables):  # the words that covariates are the numbers of
             for name in list_members(tables, MOST_COLUMNS):
@@ -318,12 +306,12 @@ def _read_hdf5(
                     numbered[name] = list(read_strings(tables, name))
     if len(set(names)) < len(names):
         raise InputError(f"{source}: two individuals have the same name; their names must differ")
-    if words is not None and not np.isin(times, np.arange(len(words))).all():
-        raise FileError(f"{source}: times must be numbers of its {len(words)} words, from 0")
+    if vocabulary is not None and not np.isin(times, np.arange(len(vocabulary))).all():
+        raise FileError(f"{source}: times must be numbers of its {len(vocabulary)} words, from 0")
     ids = np.repeat(np.array(names, dtype=object), counts.astype(np.intp))
     individuals = from_long(ids, times, values, read, source, missing)
     columns = {"words": numbered} if numbered else {}
-    return replace(individuals, words=words, doses=doses, columns=columns)
+    return replace(individuals, words=vocabulary, doses=given, columns=columns)
 
 
 def _read_doses(file: h5py.File, n: int, source: str) -> Doses | None:
@@ -350,7 +338,14 @@ def chain(parts: Sequence[Individuals]) -> Individuals:
     if len(parts) == 1:
         return parts[0]
     tables = join_numbers([part.columns.get("words", {}) for part in parts])
-    parts = [numbered_as(part, tables) for part in share_words(parts)]
+    vocabularies = [part.words for part in parts if part.words is not None]
+    if 0 < len(vocabularies) < len(parts):
+        some = next(part.source for part in parts if part.words is None)
+        raise InputError(f"{some} has no words, but others are documents; give documents only")
+    if vocabularies:  # documents of several sources have one vocabulary
+        every = join_words(vocabularies)
+        parts = [in_words(part, every)[0] for part in parts]
+    parts = [numbered_as(part, tables) for part in parts]
     have_doses = any(part.doses is not None for part in parts)
     names = tuple(name for part in parts for name in part.names)
     if len(set(names)) < len(names):
@@ -474,7 +469,23 @@ def read_corpus(
         raise InputError(f"names of columns are for CSV tables, which {path} is not")
     with open_read(path) as file:
         if dataset is not None or read_attribute(file, "encoding-type") != ENCODING:
-            return _read_corpus_hdf5(file, os.fspath(path), dataset or "X")
+            source, name = os.fspath(path), dataset or "X"
+            item = find(file, name)
+            kind = sparse_kind(item)
+            if kind is None:
+                if is_group(item):
+                    raise FileError(f"{source}: {name} is no matrix, sparse or dense")
+                dense = np.asarray(read_matrix(file, name, source, None, None))
+                names, words = (_names(file, which, dense.shape) for which in (0, 1))
+                return from_counts(dense, words, names, source)
+            parts, shape = sparse_in(item, f"{source}: {name}")
+            data, indices, indptr = check_parts(parts, shape, kind, f"{source}: {name}")
+            check_memory(len(data) * BYTES_OF_ENTRY, source)
+            names, words = (_names(file, which, shape) for which in (0, 1))
+            sizes = indptr[1:].astype(np.intp) - indptr[:-1].astype(np.intp)
+            runs = np.repeat(np.arange(len(sizes)), sizes)
+            documents, where = (runs, indices) if kind == "csr" else (indices, runs)
+            return gather(documents, where, data.astype(np.float64), names, words, source)
     individuals = read_individuals(path)
     if individuals.words is None:
         raise InputError(f"{path} holds individuals without words; a corpus needs a vocabulary")
@@ -530,25 +541,6 @@ def _read_csv(path: PathLike, columns: dict[str, str]) -> Individuals:
         documents, order[places_of], np.frombuffer(counts), tuple(numbers[0]), words, source
     )
     return replace(individuals, columns=dict(zip(COLUMNS, three, strict=False)))
-
-
-def _read_corpus_hdf5(file: h5py.File, source: str, name: str) -> Individuals:
-    item = find(file, name)
-    kind = sparse_kind(item)
-    if kind is None:
-        if is_group(item):
-            raise FileError(f"{source}: {name} is no matrix, sparse or dense")
-        dense = np.asarray(read_matrix(file, name, source, None, None))
-        names, words = (_names(file, which, dense.shape) for which in (0, 1))
-        return from_counts(dense, words, names, source)
-    parts, shape = sparse_in(item, f"{source}: {name}")
-    data, indices, indptr = check_parts(parts, shape, kind, f"{source}: {name}")
-    check_memory(len(data) * BYTES_OF_ENTRY, source)
-    names, words = (_names(file, which, shape) for which in (0, 1))
-    sizes = indptr[1:].astype(np.intp) - indptr[:-1].astype(np.intp)
-    runs = np.repeat(np.arange(len(sizes)), sizes)
-    documents, places = (runs, indices) if kind == "csr" else (indices, runs)
-    return gather(documents, places, data.astype(np.float64), names, words, source)
 
 
 def _names(file: h5py.File, which: int, shape: tuple[int, ...]) -> tuple[str, ...]:

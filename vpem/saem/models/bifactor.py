@@ -20,7 +20,6 @@ from vpem.saem.models.model import (
     Counts,
     SaemModel,
     floored,
-    table_of,
     times,
 )
 from vpem.terms.units import lower_half, symmetric
@@ -57,7 +56,7 @@ class BifactorModel(SaemModel):
                     f"{individuals.counts[few[0]]}); leave such individuals out"
                 )
         self.individuals = individuals
-        self._y, known = table_of(individuals, items)
+        self._y, known = individuals.matrix(items)
         numbers = as_array("groups", groups)
         if numbers.shape != known.shape or numbers.dtype.kind not in "iu":
             raise InputError(

@@ -21,7 +21,6 @@ from vpem.saem.models.model import (
     Counts,
     SaemModel,
     log_normal,
-    table_of,
     triangle_names,
 )
 from vpem.terms.units import FLOOR, deviations_of, lower_half, root_of, symmetric
@@ -54,7 +53,7 @@ class GmmModel(SaemModel):
         self.n_components = check_int("n_components", n_components, least=1)
         if reg_covar is not None:
             check_number("reg_covar", reg_covar, least=0)
-        self._y, numbers = table_of(individuals, items)
+        self._y, numbers = individuals.matrix(items)
         self.rows = rows
         self.shift = self._mean(self._y)
         self._x = self._y - self.shift
@@ -119,8 +118,10 @@ class GmmModel(SaemModel):
             # Nobody's values are shown: along the axis on which all vary most.
             axis = root_of(np.asarray(covariance))[:, -1]
             chosen = middle + ndtri((np.arange(K) + 0.5) / K)[:, None] * axis
+        elif data.together is None:
+            chosen = self._y[rows]
         else:
-            chosen = data.select_values(self._y, rows)
+            chosen = data.together.select_values(self._y, rows)
         covariance = covariance + np.diag(self.floor)
         lower = np.tile(lower_half(covariance), K)
         theta = np.concatenate([np.full(K, 1 / K), chosen.ravel(), lower])

@@ -9,7 +9,7 @@ until they are unrelated, so that neither units nor places (years, say) of covar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,7 +32,7 @@ from vpem.saem.models.model import (
     quadratic,
     times,
 )
-from vpem.saem.models.population import PopulationModel, Varying, columns_of, effect_of, words_of
+from vpem.saem.models.population import PopulationModel, Varying, effect_of
 from vpem.terms.units import lower_half, symmetric
 
 MOST_SLOPES = 16
@@ -423,14 +423,6 @@ class LinearModel(Varying):
         self._along = crossed(data, X, rest[:, None])[..., 0]
         if shift is None:
             law.shift[law.random, 0] = data.mean(self._own)
-
-    @classmethod
-    def reads(cls, options: Mapping[str, object]) -> tuple[str, ...]:
-        """Covariates of slopes and effects."""
-        slopes, effects = (words_of(options.get(name)) for name in ("slopes", "effects"))
-        parts = [part.partition("=")[0] for name in slopes for part in name.split(":")]
-        columns = [part for part in parts if part != "time"]
-        return tuple(dict.fromkeys([*columns, *columns_of(effects)]))
 
     def columns(self, at: Individuals) -> Doubles:
         """Columns (N, m) of the design: the intercept, the slopes."""

@@ -8,12 +8,11 @@ expected information in place of the second derivative. The coefficients of the 
 over rows as other statistics are, are averaged over iterations alike, and the M-step is then
 Fisher's scoring. At a fixed point the mean score is zero: it is that of the likelihood.
 
-Curves that have columns are fitted in those of a frame, see `Framed`.
+Curves that have columns are fitted in unrelated ones, see `vpem.saem.models.model.ColumnFrame`.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -32,9 +31,7 @@ from vpem.saem.models.population import (
     PopulationModel,
     Scoring,
     Varying,
-    columns_of,
     effect_of,
-    words_of,
 )
 from vpem.saem.structures.formulas import (
     LinearPredictor,
@@ -55,93 +52,11 @@ LEAST_VARIANCE = 0.25
 """Of logarithms, to begin with."""
 
 
-class Framed(Varying):
-    """A model that is fitted in unrelated columns, see `vpem.saem.models.model.ColumnFrame`."""
-
-    outer: Self | None = None  # the model in the user's columns, where this one is in others
-    shift: Doubles | float | None = None  # where the user has coefficients begin
-    first: Doubles | None = None
-
-    @abstractmethod
-    def columns(self, at: Individuals) -> Doubles:
-        """The user's columns (N, m) of rows that parameters are coefficients of, or none."""
-
-    @abstractmethod
-    def settle(self, shift: Doubles | float | None) -> None:
-        """Begin with the law as it is, with coefficients about a shift, if one is given."""
-
-    def inside(self) -> Self:
-        """The model in columns that are unrelated; itself where there are none."""
-        data, outer = self.individuals, self.law
-        if outer.design.shape[1] == 1 and not self.columns(data).shape[1]:
-            return self
-        full, L = bool(outer.free.all()), outer.mask.shape[1]
-        frame = framed(data, self.columns, outer.design, outer.mask, outer.random, full)
-        part, law = copy(self), copy(outer)
-        part.outer, part.law = self, law
-        place = {int(row): at for at, row in enumerate(frame.kept)}
-        ends = [(place[row], column, name) for row, column, name in zip(
-            *(where.tolist() for where in outer.places), outer.coefficients, strict=True
-        ) if row in place]  # fmt: skip
-        ends += [(place[k], L + at, outer.names[j]) for at, (j, k) in enumerate(frame.moved)]
-        rows, where, law.coefficients = zip(*ends, strict=True)
-        law.mask = np.zeros((len(place), L + len(frame.moved)), dtype=np.bool_)
-        law.mask[rows, where] = True
-        law.frame, law.names = frame, tuple(outer.names[row] for row in frame.kept)
-        law.random = np.array([place[row] for row in outer.random.tolist()], dtype=np.intp)
-        law.fixed = np.setdiff1d(np.arange(len(place)), law.random)
-        law.shift = np.zeros(law.mask.shape)
-        law.places = np.array(rows), np.array(where)
-        law.design = law.design_of(data)
-        c = len(law.coefficients)
-        units = np.eye(c, c + len(law.spreads))
-        mixed = np.array([_outside(law, one, outer)[:c] for one in units]).T
-        B = np.zeros(law.mask.shape)
-        B[law.places] = np.linalg.solve(mixed, outer.shift[outer.places])
-        part.first = None if self.first is None else B[:, 0]
-        begins = self.shift is not None or self.first is not None
-        part.settle(B if begins else None)
-        return part
-
-    def outside(self, theta: Doubles) -> Doubles:
-        """Parameters as they are in the user's columns."""
-        return theta if self.outer is None else _outside(self.law, theta, self.outer.law)
-
-    @property
-    def jacobian(self) -> Doubles:
-        """By what (p, p) parameters are multiplied outside."""
-        return np.array([self.outside(one) for one in np.eye(len(self.parameters))]).T
-
-    @property
-    def turn(self) -> Doubles:
-        """By what (q, q) random effects are multiplied outside."""
-        return np.eye(len(self.latents)) if self.outer is None else _turn(self.law)
-
-    def shown(self, z: Doubles) -> Doubles:
-        if self.outer is None:
-            return z
-        assert self.theta is not None
-        mean, outer = self.law.means(self.law.unpack(self.theta)[0]), self.outer.law
-        B = outer.unpack(self.outside(self.theta))[0]
-        apart = z - mean[:, self.law.random]
-        return outer.means(B)[:, outer.random] + apart @ _turn(self.law).T
-
-    def reported(self, conditional: Conditional) -> Conditional:
-        """Latents given rows as they are in the user's columns, as ends are already."""
-        covariances = np.einsum("ij,njk,lk->nil", self.turn, conditional.covariances, self.turn)
-        return replace(conditional, means=self.shown(conditional.means), covariances=covariances)
-
-
-def _turn(law: PopulationModel) -> Doubles:
-    """By what (q, q) random effects inside are multiplied outside."""
-    assert law.frame is not None
-    return law.frame.rows[np.ix_(law.random, law.random)]
-
-
 def _outside(law: PopulationModel, theta: Doubles, whole: PopulationModel) -> Doubles:
     """Parameters of a law in a frame as those of the whole one."""
-    frame, turn = law.frame, _turn(law)
+    frame = law.frame
     assert frame is not None
+    turn = frame.rows[np.ix_(law.random, law.random)]
     inner, omega = law.unpack(theta)
     k = len(frame.kept)
     outer = frame.rows[:k] @ inner[:, : len(frame.people)] @ frame.people.T
@@ -154,7 +69,7 @@ def _outside(law: PopulationModel, theta: Doubles, whole: PopulationModel) -> Do
     return np.concatenate([whole.pack(B, turn @ omega @ turn.T), rest])
 
 
-class MixedModel(Framed):
+class MixedModel(Varying):
     """Mixed model of a structure; see this module's first lines.
 
     Parameters are means of all parameters of the structure on their scales, effects of covariates
@@ -166,6 +81,9 @@ class MixedModel(Framed):
     as they are, with a law that is known: those of which rows do not say that they vary.
     """
 
+    outer: Self | None = None  # the model in the user's columns, where this one is in others
+    shift: Doubles | float | None = None  # where the user has coefficients begin
+    first: Doubles | None = None
     carried: Mask | None = None
 
     def __init__(
@@ -227,10 +145,70 @@ class MixedModel(Framed):
         """Columns (N, m) of a linear predictor; of other curves (N, 0)."""
         return self.structure.design(at) if self.structure.linear else np.zeros((at.n_rows, 0))
 
-    @classmethod
-    def reads(cls, options: Mapping[str, object]) -> tuple[str, ...]:
-        """Covariates of effects."""
-        return columns_of(words_of(options.get("effects")))
+    # ---- unrelated columns -----------------------------------------------------------------------
+
+    def inside(self) -> Self:
+        """The model in columns that are unrelated; itself where there are none."""
+        data, outer = self.individuals, self.law
+        if outer.design.shape[1] == 1 and not self.columns(data).shape[1]:
+            return self
+        full, L = bool(outer.free.all()), outer.mask.shape[1]
+        frame = framed(data, self.columns, outer.design, outer.mask, outer.random, full)
+        part, law = copy(self), copy(outer)
+        part.outer, part.law = self, law
+        place = {int(row): at for at, row in enumerate(frame.kept)}
+        ends = [(place[row], column, name) for row, column, name in zip(
+            *(where.tolist() for where in outer.places), outer.coefficients, strict=True
+        ) if row in place]  # fmt: skip
+        ends += [(place[k], L + at, outer.names[j]) for at, (j, k) in enumerate(frame.moved)]
+        rows, where, law.coefficients = zip(*ends, strict=True)
+        law.mask = np.zeros((len(place), L + len(frame.moved)), dtype=np.bool_)
+        law.mask[rows, where] = True
+        law.frame, law.names = frame, tuple(outer.names[row] for row in frame.kept)
+        law.random = np.array([place[row] for row in outer.random.tolist()], dtype=np.intp)
+        law.fixed = np.setdiff1d(np.arange(len(place)), law.random)
+        law.shift = np.zeros(law.mask.shape)
+        law.places = np.array(rows), np.array(where)
+        law.design = law.design_of(data)
+        c = len(law.coefficients)
+        units = np.eye(c, c + len(law.spreads))
+        mixed = np.array([_outside(law, one, outer)[:c] for one in units]).T
+        B = np.zeros(law.mask.shape)
+        B[law.places] = np.linalg.solve(mixed, outer.shift[outer.places])
+        part.first = None if self.first is None else B[:, 0]
+        begins = self.shift is not None or self.first is not None
+        part.settle(B if begins else None)
+        return part
+
+    def outside(self, theta: Doubles) -> Doubles:
+        """Parameters as they are in the user's columns."""
+        return theta if self.outer is None else _outside(self.law, theta, self.outer.law)
+
+    @property
+    def jacobian(self) -> Doubles:
+        """By what (p, p) parameters are multiplied outside."""
+        return np.array([self.outside(one) for one in np.eye(len(self.parameters))]).T
+
+    @property
+    def turn(self) -> Doubles:
+        """By what (q, q) random effects are multiplied outside."""
+        if self.law.frame is None:
+            return np.eye(len(self.latents))
+        return self.law.frame.rows[np.ix_(self.law.random, self.law.random)]
+
+    def shown(self, z: Doubles) -> Doubles:
+        if self.outer is None:
+            return z
+        assert self.theta is not None
+        mean, outer = self.law.means(self.law.unpack(self.theta)[0]), self.outer.law
+        B = outer.unpack(self.outside(self.theta))[0]
+        apart = z - mean[:, self.law.random]
+        return outer.means(B)[:, outer.random] + apart @ self.turn.T
+
+    def reported(self, conditional: Conditional) -> Conditional:
+        """Latents given rows as they are in the user's columns, as ends are already."""
+        covariances = np.einsum("ij,njk,lk->nil", self.turn, conditional.covariances, self.turn)
+        return replace(conditional, means=self.shown(conditional.means), covariances=covariances)
 
     # ---- the start -------------------------------------------------------------------------------
 
@@ -582,10 +560,3 @@ class GeneralizedLinearModel(MixedModel):
         vary = None if random is None else [called.get(one, one) for one in random]
         named = [effect_of(one, called) for one in effects]
         super().__init__(individuals, structure, error, vary, named, covariance, first, shift)
-
-    @classmethod
-    def reads(cls, options: Mapping[str, object]) -> tuple[str, ...]:
-        """Covariates of slopes and effects."""
-        names = words_of(options.get("slopes"))
-        parts = [part.partition("=")[0] for name in names for part in name.split(":")]
-        return (*(part for part in parts if part != "time"), *super().reads(options))

@@ -32,7 +32,6 @@ from vpem.checks import Doubles, Indices, Mask
 from vpem.errors import InputError, NumericalError, VpemError, check_choice, former
 from vpem.network.schema import Report
 from vpem.saem.individuals import Individuals, Keys, Stream
-from vpem.terms.units import lower_half
 
 if TYPE_CHECKING:
     from vpem.saem.models.linear import Integrated
@@ -106,12 +105,6 @@ def log_normal(z: Doubles, mean: Doubles, covariance: Doubles) -> Doubles:
     inverse = np.linalg.inv(covariance)
     constant = len(covariance) * LOG_2_PI + np.linalg.slogdet(covariance)[1]
     return np.asarray(-0.5 * (constant + quadratic(z - mean, inverse)), np.float64)
-
-
-def products(apart: Doubles) -> Doubles:
-    """Latents ``z`` (..., q) and half ``z z^T``, side by side."""
-    half = lower_half(apart[..., :, None] * apart[..., None, :])
-    return np.concatenate([apart, half], axis=-1)
 
 
 def triangle_names(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -517,14 +510,6 @@ def check_model(model: SaemModel, theta: Doubles, z: Doubles) -> None:
     check("gradient", slope, (2, n, q))
     if np.isnan(np.asarray(slope)[np.isfinite(complete)]).any():
         raise InputError(f"gradient of model {name} is not a number at its start")
-
-
-def table_of(individuals: Individuals, items: Sequence[float] | None) -> tuple[Doubles, Doubles]:
-    """Values (n, d), NaN where they are missing, and items (d,); None: those that all have."""
-    if items is None:
-        return individuals.matrix()
-    known = np.array(items, dtype=np.float64)
-    return individuals.table(known), known
 
 
 @dataclass(frozen=True)

@@ -239,11 +239,7 @@ class Outcome(NamedTuple):
     sds: slice  # of all standard deviations
     exact: bool = False  # whether the variance is a mean of squares without parameters
     size: float = 0.0  # mean square of the values
-
-    @property
-    def floor(self) -> float:
-        """Least variance."""
-        return 1e-10 * (self.size if self.law.kind in ("constant", "combined") else 1.0)
+    floor: float = 0.0  # least variance
 
 
 class Outcomes:
@@ -294,7 +290,9 @@ class Outcomes:
             size, rows = (
                 float(individuals.total(individuals.sums(values))) for values in (squares, counted)
             )
-            each.append(one._replace(exact=single and measured, size=size / max(rows, 1.0)))
+            size /= max(rows, 1.0)
+            floor = 1e-10 * (size if one.law.kind in ("constant", "combined") else 1.0)
+            each.append(one._replace(exact=single and measured, size=size, floor=floor))
         self._each = each
         self.n_sds = each[-1].sds.stop
         tails = [""]
@@ -336,7 +334,7 @@ class Outcomes:
         part.__dict__.update(self.__dict__)
         part.individuals = individuals
         part._each = [
-            new._replace(exact=one.exact, size=one.size)
+            new._replace(exact=one.exact, size=one.size, floor=one.floor)
             for new, one in zip(
                 _split(individuals, [one.law for one in self._each]), self._each, strict=True
             )

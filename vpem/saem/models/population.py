@@ -33,7 +33,6 @@ from vpem.saem.models.model import (
     ColumnFrame,
     SaemModel,
     floored,
-    products,
     triangle_names,
 )
 from vpem.saem.models.outcomes import Outcomes
@@ -91,19 +90,6 @@ def effect_of(effect: str, names: Mapping[str, str]) -> str:
     """An effect by the name that its parameter has: ``slope:sex`` of ``time:sex``."""
     parameter, colon, covariate = effect.partition(":")
     return f"{names.get(parameter, parameter)}{colon}{covariate}"
-
-
-def words_of(value: object) -> tuple[str, ...]:
-    """Words of an option that a file may hold: none if it is no list of words."""
-    listed = value if isinstance(value, list | tuple) else ()
-    return tuple(one for one in listed if isinstance(one, str))
-
-
-def columns_of(effects: Sequence[str]) -> tuple[str, ...]:
-    """Columns of covariates that effects are of, as far as they can be read: of Sex=Male, Sex."""
-    forms = [FORM.fullmatch(one.partition(":")[2].strip()) for one in effects]
-    names = [form["name"].partition("=")[0] for form in forms if form is not None]
-    return tuple(dict.fromkeys(names))
 
 
 class PopulationModel:
@@ -240,10 +226,10 @@ class PopulationModel:
     def statistics(self, z: Doubles) -> Doubles:
         """Statistics (chains, n, s) of latents (chains, n, q), about the shift."""
         apart = z - self.means(self.shift)[:, self.random]
-        if self.design.shape[1] == 1:
-            return products(apart)
-        by = (apart[..., None] * self.design[:, None, :]).reshape(*apart.shape[:-1], -1)
         half = lower_half(apart[..., :, None] * apart[..., None, :])
+        if self.design.shape[1] == 1:
+            return np.concatenate([apart, half], axis=-1)
+        by = (apart[..., None] * self.design[:, None, :]).reshape(*apart.shape[:-1], -1)
         squares = lower_half(self.design[:, :, None] * self.design[:, None, :])
         return np.concatenate(
             [by, half, np.broadcast_to(squares, (len(z), *squares.shape))], axis=-1
@@ -335,6 +321,20 @@ class Varying(SaemModel):
     def n_coefficients(self) -> int:  # type: ignore[override]
         """Coefficients of means and effects, which parameters begin with."""
         return len(self.law.coefficients)
+
+    @classmethod
+    def reads(cls, options: Mapping[str, object]) -> tuple[str, ...]:
+        """Covariates of slopes and effects, as far as they can be read: of Sex=Male, Sex."""
+        slopes, effects = (
+            [one for one in listed if isinstance(one, str)]
+            if isinstance(listed, list | tuple)
+            else []
+            for listed in (options.get("slopes"), options.get("effects"))
+        )
+        parts = [part.partition("=")[0] for name in slopes for part in name.split(":")]
+        forms = [FORM.fullmatch(one.partition(":")[2].strip()) for one in effects]
+        names = [form["name"].partition("=")[0] for form in forms if form is not None]
+        return tuple(dict.fromkeys([*(part for part in parts if part != "time"), *names]))
 
     def expand_about(self, theta: Doubles) -> Self:
         """The model with the fixed parameters of theta, about which expansions are."""

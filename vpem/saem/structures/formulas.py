@@ -36,11 +36,10 @@ CORES = {
 
 @dataclass(frozen=True)
 class _Kind:
-    """A formula: its parameters with their scales, and a guess of them from a course."""
+    """A formula, and its parameters with their scales."""
 
     parameters: Mapping[str, str]
     of: Callable[..., Doubles]
-    guess: Callable[[Doubles, Doubles], Sequence[float]]
 
 
 def _line(x: Doubles, y: Doubles) -> tuple[float, float]:
@@ -53,98 +52,71 @@ def _line(x: Doubles, y: Doubles) -> tuple[float, float]:
     return slope, float(y.mean() - slope * x.mean())
 
 
-def _logistic(t: Doubles, y: Doubles) -> tuple[float, ...]:
-    """Asymptote, midpoint and scale: the logit of the share of the asymptote is a line."""
+def _guess(name: str, t: Doubles, y: Doubles) -> tuple[float, ...]:
+    """Parameters of a formula from a course, as far as lines through transformed values tell."""
+    if name == "asymptotic":  # least squares of the two that are linear, rates of a grid
+        length = float(np.ptp(t))
+        if not length > 0 or len(t) < 3:
+            return (np.nan,) * 3
+        best = (np.inf, np.nan, np.nan, np.nan)
+        for rate in np.geomspace(0.2, 50.0, 60) / length:
+            left = np.exp(-rate * t)
+            columns = np.stack([1 - left, left], axis=-1)
+            (end, start), *_ = np.linalg.lstsq(columns, y, rcond=None)
+            squares = float(np.sum((y - columns @ [end, start]) ** 2))
+            best = min(best, (squares, float(end), float(start), float(rate)))
+        return best[1:]
+    if name == "biexponential":  # of the last half of the logarithms, and of what it leaves
+        half = max(len(t) // 2, len(t) - 4)
+        slow, height = _line(t[half:], np.log(y[half:]))
+        rest = y - np.exp(height + slow * t)
+        fast, before = _line(t[:half], np.log(rest[:half]))
+        return np.exp(before), -fast, np.exp(height), -slow
+    low: tuple[float, ...] = ()  # what all values are above, where that is a parameter
+    if name == "emax":  # the value at 0
+        low = (y[int(t.argmin())],)
+    elif name == "four-parameter-logistic":
+        low = (y.min() - 0.05 * (y.max() - y.min()),)
+    y = y - low[0] if low else y
+    if name in ("michaelis-menten", "emax"):  # t / y is a line in t
+        slope, height = _line(t[y > 0], t[y > 0] / y[y > 0])
+        return *low, 1 / slope, height / slope
     top = 1.05 * y.max()
-    slope, height = _line(t, np.log(y / (top - y)))
-    return top, -height / slope, 1 / slope
-
-
-def _gompertz(t: Doubles, y: Doubles) -> tuple[float, ...]:
-    """Asymptote, depth and what a unit of time leaves of it."""
-    top = 1.05 * y.max()
-    slope, height = _line(t, np.log(-np.log(y / top)))
-    return top, np.exp(height), np.exp(slope)
-
-
-def _falling(t: Doubles, y: Doubles) -> tuple[float, ...]:
-    """Asymptote, value at 0 and rate: least squares of the two that are linear, rates of a grid."""
-    length = float(np.ptp(t))
-    if not length > 0 or len(t) < 3:
-        return (np.nan,) * 3
-    best = (np.inf, np.nan, np.nan, np.nan)
-    for rate in np.geomspace(0.2, 50.0, 60) / length:
-        left = np.exp(-rate * t)
-        columns = np.stack([1 - left, left], axis=-1)
-        (end, start), *_ = np.linalg.lstsq(columns, y, rcond=None)
-        squares = float(np.sum((y - columns @ [end, start]) ** 2))
-        best = min(best, (squares, float(end), float(start), float(rate)))
-    return best[1:]
-
-
-def _biexponential(t: Doubles, y: Doubles) -> tuple[float, ...]:
-    """Amplitudes and rates: of the last half of the logarithms, and of what it leaves."""
-    half = max(len(t) // 2, len(t) - 4)
-    slow, height = _line(t[half:], np.log(y[half:]))
-    rest = y - np.exp(height + slow * t)
-    fast, before = _line(t[:half], np.log(rest[:half]))
-    return np.exp(before), -fast, np.exp(height), -slow
-
-
-def _saturating(t: Doubles, y: Doubles) -> tuple[float, float]:
-    """Highest value and the half-way point: t / y is a line in t."""
-    slope, height = _line(t[y > 0], t[y > 0] / y[y > 0])
-    return 1 / slope, height / slope
-
-
-def _emax(t: Doubles, y: Doubles) -> tuple[float, ...]:
-    """Value at 0, the rise above it, and where half of it is."""
-    base = y[int(t.argmin())]
-    return base, *_saturating(t, y - base)
-
-
-def _four(t: Doubles, y: Doubles) -> tuple[float, ...]:
-    """Both asymptotes, midpoint and scale."""
-    low = y.min() - 0.05 * (y.max() - y.min())
-    high, middle, scale = _logistic(t, y - low)
-    return low, low + high, middle, scale
+    if name == "gompertz":
+        slope, height = _line(t, np.log(-np.log(y / top)))
+        return top, np.exp(height), np.exp(slope)
+    slope, height = _line(t, np.log(y / (top - y)))  # the logit of the share of the asymptote
+    return *low, low[0] + top if low else top, -height / slope, 1 / slope
 
 
 FORMULAS = {
     "logistic": _Kind(
         {"asymptote": "identity", "midpoint": "identity", "scale": "identity"},
         lambda t, top, middle, scale: top / (1 + np.exp((middle - t) / scale)),
-        _logistic,
     ),
     "four-parameter-logistic": _Kind(
         {"low": "identity", "high": "identity", "midpoint": "identity", "scale": "identity"},
         lambda t, low, high, middle, scale: low + (high - low) / (1 + np.exp((middle - t) / scale)),
-        _four,
     ),
     "gompertz": _Kind(
         {"asymptote": "identity", "depth": "identity", "ratio": "logit"},
         lambda t, top, depth, ratio: top * np.exp(-depth * ratio**t),
-        _gompertz,
     ),
     "asymptotic": _Kind(
         {"asymptote": "identity", "start": "identity", "rate": "log"},
         lambda t, end, start, rate: end + (start - end) * np.exp(-rate * t),
-        _falling,
     ),
     "biexponential": _Kind(
         {"a1": "identity", "rate1": "log", "a2": "identity", "rate2": "log"},
         lambda t, a, fast, b, slow: a * np.exp(-fast * t) + b * np.exp(-slow * t),
-        _biexponential,
     ),
     "michaelis-menten": _Kind(
         {"vmax": "identity", "km": "identity"},
         lambda t, top, half: top * t / (half + t),
-        _saturating,
     ),
     "emax": _Kind(
         {"e0": "identity", "emax": "identity", "ec50": "log"},
         lambda t, base, top, half: base + top * t / (half + t),
-        _emax,
     ),
 }
 """Formulas by name; the time is what they are curves over: a dose or a concentration, too.
@@ -163,7 +135,7 @@ class Formula(Structure):
             check_choice(f"scale of {parameter}", scale, SCALES)
         chosen = {**kind.parameters, **(scales or {})}
         self.names, self.scales = tuple(chosen), tuple(chosen.values())
-        self._kind = kind
+        self.name, self._kind = name, kind
 
     def predict(self, phi: Doubles, at: Individuals) -> Doubles:
         with np.errstate(all="ignore"):
@@ -178,7 +150,7 @@ class Formula(Structure):
                 rows = slice(individuals.first[one], individuals.first[one + 1])
                 t, y = individuals.times[rows], individuals.values[rows]
                 order = np.argsort(t, kind="stable")
-                natural[one] = self._kind.guess(t[order], y[order])
+                natural[one] = _guess(self.name, t[order], y[order])
             guess = self.scaled(natural)
         return np.where(np.isfinite(guess), guess, np.nan)
 
@@ -191,6 +163,7 @@ class LinearPredictor(Structure):
     """
 
     linear = True
+    code = -1
 
     def __init__(
         self, columns: Sequence[str] = ("time",), intercept: bool = True, *, linked: bool = True
@@ -204,8 +177,6 @@ class LinearPredictor(Structure):
         self.scales = ("identity",) * len(self.names)
         parts = [part for name in columns for part in name.split(":")]
         self.needs = tuple(name for name in parts if name != "time")
-
-    code = -1
 
     def among(self, names: tuple[str, ...], design: Callable[[Individuals], Doubles]) -> Self:
         """A sum of other columns (N, k), by names of their coefficients."""
@@ -258,6 +229,8 @@ class Compartments(Structure):
     time of a dose is from before it.
     """
 
+    dosed = True
+
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
         self.oral, self.late = "ka" in self.names[:1], "tlag" in self.names[-1:]
@@ -290,25 +263,19 @@ class Compartments(Structure):
                     f"{values[place]:g}; times count from the dose, and doses are not negative"
                 )
 
-    def doses(self, at: Individuals) -> Doses:
-        """Doses, or else one at time 0 of what the covariate ``dose`` says."""
-        return doses_of(at)
-
-    def _curves(self, phi: Doubles, at: Individuals, slopes: Doubles) -> Doubles:
+    def predict(self, phi: Doubles, at: Individuals, slopes: Doubles | None = None) -> Doubles:
+        """Concentrations (chains, N); their derivatives fill ``slopes`` (chains, N, m)."""
         doses, phi = doses_of(at), np.ascontiguousarray(phi, dtype=np.float64)
+        slopes = np.empty((0, 0, 0)) if slopes is None else slopes
         f = np.empty((len(phi), at.n_rows))
         courses = (at.first, at.times, doses.first, *doses.columns)
         curves(self.code, phi, *courses, f, slopes, thread_count(None))
         return f
 
-    def predict(self, phi: Doubles, at: Individuals) -> Doubles:
-        """Concentrations (chains, N)."""
-        return self._curves(phi, at, np.empty((0, 0, 0)))
-
     def slopes(self, phi: Doubles, at: Individuals) -> tuple[Doubles, Doubles]:
         """Concentrations and their derivatives."""
         slopes = np.empty((len(phi), at.n_rows, len(self.names)))
-        return self._curves(phi, at, slopes), slopes
+        return self.predict(phi, at, slopes), slopes
 
     def begin(self, individuals: Individuals) -> Doubles:
         """Logarithms read from the area, the peak and the tail of each curve."""

@@ -35,10 +35,10 @@ class Ode(Structure):
         self.needs = self.signature.covariates
         self._measured: Signature | None = None
         self._first: Signature | None = None
-        self._begin = self.scaled(self.signature.begin)
+        self.start = self.scaled(self.signature.begin)
         if not 0 <= into < states:
             raise InputError(f"{self.signature.title}: into must be below states, {states}")
-        if not np.isfinite(self._begin).all():
+        if not np.isfinite(self.start).all():
             raise InputError(
                 f"{self.signature.title}: parameters begin where their scales have no value"
             )
@@ -99,10 +99,6 @@ class Ode(Structure):
         covariates = {name: at.covariates[name] for name in self._measured.covariates}
         return self._measured.call(solution.shape[1:], at.times, solution, *rows, **covariates)
 
-    def begin(self, individuals: Individuals) -> Doubles:
-        """Return where the function says that its parameters begin."""
-        return np.tile(self._begin, (individuals.n_individuals, 1))
-
 
 class Stops:
     """When the course of an individual is interrupted: at rows, and where doses begin and end.
@@ -114,11 +110,7 @@ class Stops:
 
     def __init__(self, at: Individuals, doses: Doses | None) -> None:
         n, rows = at.n_individuals, at.n_rows
-        events = (
-            Doses.from_lists(n, np.empty(0, np.intp), *([np.empty(0)] * 2))
-            if doses is None
-            else doses
-        )
+        events = Doses.none(n) if doses is None else doses
         runs = events.durations > 0
         ends, flow = events.times + events.durations, np.zeros(len(runs))
         np.divide(events.amounts, events.durations, out=flow, where=runs)

@@ -15,7 +15,7 @@ from scipy.special import expit, logit
 
 from vpem.checks import Doubles
 from vpem.errors import InputError, check_choice
-from vpem.saem.doses import Doses
+from vpem.saem.doses import Doses, doses_of
 from vpem.saem.individuals import Individuals
 
 SCALES = ("log", "logit", "identity")
@@ -44,6 +44,10 @@ class Structure(ABC):
         What kernels know the curve by; None: they do not.
     linear : bool
         Whether it is a sum of columns, its `design`.
+    dosed : bool
+        Whether kernels of the curve read doses.
+    start : array or None
+        Where parameters (m,) of all individuals begin, on their scales, if that is known.
     """
 
     names: tuple[str, ...]
@@ -51,6 +55,8 @@ class Structure(ABC):
     needs: tuple[str, ...] = ()
     code: int | None = None
     linear = False
+    dosed = False
+    start: Doubles | None = None
 
     @property
     def latents(self) -> tuple[str, ...]:
@@ -99,7 +105,7 @@ class Structure(ABC):
 
     def doses(self, at: Individuals) -> Doses:
         """Doses that kernels of this curve read: none, by default."""
-        return Doses.none(at.n_individuals)
+        return doses_of(at) if self.dosed else Doses.none(at.n_individuals)
 
     def design(self, at: Individuals) -> Doubles:
         """Columns (N, m) of a linear predictor; of other curves none, (0, m)."""
@@ -107,7 +113,8 @@ class Structure(ABC):
 
     def begin(self, individuals: Individuals) -> Doubles:
         """Each individual's own guess (n, m), on the scales; NaN where there is none."""
-        return np.full((individuals.n_individuals, len(self.names)), np.nan)
+        start = np.full(len(self.names), np.nan) if self.start is None else self.start
+        return np.tile(start, (individuals.n_individuals, 1))
 
 
 def _by_scale(values: Doubles, scales: tuple[str, ...], functions: dict[str, np.ufunc]) -> Doubles:
@@ -184,8 +191,8 @@ class OwnCurve(Structure):
         self.signature = Signature(function, scales, 1)
         self.names, self.scales = self.signature.names, self.signature.scales
         self.needs = self.signature.covariates
-        self._begin = self.scaled(self.signature.begin)
-        if not np.isfinite(self._begin).all():
+        self.start = self.scaled(self.signature.begin)
+        if not np.isfinite(self.start).all():
             raise InputError(
                 f"{self.signature.title}: parameters begin where their scales have no value; begin "
                 "those on log above 0, those on logit between 0 and 1"
@@ -196,10 +203,6 @@ class OwnCurve(Structure):
         rows = np.moveaxis(self.natural(phi)[:, at.individual_of], -1, 0)
         covariates = {name: at.covariates[name] for name in self.needs}
         return self.signature.call(rows.shape[1:], at.times, *rows, **covariates)
-
-    def begin(self, individuals: Individuals) -> Doubles:
-        """Return where the function says that its parameters begin."""
-        return np.tile(self._begin, (individuals.n_individuals, 1))
 
 
 def curve(**scales: str) -> Callable[[Callable[..., Any]], OwnCurve]:
