@@ -91,6 +91,8 @@ class SaemServer:
         total: AtServer = ServerSum(n) if network is None else at_server(network.total)
         self.total = total.counted_on(self.ledger).weighted(weights)
         self.holders = self.total.holders
+        # Whether messages of other processes come to the server as a codec's bytes.
+        self._carries = codec is not None and self.total.carries
         self.omega, self.alpha = 0.0, 1.0
         self.longest: float | None = None
         self.damping = self.safe = 1.0
@@ -116,11 +118,6 @@ class SaemServer:
         self.join(local.copy(), units, participation, rng)
         if self._carries:
             self.statistic = self.remembered.total()[0]
-
-    @property
-    def _carries(self) -> bool:
-        """Whether messages of other processes come to the server as a codec's bytes."""
-        return self.codec is not None and self.total.carries
 
     def join(
         self, memories: Doubles, units: Units, participation: float, rng: np.random.Generator

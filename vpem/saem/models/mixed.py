@@ -488,8 +488,7 @@ class _Dosed(MixedModel):
         first: Sequence[float] | Doubles | None = None,
         shift: Doubles | float | None = None,
     ) -> None:
-        kind = self.compartments
-        structure = kind() if parameters is None else kind(parameters)
+        structure = self.compartments(parameters)
         super().__init__(individuals, structure, error, random, effects, covariance, first, shift)
 
     @classmethod

@@ -230,9 +230,10 @@ class Compartments(Structure):
     """
 
     dosed = True
+    usual: tuple[str, ...]  # parameters by default
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = tuple(names)
+    def __init__(self, names: Sequence[str] | None = None) -> None:
+        self.names = self.usual if names is None else tuple(names)
         self.oral, self.late = "ka" in self.names[:1], "tlag" in self.names[-1:]
         core = self.names[int(self.oral) : len(self.names) - int(self.late)]
         if core not in CORES or (self.late and not self.oral):
@@ -241,7 +242,12 @@ class Compartments(Structure):
                 f"parameters of compartments must be {known}, with ka before them if doses are "
                 f"absorbed, and tlag last if absorption is delayed; got {','.join(self.names)!r}"
             )
-        self.core = core
+        if "v1" in self.names and "v1" not in self.usual:
+            raise InputError("cl,v1,q,v2 are parameters of two compartments")
+        if "v1" in self.usual and "v1" not in self.names:
+            raise InputError(
+                f"parameters of two compartments are cl,v1,q,v2, got {','.join(self.names)!r}"
+            )
         self.scales = ("log",) * len(self.names)
         self.code = CORES[core] | ORAL * self.oral | LAG * self.late
 
@@ -294,21 +300,13 @@ class Compartments(Structure):
 class OneCompartment(Compartments):
     """One compartment, by default of doses that are absorbed, see `Compartments`."""
 
-    def __init__(self, names: Sequence[str] = ("ka", "cl", "ke")) -> None:
-        super().__init__(names)
-        if "v1" in self.names:
-            raise InputError("cl,v1,q,v2 are parameters of two compartments")
+    usual = ("ka", "cl", "ke")
 
 
 class TwoCompartments(Compartments):
     """Two compartments, by default of doses that are injected or infused, see `Compartments`."""
 
-    def __init__(self, names: Sequence[str] = ("cl", "v1", "q", "v2")) -> None:
-        super().__init__(names)
-        if "v1" not in self.names:
-            raise InputError(
-                f"parameters of two compartments are cl,v1,q,v2, got {','.join(self.names)!r}"
-            )
+    usual = ("cl", "v1", "q", "v2")
 
 
 def _read(data: Individuals, doses: Doses, one: int) -> tuple[float, ...]:
