@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vpem.files.table_settings import TableSettings
     from vpem.network.schema import Report
     from vpem.sums.connect import Network
-    from vpem.sums.exchanges import Traffic
+    from vpem.sums.sum import Traffic
 
     from .display import Screen
     from .outputs import LabelFile, Output

@@ -32,7 +32,6 @@ from vpem.steps.em import FactorSums, posterior_of
 from vpem.steps.summing import FARTHEST, Differences, begin_differences
 from vpem.sums.connect import Network, uncompressed
 from vpem.sums.counted import farthest
-from vpem.sums.exchanges import Traffic
 from vpem.sums.quantizer import ITEM
 from vpem.terms.density import CHUNK_VALUES, local_terms
 from vpem.terms.factors import FactorMixture
@@ -140,8 +139,8 @@ def responsibilities_of_agents(
                 have.get(parent), (n_samples, k), np.dtype(np.float64), parent, leaf
             )
         if apart and holders.mine(parent):
-            traffic: Traffic = network.total.traffic  # type: ignore[attr-defined]
-            traffic.add("labels", size, 0 if holders.mine(leaf) else size)
+            assert network.total.traffic is not None
+            network.total.traffic.add("labels", size, 0 if holders.mine(leaf) else size)
         if part is not None:
             have[leaf] = part
     return {agent: have[agent] for agent in agents if agent in have}

@@ -19,7 +19,6 @@ from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, Array, Maybe, Schema, State
 from vpem.sums.consensus import agreed_within, codec_of, codec_within, contraction, messages_alone
 from vpem.sums.counted import SUM_KIND, AtServer
-from vpem.sums.exchanges import Traffic
 from vpem.sums.partial import (
     Carried,
     Carry,
@@ -31,7 +30,7 @@ from vpem.sums.partial import (
     short_keys,
 )
 from vpem.sums.quantizer import ITEM, Quantizer
-from vpem.sums.sum import Scalars, flattened, unflattened
+from vpem.sums.sum import Scalars, Traffic, flattened, unflattened
 
 CAUTIOUS = 10
 """Times what may be left: the bound takes all agents to be as far off as one, and to one side."""
@@ -90,7 +89,7 @@ class CompressedServerSum(GoesOn, AtServer):
     """
 
     whole = True
-    mix = None
+    traffic: Traffic
 
     def __init__(
         self,
@@ -110,10 +109,10 @@ class CompressedServerSum(GoesOn, AtServer):
         self.seed = check_int("seed", seed, least=0)
         self.n_threads = n_threads
         self.values_per_item = n_blocks
-        self.traffic = Traffic()
         self._number = 0
         self._kind = "setup"
         self._memories: Memories[_Kept] = Memories()
+        CompressedServerSum._live(self, self.holders, self.holders)
 
     def expect(self, n_values: int) -> None:
         """Send, of so many values, as many messages as are expected, whatever there is to say."""
@@ -130,19 +129,23 @@ class CompressedServerSum(GoesOn, AtServer):
     def spread_over(self, agents: Placement, holders: Placement) -> Self:
         """Return the same sum of blocks that live in several processes."""
         spread = copy(self)
-        spread.holders = holders
-        spread.roots = Placement(holders.engine, holders.ranks[:1])
-        spread.traffic = Traffic()
+        spread._live(agents, holders)
         return spread
 
-    @property
-    def _is_server(self) -> bool:
-        return self.holders.engine.rank == 0
+    def _live(self, agents: Placement, holders: Placement) -> None:
+        """Set what depends on where blocks live.
 
-    @property
-    def _n_rows(self) -> int:
-        """Blocks whose memories are here: this process's, and at the server then all others."""
-        return self.n_blocks if self._is_server else len(self.holders.own)
+        Blocks whose memories are here (``_n_rows``) are this process's, and at the server then all
+        others; ``_delivered`` are messages of one kind that agents here send, and the server then,
+        ``_n_links`` links on the ways to the server, each of which leaves out something.
+        """
+        self.holders = holders
+        self.roots = Placement(holders.engine, holders.ranks[:1])
+        self.traffic = Traffic()
+        self._is_server = holders.engine.rank == 0
+        self._n_rows = self.n_blocks if self._is_server else len(holders.own)
+        self._delivered = len(holders.own), self.n_blocks if self._is_server else 0
+        self._n_links = self.n_blocks
 
     def state(self) -> State:
         """Return the memories, how many sums there were, and of several processes what went."""
@@ -153,13 +156,13 @@ class CompressedServerSum(GoesOn, AtServer):
         return {"number": self._number, "kind": self._kind, **memories, **went}
 
     def schema(self) -> Schema:
-        def one(values: str) -> Schema:
-            return {"up": Array("f8", (self._n_rows, values)), "down": Array("f8", (1, values))}
-
         went = self.traffic.schema() if self.holders.apart else {}
-        memories = self._memories.schema("memory", one)
+        n_rows = self._n_rows
+        memories = self._memories.schema(
+            "memory", lambda v: {"up": Array("f8", (n_rows, v)), "down": Array("f8", (1, v))}
+        )
         if "memory" in memories:
-            up, down = Array("f8", (self._n_rows, "V")), Array("f8", (1, "V"))
+            up, down = Array("f8", (n_rows, "V")), Array("f8", (1, "V"))
             memories = {"up": Maybe(up), "down": Maybe(down)}
         return {"number": COUNT, "kind": SUM_KIND, **memories, **went}
 
@@ -292,15 +295,6 @@ class CompressedServerSum(GoesOn, AtServer):
             largest = self.holders.allreduce(np.array(numbers), "max")
         return [float(one) for one in largest]
 
-    @property
-    def _delivered(self) -> tuple[int, int]:
-        """Messages of one kind that agents here send, and the server then."""
-        return len(self.holders.own), self.n_blocks if self._is_server else 0
-
-    @property
-    def _n_links(self) -> int:
-        return self.n_blocks
-
     def _unsaid(self, flat: Doubles, known: Doubles) -> Doubles:
         """How terms (B, P) of the blocks here differ from what is known of them."""
         unsaid: Doubles = flat - known[: len(flat)]
@@ -328,7 +322,13 @@ class CompressedServerSum(GoesOn, AtServer):
         )
         for _ in range(n_messages):
             up.send(flat)
-        return self._summed(known)
+        if not self._is_server:
+            return known[:0]
+        if self.holders.apart:
+            by_process = np.argsort(self.holders.ranks, kind="stable")
+            known = known[np.argsort(by_process)]
+        total: Doubles = known.sum(axis=0, keepdims=True)
+        return total
 
     def _memory(
         self,
@@ -345,15 +345,6 @@ class CompressedServerSum(GoesOn, AtServer):
         if self.holders.engine.size == 1:
             return Memory(Compressed(inner, quantizer, keys), steps, values)
         return Memory(Carried(inner, quantizer, keys, carry), steps, values)
-
-    def _summed(self, terms: Doubles) -> Doubles:
-        if not self._is_server:
-            return terms[:0]
-        if self.holders.apart:
-            by_process = np.argsort(self.holders.ranks, kind="stable")
-            terms = terms[np.argsort(by_process)]
-        total: Doubles = terms.sum(axis=0, keepdims=True)
-        return total
 
     def _to_server(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Bring the blocks' messages to the server, process by process."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,30 +39,19 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
     ) -> None:
         super().__init__(len(agents), codec, n_rounds, seed=seed, n_threads=n_threads)
         self.tree, self.agents = tree, agents
-        self._near = TreeWays(Placement.here(len(tree.parent)), Placement.here(len(agents)), self)
+        self._live(Placement.here(len(tree.parent)), self.holders)
 
-    def spread_over(self, agents: Placement, holders: Placement) -> Self:
-        spread = super().spread_over(agents, holders)
-        spread._near = TreeWays(agents, holders, self)
-        return spread
+    def _live(self, agents: Placement, holders: Placement) -> None:
+        """Set what depends on where agents live.
 
-    @property
-    def _is_server(self) -> bool:
-        return self.holders.engine.rank == self._near.home
-
-    @property
-    def _n_rows(self) -> int:
-        """Agents here and children elsewhere, of each of which its parent knows something."""
-        return self._near.n_states - 1
-
-    @property
-    def _delivered(self) -> tuple[int, int]:
-        return sum(len(level.rows) for level in self._near.upward), self._near.n_children
-
-    @property
-    def _n_links(self) -> int:
-        """Links on the ways to the root, each of which leaves out something."""
-        return int(self.every_way.sum()) - 1
+        Of agents here and of children elsewhere (``_n_rows``) the parent of each knows something.
+        """
+        super()._live(agents, holders)
+        self._near = near = TreeWays(agents, holders, self)
+        self._is_server = holders.engine.rank == near.home
+        self._n_rows = near.n_states - 1
+        self._delivered = sum(len(level.rows) for level in near.upward), near.n_children
+        self._n_links = int(self.every_way.sum()) - 1
 
     def _unsaid(self, flat: Doubles, known: Doubles) -> Doubles:
         """How sums (n, P) of agents here differ from what their parents know of them."""

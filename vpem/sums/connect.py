@@ -318,7 +318,10 @@ def _with_rounds(joined: Network, settings: SumSettings, codec: Codec | None) ->
     if settings.eigenvalue == "estimated":
         sent = Ledger(graph)
         used = estimate_rate(mixing, graph, sent, seed=settings.seed, diameter=reach)
-    rounds = Rounds(graph, hubs, mixing, rate, used, settings, threads, by_bound=sent is not None)
+    accelerated = settings.acceleration == "chebyshev"
+    rounds = Rounds(
+        graph, hubs, mixing, rate, used, settings, threads, sent is not None, accelerated
+    )
     automatic = settings.n_rounds == "auto"
     n_rounds = (
         rounds.needed(codec, faults) if settings.n_rounds == "auto" else int(settings.n_rounds)
@@ -334,7 +337,6 @@ def _with_rounds(joined: Network, settings: SumSettings, codec: Codec | None) ->
         prepared=sent,
     )
     common: State = {"n_threads": threads, "routes": find_routes(graph, hubs), "diameter": reach}
-    accelerated = rounds.accelerated
     if codec is not None or faults is not None:
         gossip = GossipSum(
             graph, mixing, hubs, n_rounds, rate=rate, codec=codec, accelerated=accelerated,

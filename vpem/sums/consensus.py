@@ -152,7 +152,6 @@ class ConsensusSum(_OverHubs):
     """
 
     whole = False
-    silent = None
 
     def __init__(
         self,
@@ -198,6 +197,7 @@ class ConsensusSum(_OverHubs):
         self.mix = self.operator if path == "operator" else None
         if self._exact:
             self.mix = np.ones((1, n_hubs))
+        self.exact = self.mix is not None and bool((self.mix == 1).all())
         self.values_per_item = n_agents if path == "rounds" else n_hubs
 
     def _run(self, states: Floats) -> None:
@@ -221,23 +221,20 @@ class ConsensusSum(_OverHubs):
 
         Shape (1, m, K) where the operator is all ones to rounding.
         """
-        sums = [self._summed(values) for values in beside(terms, scalars)]
+        sums: list[NDArray[Any]] = []
+        for values in beside(terms, scalars):
+            if self._exact:
+                sums.append(values.sum(axis=0, keepdims=True))
+            elif self.path == "operator":
+                assert self.operator is not None
+                sums.append(self.operator.astype(values.dtype, copy=False) @ values)
+            else:
+                states = self._layout.spread(values)
+                self._run(states)
+                sums.append(states[self._layout.roots])
         if scalars is not None:
             scalars.found = sums[1]
         return sums[0].reshape(len(sums[0]), *terms.shape[1:])
-
-    def _summed(self, values: Floats) -> NDArray[Any]:
-        """Sum values (B, V): one estimate a root, (R, V)."""
-        if self._exact:
-            total: Floats = values.sum(axis=0, keepdims=True)
-            return total
-        if self.path == "operator":
-            assert self.operator is not None
-            mixed: Floats = self.operator.astype(values.dtype, copy=False) @ values
-            return mixed
-        states = self._layout.spread(values)
-        self._run(states)
-        return states[self._layout.roots]
 
 
 def consensus_error_bound(
@@ -452,18 +449,12 @@ def rounds_of(stable: RoundSteps, rate: float, omega: float, fall: float) -> int
     return max(high, least)
 
 
-def further_rounds(stable: RoundSteps, rate: float, omega: float, fall: float) -> int:
-    """Return how many more rounds reduce the distance to the mean by ``fall``, below 1."""
-    pace = max(stable.pace(rate), sqrt(omega / (1.0 + omega)))
-    return max(1, ceil(log(fall) / log(pace))) if 0 < pace < 1 else 1
-
-
 @dataclass(frozen=True)
 class Rounds:
     """How many rounds a sum needs on a graph with mixing weights (N, N), by mixing rate and hubs.
 
     ``rate`` is that of the weights, ``used`` what agents take for it: where it is an estimate,
-    rounds are found by their bound.
+    rounds are found by their bound. They are accelerated by Chebyshev's polynomials, or plain.
     """
 
     graph: Graph
@@ -474,11 +465,7 @@ class Rounds:
     settings: SumSettings
     threads: int
     by_bound: bool
-
-    @property
-    def accelerated(self) -> bool:
-        """Whether rounds are accelerated by Chebyshev's polynomials."""
-        return self.settings.acceleration == "chebyshev"
+    accelerated: bool
 
     def reaching(self, error: float, by_bound: bool = False) -> int:
         """Fewest rounds, without codec or faults, that reach a consensus error."""
@@ -504,7 +491,26 @@ class Rounds:
         """
         tol = self.settings.consensus_tol
         if codec is not None:
-            n_rounds = _compressed_rounds(codec, self.rate, self.accelerated and faults is None)
+            # As many as are expected; float64 would go on from the sum before as these do.
+            _, omega = contraction(codec, MANY_VALUES)
+            if omega > MOST_NOISE:
+                raise InputError(
+                    f"the codec {codec.name} keeps only {1 / (1 + omega):.1g} of a message's "
+                    "squared norm; take one that keeps more"
+                )
+            fixed = self.accelerated and faults is None
+            n_rounds, exact = (
+                compressed_rounds(self.rate, noise, fixed=fixed) for noise in (omega, 0.0)
+            )
+            ratio = n_rounds * codec.message_size(MANY_VALUES) / (exact * 8 * MANY_VALUES)
+            if ratio > 1 and codec.name != "float64":
+                raise InputError(
+                    f"{codec.name} needs {n_rounds} rounds on this graph where {exact} do without "
+                    f"compression, and so sends {ratio:.2g} times as much: take natural:12bits or "
+                    "qsgd:8bits, or leave ",
+                    Setting("compress"),
+                    " out",
+                )
         else:
             n_rounds = self.reaching(tol if faults is None else tol * JITTER, self.by_bound)
         if faults is not None:
@@ -525,27 +531,3 @@ class Rounds:
                 "rounds"
             )
         return n_rounds
-
-
-def _compressed_rounds(codec: Codec, rate: float, fixed: bool) -> int:
-    """Rounds of a compressed sum that are expected; ``fixed`` as for `stable_steps`.
-
-    It refuses if float64 would send less in rounds that go on from the sum before as these do.
-    """
-    _, omega = contraction(codec, MANY_VALUES)
-    if omega > MOST_NOISE:
-        raise InputError(
-            f"the codec {codec.name} keeps only {1 / (1 + omega):.1g} of a message's squared norm; "
-            "take one that keeps more"
-        )
-    n_rounds, exact = (compressed_rounds(rate, noise, fixed=fixed) for noise in (omega, 0.0))
-    ratio = n_rounds * codec.message_size(MANY_VALUES) / (exact * 8 * MANY_VALUES)
-    if ratio > 1 and codec.name != "float64":
-        raise InputError(
-            f"{codec.name} needs {n_rounds} rounds on this graph where {exact} do without "
-            f"compression, and so sends {ratio:.2g} times as much: take natural:12bits or "
-            "qsgd:8bits, or leave ",
-            Setting("compress"),
-            " out",
-        )
-    return n_rounds

@@ -8,7 +8,6 @@ ledger is kept.
 from __future__ import annotations
 
 from copy import copy
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -18,8 +17,8 @@ from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
 from vpem.network.masks import KEY_BYTES, SEALED_BYTES, TAG_WORDS
-from vpem.network.schema import Choice, Schema, State
-from vpem.sums.sum import ByChunks, Scalars, Sum, beside, message_bytes
+from vpem.network.schema import Choice
+from vpem.sums.sum import Scalars, Sum, beside, message_bytes
 
 TAG_BYTES = 8 * TAG_WORDS
 """Behind what is masked: what shows that no agent has changed the total."""
@@ -133,55 +132,12 @@ def charged(kind: str, usual: str) -> str:
     return kind if kind in ("setup", "labels") else usual
 
 
-class Counted(ByChunks):
+class Counted(Sum):
     """A sum whose messages are counted in a ledger if it has one; in one process."""
-
-    n_roots: int
-    mix: Doubles | None
-    way: str
-    """One of `vpem.settings.SUMS`."""
 
     def __init__(self, n_holders: int) -> None:
         self.ledger: Ledger | None = None
-        self.n_holders = n_holders
-
-    @property
-    def exact(self) -> bool:
-        return self.mix is not None and bool((self.mix == 1).all())
-
-    @cached_property
-    def holders(self) -> Placement:
-        return Placement.here(self.n_holders)
-
-    @cached_property
-    def roots(self) -> Placement:
-        return Placement.here(self.n_roots)
-
-    def counted_on(self, ledger: Ledger) -> Self:
-        counted = copy(self)
-        counted.ledger = ledger
-        return counted
-
-    def turn_to(self, batch: int, n_batches: int | None) -> None:
-        """Take up the rows of a batch: no sum goes on from another."""
-
-    def kept_bytes(self, n_values: int) -> int:
-        """Bytes that a sum leaves behind: none."""
-        return 0
-
-    def state(self) -> State:
-        """Return what is kept from one sum to the next: nothing."""
-        return {}
-
-    def schema(self) -> Schema:
-        return {}
-
-    def restore(self, state: State) -> None:
-        """Go on from what was kept."""
-
-    @property
-    def bytes_sent(self) -> int:
-        return 0 if self.ledger is None else self.ledger.bytes
+        self.holders = Placement.here(n_holders)
 
     def _send(self, kind: str, size: int | NDArray[np.integer], **options: Any) -> None:
         if self.ledger is not None:
@@ -199,7 +155,6 @@ class AtServer(Counted):
     way = "server"
     n_roots = 1
     """All roots receive the same total."""
-    silent = None
     kind = "server"
     """Kind that messages are counted as, but for those of the setup."""
     charge: str
@@ -211,8 +166,6 @@ class AtServer(Counted):
     biased = False
     """Whether the mean of what is received is something else than what was sent."""
     weights: Doubles | None = None
-    values_per_item: int
-    whole: bool
     exponents: Exponents = 0
     """Powers of two in which numbers are counted where sums are masked."""
     carries = False
@@ -333,7 +286,7 @@ class AtServer(Counted):
         if weights is not None:
             vectors = (weights if is_local is None else weights[is_local])[:, None] * vectors
         self.count_tag(senders)
-        units = self._units(received)
+        units = np.broadcast_to(self.exponents, received.shape[1:])
         return self.holders.add(vectors, who=senders, exponents=units, announced=True)[None]
 
     @property
@@ -358,10 +311,6 @@ class AtServer(Counted):
 
     def _weights_of(self, senders: Indices | None) -> Doubles | None:
         return self.weights if senders is None or self.weights is None else self.weights[senders]
-
-    def _units(self, values: Doubles) -> NDArray[np.int64]:
-        """Powers of two in which vectors (a, P) are counted."""
-        return np.broadcast_to(self.exponents, values.shape[1:])
 
     def here(self, senders: Indices | None = None) -> Mask | None:
         """Which of some senders, or of all, are in this process; None where all are."""

@@ -9,7 +9,7 @@ At the end: which settings of a sum can be had together, and why others cannot.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,10 +23,10 @@ from vpem.network.codecs import Codec, parse_codec
 from vpem.network.faults import Faults
 from vpem.network.graph import Graph
 from vpem.network.hubs import Routes
-from vpem.network.schema import COUNT, Schema, State, TableOf
 from vpem.rules import MASKED_BY_ROUNDS, WITHOUT_ROUNDS
 from vpem.settings import SumSettings
 from vpem.sums.consensus import MOST_GOSSIP_ROUNDS
+from vpem.sums.sum import Traffic
 
 Agents = NDArray[np.intp]
 Joined = tuple[Engine, Neighbours]
@@ -126,40 +126,6 @@ class Ways(Exchange):
         return Exchange(self._joined, *self._rows(opened))
 
 
-@dataclass
-class Traffic:
-    """Payload bytes that really went from agent to agent, by kind, as this process sent them.
-
-    ``delivered`` went over links between agents, also inside this process; ``on_wire`` is what the
-    engine was given of it. What several agents of another process want travels once.
-    """
-
-    delivered: dict[str, int] = field(default_factory=dict)
-    on_wire: dict[str, int] = field(default_factory=dict)
-
-    def add(self, kind: str, delivered: int, on_wire: int) -> None:
-        self.delivered[kind] = self.delivered.get(kind, 0) + delivered
-        self.on_wire[kind] = self.on_wire.get(kind, 0) + on_wire
-
-    def clear(self) -> None:
-        """Count from the beginning."""
-        self.delivered.clear()
-        self.on_wire.clear()
-
-    def state(self) -> State:
-        """Return what went up to now."""
-        return {"delivered": dict(self.delivered), "on_wire": dict(self.on_wire)}
-
-    @staticmethod
-    def schema() -> dict[str, Schema]:
-        return {"delivered": TableOf(COUNT), "on_wire": TableOf(COUNT)}
-
-    def restore(self, state: State) -> None:
-        self.clear()
-        for name, counted in vars(self).items():
-            counted.update(state[name])
-
-
 def finished(work: Generator[None, None, T]) -> T:
     """Wait for all that some work waits for, and return what it does."""
     while True:
@@ -180,10 +146,10 @@ class Neighbourhood:
     that it runs the same loop with some agent's parameters.
 
     ``own`` are agents of this process, ``heard`` those elsewhere that they hear, and
-    ``agents_of_rows`` both; ``place`` (N,) is the row of each agent, or -1, ``roots`` are rows of
-    the roots here, and ``most`` the rows of the process that has most. ``from_here`` says which
-    directed links, in the order of a ledger, begin here; ``estimates`` are the roots whose
-    estimates this process has.
+    ``agents_of_rows`` (n_rows,) both; ``place`` (N,) is the row of each agent, or -1, ``roots`` are
+    rows of the roots here, and ``most`` the rows of the process that has most. ``from_here`` says
+    which directed links, in the order of a ledger, begin here: ``n_links`` of them; ``estimates``
+    are the roots whose estimates this process has.
     """
 
     def __init__(
@@ -215,6 +181,7 @@ class Neighbourhood:
         speakers, readers = np.divmod(pairs, engine.size)
         self.heard = speakers[readers == engine.rank]
         self.agents_of_rows = np.append(self.own, self.heard)
+        self.n_rows, self.n_links = len(self.agents_of_rows), int(self.from_here.sum())
         self.place = np.full(n, -1, dtype=np.intp)
         self.place[self.agents_of_rows] = np.arange(self.n_rows)
         self.roots = self.place[roots[holders.own]]
@@ -246,16 +213,6 @@ class Neighbourhood:
         received = [np.flatnonzero((homes == near) & (readers == rank)) for near in self._near]
         joined = self.agents.engine, self._joined
         return Ways(joined, (speakers, targets), self.place, sent, received)
-
-    @property
-    def n_rows(self) -> int:
-        """Rows of an array of this process."""
-        return len(self.agents_of_rows)
-
-    @property
-    def n_links(self) -> int:
-        """Directed links that begin at an agent of this process."""
-        return int(self.from_here.sum())
 
     def rows_of(self, pattern: Any) -> tuple[NDArray[np.int32], NDArray[np.int32], slice]:
         """Return the rows of this process's agents of a matrix in CSR form, and their values.
@@ -365,7 +322,8 @@ def way_of(graph: Graph, settings: SumSettings) -> str:
 def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | None, Faults | None]:
     """Return settings with the way of summing and the acceleration that a graph lets them have.
 
-    And the codec and the faults that they name.
+    And the codec and the faults that they name. It raises InputError where two settings cannot both
+    be had, or one makes no sense for an exact sum, saying why.
     """
     codec = None if settings.compress is None else parse_codec(settings.compress)
     failing = Faults(settings.link_failure, settings.agent_dropout, settings.stragglers)
@@ -374,47 +332,34 @@ def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | N
     if settings.secure_sum and settings.sum == "consensus":
         raise InputError(Setting("secure_sum"), *MASKED_BY_ROUNDS)
     if settings.sum != "consensus":
-        _refuse_without_rounds(faults, settings)
-    else:
-        if settings.acceleration is None:
-            settings = settings.changed(acceleration="chebyshev" if faults is None else "none")
-        _refuse_what_makes_no_sense(codec, faults, settings)
-    return settings, codec, faults
-
-
-def _refuse_without_rounds(faults: Faults | None, settings: SumSettings) -> None:
-    """Raise InputError where a setting makes no sense for an exact sum, saying why."""
-    server = settings.sum == "server"
-    for name in OF_ROUNDS:
-        if getattr(settings, name) != getattr(SumSettings, name):
-            raise InputError(Setting(name), *WITHOUT_ROUNDS)
-    if settings.eigenvalue == "estimated":
-        raise InputError(
-            f"a sum {'at a server' if server else 'along a tree'} is exact: there is no mixing "
-            "rate to estimate"
-        )
-    if faults is None:
-        return
-    setting = next(name for name, value in asdict(faults).items() if value)
-    if server:
-        raise InputError(
-            Setting(setting),
-            " makes links fail or agents silent, but a server's sum needs every agent; leave it "
-            "out, or take a graph of agents, such as the topology cycle",
-        )
-    if faults.agent_dropout:
-        raise InputError(
-            Setting("agent_dropout"),
-            " makes agents silent for a whole sum, but in a tree one path joins two agents, and "
-            "all below a silent one would be missing in the sum; leave it out, or take ",
-            Setting("sum", "consensus"),
-        )
-
-
-def _refuse_what_makes_no_sense(
-    codec: Codec | None, faults: Faults | None, settings: SumSettings
-) -> None:
-    """Raise InputError where two settings of rounds cannot both be had, saying why."""
+        server = settings.sum == "server"
+        for name in OF_ROUNDS:
+            if getattr(settings, name) != getattr(SumSettings, name):
+                raise InputError(Setting(name), *WITHOUT_ROUNDS)
+        if settings.eigenvalue == "estimated":
+            raise InputError(
+                f"a sum {'at a server' if server else 'along a tree'} is exact: there is no mixing "
+                "rate to estimate"
+            )
+        if faults is None:
+            return settings, codec, faults
+        setting = next(name for name, value in asdict(faults).items() if value)
+        if server:
+            raise InputError(
+                Setting(setting),
+                " makes links fail or agents silent, but a server's sum needs every agent; leave "
+                "it out, or take a graph of agents, such as the topology cycle",
+            )
+        if faults.agent_dropout:
+            raise InputError(
+                Setting("agent_dropout"),
+                " makes agents silent for a whole sum, but in a tree one path joins two agents, "
+                "and all below a silent one would be missing in the sum; leave it out, or take ",
+                Setting("sum", "consensus"),
+            )
+        return settings, codec, faults
+    if settings.acceleration is None:
+        settings = settings.changed(acceleration="chebyshev" if faults is None else "none")
     fixed = codec is None and faults is None
     most = MOST_ROUNDS[settings.acceleration or "none"] if fixed else MOST_GOSSIP_ROUNDS
     if settings.n_rounds != "auto":
@@ -440,7 +385,7 @@ def _refuse_what_makes_no_sense(
             Setting("weights", "metropolis"),
         )
     if settings.eigenvalue != "estimated":
-        return
+        return settings, codec, faults
     computed = Setting("eigenvalue", "computed")
     if codec is not None:
         raise InputError(
@@ -452,3 +397,4 @@ def _refuse_what_makes_no_sense(
         raise InputError(
             "the mixing rate is estimated for Chebyshev acceleration, which is off; take ", computed
         )
+    return settings, codec, faults

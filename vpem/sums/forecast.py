@@ -149,7 +149,8 @@ def _take_sums(
             total.least = total.n_rounds
         else:
             total.expect(message[0] * message[1])
-        total.codec = cast(Codec, _Sizes(total.codec, message[0] * message[1]))
+        codec, n_values = total.codec, message[0] * message[1]
+        total.codec = cast(Codec, _Sizes(codec, n_values, codec.name, codec.is_unbiased))
     terms = np.zeros((len(network.hubs), 1, min(1, message[1])))
     scalars = Scalars.empty(len(network.hubs), total.n_roots, message[3]) if message[3] else None
     n_whole = 0
@@ -177,14 +178,8 @@ class _Sizes:
 
     codec: Codec
     n_values: int
-
-    @property
-    def name(self) -> str:
-        return self.codec.name
-
-    @property
-    def is_unbiased(self) -> bool:
-        return self.codec.is_unbiased
+    name: str
+    is_unbiased: bool
 
     def variance(self, _: int) -> float:
         return self.codec.variance(self.n_values)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import partial
 from itertools import islice, repeat
-from math import ceil
+from math import ceil, log, sqrt
 from typing import Any, Self
 
 import numpy as np
@@ -32,7 +32,6 @@ from vpem.sums.consensus import (
     codec_of,
     codec_within,
     contraction,
-    further_rounds,
     rounds_of,
     stable_steps,
 )
@@ -41,7 +40,7 @@ from vpem.sums.exchanges import Neighbourhood, finished
 from vpem.sums.partial import GoesOn, Memories
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.stale import Copies, Outages, speakers
-from vpem.sums.sum import Scalars, beside, flattened, message_bytes, unflattened
+from vpem.sums.sum import Scalars, Traffic, beside, flattened, message_bytes, unflattened
 
 MOST_DRAWS = 20
 """Draws of a sum of the start, or after the last iteration, in which the network disconnects."""
@@ -57,11 +56,6 @@ EXACT_ROUNDS = 4
 
 def _largest(values: Doubles, units: Doubles) -> float:
     return float(np.max(np.abs(values).max(axis=0, initial=0.0) * units, initial=0.0))
-
-
-def _advance(rounds: Iterator[None], count: int) -> None:
-    for _ in islice(rounds, count):
-        pass
 
 
 class GossipSum(GoesOn, _OverHubs):
@@ -96,6 +90,8 @@ class GossipSum(GoesOn, _OverHubs):
     take at least ``least`` rounds, and ``n_rounds`` are expected of them. Rounds of `uncompressed`
     sums are ``exact_rounds``; None: as many, plain.
     """
+
+    traffic: Traffic
 
     def __init__(
         self,
@@ -132,13 +128,11 @@ class GossipSum(GoesOn, _OverHubs):
         self.faults = faults if faults is not None and faults.any else None
         self.n_threads = n_threads
         self.rate = rate
-        self.mix: Doubles | None = None
         self.whole = codec is not None
-        self.silent: Mask | None = None
         self._layout = layout = _Layout(mixing, hubs)
         self._links = MixingLinks(graph)
         self._number = 0
-        self._kind = "setup"
+        self._kind = self._charged = "setup"
         self._outages: Outages | None = None
         if self.faults is not None:
             self._outages = Outages(graph, self.faults, layout.hub_of, layout.roots, routes)
@@ -228,7 +222,7 @@ class GossipSum(GoesOn, _OverHubs):
         self.holders.begin(kind, n_samples)
         if self._kind == "setup" and kind != "setup":
             self._memories.last = None  # of a start, which has nothing to do with terms
-        self._kind = kind
+        self._kind, self._charged = kind, charged(kind, "estep")
         self._coder = None if self.codec is None else codec_of(kind, self.codec)
         draws = 1 if kind == "estep" else MOST_DRAWS
         for left in reversed(range(draws)):
@@ -239,11 +233,6 @@ class GossipSum(GoesOn, _OverHubs):
             except PartitionedError:
                 if not left:
                     raise
-
-    @property
-    def _charged(self) -> str:
-        """Kind that the ledger counts the messages of this sum as."""
-        return charged(self._kind, "estep")
 
     def _draw(self, kind: str, n_values: int, itemsize: int, n_scalars: int) -> None:
         size = message_bytes(1, n_values, itemsize, n_scalars)
@@ -309,7 +298,8 @@ class GossipSum(GoesOn, _OverHubs):
                 self._agree_on(memory, self._coder, n_exact, n_rows, opened, rng)
             else:
                 rounds = self._rounds(memory, self._coder, n_exact, opened, rng)
-                _advance(rounds, self.n_rounds)
+                for _ in islice(rounds, self.n_rounds):
+                    pass
             ended = self._kind == "check" and not self._memories.lasting
             self._memories.last = None if ended else memory
             sums = unflattened(memory.states[near.roots], terms, scalars)
@@ -455,12 +445,17 @@ class GossipSum(GoesOn, _OverHubs):
             rounds = self._rounds(memory, coder, n_exact, opened, rng)
             done, most = 0, max(most, self.least)
             while done + count <= most:
-                _advance(rounds, count)
+                for _ in islice(rounds, count):
+                    pass
                 done += count
                 left = self._disagreement(memory, units)
                 if left <= tolerance:
                     return
-                further = further_rounds(stable, self.rate, omega, tolerance / left)
+                # By what a round reduces the distance to the mean.
+                pace = max(stable.pace(self.rate), sqrt(omega / (1.0 + omega)))
+                further = 1
+                if 0 < pace < 1:
+                    further = max(1, ceil(log(tolerance / left) / log(pace)))
                 count = min(further, MOST_AT_ONCE)
             if coder.name == exact.name or not np.isfinite(left):
                 raise NumericalError(

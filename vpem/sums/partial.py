@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats
-from vpem.engines.placement import Placement
 from vpem.network.codecs import Keys, draw_keys
 from vpem.network.schema import Maybe, Schema, State
 from vpem.sums.counted import AtServer
 from vpem.sums.quantizer import Quantizer
-from vpem.sums.sum import ByChunks, Scalars, flattened, message_bytes, unflattened
+from vpem.sums.sum import Scalars, Sum, flattened, message_bytes, unflattened
 
 Senders = NDArray[np.intp]
 
@@ -32,17 +31,24 @@ Carry = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
 """Brings messages (a, size) of this process to others; returns those that it hears itself."""
 
 
-class Wrapper(ByChunks):
-    """A sum around another at a server; what it does not change is that of the inner."""
+class Wrapper(Sum):
+    """A sum around another at a server; what it does not change is that of the inner.
+
+    Nothing of it is kept but memories, by their owners.
+    """
 
     n_roots = 1
-    mix = None
     whole = True
-    silent = None
 
     def __init__(self, inner: AtServer | Wrapper) -> None:
         self.inner = inner
         self.server: AtServer = inner.server if isinstance(inner, Wrapper) else inner
+        self.ledger, self.way = self.server.ledger, self.server.way
+        self.holders = self.server.holders
+        self.probability: float = inner.probability
+        """Probability with which a sender is active."""
+        self.biased: bool = inner.biased
+        """Whether the mean of what is received is something else than what was sent."""
 
     # ---- the two halves of a sum -----------------------------------------------------------------
 
@@ -50,16 +56,6 @@ class Wrapper(ByChunks):
     def active(self) -> Senders | None:
         """Senders (a,) of the sum begun last; None: all."""
         return self.inner.active
-
-    @property
-    def probability(self) -> float:
-        """Probability with which a sender is active."""
-        return self.inner.probability
-
-    @property
-    def biased(self) -> bool:
-        """Whether the mean of what is received is something else than what was sent."""
-        return self.inner.biased
 
     def count(self, sizes: int | NDArray[np.int64], senders: Senders | None = None) -> None:
         """Count messages of these sizes, of some senders or of all."""
@@ -110,37 +106,8 @@ class Wrapper(ByChunks):
             flat = self.holders.padded(flat)
         return unflattened(self.add(flat), terms, scalars)
 
-    @property
-    def holders(self) -> Placement:
-        """Who of the senders is in which process."""
-        return self.server.holders
-
-    @property
-    def roots(self) -> Placement:
-        return self.server.roots
-
-    @property
-    def bytes_sent(self) -> int:
-        return self.server.bytes_sent
-
     def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
         self.server.agree(kind, size, source)
-
-    def turn_to(self, batch: int, n_batches: int | None) -> None:
-        self.server.turn_to(batch, n_batches)
-
-    def kept_bytes(self, n_values: int) -> int:
-        return self.server.kept_bytes(n_values)
-
-    def state(self) -> State:
-        """Return what the sum inside keeps; memories are kept by their owners."""
-        return self.server.state()
-
-    def schema(self) -> Schema:
-        return self.server.schema()
-
-    def restore(self, state: State) -> None:
-        self.server.restore(state)
 
 
 class Compressed(Wrapper):
@@ -160,10 +127,7 @@ class Compressed(Wrapper):
         super().__init__(inner)
         self.quantizer = quantizer
         self._draw = keys if callable(keys) else partial(draw_keys, keys)
-
-    @property
-    def biased(self) -> bool:
-        return self.quantizer.biased or self.inner.biased
+        self.biased = quantizer.biased or inner.biased
 
     def send(self, values: Doubles, senders: Senders | None = None) -> Doubles:
         """Send a vector of each sender (a, P): what is decoded of them."""
@@ -279,6 +243,7 @@ class Partial(Wrapper):
     ) -> None:
         super().__init__(inner)
         self._probability = probability
+        self.probability *= probability
         self.rng = rng
         self.among = np.arange(self.server.n_senders) if among is None else among
         self._active = self.among
@@ -287,10 +252,6 @@ class Partial(Wrapper):
     def active(self) -> Senders:
         """Senders (a,) of the sum begun last."""
         return self._active
-
-    @property
-    def probability(self) -> float:
-        return self.inner.probability * self._probability
 
     def draw(self) -> None:
         super().draw()

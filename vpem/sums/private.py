@@ -143,23 +143,16 @@ class Noisy:
         holders = inner.holders
         self.masked = holders.masks is not None
         self._enough = holders.n_agents - colluding if self.masked else 1
-        self._places = self._adding()
+        self.by = noise_by(self.masked, inner.way)
+        """Who adds the noise: "server", "root" or "workers"."""
+        self._places: list[int] = []
+        if self.masked:
+            self._places = list(range(len(holders.own)))
+        elif self.by == "root":
+            root: int = inner.root  # type: ignore[attr-defined]
+            self._places = np.flatnonzero(holders.own == root).tolist()
         numbers = holders.own[self._places] if self._places else [holders.n_agents]
         self._sources = [Noise(seed, int(number)) for number in numbers]
-
-    @property
-    def by(self) -> str:
-        """Who adds the noise: "server", "root" or "workers"."""
-        return noise_by(self.masked, self.inner.way)
-
-    def _adding(self) -> list[int]:
-        local = self.inner.holders.own.tolist()
-        if self.masked:
-            return list(range(len(local)))
-        if self.by == "root":
-            root: int = self.inner.root  # type: ignore[attr-defined]
-            return [local.index(root)] if root in local else []
-        return []
 
     def add(
         self, values: Doubles, scales: NDArray[np.int64], unit: float, kind: str = "estep"

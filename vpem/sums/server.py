@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from copy import copy
-from itertools import repeat
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -22,11 +22,10 @@ from vpem.engines.placement import Placement
 from vpem.network.faults import FewerError
 from vpem.network.hubs import Routes
 from vpem.network.mixing import chebyshev_steps
-from vpem.network.schema import Schema, State
 from vpem.sums.consensus import _OverHubs
 from vpem.sums.counted import TAG_BYTES, Addends, AtServer, Counted, charged
-from vpem.sums.exchanges import Neighbourhood, Traffic, finished, row_bytes
-from vpem.sums.sum import Scalars, beside, message_bytes, with_scalars
+from vpem.sums.exchanges import Neighbourhood, finished, row_bytes
+from vpem.sums.sum import Scalars, Traffic, beside, message_bytes, with_scalars
 
 ROUND_WIDTH = 32
 """Values of a round's states are a multiple of this, and begin at a multiple of `ALIGNED`."""
@@ -75,19 +74,19 @@ class ServerSum(ExactSum):
     """The sum of all blocks at a server, Valdeira et al., (10)."""
 
 
+@dataclass
 class _Flight:
     """A chunk of rows on its way."""
 
+    rows: slice
+    work: Flying
     result: Callable[[], Floats] | None = None
-
-    def __init__(self, rows: slice, work: Flying) -> None:
-        self.rows, self._work = rows, work
 
     def go_on(self) -> bool:
         """Go on until something has to be waited for; whether it has arrived."""
         if self.result is None:
             try:
-                next(self._work)
+                next(self.work)
             except StopIteration as end:
                 self.result = end.value
         return self.result is not None
@@ -97,8 +96,6 @@ class _OverEngine(Counted):
     """What both sums share: some holders in this process, and others elsewhere."""
 
     whole = False
-    silent = None
-    mix: Doubles | None = None
     traffic: Traffic
     charge: str
     """Kind that messages are counted as."""
@@ -137,15 +134,6 @@ class _OverEngine(Counted):
             assert ahead.result is not None
             yield ahead.rows, ahead.result()
 
-    def state(self) -> State:
-        return self.traffic.state()
-
-    def schema(self) -> Schema:
-        return self.traffic.schema()
-
-    def restore(self, state: State) -> None:
-        self.traffic.restore(state)
-
 
 class ServerOverEngine(_OverEngine, AtServer):
     """Adds the terms of all holders, those of other processes by all-reduce."""
@@ -170,7 +158,7 @@ class ServerOverEngine(_OverEngine, AtServer):
         with set_topic(self.holders.engine, self.charge):
             total = super().aggregate(received, senders)
         if self.holders.engine.size > 1:
-            self._handed(total.nbytes)
+            self.traffic.add(self.charge, 0, total.nbytes * self.holders.engine.copies)
         return total
 
     def hear(
@@ -205,10 +193,6 @@ class ServerOverEngine(_OverEngine, AtServer):
         self.traffic.add(self.charge, 0, 0 if engine.rank else total.nbytes * engine.copies)
         return total
 
-    def _handed(self, size: int) -> None:
-        """Count an array that was added to others'."""
-        self.traffic.add(self.charge, 0, size * self.holders.engine.copies)
-
     def _sum(self, terms: Floats, scalars: Scalars | None) -> Flying:
         addends = Addends(self.holders, terms, scalars, self.exponents)
         parts, charge, fewer = addends.together(), self.charge, False
@@ -227,7 +211,8 @@ class ServerOverEngine(_OverEngine, AtServer):
                     request.wait()
             except FewerError:
                 fewer = True
-            self._handed(sum(part.nbytes for part in parts))
+            size = sum(part.nbytes for part in parts)
+            self.traffic.add(self.charge, 0, size * engine.copies)
 
         def read() -> Floats:
             if sent is None:
@@ -290,11 +275,6 @@ class ConsensusOverEngine(_OverEngine, _OverHubs):
         size = message_bytes(n_samples, n_values, itemsize, n_scalars)
         self._count(kind, size, self.n_rounds, self.n_rounds)
 
-    def _steps(self) -> Iterator[float]:
-        if self.rate is None:
-            return repeat(1.0, self.n_rounds)
-        return iter(chebyshev_steps(self.rate, self.n_rounds).tolist())
-
     def reduce(
         self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
     ) -> NDArray[Any]:
@@ -314,13 +294,15 @@ class ConsensusOverEngine(_OverEngine, _OverHubs):
         size = row_bytes(values)
         pattern = self._indptr, self._indices
         exchange = near.exchange
+        steps = np.ones(self.n_rounds)
+        if self.rate is not None:
+            steps = chebyshev_steps(self.rate, self.n_rounds)
         if exchange is None:
-            steps = np.fromiter(self._steps(), dtype=np.float64, count=self.n_rounds)
             for part, link_weights in zip(parts, weights, strict=True):
                 consensus_rounds(*pattern, link_weights, part.now, steps, self.n_threads)
             self.traffic.add(kind, self.n_rounds * near.n_links * size, 0)
         else:
-            for step in self._steps():
+            for step in steps.tolist():
                 yield from exchange.run([part.sent for part in parts], kind)
                 for part, link_weights in zip(parts, weights, strict=True):
                     neighbour_round(
@@ -342,14 +324,13 @@ class _States:
 
     def __init__(self, n_rows: int, n_values: int, dtype: np.dtype[np.floating]) -> None:
         self.n_values = n_values
-        self.now, self.mixed = (self._zeros(n_rows, n_values, dtype) for _ in range(2))
-
-    @staticmethod
-    def _zeros(n_rows: int, n_values: int, dtype: np.dtype[np.floating]) -> Floats:
         width = -(-n_values // ROUND_WIDTH) * ROUND_WIDTH
-        memory = np.zeros(n_rows * width + ALIGNED, dtype=dtype)
-        skip = -memory.ctypes.data % ALIGNED // dtype.itemsize
-        return memory[skip : skip + n_rows * width].reshape(n_rows, width)
+        states = []
+        for _ in range(2):
+            memory = np.zeros(n_rows * width + ALIGNED, dtype=dtype)
+            skip = -memory.ctypes.data % ALIGNED // dtype.itemsize
+            states.append(memory[skip : skip + n_rows * width].reshape(n_rows, width))
+        self.now, self.mixed = states
 
     @property
     def sent(self) -> Floats:

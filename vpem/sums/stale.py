@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.engines.engine import set_topic
-from vpem.engines.placement import Placement
 from vpem.errors import PartitionedError
 from vpem.network.codecs import Codec, Keys
 from vpem.network.faults import DrawnFaults, Faults
@@ -34,7 +33,7 @@ from vpem.sums.counted import AtServer
 from vpem.sums.exchanges import Neighbourhood
 from vpem.sums.partial import Carried, Channel, Compressed, Memory, Wrapper, short_keys
 from vpem.sums.quantizer import Quantizer
-from vpem.sums.sum import ByChunks, Scalars, Sum, flattened, message_bytes, unflattened
+from vpem.sums.sum import Scalars, Sum, flattened, message_bytes, unflattened
 
 
 class HeardAtServer(Wrapper):
@@ -57,7 +56,7 @@ class HeardAtServer(Wrapper):
         self._probability = probability
         self.seed, self.codec, self.n_threads = seed, codec, n_threads
         self.values_per_item = inner.n_senders
-        self.ledger, self.way, self.exact = inner.ledger, inner.way, False
+        self.roots = inner.roots
         self._number = 0
         self._kind = "setup"
         self._active: Indices | None = None
@@ -125,7 +124,7 @@ class HeardAtServer(Wrapper):
         self.server.restore(state["inner"])
 
 
-class HeardByNeighbours(ByChunks):
+class HeardByNeighbours(Sum):
     """A sum among neighbours whose agents keep it, where some of them are inactive at times.
 
     Each agent has an estimate of the sum, to which it adds what has changed in its own terms, N
@@ -136,8 +135,6 @@ class HeardByNeighbours(ByChunks):
     """
 
     whole = True
-    mix: Doubles | None = None
-    exact = False
 
     def __init__(self, inner: Sum) -> None:
         self.inner = inner
@@ -145,29 +142,14 @@ class HeardByNeighbours(ByChunks):
         self.n_roots = inner.n_roots
         self.values_per_item = inner.values_per_item
         self.way = inner.way
+        self.silent, self.holders, self.roots = inner.silent, inner.holders, inner.roots
         self._some_follow = bool(self.holders.any([inner.n_roots > len(self.holders.own)])[0])
         self._kind = "setup"
         self._terms: Doubles | None = None
         self._sums: Doubles | None = None
 
-    @property
-    def silent(self) -> Mask | None:
-        return self.inner.silent
-
-    @property
-    def bytes_sent(self) -> int:
-        return self.inner.bytes_sent
-
-    @property
-    def holders(self) -> Placement:
-        return self.inner.holders
-
-    @property
-    def roots(self) -> Placement:
-        return self.inner.roots
-
-    def counted_on(self, ledger: Ledger) -> HeardByNeighbours:
-        return HeardByNeighbours(self.inner.counted_on(ledger))
+    def counted_on(self, ledger: Ledger) -> Self:
+        return type(self)(self.inner.counted_on(ledger))
 
     def begin(
         self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
@@ -178,7 +160,10 @@ class HeardByNeighbours(ByChunks):
                 self.holders.begin(kind, n_samples)
             n_values, itemsize = n_samples * n_values + n_scalars + 1, 8
             n_samples, n_scalars = 1, 0
-        self.inner.begin(kind, n_samples, n_values, itemsize, n_scalars)
+        try:
+            self.inner.begin(kind, n_samples, n_values, itemsize, n_scalars)
+        finally:
+            self.silent = self.inner.silent
 
     def reduce(
         self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
@@ -189,7 +174,7 @@ class HeardByNeighbours(ByChunks):
         flat = flattened(terms, scalars)
         if self._terms is None or self._sums is None or self._terms.shape != flat.shape:
             self._terms, self._sums = np.zeros_like(flat), np.zeros_like(flat)
-        silent = self.inner.silent
+        silent = self.silent
         awake = slice(None) if silent is None else ~silent[: len(flat)]
         self._sums[awake] += self.holders.n_agents * (flat - self._terms)[awake]
         self._terms[awake] = flat[awake]

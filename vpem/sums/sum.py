@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from copy import copy
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 from vpem.checks import Doubles, Floats, Mask
 from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
-from vpem.network.schema import Schema, State
+from vpem.network.schema import COUNT, Schema, State, TableOf
 
 SCALAR_BYTES = 8
 """Of each of them, whatever else is sent: no codec and no other precision touches it."""
@@ -88,8 +90,41 @@ def unflattened(flat: Doubles, terms: Floats, scalars: Scalars | None = None) ->
     return np.ascontiguousarray(turned, dtype=terms.dtype)
 
 
-class Sum(Protocol):
-    """How it is summed."""
+@dataclass
+class Traffic:
+    """Payload bytes that really went from agent to agent, by kind, as this process sent them.
+
+    ``delivered`` went over links between agents, also inside this process; ``on_wire`` is what the
+    engine was given of it. What several agents of another process want travels once.
+    """
+
+    delivered: dict[str, int] = field(default_factory=dict)
+    on_wire: dict[str, int] = field(default_factory=dict)
+
+    def add(self, kind: str, delivered: int, on_wire: int) -> None:
+        self.delivered[kind] = self.delivered.get(kind, 0) + delivered
+        self.on_wire[kind] = self.on_wire.get(kind, 0) + on_wire
+
+    def clear(self) -> None:
+        """Count from the beginning."""
+        self.delivered.clear()
+        self.on_wire.clear()
+
+    def state(self) -> State:
+        """Return what went up to now."""
+        return {"delivered": dict(self.delivered), "on_wire": dict(self.on_wire)}
+
+    @staticmethod
+    def schema() -> dict[str, Schema]:
+        return {"delivered": TableOf(COUNT), "on_wire": TableOf(COUNT)}
+
+    def restore(self, state: State) -> None:
+        self.delivered = dict(state["delivered"])
+        self.on_wire = dict(state["on_wire"])
+
+
+class Sum:
+    """How it is summed: by default one chunk after the other, and nothing goes on from another."""
 
     ledger: Ledger | None
     """Where messages are counted."""
@@ -100,33 +135,32 @@ class Sum(Protocol):
     values_per_item: int
     whole: bool
     """Whether `reduce` wants the terms of all rows at once."""
+    mix: Doubles | None = None
+    """The sum as a matrix (R, B) over the hubs' terms, or None where it is not one."""
+    exact: bool = False
+    """Whether all roots share one estimate, which has no error."""
+    silent: Mask | None = None
+    """Roots (R,) that take no part in the sum begun last; None where all do."""
+    holders: Placement
+    """Who has something to add (hubs, by their roots, or workers), and in which process."""
+    traffic: Traffic | None = None
+    """What really went between processes, where there are several."""
 
-    @property
-    def mix(self) -> Doubles | None:
-        """The sum as a matrix (R, B) over the hubs' terms, or None where it is not one."""
-
-    @property
-    def exact(self) -> bool:
-        """Whether all roots share one estimate, which has no error."""
-
-    @property
-    def silent(self) -> Mask | None:
-        """Roots (R,) that take no part in the sum begun last; None where all do."""
+    @cached_property
+    def roots(self) -> Placement:
+        """Who finds the sum: all holders, or one of them whose estimate all share."""
+        return Placement.here(self.n_roots)
 
     @property
     def bytes_sent(self) -> int:
         """Payload bytes that have been sent up to now."""
-
-    @property
-    def holders(self) -> Placement:
-        """Who has something to add (hubs, by their roots, or workers), and in which process."""
-
-    @property
-    def roots(self) -> Placement:
-        """Who finds the sum: all holders, or one of them whose estimate all share."""
+        return 0 if self.ledger is None else self.ledger.bytes
 
     def counted_on(self, ledger: Ledger) -> Self:
         """Return the same sum from its beginning, whose messages are counted there."""
+        counted = copy(self)
+        counted.ledger = ledger
+        return counted
 
     def begin(
         self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
@@ -137,6 +171,7 @@ class Sum(Protocol):
         E-step after the last iteration, in which all take part, as they do in "labels", which says
         what rows belong to. Raises PartitionedError where the network is disconnected meanwhile.
         """
+        raise NotImplementedError
 
     def reduce(
         self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
@@ -145,6 +180,7 @@ class Sum(Protocol):
 
         Scalars travel in the same messages, and what is found of them is put in their place.
         """
+        raise NotImplementedError
 
     def flow(
         self,
@@ -153,6 +189,8 @@ class Sum(Protocol):
         scalars: Scalars | None = None,
     ) -> Iterator[tuple[slice, Floats]]:
         """`reduce` what is local in one chunk after the other; scalars go with the last."""
+        for rows, row_scalars in with_scalars(chunks, scalars):
+            yield rows, self.reduce(local(rows), rows, row_scalars)
 
     def turn_to(self, batch: int, n_batches: int | None) -> None:
         """Sums to come are of the rows of this batch, of so many, or (None) of a stream.
@@ -163,33 +201,21 @@ class Sum(Protocol):
 
     def kept_bytes(self, n_values: int) -> int:
         """Bytes that a sum leaves behind for the next one, of so many values of a holder."""
+        return 0
 
     def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
         """Let all agents know what they decide, or what the ``source`` has, in so many bytes."""
+        raise NotImplementedError
 
     def state(self) -> State:
         """What is kept from one sum to the next; of this process."""
+        return {} if self.traffic is None else self.traffic.state()
 
     def schema(self) -> Schema:
         """What that must be."""
+        return {} if self.traffic is None else self.traffic.schema()
 
     def restore(self, state: State) -> None:
         """Go on from what was kept, which has been checked."""
-
-
-class ByChunks:
-    """Sums that are done with one chunk before they take the next."""
-
-    def reduce(
-        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
-    ) -> NDArray[Any]:
-        raise NotImplementedError
-
-    def flow(
-        self,
-        chunks: Iterator[slice],
-        local: Callable[[slice], Floats],
-        scalars: Scalars | None = None,
-    ) -> Iterator[tuple[slice, Floats]]:
-        for rows, row_scalars in with_scalars(chunks, scalars):
-            yield rows, self.reduce(local(rows), rows, row_scalars)
+        if self.traffic is not None:
+            self.traffic.restore(state)

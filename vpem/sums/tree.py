@@ -19,9 +19,9 @@ from vpem.network.graph import Graph
 from vpem.network.hubs import Routes
 from vpem.network.ledger import Ledger
 from vpem.sums.counted import TAG_BYTES, Addends, AtServer
-from vpem.sums.exchanges import Exchange, Traffic, finished, row_bytes
+from vpem.sums.exchanges import Exchange, finished, row_bytes
 from vpem.sums.server import IN_FLIGHT, ExactSum, Flying, _OverEngine
-from vpem.sums.sum import Scalars
+from vpem.sums.sum import Scalars, Traffic
 
 Ranks = NDArray[np.intp]
 T = TypeVar("T")
@@ -84,11 +84,6 @@ class AlongTree(AtServer):
         """Which nodes lie on the way of any who has something to add."""
         return self._ways(self.agents)
 
-    @property
-    def levels_used(self) -> list[Indices]:
-        """Those of them that send something, by hops to the root; none where one has all."""
-        return [] if self._alone else [level[self.every_way[level]] for level in self._levels]
-
     def _links(self, ledger: Ledger) -> tuple[Indices, Indices]:
         """Links of each agent, in the order of `Routes.leaves`, to its parent and back."""
         leaves = self.tree.leaves
@@ -116,21 +111,18 @@ class AlongTree(AtServer):
             sizes = size if np.ndim(size) == 0 else np.asarray(size)[used]
             self._send(self.charge, sizes, links=links[used], rounds=rounds)
 
-    def _below(self, sizes: NDArray[np.int64], senders: Indices | None) -> NDArray[np.int64]:
-        """Bytes of all that some senders, or all, who are a leaf or below it send, of each leaf."""
-        carried = np.zeros(len(self.tree.parent), dtype=np.int64)
-        carried[self.agents if senders is None else self.agents[senders]] = sizes
-        for level in reversed(self._levels):
-            np.add.at(carried, self.tree.parent[level], carried[level])
-        return carried[self.tree.leaves]
-
     def count(self, sizes: int | NDArray[np.int64], senders: Indices | None = None) -> None:
         """Count sums of this size on their way to the root, of some senders or of all.
 
         Or of each sender a message of its own size.
         """
         if np.ndim(sizes):
-            sizes = self._below(np.asarray(sizes), senders)
+            # Bytes of all that senders who are a leaf or below it send, of each leaf.
+            carried = np.zeros(len(self.tree.parent), dtype=np.int64)
+            carried[self.agents if senders is None else self.agents[senders]] = sizes
+            for level in reversed(self._levels):
+                np.add.at(carried, self.tree.parent[level], carried[level])
+            sizes = carried[self.tree.leaves]
         self._over(sizes, senders, upward=True)
 
     def broadcast(self, size: int | NDArray[np.int64], receivers: Indices | None = None) -> None:
@@ -189,7 +181,8 @@ class TreeWays:
     def __init__(self, agents: Placement, holders: Placement, total: AlongTree) -> None:
         self.engine, self.tree, self._homes = agents.engine, total.tree, agents.ranks
         engine, homes, on = agents.engine, agents.ranks, total.every_way
-        levels = total.levels_used
+        # Those that send something, by hops to the root; none where one has all.
+        levels = [] if total._alone else [level[on[level]] for level in total._levels]
         root = int(total.agents[0] if not levels else self.tree.depth.argmin())
         self.home = int(homes[root])
         self._all_hear = len(np.unique(homes[on])) == engine.size
@@ -211,8 +204,32 @@ class TreeWays:
         self.most = int(np.bincount(homes[on]).max() + len(leaves) + 1)
         self.own = place[total.agents[holders.own]]
         self.root = int(place[root])
-        self.upward = [self._toward_root(level, homes, place) for level in reversed(levels)]
-        self.downward = self._away_from_root(levels, homes)
+        self.upward, rank = [], engine.rank
+        for level in reversed(levels):
+            parents_of = self.tree.parent[level]
+            ends = np.stack([homes[level], homes[parents_of]])
+            apart, added, sent = ends[0] != ends[1], ends[1] == rank, ends[0] == rank
+            self.upward.append(
+                TreeLevel(
+                    self._exchange(ends[:, apart], place[level[apart]]),
+                    level[sent],
+                    place[level[sent]],
+                    place[level[added & ~sent]],
+                    place[level[added]].tolist(),
+                    place[parents_of[added]].tolist(),
+                )
+            )
+        self.downward: list[Exchange | None] = []
+        heard = {self.home}
+        for level in levels:
+            sources: dict[int, int] = {}
+            for child, parent in zip(homes[level], homes[self.tree.parent[level]], strict=True):
+                if child not in heard:
+                    sources.setdefault(int(child), int(parent))
+            heard |= set(sources)
+            ends = np.array([list(sources.values()), list(sources)], dtype=np.intp)
+            total_row = np.full(ends.shape[1], self.n_states - 1)
+            self.downward.append(self._exchange(ends, total_row))
         self.n_children = int((homes[parents] == engine.rank).sum())
 
     def _exchange(self, ends: Ranks, rows: Ranks) -> Exchange | None:
@@ -224,20 +241,6 @@ class TreeWays:
             (self.engine, self._joined),
             [rows[(source == rank) & (target == near)] for near in self._near],
             [rows[(source == near) & (target == rank)] for near in self._near],
-        )
-
-    def _toward_root(self, level: Ranks, homes: Ranks, place: Ranks) -> TreeLevel:
-        """How agents of one depth send their sums to their parents."""
-        parents, rank = self.tree.parent[level], self.engine.rank
-        ends = np.stack([homes[level], homes[parents]])
-        apart, added, sent = ends[0] != ends[1], ends[1] == rank, ends[0] == rank
-        return TreeLevel(
-            self._exchange(ends[:, apart], place[level[apart]]),
-            level[sent],
-            place[level[sent]],
-            place[level[added & ~sent]],
-            place[level[added]].tolist(),
-            place[parents[added]].tolist(),
         )
 
     def relay(self, agents: Ranks) -> Iterator[Exchange]:
@@ -269,19 +272,6 @@ class TreeWays:
         with set_topic(self.engine, "following"):
             same: T = self.engine.bcast(total, self.home)
         return same
-
-    def _away_from_root(self, levels: list[Ranks], homes: Ranks) -> list[Exchange | None]:
-        """How the total comes to each process, depth by depth."""
-        exchanges, heard = [], {self.home}
-        for level in levels:
-            sources: dict[int, int] = {}
-            for child, parent in zip(homes[level], homes[self.tree.parent[level]], strict=True):
-                if child not in heard:
-                    sources.setdefault(int(child), int(parent))
-            heard |= set(sources)
-            ends = np.array([list(sources.values()), list(sources)], dtype=np.intp)
-            exchanges.append(self._exchange(ends, np.full(ends.shape[1], self.n_states - 1)))
-        return exchanges
 
 
 @dataclass

@@ -34,7 +34,6 @@ from vpem.fits.settings import as_ranges
 from vpem.network.partition import Workers
 from vpem.network.schema import COUNT, NUMBER, TEXT, Choice, ListOf, Number, Report, Schema
 from vpem.sums.connect import Network
-from vpem.sums.exchanges import Traffic
 
 ORDER_OF_FOLDS = 2
 """Sets the stream that deals rows out to folds apart from those of starts and batches."""
@@ -212,8 +211,8 @@ class Problem:
         }
         for name in OF_DATA:
             options.pop(name, None)
-        traffic = getattr(self.networks[cell.hops].total, "traffic", None)
-        if isinstance(traffic, Traffic):
+        traffic = self.networks[cell.hops].total.traffic
+        if traffic is not None:
             # A report says what went in its own fit.
             traffic.clear()
         return self.held(cell.hops).fit(rows, options)
