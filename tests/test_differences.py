@@ -12,7 +12,7 @@ from vpem.network.codecs import parse_codec
 from vpem.network.ledger import Ledger
 from vpem.network.partition import contiguous
 from vpem.steps.em import log_likelihood
-from vpem.steps.summing import begin_differences, summed
+from vpem.steps.summing import summed
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.consensus import NATS
 from vpem.sums.forecast import communication
@@ -89,7 +89,7 @@ def terms_of(network, *, dtype, weighted, missing):
 
 def by_differences(terms, total, mixture):
     """One E-step: responsibilities and log-likelihood as each root finds them."""
-    begun(total, lambda one: begin_differences(one, "estep", M, mixture.n_components, 8))
+    begun(total, lambda one: one.begin("estep", M, mixture.n_components - 1, 8, 1))
     kept = np.zeros((total.n_roots, M, mixture.n_components), dtype=f"f{terms.itemsize}")
     found = log_likelihood(terms, total, mixture, terms.prepare(mixture), None, kept)
     return kept, found
@@ -166,7 +166,7 @@ def test_a_message_has_k_minus_1_numbers_a_row_and_one_more(sums):
         total = network.total.counted_on(Ledger(network.graph))
         if isinstance(total, CompressedServerSum):
             total.n_rounds = 1
-        begin_differences(total, "check", M, k, itemsize)
+        total.begin("check", M, k - 1, itemsize, 1)
         if total.whole:
             local = np.ones((len(network.hubs), M, k - 1))
             total.reduce(local, scalars=Scalars.empty(len(local), total.n_roots))

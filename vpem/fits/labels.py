@@ -29,7 +29,7 @@ from vpem.network.ledger import Ledger
 from vpem.network.partition import Workers
 from vpem.network.schema import Report
 from vpem.steps.em import FactorSums, posterior_of
-from vpem.steps.summing import FARTHEST, Differences, begin_differences
+from vpem.steps.summing import FARTHEST, Differences
 from vpem.sums.connect import Network, uncompressed
 from vpem.sums.counted import farthest
 from vpem.sums.quantizer import ITEM
@@ -70,7 +70,7 @@ def _summed(
     """Sum terms of a mixture, and what hubs know of its factors, if it has any."""
     k = mixture.n_components
     if not isinstance(mixture, FactorMixture):
-        begin_differences(total, "labels", all_rows.n_samples, k, ITEM)
+        total.begin("labels", all_rows.n_samples, k - 1, ITEM, 1)
         limit = farthest(total.holders, FARTHEST[ITEM])
         yield from Differences(all_rows, total, k, local, limit)
         return

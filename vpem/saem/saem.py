@@ -52,8 +52,6 @@ from vpem.steps.recovery import (
     NoSaver,
     Saver,
     check_length,
-    set_stream,
-    stream_state,
 )
 from vpem.steps.runs import note_partition
 

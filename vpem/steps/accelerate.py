@@ -109,35 +109,29 @@ class LocalSteps:
         self, mixture: Mixture, factors: Factors, n_steps: int
     ) -> tuple[Mixture, Factors]:
         """Take some steps from an M-step; returns parameters and their factors."""
+        terms, limit = self.terms, FARTHEST[self.terms.itemsize]
         for _ in range(n_steps):
-            mixture, factors = self._one(mixture, factors)
-        return mixture, factors
-
-    def _one(self, mixture: Mixture, factors: Factors) -> tuple[Mixture, Factors]:
-        terms = self.terms
-        statistics = terms.empty(mixture.means, self.n_hubs)
-        for rows in terms.chunks(2 * self.n_hubs * mixture.n_components):
-            sums = self.rest[:, rows] + self._own(factors, rows)
-            responsibilities, _ = terms.responsibilities(mixture, sums, rows)
-            terms.summarize(statistics, responsibilities, rows)
-        updated = terms.update(statistics).weighing(mixture)
-        prepared = terms.prepare(updated)
-        # A component that would collapse in one hub alone is the next sum's to judge.
-        few = (statistics.counts < self.least).any(axis=1)
-        stays = np.logical_or(few, prepared.failed.any(axis=0))
-        if stays.any():
-            updated = terms.keep(updated, mixture, stays).weighing(mixture)
+            statistics = terms.empty(mixture.means, self.n_hubs)
+            for rows in terms.chunks(2 * self.n_hubs * mixture.n_components):
+                # How each hub's own terms differ from those of the first component.
+                numbers = np.ascontiguousarray(terms.local(factors, rows))
+                own = np.empty((*numbers.shape[:2], numbers.shape[2] - 1), dtype=numbers.dtype)
+                firsts = np.zeros(len(numbers))
+                differences(numbers, np.empty(0), own, firsts, limit, terms.n_threads)
+                responsibilities, _ = terms.responsibilities(
+                    mixture, self.rest[:, rows] + own, rows
+                )
+                terms.summarize(statistics, responsibilities, rows)
+            updated = terms.update(statistics).weighing(mixture)
             prepared = terms.prepare(updated)
-        return updated, prepared
-
-    def _own(self, factors: Factors, rows: slice) -> Floats:
-        """How each hub's own terms differ from those of the first component."""
-        numbers = np.ascontiguousarray(self.terms.local(factors, rows))
-        out = np.empty((*numbers.shape[:2], numbers.shape[2] - 1), dtype=numbers.dtype)
-        nothing: Doubles = np.empty(0)
-        limit = FARTHEST[numbers.itemsize]
-        differences(numbers, nothing, out, np.zeros(len(numbers)), limit, self.terms.n_threads)
-        return out
+            # A component that would collapse in one hub alone is the next sum's to judge.
+            few = (statistics.counts < self.least).any(axis=1)
+            stays = np.logical_or(few, prepared.failed.any(axis=0))
+            if stays.any():
+                updated = terms.keep(updated, mixture, stays).weighing(mixture)
+                prepared = terms.prepare(updated)
+            mixture, factors = updated, prepared
+        return mixture, factors
 
 
 class PlainSteps:
@@ -307,38 +301,33 @@ class Accelerated(PlainSteps):
         if not self.origin:
             self.origin = list(before)
             return updated, factors
-        points, self.origin = (self.origin, before, updated), []
+        origin, self.origin = self.origin, []
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            return self._extrapolated(points) or (updated, factors)
-
-    def _extrapolated(
-        self, points: tuple[Sequence[Mixture], Sequence[Mixture], Sequence[Mixture]]
-    ) -> tuple[list[Mixture], list[Factors]] | None:
-        lines = []
-        for three in zip(*points, strict=True):
-            first, second, third = (coordinates_of(one, self.floor) for one in three)
-            ahead = second.minus(first)
-            lines.append((first, ahead, third.minus(second).minus(ahead)))
-        lengths = self._lengths(lines)
-        mixtures, prepared = [], []
-        for terms, like, length, (first, ahead, bend) in zip(
-            self.roots, points[2], lengths, lines, strict=True
-        ):
-            there = first.moved(2 * length, ahead).moved(length**2, bend)
-            mixtures.append(there.mixture(like, self.floor))
-            prepared.append(terms.prepare(mixtures[-1]))
-        longest = max(float(length.max(initial=0.0)) for length in lengths)
-        failed = any(bool(one.failed.any()) for one in prepared)
-        # Where no root lives, 0: that says nothing of whether others move.
-        flags = [longest >= self.reach, failed, longest not in (0.0, 1.0)]
-        clipped, failed, moves = self.total.holders.any(flags).tolist()
-        if failed:  # of which the root that finds it tells all others
-            self.total.agree("flooding")
+            lines: list[Line] = []
+            for three in zip(origin, before, updated, strict=True):
+                first, second, third = (coordinates_of(one, self.floor) for one in three)
+                ahead = second.minus(first)
+                lines.append((first, ahead, third.minus(second).minus(ahead)))
+            lengths = self._lengths(lines)
+            mixtures: list[Mixture] = []
+            for like, length, (first, ahead, bend) in zip(updated, lengths, lines, strict=True):
+                there = first.moved(2 * length, ahead).moved(length**2, bend)
+                mixtures.append(there.mixture(like, self.floor))
+            prepared_there = [
+                terms.prepare(one) for terms, one in zip(self.roots, mixtures, strict=True)
+            ]
+            longest = max(float(length.max(initial=0.0)) for length in lengths)
+            failed = any(bool(one.failed.any()) for one in prepared_there)
+            # Where no root lives, 0: that says nothing of whether others move.
+            flags = [longest >= self.reach, failed, longest not in (0.0, 1.0)]
+            clipped, failed, moves = self.total.holders.any(flags).tolist()
+            if failed:  # of which the root that finds it tells all others
+                self.total.agree("flooding")
         if failed or not moves:
             self.reach *= REACH if clipped and not failed else 1.0
-            return None
+            return updated, factors
         self.tried, self.clipped = "extrapolation", clipped
-        return mixtures, prepared
+        return mixtures, prepared_there
 
     def _lengths(self, lines: Sequence[Line]) -> list[Doubles]:
         """Steps (R,) of each mixture: the ratio of two numbers, of which each hub has a part.

@@ -20,7 +20,7 @@ from vpem.checks import Doubles, Floats, Indices, Mask, check_memory
 from vpem.errors import PartitionedError, check_choice
 from vpem.network.schema import COUNT, FLAG, NOTHING, NUMBER, Array, ListOf, Maybe, Schema, State
 from vpem.steps.em import expect, log_likelihood
-from vpem.steps.recovery import STREAM, NoSaver, Saver, set_stream, stream_state
+from vpem.steps.recovery import STREAM, NoSaver, Saver
 from vpem.steps.runs import (
     REINITIALISED_BYTES,
     Progress,
@@ -30,7 +30,6 @@ from vpem.steps.runs import (
     check_finite,
     note_partition,
 )
-from vpem.steps.summing import begin_differences
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture
@@ -171,7 +170,7 @@ class Visits:
         self.total.turn_to(number, len(self.batches))
         try:
             k = self.run.mixture.n_components
-            begin_differences(self.total, kind, n_samples, k, self.terms.itemsize)
+            self.total.begin(kind, n_samples, k - 1, self.terms.itemsize, 1)
         except PartitionedError as error:
             note_partition(self.run.partitions, self.n_sums, error)
             return False
@@ -575,7 +574,7 @@ class _Passes:
         visits.restore(saved["visits"])
         self.fitting.restore(saved["fitting"])
         self.order, self.full_pass, self._opening = saved["order"], saved["anew"], None
-        set_stream(self.rng, saved["stream"])
+        self.rng.bit_generator.state = saved["stream"]
 
     def state(self) -> State:
         visits = self.visits
@@ -585,7 +584,7 @@ class _Passes:
             "fitting": self.fitting.state(),
             "order": self.order,
             "anew": self.full_pass,
-            "stream": stream_state(self.rng),
+            "stream": dict(self.rng.bit_generator.state),
         }
 
     def advance(self) -> bool:

@@ -36,7 +36,7 @@ from vpem.steps.runs import (
     least_weight,
     note_partition,
 )
-from vpem.steps.summing import FARTHEST, Differences, begin_differences, scalars_of_rows, summed
+from vpem.steps.summing import FARTHEST, Differences, scalars_of_rows, summed
 from vpem.sums.counted import add_vectors, farthest
 from vpem.sums.private import add_numbers, power_beyond
 from vpem.sums.sum import Sum
@@ -118,7 +118,9 @@ def iterate(
         loop.advance(iteration, tol, callback)
         state = partial(loop.state, iteration)
         saver.offer(state, last=run.converged or iteration == max_iter)
-    loop.end()
+    run.mixtures, factors = loop.pace.settled(run.mixtures, loop.factors)
+    run.check_heard()
+    run.end(step.roots, step.total, step.expect(run.mixtures, factors, "check")[0])
     return run
 
 
@@ -192,13 +194,6 @@ class _Loop:
                 before, run.mixtures, self.factors, log_likelihoods, small
             )
 
-    def end(self) -> None:
-        run = self.run
-        run.mixtures, factors = self.pace.settled(run.mixtures, self.factors)
-        run.check_heard()
-        log_likelihoods = self.step.expect(run.mixtures, factors, "check")[0]
-        run.end(self.step.roots, self.step.total, log_likelihoods)
-
 
 def expect(
     terms: FeatureTerms,
@@ -215,7 +210,7 @@ def expect(
     chunk between the two halves of the same arithmetic. Into ``rest`` (B, M, K - 1) goes what
     others add to the sum (`vpem.steps.accelerate.LocalSteps`).
     """
-    begin_differences(total, kind, terms.n_samples, mixture.n_components, terms.itemsize)
+    total.begin(kind, terms.n_samples, mixture.n_components - 1, terms.itemsize, 1)
     log_likelihoods = log_likelihood(terms, total, mixture, factors, statistics, rest=rest)
     return total.roots.join(log_likelihoods + terms.log_constant)
 
@@ -460,11 +455,8 @@ class FactorSums:
         self.width = numbers_of_a_row(mixture.n_components, mixture.n_factors)
         self._numbers, self._limit = local, farthest(total.holders, FARTHEST[itemsize])
         self._scalars = scalars_of_rows(terms, total)
-
-    @property
-    def firsts(self) -> Doubles:
+        self.firsts: Doubles
         """Sum of C of the first component over all rows, times row weights, (R,), in the end."""
-        return self._scalars.found[:, 0]
 
     def __iter__(self) -> Iterator[tuple[slice, Floats, Floats]]:
         k = self.n_components
@@ -472,6 +464,7 @@ class FactorSums:
             apart = np.zeros((*sums.shape[:2], k), dtype=sums.dtype)
             apart[:, :, 1:] = sums[:, :, : k - 1]
             yield rows, apart, np.ascontiguousarray(sums[:, :, k - 1 :])
+        self.firsts = self._scalars.found[:, 0]
 
     def _local(self, rows: slice) -> Floats:
         numbers, k, weights = self._numbers(rows), self.n_components, self.terms.row_weights

@@ -26,7 +26,7 @@ from vpem.steps.lloyd import (
 )
 from vpem.steps.recovery import Saver
 from vpem.steps.row_sampling import RowStream
-from vpem.steps.summing import Differences, begin_differences, in_units_of_squares
+from vpem.steps.summing import Differences, in_units_of_squares
 from vpem.sums.counted import add_vectors
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
@@ -64,7 +64,7 @@ def assign(
         np.zeros(n_roots, dtype=np.intp),
     )
     offsets = terms.blocks.offsets
-    begin_differences(total, kind, terms.n_samples, n_components, terms.itemsize)
+    total.begin(kind, terms.n_samples, n_components - 1, terms.itemsize, 1)
     if total.mix is not None:
         mix = np.ascontiguousarray(total.mix, dtype=np.float64)
         first = np.zeros(terms.blocks.n_blocks)

@@ -47,10 +47,10 @@ from vpem.steps.fedem_sums import (
     statistic_keeper,
     weights_of,
 )
-from vpem.steps.recovery import STREAM, NoSaver, Saver, check_length, set_stream, stream_state
+from vpem.steps.recovery import STREAM, NoSaver, Saver, check_length
 from vpem.steps.runs import note_partition
 from vpem.sums.connect import Network
-from vpem.sums.quantizer import Basis, Quantizer
+from vpem.sums.quantizer import ITEM, Basis, Quantizer
 
 ELSEWHERE = object()
 """Parameters of a root of another process."""
@@ -93,10 +93,6 @@ class Estimates:
         """Conditional expectations computed, divided by the number of rows."""
         return self.n_expectations / int(self.model.counts.sum())
 
-    def count_all(self) -> None:
-        """Count a pass over all rows that was made elsewhere."""
-        self.n_expectations += int(self.model.counts.sum())
-
     def state(self) -> State:
         """Return what is saved from one iteration to the next."""
         known: dict[int, int] = {}
@@ -136,29 +132,22 @@ class Estimates:
 
     def estimate(self, active: Indices, parameters: list[Any]) -> Doubles:
         """Estimates (a, P) of the active workers, each at the parameters that it has."""
-        estimates = np.empty((len(active), self.model.size))
+        model, estimates = self.model, np.empty((len(active), self.model.size))
         for place, worker in enumerate(active.tolist()):
-            estimates[place] = self._one(worker, parameters[place])
+            rows = None
+            if self.batch_size is not None and self.batch_size < int(model.counts[worker]):
+                rows = model.draw(worker, self.batch_size, self.rng)
+            if not self.reduced:
+                estimates[place] = self._expect(worker, parameters[place], rows)
+                continue
+            before, self._seen[worker] = self._seen[worker], parameters[place]
+            if before is None or rows is None:
+                estimate = self._expect(worker, parameters[place], None)
+            else:
+                estimate = self._last[worker] + self._expect(worker, parameters[place], rows)
+                estimate -= self._expect(worker, before, rows)
+            self._last[worker] = estimates[place] = estimate
         return estimates
-
-    def _one(self, worker: int, parameters: Any) -> Doubles:
-        rows = self._draw(worker)
-        if not self.reduced:
-            return self._expect(worker, parameters, rows)
-        before, self._seen[worker] = self._seen[worker], parameters
-        if before is None or rows is None:
-            estimate = self._expect(worker, parameters, None)
-        else:
-            estimate = self._last[worker] + self._expect(worker, parameters, rows)
-            estimate -= self._expect(worker, before, rows)
-        self._last[worker] = estimate
-        return estimate
-
-    def _draw(self, worker: int) -> Indices | None:
-        n_rows = int(self.model.counts[worker])
-        if self.batch_size is None or self.batch_size >= n_rows:
-            return None
-        return self.model.draw(worker, self.batch_size, self.rng)
 
     def _expect(self, worker: int, parameters: Any, rows: Indices | None) -> Doubles:
         self.n_expectations += int(self.model.counts[worker]) if rows is None else len(rows)
@@ -225,9 +214,9 @@ def run_fedem(
     alpha = _memory_step(settings.alpha, settings.memory, later)
     among = np.flatnonzero(model.counts)
     keeper = statistic_keeper(
-        network, ledger, weights, first, later, settings.participation, among, rng
-    )
-    keeper.take_bounds(getattr(model, "bounds", None))
+        network, ledger, weights, first, later, settings.participation, among, rng,
+        getattr(model, "bounds", None),
+    )  # fmt: skip
     counts = model.counts[model.counts > 0]
     stays_on = stays_noisy(settings, int(counts.max()), later.omega)
     least = getattr(model, "least_batch", 1)
@@ -332,11 +321,12 @@ class _Loop:
         state = saver.saved
         assert state is not None
         check(self._schema(), state, saver.place)
-        parts = {"model": self.model, "links": self.keeper, "estimates": self.estimates,
+        parts: dict[str, Any]
+        parts = {"model": self.model, "links": self.keeper.total, "estimates": self.estimates,
                  "rest": self.rest}  # fmt: skip
         for name, part in parts.items():
             part.restore(state[name])
-        set_stream(self.rng, state["stream"])
+        self.rng.bit_generator.state = state["stream"]
         same = ("memories", "memory", "projections", "projected", "converged", "partitions",
                 "in_noise")  # fmt: skip
         # Parameters are found by the M-step that comes next.
@@ -371,11 +361,11 @@ class _Loop:
             "partitions": list(run.partitions),
             "history": dict(vars(run.history)),
             "model": self.model.state(),
-            "links": self.keeper.state(),
+            "links": self.keeper.total.state(),
             "estimates": self.estimates.state(),
             "in_noise": run.in_noise,
             "rest": self.rest.state(),
-            "stream": stream_state(self.rng),
+            "stream": dict(self.rng.bit_generator.state),
         }
 
     def _schema(self) -> Schema:
@@ -398,7 +388,7 @@ class _Loop:
                 "objective": ListOf(NUMBER, "H"),
             },
             "model": model.schema(),
-            "links": keeper.schema(),
+            "links": keeper.total.schema(),
             "estimates": self.estimates.schema(keeper.holders.apart),
             "in_noise": FLAG,
             "rest": self.rest.schema(),
@@ -416,11 +406,12 @@ class _Loop:
                 state = partial(self._state, n_active, step)
                 saver.offer(state, last=self._is_last())
             self._maximize()
-            if self.settings.tol > 0:
-                self.keeper.agree()
+            if self.settings.tol > 0 and not self.keeper.central:
+                self.keeper.total.agree("stopping")
             last = self._is_last()
-            if last:
-                self.keeper.finish(self.model.size)
+            if last and self.keeper.central:
+                # All workers hear the last statistic, which on a graph each has.
+                self.keeper.total.broadcast(ITEM * self.model.size)
             if last or iteration % self.settings.record_every == 0:
                 self._record()
             if callback is not None:
@@ -450,7 +441,7 @@ class _Loop:
         if start.ndim == 2:
             received, statistics = keeper.collect(start)
             first = received - statistics
-            self.estimates.count_all()
+            self.estimates.n_expectations += int(model.counts.sum())  # made elsewhere
         else:
             statistics = np.repeat(start[None], keeper.n_roots, axis=0)
             statistics[[keeper.others(root) for root in range(keeper.n_roots)]] = 0.0
@@ -458,7 +449,7 @@ class _Loop:
                 return statistics, memories, np.zeros(model.size)
             parameters, _ = model.maximize(start)
             first = keeper.keep(first_statistics(model, parameters) - statistics)
-            self.estimates.count_all()
+            self.estimates.n_expectations += int(model.counts.sum())  # made elsewhere
         if not remembered:
             return statistics, memories, np.zeros(model.size)
         first = np.where((model.counts > 0)[:, None], first, 0.0)
@@ -535,9 +526,10 @@ class _Loop:
         history = run.history
         history.iteration.append(run.n_iter)
         history.epochs.append(self.estimates.epochs)
-        up, every = self.keeper.bytes_sent()
+        keeper = self.keeper
+        up = keeper.total.bytes_up if keeper.central else keeper.total.bytes_sent
         history.bytes_up.append(up)
-        history.bytes.append(every)
+        history.bytes.append(keeper.total.bytes_sent)
         history.objective.append(float(model.objective(run.parameters)))
         with np.errstate(over="ignore"):
             history.mean_field.append(float(((full - mean) ** 2).sum()))

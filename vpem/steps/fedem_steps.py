@@ -179,22 +179,19 @@ class Drift:
             self.quarter, self.count = self.quarter + 1, 0
         if self.quarter < 4:
             return False
-        over = epochs - self.epochs >= EPOCHS and step >= CONSTANT * self.step and self._is_still()
+        over = epochs - self.epochs >= EPOCHS and step >= CONSTANT * self.step
+        if over:
+            # Whether halves of the window are no farther apart than by chance, for all roots.
+            a, b, c, d = self.sums
+            with np.errstate(over="ignore", invalid="ignore"):
+                between = [a - b, c - d, c + d - a - b]
+                if self.basis is not None:
+                    between = [self.basis.into(one) for one in between]
+                first, second, halves = ((one**2).sum(axis=1) for one in between)
+                over = bool((halves <= CHANCE * (first + second)).all())
         self.length, self.quarter = round(GROWTH * self.length), 0
         self.sums[...] = 0.0
         return over
-
-    def _is_still(self) -> bool:
-        """Whether halves of the window are no farther apart than by chance, for all roots."""
-
-        def square(vectors: Doubles) -> Doubles:
-            inside = vectors if self.basis is None else self.basis.into(vectors)
-            return np.asarray((inside**2).sum(axis=1))
-
-        a, b, c, d = self.sums
-        with np.errstate(over="ignore", invalid="ignore"):
-            chance = square(a - b) + square(c - d)
-            return bool((square(c + d - a - b) <= CHANCE * chance).all())
 
 
 @dataclass(frozen=True)
@@ -240,21 +237,18 @@ class SafeSteps:
         taken = f"constant:{safe:g}" if auto else settings.step_size
         enough = enough_iterations(taken, stays) if settings.max_iter is None else settings.max_iter
         steps = cls(ceiling, safe, theorem, taken, batch_size, inner, enough)
-        steps._warn(omega, p, alpha)
+        longest = float(parse_step_size(taken)(max(1, enough // 2)))
+        if longest > ceiling and longest > safe:
+            warnings.warn(
+                VpemWarning(
+                    f"steps of {longest:g} are above {ceiling:.3g}, the longest that noise of "
+                    f"omega {omega:.3g}, participation {p:g} and memories' steps of {alpha:.3g} "
+                    f"cannot outgrow: {safe:.3g} is safe; take ",
+                    Setting("step_size", "auto"),
+                ),
+                stacklevel=3,
+            )
         return steps
-
-    def _warn(self, omega: float, participation: float, alpha: float) -> None:
-        step = float(parse_step_size(self.taken)(max(1, self.max_iter // 2)))
-        if step <= self.ceiling or step <= self.safe:
-            return
-        warnings.warn(
-            VpemWarning(
-                f"steps of {step:g} are above {self.ceiling:.3g}, the longest that noise of omega "
-                f"{omega:.3g}, participation {participation:g} and memories' steps of {alpha:.3g} "
-                f"cannot outgrow: {self.safe:.3g} is safe; take ", Setting("step_size", "auto"),
-            ),
-            stacklevel=4,
-        )  # fmt: skip
 
 
 def enough_iterations(step_size: str | float | StepSize, noise_stays: bool = False) -> int:

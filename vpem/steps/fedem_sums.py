@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,6 @@ from vpem.sums.counted import AtServer, add_vectors
 from vpem.sums.partial import Channel, Compressed, Memory, Partial
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.server import ServerSum
-from vpem.sums.sum import Sum
 from vpem.terms.units import exponents_of
 
 FEW = 10
@@ -230,14 +229,13 @@ def weights_of(model: StatisticModel, weighting: str) -> Doubles:
 
 
 class _Keeping:
-    """Who keeps a statistic, by a sum; all roots share one, unless overridden."""
+    """Who keeps a statistic, by a sum; all roots share one, or each has its own."""
 
-    total: AtServer | Sum
     holders: Placement
     weights: Doubles
-
-    def take_bounds(self, bounds: Doubles | None) -> None:
-        """Take bounds (P,) that no statistic is beyond, where they are known."""
+    workers: Partial
+    _apart = False
+    """Whether roots that have their own live in several processes."""
 
     def add(self, values: Doubles) -> Doubles:
         """Average a vector a worker (n, P), zero of others', exactly: what all find (P,)."""
@@ -248,29 +246,26 @@ class _Keeping:
         """Average what a root has received of all workers (n, P), of which ``local`` are here."""
         return self.add(local)
 
-    def agree(self) -> None:
-        """Nothing is sent about stopping: workers hear no more."""
+    def remember(self, run: FedRun) -> None:
+        """Begin with the memories of a run, which are moved in place."""
+        self.memory = Memory(self.workers, run.alpha, run.memories, run.memory[None])
 
     def every(self, values: Doubles) -> Doubles:
         """Values of all roots, given this process's."""
-        return values
+        if not self._apart:
+            return values
+        with about(self.holders.engine, "check"):
+            return self.holders.allreduce(values, announced=True)
 
     def others(self, worker: int) -> bool:
-        """Whether a root lives in another process: all share one, so none does."""
-        return False
+        """Whether a root lives in another process."""
+        return self._apart and not self.holders.mine(worker)
 
     def count(self, local_count: int) -> int:
-        """Count of all roots, given this process's: they share one."""
-        return local_count
-
-    def state(self) -> State:
-        return self.total.state()
-
-    def schema(self) -> Schema:
-        return self.total.schema()
-
-    def restore(self, state: State) -> None:
-        self.total.restore(state)
+        """Count of all roots, given this process's."""
+        if not self._apart:
+            return local_count
+        return int(self.holders.allreduce(np.array([local_count]), announced=True)[0])
 
 
 class Central(_Keeping):
@@ -281,7 +276,7 @@ class Central(_Keeping):
     workers and the codec's keys.
     """
 
-    total: AtServer
+    central: Literal[True] = True
     n_roots = 1
     is_noisy = False
 
@@ -300,11 +295,6 @@ class Central(_Keeping):
         self.first = total if first.codec is None else Compressed(total, first, rng)
         inner = total if later.codec is None else Compressed(total, later, rng)
         self.workers = Partial(inner, participation, rng, among)
-
-    def take_bounds(self, bounds: Doubles | None) -> None:
-        """Count numbers in units of powers of two that suit the bounds, if sums are masked."""
-        if bounds is not None and self.holders.masks is not None:
-            self.total.exponents = exponents_of(ROOM * bounds, self.holders.n_agents)
 
     def add(self, values: Doubles) -> Doubles:
         if self.holders.masks is None:
@@ -335,10 +325,6 @@ class Central(_Keeping):
         self.total.charge_as("estep")
         return received
 
-    def remember(self, run: FedRun) -> None:
-        """Begin with the memories of a run, which are moved in place."""
-        self.memory = Memory(self.workers, run.alpha, run.memories, run.memory[None])
-
     def draw(self, size: int) -> Indices:
         """Draw the active workers, and send them the statistic of so many numbers."""
         self.workers.begin("estep", 1, size, ITEM)
@@ -348,14 +334,6 @@ class Central(_Keeping):
         """Move memories by the corrections of the active workers; the new statistic (1, P)."""
         moved: Doubles = run.statistics + step * self.memory.estimate(local, run.statistics)
         return moved
-
-    def finish(self, size: int) -> None:
-        """Send all workers the last statistic."""
-        self.total.broadcast(ITEM * size)
-
-    def bytes_sent(self) -> tuple[int, int]:
-        """Payload bytes sent by workers, and by all."""
-        return self.total.bytes_up, self.total.bytes_sent
 
 
 class Local(_Keeping):
@@ -367,7 +345,7 @@ class Local(_Keeping):
     rounds do not pile up. Corrections stay where they are: what is compressed are the rounds.
     """
 
-    total: Sum
+    central: Literal[False] = False
 
     def __init__(
         self,
@@ -405,10 +383,6 @@ class Local(_Keeping):
         """First memories (n, P): a worker's is its own, and nothing is sent."""
         return values
 
-    def remember(self, run: FedRun) -> None:
-        """Begin with the memories of a run, which are moved in place."""
-        self.memory = Memory(self.workers, run.alpha, run.memories)
-
     def draw(self, size: int) -> Indices:
         """Draw the active workers; each has a statistic."""
         self.workers.draw()
@@ -430,32 +404,6 @@ class Local(_Keeping):
             run.memory[...] = self.holders.allreduce(self.weights @ run.memories)
         return moved
 
-    def finish(self, size: int) -> None:
-        """Nothing is sent: every worker has the last statistic."""
-
-    def agree(self) -> None:
-        """Count how all agree whether to stop."""
-        self.total.agree("stopping")
-
-    def every(self, values: Doubles) -> Doubles:
-        if not self._apart:
-            return values
-        with set_topic(self.holders.engine, "check"):
-            return self.holders.allreduce(values, announced=True)
-
-    def others(self, worker: int) -> bool:
-        return self._apart and not self.holders.mine(worker)
-
-    def count(self, local_count: int) -> int:
-        """Count of all roots, given this process's."""
-        if not self._apart:
-            return local_count
-        return int(self.holders.allreduce(np.array([local_count]), announced=True)[0])
-
-    def bytes_sent(self) -> tuple[int, int]:
-        """Payload bytes sent by workers, twice: there are no others."""
-        return self.ledger.bytes, self.ledger.bytes
-
 
 def statistic_keeper(
     network: Network | None,
@@ -466,8 +414,13 @@ def statistic_keeper(
     participation: float,
     among: Indices,
     rng: np.random.Generator,
+    bounds: Doubles | None,
 ) -> Central | Local:
-    """Choose who keeps the statistic: a server, the root of a tree, or every worker."""
+    """Choose who keeps the statistic: a server, the root of a tree, or every worker.
+
+    Masked numbers are counted in units of powers of two that suit ``bounds`` (P,), which no
+    statistic is beyond, where these are known.
+    """
     n = len(weights)
     if ledger is None:
         ledger = Ledger(make_graph("star", n) if network is None else network.graph)
@@ -487,6 +440,8 @@ def statistic_keeper(
                 "network without compress"
             )
         total = network.total.counted_on(ledger).weighted(weights)
+        if bounds is not None and total.holders.masks is not None:
+            total.exponents = exponents_of(ROOM * bounds, total.holders.n_agents)
         return Central(total, first, later, participation, among, rng)
     if network.graph.n_agents != n or network.total.roots.n_agents not in (1, n):
         raise InputError(

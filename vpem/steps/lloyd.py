@@ -206,10 +206,19 @@ def iterate_lloyd(
         total.agree(clusters.agreement)
         if callback is not None:
             callback(iteration, run.history[-1], changed)
-        if _is_at_rest(run, total, changed, clusters.pace.patience):
-            run.converged = True
-            saver.offer(state, last=True)
-            return run
+        absent = _absent(total)
+        if changed:
+            run.calm, run.waiting = 0, absent
+        else:
+            # All agents must have been heard without a change before that counts as calm.
+            if run.waiting is not None and absent is not None:
+                absent = run.waiting & absent
+            run.waiting = absent if absent is not None and absent.any() else None
+            run.calm += run.waiting is None
+            if run.waiting is None and run.calm > clusters.pace.patience:
+                run.converged = True
+                saver.offer(state, last=True)
+                return run
         before = run.centres
         empty = [int(cluster) for cluster in clusters.move(run)]
         if empty:
@@ -228,22 +237,6 @@ def iterate_lloyd(
         clusters.kind = "check"
         clusters.assign(run)
     return run
-
-
-def _is_at_rest(run: Lloyd, total: Sum, changed: int, patience: int) -> bool:
-    """Count a calm iteration, or note a change (``changed`` rows); whether it is the last."""
-    absent = _absent(total)
-    if changed:
-        run.calm, run.waiting = 0, absent
-        return False
-    if run.waiting is not None and absent is not None:
-        absent = run.waiting & absent
-    run.waiting = None
-    if absent is not None and absent.any():
-        run.waiting = absent
-        return False
-    run.calm += 1
-    return run.calm > patience
 
 
 def _absent(total: Sum) -> Mask | None:

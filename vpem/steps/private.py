@@ -32,7 +32,7 @@ from vpem.engines.engine import set_topic
 from vpem.errors import NumericalError
 from vpem.network.noise import Noise
 from vpem.network.partition import Blocks
-from vpem.steps.summing import FARTHEST, Differences, begin_differences
+from vpem.steps.summing import FARTHEST, Differences
 from vpem.sums.private import Noisy
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
@@ -480,7 +480,7 @@ class NoisyEM:
         layouts = [Residuals(kind, k, width) for kind, width in zip(kinds, widths, strict=True)]
         sums = [ResidualSums(layout, self.grid) for layout in layouts]
         columns = [*self._columns, slice(0, 0)]
-        begin_differences(total, "estep", self.n_rows, k, terms.itemsize)
+        total.begin("estep", self.n_rows, k - 1, terms.itemsize, 1)
         limit = FARTHEST[terms.itemsize]
         for rows, row_sums in Differences(
             terms, total, k, lambda at: terms.local(factors, at), limit

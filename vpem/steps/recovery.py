@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-import numpy as np
-
 from vpem.engines.engine import Engine, StalledError
 from vpem.errors import InputError, Setting
 from vpem.network.schema import RESTART, Array, Choice, Integer, Place, State
@@ -97,16 +95,6 @@ class PartSaver(NoSaver):
 
     def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
         self.outer.offer(lambda: self.wrap(state()), last=last)
-
-
-def stream_state(rng: np.random.Generator) -> State:
-    """Return where a random stream is."""
-    return dict(rng.bit_generator.state)
-
-
-def set_stream(rng: np.random.Generator, state: State) -> None:
-    """Move a random stream to where it was."""
-    rng.bit_generator.state = state
 
 
 def check_length(done: int, max_iter: int, name: str = "max_iter") -> int:

@@ -13,7 +13,7 @@ from vpem.checks import Indices
 from vpem.errors import InputError, Setting
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, FLAG, Integer, Maybe, Number, Schema, State, TableOf, check
-from vpem.steps.recovery import STREAM, Keeper, PartSaver, Saver, set_stream, stream_state
+from vpem.steps.recovery import STREAM, Keeper, PartSaver, Saver
 
 
 class Scored(Protocol):
@@ -21,10 +21,8 @@ class Scored(Protocol):
 
     converged: bool
     bytes_sent: list[int]
-
-    @property
-    def history(self) -> list[Any]:
-        """An entry an iteration."""
+    history: list[Any]
+    """An entry an iteration."""
 
 
 R = TypeVar("R", bound=Scored)
@@ -262,7 +260,7 @@ class Restarts(_Saving, Generic[R]):
             return None
         rng, saved = restart.rng, None
         if restart.saved is not None:
-            set_stream(rng, restart.saved["stream"])
+            rng.bit_generator.state = restart.saved["stream"]
             saved = restart.saved["loop"]
 
         def wrap(loop: State) -> State:
@@ -273,7 +271,7 @@ class Restarts(_Saving, Generic[R]):
                 "ran_out": self._ran_out,
                 "max_iter": self.max_iter,
                 **self._common(),
-                "going": {"stream": stream_state(rng), "more": more, "loop": loop},
+                "going": {"stream": dict(rng.bit_generator.state), "more": more, "loop": loop},
             }
 
         return PartSaver(self._saver, wrap, saved, "going", "loop")

@@ -12,7 +12,7 @@ from vpem.errors import PartitionedError
 from vpem.network.schema import COUNT, FLAG, NOTHING, Array, ListOf, Maybe, Schema, State
 from vpem.steps.batches import towards
 from vpem.steps.em import OverRows, add_messages, maximize
-from vpem.steps.recovery import STREAM, NoSaver, Saver, set_stream, stream_state
+from vpem.steps.recovery import STREAM, NoSaver, Saver
 from vpem.steps.runs import Progress, Reinitialiser, Run, check_finite, note_partition
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture
@@ -178,7 +178,7 @@ class _Passes:
                 worker.total = worker.statistics[0]
         self.order, self.full_pass = saved["order"], saved["anew"]
         self.time, self.n_sums = saved["time"], saved["n_sums"]
-        set_stream(self.rng, saved["stream"])
+        self.rng.bit_generator.state = saved["stream"]
 
     def state(self) -> State:
         run = self.run
@@ -197,7 +197,7 @@ class _Passes:
             "anew": self.full_pass,
             "time": self.time,
             "n_sums": self.n_sums,
-            "stream": stream_state(self.rng),
+            "stream": dict(self.rng.bit_generator.state),
         }
 
     def _schema(self, saved: State) -> dict[str, Schema]:

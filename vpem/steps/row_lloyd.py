@@ -13,7 +13,6 @@ from vpem.checks import Doubles, Floats, Indices
 from vpem.steps.lloyd import (
     MOST_LLOYD,
     PLAIN,
-    ClusterSums,
     FollowedRows,
     Lloyd,
     Pace,
@@ -27,7 +26,6 @@ from vpem.steps.row_sampling import CHUNK_ROWS, HeldRows, RowStream, StoredParts
 from vpem.sums.counted import AtServer, add_vectors
 from vpem.sums.partial import Wrapper
 from vpem.sums.sum import Sum
-from vpem.terms.units import Reach
 
 
 def lloyd_rows(
@@ -86,6 +84,10 @@ class _Clusters:
     """Rows of the workers of this process in clusters (`vpem.steps.lloyd.Clusters`)."""
 
     agreement = "stopping"
+    n_parts = 1
+    """Values of a message for each of a centre: the sum, and the weight of what is there."""
+    fills = False
+    """Whether missing values are where their centres are, about which sums are."""
 
     def __init__(self, data: HeldRows, total: Sum, kind: str, n_threads: int) -> None:
         self.data, self.total, self.kind = data, total, kind
@@ -132,23 +134,21 @@ class _Clusters:
         """Assign all rows or those of a batch, and take the sums: how many rows changed."""
         n_components = run.centres.shape[1]
         messages, changed = self._messages(run)
-        totals = add_vectors(self.total, messages, self.kind, self._units(run))
-        if self.data.reach is not None:
+        reach, units, centres = self.data.reach, None, run.centres[0]
+        if reach is not None:
+            # What a row adds at most to numbers between the counts and the inertia.
+            bounds = [np.tile(reach.radius + np.abs(reach.points.centre), n_components)]
+            if self.fills:
+                bounds = [reach.off(centres)]
+            elif self.n_parts > 1:
+                bounds.append(np.ones(centres.size))
+            units = reach.of_clusters(centres, bounds)
+        totals = add_vectors(self.total, messages, self.kind, units)
+        if reach is not None:
             changed = round(float(totals[0, -1]))
         run.counts, self.sums = totals[:, :n_components], totals[:, n_components:-2]
         run.inertia = inertia_of_roots(self.total, totals[:, -2].copy())
         return changed
-
-    def _units(self, run: Lloyd) -> NDArray[np.int64] | None:
-        """Exponents of the units in which masked sums of messages are taken."""
-        reach = self.data.reach
-        if reach is None:
-            return None
-        return reach.of_clusters(run.centres[0], self._bounds(reach, run.centres[0]))
-
-    def _bounds(self, reach: Reach, centres: Doubles) -> list[Doubles]:
-        """What a row adds at most to numbers between the counts and the inertia."""
-        return [np.tile(reach.radius + np.abs(reach.points.centre), len(centres))]
 
     def move(self, run: Lloyd) -> Indices:
         before, light, silent = run.centres, run.counts < self.least, self.total.silent
@@ -206,7 +206,9 @@ class _Clusters:
             before = run.labels[rows].copy()
             self._assign_batch(run, centres, rows)
             moved = self.batches.move(worker, rows, before, run.labels[rows])
-            messages.append(self._packed(sums, centres, moved))
+            parts = [sums.sums(centres if self.fills else None), sums.there][: self.n_parts]
+            last = np.array([sums.inertia(centres).sum(), moved])
+            messages.append(np.concatenate([sums.counts, np.ravel(parts), last]))
             changed += moved
         stacked = np.array(messages).reshape(len(messages), self._packed_size(run))
         return stacked, self._changed(changed)
@@ -215,13 +217,9 @@ class _Clusters:
         data, off = self.data, np.empty(rows.stop - rows.start)
         nearest_rows(data.read(rows), centres, run.labels[rows], off, self.n_threads)
 
-    def _packed(self, sums: ClusterSums, centres: Doubles, moved: int) -> Doubles:
-        last = np.array([sums.inertia(centres).sum(), moved])
-        return np.concatenate([sums.counts, sums.sums().ravel(), last])
-
     def _packed_size(self, run: Lloyd) -> int:
         n_components, width = run.centres.shape[1:]
-        return int(n_components * (width + 1) + 2)
+        return int(n_components * (1 + width * self.n_parts) + 2)
 
 
 class _FromStart(_Clusters):
@@ -261,7 +259,6 @@ class _Observed(_Clusters):
     """Rows that miss values, assigned by what is observed; centres are the means of that."""
 
     n_parts = 2
-    """Values of a message for each of a centre: the sum, and the weight of what is there."""
 
     def _move(self, run: Lloyd, counts: Doubles) -> None:
         sums, there = self._parted(run, counts, self.sums)
@@ -273,29 +270,13 @@ class _Observed(_Clusters):
         parts = sums.reshape(len(sums), self.n_parts, *run.centres.shape[1:])
         return parts[:, 0], parts[:, 1]
 
-    def _bounds(self, reach: Reach, centres: Doubles) -> list[Doubles]:
-        return [*super()._bounds(reach, centres), np.ones(centres.size)]
-
     def measure(self, run: Lloyd) -> None:
         """Every pass does, except where a process has no rows."""
         if run.distances is None:
             run.distances = np.empty(self.data.n_here)
 
-    def _points(self, centres: Doubles) -> Doubles:
-        """Points that a worker with some centres (K, d) takes sums about, (K, d)."""
-        return np.zeros_like(centres)
-
     def _assign_batch(self, run: Lloyd, centres: Doubles, rows: slice) -> None:
         run.labels[rows] = self._assign(run, centres, rows)[0]
-
-    def _packed(self, sums: ClusterSums, centres: Doubles, moved: int) -> Doubles:
-        last = np.array([sums.inertia(centres).sum(), moved])
-        parts = [sums.sums(self._points(centres)), sums.there][: self.n_parts]
-        return np.concatenate([sums.counts, np.ravel(parts), last])
-
-    def _packed_size(self, run: Lloyd) -> int:
-        n_components, width = run.centres.shape[1:]
-        return int(n_components * (1 + width * self.n_parts) + 2)
 
     def _messages(self, run: Lloyd) -> tuple[Doubles, int]:
         if self.number is not None:
@@ -307,7 +288,7 @@ class _Observed(_Clusters):
         changed = 0
         for worker, own_rows in enumerate(data.runs):
             worker_centres = centres[0 if len(centres) == 1 else worker]
-            points = self._points(worker_centres)
+            points = worker_centres if self.fills else np.zeros_like(worker_centres)
             counts, inertia, changes = np.zeros(n_components), 0.0, 0
             sums, there = parts = np.zeros((2, n_components, width))
             for begin in range(own_rows.start, own_rows.stop, CHUNK_ROWS):
@@ -348,14 +329,9 @@ class _Filled(_Observed):
     """Rows whose missing values are where their centres are, about which sums are."""
 
     n_parts = 1
+    fills = True
 
     def _move(self, run: Lloyd, counts: Doubles) -> None:
         # What is missing adds nothing.
         moves = self.sums.reshape(len(self.sums), *run.centres.shape[1:])
         run.centres = run.centres + moves / counts[:, :, None]
-
-    def _points(self, centres: Doubles) -> Doubles:
-        return centres
-
-    def _bounds(self, reach: Reach, centres: Doubles) -> list[Doubles]:
-        return [reach.off(centres)]

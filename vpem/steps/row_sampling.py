@@ -178,6 +178,8 @@ class HeldRows:
             self._rows = _joined(parts or [np.empty((0, width))])
         self.observed = observed
         self.bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
+        self.n_workers, self.n_here = holders.n_agents, int(self.bounds[-1])
+        """Workers of all processes, N, and rows of this one."""
         ends: list[int] = self.bounds.tolist()
         self.runs = [slice(begin, end) for begin, end in pairwise(ends)]
         self.own, self.first = holders.own, 0
@@ -198,16 +200,6 @@ class HeldRows:
             self.weights = np.ascontiguousarray(local_weights, dtype=np.float64)
             positive = weights[weights > 0]
             self.lightest = float(positive.min()) if reach is None else reach.lightest
-
-    @property
-    def n_workers(self) -> int:
-        """Workers of all processes, N."""
-        return self.holders.n_agents
-
-    @property
-    def n_here(self) -> int:
-        """Rows of this process."""
-        return int(self.bounds[-1])
 
     def runs_of_rows(self) -> Iterator[slice]:
         """Runs of rows to work on at once: all where they are in memory."""

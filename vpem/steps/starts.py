@@ -24,7 +24,7 @@ from vpem.network.partition import Blocks
 from vpem.steps.feature_lloyd import lloyd_features
 from vpem.steps.lloyd import Lloyd, Pace
 from vpem.steps.row_sampling import ROW_BYTES, HeldRows, RowStream, StoredParts
-from vpem.steps.summing import FARTHEST, Differences, begin_differences, in_units_of_squares, summed
+from vpem.steps.summing import FARTHEST, Differences, in_units_of_squares, summed
 from vpem.sums.counted import add_vectors, farthest
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
@@ -295,7 +295,7 @@ def _means(views: list[Any], total: Sum, n_components: int) -> list[Doubles]:
         one.of_clusters(np.repeat(one.at_rows(first), n_components, axis=0), total.n_roots)
         for one in views
     ]
-    begin_differences(total, "setup", terms.n_samples, n_components, terms.itemsize)
+    total.begin("setup", terms.n_samples, n_components - 1, terms.itemsize, 1)
     limit = farthest(total.holders, FARTHEST[terms.itemsize])
     for rows, sums in Differences(terms, total, n_components, local, limit):
         shares = _shares(sums)
@@ -498,22 +498,16 @@ class _OverRows:
         if self.nearest is not None:
             np.minimum(self.trials, self.nearest, out=self.trials)
         # (L, N): what every worker has left after each trial, as the first worker knows it.
-        self.sums = self._by_worker(self._potentials())
-        return int(np.argmin(self.sums.sum(axis=1)))
-
-    def _potentials(self) -> Doubles:
-        """Weighted sums over each worker's rows after each trial, shape (N, L)."""
-        data, trials = self.data, self.trials
-        if len(data.weights):
-            trials = trials * data.weights
+        trials = self.trials * data.weights if len(data.weights) else self.trials
         filled = np.flatnonzero(np.diff(data.bounds))
-        potentials = np.zeros((len(data.runs), len(trials)))
+        potentials = np.zeros((len(data.runs), len(trials)))  # of each worker's rows
         if len(filled) < MANY_WORKERS:
             for worker in filled:
                 potentials[worker] = trials[:, data.runs[worker]].sum(axis=1)
         else:
             potentials[filled] = np.add.reduceat(trials, data.bounds[filled], axis=1).T
-        return potentials
+        self.sums = self._by_worker(potentials)
+        return int(np.argmin(self.sums.sum(axis=1)))
 
     def _by_worker(self, sums: Doubles) -> Doubles:
         """Send potentials (n, L), each worker's in a place of its own: (L, N)."""
@@ -538,22 +532,22 @@ class _OverRows:
         return bool(self.remaining.any())
 
     def draw(self, count: int) -> list[int]:
-        remaining = np.maximum(self.remaining, 0.0)
-        return [self._draw(remaining) for _ in range(count)]
-
-    def _draw(self, remaining: Doubles) -> int:
-        """Draw a row in proportion to weight times potential: first the worker, then its row."""
-        data, nearest = self.data, self.nearest
+        """Draw rows in proportion to weight times potential: first the worker, then its row."""
+        data, nearest, drawn = self.data, self.nearest, []
         assert nearest is not None
+        remaining = np.maximum(self.remaining, 0.0)
         ends = np.cumsum(remaining)
-        place = min(self.stream.rng.random() * ends[-1], np.nextafter(ends[-1], 0))
-        worker = int(np.searchsorted(ends, place, side="right"))
-        place -= ends[worker] - remaining[worker]
-        row = None
-        if data.holders.mine(worker):
-            run = data.runs[worker - data.own[0]]
-            values = nearest[run] * data.weights[run] if len(data.weights) else nearest[run]
-            cumulative = np.cumsum(values)
-            inside = min(place, np.nextafter(cumulative[-1], 0))
-            row = data.first + run.start + int(np.searchsorted(cumulative, inside, side="right"))
-        return int(data.holders.bcast(row, worker))
+        for _ in range(count):
+            place = min(self.stream.rng.random() * ends[-1], np.nextafter(ends[-1], 0))
+            worker = int(np.searchsorted(ends, place, side="right"))
+            place -= ends[worker] - remaining[worker]
+            row = None
+            if data.holders.mine(worker):
+                run = data.runs[worker - data.own[0]]
+                values = nearest[run] * data.weights[run] if len(data.weights) else nearest[run]
+                cumulative = np.cumsum(values)
+                inside = min(place, np.nextafter(cumulative[-1], 0))
+                at = int(np.searchsorted(cumulative, inside, side="right"))
+                row = data.first + run.start + at
+            drawn.append(int(data.holders.bcast(row, worker)))
+        return drawn

@@ -78,11 +78,6 @@ def agree_on_units(terms: FeatureTerms, total: Sum, ledger: Ledger) -> None:
         terms.units = find() if outlast is None else outlast.once("units of squares", find)
 
 
-def begin_differences(total: Sum, kind: str, n_samples: int, n_numbers: int, itemsize: int) -> None:
-    """Begin a sum of `Differences` of so many numbers a row; see `Sum.begin`."""
-    total.begin(kind, n_samples, n_numbers - 1, itemsize, 1)
-
-
 def scalars_of_rows(terms: FeatureTerms, total: Sum) -> Scalars:
     """Return what is to be the sum over all rows of one number of each, times row weights."""
     scalars = Scalars.empty(len(total.holders.own), total.n_roots)
@@ -92,13 +87,14 @@ def scalars_of_rows(terms: FeatureTerms, total: Sum) -> Scalars:
 
 
 class Differences:
-    """How the sums of K numbers a row differ from the first, of a sum that `begin_differences`.
+    """How the sums of K numbers a row differ from the first: K - 1 values, and one scalar.
 
-    Iterating yields runs of rows and the sums of their differences from the first number, (R, m, K
-    - 1), root by root. ``local`` has each hub's numbers for some rows, (B, m, K). Of these what is
-    above the least of a row by more than ``limit`` counts as nearer, so that it does not take the
-    digits of others (`tests.twins.mixture.differences`). Into ``rest`` (B, M, K - 1) goes what
-    others add to the sum; ``beside`` (B,) is added to the sum of first numbers.
+    The sum has begun. Iterating yields runs of rows and the sums of their differences from the
+    first number, (R, m, K - 1), root by root. ``local`` has each hub's numbers for some rows,
+    (B, m, K). Of these what is above the least of a row by more than ``limit`` counts as nearer, so
+    that it does not take the digits of others (`tests.twins.mixture.differences`). Into ``rest``
+    (B, M, K - 1) goes what others add to the sum; ``beside`` (B,) is added to the sum of first
+    numbers.
     """
 
     def __init__(
@@ -116,11 +112,8 @@ class Differences:
         self._numbers, self._limit = local, limit
         self._scalars = scalars_of_rows(terms, total)
         self._scalars.own[:, 0] = beside
-
-    @property
-    def firsts(self) -> Doubles:
+        self.firsts: Doubles
         """Sum of the first numbers of all rows, times row weights, (R,), after the last row."""
-        return self._scalars.found[:, 0]
 
     def __iter__(self) -> Iterator[tuple[slice, Floats]]:
         chunks = summed(self.terms, self.total, self.n_numbers, self._local, self._scalars)
@@ -129,6 +122,7 @@ class Differences:
                 rest = self.rest[:, rows]
                 np.subtract(sums[: len(rest)] if len(sums) > 1 else sums, rest, out=rest)
             yield rows, sums
+        self.firsts = self._scalars.found[:, 0]
 
     def _local(self, rows: slice) -> Floats:
         numbers = np.ascontiguousarray(self._numbers(rows))
