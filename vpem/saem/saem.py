@@ -320,7 +320,7 @@ class _Loop:
             server.join(self.local.smoothed.copy(), *common)
             state, schema = saver.saved, {name: part.schema() for name, part in parts.items()}
             check({"stream": COUNTED_STREAM, **schema}, state, saver.place)
-            set_stream(self.rng, state["stream"])
+            self.rng.bit_generator.state = state["stream"]
             for name, part in parts.items():
                 part.restore(state[name])
             self._tell(run.theta)
@@ -328,7 +328,7 @@ class _Loop:
 
         def state_of() -> State:
             saved = {name: part.state() for name, part in parts.items()}
-            return {"stream": stream_state(self.rng), **saved}
+            return {"stream": dict(self.rng.bit_generator.state), **saved}
 
         if server.damping > server.safe:
             warnings.warn(

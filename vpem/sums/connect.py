@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -15,7 +16,7 @@ from vpem._core.threads import thread_count
 from vpem.checks import Indices
 from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement, agree
-from vpem.errors import InputError, Setting
+from vpem.errors import InputError, Setting, VpemWarning
 from vpem.network.codecs import Codec
 from vpem.network.faults import Faults
 from vpem.network.graph import Graph, check_connected
@@ -35,8 +36,7 @@ from vpem.network.partition import Blocks, Partition, contiguous
 from vpem.network.schema import State
 from vpem.records import Shown
 from vpem.settings import SumSettings
-from vpem.sums.compressed_server import CompressedServerSum
-from vpem.sums.compressed_tree import CompressedTreeSum
+from vpem.sums.compressed_server import CompressedServerSum, CompressedTreeSum
 from vpem.sums.consensus import (
     LARGEST_CONSENSUS_ERROR,
     MOST_GOSSIP_ROUNDS,
@@ -253,27 +253,23 @@ def connect(
     if settings.sum == "tree":
         joined = _along_a_tree(joined, codec, settings.seed, thread_count(settings.n_threads))
     if settings.secure_sum:
-        return _masked(joined)
+        n_parties = sum(len(columns) > 0 for columns in joined.features)
+        if n_parties < FEWEST:
+            raise InputError(
+                Setting("secure_sum"),
+                f" needs at least {FEWEST} parties that hold something, got {n_parties}: of two "
+                "each could subtract its own term from the sum and learn the other's; leave it "
+                "out, or find more parties",
+            )
+        masks = agree(agents, graph.names or ())
+        agents = Placement(agents.engine, agents.ranks, masks)
+        assert isinstance(joined.total, ExactSum)
+        return replace(joined, agents=agents, total=joined.total.masked(agents))
     if settings.sum == "tree" or codec is None:
         return joined
     threads = thread_count(settings.n_threads)
     server = CompressedServerSum(len(hubs), codec, seed=settings.seed, n_threads=threads)
     return replace(joined, total=server, consensus_error=None)
-
-
-def _masked(joined: Network) -> Network:
-    n_parties = sum(len(columns) > 0 for columns in joined.features)
-    if n_parties < FEWEST:
-        raise InputError(
-            Setting("secure_sum"),
-            f" needs at least {FEWEST} parties that hold something, got {n_parties}: of two each "
-            "could subtract its own term from the sum and learn the other's; leave it out, or find "
-            "more parties",
-        )
-    masks = agree(joined.agents, joined.graph.names or ())
-    agents = Placement(joined.agents.engine, joined.agents.ranks, masks)
-    assert isinstance(joined.total, ExactSum)
-    return replace(joined, agents=agents, total=joined.total.masked(agents))
 
 
 def along_a_tree(network: Network) -> Network | None:
@@ -360,7 +356,14 @@ def _with_rounds(joined: Network, settings: SumSettings, codec: Codec | None) ->
             used if accelerated else rate, hubs, graph.n_agents, n_rounds, accelerated=accelerated
         )
     if error > LARGEST_CONSENSUS_ERROR and not automatic:
-        rounds.warn_of_error(n_rounds, f"{'at most ' if bounded else ''}{error:.2g}")
+        enough = rounds.reaching(LARGEST_CONSENSUS_ERROR)
+        warnings.warn(
+            f"{n_rounds} rounds are too few for this graph (mixing rate {rate:.4f}): the consensus "
+            f"error is {'at most ' if bounded else ''}{error:.2g}, more than "
+            f"{LARGEST_CONSENSUS_ERROR:g}, so the hubs disagree; {enough} rounds would do",
+            VpemWarning,
+            stacklevel=3,
+        )
     return replace(joined, total=consensus, consensus_error=error, error_is_bound=bounded)
 
 

@@ -6,7 +6,6 @@ of one is believed and by which steps rounds are stable.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log, sqrt
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds
 from vpem.checks import Doubles, Floats, Indices
-from vpem.errors import InputError, Setting, VpemWarning, check_choice
+from vpem.errors import InputError, Setting, check_choice
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.faults import MOST_DRAWN, Faults, failing_rounds
 from vpem.network.graph import Graph
@@ -473,16 +472,6 @@ class Rounds:
             self.mixing, self.hubs, self.used, error, self.threads,
             accelerated=self.accelerated, by_bound=by_bound,
         )  # fmt: skip
-
-    def warn_of_error(self, n_rounds: int, error: str) -> None:
-        """Warn that so many rounds have too large a consensus error."""
-        warnings.warn(
-            f"{n_rounds} rounds are too few for this graph (mixing rate {self.rate:.4f}): the "
-            f"consensus error is {error}, more than {LARGEST_CONSENSUS_ERROR:g}, so the hubs "
-            f"disagree; {self.reaching(LARGEST_CONSENSUS_ERROR)} rounds would do",
-            VpemWarning,
-            stacklevel=4,
-        )
 
     def needed(self, codec: Codec | None, faults: Faults | None) -> int:
         """Rounds of a sum where their number was left to us.

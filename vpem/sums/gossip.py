@@ -135,7 +135,7 @@ class GossipSum(GoesOn, _OverHubs):
         self._kind = self._charged = "setup"
         self._outages: Outages | None = None
         if self.faults is not None:
-            self._outages = Outages(graph, self.faults, layout.hub_of, layout.roots, routes)
+            self._outages = Outages(graph, layout.hub_of, layout.roots, routes)
         self._drawn: DrawnFaults | None = None
         self._open: Mask | None = None
         self._memories: Memories[Copies] = Memories()
@@ -236,12 +236,12 @@ class GossipSum(GoesOn, _OverHubs):
 
     def _draw(self, kind: str, n_values: int, itemsize: int, n_scalars: int) -> None:
         size = message_bytes(1, n_values, itemsize, n_scalars)
-        if self._outages is None:
+        if self._outages is None or self.faults is None:
             if self.codec is None:
                 self._count(kind, size, self.n_rounds, self.n_rounds)
             return
         rng = np.random.default_rng([self.seed, self._number])
-        drawn = self._outages.draw(self.n_rounds, rng, dropout=kind == "estep")
+        drawn = self.faults.draw(self.graph, self.n_rounds, rng, dropout=kind == "estep")
         self._drawn = drawn
         asleep = ~drawn.awake[self._layout.roots]
         self.silent = asleep[self._near.estimates] if asleep.any() else None
@@ -365,11 +365,11 @@ class GossipSum(GoesOn, _OverHubs):
             yield from repeat(None)
             return
         yield from self._drawn.up
-        assert self._outages is not None
         rng, awake = np.random.default_rng([self.seed, self._number, 2]), self._drawn.awake
         both = awake[self.graph.edges].all(axis=1)
         while True:
-            yield from self._outages.draw(MOST_AT_ONCE, rng, dropout=False).up & both
+            further = self.faults.draw(self.graph, MOST_AT_ONCE, rng, dropout=False)
+            yield from further.up & both
 
     def _steps(self, omega: float) -> RoundSteps:
         """By what steps rounds go whose messages have so much noise."""

@@ -58,11 +58,12 @@ class Quantizer:
             widths = [piece.stop - piece.start for piece in self.pieces]
             self.omega = max((float(codec.variance(width)) for width in widths), default=0.0)
             self.biased = not codec.is_unbiased and self.omega > ROUNDING
-
-    @property
-    def _end(self) -> int:
+        self._end = int(self.pieces[-1].stop)
         """Where the pieces end, and what is exact begins."""
-        return int(self.pieces[-1].stop)
+        self._units = basis
+        """Units of what is sent: none are needed where it is exact."""
+        if codec is not None and codec.is_unbiased and self.omega == 0:
+            self._units = None
 
     @property
     def message_size(self) -> int:
@@ -125,12 +126,6 @@ class Quantizer:
         if self.n_exact:
             received[:, self._end :] = np.ascontiguousarray(messages[:, begin:]).view("<f8")
         return received if self._units is None else self._units.back(received)
-
-    @property
-    def _units(self) -> Basis | None:
-        """Units of what is sent: none are needed where it is exact."""
-        assert self.codec is not None
-        return None if self.codec.is_unbiased and self.omega == 0 else self.basis
 
     def _compress(self, values: Doubles, keys: list[Keys]) -> tuple[Doubles, NDArray[np.int64]]:
         """Send every row, each piece by keys of its own."""

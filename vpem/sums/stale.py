@@ -2,8 +2,8 @@
 
 A sum of those who are there would have no fixed point: it changes with who that is. Here only what
 has changed at an agent moves the sum, so that it comes to rest where all agents have. `Copies` are
-what agents know of each other in compressed rounds, which outlive sums; `Outages` are what fails
-during sums between neighbours, which all agents draw alike, in whatever process.
+what agents know of each other in compressed rounds, which outlive sums; `Outages` say who is heard
+where something fails, which all agents draw alike, in whatever process.
 
 Rows of arrays are those of `vpem.sums.exchanges.Neighbourhood`.
 """
@@ -23,7 +23,7 @@ from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.engines.engine import set_topic
 from vpem.errors import PartitionedError
 from vpem.network.codecs import Codec, Keys
-from vpem.network.faults import DrawnFaults, Faults
+from vpem.network.faults import DrawnFaults
 from vpem.network.graph import Graph
 from vpem.network.hubs import Routes
 from vpem.network.ledger import Ledger
@@ -303,22 +303,18 @@ def speakers(
     return Memory(sent, quantizer.steps(believed), known.copies)
 
 
+@dataclass(frozen=True)
 class Outages:
-    """Draws what fails during each sum, and says which agents are heard then.
+    """Says which agents are heard during a sum in which some fail.
 
     ``hub_of`` (N,) is the number of each agent's hub, ``roots`` (B,) are agents. Without ``routes``
     hubs are of one agent.
     """
 
-    def __init__(
-        self, graph: Graph, faults: Faults, hub_of: Indices, roots: Indices, routes: Routes | None
-    ) -> None:
-        self.graph, self.faults = graph, faults
-        self.hub_of, self.roots, self.routes = hub_of, roots, routes
-
-    def draw(self, n_rounds: int, rng: np.random.Generator, *, dropout: bool) -> DrawnFaults:
-        """Draw what fails in the rounds of a sum."""
-        return self.faults.draw(self.graph, n_rounds, rng, dropout=dropout)
+    graph: Graph
+    hub_of: Indices
+    roots: Indices
+    routes: Routes | None
 
     def failure(self, drawn: DrawnFaults, alone: bool) -> PartitionedError | None:
         """Return what keeps a sum from having an answer; ``alone``: one root has all of it."""
