@@ -168,7 +168,7 @@ def test_links_of_members_of_whom_neither_can_be_dialled_outlive_cuts(
     async def serve():
         async with Place(tmp_path / "relay") as place:
             place.lobby.renew(roster)
-            place.door.renew(server_context(place.identity, roster.members))
+            place.door.context = server_context(place.identity, roster.members)
             loops.extend((place, asyncio.get_running_loop(), asyncio.Event()))
             ready.set()
             await loops[2].wait()
@@ -228,7 +228,7 @@ def test_a_new_edition_is_taken_up_while_the_relay_runs(tmp_path):
             fewer = replace(place.roster, edition=2, members=place.roster.members[:2])
             waiting = await place.dial("/relay/wait")
             place.lobby.renew(fewer)
-            place.door.renew(server_context(place.identity, fewer.members))
+            place.door.context = server_context(place.identity, fewer.members)
             await waiting.wait_closed()
             with pytest.raises(Refused, match="does not know the certificate of clinic"):
                 await place.dial("/relay/wait")

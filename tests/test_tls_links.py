@@ -150,7 +150,7 @@ def test_what_nobody_has_asked_for_is_bounded_and_what_is_asked_for_is_not():
     out, incoming = Outgoing(), Incoming(unasked=2 * OVERHEAD)
     out.room = incoming.room
     for tag in range(4):
-        out.add(TaggedMessage(tag, "", bytes(3 * PIECE)))
+        out.kept.append(TaggedMessage(tag, "", bytes(3 * PIECE)))
 
     def carry():
         came = []

@@ -160,7 +160,7 @@ class Serving:
             self.study = edition
             self.lobby.identity = self.identity
             self.lobby.renew(edition.roster)
-            self.door.renew(server_context(self.identity, believed(edition.roster)))
+            self.door.context = server_context(self.identity, believed(edition.roster))
             names = ", ".join(member.name for member in edition.roster.members)
             self.screen.say(f"edition {edition.edition} of {edition.name} is in use, for {names}")
 

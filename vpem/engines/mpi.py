@@ -10,6 +10,7 @@ import os
 import time
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -229,26 +230,26 @@ class MpiEngine(Engine):
         os._exit(code)
 
 
+@dataclass
 class _Pending:
     """A request that is waited for as the engine waits."""
 
-    def __init__(self, engine: MpiEngine, request: Any) -> None:
-        self._engine = engine
-        self._request = request
+    engine: MpiEngine
+    request: Any
 
     def wait(self) -> None:
-        self._engine._wait(self._request)
+        self.engine._wait(self.request)
 
 
+@dataclass
 class _Neighbours:
     """A distributed graph of ranks."""
 
-    def __init__(self, engine: MpiEngine, comm: Any) -> None:
-        self._engine = engine
-        self._comm = comm
+    engine: MpiEngine
+    comm: Any
 
     def ialltoallv(
         self, sent: Floats, n_sent: Sequence[int], received: Floats, n_received: Sequence[int]
     ) -> _Pending:
-        request = self._comm.Ineighbor_alltoallv([sent, n_sent], [received, n_received])
-        return _Pending(self._engine, request)
+        request = self.comm.Ineighbor_alltoallv([sent, n_sent], [received, n_received])
+        return _Pending(self.engine, request)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -58,6 +57,8 @@ def agree(
     a process that passes keys on can neither change nor repeat them. One without parties only
     passes on. Parties are called ``names`` in messages, by default as their processes.
     """
+    from cryptography.exceptions import InvalidTag
+
     engine, fixed = place.engine, FixedPoint(place.n_agents, fraction_bits)
     if not names:
         ranks = place.ranks.tolist()
@@ -87,7 +88,25 @@ def agree(
                     "has: keys of another run or another edition of the study, or changed on "
                     "their way"
                 )
-        group = _group_key(place, keys)
+        # The key that all parties share is made by the first; none where no party lives.
+        once, key = bytes(12), os.urandom(KEY_BYTES)  # each sealing key is for this one message
+        sealed: dict[int, bytes] | None = None
+        if place.mine(0):
+            elsewhere = np.flatnonzero(place.ranks != place.ranks[0]).tolist()
+            sealed = {to: keys.sealing(0, to).encrypt(once, key, None) for to in elsewhere}
+        if engine.size > 1:
+            sealed = place.bcast(sealed)
+        group = key if place.mine(0) else None
+        if group is None and len(place.own):
+            party = int(place.own[0])
+            try:
+                assert isinstance(sealed, dict)
+                group = keys.sealing(party, 0).decrypt(once, sealed[party], None)
+            except (AssertionError, InvalidTag, KeyError, TypeError):
+                raise InputError(
+                    f"the key by which totals are checked did not come from {keys.names[0]} as it "
+                    "was sent; the process that passes keys on does not follow the protocol"
+                ) from None
     return Masks(fixed, keys, group, n_threads, engine.outlast)
 
 
@@ -108,30 +127,6 @@ def _exchange(place: Placement, public_keys: list[bytes], names: Sequence[str]) 
     return [public[party] for party in range(place.n_agents)]
 
 
-def _group_key(place: Placement, keys: PairKeys) -> bytes | None:
-    """Return the key that all parties share, made by the first; None where no party lives."""
-    from cryptography.exceptions import InvalidTag
-
-    once, key = bytes(12), os.urandom(KEY_BYTES)  # each sealing key is for this one message
-    sealed: dict[int, bytes] | None = None
-    if place.mine(0):
-        elsewhere = np.flatnonzero(place.ranks != place.ranks[0]).tolist()
-        sealed = {to: keys.sealing(0, to).encrypt(once, key, None) for to in elsewhere}
-    if place.engine.size > 1:
-        sealed = place.bcast(sealed)
-    if place.mine(0) or not len(place.own):
-        return key if place.mine(0) else None
-    party = int(place.own[0])
-    try:
-        assert isinstance(sealed, dict)
-        return keys.sealing(party, 0).decrypt(once, sealed[party], None)
-    except (AssertionError, InvalidTag, KeyError, TypeError):
-        raise InputError(
-            f"the key by which totals are checked did not come from {keys.names[0]} as it was "
-            "sent; the process that passes keys on does not follow the protocol"
-        ) from None
-
-
 def _wrong(name: str, expected: str) -> InputError:
     return InputError(
         f"{name} has sent something else than {expected}; do all run the same version of vpem?"
@@ -149,6 +144,12 @@ class Placement:
         self.engine, self.masks = engine, masks
         self.ranks = np.asarray(ranks, dtype=np.intp)
         self.own: NDArray[np.intp] = np.flatnonzero(self.ranks == engine.rank)
+        self.n_agents = len(self.ranks)
+        """Number of agents of all processes, N."""
+        self.apart = engine.apart
+        """Whether agents may live in other processes."""
+        self.nodes = np.append(self.ranks, 0)
+        """Process of each agent and, as the last, of a server, which lives in the first."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy elsewhere, of one process with all agents, is made of: no keys."""
@@ -194,21 +195,6 @@ class Placement:
             engine.names[rank] = f"rank {rank} ({run})"
         return cls(engine, np.repeat(np.arange(used), np.diff(ends)))
 
-    @property
-    def n_agents(self) -> int:
-        """Number of agents of all processes, N."""
-        return len(self.ranks)
-
-    @property
-    def apart(self) -> bool:
-        """Whether agents may live in other processes."""
-        return self.engine.apart
-
-    @cached_property
-    def nodes(self) -> NDArray[np.intp]:
-        """Process of each agent and, as the last, of a server, which lives in the first."""
-        return np.append(self.ranks, 0)
-
     def mine(self, agent: int) -> bool:
         """Whether an agent lives in this process."""
         return bool(self.nodes[agent] == self.engine.rank)
@@ -236,14 +222,14 @@ class Placement:
         if parts is None:
             return None
 
-        def is_at(agent: object, node: int) -> bool:
-            if not isinstance(agent, int | np.integer) or not 0 <= int(agent) < len(self.nodes):
-                return False
-            return int(self.nodes[int(agent)]) == node
-
         gathered = {}
         for node, part in enumerate(parts):
-            if not isinstance(part, dict) or not all(is_at(agent, node) for agent in part):
+            if not isinstance(part, dict) or not all(
+                isinstance(agent, int | np.integer)
+                and 0 <= int(agent) < len(self.nodes)
+                and int(self.nodes[int(agent)]) == node
+                for agent in part
+            ):
                 raise InputError(
                     f"{engine.names[node]} has sent something else than what it has; are all of "
                     "the same version of vpem?"

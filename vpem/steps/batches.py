@@ -144,10 +144,6 @@ class Visits:
         self.reinitialised = False
         self.n_sums = 0
 
-    def start(self, start: Mixture) -> None:
-        """Begin at a mixture, with singular components re-initialised."""
-        self._take(*self.reinitialiser.start([self.terms], [start]))
-
     def state(self) -> State:
         """Return what is saved from one pass to the next."""
         return {"log_likelihoods": self.log_likelihoods, "n_sums": self.n_sums}
@@ -158,11 +154,6 @@ class Visits:
     def restore(self, state: State) -> None:
         self.log_likelihoods[...] = state["log_likelihoods"]
         self.n_sums = state["n_sums"]
-
-    @property
-    def number(self) -> int:
-        """Number of this pass, from 1."""
-        return len(self.run.history) + 1
 
     def begin(self, number: int, n_samples: int, kind: str = "estep") -> bool:
         """Begin a sum over a batch; False if the network is disconnected, which is noted."""
@@ -262,9 +253,12 @@ class Visits:
 
     def settle(self, updated: Mixture, counts: Doubles) -> bool:
         """Take on the parameters of an M-step; True where components had collapsed."""
-        return self._take(*self.reinitialiser.check([self.terms], [updated], [counts], self.number))
+        return self.take(
+            *self.reinitialiser.check([self.terms], [updated], [counts], len(self.run.history) + 1)
+        )
 
-    def _take(self, mixtures: list[Mixture], factors: list[Factors], again: bool) -> bool:
+    def take(self, mixtures: list[Mixture], factors: list[Factors], again: bool) -> bool:
+        """Take on parameters; True where components have been re-initialised."""
         self.run.mixtures, self.factors = mixtures, factors[0]
         self.reinitialised = self.reinitialised or again
         if again:
@@ -557,7 +551,7 @@ class _Passes:
     def begin(self, start: Mixture, saver: Saver, max_iter: int) -> None:
         visits, saved = self.visits, saver.saved
         if saved is None:
-            visits.start(start)
+            visits.take(*visits.reinitialiser.start([visits.terms], [start]))
             self.order = self.rng.permutation(self.n_batches)
             return
         visits.factors = visits.terms.prepare(start)

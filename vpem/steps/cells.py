@@ -10,6 +10,7 @@ further communication.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -38,6 +39,7 @@ TRIALS = 20
 """Starts among cells, of which the best is taken."""
 
 
+@dataclass
 class SeedingCells:
     """Means of cells and what rows of each weigh.
 
@@ -45,8 +47,9 @@ class SeedingCells:
     cells are fewer than clusters.
     """
 
-    def __init__(self, means: Doubles, weights: Doubles, points: Points) -> None:
-        self.means, self.weights, self.points = means, weights, points
+    means: Doubles
+    weights: Doubles
+    points: Points
 
     def draw(self, n_clusters: int, rng: np.random.Generator) -> Doubles:
         """Draw centres (K, d): the best of some starts of k-means among the means of cells."""

@@ -26,8 +26,8 @@ from vpem.steps.lloyd import (
 )
 from vpem.steps.recovery import Saver
 from vpem.steps.row_sampling import RowStream
-from vpem.steps.summing import Differences, in_units_of_squares
-from vpem.sums.counted import add_vectors
+from vpem.steps.summing import Differences
+from vpem.sums.counted import add_vectors, at_server
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms
@@ -136,7 +136,8 @@ def lloyd_features(
     missing values count as the centre that they are filled by (k-POD, Chi, Chi and Baraniuk 2016);
     else a feature's centre is the mean of what is observed.
     """
-    total = in_units_of_squares(terms, total)
+    if total.holders.masks is not None:
+        total = at_server(total).in_units(terms.units)
     labels = np.full((total.n_roots, terms.n_samples), -1, dtype=np.int32)
     counts, inertia = np.zeros((total.n_roots, len(centres))), np.zeros(total.roots.n_agents)
     whole = pace.batch_size is None or pace.batch_size >= terms.n_samples

@@ -35,7 +35,7 @@ from vpem.network.schema import (
     check,
 )
 from vpem.settings import FedSettings
-from vpem.steps.fedem_steps import Drift, Rest, SafeSteps, looks_needed, stays_noisy
+from vpem.steps.fedem_steps import Drift, Rest, SafeSteps, looks_needed
 from vpem.steps.fedem_sums import (
     Central,
     FedHistory,
@@ -125,13 +125,13 @@ class Estimates:
         parameters = [ELSEWHERE if one is None else self.model.unpack(one) for one in packed]
         self._seen[:] = [None if at is None else parameters[at] for at in state["seen"]]
 
-    def begin(self, iteration: int) -> None:
-        """Begin an iteration, counted from 1, and an outer loop if it is due."""
+    def estimate(self, iteration: int, active: Indices, parameters: list[Any]) -> Doubles:
+        """Estimates (a, P) of the active workers, each at the parameters that it has.
+
+        Iterations are counted from 1; one of them may begin an outer loop.
+        """
         if self.reduced and (iteration - 1) % self.inner == 0:
             self._seen = [None] * len(self._seen)
-
-    def estimate(self, active: Indices, parameters: list[Any]) -> Doubles:
-        """Estimates (a, P) of the active workers, each at the parameters that it has."""
         model, estimates = self.model, np.empty((len(active), self.model.size))
         for place, worker in enumerate(active.tolist()):
             rows = None
@@ -211,14 +211,47 @@ def run_fedem(
     n_threads = thread_count(settings.n_threads)
     first = Quantizer(first_codec, model.pieces, n_threads, basis)
     later = Quantizer(codec, model.pieces, n_threads, basis)
-    alpha = _memory_step(settings.alpha, settings.memory, later)
+    alpha = 0.0 if settings.alpha is None else settings.alpha
+    if settings.memory == "none":
+        if settings.alpha is not None:
+            raise InputError(
+                Setting("alpha"),
+                " is the step of the memories, of which ",
+                Setting("memory", "none"),
+                " leaves none",
+            )
+        if later.biased:
+            raise InputError(
+                f"the codec {later.name} is biased, which only memories make up for; take ",
+                Setting("memory", "first"),
+                ", or an unbiased codec such as qsgd:8bits or randk:0.1",
+            )
+    elif settings.alpha is None:
+        alpha = 1.0 if later.biased else 1 / (1 + later.omega)
+    elif alpha == 0:
+        raise InputError(
+            Setting("alpha"),
+            " must be above 0: memories that never move are ",
+            Setting("memory", "none"),
+        )
+    elif later.biased and alpha != 1:
+        raise InputError(
+            f"the codec {later.name} is biased, and error feedback needs memories that take all of "
+            "what is sent: ",
+            Setting("alpha"),
+            f" must be 1, got {alpha:g}",
+        )
     among = np.flatnonzero(model.counts)
     keeper = statistic_keeper(
         network, ledger, weights, first, later, settings.participation, among, rng,
         getattr(model, "bounds", None),
     )  # fmt: skip
     counts = model.counts[model.counts > 0]
-    stays_on = stays_noisy(settings, int(counts.max()), later.omega)
+    # Whether corrections stay noisy however long the run is.
+    drawn = settings.batch_size is not None and settings.batch_size < int(counts.max())
+    stays_on = drawn and not settings.variance_reduction
+    if settings.memory == "none":
+        stays_on = stays_on or later.omega > 0 or settings.participation < 1
     least = getattr(model, "least_batch", 1)
     steps = SafeSteps.choose(settings, alpha, later, counts, least, stays_on)
     chosen = {"step_size": steps.taken, "batch_size": steps.batch_size, "inner": steps.inner}
@@ -238,41 +271,6 @@ def run_fedem(
         run = loop.resume(saver, alpha, later.omega).iterate(saver, callback)
     run.steps = steps
     return run
-
-
-def _memory_step(alpha: float | None, memory: str, quantizer: Quantizer) -> float:
-    name = quantizer.name
-    if memory == "none":
-        if alpha is not None:
-            raise InputError(
-                Setting("alpha"),
-                " is the step of the memories, of which ",
-                Setting("memory", "none"),
-                " leaves none",
-            )
-        if quantizer.biased:
-            raise InputError(
-                f"the codec {name} is biased, which only memories make up for; take ",
-                Setting("memory", "first"),
-                ", or an unbiased codec such as qsgd:8bits or randk:0.1",
-            )
-        return 0.0
-    if alpha is None:
-        return 1.0 if quantizer.biased else 1 / (1 + quantizer.omega)
-    if alpha == 0:
-        raise InputError(
-            Setting("alpha"),
-            " must be above 0: memories that never move are ",
-            Setting("memory", "none"),
-        )
-    if quantizer.biased and alpha != 1:
-        raise InputError(
-            f"the codec {name} is biased, and error feedback needs memories that take all of what "
-            "is sent: ",
-            Setting("alpha"),
-            f" must be 1, got {alpha:g}",
-        )
-    return alpha
 
 
 class _Loop:
@@ -463,9 +461,8 @@ class _Loop:
         """Move the statistic by what active workers send: how many there were, and the step."""
         run, parameters = self.run, self.parameters
         active = self.keeper.draw(self.model.size)
-        self.estimates.begin(iteration)
         active_parameters = [parameters[0 if len(parameters) == 1 else worker] for worker in active]
-        local = self.estimates.estimate(active, active_parameters)
+        local = self.estimates.estimate(iteration, active, active_parameters)
         step = float(self.steps(iteration))
         if not 0 < step <= 1:
             raise InputError(

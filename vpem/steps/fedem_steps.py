@@ -69,17 +69,7 @@ def looks_needed(noisy: bool, participation: float, inner: int) -> int:
     return ceil(max(LOOKS / participation, 2 * inner)) if noisy else 1
 
 
-def stays_noisy(settings: FedSettings, most: int, omega: float) -> bool:
-    """Whether corrections stay noisy however long a run is.
-
-    ``most`` are rows of the worker that has most, ``omega`` the codec's relative variance.
-    """
-    drawn = settings.batch_size is not None and settings.batch_size < most
-    if drawn and not settings.variance_reduction:
-        return True
-    return settings.memory == "none" and (omega > 0 or settings.participation < 1)
-
-
+@dataclass
 class Rest:
     """Decides when a run is at rest: after ``looks`` small corrections in a row (`looks_needed`).
 
@@ -87,11 +77,11 @@ class Rest:
     Where noise stays ``drift`` ends a run besides.
     """
 
-    def __init__(
-        self, tol: float, looks: int, basis: Basis | None, drift: Drift | None = None
-    ) -> None:
-        self.tol, self.looks, self.basis, self.drift = tol, looks, basis, drift
-        self.count = 0  # small ones in a row so far
+    tol: float
+    looks: int
+    basis: Basis | None
+    drift: Drift | None = None
+    count: int = 0  # small ones in a row so far
 
     def look(self, statistics: Doubles, moved: Doubles, step: float, epochs: float) -> list[bool]:
         """Whether the correction that moved every root's statistic (R, P) by a step is not small.

@@ -254,7 +254,7 @@ class _Keeping:
         """Values of all roots, given this process's."""
         if not self._apart:
             return values
-        with about(self.holders.engine, "check"):
+        with set_topic(self.holders.engine, "check"):
             return self.holders.allreduce(values, announced=True)
 
     def others(self, worker: int) -> bool:

@@ -414,13 +414,12 @@ class RowBatches:
         """Compute the workers' sums from the labels (m,) of their rows, -1 being none."""
         gaps = self.data.observed is not None
         self.own = []
-        for run in self.data.runs:
-            sums = ClusterSums(self._n_clusters, self._about, gaps)
+        for worker, run in enumerate(self.data.runs):
+            self.own.append(ClusterSums(self._n_clusters, self._about, gaps))
             for start in range(run.start, run.stop, CHUNK_ROWS):
                 rows = slice(start, min(start + CHUNK_ROWS, run.stop))
                 none = np.full(rows.stop - rows.start, -1, dtype=np.int32)
-                sums.move(*self._read(rows), none, labels[rows], self._observed(rows))
-            self.own.append(sums)
+                self.move(worker, rows, none, labels[rows])
 
     def rows(self, worker: int, number: int) -> slice:
         """Return the rows of a worker of this process that are in a batch."""
@@ -431,15 +430,11 @@ class RowBatches:
 
     def move(self, worker: int, rows: slice, before: Labels, after: Labels) -> int:
         """Move rows of a worker from clusters to others: how many have moved."""
-        return self.own[worker].move(*self._read(rows), before, after, self._observed(rows))
-
-    def _read(self, rows: slice) -> tuple[Floats, Doubles]:
-        weights = self.data.weights
-        row_weights = weights[rows] if len(weights) else np.ones(rows.stop - rows.start)
-        return self.data.read(rows), row_weights
-
-    def _observed(self, rows: slice) -> NDArray[np.uint8] | None:
-        return None if self.data.observed is None else self.data.observed[rows]
+        data, weights = self.data, np.ones(rows.stop - rows.start)
+        if len(data.weights):
+            weights = data.weights[rows]
+        observed = None if data.observed is None else data.observed[rows]
+        return self.own[worker].move(data.read(rows), weights, before, after, observed)
 
 
 def by_cluster(labels: Labels, weights: Doubles, n: int) -> Any:

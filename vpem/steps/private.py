@@ -235,18 +235,38 @@ def find_start(
     releases: Releases, layout: Residuals, n_samples: int, rng: np.random.Generator
 ) -> Parts:
     """Find where to start, by the releases of the start."""
-    centre, covariance = _overall(releases, n_samples)
+    # Centre (d,) and covariance (d, d) of all rows, by two releases.
+    rows, d = releases.rows, releases.rows.n_features
+    counts, noise = releases.take(
+        np.full(d * N_BINS, sqrt(d)),
+        lambda worker: rows.histograms(worker, N_BINS).ravel(),
+        "setup",
+        whole=True,
+    )
+    centre, width = _widths(counts.reshape(d, N_BINS), noise * sqrt(d))
+    one, second = Parts(np.ones(1), centre[None], width[None], "diag"), Residuals("full", 1, d)
+    message, noise = releases.take(
+        second.deviations(), lambda worker: rows.residuals(worker, one, second), "setup"
+    )
+    _, firsts, seconds = second.unpacked(message)
+    shift = np.clip(firsts[0] / n_samples, -1, 1)
+    values, vectors = np.linalg.eigh(np.eye(d) + seconds[0] / n_samples - np.outer(shift, shift))
+    # Below this an eigenvalue of the noise alone may lie.
+    lowest = max(0.01, noise * second.scales[2] * sqrt(d) / n_samples)
+    correlation = (vectors * np.maximum(values, lowest)) @ vectors.T
+    centre = np.clip(centre + width * shift, -1, 1)
+    covariance = correlation * np.outer(width, width)
     k, kind = layout.n_components, layout.kind
     if k == 1:
         return Parts(np.ones(1), centre[None], _spreads(covariance[None], kind), kind)
     scale = np.sqrt(np.diag(covariance))
     values, vectors = np.linalg.eigh(covariance / np.outer(scale, scale))
-    q, n_bins = shape_of_sketch(n_samples, releases.multipliers[0], len(centre))
+    q, n_bins = shape_of_sketch(n_samples, releases.multipliers[0], d)
     values, vectors = values[::-1][:q], vectors[:, ::-1][:, :q]
     directions = vectors / scale[:, None] / np.sqrt(values)
     counts, noise = releases.sum_with_noise(
         np.ones(n_bins**q),
-        lambda worker: releases.rows.sketch(worker, centre, directions, n_bins, REACH),
+        lambda worker: rows.sketch(worker, centre, directions, n_bins, REACH),
         "setup",
         whole=True,
     )
@@ -288,29 +308,6 @@ def _spreads(covariances: Doubles, kind: str) -> Doubles:
     if kind.endswith("spherical"):
         variances[:] = variances.mean(axis=1, keepdims=True)
     return np.asarray(np.sqrt(variances))
-
-
-def _overall(releases: Releases, n_samples: int) -> tuple[Doubles, Doubles]:
-    """Centre (d,) and covariance (d, d) of all rows, by two releases."""
-    rows, d = releases.rows, releases.rows.n_features
-    counts, noise = releases.sum_with_noise(
-        np.full(d * N_BINS, sqrt(d)),
-        lambda worker: rows.histograms(worker, N_BINS).ravel(),
-        "setup",
-        whole=True,
-    )
-    centre, width = _widths(counts.reshape(d, N_BINS), noise * sqrt(d))
-    one, layout = Parts(np.ones(1), centre[None], width[None], "diag"), Residuals("full", 1, d)
-    message, noise = releases.sum_with_noise(
-        layout.deviations(), lambda worker: rows.residuals(worker, one, layout), "setup"
-    )
-    _, firsts, seconds = layout.unpacked(message)
-    shift = np.clip(firsts[0] / n_samples, -1, 1)
-    values, vectors = np.linalg.eigh(np.eye(d) + seconds[0] / n_samples - np.outer(shift, shift))
-    # Below this an eigenvalue of the noise alone may lie.
-    lowest = max(0.01, noise * layout.scales[2] * sqrt(d) / n_samples)
-    correlation = (vectors * np.maximum(values, lowest)) @ vectors.T
-    return np.clip(centre + width * shift, -1, 1), correlation * np.outer(width, width)
 
 
 def _widths(counts: Doubles, noise: float) -> tuple[Doubles, Doubles]:

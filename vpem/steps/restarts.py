@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -63,6 +64,7 @@ class _Saving:
 
     def __init__(self, saver: Saver | None, ledger: Ledger) -> None:
         self._saver = saver
+        self.saved = None if saver is None else saver.saved
         self._ledger = ledger
         self.seconds = 0.0
         """Wall time of what was done before the run went on."""
@@ -88,10 +90,6 @@ class _Saving:
 
 class OneRun(_Saving):
     """A recipe without restarts, and what is ``saved`` of it to resume from."""
-
-    def __init__(self, saver: Saver | None, ledger: Ledger) -> None:
-        super().__init__(saver, ledger)
-        self.saved = None if saver is None else saver.saved
 
     def restored(self, more: Schema) -> Any:
         """Restore the ledger; returns what ``more`` the recipe has saved."""
@@ -126,7 +124,8 @@ class Restart:
     total: Any  # the sum from its beginning
     saved: State | None  # of this one, if it goes on
     start: State | None  # parameters in the place of a start of its own (`Kept.start_of`)
-    _saver: Callable[[Restart, State], Saver | None]
+    saver: Callable[..., Saver | None] = field(init=False)
+    """Returns the saver for the loop; what it is given by name the recipe saves besides."""
 
     def drawn(self, key: str = "rows") -> Any:
         """Return what the recipe saved of this restart."""
@@ -138,10 +137,6 @@ class Restart:
         assert self.saved is not None
         loop: State = self.saved["loop"]
         return loop
-
-    def saver(self, **more: Any) -> Saver | None:
-        """Return the saver for the loop; ``more`` is what the recipe saves besides."""
-        return self._saver(self, more)
 
 
 class Restarts(_Saving, Generic[R]):
@@ -243,7 +238,9 @@ class Restarts(_Saving, Generic[R]):
             going, self._going = self._going, None
             rng = np.random.default_rng(seed)
             counted, start = total.counted_on(self._ledger), self._starts.get(number)
-            run, rows = attempt(Restart(seed, rng, counted, going, start, self._inner))
+            restart = Restart(seed, rng, counted, going, start)
+            restart.saver = partial(self._inner, restart)
+            run, rows = attempt(restart)
             self.iterations += len(run.history)
             self._ran_out = self._ran_out or not run.converged
             if self._best is None or self.kept.rank(run) > self.kept.rank(self._best.run):
@@ -254,7 +251,7 @@ class Restarts(_Saving, Generic[R]):
         assert self._best is not None
         return self._best
 
-    def _inner(self, restart: Restart, more: State) -> Saver | None:
+    def _inner(self, restart: Restart, **more: Any) -> Saver | None:
         """Return the saver for the loop of a restart, whose stream is set to where it had been."""
         if self._saver is None:
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -77,11 +77,8 @@ class _Worker:
     log_likelihoods: Doubles  # (n,) of each batch
     entropies: Doubles  # (n,)
     statistics: list[Statistics | None]  # of each as it was found last, where they are kept
-    total: Statistics | None = None  # of all its rows
-    weight: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.weight = sum(part.total_weight for part in self.batches)
+    weight: float  # of all its rows
+    total: Statistics | None = None  # of them
 
     @classmethod
     def split(cls, part: FeatureTerms, size: int) -> _Worker:
@@ -90,7 +87,8 @@ class _Worker:
             edges = range(0, part.n_samples, size)
             batches = [part.slice_rows(slice(at, min(at + size, part.n_samples))) for at in edges]
         n = len(batches)
-        return cls(batches, np.zeros(n), np.zeros(n), [None] * n)
+        weight = sum(part.total_weight for part in batches)
+        return cls(batches, np.zeros(n), np.zeros(n), [None] * n, weight)
 
     def look(self, number: int, mixture: Mixture, factors: Factors, rate: float | None) -> None:
         """Run the E-step on a batch and put its statistics in the total."""

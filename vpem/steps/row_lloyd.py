@@ -112,7 +112,11 @@ class _Clusters:
             self.followed = FollowedRows(self.data, centres, self.n_threads)
 
     def measure(self, run: Lloyd) -> None:
-        run.distances = self.followed.measure(run.centres, run.labels)[0]
+        """Find distances of rows; over rows with gaps every pass does, if there are any here."""
+        if self.data.observed is None:
+            run.distances = self.followed.measure(run.centres, run.labels)[0]
+        elif run.distances is None:
+            run.distances = np.empty(self.data.n_here)
 
     def assign(self, run: Lloyd) -> int:
         if self.batches is None or self.kind == "check":
@@ -173,7 +177,8 @@ class _Clusters:
 
     def _parted(self, run: Lloyd, counts: Doubles, sums: Doubles) -> tuple[Doubles, Doubles]:
         """Part what lies between the counts and the inertia: sums, and the weights of them."""
-        return sums.reshape(len(sums), *run.centres.shape[1:]), counts[:, :, None]
+        parts = sums.reshape(len(sums), self.n_parts, *run.centres.shape[1:])
+        return parts[:, 0], parts[:, 1] if self.n_parts > 1 else counts[:, :, None]
 
     def _messages(self, run: Lloyd) -> tuple[Doubles, int]:
         """Assign rows: what the workers send (n, P), and how many rows changed."""
@@ -265,15 +270,6 @@ class _Observed(_Clusters):
         means = sums / np.maximum(there, self.least)
         # A centre's feature that no row has stays where it was.
         run.centres = np.where(there < self.least, run.centres, means)
-
-    def _parted(self, run: Lloyd, counts: Doubles, sums: Doubles) -> tuple[Doubles, Doubles]:
-        parts = sums.reshape(len(sums), self.n_parts, *run.centres.shape[1:])
-        return parts[:, 0], parts[:, 1]
-
-    def measure(self, run: Lloyd) -> None:
-        """Every pass does, except where a process has no rows."""
-        if run.distances is None:
-            run.distances = np.empty(self.data.n_here)
 
     def _assign_batch(self, run: Lloyd, centres: Doubles, rows: slice) -> None:
         run.labels[rows] = self._assign(run, centres, rows)[0]

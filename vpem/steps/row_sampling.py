@@ -258,10 +258,6 @@ class HeldRows:
         scaled: Floats = squares * (width / np.maximum(there, 1))[:, None].astype(squares.dtype)
         return scaled
 
-    def owner(self, row: int) -> int:
-        """Which worker holds a row."""
-        return int(np.searchsorted(self.ends, row, side="right"))
-
     def share(self, rows: Sequence[int] | Indices, itemsize: int = 8) -> Doubles:
         """Rows (L, d) that their holders send to all; in 4 bytes a number, as float32.
 
@@ -272,7 +268,9 @@ class HeldRows:
         points = self.gather_rows(rows).astype(f"f{itemsize}").astype(np.float64)
         size = ROW_BYTES + itemsize * points.shape[1]
         for row in rows:
-            self.total.agree("flooding", size, self.owner(int(row)))
+            # The worker that holds the row shows it.
+            owner = int(np.searchsorted(self.ends, int(row), side="right"))
+            self.total.agree("flooding", size, owner)
         return points
 
 

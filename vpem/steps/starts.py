@@ -24,8 +24,8 @@ from vpem.network.partition import Blocks
 from vpem.steps.feature_lloyd import lloyd_features
 from vpem.steps.lloyd import Lloyd, Pace
 from vpem.steps.row_sampling import ROW_BYTES, HeldRows, RowStream, StoredParts
-from vpem.steps.summing import FARTHEST, Differences, in_units_of_squares, summed
-from vpem.sums.counted import add_vectors, farthest
+from vpem.steps.summing import FARTHEST, Differences, summed
+from vpem.sums.counted import add_vectors, at_server, farthest
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms
@@ -352,7 +352,8 @@ def seed_features(
     ``tell`` gets a message for every row that is chosen. With centres ``near`` (L, d), in block
     order, only K - L rows are chosen, far from these, too.
     """
-    total = in_units_of_squares(terms, total)
+    if total.holders.masks is not None:
+        total = at_server(total).in_units(terms.units)
     potential = _OverFeatures(terms, total, stream)
     if near is not None:
         potential.begin(near)

@@ -51,11 +51,6 @@ def summed(
         yield rows, np.ascontiguousarray(sums[:, rows])
 
 
-def in_units_of_squares(terms: FeatureTerms, total: Sum) -> Sum:
-    """Return the same sum in units in which squared distances can be added under masks."""
-    return total if total.holders.masks is None else at_server(total).in_units(terms.units)
-
-
 def agree_on_units(terms: FeatureTerms, total: Sum, ledger: Ledger) -> None:
     """Let hubs agree on units of squared distances, if sums are masked: on how large theirs are.
 

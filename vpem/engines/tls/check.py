@@ -281,9 +281,32 @@ async def _measured(
     for what, rate in zip(("up", "down"), rates, strict=True):
         yield Finding(peer, what, "ok", f"{rate / 1e6:.3g} MB/s", value=rate)
     names = [one.name for one in examined.roster.members]
-    if examined.own.address is not None and member.name in names:
-        yield await _back(examined, opened, member, peer)
-    yield await _idle(examined.idle, opened, member, peer)
+    own, seconds = examined.own, examined.idle
+    if own.address is not None and member.name in names:
+        await opened.send("dial")
+        async with asyncio.timeout(2 * PATIENCE):
+            fault = json.loads(await opened.recv())["fault"]
+        if fault is None:
+            dialled = f"dials {own.name} at {written_address(own.address)}"
+            yield Finding(peer, "back", "ok", dialled)
+        else:
+            why = f"{member.name} cannot dial {own.name}: {printable(fault)[:600]}"
+            yield Finding(peer, "back", "fails", "", why)
+    # The link is left alone but for pings, as a fit does while others compute.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await opened.wait_closed()
+    try:
+        await _ping(opened)
+    except (ConnectionClosed, TimeoutError):
+        sentence = (
+            f"the link to {member.name} did not last {seconds:g} s without data, though both ends "
+            "ping every 10 s: something on the way limits how long connections live; a fit opens "
+            "them again, but ask who keeps the network for more"
+        )
+        yield Finding(peer, "idle", "fails", "cut", sentence)
+    else:
+        yield Finding(peer, "idle", "ok", f"{seconds:g} s", value=seconds)
 
 
 def _compare(examined: Examined, hello: Any, member: Member, peer: str) -> Finding:
@@ -345,40 +368,3 @@ async def _down(opened: Called, trip: float) -> float:
         if size >= SIZE or taken > SECONDS / 8:
             return rate
         size = min(SIZE, max(2 * size, int(rate * SECONDS / 2) // WEIGHT * WEIGHT))
-
-
-async def _back(examined: Examined, opened: Called, member: Member, peer: str) -> Finding:
-    """Let the other end dial this one."""
-    this_member = examined.own
-    assert this_member.address is not None
-    await opened.send("dial")
-    async with asyncio.timeout(2 * PATIENCE):
-        fault = json.loads(await opened.recv())["fault"]
-    if fault is None:
-        return Finding(
-            peer,
-            "back",
-            "ok",
-            f"dials {this_member.name} at {written_address(this_member.address)}",
-        )
-    why = printable(fault)[:600]
-    return Finding(
-        peer, "back", "fails", "", f"{member.name} cannot dial {this_member.name}: {why}"
-    )
-
-
-async def _idle(seconds: float, opened: Called, member: Member, peer: str) -> Finding:
-    """Leave the link alone but for pings, as a fit does while others compute."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await opened.wait_closed()
-    try:
-        await _ping(opened)
-    except (ConnectionClosed, TimeoutError):
-        sentence = (
-            f"the link to {member.name} did not last {seconds:g} s without data, though both ends "
-            "ping every 10 s: something on the way limits how long connections live; a fit opens "
-            "them again, but ask who keeps the network for more"
-        )
-        return Finding(peer, "idle", "fails", "cut", sentence)
-    return Finding(peer, "idle", "ok", f"{seconds:g} s", value=seconds)

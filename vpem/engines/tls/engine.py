@@ -12,6 +12,7 @@ whether the vectors of all are there, and otherwise whose are not.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -214,7 +215,7 @@ class TlsEngine:
         raise FewerError
 
     def neighbours(self, ranks: Sequence[int]) -> _Neighbours:
-        return _Neighbours(self, ranks)
+        return _Neighbours(self, list(ranks))
 
     def barrier(self) -> None:
         self.allgather(None)
@@ -305,32 +306,33 @@ class TlsEngine:
         )
 
 
+@dataclass
 class _Pending:
     """What is on its way."""
 
-    def __init__(self, wait: Callable[[], None]) -> None:
-        self.wait = wait
+    wait: Callable[[], None]
 
 
+@dataclass
 class _Neighbours:
     """Members that exchange arrays with this one, each over a link of its own."""
 
-    def __init__(self, engine: TlsEngine, ranks: Sequence[int]) -> None:
-        self._engine, self._ranks = engine, list(ranks)
+    engine: TlsEngine
+    ranks: Sequence[int]
 
     def ialltoallv(
         self, sent: Floats, n_sent: Sequence[int], received: Floats, n_received: Sequence[int]
     ) -> _Pending:
         """Begin to exchange runs of values with each neighbour; of empty ones nothing is sent."""
-        engine, tag = self._engine, self._engine._together()
-        for rank, run in zip(self._ranks, _runs(sent, n_sent), strict=True):
+        engine, tag = self.engine, self.engine._together()
+        for rank, run in zip(self.ranks, _runs(sent, n_sent), strict=True):
             if run.size:
                 engine._post.put(rank, tag, run.tobytes(), engine.topic)
         runs = list(_runs(received, n_received))
-        engine._ask([r for r, run in zip(self._ranks, runs, strict=True) if run.size], [tag])
+        engine._ask([r for r, run in zip(self.ranks, runs, strict=True) if run.size], [tag])
 
         def wait() -> None:
-            for rank, run in zip(self._ranks, runs, strict=True):
+            for rank, run in zip(self.ranks, runs, strict=True):
                 if run.size:
                     run[...] = engine._array(rank, tag, run)
 

@@ -66,22 +66,18 @@ class Link:
         self._since_progress = 0.0
         self._owing = False
         self._heard = 0.0
-        self._open = open
+        self._open, self.opens = open, open is not None
+        """What opens the link, and whether this member does."""
         self._wake = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._last: asyncio.Task[None] | None = None
         self._ended = False
 
-    @property
-    def opens(self) -> bool:
-        """Whether this member opens the link."""
-        return self._open is not None
-
     # ---- what the thread of the program has done -------------------------------------------------
 
     def add(self, message: TaggedMessage) -> None:
         """Send a message as soon as can be."""
-        self.out.add(message)
+        self.out.kept.append(message)
         self.need()
         self._wake.set()
 
@@ -206,6 +202,7 @@ class Link:
         if here.farewell is not None and self.returned:
             await refuse(connection, here.farewell)
             raise Trouble("this member has ended")
+        missing = tuple(member.name for member in here.roster.left_out)
         hello = Hello(
             here.roster.study,
             here.roster.edition,
@@ -215,7 +212,7 @@ class Link:
             here.session,
             self.session,
             self.incoming.got,
-            here.roster.missing,
+            missing,
         )
         await connection.send(hello.pack())
         theirs = parse(await connection.recv())
@@ -227,7 +224,7 @@ class Link:
         if sentence:
             await self._refuse(connection, sentence)
         # The first member says who is left out; else wait until both ends know it.
-        known, reported = set(here.roster.missing), set(theirs.without)
+        known, reported = set(missing), set(theirs.without)
         if self.rank == 0 and reported > known:
             here.failed(GoneOn(self.member.name, theirs.without))
         elif self.rank == 0 and reported != known:

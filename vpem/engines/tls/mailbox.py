@@ -111,7 +111,7 @@ class Post:
         self._sentences: deque[str] = deque(maxlen=50)
         self._turned_away = ""
         self._listener: socket.socket | None = None
-        here = Here(
+        self._here = here = Here(
             roster,
             identity,
             rank,
@@ -128,11 +128,6 @@ class Post:
         self._links = self._board.links
 
     # ---- the program's side ----------------------------------------------------------------------
-
-    @property
-    def address(self) -> tuple[str, int] | None:
-        """Where this member listens, once it has started."""
-        return None if self._listener is None else self._listener.getsockname()[:2]
 
     def start(self) -> None:
         """Begin to listen, if others can dial this member; links are opened when first needed."""
@@ -196,7 +191,7 @@ class Post:
     def announce_end(self, sentence: str, code: int) -> None:
         """Send all other members why this one ends."""
         farewell = Refusal(printable(sentence)[:TEXT], code)
-        self._board.turn_away(farewell)
+        self._here.farewell = farewell  # for all that come from now on
         for other, link in self._links.items():
             if not (link.finished or link.parted):
                 self.put(other, FAREWELL, farewell.pack(), "farewell")
@@ -362,10 +357,6 @@ class Switchboard:
     def call(self, work: Callable[..., object], *values: Any) -> None:
         """Run something in the links' thread."""
         self._loop.call_soon_threadsafe(work, *values)
-
-    def turn_away(self, farewell: Refusal) -> None:
-        """Turn away all that come from now on."""
-        self._here.farewell = farewell
 
     def close(self) -> None:
         """End all links, when all that was sent has been received, or after a few seconds."""

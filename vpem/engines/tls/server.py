@@ -135,17 +135,14 @@ class Door:
         say: Callable[[str], None],
         seconds: float = 10.0,
     ) -> None:
-        self._context = context
+        self.context = context
+        """Believes certificates; another one may take its place."""
         self._handler = handler
         self._say = say
         self._seconds = seconds
         self._guests: list[Guest] = []
         self._said: set[str] = set()
         self._host = Host(self._welcome)
-
-    def renew(self, context: ssl.SSLContext) -> None:
-        """Believe other certificates from now on."""
-        self._context = context
 
     async def serve(self, listener: socket.socket) -> None:
         """Accept connections for ever."""
@@ -199,7 +196,7 @@ class Door:
                 connection = self._host.connection()
                 with last_words(accepted):
                     await asyncio.get_running_loop().connect_accepted_socket(
-                        lambda: connection, accepted, ssl=self._context,
+                        lambda: connection, accepted, ssl=self.context,
                         ssl_handshake_timeout=math.ceil(self._seconds), ssl_shutdown_timeout=1.0,
                     )  # fmt: skip
         except (OSError, TimeoutError) as error:

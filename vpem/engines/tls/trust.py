@@ -98,11 +98,6 @@ class Roster:
     left_out: tuple[Member, ...] = ()  # others have continued, and say so to these
     text: str = field(default="", compare=False)  # SHA-256 of what was signed, in hexadecimal
 
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """Names of those who are left out."""
-        return tuple(member.name for member in self.left_out)
-
     def without(self, names: Collection[str]) -> Roster:
         """Return the roster of those who continue without the members of these names."""
         return replace(

@@ -86,7 +86,7 @@ class Hello:
 
     def pack(self) -> bytes:
         """Write it down."""
-        return _pack_json(KIND_HELLO, vars(self))
+        return bytes([KIND_HELLO]) + json.dumps(vars(self)).encode()
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Refusal:
         """Write it down."""
         shown = {"sentence": self.sentence[:TEXT], "exit_code": self.exit_code}
         shown |= {"taken": self.taken, "left_out": self.left_out}
-        return _pack_json(KIND_REFUSAL, shown)
+        return bytes([KIND_REFUSAL]) + json.dumps(shown).encode()
 
 
 @dataclass(frozen=True)
@@ -168,10 +168,20 @@ def parse(frame: bytes | str) -> Hello | Refusal | Ack | Data:
         raise Damaged
     try:
         kind = frame[0]
-        if kind == KIND_DATA:
-            return _parse_data(frame)
-        if kind == KIND_ACK and len(frame) == ACK.size:
-            return _parse_ack(frame)
+        if kind == KIND_DATA or (kind == KIND_ACK and len(frame) == ACK.size):
+            _, messages, part, room = ACK.unpack_from(frame)
+            ack = Ack(Got(messages, part), room)
+            if kind == KIND_ACK:
+                return ack
+            number, begin, size, tag, length = DATA.unpack_from(frame, ACK.size)
+            place = ACK.size + DATA.size + length
+            topic = frame[place - length : place].decode("ascii")
+            piece = memoryview(frame)[place:]
+            if place > len(frame) or begin + len(piece) > size or not topic.isprintable():
+                raise Damaged
+            if (not len(piece) and size) or length > TOPIC or (tag < 0 and size > FRAME):
+                raise Damaged
+            return Data(ack, number, begin, size, tag, topic, piece)
         if kind == KIND_HELLO:
             shown = json.loads(frame[1:])
             if not isinstance(shown["without"], list) or len(shown["without"]) > MOST:
@@ -193,27 +203,6 @@ def parse(frame: bytes | str) -> Hello | Refusal | Ack | Data:
     except (ValueError, KeyError, TypeError, IndexError, struct.error, RecursionError):
         raise Damaged from None
     raise Damaged
-
-
-def _pack_json(kind: int, value: object) -> bytes:
-    return bytes([kind]) + json.dumps(value).encode()
-
-
-def _parse_ack(frame: bytes) -> Ack:
-    _, messages, part, room = ACK.unpack_from(frame)
-    return Ack(Got(messages, part), room)
-
-
-def _parse_data(frame: bytes) -> Data:
-    number, begin, size, tag, length = DATA.unpack_from(frame, ACK.size)
-    place = ACK.size + DATA.size + length
-    topic = frame[place - length : place].decode("ascii")
-    piece = memoryview(frame)[place:]
-    if place > len(frame) or begin + len(piece) > size or not topic.isprintable():
-        raise Damaged
-    if (not len(piece) and size) or length > TOPIC or (tag < 0 and size > FRAME):
-        raise Damaged
-    return Data(_parse_ack(frame), number, begin, size, tag, topic, piece)
 
 
 def _text(value: Any, most: int) -> str:
@@ -291,17 +280,13 @@ class TaggedMessage:
     topic: str
     data: bytes | bytearray | memoryview
 
-    @property
-    def cost(self) -> int:
-        """Bytes of memory that it counts for."""
-        return len(self.data) + OVERHEAD
-
 
 class Outgoing:
     """Messages to a member, kept until it has acknowledged them."""
 
     def __init__(self) -> None:
         self.kept: deque[TaggedMessage] = deque()
+        """What is added here is sent when all before it have been."""
         self.done = Got()
         self._next = Got()
         self._sent = 0
@@ -318,10 +303,6 @@ class Outgoing:
         """Whether the member has no room for more."""
         return self._sent >= self.room
 
-    def add(self, message: TaggedMessage) -> None:
-        """Send a message when all before it have been sent."""
-        self.kept.append(message)
-
     def rewind(self, got: Got) -> None:
         """Go on, over a new connection, from where the member has received."""
         self.acknowledge(got)
@@ -334,7 +315,7 @@ class Outgoing:
             raise Damaged
         more = got > self.done
         for _ in range(got.messages - self.done.messages):
-            self._done_bytes += self.kept.popleft().cost
+            self._done_bytes += len(self.kept.popleft().data) + OVERHEAD
         if got.part and (not self.kept or got.part >= len(self.kept[0].data)):
             raise Damaged
         self.done = got
