@@ -237,7 +237,7 @@ def find_start(
     """Find where to start, by the releases of the start."""
     # Centre (d,) and covariance (d, d) of all rows, by two releases.
     rows, d = releases.rows, releases.rows.n_features
-    counts, noise = releases.take(
+    counts, noise = releases.sum_with_noise(
         np.full(d * N_BINS, sqrt(d)),
         lambda worker: rows.histograms(worker, N_BINS).ravel(),
         "setup",
@@ -245,7 +245,7 @@ def find_start(
     )
     centre, width = _widths(counts.reshape(d, N_BINS), noise * sqrt(d))
     one, second = Parts(np.ones(1), centre[None], width[None], "diag"), Residuals("full", 1, d)
-    message, noise = releases.take(
+    message, noise = releases.sum_with_noise(
         second.deviations(), lambda worker: rows.residuals(worker, one, second), "setup"
     )
     _, firsts, seconds = second.unpacked(message)

@@ -591,7 +591,7 @@ class LinearModel(Varying):
                 )
             else:
                 now = lines.inside(theta)
-                sums, far, (_, to, moves) = lines.at(now), float("nan"), lines.outside(now)
+                sums, far, (_, to, moves) = lines.evaluate_at(now), float("nan"), lines.outside(now)
                 bound = np.zeros(p, dtype=np.bool_)
             if best and not np.isfinite(far):
                 return None
