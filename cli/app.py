@@ -442,7 +442,7 @@ COMMANDS = {
     "evaluate": ("commands.use", "Compare components or clusters with labels."),
     "plot": ("commands.plot", "Draw a model: its components, how they differ, how the fit went."),
     "report": ("commands.plot", "Write a page on a model: how well it fits, with all pictures."),
-    "relay": ("study.relay", "Pass sealed messages on between members of a study."),
+    "relay": ("study.check", "Pass sealed messages on between members of a study."),
     "doctor": ("commands.doctor", "Check this installation: problems, with advice, then facts."),
     "demo": ("commands.demo", "Show the main job: fit real data, compare, predict, draw."),
 }

@@ -7,7 +7,7 @@ import pytest
 import vpem_cli
 from vpem import read_model, write_model
 from vpem.engines.tls.trust import fingerprint_words
-from vpem.files.studies.identities import read_certificate, read_identity, write_request
+from vpem.files.studies.identities import read_certificate, write_request
 from vpem.files.studies.message_log import MessageLog
 from vpem.files.studies.policy import EXAMPLE
 
@@ -130,7 +130,7 @@ def test_show_calls_what_shows_other_files(capsys, model, tmp_path, monkeypatch)
     for name in ("p.csv", "p.parquet"):
         done(capsys, "predict", model, data, "-o", name, "--quiet")
     made = make_study(tmp_path, "lab")["lab"]
-    request = write_request(made, read_identity(made.folder, "lab"), features=("age", "sex")).path
+    request = write_request(made, "lab", features=("age", "sex")).path
     certificate = made.folder / "lab.crt"
     with MessageLog("lab.log", command="fit"):
         pass

@@ -4,14 +4,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from vpem.engines.tls.trust import Member, Roster
+from vpem.files.studies.disclosures import disclosures
 from vpem.files.studies.message_log import entries
+from vpem.files.studies.study import Study
 from vpem_cli import app
-from vpem_cli.study.handshake import StudyLinks, agreed_before, setup_of
-from vpem_cli.study.policy import disclosures
+from vpem_cli.study.handshake import agreed_before
 
 from .company_support import make_company
 from .tables import each
@@ -169,11 +172,11 @@ def studies(tmp_path_factory):
 @each("name", list(STUDIES))
 def test_who_gets_what_is_said_and_what_is_said_goes(studies, name):
     company, went = studies[name]
-    names, setup = company.names, setup_of(company.study)
+    names, study = company.names, company.study
     root = app.command()
-    for one in agreed_before(root.context_class(root, info_name="vpem"), company.study):
-        told = disclosures(setup, {one.command: one.values})
-        ways = partial(takes, names=names, topology=setup.topology)
+    for one in agreed_before(root.context_class(root, info_name="vpem"), study):
+        told = disclosures(study, {one.command: one.values})
+        ways = partial(takes, names=names, topology=study.topology)
         check(told, went[one.command], names[0], ways)
 
 
@@ -191,14 +194,19 @@ def check(told, went, first, takes):
             assert gone, f"no {kind} has gone, but: {one.text}"
 
 
-STAR = StudyLinks("hub", "star", None, "all")
+HUB = Member("hub", b"", holds=False)
+STAR = Study(
+    Path("heart.toml"), "heart", "", 1, "", "hub", "", "all", 600.0, {}, Roster("", "", 1, (HUB,))
+)
+ON_A_PATH = replace(STAR, options={"fit": {"topology": "path"}})
+BRINGS_DATA = replace(STAR, roster=replace(STAR.roster, members=(replace(HUB, holds=True),)))
 NOISY = {"split": "rows", "epsilon": 2.0, "delta": 1e-6, "n_components": 2, "init": "k-means++"}
 OVER = {"hops": 0, "align": "ids", "init": "k-means++", "n_components": 2}
 ALL = "protects from all who see what is published"
 
 
 @each(
-    ["setup", "values", "said", "unsaid"],
+    ["study", "values", "said", "unsaid"],
     [
         (STAR, NOISY, [
             f"privacy epsilon 2, delta 1e-06, of one row, {ALL}; the server sees",
@@ -207,7 +215,7 @@ ALL = "protects from all who see what is published"
         (STAR, NOISY | {"secure_sum": True}, [
             f"{ALL}; every worker adds its share", "each party adds its share of the noise"],
             ["become a start", "adds noise to the total"]),
-        (replace(STAR, topology="path"), NOISY | {"sum": "tree"}, [
+        (ON_A_PATH, NOISY | {"sum": "tree"}, [
             f"{ALL}; the root of the tree", "the root of the tree adds noise to the total"],
             ["become a start"]),
         (STAR, {**NOISY, "epsilon": None}, ["Rows that become a start"], ["privacy"]),
@@ -217,13 +225,13 @@ ALL = "protects from all who see what is published"
             ["squared distances of all rows"]),
         (STAR, OVER, ["every id of every party from each directly; hub gets none",
                       "also to the first party"], ["privacy"]),
-        (replace(STAR, holds=True), OVER, ["gets every id of every party (align ids)"],
+        (BRINGS_DATA, OVER, ["gets every id of every party (align ids)"],
          ["gets none", "also to the first party"]),
-        (replace(STAR, topology="path"), OVER, ["gets every id of every party (align ids)"],
+        (ON_A_PATH, OVER, ["gets every id of every party (align ids)"],
          ["gets none", "also to the first party"]),
     ],
 )  # fmt: skip
-def test_noise_and_ways_are_told_as_they_are(setup, values, said, unsaid):
-    text = " ".join(one.text for one in disclosures(setup, {"fit": values}))
+def test_noise_and_ways_are_told_as_they_are(study, values, said, unsaid):
+    text = " ".join(one.text for one in disclosures(study, {"fit": values}))
     assert [words for words in said if words not in text] == []
     assert [words for words in unsaid if words in text] == []

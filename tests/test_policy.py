@@ -10,6 +10,7 @@ from vpem.errors import InputError
 from vpem.files.studies.policy import (
     EXAMPLE,
     RULES,
+    Case,
     ESteps,
     Policy,
     PolicyError,
@@ -41,7 +42,7 @@ def check(policy, command="fit", n_parties=3, result="all", if_lost="wait", **as
     known = ("n_components", "models", "epsilons")
     facts = {name: asked.pop(name) for name in known if name in asked}
     options = {name: value for name, value in (ASKED | asked).items() if name != "split" or value}
-    policy.check(command, options, n_parties=n_parties, result=result, if_lost=if_lost, **facts)
+    policy.check(Case(command, options, n_parties, result, if_lost, **facts))
 
 
 REFUSED = [

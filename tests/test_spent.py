@@ -13,9 +13,9 @@ import pytest
 
 from vpem.errors import FileError, InputError
 from vpem.files.models import read_model
-from vpem.files.studies.spent import Ran, Spent, now
+from vpem.files.studies.policy import Guard
+from vpem.files.studies.spent import Ran, Spent, epsilon_in_all, now
 from vpem.fits.privacy import Budget, spent
-from vpem_cli.study.policy import Guard, in_all
 
 from .cli_support import done, run
 from .company_support import make_company
@@ -138,14 +138,14 @@ def test_a_damaged_line_is_one_sentence(tmp_path, damage):
 def test_runs_compose_as_one_gaussian_release_does():
     runs = [private(0), private(1), private(2, 1.0, 1e-7)]
     exact = spent([one.noise["multiplier"] for one in runs], 1e-6)
-    assert exact <= in_all(runs, "worker") <= 1.002 * exact
-    assert 5.5 < in_all(runs[:2], "worker") < 6.2  # less than the sum
-    assert in_all(runs[:1], "worker") == 4.0
+    assert exact <= epsilon_in_all(runs, "worker") <= 1.002 * exact
+    assert 5.5 < epsilon_in_all(runs[:2], "worker") < 6.2  # less than the sum
+    assert epsilon_in_all(runs[:1], "worker") == 4.0
     released = private(3, protects="outsiders")
-    assert np.isinf(in_all([released], "worker"))
-    assert in_all([released], "outsider") == 4.0
-    assert np.isinf(in_all([*runs, ran(4)], "outsider"))
-    assert in_all([], "worker") == 0.0
+    assert np.isinf(epsilon_in_all([released], "worker"))
+    assert epsilon_in_all([released], "outsider") == 4.0
+    assert np.isinf(epsilon_in_all([*runs, ran(4)], "outsider"))
+    assert epsilon_in_all([], "worker") == 0.0
 
 
 @pytest.fixture(scope="module")
@@ -253,10 +253,10 @@ def test_what_a_guard_refuses_before_any_work(tmp_path, policy, asked, refused):
     before.begin(private(1, study=made.id, time=when.isoformat(), data=read), lambda: None)
     guard = Guard(made)
     if refused is None:
-        guard.check("fit", options, made.member("lab"))
+        guard.check("fit", options, made.member("lab"), data)
     else:
         with pytest.raises(InputError, match=re.escape(refused)):
-            guard.check("fit", options, made.member("lab"))
+            guard.check("fit", options, made.member("lab"), data)
 
 
 def test_a_study_that_is_not_there_is_no_empty_ledger(capsys, tmp_path):

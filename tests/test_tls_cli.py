@@ -18,7 +18,7 @@ from vpem.files.studies.identities import make_identity
 from vpem.files.studies.message_log import entries, read_log
 from vpem_cli.display import Screen
 from vpem_cli.outputs import LabelFile, whole_of
-from vpem_cli.study.handshake import check_alike, goes_on, is_introduction
+from vpem_cli.study.handshake import check_alike, goes_on, introduced
 from vpem_cli.study.member import Meeting, going_on, receive, send
 
 from .cli_support import NAMES, done, overlapping, run
@@ -326,6 +326,7 @@ def write_a_word(path, report):
         ["fit", {}, [], 1],
         ["fit", {"--tol": [1, "x"]}, [], 1, b"", b""],
         ["fit", {"--tol": ["1"]}, [], 1, b"", b""],
+        ["fit", {"--tol": 1}, [], 1, b"", b""],
         [1, {}, [], 1, b"", b""],
         ["fit", [], [], 1, b"", b""],
         ["fit", {}, [2], 1, b"", b""],
@@ -336,8 +337,10 @@ def write_a_word(path, report):
     ],
 )
 def test_members_introduce_themselves_in_plain_words(found):
-    assert is_introduction(["fit", {"--tol": ["1", "default"]}, ["output"], 3, b"", b""])
-    assert not is_introduction(found)
+    said = ["fit", {"--tol": ["1", "default"]}, ["output"], 3, b"", b""]
+    assert introduced(said, "lab") == said
+    with pytest.raises(InputError, match="lab has sent no introduction"):
+        introduced(found, "lab")
 
 
 def test_a_command_that_goes_on_is_the_same_but_for_that():

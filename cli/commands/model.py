@@ -361,9 +361,9 @@ def _other(file: Path) -> Callable[[Path, bool], None] | None:
 
         return show_request
     if b"[study]" in lines:
-        from ..study.study import show as show_study
+        from ..study.study import show_file
 
-        return show_study
+        return show_file
     return None
 
 

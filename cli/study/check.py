@@ -1,38 +1,39 @@
-"""`vpem party check`: whether a member of a study can reach the others, and its data can be used.
-
-`Serving` keeps a port open until a signal ends it: for a relay, or to answer checks.
-"""
+"""Ports kept open, and links looked at: `vpem relay` and `vpem party check`."""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vpem.errors import InputError, VpemError, VpemWarning, printable
+from vpem.errors import FileError, InputError, VpemError, VpemWarning, printable
 from vpem.files.table_settings import TableSettings
 
 from ..commands.loading import refuse_given
 from ..display import Screen, plural, print_json, show, table
 from ..names import spoken
 from ..options import Json, Quiet, Without
-from ..outputs import READ
+from ..outputs import READ, WRITTEN
 from .handshake import INDIVIDUALS, look_at
 from .party import As, StudyFile
 
 if TYPE_CHECKING:
-    from vpem.engines.tls.check import Examined, Finding
-    from vpem.engines.tls.relay import Relay
-    from vpem.engines.tls.trust import Identity, Member
+    from vpem.engines.tls.check import Finding
+    from vpem.engines.tls.relay import Passed, Relay
+    from vpem.engines.tls.trust import Identity
     from vpem.files.studies.study import Study
+    from vpem.network.schema import Report
 
 LOOK_EVERY = 5.0
 """Seconds between looks at the study's file."""
+
+LONGEST = 500.0
+"""Most seconds of idle time after which the other end still answers."""
 
 
 class Serving:
@@ -66,7 +67,6 @@ class Serving:
         It listens at ``where``, if anywhere, calls itself ``what`` in sentences ("the relay"), and
         prints a ``greeting`` when it is ready.
         """
-        import asyncio
         import gc
 
         # Garbage may grow to a quarter of all counted objects before it is collected: without what
@@ -80,7 +80,6 @@ class Serving:
 
     async def _serve(self, where: tuple[str, int] | None, what: str, greeting: str) -> int:
         """Serve, and return the number of the signal that ends it."""
-        import asyncio
         import logging
 
         from vpem.engines.tls.server import listening
@@ -105,8 +104,7 @@ class Serving:
         if listener is not None:
             place = f" at {written_address(listener.getsockname()[:2])}"
         serving = self._stay_registered() if listener is None else self.door.serve(listener)
-        names = ", ".join(member.name for member in self.study.roster.members)
-        self.screen.say(f"{what} of {self.study.name} for {names}{place}{greeting}")
+        self.screen.say(f"{what} of {self.study.name} for {_names(self.study)}{place}{greeting}")
         tasks = [loop.create_task(work) for work in (serving, self._renew(look))]
         try:
             return await ended
@@ -138,8 +136,6 @@ class Serving:
 
     async def _renew(self, look: Any) -> None:
         """Use newer editions of the study; one that cannot be used leaves the last in use."""
-        import asyncio
-
         from vpem.engines.tls.trust import believed, server_context
         from vpem.files.studies.study import read_study
 
@@ -161,8 +157,12 @@ class Serving:
             self.lobby.identity = self.identity
             self.lobby.renew(edition.roster)
             self.door.context = server_context(self.identity, believed(edition.roster))
-            names = ", ".join(member.name for member in edition.roster.members)
-            self.screen.say(f"edition {edition.edition} of {edition.name} is in use, for {names}")
+            use = f"edition {edition.edition} of {edition.name} is in use"
+            self.screen.say(f"{use}, for {_names(edition)}")
+
+
+def _names(study: Study) -> str:
+    return ", ".join(member.name for member in study.roster.members)
 
 
 def _mark(path: Path) -> tuple[int, int, int] | None:
@@ -174,10 +174,6 @@ def _mark(path: Path) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-LONGEST = 500.0
-"""Most seconds of idle time after which the other end still answers."""
-
-
 def check(
     context: typer.Context,
     file: StudyFile,
@@ -187,7 +183,6 @@ def check(
         typer.Argument(
             help="The member's data, which are opened as the study's runs will, and searched for "
             "what these will refuse. Default: they are not checked.",
-            show_default=False,
         ),
     ] = None,
     name: As = None,
@@ -210,7 +205,6 @@ def check(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            show_default=False,
             help="Where to listen for others. Default: the port of the member's address, if it has "
             "one, on all interfaces.",
         ),
@@ -232,30 +226,61 @@ def check(
     """
     with Screen(quiet) as screen:
         from vpem.checks import check_number
-        from vpem.files.studies.identities import only_identity
+        from vpem.engines.tls.relay import Relay
+        from vpem.files.studies.identities import identity_of, only_identity
         from vpem.files.studies.signed import address_of
         from vpem.files.studies.study import read_study
 
         check_number("idle", idle, least=0.0, most=LONGEST)
         study = read_study(file)
         who = only_identity(study.folder, name)
-        member = study.member(who)
+        member, relay = study.member(who), study.roster.relay
         door = study.listens.get(who) or (member.address and ("", member.address[1]))
         door = door if listen is None else address_of(listen)
-        own_data = _look(context, study, who, data or [], settings, screen)
-        if serve and all(one.state == "ok" for one in own_data):
-            _serve(study, who, door, screen)
-        certificate, *others = _check(study, who, door, idle)
-        findings = [certificate, *own_data, *others]
-        _show(study, who, findings, json, quiet)
-        closed = [one.peer for one in findings if (one.what, one.state) == ("port", "fails")]
+        findings = _look(context, study, who, data or [], settings, screen)
+        if serve and all(one.state == "ok" for one in findings):
+            first = study.roster.members[0]
+            if door is None and relay is None and (first is member or first.address is None):
+                raise InputError(
+                    f"no member can dial {who}, which has neither an address nor a relay"
+                )
+            passes_on = Relay() if first is member and relay is None else None
+            serving = Serving(study, lambda one: identity_of(one, who), screen, passes_on)
+            serving.run(door, who, ": it answers checks until Ctrl-C")
+        certificate, *links = _check(study, who, door, idle)
+        findings = [certificate, *findings, *links]
+        failed = [one for one in findings if one.state == "fails"]
+        if json:
+            about = {"study": study.id, "edition": study.edition, "name": who}
+            checks = [
+                {"with": one.peer, "what": one.what, "state": one.state, "found": one.observation,
+                 "value": one.value, "sentence": one.sentence or None}
+                for one in findings
+            ]  # fmt: skip
+            print_json({"works": not failed, **about, "checks": checks})
+        elif not quiet:
+            _show(findings, f"{study.name} as {who}")
+            if not failed:
+                print(f"{who} can take part in {study.name}.")
+        closed = [one.peer for one in failed if one.what == "port"]
         command = f"vpem party check {study.path.name} --serve"
         if closed:
             screen.say(f"{', '.join(closed)} answers only while it runs the study or '{command}'")
         elif member.address is not None:
-            screen.say(f"others reach {member.name} only while it runs the study or '{command}'")
-        if any(one.state == "fails" for one in findings):
+            screen.say(f"others reach {who} only while it runs the study or '{command}'")
+        if failed:
             raise typer.Exit(2)
+
+
+def _show(findings: list[Finding], title: str) -> None:
+    rows, before = list[tuple[str, ...]](), ""
+    for one in findings:
+        peer, before = "" if one.peer == before else one.peer, one.peer
+        rows.append((peer, one.what, one.observation, "" if one.state == "ok" else one.state))
+    show(table(rows, "with", "what", "found", "", title=title))
+    for one in findings:
+        if one.sentence:
+            print(printable(f"{one.state}: {one.sentence}"))
 
 
 def _look(
@@ -290,26 +315,9 @@ def _look(
     return [Finding(name, "data", "ok", sentence)]
 
 
-def _serve(study: Study, name: str, door: tuple[str, int] | None, screen: Screen) -> None:
-    from vpem.engines.tls.relay import Relay
-    from vpem.files.studies.identities import identity_of
-
-    first = study.roster.rank_of(name) == 0
-    if (
-        door is None
-        and study.roster.relay is None
-        and (first or study.roster.members[0].address is None)
-    ):
-        raise InputError(f"no member can dial {name}, which has neither an address nor a relay")
-    relay = Relay() if first and study.roster.relay is None else None
-    serving = Serving(study, lambda one: identity_of(one, name), screen, relay)
-    serving.run(door, name, ": it answers checks until Ctrl-C")
-
-
 def _check(study: Study, name: str, door: tuple[str, int] | None, idle: float) -> list[Finding]:
-    import asyncio
-
-    from vpem.engines.tls.check import Examined, Finding
+    """Look at a member's certificate, and its links with all whom it may talk with."""
+    from vpem.engines.tls.check import Examined, Finding, examine_all
     from vpem.engines.tls.trust import fingerprint, not_valid, validity
     from vpem.files.studies.identities import certificate_of, identity_of, key_of, read_identity
 
@@ -320,11 +328,9 @@ def _check(study: Study, name: str, door: tuple[str, int] | None, idle: float) -
             identity = identity_of(study, name)
         except InputError as error:
             # Others are dialled all the same: the clock may be wrong.
-            identity, state = read_identity(study.folder, name), "fails"
+            identity, state, sentence = read_identity(study.folder, name), "fails", str(error)
             key_of(identity)
-            mark = fingerprint(certificate_of(identity))
-            since = study.roster.revoked.get(mark)
-            sentence = str(error)
+            since = study.roster.revoked.get(fingerprint(certificate_of(identity)))
             if since is not None:
                 sentence = (
                     f"the certificate of {name} was revoked on {since}: make another key (vpem "
@@ -335,80 +341,120 @@ def _check(study: Study, name: str, door: tuple[str, int] | None, idle: float) -
             sentence, state = str(one.message), "note"
     certificate = certificate_of(identity)
     until = f"until {validity(certificate)[1]:%Y-%m-%d}"
-    links = asyncio.run(_all(Examined(study.roster, identity, idle), door))
+    links = asyncio.run(examine_all(Examined(study.roster, identity, idle), door))
     clock_fails = any((one.what, one.state) == ("clock", "fails") for one in links)
     if clock_fails and not_valid(name, certificate):
         state, until, sentence = "note", f"{until}, so not by this machine's clock", ""
     return [Finding(name, "certificate", state, until, sentence), *links]
 
 
-async def _all(examined: Examined, door: tuple[str, int] | None) -> list[Finding]:
-    """Check the links with all whom this member may talk with.
+def relay(
+    file: Annotated[
+        Path,
+        READ,
+        typer.Argument(
+            metavar="STUDY",
+            help="The study, NAME.toml, which names this relay; its key and "
+            "certificate lie beside it.",
+        ),
+    ],
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where to listen; 0.0.0.0 or [::] means all addresses of this machine. Default: "
+            "the port of the study's address, on all interfaces.",
+        ),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        WRITTEN,
+        typer.Option(
+            help="Add a line of JSON to this file whenever a member connects, leaves, or talks "
+            "with another: when, how long, how many bytes.",
+        ),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Pass sealed messages on between members of a study.
 
-    Meanwhile it listens, so that others can dial it back, unless another process of it does.
+    It links members of which neither can be dialled: all dial the relay, which needs a port that
+    they can reach, and no data. Inside they speak TLS with each other, so that the relay learns who
+    talks with whom, when and how much, and nothing else. It runs until Ctrl-C or SIGTERM; a newer
+    edition of the study takes effect when the file is replaced.
+
+    Make its key with 'vpem party init --name relay', and give its certificate to the organiser.
+
+    Example: vpem relay heart.toml --listen 0.0.0.0:443
+    """  # fmt: skip
+    with Screen(quiet) as screen:
+        from vpem.engines.tls.relay import Relay
+        from vpem.files.studies.signed import address_of
+        from vpem.files.studies.study import read_study
+
+        study = read_study(file)
+        known = study.roster.relay
+        if listen is not None:
+            where = address_of(listen)
+        elif known is not None and known.address is not None:
+            where = ("", known.address[1])
+        else:
+            raise InputError(
+                f"{study.path} names no relay; its organiser names one when the study is made: "
+                "vpem study init --relay HOST:PORT --relay-certificate FILE"
+            )
+        note = None if log is None else _noting(log, screen, study)
+        serving = Serving(study, _identity, screen, Relay(note))
+        knows = ": it sees who talks with whom and how much, and nothing else"
+        serving.run(where, "the relay", knows)
+
+
+def _identity(study: Study) -> Identity:
+    """Return the relay's key and certificate; InputError unless the study names them."""
+    from vpem.files.studies.identities import certificate_of, read_identity, usable
+
+    named = study.roster.relay
+    if named is None:
+        raise InputError(f"{study.path} names no relay any more")
+    identity = usable(read_identity(study.folder, named.name))
+    if certificate_of(identity) != named.certificate:
+        raise InputError(
+            f"the certificate {identity.certificate} is not the one that {study.path} has for its "
+            f"relay {named.name}; give it to {study.organiser}"
+        )
+    return identity
+
+
+def _noting(path: Path, screen: Screen, study: Study) -> Callable[[Passed], None]:
+    """Return what adds a line of JSON on what a relay passes on; a full disk stops no relay.
+
+    The file may be moved away meanwhile.
     """
-    import asyncio
+    import json
+    import time
 
-    from vpem.engines.tls.check import examine
-    from vpem.engines.tls.server import Door, Lobby, listening
-    from vpem.engines.tls.trust import believed, server_context
+    written = True
 
-    async def collected(member: Member, relay: Member | None) -> list[Finding]:
-        return [finding async for finding in examine(examined, member, relay)]
+    def write(line: Report) -> None:
+        dated = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **line}
+        try:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(dated) + "\n")
+        except OSError as error:
+            raise FileError(f"{path} cannot be written: {error.strerror or error}") from None
 
-    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-    listener, tasks = None, []
-    with suppress(InputError):  # a run of the study, or --serve, listens already
-        listener = None if door is None else listening(*door)
-    if listener is not None:
-        lobby = Lobby(examined.roster, examined.identity)
-        context = server_context(examined.identity, believed(examined.roster))
-        answers = Door(context, lobby.welcome, lambda _: None)
-        tasks.append(asyncio.create_task(answers.serve(listener)))
-    try:
-        findings = await asyncio.gather(*(collected(*pair) for pair in _others(examined)))
-        return [finding for one in findings for finding in one]
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if listener is not None:
-            listener.close()
+    def note(passed: Passed) -> None:
+        nonlocal written
+        try:
+            if written:
+                write({
+                    "event": passed.event, "from": passed.source, "to": passed.target,
+                    "bytes": passed.there, "bytes_back": passed.back,
+                    "seconds": round(passed.seconds, 3),
+                })  # fmt: skip
+        except FileError as error:
+            screen.warn(f"{error}; nothing is logged any more")
+            written = False
 
-
-def _others(examined: Examined) -> list[tuple[Member, Member | None]]:
-    """Return the members to check, and the relay through which each is reached, if any."""
-    roster, member = examined.roster, examined.own
-    relay = roster.relay
-    others = [one for one in roster.members if one.name != member.name]
-    pairs: list[tuple[Member, Member | None]] = [(one, None) for one in others if one.address]
-    if relay is not None:
-        pairs.append((relay, None))
-        if member.address is None:
-            pairs += [(one, relay) for one in others if one.address is None]
-    return pairs
-
-
-def _show(study: Study, name: str, findings: list[Finding], json: bool, quiet: bool) -> None:
-    works = not any(one.state == "fails" for one in findings)
-    if json:
-        plain = [
-            {"with": one.peer, "what": one.what, "state": one.state, "found": one.observation,
-             "value": one.value, "sentence": one.sentence or None}
-            for one in findings
-        ]  # fmt: skip
-        about = {"study": study.id, "edition": study.edition, "name": name}
-        print_json({"works": works, **about, "checks": plain})
-        return
-    if quiet:
-        return
-    rows: list[tuple[str, ...]] = []
-    for before, one in zip([None, *findings], findings, strict=False):
-        peer = "" if before is not None and before.peer == one.peer else one.peer
-        rows.append((peer, one.what, one.observation, "" if one.state == "ok" else one.state))
-    show(table(rows, "with", "what", "found", "", title=f"{study.name} as {name}"))
-    for one in findings:
-        if one.sentence:
-            print(printable(f"{one.state}: {one.sentence}"))
-    if works:
-        print(f"{name} can take part in {study.name}.")
+    write({"event": "begun", "study": study.id, "edition": study.edition})
+    return note

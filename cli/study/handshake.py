@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from glob import has_magic
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +27,6 @@ from ..outputs import writes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vpem.engines.tls.trust import Member
     from vpem.files.parties.opening import Party
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
@@ -45,6 +45,8 @@ def terms_of(context: Any) -> dict[str, list[str]]:
 
     Of input files the content counts, not the name; of a checkpoint whether there is one.
     """
+    from vpem.files.studies.policy import file_digest
+
     known = getattr(context.command.callback, "settings", {})
     roles = context.command.roles()
     terms = {}
@@ -58,7 +60,7 @@ def terms_of(context: Any) -> dict[str, list[str]]:
                 continue
             value = None if value is None else "given"
         elif role is not None and value is not None:
-            value = f"a file with SHA-256 {digest_of(value)[:16]}"
+            value = f"a file with SHA-256 {file_digest(value)[:16]}"
         if param.name == "resume" and context.params.get("resume_if_any"):
             value = IF_ANY
         if param.name != "resume_if_any":
@@ -68,24 +70,7 @@ def terms_of(context: Any) -> dict[str, list[str]]:
     return terms
 
 
-def digest_of(path: Path) -> str:
-    """Return the SHA-256 of a file's content."""
-    import hashlib
-
-    from vpem.files.opening import open_regular
-
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def introduced(introduction: Any, name: str) -> Any:
-    """Return a member's introduction, or raise InputError if it is none."""
-    if not is_introduction(introduction):
-        raise InputError(f"{name} has sent no introduction; do all run the same version?")
-    return introduction
-
-
-def check_alike(names: list[str], everyones: list[Any], study: str) -> None:
+def check_alike(names: Sequence[str], everyones: Sequence[Any], study: str) -> None:
     """Raise InputError unless all members run the same command with the same options.
 
     ``everyones`` has the introduction of each member: the words of its command, its `terms_of`,
@@ -108,25 +93,23 @@ def check_alike(names: list[str], everyones: list[Any], study: str) -> None:
                 )
 
 
-def goes_on(everyones: list[Any]) -> bool:
+def goes_on(everyones: Sequence[Any]) -> bool:
     """Whether all resume from their checkpoints, if there are any: a member has come back."""
     return any(terms.get("--resume", [None])[0] == IF_ANY for _, terms, *_ in everyones)
 
 
-def is_introduction(value: Any) -> bool:
-    """Whether a value may be an introduction: what `check_alike` compares, a nonce, a signature."""
-    return (
-        isinstance(value, list)
-        and len(value) == 6
-        and isinstance(value[0], str)
-        and isinstance(value[1], dict)
-        and all(isinstance(term, list) and len(term) == 2 for term in value[1].values())
-        and all(isinstance(word, str) for key, term in value[1].items() for word in (key, *term))
-        and isinstance(value[2], list)
-        and all(isinstance(name, str) for name in value[2])
-        and type(value[3]) is int
-        and all(isinstance(part, bytes) for part in value[4:])
-    )
+def introduced(value: Any, name: str) -> Any:
+    """Return a member's introduction, which ends with a nonce and a signature.
+
+    InputError if it is none.
+    """
+    if isinstance(value, list) and [*map(type, value)] == [str, dict, list, int, bytes, bytes]:
+        _, terms, outputs, *_ = value
+        pairs = all(isinstance(term, list) and len(term) == 2 for term in terms.values())
+        words = (*terms, *outputs, *(chain(*terms.values()) if pairs else [None]))
+        if all(isinstance(word, str) for word in words):
+            return value
+    raise InputError(f"{name} has sent no introduction; do all run the same version?")
 
 
 def check_own(options: dict[str, Any]) -> None:
@@ -138,12 +121,12 @@ def check_own(options: dict[str, Any]) -> None:
 
     check_number("--timeout", float(options["timeout"]), least=0.0, above=True)
     thread_count(options.get("n_threads"))
-    for file in options.get("data") or ():
-        if str(file) == STDIN:
+    for file in map(str, options.get("data") or ()):
+        if file == STDIN:
             raise InputError(
                 "standard input (-) can be read only once; a member of a study names a file"
             )
-        if not has_magic(str(file)):
+        if not has_magic(file):
             check_readable(file)
     if (labels := options.get("labels_file")) is not None:
         check_ending(labels, "results")
@@ -194,28 +177,28 @@ def agree_on(
     no new one replaces them. InputError if an option is local to each member, or a command refuses
     its options; ClickException if no command has an option, or its value has the wrong type.
     """
-    root = context.find_root().command
+    leaves = context.find_root().command.commands
     runnable = [  # those with --engine
         one
-        for one, leaf in root.commands.items()
+        for one, leaf in leaves.items()
         if not hasattr(leaf, "commands") and any(key_of(param) == "engine" for param in leaf.params)
     ]
     for one in commands:
         check_choice("command", one, runnable)
-    early = name.startswith("-")
-    if early and any(_param(root.commands[one], name) for one in commands):
+    early = [name] if name.startswith("-") else []
+    if early and any(_param(leaves[one], name) for one in commands):
         raise InputError(f"the name of the study comes first, before {name}")
     known = {one: dict(table) for one, table in (before or {}).items()}
     known |= {one: {} for one in commands if one not in known}
     added: dict[str, list[str]] = {one: [] for one in known}
-    for group in _groups(context, [*([name] if early else []), *context.args]):
-        takers = [one for one in commands if _param(root.commands[one], group[0])]
+    for group in _groups(context, [*early, *context.args]):
+        takers = {one: param for one in commands if (param := _param(leaves[one], group[0]))}
         if not takers:
             refuse_as_own(context, group[0])
-        # An option that no command has is refused by the first one, in its words.
-        for one in takers or commands[:1]:
+            added[commands[0]] += group  # which refuses it, in its words
+        for one, param in takers.items():
             added[one] += group
-            known[one].pop(key_of(_param(root.commands[one], group[0])) if takers else "", None)
+            known[one].pop(key_of(param), None)
     agreed = [
         _agreed(context, one, [*typed(table), *added[one]], topology)
         for one, table in known.items()
@@ -226,8 +209,8 @@ def agree_on(
 
 def agreed_before(context: Any, study: Study) -> list[Agreed]:
     """Return the commands of a study, their options parsed as each command would."""
-    topology, tables = setup_of(study).topology, study.options.items()
-    return [_agreed(context, one, typed(table), topology) for one, table in tables]
+    tables = study.options.items()
+    return [_agreed(context, one, typed(table), study.topology) for one, table in tables]
 
 
 def refuse_as_own(context: Any, word: str) -> None:
@@ -274,13 +257,12 @@ def _param(leaf: Any, word: str) -> Any:
 
 def _agreed(context: Any, name: str, words: list[str], topology: str) -> Agreed:
     """Parse the options of one command, and check them as the command would."""
+    from vpem.files.studies.policy import refuse_repeatable
+
     above = context.find_root()
     leaf = above.command.commands[name]
     keys = {key_of(param) for param in leaf.params}
     needed = [param for param in leaf.params if param.param_type_name == "argument"]
-    implied = ["--parties"] if "parties" in keys else []
-    if "topology" in keys:
-        implied += ["--topology", topology]
     parser = leaf.make_parser(leaf.context_class(leaf, info_name=name, parent=above))
     parsed, stray, _ = parser.parse_args(list(words))
     for value in [parsed.get(param.name) for param in needed]:
@@ -291,10 +273,11 @@ def _agreed(context: Any, name: str, words: list[str], topology: str) -> Agreed:
             "names its data itself"
         )
     files = ["DATA" for param in needed if param.required]
+    implied = ["--parties"] * ("parties" in keys)
+    implied += ["--topology", topology] * ("topology" in keys)
     context = leaf.make_context(name, [*files, *implied, *words], parent=above)
-    settings = getattr(leaf.callback, "settings", {})
-    local = {*OWN_OPTIONS, *leaf.roles(), *(key for key in settings if settings[key].local)}
-    table = {}
+    local, table = {*leaf.roles(), *OWN_OPTIONS}, {}
+    local |= {key for key, about in leaf.callback.settings.items() if about.local}
     for param in leaf.params:
         source, key = context.get_parameter_source(param.name), key_of(param)
         if param in needed or key == "parties" or getattr(source, "name", "") != "COMMANDLINE":
@@ -350,10 +333,12 @@ def load_study(context: Any, value: Path) -> Path:
 
 def check_data(context: Any) -> None:
     """Raise InputError unless members with data, and only these, give data."""
+    from vpem.files.studies.identities import only_identity
+
     study = context.meta[STUDY]
-    member = member_of(study, context.params.get("member"))
+    member = study.member(only_identity(study.folder, context.params.get("member")))
     data_files = context.params.get("data")
-    if not any(one.holds for one in study.roster.members):
+    if not study.n_parties:
         raise InputError(
             f"{study.name}, edition {study.edition}, has no member with data; parties join by "
             f"'vpem party request {study.path.name}', and {study.organiser} approves them"
@@ -369,13 +354,6 @@ def check_data(context: Any) -> None:
         )
     if not context.params.get("parties"):
         raise InputError("members of a study are its parties; leave out --no-parties")
-
-
-def member_of(study: Study, name: str | None) -> Member:
-    """Return the member of this name, or else the one whose key lies beside the study."""
-    from vpem.files.studies.identities import only_identity
-
-    return study.member(only_identity(study.folder, name))
 
 
 def own_party(
@@ -411,6 +389,9 @@ def whose_options(error: VpemError, study: Study) -> None:
         )
 
 
+USES = ("predict", "score")
+"""Commands that use a model, which says what they need."""
+
 INDIVIDUALS = "saem"
 """The command whose files are not tables of features, and are read by options of its own."""
 
@@ -428,7 +409,7 @@ def look_at(
     names, n_rows = dict[str, None](), 0
     agreed = agreed_before(context, study)
     others = [one for one in agreed if one.command != INDIVIDUALS]
-    fits = [one for one in others if one.command not in ("predict", "score")]
+    fits = [one for one in others if one.command not in USES]
     for place, one in enumerate(others or agreed):
         speak_of([*context.command.params, *one.params])
         brought = features if one.command != "impute" else ()
@@ -466,13 +447,12 @@ def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequenc
     over_features = one.values.get("split") == "features"
     # For predict and score, the model says whether values may be missing.
     empty = one.values.get("missing") == "marginalize" or bool(one.values.get("missing_parties"))
-    empty |= one.command in ("predict", "score", INDIVIDUALS)
-    constant = not over_features or one.command in ("predict", "score")
+    empty |= one.command in (*USES, INDIVIDUALS)
+    constant = not over_features or one.command in USES
     holding = open_party(
         party, empty, keep_constant=constant, weights=weight, tell=tell, on_disk=True
     )
     holding.close()
-    names = holding.feature_names
 
     def look_at_ids() -> None:
         if over_features:
@@ -480,6 +460,7 @@ def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequenc
 
     refuse_gaps([holding], look_at_ids)
     look_at_ids()
+    names = holding.feature_names
     if over_features and level is None:
         others = {who: features for who, features in study.features.items() if who != party.name}
         refuse_shared([party.name, *others], [names, *others.values()])
@@ -492,57 +473,11 @@ def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequenc
 
 def _check_rows(one: Agreed, n_rows: int, name: str) -> None:
     """Raise InputError where a party has fewer rows than the smallest fit has components."""
-    param = next((param for param in one.params if {"-k"} & {*param.opts}), None)
-    requested = None if param is None else one.values.get(param.name)
-    if param is None or requested is None or param.name not in ("n_components", "n_clusters"):
-        return
-    counts = parse_numbers(param.opts[-1], str(requested), least=1)
-    if n_rows < min(counts):
-        noun = param.name.removeprefix("n_")
-        raise InputError(
-            f"party {name!r} has {plural(n_rows, 'row')}, and {min(counts)} {noun} need at least "
-            "as many rows that all parties share"
-        )
-
-
-def refuse_repeatable(options: Mapping[str, Any]) -> None:
-    """Raise InputError where all members would know the seed of the noise, and could repeat it."""
-    if options.get("repeatable_noise") is not None:
-        raise InputError(
-            Setting("repeatable_noise"),
-            " is for tests on one machine: in a study all would know the noise, and could subtract "
-            "it; leave it out",
-        )
-
-
-@dataclass(frozen=True)
-class StudyLinks:
-    """How the members of a study are linked, and who gets the result."""
-
-    server: str  # the first member, which adds up on a star
-    topology: str
-    relay: str | None
-    result: str  # "all" or "shards"
-    if_lost: str = "wait"  # or "without"
-    timeout: float = 600.0  # seconds until a silent member is lost
-    holds: bool = False  # whether the first member brings data
-
-    @property
-    def first(self) -> str:
-        """The first member, as sentences call it."""
-        return f"the {'server' if self.topology == 'star' else 'first member'} {self.server}"
-
-
-def setup_of(study: Study) -> StudyLinks:
-    """Return how the members of a study are linked."""
-    graphs = [table["topology"] for table in study.options.values() if "topology" in table]
-    relay = study.roster.relay
-    return StudyLinks(
-        study.organiser,
-        next(iter(graphs), "star"),
-        None if relay is None else relay.name,
-        study.result,
-        study.if_lost,
-        study.timeout,
-        study.roster.members[0].holds,
-    )
+    for noun in ("components", "clusters"):
+        requested = one.values.get(f"n_{noun}")
+        least = 0 if requested is None else min(parse_numbers(f"--{noun}", str(requested), least=1))
+        if n_rows < least:
+            raise InputError(
+                f"party {name!r} has {plural(n_rows, 'row')}, and {least} {noun} need at least "
+                "as many rows that all parties share"
+            )

@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import copyfileobj
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vpem.checks import read_int
@@ -25,7 +26,10 @@ from vpem.engines.engine import StalledError
 from vpem.errors import FileError, InputError, Interrupted, Setting, VpemError, brief
 from vpem.files.checkpoints import read_state
 from vpem.files.parties.opening import Party
+from vpem.files.studies.identities import identity_of, only_identity
 from vpem.files.studies.message_log import MessageLog, log_beside
+from vpem.files.studies.policy import LEAST_ROWS, Guard, PolicyError
+from vpem.files.table_settings import TableSettings
 from vpem.fits.results import few_rows_of
 from vpem.network.faults import Outlast
 from vpem.network.messages import decode, encode
@@ -36,18 +40,16 @@ from ..display import Screen, as_plain, size
 from ..names import STUDY, spoken
 from ..options import path_of
 from ..runner import FitOutcome
-from ..session import LEAST_ROWS, Where, join, terminate
+from ..session import Where, join, terminate
 from .handshake import (
     check_alike,
     check_own,
     goes_on,
     introduced,
-    member_of,
     own_party,
     terms_of,
     whose_options,
 )
-from .policy import Guard
 
 if TYPE_CHECKING:
     from vpem.engines.engine import Engine
@@ -55,7 +57,6 @@ if TYPE_CHECKING:
     from vpem.engines.tls.trust import Member
     from vpem.files.checkpoints import FileSaver
     from vpem.files.studies.study import Study
-    from vpem.files.table_settings import TableSettings
     from vpem.network.schema import Report
 
     from ..outputs import Output
@@ -117,13 +118,19 @@ class Losses:
         """The study without the lost members."""
         return replace(self._whole, roster=self._whole.roster.without(self.names))
 
+    @property
+    def _lost(self) -> list[tuple[str, int]]:
+        """The lost members, and since when, as far as the run has come."""
+        return self.lost if self.keeper is None else self.keeper.lost
+
+    @property
+    def _states(self) -> dict[int, Any]:
+        return self._kept if self.keeper is None else self.keeper.newest()
+
     def facts(self) -> Report:
         """Return what the report says of lost members; nothing if there are none."""
-        lost = self.lost if self.keeper is None else self.keeper.lost
-        lost_members = [
-            {"member": name, "since_iteration": max(since, 0) + 1} for name, since in lost
-        ]
-        return {"without": lost_members} if lost_members else {}
+        lost = [{"member": name, "since_iteration": max(n, 0) + 1} for name, n in self._lost]
+        return {"without": lost} if lost else {}
 
     def keep(self, saver: FileSaver | None, engine: Engine) -> Any:
         """Return a saver that also keeps the state from which the others would go on."""
@@ -180,11 +187,9 @@ class Losses:
 
     def _repeats(self, names: Sequence[str]) -> str | None:
         """Return why the masked sums that follow must not be taken, or None if they may be."""
-        if self.outlast is None:
-            return None
-        states = self._kept if self.keeper is None else self.keeper.newest()
         left = {one.name for one in self.study.roster.members} - set(names)
-        return REPEATED if self.outlast.repeats(states, left) else None
+        repeats = self.outlast is not None and self.outlast.repeats(self._states, left)
+        return REPEATED if repeats else None
 
     def _follow(self, fault: Any, met: bool) -> Exception:
         """Go on without the members that the first one leaves out."""
@@ -192,8 +197,7 @@ class Losses:
         names = [name for name in fault.without if name not in self.names]
         if not set(names) <= members - {self._member}:
             return InputError(f"{self._first} goes on without one that is not another member")
-        reason = self._repeats(names)
-        if reason is not None:
+        if reason := self._repeats(names):
             return StalledError(f"{fault}; this member cannot: {reason}")
         self._go_on(names, met, f"{self._first} goes on without {', '.join(names)}")
 
@@ -203,21 +207,17 @@ class Losses:
 
         if not self._options.get("quiet"):
             tell(f"{why}, as {self._whole.name} says")
-        lost = self.lost if self.keeper is None else self.keeper.lost
-        states = self._kept if self.keeper is None else self.keeper.newest()
-        words = sys.orig_argv
-        if met:
-            resuming = [name for name in ("resume", "resume_if_any") if self._options.get(name)]
-            words = _with(words, *(f"--no-{name.replace('_', '-')}" for name in resuming))
+        resuming = [name for name in ("resume", "resume_if_any") if met and self._options.get(name)]
+        words = _with(sys.orig_argv, *(f"--no-{name.replace('_', '-')}" for name in resuming))
         opened = None if self.outlast is None else self.outlast.state()
-        begin_again(words, [*lost, *((name, -1) for name in names)], states, opened)
+        lost = [*self._lost, *((name, -1) for name in names)]
+        begin_again(words if met else sys.orig_argv, lost, self._states, opened)
 
     def come_back(self, met: bool) -> NoReturn:
         """Run the command again, from the newest checkpoint that all have; does not return."""
-        lost = self.lost if self.keeper is None else self.keeper.lost
         members = [one.name for one in self.study.roster.members]
         opened = None if self.outlast is None else self.outlast.state(members)
-        begin_again(going_on(sys.orig_argv) if met else sys.orig_argv, lost, {}, opened)
+        begin_again(going_on(sys.orig_argv) if met else sys.orig_argv, self._lost, {}, opened)
 
 
 def begin_again(
@@ -231,11 +231,9 @@ def begin_again(
     The new image inherits the ``lost`` members and since when, the ``states`` by iterations
     (`vpem.steps.recovery.Keeper`), and the masked sums ``opened`` (`vpem.network.faults.Outlast`).
     """
-    import tempfile
-
     os.environ.pop(INHERITED, None)
     if lost or opened:
-        file = tempfile.TemporaryFile()  # noqa: SIM115
+        file = TemporaryFile()  # noqa: SIM115
         file.write(encode([list(map(list, lost)), states, opened]))
         file.flush()
         os.set_inheritable(file.fileno(), True)
@@ -286,20 +284,23 @@ def meet(context: Any) -> Meeting:
 
     InputError if they do not, or this member's policy does not allow it.
     """
+    from ..commands.saem_data import files_in
+
     study, options = context.meta[STUDY], context.params
     command = " ".join(path_of(context))
     check_own(options)
-    member = member_of(study, options["member"])
+    member = study.member(only_identity(study.folder, options["member"]))
     losses = Losses(study, member.name, options)
     context.meta[STUDY] = losses.study
     meeting = Meeting(losses, member, command, options)
     join(meeting)
     terms = terms_of(context)
-    meeting.guard.check(command, options, member)
+    files = files_in(options.get("data") or ())
+    files = own_party(member.name, files, TableSettings()).find() if files else []
+    meeting.guard.check(command, options, member, files)
     outputs = [name for name, role in context.command.roles().items() if role.writes]
     outputs = [name for name in outputs if options.get(name) is not None]
-    policy = meeting.guard.policy
-    fewest = (policy and policy.fewest_parties) or 1
+    fewest = meeting.guard.rules.fewest_parties or 1
     everyones = meeting.introduce([command, terms, outputs, fewest])
     losses.fewest = dict(zip(meeting.engine.names, (one[3] for one in everyones), strict=True))
     check_alike(meeting.engine.names, everyones, study.name)
@@ -322,7 +323,6 @@ class Meeting(Where):
         from vpem.engines.tls.engine import TlsEngine
         from vpem.engines.tls.mailbox import Post
         from vpem.engines.tls.trust import MemberSigns
-        from vpem.files.studies.identities import identity_of
 
         self.losses, self.study, self.member = losses, losses.study, member
         study = self.study
@@ -475,13 +475,14 @@ class Meeting(Where):
         for sentence in filter(None, sentences):
             raise InputError(
                 f"{sentence:.500}: a model would disclose them to others, and none is written; fit "
-                "fewer components, or ask all parties to allow ",
-                Setting("publish_anyway", True),
+                "fewer components, or ask all parties to allow ", Setting("publish_anyway", True),
                 " in their policies",
-            )
+            )  # fmt: skip
 
     def watch(self, n_rows: int, over_rows: bool, screen: Screen) -> None:
-        self.guard.watch(self.engine, n_rows, over_rows, screen)
+        self.guard.watch(self.engine, n_rows, over_rows)
+        if (most := self.guard.rules.most_esteps) is not None:
+            screen.say(f"{self.guard.rules.path} allows at most {most} E-steps in this run")
 
     def describe(self) -> dict[str, Any]:
         return {"engine": self.word, "study": self.study.name, "members": list(self.engine.names)}
@@ -501,7 +502,6 @@ class Meeting(Where):
     def fail(self, error: Exception, sentence: str | None, tell: Callable[..., int]) -> int:
         """Report what went wrong, to others as much as they may know, and end."""
         from vpem.engines.tls.faults import Fault, LeftOut, Parted, Returned
-        from vpem.files.studies.policy import PolicyError
 
         if isinstance(error, Returned) and (self._goes_on or not self._met):
             if self._met:
@@ -599,28 +599,21 @@ def send(
     report: Report = as_plain(result.tell())
     engine.topic = "result"
     engine.bcast(report)
-    if result.apart:
-        over()
-        return report
     content = failed = None
-    if output is not None:
-        try:
-            result.write(output, report)
-            content = output.read_bytes()
-        except FileError as error:
-            failed = error
-    if content is None:
-        with TemporaryDirectory() as folder:
-            path = Path(folder, "model.h5")
-            try:
-                result.write(path, report)
-            except FileError as error:
-                raise failed or error from None
-            content = path.read_bytes()
-    engine.bcast(len(content))
-    for begin in range(0, len(content), PIECE):
-        engine.bcast(content[begin : begin + PIECE])
-    over()
+    with TemporaryDirectory() as folder:
+        for path in () if result.apart else (output, Path(folder, "model.h5")):
+            if content is None and path is not None:
+                try:
+                    result.write(path, report)
+                    content = path.read_bytes()
+                except FileError as error:
+                    failed = failed or error
+    if content is not None:
+        engine.bcast(len(content))
+        for begin in range(0, len(content), PIECE):
+            engine.bcast(content[begin : begin + PIECE])
+    if content is not None or result.apart:
+        over()
     if failed is not None:
         raise failed
     return report
@@ -637,22 +630,16 @@ def receive(
 
     ``over`` is called when everything has arrived: later errors concern only this member.
     """
-    import os
-    import tempfile
-
     from vpem.files.hdf5 import atomic_write
 
     engine.topic = "result"
     report: Any = engine.bcast(None)
     if not isinstance(report, dict):
         raise InputError(f"{engine.names[0]} has sent no report; do all run the same version?")
-    if result.apart:
-        over()
-        return report
-    size: Any = engine.bcast(None)
-    if not isinstance(size, int) or not 0 < size <= MOST:
+    size: Any = 0 if result.apart else engine.bcast(None)
+    if not isinstance(size, int) or not 0 <= size <= MOST or not (size or result.apart):
         raise InputError(f"{engine.names[0]} has sent a file of {str(size)[:20]} bytes")
-    with tempfile.TemporaryFile() as buffer:
+    with TemporaryFile() as buffer:
         while buffer.tell() < size:
             piece: Any = engine.bcast(None)
             if not isinstance(piece, bytes) or not 0 < len(piece) <= size - buffer.tell():
@@ -662,13 +649,12 @@ def receive(
             else:
                 buffer.seek(len(piece), os.SEEK_CUR)
         over()
-        if output is None:
+        if output is None or result.apart:
             return report
         buffer.seek(0)
         with atomic_write(output, force) as temporary:
             with open(temporary, "wb") as file:
-                while piece := buffer.read(PIECE):
-                    file.write(piece)
+                copyfileobj(buffer, file)
             try:
                 _ = stored_at(temporary).stored
             except FileError as error:

@@ -6,22 +6,21 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vpem import __version__
 from vpem.errors import InputError, Setting, check_choice, shorten
-from vpem.records import Settings, setting
+from vpem.records import Settings, refuse_both, setting
 from vpem.settings import TOPOLOGIES
 
 from ..commands.demo import demo_of_study
-from ..display import Screen, print_json
+from ..display import Screen, plural, print_json, show, table
 from ..options import Json, Quiet
 from ..outputs import READ
-from .handshake import EXAMPLES, StudyLinks, agree_on, refuse_as_own, setup_of, typed
-from .party import As, about_certificate, facts_of, in_words
-from .policy import refusals
+from .handshake import EXAMPLES, agree_on, refuse_as_own, typed
+from .party import As, about_certificate, card, in_words, warn_of_refusals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,23 +40,18 @@ VARIADIC = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 def report_of(study: Study) -> Report:
     """Return the whole study as plain values."""
-    from vpem.engines.tls.trust import fingerprint, fingerprint_words, validity, written_address
-    from vpem.files.studies.signed import moment
+    from vpem.engines.tls.trust import fingerprint, written_address
 
     relay = study.roster.relay
-    members = [
-        {
-            "name": one.name,
-            "rank": rank,
-            "data": one.holds,
-            "address": None if one.address is None else written_address(one.address),
-            "features": study.features.get(one.name, ()),
-            "fingerprint": fingerprint(one.certificate),
-            "words": fingerprint_words(one.certificate),
-            "valid_until": moment(validity(one.certificate)[1]),
-        }
-        for rank, one in enumerate(study.roster.members)
-    ]
+    members = []
+    for rank, one in enumerate(study.roster.members):
+        about = about_certificate(one.name, one.certificate)
+        del about["valid_from"]
+        address = None if one.address is None else written_address(one.address)
+        members.append({
+            "name": one.name, "rank": rank, "data": one.holds, "address": address,
+            "features": study.features.get(one.name, ()), **about,
+        })  # fmt: skip
     return {
         "name": study.name, "id": study.id, "edition": study.edition, "signed": study.signed,
         "organiser": study.organiser, "vpem": study.version, "result": study.result,
@@ -71,42 +65,32 @@ def report_of(study: Study) -> Report:
     }  # fmt: skip
 
 
-def show_study(study: Study) -> None:
+def show_study(report: Report) -> None:
     """Print a study."""
-    from vpem.engines.tls.trust import validity, written_address
-
-    from ..display import plural, show, table
-
-    relay = study.roster.relay
-    result = {"all": "all members", "shards": "each has its own part"}[study.result]
-    facts = [
-        ("study", f"{study.name}, edition {study.edition} of {study.signed[:10]}"),
-        ("organiser", study.organiser),
-        ("result", result),
-        ("timeout", f"{study.timeout:g} s"),
-        ("if lost", {"wait": "all wait for it", "without": "the others go on"}[study.if_lost]),
-    ]
-    if relay is not None and relay.address is not None:
-        facts.append(("relay", f"{relay.name}, {written_address(relay.address)}"))
-    if study.roster.revoked:
-        facts.append(("revoked", plural(len(study.roster.revoked), "certificate")))
-    members = list[tuple[str, ...]]()
-    words = list[tuple[str, str]]()
-    for one in study.roster.members:
-        features = len(study.features.get(one.name, ()))
-        address = "-" if one.address is None else written_address(one.address)
-        brings = str(features) if features else "not named" if one.holds else "none"
-        kind, until = "a party" if one.holds else "the server", validity(one.certificate)[1]
-        members.append((one.name, kind, address, brings, f"{until:%Y-%m-%d}"))
-        words += zip((one.name, ""), in_words(one.certificate), strict=True)
+    relay, revoked = report["relay"], len(report["revoked"])
+    facts = {
+        "study": f"{report['name']}, edition {report['edition']} of {report['signed'][:10]}",
+        "organiser": report["organiser"],
+        "result": {"all": "all members", "shards": "each has its own part"}[report["result"]],
+        "timeout": f"{report['timeout']:g} s",
+        "if lost": {"wait": "all wait for it", "without": "the others go on"}[report["if_lost"]],
+        "relay": relay and f"{relay['name']}, {relay['address']}",
+        "revoked": revoked and plural(revoked, "certificate"),
+    }
+    members, words = [], list[tuple[str, str]]()
+    for one in report["members"]:
+        kind, brings = ("a party", "not named") if one["data"] else ("the server", "none")
+        brings, until = str(len(one["features"]) or brings), one["valid_until"][:10]
+        members.append((one["name"], kind, one["address"] or "-", brings, until))
+        words += zip((one["name"], ""), in_words(one), strict=True)
     show(
-        table(facts, "", ""),
+        table([(name, fact) for name, fact in facts.items() if fact], "", ""),
         table(members, "member", "is", "dialled at", "features", "valid until", title="Members"),
         table(words, "member", "fingerprint in words"),
         "What is run\n",
-        *map(_folded, study.runs),
+        *map(_folded, report["runs"]),
         "\nWhat is shown to whom\n",
-        *(_folded(f"* {sentence}") for sentence in study.shows),
+        *(_folded(f"* {sentence}") for sentence in report["shows"]),
     )
 
 
@@ -122,14 +106,22 @@ class NewStudy(Settings, heading="Study", kept=False):
     """How members of a new study are linked, and what they will have."""
 
     star: str | None = setting(
-        None, "HOST:PORT where others dial the organiser, who adds up (a star)."
-    )
+        None, "HOST:PORT where others dial the organiser, who adds up (a star).",
+        idle=(lambda given: given["topology"] not in (None, "star"),
+              (" says where a star's server is; on other graphs give ", Setting("address"))),
+    )  # fmt: skip
     relay: str | None = setting(
         None,
         "HOST:PORT of a 'vpem relay', which passes sealed messages on between members that cannot "
         "be dialled; needs --relay-certificate.",
-    )
-    relay_certificate: Path | None = setting(None, "The relay's certificate (.crt).", file="read")
+        idle=(lambda given: given["relay_certificate"] is None,
+              (" and ", Setting("relay_certificate"), " go together: members pin it")),
+    )  # fmt: skip
+    relay_certificate: Path | None = setting(
+        None, "The relay's certificate (.crt).", file="read",
+        idle=(lambda given: given["relay"] is None,
+              (" and ", Setting("relay"), " go together: members pin it")),
+    )  # fmt: skip
     topology: str | None = setting(
         None,
         "Graph of the members: star, cycle, path, complete, ... Default: star.",
@@ -139,8 +131,11 @@ class NewStudy(Settings, heading="Study", kept=False):
         None, "HOST:PORT where others can dial the organiser, on graphs other than a star."
     )
     listen: str | None = setting(
-        None, "HOST:PORT where the organiser listens on its own machine, if others dial another."
-    )
+        None, "HOST:PORT where the organiser listens on its own machine, if others dial another.",
+        idle=(lambda given: given["star"] is None and given["address"] is None,
+              (" is for a member that others dial; give ", Setting("star"), " or ",
+               Setting("address"))),
+    )  # fmt: skip
     data: bool = setting(
         False, "The organiser brings data too. Without --star or --topology star it always does."
     )
@@ -160,11 +155,11 @@ class NewStudy(Settings, heading="Study", kept=False):
     )
 
 
-def new_study(name: str, organiser: str | None, setup: NewStudy, agreed: Sequence[Agreed]) -> Study:
+def new_study(name: str, organiser: str | None, setup: NewStudy) -> Study:
     """Return the first edition of a study, with its organiser as the only member.
 
-    Default organiser: the one whose key lies in this folder. InputError where members could not
-    reach each other, or options do not go together.
+    Nothing is run yet. Default organiser: the one whose key lies in this folder. InputError where
+    members could not reach each other.
     """
     import secrets
 
@@ -173,27 +168,12 @@ def new_study(name: str, organiser: str | None, setup: NewStudy, agreed: Sequenc
     from vpem.files.studies.signed import address_of, check_name, common_name, moment
     from vpem.files.studies.study import Study
 
-    topology, address = setup.topology or "star", setup.star or setup.address
-    if setup.star is not None and topology != "star":
-        raise InputError(
-            Setting("star"), " says where a star's server is; on other graphs give ",
-            Setting("address"),
-        )  # fmt: skip
-    if setup.star is not None and setup.address is not None:
-        raise InputError("give ", Setting("star"), " or ", Setting("address"), ", not both")
-    if setup.star is None and setup.relay is None and topology == "star":
+    star, topology, address = setup.star, setup.topology or "star", setup.star or setup.address
+    refuse_both(setup, "star", "address")
+    if star is None and setup.relay is None and topology == "star":
         raise InputError(
             "how do members reach each other? Give ", Setting("star", "HOST:PORT"),
             ", where the others dial this one, or ", Setting("relay", "HOST:PORT"),
-        )  # fmt: skip
-    if (setup.relay is None) != (setup.relay_certificate is None):
-        raise InputError(
-            Setting("relay"), " and ", Setting("relay_certificate"), " go together: members pin it"
-        )  # fmt: skip
-    if setup.listen is not None and address is None:
-        raise InputError(
-            Setting("listen"), " is for a member that others dial; give ", Setting("star"), " or ",
-            Setting("address"),
         )  # fmt: skip
     check_name(name, "the name of a study")
     folder, number, relay = Path(), secrets.token_hex(16), None
@@ -207,70 +187,50 @@ def new_study(name: str, organiser: str | None, setup: NewStudy, agreed: Sequenc
     if setup.relay is not None and setup.relay_certificate is not None:
         certificate = identities.read_certificate(setup.relay_certificate)
         relay = Member(common_name(certificate), certificate, address_of(setup.relay), holds=False)
-    links = StudyLinks(
-        who,
-        topology,
-        None if relay is None else relay.name,
-        setup.result,
-        setup.if_lost,
-        setup.timeout,
-        member.holds,
-    )
     return Study(
         folder / f"{name}.toml", name, number, 1, __version__, who,
-        moment(datetime.now(UTC)), setup.result, float(setup.timeout),
+        moment(datetime.now(UTC)), setup.result, float(setup.timeout), {},
         roster=Roster(number, name, 1, (member,), relay),
         features={who: ()},
         listens={} if setup.listen is None else {who: address_of(setup.listen)},
         if_lost=setup.if_lost,
-        **what_is_run(links, agreed),
     )  # fmt: skip
 
 
-def what_is_run(links: StudyLinks, agreed: Sequence[Agreed]) -> Report:
-    """Return the fields of a study that say what is run, and what that shows to whom.
+def running(study: Study, agreed: Sequence[Agreed]) -> Study:
+    """Return a study that says what is run, and what that shows to whom.
 
     InputError where a run could not go on without a lost member, but should.
     """
-    from .policy import disclosures
+    from vpem.files.studies.disclosures import disclosures
 
-    for one in agreed if links.if_lost == "without" else ():
+    for one in agreed if study.if_lost == "without" else ():
         if why := _needs_all(one.command, one.values):
             raise InputError(Setting("if_lost", "without"), f" {why}")
-    values = {one.command: one.values for one in agreed}
-    return {
-        "options": {one.command: one.table for one in agreed},
-        "runs": tuple(" ".join(["vpem", one.command, *typed(one.table)]) for one in agreed),
-        "shows": tuple(one.text for one in disclosures(links, values)),
-    }
+    study = replace(study, options={one.command: one.table for one in agreed})
+    shows = disclosures(study, {one.command: one.values for one in agreed})
+    runs = (" ".join(["vpem", one.command, *typed(one.table)]) for one in agreed)
+    return replace(study, runs=tuple(runs), shows=tuple(one.text for one in shows))
 
 
 def _needs_all(command: str, values: Report) -> str | None:
     """Return why a run of a command cannot go on without a member; None if it can."""
-    if command == "select":
-        return (
-            "is not possible with 'vpem select', which compares fits to the features of the same "
-            "parties; let it wait"
-        )
-    for name in ("epsilon", "release_epsilon"):
-        if values.get(name) is not None:
-            return (
-                f"is not possible with --{name.replace('_', '-')}, which is spent where a run "
-                "begins again; let it wait"
-            )
-    over_rows = values.get("split") == "rows" or command not in ("fit", "kmeans")
-    if values.get("secure_sum") and (over_rows or values.get("sum") == "tree"):
-        return (
-            "is possible with --secure-sum only for 'vpem fit' and 'vpem kmeans' over features, at "
-            "a server: others start with sums that would be taken again without the lost member; "
-            "let it wait"
-        )
-    if values.get("split") != "rows" and str(values.get("hops") or 0) != "0":
-        return (
-            "is not possible with --hops above 0: hubs have features of others, and of a lost "
-            "member; give --hops 0, or let it wait"
-        )
-    return None
+    rows, wait = values.get("split") == "rows", "let it wait"
+    elsewhere = rows or command not in ("fit", "kmeans") or values.get("sum") == "tree"
+    over_rows, released = (values.get(name) is not None for name in ("epsilon", "release_epsilon"))
+    option = "--epsilon" if over_rows else "--release-epsilon"
+    reasons = {
+        "is not possible with 'vpem select', which compares fits to the features of the same "
+        f"parties; {wait}": command == "select",
+        f"is not possible with {option}, which is spent where a run begins again; {wait}":
+        over_rows or released,
+        "is possible with --secure-sum only for 'vpem fit' and 'vpem kmeans' over features, at a "
+        "server: others start with sums that would be taken again without the lost member; "
+        f"{wait}": values.get("secure_sum") and elsewhere,
+        "is not possible with --hops above 0: hubs have features of others, and of a lost member; "
+        f"give --hops 0, or {wait}": not rows and str(values.get("hops") or 0) != "0",
+    }  # fmt: skip
+    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 app = typer.Typer(
@@ -281,11 +241,6 @@ app = typer.Typer(
 )
 
 StudyFile = Annotated[Path, READ, typer.Argument(metavar="STUDY", help="The study: NAME.toml.")]
-StudyOption = Annotated[
-    Path | None,
-    READ,
-    typer.Option("--study", help="The study. Default: the one here.", show_default=False),
-]
 
 
 @app.command(context_settings=VARIADIC)
@@ -296,7 +251,6 @@ def init(
         list[str] | None,
         typer.Option(
             help="What will be run: fit (the default), select, kmeans, ... Repeat it for several.",
-            show_default=False,
         ),
     ] = None,
     organiser: As = None,
@@ -323,17 +277,18 @@ def init(
                 "another name"
             )
         agreed = agree_on(context, command or ["fit"], name, setup.topology or "star")
-        study = sign_edition(new_study(name, organiser, setup, agreed), force=False)
+        first = running(new_study(name, organiser, setup), agreed)
+        study = sign_edition(first, force=False)
         if not quiet:
-            show_study(study)
+            show_study(report_of(study))
         screen.say(
             f"wrote {study.path}, edition 1, signed by {study.organiser}; send it to those who are "
             f"to take part: they join by 'vpem party request {study.path.name}'"
         )
 
 
-@app.command()
-def show(file: StudyFile, json: Json = False) -> None:
+@app.command("show")
+def show_file(file: StudyFile, json: Json = False) -> None:
     """Check a study, and show who takes part and what is run.
 
     It also shows what each member will show to whom, as the organiser has signed it, and warns of
@@ -345,12 +300,8 @@ def show(file: StudyFile, json: Json = False) -> None:
         from vpem.files.studies.study import read_study
 
         study = read_study(file)
-        if json:
-            print_json(report_of(study))
-        else:
-            show_study(study)
-        for sentence in refusals(study):
-            screen.warn(sentence)
+        (print_json if json else show_study)(report_of(study))
+        warn_of_refusals(study, screen)
 
 
 @app.command()
@@ -360,9 +311,7 @@ def approve(
         Path | None,
         READ,
         typer.Option(
-            "--study",
-            help="The study. Default: the one here, or else the one beside the request.",
-            show_default=False,
+            "--study", help="The study. Default: the one here, or else the one beside the request."
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -371,7 +320,6 @@ def approve(
         typer.Option(
             help="The twelve words (or 64 hexadecimal digits) that the member has read out: any "
             "others are refused, without a question.",
-            show_default=False,
         ),
     ] = None,
     quiet: Quiet = False,
@@ -408,7 +356,7 @@ def approve(
                 "renew": "have a new certificate (signed by the old key, too)",
                 "change": "change what it said before",
             }[identities.check_request(study, joining)]
-            _show_facts(joining, [("wants to", purpose)])
+            _show_request(joining, ("wants to", purpose))
         if asks:
             if not sys.stdin.isatty():
                 raise InputError(
@@ -421,30 +369,10 @@ def approve(
         _end(identities.sign_edition(following), screen)
 
 
-def _end(study: Study, screen: Any) -> None:
+def _end(study: Study, screen: Screen) -> None:
     others = [one.name for one in study.roster.members if one.name != study.organiser]
     to = f"; send it to {', '.join(others)}" if others else ""
     screen.say(f"wrote {study.path}, edition {study.edition}{to}")
-
-
-def _show_facts(request: MembershipRequest, facts: list[tuple[str, str]]) -> None:
-    """Print the contents of a request, below other facts."""
-    from vpem.engines.tls.trust import fingerprint, written_address
-
-    from ..display import show, table
-
-    member, count = request.member, len(request.features)
-    brings = f"{count} features: {shorten(request.features, 8)}"
-    brings = brings if count else "features that it does not name"
-    facts = [
-        *facts,
-        ("brings", brings if member.holds else "no data"),
-        ("dialled at", "-" if member.address is None else written_address(member.address)),
-        *facts_of(member.certificate),
-    ]
-    if request.before is not None:
-        facts.append(("before", fingerprint(request.before)[:32] + "..."))
-    show(table(facts, "", "", title=f"{member.name} asks to be in {request.study}"))
 
 
 def show_request(file: Path, json: bool) -> None:
@@ -457,7 +385,26 @@ def show_request(file: Path, json: bool) -> None:
             about = about_certificate(request.member.name, request.member.certificate)
             print_json({"study": request.study, **about, "features": list(request.features)})
         else:
-            _show_facts(request, [])
+            _show_request(request)
+
+
+def _show_request(request: MembershipRequest, *facts: tuple[str, str]) -> None:
+    """Print the contents of a request, below other facts."""
+    from vpem.engines.tls.trust import fingerprint, written_address
+
+    member, count = request.member, len(request.features)
+    brings = f"{count} features: {shorten(request.features, 8)}"
+    brings = brings if count else "features that it does not name"
+    facts = (
+        *facts,
+        ("brings", brings if member.holds else "no data"),
+        ("dialled at", "-" if member.address is None else written_address(member.address)),
+    )
+    title = f"{member.name} asks to be in {request.study}"
+    shown = card(about_certificate(member.name, member.certificate), *facts, title=title)
+    if request.before is not None:
+        shown.rows.append(["before", fingerprint(request.before)[:32] + "..."])
+    show(shown)
 
 
 @app.command(context_settings=VARIADIC)
@@ -469,14 +416,12 @@ def change(
         typer.Option(
             help="Command of the options: one that the study has, or a further one that will be "
             "run. Repeat it for several. Default: all that it has.",
-            show_default=False,
         ),
     ] = None,
     if_lost: Annotated[
         str | None,
         typer.Option(
             help="What becomes of a run when a member does not answer: wait, or without.",
-            show_default=False,
         ),
     ] = None,
     quiet: Quiet = False,
@@ -493,7 +438,7 @@ def change(
     Example: vpem study change heart.toml --command kmeans -k 3
     """
     with Screen(quiet) as screen:
-        from vpem.files.studies.identities import changed, sign_edition
+        from vpem.files.studies.identities import following, sign_edition
         from vpem.files.studies.study import IF_LOST, read_study
 
         if str(file).startswith("-"):
@@ -511,19 +456,20 @@ def change(
                 " says how members reach each other; for another one make a new study: vpem study "
                 "init",
             )
-        links = setup_of(study)
         names = command or list(study.options)
-        agreed = agree_on(context, names, str(file), links.topology, study.options)
-        edition = sign_edition(changed(study, **what_is_run(links, agreed)))
+        agreed = agree_on(context, names, str(file), study.topology, study.options)
+        edition = sign_edition(running(following(study), agreed))
         if not quiet:
-            show_study(edition)
+            show_study(report_of(edition))
         _end(edition, screen)
 
 
 @app.command()
 def revoke(
     name: Annotated[str, typer.Argument(help="The member.")],
-    which: StudyOption = None,
+    which: Annotated[
+        Path | None, READ, typer.Option("--study", help="The study. Default: the one here.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Revoke a member's certificate.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -386,33 +385,43 @@ class MembershipRequest:
 
 def write_request(
     study: Study,
-    identity: Identity,
+    name: str,
     *,
     address: tuple[str, int] | None = None,  # where others can dial it
     listen: tuple[str, int] | None = None,  # where its door is, if elsewhere
     features: tuple[str, ...] = (),  # at most `MOST_FEATURES`
-    holds: bool = True,  # it brings data
-    before: Identity | None = None,
 ) -> MembershipRequest:
-    """Write NAME.request beside a study; of a renewal, ``before`` is the pair it knows."""
+    """Write NAME.request beside a study; what a member does not change stays as the study has it.
+
+    A request to renew is signed by the key that the study knows, too.
+    """
     if len(features) > MOST_FEATURES:
         raise InputError(
             f"a request names at most {MOST_FEATURES} features, got {len(features)}; it may name "
             "none"
         )
+    identity, before, holds = usable(read_identity(study.folder, name)), None, True
+    certificate = certificate_of(identity)
+    if study.roster.rank_of(name) is not None:
+        now = study.member(name)
+        if certificate != now.certificate:  # its own key was renewed
+            before = known_identity(study, name)
+        address, listen = address or now.address, listen or study.listens.get(name)
+        holds = now.holds or bool(features)
+        features = features or study.features.get(name, ())
     request = MembershipRequest(
-        study.folder / f"{identity.name}.request",
+        study.folder / f"{name}.request",
         study.name,
         study.id,
         fingerprint(study.member(study.organiser).certificate),
-        Member(identity.name, certificate_of(identity), address, holds),
+        Member(name, certificate, address, holds),
         features,
         listen,
         made=moment(datetime.now(UTC)),
         before=None if before is None else certificate_of(before),
     )
     head = (
-        f"# {identity.name} asks to be a member of the study {study.name}. Nothing here is secret."
+        f"# {name} asks to be a member of the study {study.name}. Nothing here is secret."
         f"\n# Its organiser answers it: vpem study approve {request.path.name}\n\n"
     )
     about = {
@@ -427,6 +436,7 @@ def write_request(
     text = signed_text("request", head + table_of("[request]", about) + "\n" + member, keys)
     with atomic_write(request.path, force=True) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
+    remember(study)
     return request
 
 
@@ -544,7 +554,7 @@ def approved(study: Study, request: MembershipRequest) -> Study:
     listens = {name: door for name, door in study.listens.items() if name != member.name}
     if request.listen is not None:
         listens[member.name] = request.listen
-    edition = _next(study, members, revoked)
+    edition = following(study, members=tuple(members), revoked=revoked)
     return replace(edition, features=features, listens=listens, former=former)
 
 
@@ -554,8 +564,8 @@ def revoked(study: Study, name: str) -> Study:
     if name == study.organiser:
         raise InputError(f"{name} signs {study.name}; who organises it cannot be revoked")
     gone = {**study.roster.revoked, fingerprint(member.certificate): moment(datetime.now(UTC))}
-    members = [one for one in study.roster.members if one.name != name]
-    edition = _next(study, members, gone)
+    members = tuple(one for one in study.roster.members if one.name != name)
+    edition = following(study, members=members, revoked=gone)
     return replace(
         edition,
         features={one: what for one, what in study.features.items() if one != name},
@@ -563,21 +573,15 @@ def revoked(study: Study, name: str) -> Study:
     )
 
 
-def changed(study: Study, **fields: Any) -> Study:
-    """Return the next edition of a study, with other values of these fields."""
-    return replace(_next(study, study.roster.members, dict(study.roster.revoked)), **fields)
-
-
-def _next(study: Study, members: Sequence[Member], revoked: dict[str, str]) -> Study:
-    roster = replace(
-        study.roster, edition=study.edition + 1, members=tuple(members), revoked=revoked
-    )
+def following(study: Study, **changes: Any) -> Study:
+    """Return the next edition of a study, with changes of its roster."""
+    edition = study.edition + 1
     return replace(
         study,
-        edition=study.edition + 1,
+        edition=edition,
         version=__version__,
         signed=moment(datetime.now(UTC)),
-        roster=roster,
+        roster=replace(study.roster, edition=edition, **changes),
     )
 
 

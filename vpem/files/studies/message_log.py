@@ -239,6 +239,22 @@ class Logged:
         self.first = self.first or entry.time
         self.last = entry.time
 
+    def report(self) -> dict[str, Any]:
+        """Return the whole as plain values."""
+        totals = [
+            {"kind": kind, "peer": peer, **vars(counts)}
+            for (kind, peer), counts in self.totals.items()
+        ]
+        return {
+            "runs": [{"command": None, **run} for run in self.runs],
+            "messages": sum(row["sent"] + row["received"] for row in totals),
+            "bytes": sum(row["bytes_sent"] + row["bytes_received"] for row in totals),
+            "first": self.first,
+            "last": self.last,
+            "cut": self.cut,
+            "totals": totals,
+        }
+
 
 def read_log(paths: Iterable[PathLike], last_run: bool = False) -> Logged:
     """Sum up logs of one member, the oldest first; by default all runs in them."""

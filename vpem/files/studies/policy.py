@@ -2,24 +2,34 @@
 
 The rules of a party hold for what is done with its data, and win over the study and the command
 line. They are looked at before any work, once the parties' rows are known, and as sums begin. What
-earlier runs have disclosed counts, too (`vpem.files.studies.spent`).
+earlier runs have disclosed counts, too (`vpem.files.studies.spent`). `Guard` does all of this.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime, timedelta
 from math import isinf
+from numbers import Integral
 from pathlib import Path
-from typing import Any
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
 
-from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
+from vpem.errors import FileError, InputError, Setting, brief, did_you_mean, shorten
 from vpem.files.json_text import read_toml
-from vpem.files.opening import PathLike, check_readable
-from vpem.files.studies.study import IF_LOST, RESULTS
+from vpem.files.opening import PathLike, check_readable, open_regular
+from vpem.files.studies.spent import Ran, Spent, epsilon_in_all, now
+from vpem.files.studies.study import IF_LOST, RESULTS, Study
 from vpem.settings import ALIGNMENTS, TOPOLOGIES
+
+if TYPE_CHECKING:
+    from vpem.engines.engine import Engine
+    from vpem.engines.tls.trust import Member
 
 FILE = "policy.toml"
 """Its name, in the folder of the study."""
@@ -31,6 +41,9 @@ OVER_FEATURES = ("fit", "select", "predict", "score")
 """Of these, those that are over features unless ``split`` says otherwise."""
 
 LARGEST = 10**12  # of a number
+
+LEAST_ROWS = 5.0
+"""Rows of each component in a model that others get: no row is more than a fifth of one."""
 
 ADVERSARIES = {"worker": "another party", "outsider": "an outsider"}
 """Against whom an epsilon may have to hold; an outsider sees the result alone."""
@@ -116,229 +129,88 @@ class PolicyError(InputError):
 
 
 @dataclass(frozen=True)
-class Policy:
-    """The rules of a party; None: anything is allowed."""
+class Case:
+    """A command of a study with its options by names of settings, as policies look at it.
 
-    path: Path
-    largest_hops: int | None = None  # that features may travel
-    fewest_parties: int | None = None
-    fewest_rows: int | None = None  # of all parties together
-    largest_ratio_of_rows: int | None = None  # of another party and this one, see `check_sizes`
-    most_esteps: int | None = None  # in one run, see `ESteps`
-    commands: tuple[str, ...] | None = None
-    align: tuple[str, ...] | None = None  # how rows may be
-    topologies: tuple[str, ...] | None = None
-    results: tuple[str, ...] | None = None  # what may become of them
-    masked_sums: bool = False  # what one party adds to a sum is hidden from all
-    if_lost: tuple[str, ...] | None = None  # what may become of a run then
-    publish_anyway: bool = False  # a model may disclose few rows
-    most_components: int | None = None
-    fewest_rows_per_component: int | None = None
-    smallest_batch: int | None = None
-    models: tuple[str, ...] | None = None  # SHA-256 of their files
-    largest_epsilon: float | None = None  # of one run
-    most_epsilon_in_all: float | None = None  # of all that have read one data file
-    epsilon_against: str = "worker"
-    most_runs: int | None = None
-    in_days: int = 30  # in which there may be so many
-
-    def check(self, command: str, options: Mapping[str, Any], **facts: Any) -> None:
-        """Raise PolicyError where a command may not be run; the parameters are `refused`'s."""
-        for error in self.refused(command, options, **facts):
-            raise error
-
-    def refused(
-        self,
-        command: str,
-        options: Mapping[str, Any],
-        *,
-        n_parties: int,
-        result: str,
-        if_lost: str = "wait",
-        n_components: int = 0,
-        models: Mapping[str, str] | None = None,
-        epsilons: Mapping[str, float | None] | None = None,
-    ) -> Iterator[PolicyError]:
-        """Yield, before any work, why a command of `COMMANDS` may not be run, rule by rule.
-
-        Of ``options``, by names of settings, ``hops``, ``align``, ``topology``, ``graph``,
-        ``split``, ``batch_size``, ``secure_sum`` and ``publish_anyway`` are looked at.
-        ``n_parties`` have data; ``result`` is "all" or "shards"; ``n_components`` are the most of
-        any model, ``models`` digests of files, and ``epsilons`` those of the run by adversary
-        (None: it is not private).
-        """
-        if self.masked_sums and not options.get("secure_sum"):
-            without = f"but 'vpem {command}' runs without "
-            yield self._error("requires masked sums", without, Setting("secure_sum", True))
-        if options.get("publish_anyway") and not self.publish_anyway:
-            rule = "does not have publish-anyway = true, so that no model discloses few rows"
-            yield self._error(rule, "but got ", Setting("publish_anyway", True))
-        yield from self._among("commands", "command", command, f"but this is 'vpem {command}'")
-        if self.fewest_parties is not None and n_parties < self.fewest_parties:
-            yield self._error(
-                f"requires at least {self.fewest_parties} parties",
-                f"but the study has {n_parties} with data",
-            )
-        yield from self._among("results", "result", result, f"but the study says {result!r}")
-        if self.if_lost is not None and if_lost not in self.if_lost:
-            allowed = " or ".join(map(repr, self.if_lost))
-            yield self._error(f"allows only if-lost = {allowed}", f"but the study says {if_lost!r}")
-        if self.most_components is not None and n_components > self.most_components:
-            yield self._error(
-                f"allows at most {self.most_components} components",
-                f"but 'vpem {command}' has {n_components}",
-            )
-        batch = int(options.get("batch_size") or LARGEST)
-        if self.smallest_batch is not None and batch < self.smallest_batch:
-            rule = f"requires batches of {self.smallest_batch} rows"
-            yield self._error(rule, "but got ", Setting("batch_size", batch))
-        for file, digest in (models or {}).items():
-            if self.models is not None and digest not in self.models:
-                yield self._error("does not allow this model", f"{file}, whose SHA-256 is {digest}")
-        if self.largest_epsilon is not None:
-            yield from self._private(command, self.largest_epsilon, epsilons)
-        usual = "features" if command in OVER_FEATURES else "rows"
-        over_rows = options.get("split", usual) == "rows"
-        hops = int(options.get("hops") or 0)
-        if self.largest_hops is not None and hops > self.largest_hops and not over_rows:
-            hop = "hop" if self.largest_hops == 1 else "hops"
-            yield self._error(
-                f"allows at most {self.largest_hops} {hop}", "but got ", Setting("hops", hops)
-            )
-        if "align" in options and not over_rows:
-            align = str(options["align"] or "none")
-            got = "but got ", Setting("align", align)
-            yield from self._among("align", "alignment", align, *got)
-        if "topology" in options:
-            graph = options.get("graph")
-            topology = "a file" if graph else str(options["topology"] or "star")
-            setting = Setting("graph", str(graph)) if graph else Setting("topology", topology)
-            yield from self._among("topologies", "topology", topology, "but got ", setting)
-
-    def _private(
-        self, command: str, most: float, epsilons: Mapping[str, float | None] | None
-    ) -> Iterator[PolicyError]:
-        who = ADVERSARIES[self.epsilon_against]
-        rule = f"requires differential privacy with epsilon {most:g} or less against {who}"
-        if epsilons is None:
-            yield self._error(
-                rule, f"but 'vpem {command}' runs without the noise that ", Setting("epsilon"),
-                " or ", Setting("release_epsilon"), " adds",
-            )  # fmt: skip
-        elif (epsilon := epsilons.get(self.epsilon_against)) is None:
-            yield self._error(rule, "from whom the noise of this run does not protect")
-        elif epsilon > most * UP:
-            yield self._error(rule, f"but that of this run is {epsilon:.3g}")
-
-    def check_runs(self, n_runs: int) -> None:
-        """Raise PolicyError where so many runs, of the days that count, leave none."""
-        if self.most_runs is not None and n_runs >= self.most_runs:
-            rule = f"allows at most {self.most_runs} runs in {self.in_days} days"
-            raise self._error(rule, f"and there were {n_runs}")
-
-    def check_spent(self, command: str, file: str, epsilon: float) -> None:
-        """Raise PolicyError where a run would bring a file's disclosed epsilon to this value."""
-        most = self.most_epsilon_in_all
-        if most is not None and epsilon > most * UP:
-            case = f"but with this 'vpem {command}' {file} would have disclosed {epsilon:.3g}"
-            if isinf(epsilon):
-                case = f"but this 'vpem {command}' would disclose sums of {file} without noise"
-            raise self._error(
-                f"allows at most epsilon {most:g} of a data file in all its runs",
-                f"{case}; 'vpem party budget' shows what was spent",
-            )
-
-    def check_rows(self, n_rows: int, n_components: int = 0) -> None:
-        """Raise PolicyError where parties have too few rows together, once these are known."""
-        each = self.fewest_rows_per_component
-        if each is not None and n_rows < each * n_components:
-            raise self._error(
-                f"requires at least {each} rows for each component",
-                f"but the parties have {n_rows} together for {n_components}",
-            )
-        if self.fewest_rows is not None and n_rows < self.fewest_rows:
-            raise self._error(
-                f"requires at least {self.fewest_rows} rows", f"but the parties have {n_rows} "
-                "together"
-            )  # fmt: skip
-
-    def check_sizes(self, sizes: Sequence[int], party: int, names: Sequence[str]) -> None:
-        """Raise PolicyError where another party brings too many ids, before any is compared."""
-        most, largest = self.largest_ratio_of_rows, max(sizes)
-        if most is not None and largest > most * sizes[party]:
-            raise self._error(
-                f"allows others at most {most} times as many ids as it has",
-                f"but party {names[sizes.index(largest)]!r} has {largest} and {names[party]!r} "
-                f"{sizes[party]}",
-            )
-
-    def _among(
-        self, name: str, noun: str, value: str, *case: str | Setting
-    ) -> Iterator[PolicyError]:
-        allowed = getattr(self, name)
-        if allowed is not None and value not in allowed:
-            yield self._error(f"allows only the {noun} {' or '.join(allowed)}", *case)
-
-    def _error(self, rule: str, *case: str | Setting) -> PolicyError:
-        return PolicyError(rule, *case, file=self.path)
-
-
-class ESteps:
-    """Counts passes over the rows, and ends a run whose policy allows no more.
-
-    What a sum shows of rows counts by the share of rows that are in it: batches of a pass are one
-    E-step together. Sums of a start that show rows count too, and so does the E-step after the last
-    iteration. Where parties hold rows (``n_rows`` is 1), each sum of theirs is one, whatever it is
-    for; what is agreed on by yes and no, such as units, is none, and begins with no rows.
+    ``n_parties`` have data; ``result`` is "all" or "shards"; ``n_components`` are the most of any
+    model, ``models`` digests of files, and ``epsilons`` those of the run by adversary (None: it is
+    not private).
     """
 
-    def __init__(self, policy: Policy, n_rows: int) -> None:
-        self.policy, self.n_rows = policy, n_rows
-        self._shown = self.n_sums = 0
+    command: str
+    options: Mapping[str, Any]
+    n_parties: int
+    result: str
+    if_lost: str = "wait"
+    n_components: int = 0
+    models: Mapping[str, str] = field(default_factory=dict)
+    epsilons: Mapping[str, float | None] | None = None
 
-    @property
-    def taken(self) -> float:
-        """E-steps up to now."""
-        return self._shown / self.n_rows
+    @classmethod
+    def from_study(cls, study: Study, command: str, options: Mapping[str, Any]) -> Case:
+        """Return what policies limit in a command of a study; models are looked at."""
+        import h5py
 
-    def begin(self, kind: str, n_rows: int) -> None:
-        """Count a sum that begins; PolicyError if it would show more than the policy allows."""
-        if n_rows == 0:
-            return
-        # Of few numbers for all rows together, where features are spread, nothing is seen of one.
-        if n_rows == 1 and self.n_rows > 1:
-            self.n_sums += 1
-            return
-        most = self.policy.most_esteps
-        if most is not None and self._shown + n_rows > most * self.n_rows:
-            raise PolicyError(
-                f"allows at most {most} E-step{'' if most == 1 else 's'} in a run",
-                "which have been taken; a checkpoint has what was found (",
-                Setting("checkpoint"), "), and a larger ", Setting("tol"), " or a smaller ",
-                Setting("max_iter"), " ends sooner",
-                file=self.policy.path,
-            )  # fmt: skip
-        self._shown += n_rows
-        self.n_sums += 1
+        from vpem.files.hdf5 import open_read
+        from vpem.fits.settings import parse_numbers
 
+        paths = (options.get("model"), options.get("init_model"))
+        models = {str(path): file_digest(path) for path in paths if isinstance(path, Path)}
+        counts, epsilons = [0], None
+        for name in ("n_components", "n_clusters", "components", "clusters"):
+            if options.get(name) is not None:
+                counts += parse_numbers(name, str(options[name]))
+        for path in filter(h5py.is_hdf5, models):
+            with open_read(path) as file:
+                centres = getattr(file.get("centres"), "shape", ())
+                stored = (file.attrs.get("n_components"), *centres[:1])
+                counts += [int(one) for one in stored if isinstance(one, Integral)]
+        if noise := noise_of(options):
+            from vpem.fits.privacy import Budget, Guarantee
+            from vpem.sums.private import noise_by
 
-def read_policy(path: PathLike) -> Policy:
-    """Read a policy in TOML; `EXAMPLE` has every key."""
-    content = read_toml(check_readable(path))
-    rules: dict[str, Any] = {}
-    for key, value in content.items():
-        rule = RULES.get(key)
-        if rule is None:
-            hint = did_you_mean(key, RULES)
-            raise InputError(f"{path} has no rule {key!r}{hint}; it may have {', '.join(RULES)}")
-        rules[key.replace("-", "_")] = rule(f"{path}: {key}", value)
-    return Policy(Path(path), **rules)
+            masked, known = bool(options.get("secure_sum")), options.get("colluding")
+            over_rows = options.get("epsilon") is not None
+            by = noise_by(masked, str(options.get("sum"))) if over_rows else "hubs"
+            known = min(1 if known is None else int(known), study.n_parties - 1) if masked else 0
+            budget = Budget(noise["noise"]["epsilon"], noise["noise"]["delta"])
+            against = Guarantee(budget, (), by, False, study.n_parties, known).against()
+            epsilons = {who: some and some["add_or_remove"] for who, some in against.items()}
+        return cls(
+            command, options, study.n_parties, study.result, study.if_lost, max(counts), models,
+            epsilons,
+        )  # fmt: skip
 
 
-def policy_beside(study: PathLike) -> Policy | None:
-    """Return the policy in the folder of a study, where there is one."""
-    path = Path(study).parent / FILE
-    return read_policy(path) if os.path.lexists(path) else None
+def file_digest(path: PathLike) -> str:
+    """Return the SHA-256 of a file's content."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def noise_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a ledger for the noise of a run; none where there is no noise."""
+    over_rows, epsilon = (options.get(name) for name in ("epsilon", "release_epsilon"))
+    epsilon, delta = over_rows or epsilon, options.get("delta")
+    if epsilon is None or delta is None:
+        return {}
+    from vpem.fits.privacy import Budget
+
+    budget = Budget(float(epsilon), float(delta))
+    noise = {"epsilon": budget.epsilon, "delta": budget.delta, "multiplier": budget.multiplier}
+    # colluding = 0 allows for no share that is known, but every worker knows its own.
+    own_share = options.get("secure_sum") and options.get("colluding") == 0
+    return {"noise": noise, "protects": "all" if over_rows and not own_share else "outsiders"}
+
+
+def refuse_repeatable(options: Mapping[str, Any]) -> None:
+    """Raise InputError where all members would know the seed of the noise, and could repeat it."""
+    if options.get("repeatable_noise") is not None:
+        raise InputError(
+            Setting("repeatable_noise"),
+            " is for tests on one machine: in a study all would know the noise, and could subtract "
+            "it; leave it out",
+        )
 
 
 def _count(least: int, most: int = LARGEST) -> Callable[[str, object], int]:
@@ -399,26 +271,312 @@ def _flag(where: str, value: object) -> bool:
     return value
 
 
+def _rule(read: Callable[[str, object], Any], default: Any = None) -> Any:
+    """Return a field with what reads the value of a file; None: anything is allowed."""
+    return field(default=default, metadata={"read": read})
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The rules of a party."""
+
+    path: Path
+    largest_hops: int | None = _rule(_count(0))  # that features may travel
+    fewest_parties: int | None = _rule(_count(1))
+    fewest_rows: int | None = _rule(_count(1))  # of all parties together
+    largest_ratio_of_rows: int | None = _rule(_count(1))  # see `check_sizes`
+    most_esteps: int | None = _rule(_count(1))  # in one run, see `ESteps`
+    commands: tuple[str, ...] | None = _rule(_some(COMMANDS))
+    align: tuple[str, ...] | None = _rule(_some(ALIGNMENTS))  # how rows may be
+    topologies: tuple[str, ...] | None = _rule(_some(TOPOLOGIES))
+    results: tuple[str, ...] | None = _rule(_some(RESULTS))  # what may become of them
+    masked_sums: bool = _rule(_flag, False)  # what one party adds to a sum is hidden from all
+    if_lost: tuple[str, ...] | None = _rule(_some(IF_LOST))  # what may become of a run then
+    publish_anyway: bool = _rule(_flag, False)  # a model may disclose few rows
+    most_components: int | None = _rule(_count(1))
+    fewest_rows_per_component: int | None = _rule(_count(1))
+    smallest_batch: int | None = _rule(_count(1))
+    models: tuple[str, ...] | None = _rule(_digests)  # SHA-256 of their files
+    largest_epsilon: float | None = _rule(_number)  # of one run
+    most_epsilon_in_all: float | None = _rule(_number)  # of all that have read one data file
+    epsilon_against: str = _rule(_one, "worker")
+    most_runs: int | None = _rule(_count(0))
+    in_days: int = _rule(_count(1, 36_500), 30)  # in which there may be so many
+
+    def check(self, case: Case) -> None:
+        """Raise PolicyError where a command may not be run."""
+        for error in self.refused(case):
+            raise error
+
+    def refused(self, case: Case) -> Iterator[PolicyError]:
+        """Yield, before any work, why a command of `COMMANDS` may not be run, rule by rule.
+
+        Of its options, ``hops``, ``align``, ``topology``, ``graph``, ``split``, ``batch_size``,
+        ``secure_sum`` and ``publish_anyway`` are looked at.
+        """
+        command, options = case.command, case.options
+        if self.masked_sums and not options.get("secure_sum"):
+            without = f"but 'vpem {command}' runs without "
+            yield self._error("requires masked sums", without, Setting("secure_sum", True))
+        if options.get("publish_anyway") and not self.publish_anyway:
+            rule = "does not have publish-anyway = true, so that no model discloses few rows"
+            yield self._error(rule, "but got ", Setting("publish_anyway", True))
+        yield from self._among("commands", "command", command, f"but this is 'vpem {command}'")
+        if self.fewest_parties is not None and case.n_parties < self.fewest_parties:
+            yield self._error(
+                f"requires at least {self.fewest_parties} parties",
+                f"but the study has {case.n_parties} with data",
+            )
+        yield from self._among(
+            "results", "result", case.result, f"but the study says {case.result!r}"
+        )
+        if self.if_lost is not None and case.if_lost not in self.if_lost:
+            allowed = " or ".join(map(repr, self.if_lost))
+            yield self._error(
+                f"allows only if-lost = {allowed}", f"but the study says {case.if_lost!r}"
+            )
+        if self.most_components is not None and case.n_components > self.most_components:
+            yield self._error(
+                f"allows at most {self.most_components} components",
+                f"but 'vpem {command}' has {case.n_components}",
+            )
+        batch = int(options.get("batch_size") or LARGEST)
+        if self.smallest_batch is not None and batch < self.smallest_batch:
+            rule = f"requires batches of {self.smallest_batch} rows"
+            yield self._error(rule, "but got ", Setting("batch_size", batch))
+        for file, digest in case.models.items():
+            if self.models is not None and digest not in self.models:
+                yield self._error("does not allow this model", f"{file}, whose SHA-256 is {digest}")
+        if self.largest_epsilon is not None:
+            yield from self._private(case, self.largest_epsilon)
+        usual = "features" if command in OVER_FEATURES else "rows"
+        over_rows = options.get("split", usual) == "rows"
+        hops = int(options.get("hops") or 0)
+        if self.largest_hops is not None and hops > self.largest_hops and not over_rows:
+            hop = "hop" if self.largest_hops == 1 else "hops"
+            yield self._error(
+                f"allows at most {self.largest_hops} {hop}", "but got ", Setting("hops", hops)
+            )
+        if "align" in options and not over_rows:
+            align = str(options["align"] or "none")
+            got = "but got ", Setting("align", align)
+            yield from self._among("align", "alignment", align, *got)
+        if "topology" in options:
+            graph = options.get("graph")
+            topology = "a file" if graph else str(options["topology"] or "star")
+            setting = Setting("graph", str(graph)) if graph else Setting("topology", topology)
+            yield from self._among("topologies", "topology", topology, "but got ", setting)
+
+    def _private(self, case: Case, most: float) -> Iterator[PolicyError]:
+        who = ADVERSARIES[self.epsilon_against]
+        rule = f"requires differential privacy with epsilon {most:g} or less against {who}"
+        if case.epsilons is None:
+            yield self._error(
+                rule, f"but 'vpem {case.command}' runs without the noise that ", Setting("epsilon"),
+                " or ", Setting("release_epsilon"), " adds",
+            )  # fmt: skip
+        elif (epsilon := case.epsilons.get(self.epsilon_against)) is None:
+            yield self._error(rule, "from whom the noise of this run does not protect")
+        elif epsilon > most * UP:
+            yield self._error(rule, f"but that of this run is {epsilon:.3g}")
+
+    def check_runs(self, n_runs: int) -> None:
+        """Raise PolicyError where so many runs, of the days that count, leave none."""
+        if self.most_runs is not None and n_runs >= self.most_runs:
+            rule = f"allows at most {self.most_runs} runs in {self.in_days} days"
+            raise self._error(rule, f"and there were {n_runs}")
+
+    def check_spent(self, command: str, file: str, epsilon: float) -> None:
+        """Raise PolicyError where a run would bring a file's disclosed epsilon to this value."""
+        most = self.most_epsilon_in_all
+        if most is not None and epsilon > most * UP:
+            case = f"but with this 'vpem {command}' {file} would have disclosed {epsilon:.3g}"
+            if isinf(epsilon):
+                case = f"but this 'vpem {command}' would disclose sums of {file} without noise"
+            raise self._error(
+                f"allows at most epsilon {most:g} of a data file in all its runs",
+                f"{case}; 'vpem party budget' shows what was spent",
+            )
+
+    def check_rows(self, n_rows: int, n_components: int = 0) -> None:
+        """Raise PolicyError where parties have too few rows together, once these are known."""
+        each = self.fewest_rows_per_component
+        if each is not None and n_rows < each * n_components:
+            raise self._error(
+                f"requires at least {each} rows for each component",
+                f"but the parties have {n_rows} together for {n_components}",
+            )
+        if self.fewest_rows is not None and n_rows < self.fewest_rows:
+            raise self._error(
+                f"requires at least {self.fewest_rows} rows", f"but the parties have {n_rows} "
+                "together"
+            )  # fmt: skip
+
+    def check_sizes(self, sizes: Sequence[int], party: int, names: Sequence[str]) -> None:
+        """Raise PolicyError where another party brings too many ids, before any is compared."""
+        most, largest = self.largest_ratio_of_rows, max(sizes)
+        if most is not None and largest > most * sizes[party]:
+            raise self._error(
+                f"allows others at most {most} times as many ids as it has",
+                f"but party {names[sizes.index(largest)]!r} has {largest} and {names[party]!r} "
+                f"{sizes[party]}",
+            )
+
+    def _among(
+        self, name: str, noun: str, value: str, *case: str | Setting
+    ) -> Iterator[PolicyError]:
+        allowed = getattr(self, name)
+        if allowed is not None and value not in allowed:
+            yield self._error(f"allows only the {noun} {' or '.join(allowed)}", *case)
+
+    def _error(self, rule: str, *case: str | Setting) -> PolicyError:
+        return PolicyError(rule, *case, file=self.path)
+
+
 RULES: dict[str, Callable[[str, object], Any]] = {
-    "largest-hops": _count(0),
-    "fewest-parties": _count(1),
-    "fewest-rows": _count(1),
-    "largest-ratio-of-rows": _count(1),
-    "most-esteps": _count(1),
-    "commands": _some(COMMANDS),
-    "align": _some(ALIGNMENTS),
-    "topologies": _some(TOPOLOGIES),
-    "results": _some(RESULTS),
-    "masked-sums": _flag,
-    "if-lost": _some(IF_LOST),
-    "publish-anyway": _flag,
-    "most-components": _count(1),
-    "fewest-rows-per-component": _count(1),
-    "smallest-batch": _count(1),
-    "models": _digests,
-    "largest-epsilon": _number,
-    "most-epsilon-in-all": _number,
-    "epsilon-against": _one,
-    "most-runs": _count(0),
-    "in-days": _count(1, 36_500),
+    one.name.replace("_", "-"): one.metadata["read"] for one in fields(Policy) if one.metadata
 }
+
+
+class ESteps:
+    """Counts passes over the rows, and ends a run whose policy allows no more.
+
+    What a sum shows of rows counts by the share of rows that are in it: batches of a pass are one
+    E-step together. Sums of a start that show rows count too, and so does the E-step after the last
+    iteration. Where parties hold rows (``n_rows`` is 1), each sum of theirs is one, whatever it is
+    for; what is agreed on by yes and no, such as units, is none, and begins with no rows.
+    """
+
+    def __init__(self, policy: Policy, n_rows: int) -> None:
+        self.policy, self.n_rows = policy, n_rows
+        self._shown = self.n_sums = 0
+
+    @property
+    def taken(self) -> float:
+        """E-steps up to now."""
+        return self._shown / self.n_rows
+
+    def begin(self, kind: str, n_rows: int) -> None:
+        """Count a sum that begins; PolicyError if it would show more than the policy allows."""
+        if n_rows == 0:
+            return
+        # Of few numbers for all rows together, where features are spread, nothing is seen of one.
+        if n_rows == 1 and self.n_rows > 1:
+            self.n_sums += 1
+            return
+        most = self.policy.most_esteps
+        if most is not None and self._shown + n_rows > most * self.n_rows:
+            raise PolicyError(
+                f"allows at most {most} E-step{'' if most == 1 else 's'} in a run",
+                "which have been taken; a checkpoint has what was found (",
+                Setting("checkpoint"), "), and a larger ", Setting("tol"), " or a smaller ",
+                Setting("max_iter"), " ends sooner",
+                file=self.policy.path,
+            )  # fmt: skip
+        self._shown += n_rows
+        self.n_sums += 1
+
+
+class Guard:
+    """Holds a member of a study to the policy beside it, if any, and notes what it discloses."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self.policy = policy_beside(study.path)
+        self.spent = Spent(study.folder)
+        self._run: Ran | None = None
+        self._case: Case | None = None
+        self._begun = False
+        self._steps: ESteps | None = None
+
+    @property
+    def rules(self) -> Policy:
+        """The policy, or that of a party without one: some options need each party's consent."""
+        return self.policy or Policy(self.study.folder / FILE)
+
+    def refused(self, so_far: bool = False) -> Iterator[tuple[str, PolicyError]]:
+        """Yield commands of the study that the policy refuses, and why.
+
+        If ``so_far``, more parties will join.
+        """
+        rules = replace(self.rules, fewest_parties=None) if so_far else self.rules
+        for command, table in self.study.options.items() if self.policy is not None else ():
+            options = {"align": None, "topology": None}
+            options |= {name.replace("-", "_"): value for name, value in table.items()}
+            for error in rules.refused(Case.from_study(self.study, command, options)):
+                yield command, error
+
+    def check(
+        self, command: str, options: Mapping[str, Any], member: Member, files: Sequence[Path]
+    ) -> None:
+        """Raise PolicyError where a member may not run a command on its files.
+
+        InputError where noise could be subtracted.
+        """
+        refuse_repeatable(options)
+        self._case = Case.from_study(self.study, command, options)
+        if self.policy is not None or member.holds:
+            self.rules.check(self._case)
+        if files:
+            self._run = Ran(
+                token_hex(8), now(), self.study.id, self.study.edition, command,
+                self.spent.digests(files), self.study.n_parties, bool(options.get("secure_sum")),
+                **noise_of(options),
+            )  # fmt: skip
+            self._check_spent()
+
+    def _check_spent(self) -> None:
+        """Raise PolicyError where earlier runs leave no budget for this one."""
+        policy, run = self.policy, self._run
+        if run is None or policy is None:
+            return
+        runs, since = self.spent.runs(), datetime.now(UTC) - timedelta(days=policy.in_days)
+        times = [datetime.fromisoformat(one.time) for one in runs if one.study == run.study]
+        policy.check_runs(sum(time > since for time in times))
+        for file, digest in run.data.items():
+            read = [*(one for one in runs if one.has_read({file, digest})), run]
+            if policy.most_epsilon_in_all is not None:
+                epsilon = epsilon_in_all(read, policy.epsilon_against)
+                policy.check_spent(run.command, Path(file).name, epsilon)
+
+    def begin(self) -> None:
+        """Note a run that all have agreed to, before anything of its data is sent."""
+        if self._run is not None:
+            self.spent.begin(self._run, self._check_spent)
+            self._begun = True
+
+    def watch(self, engine: Engine, n_rows: int, over_rows: bool) -> None:
+        """Raise PolicyError where there are too few rows, or later where E-steps are used up.
+
+        ``n_rows`` counts the rows of all parties; ``over_rows``: each party holds some of them.
+        """
+        self.rules.check_rows(n_rows, self._case.n_components if self._case else 0)
+        self._steps = ESteps(self.rules, 1 if over_rows else n_rows)
+        engine.watch = self._steps.begin
+
+    def end(self) -> None:
+        """Note how many sums of data a run has sent; if that fails, it counts as a whole run."""
+        if self._run is not None and self._begun:
+            self._begun, sums = False, self._steps.n_sums if self._steps else 0
+            travelled = self._steps and self._case and int(self._case.options.get("hops") or 0)
+            with suppress(FileError):
+                self.spent.end(self._run, max(sums, bool(travelled)))
+
+
+def read_policy(path: PathLike) -> Policy:
+    """Read a policy in TOML; `EXAMPLE` has every key."""
+    content = read_toml(check_readable(path))
+    rules: dict[str, Any] = {}
+    for key, value in content.items():
+        rule = RULES.get(key)
+        if rule is None:
+            hint = did_you_mean(key, RULES)
+            raise InputError(f"{path} has no rule {key!r}{hint}; it may have {', '.join(RULES)}")
+        rules[key.replace("-", "_")] = rule(f"{path}: {key}", value)
+    return Policy(Path(path), **rules)
+
+
+def policy_beside(study: PathLike) -> Policy | None:
+    """Return the policy in the folder of a study, where there is one."""
+    path = Path(study).parent / FILE
+    return read_policy(path) if os.path.lexists(path) else None

@@ -87,6 +87,22 @@ class Study:
         """Where the study lies, and the key and certificate of a member beside it."""
         return self.path.parent
 
+    @property
+    def topology(self) -> str:
+        """The graph on which members are linked, which all commands with one have."""
+        graphs = (table["topology"] for table in self.options.values() if "topology" in table)
+        return str(next(graphs, "star"))
+
+    @property
+    def first(self) -> str:
+        """The first member, as sentences call it."""
+        return f"the {'server' if self.topology == 'star' else 'first member'} {self.organiser}"
+
+    @property
+    def n_parties(self) -> int:
+        """Members with data."""
+        return sum(member.holds for member in self.roster.members)
+
     def member(self, name: str) -> Member:
         """Return the member that is called so."""
         rank = self.roster.rank_of(name)
