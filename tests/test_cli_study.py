@@ -209,7 +209,7 @@ def test_a_request_names_what_the_fit_takes(capsys, people, hub):
     (lab / "hollow.csv").write_text(OWN["hollow.csv"])
     found = done(capsys, "party", "request", "heart.toml", "hollow.csv")
     assert re.search(r"left out: iron \(no values\), zinc \(constant\)", found.err)
-    assert re.search(r"features +sugar\n", found.out)
+    assert re.search(r"brings +1 feature: sugar\n", found.out)
 
 
 def test_names_that_several_parties_bring_need_a_word(capsys, people, hub):

@@ -357,7 +357,7 @@ def _other(file: Path) -> Callable[[Path, bool], None] | None:
         return lambda path, json: log([path], json=json)
     lines = start.splitlines()
     if b"[request]" in lines:
-        from ..study.study import show_request
+        from ..study.party import show_request
 
         return show_request
     if b"[study]" in lines:

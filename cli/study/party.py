@@ -64,6 +64,34 @@ def card(about: Report, *facts: tuple[str, object], title: str | None = None) ->
     return table(rows, "", "", title=title)
 
 
+def card_of(request: MembershipRequest, *facts: tuple[str, object], title: str) -> PrintedTable:
+    """Return a table of the contents of a request, below other facts."""
+    from vpem.engines.tls.trust import fingerprint, written_address
+
+    member, brings = request.member, "features that it does not name"
+    if request.features:
+        brings = f"{plural(len(request.features), 'feature')}: {shorten(request.features, 8)}"
+    address = "-" if member.address is None else written_address(member.address)
+    facts = (*facts, ("brings", brings if member.holds else "no data"), ("dialled at", address))
+    shown = card(about_certificate(member.name, member.certificate), *facts, title=title)
+    if request.before is not None:
+        shown.rows.append(["before", fingerprint(request.before)[:32] + "..."])
+    return shown
+
+
+def show_request(file: Path, json: bool) -> None:
+    """Print a request, whether or not a study would accept it."""
+    with Screen():
+        from vpem.files.studies.identities import read_request
+
+        request = read_request(file)
+        if json:
+            about = about_certificate(request.member.name, request.member.certificate)
+            print_json({"study": request.study, **about, "features": list(request.features)})
+        else:
+            show(card_of(request, title=f"{request.member.name} asks to be in {request.study}"))
+
+
 def warn_of_refusals(study: Study, screen: Screen, so_far: bool = False) -> None:
     """Warn of what the policy beside a study refuses; if ``so_far``, more parties will join."""
     from vpem.files.studies.policy import Guard
@@ -228,19 +256,16 @@ def request(
                 )
         doors = {"address": address, "listen": listen}
         known = {name: address_of(one) for name, one in doors.items() if one is not None}
-        _show_request(study, write_request(study, who, features=names, **known), screen)
+        _show_sent(study, write_request(study, who, features=names, **known), screen)
 
 
-def _show_request(study: Study, request: MembershipRequest, screen: Screen) -> None:
+def _show_sent(study: Study, request: MembershipRequest, screen: Screen) -> None:
     if screen.quiet:
         return
-    features = shorten(request.features, 4) if request.features else "none named"
-    name = request.member.name
-    facts = [("request", request.path), ("name", name), ("features", features)]
     title = f"Send {request.path.name} to {study.organiser}, and read your words to them"
-    show(card(about_certificate(name, request.member.certificate), *facts, title=title))
+    show(card_of(request, ("request", request.path), title=title))
     warn_of_refusals(study, screen, so_far=True)
-    if name != study.organiser:
+    if request.member.name != study.organiser:
         about = about_certificate(study.organiser, study.member(study.organiser).certificate)
         title = f"The organiser of {study.name}: let them read these words to you"
         show(card(about, ("name", study.organiser), title=title))
@@ -267,7 +292,7 @@ def renew(file: StudyFile, name: As = None, days: Days = 365, quiet: Quiet = Fal
         identities.known_identity(study, who)
         identity = identities.renew_identity(study.folder, who, days)
         screen.say(f"wrote {identity.key} and {identity.certificate}; the old ones are {who}.old.*")
-        _show_request(study, identities.write_request(study, who), screen)
+        _show_sent(study, identities.write_request(study, who), screen)
 
 
 @app.command()

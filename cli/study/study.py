@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vpem import __version__
-from vpem.errors import InputError, Setting, check_choice, shorten
+from vpem.errors import InputError, Setting, check_choice
 from vpem.records import Settings, refuse_both, setting
 from vpem.settings import TOPOLOGIES
 
@@ -20,12 +20,11 @@ from ..display import Screen, plural, print_json, show, table
 from ..options import Json, Quiet
 from ..outputs import READ
 from .handshake import EXAMPLES, agree_on, refuse_as_own, typed
-from .party import As, about_certificate, card, in_words, warn_of_refusals
+from .party import As, about_certificate, card_of, in_words, warn_of_refusals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vpem.files.studies.identities import MembershipRequest
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
 
@@ -356,7 +355,8 @@ def approve(
                 "renew": "have a new certificate (signed by the old key, too)",
                 "change": "change what it said before",
             }[identities.check_request(study, joining)]
-            _show_request(joining, ("wants to", purpose))
+            title = f"{joining.member.name} asks to be in {study.name}"
+            show(card_of(joining, ("wants to", purpose), title=title))
         if asks:
             if not sys.stdin.isatty():
                 raise InputError(
@@ -373,38 +373,6 @@ def _end(study: Study, screen: Screen) -> None:
     others = [one.name for one in study.roster.members if one.name != study.organiser]
     to = f"; send it to {', '.join(others)}" if others else ""
     screen.say(f"wrote {study.path}, edition {study.edition}{to}")
-
-
-def show_request(file: Path, json: bool) -> None:
-    """Print a request, whether or not a study would accept it."""
-    with Screen():
-        from vpem.files.studies.identities import read_request
-
-        request = read_request(file)
-        if json:
-            about = about_certificate(request.member.name, request.member.certificate)
-            print_json({"study": request.study, **about, "features": list(request.features)})
-        else:
-            _show_request(request)
-
-
-def _show_request(request: MembershipRequest, *facts: tuple[str, str]) -> None:
-    """Print the contents of a request, below other facts."""
-    from vpem.engines.tls.trust import fingerprint, written_address
-
-    member, count = request.member, len(request.features)
-    brings = f"{count} features: {shorten(request.features, 8)}"
-    brings = brings if count else "features that it does not name"
-    facts = (
-        *facts,
-        ("brings", brings if member.holds else "no data"),
-        ("dialled at", "-" if member.address is None else written_address(member.address)),
-    )
-    title = f"{member.name} asks to be in {request.study}"
-    shown = card(about_certificate(member.name, member.certificate), *facts, title=title)
-    if request.before is not None:
-        shown.rows.append(["before", fingerprint(request.before)[:32] + "..."])
-    show(shown)
 
 
 @app.command(context_settings=VARIADIC)
