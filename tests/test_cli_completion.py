@@ -144,7 +144,7 @@ def test_choices_of_settings_are_those_of_the_library():
     from vpem.saem.models import model
     from vpem.saem.models.population import COVARIANCES
     from vpem.saem.samplers import AUTO, SAMPLERS
-    from vpem_cli.commands.saem_choices import ModelSettings
+    from vpem_cli.commands.saem import ModelSettings
 
     assert tuple(model.MODELS) == settings.SAEM_MODELS
     assert (AUTO, *SAMPLERS) == settings.SAMPLERS

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vpem_cli import display as showing
-from vpem_cli.commands.saem_report import SaemCounter
+from vpem_cli.commands.saem import SaemCounter
 from vpem_cli.commands.select import SearchProgress
 from vpem_cli.display import ProgressLine, Screen, fail
 from vpem_cli.runner import reminding
@@ -270,11 +270,12 @@ def test_a_search_in_a_terminal_has_one_line_and_none_at_the_end(capsys, clock, 
 
 
 def test_saem_tells_where_it_is_and_what_comes_after(capsys, clock):
-    made = SaemCounter(False, burn_in=40)
+    made = SaemCounter(False, most=200)
+    made.burn_in = 40
     made.announce("too early to be shown")
     for number in range(1, 101):
         clock.time += 0.5
-        made(SimpleNamespace(iteration=number, n_iter=200))
+        made(SimpleNamespace(iteration=number))
     made.announce("drawing latents")
     made.close()
     lines = [line.partition(")  ")[2] for line in capsys.readouterr().err.splitlines()]
@@ -285,15 +286,16 @@ def test_saem_tells_where_it_is_and_what_comes_after(capsys, clock):
 
 
 def test_saem_in_a_terminal(capsys, clock, terminal):
-    made = SaemCounter(False, burn_in=2)
+    made = SaemCounter(False, most=9)
+    made.burn_in = 2
     clock.time += 2
-    made(SimpleNamespace(iteration=1, n_iter=9))
+    made(SimpleNamespace(iteration=1))
     made.announce("drawing latents")
     assert capsys.readouterr().err.endswith("\r\x1b[Jdrawing latents  0:02")
     made.close()
-    quiet = SaemCounter(True, burn_in=2)
+    quiet = SaemCounter(True, most=9)
     clock.time += 20
-    quiet(SimpleNamespace(iteration=1, n_iter=9))
+    quiet(SimpleNamespace(iteration=1))
     quiet.announce("drawing latents")
     assert capsys.readouterr().err == "\r\x1b[J"
 

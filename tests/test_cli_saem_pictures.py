@@ -191,14 +191,14 @@ def test_the_page_says_what_the_fit_says(capsys, home, tmp_path):
     for told in (
         "growth.h5: linear, 6 parameters, 26 individuals", "26 individuals, 234 rows",
         f"Estimates of 26 individuals: intercept {saved.theta[0]:.4g} (s.e. ", "and 2 more. Fitted",
-        f"{likelihood.value:.9g}",
-        "converged not checked", "20, of which 10 burn-in", "accepted moves",
+        f"log-likelihood {likelihood.value:.3f}",
+        "converged not checked", "20, of which 10 burn-in", "of the moves",
         "sums at the server", "the first 12 of 26 individuals are drawn",
         f"{saved.communication['messages']:,}", *(f"{share:.3f}" for share in saved.shrinkage),
     ):  # fmt: skip
         assert told in text, told
     score = done(capsys, "score", home / "growth.h5", BOYS, "--json").json["log_likelihood"]
-    assert f"{score['value']:.9g}" in text
+    assert f"log-likelihood, total {score['value']:.4f}" in text
     pictures = re.findall("<img src='data:image/svg[+]xml;base64,([^']+)' alt='([^']+)'", page)
     assert len(pictures) == 1 + len(OF_DATA)
     for content, alt in pictures:

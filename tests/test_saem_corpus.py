@@ -18,7 +18,7 @@ from vpem.saem.formats.individuals import (
     write_individuals,
 )
 from vpem.saem.individuals import document_counts, from_counts, in_words
-from vpem_cli.commands.saem_data import CorpusReader, CorpusSettings, files_in
+from vpem_cli.commands.saem_data import CorpusReader, HeldIndividuals, files_in
 
 from .thread_engine import together
 
@@ -183,7 +183,7 @@ def reader(tmp_path):
             path = tmp_path / "words.txt"
             path.write_text(settings["vocabulary"])
             settings["vocabulary"] = path
-        return CorpusReader({}, CorpusSettings(**settings), screen), told
+        return CorpusReader(HeldIndividuals(**settings), screen), told
 
     return make
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -12,30 +13,95 @@ from vpem.files.hdf5 import atomic_write, check_writable
 from vpem.files.observations import is_long_csv
 from vpem.files.temporaries import ending_of
 
-from ..display import as_plain, number, plural, print_json, show, table
+from ..display import as_plain, plural, print_json, show, table
 from .kinds import StoredFile, reported
-from .loading import IndividualSettings, UseRequest, refuse_given
-from .saem_choices import individuals_of, needed_covariates, read_if_there, words_in
-from .saem_report import document_columns, latent_columns, latents_of, topic_facts
+from .loading import PredictedSettings, UseRequest, refuse_given
+from .saem_data import RowReader, as_rows, latents_of, named_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from vpem.network.schema import Report
     from vpem.pictures.saved import Saved
+    from vpem.saem.conditional import Conditional
     from vpem.saem.individuals import Individuals
-    from vpem.saem.prediction import FittedCurves, Predictor
+    from vpem.saem.prediction import FittedCurves, Latents, Predictor
     from vpem.saem.results import SavedSaem
     from vpem.saem.topics import Heard, Topics
 
-    Tables = tuple[Report, Report]
-    """A report, and the columns of a table."""
+    Predicted = tuple[str, Report, Report]
+    """What a table holds, its columns, and what JSON says in their place."""
 
 
-class SaemFile(StoredFile):
+class IndividualsFile(StoredFile):
+    """A fit of units in one file, whatever they are."""
+
+    units: ClassVar[str]
+
+    @abstractmethod
+    def evaluation_data(self, request: UseRequest) -> Individuals | None:
+        """Read the data, if any: all individuals, or those of --individual."""
+        for about in (request.parties, request.engine):
+            refuse_given(about, f"is for mixtures and clusters; {self.units} are in one file")
+        return None
+
+    def needed_data(self, request: UseRequest) -> Individuals:
+        individuals = self.evaluation_data(request)
+        assert individuals is not None
+        return individuals
+
+    @abstractmethod
+    def predicted(self, request: UseRequest) -> Predicted:
+        """Predict of data, or of the individuals of the fit."""
+
+    def predict(self, request: UseRequest) -> int:
+        output = request.output
+        kind, columns, report = self.predicted(request)
+        output.write(columns, kind)
+        if output.json:
+            path = None if output.output is None else str(output.output)
+            of_data = ("model", "n_individuals", "n_unknown", "n_left_out")
+            head = {name: report.pop(name) for name in of_data if name in report}
+            print_json({**head, "output": path, **(report if path is None else {})})
+        return len(next(iter(columns.values())))
+
+    @abstractmethod
+    def scored(self, request: UseRequest) -> tuple[Report, Report]:
+        """Return the report of how well it describes data, and facts of it for a reader."""
+
+    def score(self, request: UseRequest) -> None:
+        report, facts = self.scored(request)
+        if request.output.json:
+            print_json(report)
+        else:
+            show(table(facts.items(), "", ""))
+
+    @abstractmethod
+    def arrays(self) -> Report:
+        """What an archive of NumPy holds."""
+
+    def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
+        import json
+
+        import numpy as np
+
+        check_writable(output, force, "exported models")
+        content, arrays = self.as_json(), self.arrays()
+        with atomic_write(output, force, "exported models") as temporary:
+            if ending_of(output) == ".json":
+                with open(temporary, "w", encoding="utf-8") as stream:
+                    json.dump(as_plain(content), stream, allow_nan=False)
+                    stream.write("\n")
+                return
+            with open(temporary, "wb") as binary:
+                np.savez(binary, **arrays)
+
+
+class SaemFile(IndividualsFile):
     """What `vpem saem` has written."""
 
     holds = "a fit of SAEM"
+    units = "individuals"
     instead: ClassVar = {
         "sample": "from which no rows are drawn; 'vpem predict' gives its curves",
         "evaluate": "whose individuals have no labels here; 'vpem predict' gives the classes of a "
@@ -58,222 +124,172 @@ class SaemFile(StoredFile):
             )
         return replace(saved, own_curve=self.curve)
 
-    def individuals(self, request: UseRequest) -> Individuals | None:
-        """Read the data, if any: all individuals, or those of --individual."""
-        saved, data, options = self.stored, request.data, request.individuals
-        for about in (request.parties, request.engine):
-            refuse_given(about, "is for mixtures and clusters; individuals are in one file")
-        if data is None:
-            return None
-        needed = needed_covariates(saved.model, saved.model_options)
+    def reader(self, request: UseRequest) -> RowReader:
+        saved = self.stored
         fitted = reported(saved.settings, "columns", dict) or {}
-        individuals = individuals_of(
-            data, options.columns, options.covariates, needed, fitted,
-            saved.settings.get("missing") == "marginalize", options.doses,
-            read_if_there(saved.model),
-        )  # fmt: skip
-        return individuals if options.individual is None else individuals.named(options.individual)
+        missing = saved.settings.get("missing") == "marginalize"
+        return RowReader(request.individuals, saved.model, saved.model_options, missing, fitted)
 
     def evaluation_data(self, request: UseRequest) -> Individuals | None:
-        refuse_given(request.rows, "is for mixtures and clusters; a fit of SAEM has individuals")
+        super().evaluation_data(request)
+        refuse_given(request.rows, "is for mixtures and clusters; individuals are used as is")
         if request.data is None:
-            refuse_given(request.individuals, "is about the data: give them after the model")
-        return self.individuals(request)
+            if not isinstance(request.individuals, PredictedSettings):
+                refuse_given(request.individuals, "is about the data: give them after the model")
+            return None
+        individuals, names = self.reader(request).read(request.data), request.individuals.individual
+        return individuals if names is None else individuals.named(names)
 
-    def predict(self, request: UseRequest) -> int:
+    def predicted(self, request: UseRequest) -> Predicted:
         from vpem.saem.models.model import has_curves
         from vpem.saem.prediction import Predictor
 
-        refuse_given(request.rows, "is for mixtures; a fit of SAEM takes individuals as they are")
-        saved = self.stored
-        predictor = Predictor(saved)
-        options, output = request.individuals, request.output
-        times = options.grid()
+        saved, options = self.stored, request.individuals
+        predictor, times = Predictor(saved), options.grid()
         curves = has_curves(saved.model, saved.model_options) and not options.latents
         self._check(request, curves)
-        individuals = self.individuals(request)
+        individuals = self.evaluation_data(request)
+        head: Report = {"model": saved.model}
+        if curves and not options.residuals:
+            if options.population:
+                words = self.reader(request).words
+                values = options.known_values(words) if individuals is None else None
+                fitted = predictor.population(times, values, individuals)
+            elif individuals is None:
+                fitted = predictor.stored(options.individual, times)
+            else:
+                fitted = predictor.curves(individuals, times)
+            columns, report = _curves(fitted)
+            return "vpem-saem-curves", columns, head | report
+        if not curves and not saved.discrete:
+            estimates = (
+                predictor.stored_latents(options.individual)
+                if individuals is None
+                else predictor.latents(individuals)
+            )
+            head |= {"n_individuals": len(estimates.names), "level": estimates.level}
+            latents = latents_of(saved.latents, estimates)
+            head["individuals"] = as_rows({"id": estimates.names, "latents": latents})
+            return "vpem-saem-individuals", _table(estimates.names, saved.latents, estimates), head
+        if individuals is None:
+            raise InputError(
+                f"the model {saved.model} predicts classes of individuals from their rows; give "
+                "DATA"
+            )
+        head["n_individuals"] = individuals.n_individuals
         if options.residuals:
-            assert individuals is not None
-            report, columns = _residuals(predictor, individuals)
-            kind = "vpem-saem-residuals"
-        elif curves:
-            report, columns = _curves(predictor, individuals, times, options)
-            kind = "vpem-saem-curves"
-        elif saved.discrete:
-            report, columns = _classes(predictor, individuals, request.proba)
-            kind = "vpem-predictions"
-        else:
-            report, columns = _latents(predictor, individuals, options.individual)
-            kind = "vpem-saem-individuals"
-        output.write(columns, kind)
-        if output.json:
-            head = {"model": saved.model, "n_individuals": report.pop("n_individuals")}
-            path = None if output.output is None else str(output.output)
-            print_json({**head, "output": path, **(report if path is None else {})})
-        return len(next(iter(columns.values())))
+            columns = _residuals(predictor, individuals)
+            return "vpem-saem-residuals", columns, head | {"residuals": columns}
+        columns, report = _classes(predictor, individuals, request.proba)
+        return "vpem-predictions", columns, head | report
 
     def _check(self, request: UseRequest, curves: bool) -> None:
         """Refuse options that exclude each other, or that this model or no DATA excludes."""
         saved, data, options = self.stored, request.data, request.individuals
-        if options.residuals:
-            if options.latents or options.population or options.times is not None:
-                raise InputError(
-                    "--residuals belong to the rows of DATA; leave out --latents, --population "
-                    "and --times"
-                )
-            if not curves:
-                raise InputError(
-                    f"the model {saved.model} has no curves over time, and so no residuals; leave "
-                    "out --residuals"
-                )
-            if data is None:
-                raise InputError(
-                    "--residuals belong to measurements, which a fit does not keep; give DATA"
-                )
-        names = options.individual
-        if names is not None and len(set(names)) < len(names):
-            raise InputError("--individual must name different individuals")
-        if request.proba and not saved.discrete:
-            raise InputError(f"{self.path} has no classes; leave out --proba")
-        if options.population and options.latents:
-            raise InputError("give --population or --latents, not both")
-        if data is None and any(options.columns.values()):
-            option = next(name for name, value in options.columns.items() if value)
-            raise InputError(f"--{option} names a column of DATA; give DATA")
-        if not curves and (options.population or options.times is not None):
-            what = "--latents" if options.latents else f"the model {saved.model}"
-            raise InputError(f"{what} has no curves over time; leave out --times and --population")
-        if data is None and not options.population and options.covariates is not None:
-            raise InputError("the fit knows its individuals' covariates; leave out --covariates")
-        if data is None and options.population and names is not None:
-            raise InputError(
-                "--individual without DATA is an individual of the fit; leave out --population"
-            )
+        names, population = options.individual, options.population
+        timed = population or options.times is not None
+        column = next((name for name, value in options.columns.items() if value), None)
+        what = "--latents" if options.latents else f"the model {saved.model}"
+        for wrong, sentence in (
+            (options.residuals and (options.latents or timed),
+             "--residuals belong to the rows of DATA; leave out --latents, --population and "
+             "--times"),
+            (options.residuals and not curves,
+             f"the model {saved.model} has no curves over time, and so no residuals; leave out "
+             "--residuals"),
+            (options.residuals and data is None,
+             "--residuals belong to measurements, which a fit does not keep; give DATA"),
+            (names is not None and len(set(names)) < len(names),
+             "--individual must name different individuals"),
+            (request.proba and not saved.discrete,
+             f"{self.path} has no classes; leave out --proba"),
+            (population and options.latents, "give --population or --latents, not both"),
+            (data is None and column, f"--{column} names a column of DATA; give DATA"),
+            (not curves and timed,
+             f"{what} has no curves over time; leave out --times and --population"),
+            (data is None and not population and options.covariates is not None,
+             "the fit knows its individuals' covariates; leave out --covariates"),
+            (data is None and population and names is not None,
+             "--individual without DATA is an individual of the fit; leave out --population"),
+        ):  # fmt: skip
+            if wrong:
+                raise InputError(sentence)
 
-    def score(self, request: UseRequest) -> None:
+    def scored(self, request: UseRequest) -> tuple[Report, Report]:
         import numpy as np
 
+        from vpem.pictures.saem_contents import how_described
         from vpem.saem.estimates import criteria_of
         from vpem.saem.prediction import Predictor
 
-        refuse_given(request.rows, "is for mixtures; a fit of SAEM takes individuals as they are")
-        predictor = Predictor(self.stored)
-        individuals = self.individuals(request)
-        assert individuals is not None
-        likelihood = predictor.score(individuals)
-        value, p = likelihood.value, len(self.stored.parameters)
-        effective = float(np.min(likelihood.effective))
-        criteria = criteria_of(self.stored, value, individuals.n_individuals, individuals.n_rows)
-        if request.output.json:
-            print_json({
-                "n_individuals": individuals.n_individuals,
-                "n_samples": individuals.n_rows,
-                "n_parameters": p,
-                "log_likelihood": {
-                    "value": value, "error": likelihood.error, "least_effective_draws": effective,
-                    "linearized": likelihood.linearized,
-                },
-                "individuals": [
-                    {"id": name, "log_likelihood": each}
-                    for name, each in zip(individuals.names, likelihood.each.tolist(), strict=True)
-                ],
-                **criteria,
-            })  # fmt: skip
-            return
-        error = f", Monte Carlo error {likelihood.error:.2g}" if likelihood.error else ""
-        facts = (
-            ("individuals", individuals.n_individuals),
-            ("rows", individuals.n_rows),
-            ("parameters", p),
-            ("log-likelihood, total", f"{value:.4f}{error}"),
-            ("log-likelihood per individual", number(value / individuals.n_individuals, 8)),
-            ("BIC, of individuals", f"{criteria['bic']:.4f}"),
-            ("AIC", f"{criteria['aic']:.4f}"),
-        )
-        show(table(facts, "", ""))
+        individuals = self.needed_data(request)
+        n, n_rows = individuals.n_individuals, individuals.n_rows
+        likelihood = Predictor(self.stored).score(individuals)
+        report = {
+            "n_individuals": n,
+            "n_samples": n_rows,
+            "n_parameters": len(self.stored.parameters),
+            "log_likelihood": {
+                "value": likelihood.value, "error": likelihood.error,
+                "least_effective_draws": np.min(likelihood.effective),
+                "linearized": likelihood.linearized,
+            },
+            "individuals": as_rows({"id": individuals.names, "log_likelihood": likelihood.each}),
+            **criteria_of(self.stored, likelihood.value, n, n_rows),
+        }  # fmt: skip
+        return report, how_described(self.stored, individuals, likelihood)
 
     def as_json(self) -> Report:
         from vpem.saem.formats.fits import saem_as_json
 
         return saem_as_json(self.stored)
 
-    def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
+    def arrays(self) -> Report:
         import numpy as np
 
         from vpem.saem.formats.fits import ARRAYS
 
-        saved = self.stored
-        arrays = {name: getattr(saved, name) for name in ARRAYS} | {
-            name: np.array(getattr(saved, name), dtype=np.str_)
-            for name in ("parameters", "latents", "names")
+        texts = ("parameters", "latents", "names")
+        return {name: getattr(self.stored, name) for name in ARRAYS} | {
+            name: np.array(getattr(self.stored, name), dtype=np.str_) for name in texts
         }
-        _export(output, force, self.as_json(), arrays)
 
 
-def _export(output: Path, force: bool, content: Report, arrays: Mapping[str, Any]) -> None:
-    """Write contents of a fit as JSON or, by the ending, its arrays as an archive of NumPy."""
-    import json
-
+def _curves(curves: FittedCurves) -> tuple[Report, Report]:
     import numpy as np
 
-    check_writable(output, force, "exported models")
-    with atomic_write(output, force, "exported models") as temporary:
-        if ending_of(output) == ".json":
-            with open(temporary, "w", encoding="utf-8") as stream:
-                json.dump(as_plain(content), stream, allow_nan=False)
-                stream.write("\n")
-            return
-        with open(temporary, "wb") as binary:
-            np.savez(binary, **arrays)
-
-
-def _curves(
-    predictor: Predictor,
-    individuals: Individuals | None,
-    times: list[float] | None,
-    options: IndividualSettings,
-) -> Tables:
-    import numpy as np
-
-    if options.population:
-        words = words_in(reported(predictor.saved.settings, "columns", dict) or {})
-        values = options.known_values(words) if individuals is None else None
-        curves: FittedCurves = predictor.population(times, values, individuals)
-    elif individuals is None:
-        curves = predictor.stored(options.individual, times)
-    else:
-        curves = predictor.curves(individuals, times)
     at = curves.at
-    measured = bool(np.isfinite(at.values).any())
-    columns = {
-        "id": np.array(at.names, dtype=np.str_)[at.individual_of],
-        "time": at.times,
-        **({"value": at.values} if measured else {}),
-        "fitted": curves.fitted,
-        "lower": curves.lower,
-        "upper": curves.upper,
-    }
+    columns: Report = {"time": at.times}
+    if np.isfinite(at.values).any():
+        columns["value"] = at.values
+    columns |= {name: getattr(curves, name) for name in ("fitted", "lower", "upper")}
     listed = []
     for one, name in enumerate(at.names):
         rows = slice(at.first[one], at.first[one + 1])
-        part = {key: values[rows] for key, values in columns.items() if key != "id"}
-        listed.append({"id": name, **part})
+        listed.append({"id": name} | {key: values[rows] for key, values in columns.items()})
     report = {
-        "n_individuals": at.n_individuals,
-        "level": curves.level,
-        "interval_of": "curve",
+        "n_individuals": at.n_individuals, "level": curves.level, "interval_of": "curve",
         "curves": listed,
-    }
-    return report, columns
+    }  # fmt: skip
+    return {"id": np.array(at.names, dtype=np.str_)[at.individual_of], **columns}, report
 
 
-def _residuals(predictor: Predictor, individuals: Individuals) -> Tables:
+def _table(names: Sequence[str], latents: Sequence[str], estimates: Any) -> Report:
+    import numpy as np
+
+    from vpem.saem.results import latent_columns
+
+    return {"id": np.array(names, dtype=np.str_), **latent_columns(latents, estimates)}
+
+
+def _residuals(predictor: Predictor, individuals: Individuals) -> Report:
     import numpy as np
 
     from vpem.saem.diagnostics import residuals_of
 
     residuals = residuals_of(predictor, individuals)
-    numbers = {
+    return {
+        "id": np.array(individuals.names, dtype=np.str_)[individuals.individual_of],
         "time": individuals.times,
         "value": individuals.values,
         "population": residuals.population,
@@ -282,57 +298,30 @@ def _residuals(predictor: Predictor, individuals: Individuals) -> Tables:
         "pwres": residuals.among,
         "npde": residuals.npde,
     }
-    names = np.array(individuals.names, dtype=np.str_)[individuals.individual_of]
-    report = {"n_individuals": individuals.n_individuals, "residuals": {"id": names, **numbers}}
-    return report, {"id": names, **numbers}
 
 
-def _latents(
-    predictor: Predictor, individuals: Individuals | None, names: list[str] | None
-) -> Tables:
-    """Return latents given rows, or those of the fit."""
-    import numpy as np
-
-    estimates = (
-        predictor.stored_latents(names) if individuals is None else predictor.latents(individuals)
-    )
-    latents = predictor.saved.latents
-    ids = np.array(estimates.names, dtype=np.str_)
-    listed = [
-        {"id": name, "latents": values}
-        for name, values in zip(estimates.names, latents_of(latents, estimates), strict=True)
-    ]
-    report = {"n_individuals": len(ids), "level": estimates.level, "individuals": listed}
-    return report, {"id": ids, **latent_columns(latents, estimates)}
-
-
-def _classes(predictor: Predictor, individuals: Individuals | None, proba: bool) -> Tables:
+def _classes(predictor: Predictor, individuals: Individuals, proba: bool) -> tuple[Report, Report]:
     """Return the most probable class of each individual given its rows."""
     import numpy as np
 
-    if individuals is None:
-        raise InputError(
-            f"the model {predictor.saved.model} predicts classes of individuals from their rows; "
-            "give DATA"
-        )
     shares = predictor.responsibilities(individuals)
     labels = shares.argmax(axis=1)
-    names = np.array(individuals.names, dtype=np.str_)
-    more = {f"proba_{k}": column for k, column in enumerate(shares.T)} if proba else {}
-    counts = np.bincount(labels, minlength=shares.shape[1])
-    report: Report = {"n_individuals": len(names), "counts": counts, "labels": labels}
+    columns = {"id": np.array(individuals.names, dtype=np.str_), "label": labels}
+    report: Report = {"counts": np.bincount(labels, minlength=shares.shape[1]), "labels": labels}
     if proba:
+        columns |= {f"proba_{k}": column for k, column in enumerate(shares.T)}
         report["proba"] = shares
-    return report, {"id": names, "label": labels, **more}
+    return columns, report
 
 
 NO_DOCUMENTS = "is not for documents, which have words and counts"
 
 
-class TopicsFile(StoredFile):
+class TopicsFile(IndividualsFile):
     """What `vpem saem --model lda` has written."""
 
     holds = "topics"
+    units = "documents"
     instead: ClassVar = {
         "sample": "from which no documents are drawn",
         "evaluate": "which are not compared with labels; 'vpem predict' gives the proportions of "
@@ -353,33 +342,25 @@ class TopicsFile(StoredFile):
         return saved_of(str(self.path), self.stored.saved)
 
     def evaluation_data(self, request: UseRequest) -> Individuals | None:
-        """Read the data, if any: all documents, or those of --individual."""
         from vpem.saem.formats.individuals import COLUMNS, read_corpus
 
-        options, data = request.individuals, request.data
-        for about in (request.parties, request.engine):
-            refuse_given(about, "is for mixtures and clusters; documents are in one file")
+        super().evaluation_data(request)
+        options = request.individuals
         refuse_given(request.rows, NO_DOCUMENTS, "dataset")
         refuse_given(options, NO_DOCUMENTS, "individual", "id", "time", "value")
-        if data is None:
+        if request.data is None:
             return None
-        columns = {name: column for name, column in options.columns.items() if column is not None}
-        if is_long_csv(data):
+        columns = named_columns(options)
+        if is_long_csv(request.data):
             fitted = reported(self.stored.saved.settings, "columns", dict) or {}
-            columns = {
-                **{
-                    one: fitted[one]
-                    for one, usual in COLUMNS.items()
-                    if isinstance(fitted.get(one), str) and fitted[one] != usual
-                },
-                **columns,
-            }
-        documents = read_corpus(data, columns, request.rows.dataset)
-        return (
-            documents
-            if options.individual is None
-            else documents.named(options.individual, "document")
+            for one, usual in COLUMNS.items():
+                if isinstance(fitted.get(one), str) and fitted[one] != usual:
+                    columns.setdefault(one, fitted[one])
+        documents, names = (
+            read_corpus(request.data, columns, request.rows.dataset),
+            options.individual,
         )
+        return documents if names is None else documents.named(names, "document")
 
     def _hear(self, request: UseRequest, documents: Individuals) -> Heard:
         """Apply the topics to documents, and report words that they lack."""
@@ -395,101 +376,65 @@ class TopicsFile(StoredFile):
             )
         return heard
 
-    def predict(self, request: UseRequest) -> int:
-        output, saved = request.output, self.stored.saved
-        documents = self.evaluation_data(request)
-        unknown: Report = {}
+    def predicted(self, request: UseRequest) -> Predicted:
+        from vpem.saem.prediction import Predictor
+
+        saved, documents = self.stored.saved, self.evaluation_data(request)
+        report: Report = {"model": "lda", "level": saved.level}
+        found: Latents | Conditional
         if documents is None:
-            which = saved.places(request.individuals.individual)
-            names = [saved.names[one] for one in which]
-            ends = (saved.means[which], saved.lower[which], saved.upper[which])
+            found = Predictor(saved).stored_latents(request.individuals.individual)
+            names = found.names
         else:
             heard = self._hear(request, documents)
-            proportions = heard.proportions()
-            names, ends = list(heard.model.individuals.names), (
-                proportions.means, proportions.lower, proportions.upper,
-            )  # fmt: skip
-            unknown = {"n_unknown": heard.n_unknown, "n_left_out": heard.n_left_out}
-        columns = document_columns(names, *ends)
-        output.write(columns, "vpem-saem-individuals")
-        if output.json:
-            report: Report = {
-                "model": "lda", "n_individuals": len(names), **unknown,
-                "output": None if output.output is None else str(output.output),
-            }  # fmt: skip
-            if output.output is None:
-                listed = [
-                    {"id": name, "proportions": mean, "lower": low, "upper": high}
-                    for name, mean, low, high in zip(names, *ends, strict=True)
-                ]
-                report |= {"level": saved.level, "individuals": listed}
-            print_json(report)
-        return len(names)
+            found, names = heard.proportions(), heard.model.individuals.names
+            report |= {"n_unknown": heard.n_unknown, "n_left_out": heard.n_left_out}
+        ends = {"proportions": found.means, "lower": found.lower, "upper": found.upper}
+        report |= {"n_individuals": len(names), "individuals": as_rows({"id": names, **ends})}
+        return "vpem-saem-individuals", _table(names, saved.latents, found), report
 
-    def score(self, request: UseRequest) -> None:
-        documents = self.evaluation_data(request)
-        assert documents is not None
-        heard = self._hear(request, documents)
+    def scored(self, request: UseRequest) -> tuple[Report, Report]:
+        heard = self._hear(request, self.needed_data(request))
         each = heard.log_likelihood()
-        value, n_tokens = float(each.sum()), heard.n_tokens
-        if request.output.json:
-            print_json({
-                "n_individuals": heard.model.n,
-                "n_tokens": n_tokens,
-                "n_unknown": heard.n_unknown,
-                "n_left_out": heard.n_left_out,
-                "log_likelihood": {"lower_bound": value},
-                "perplexity": heard.perplexity,
-                "perplexity_of_completion": heard.completed,
-                "individuals": [
-                    {"id": name, "log_likelihood": one}
-                    for name, one in zip(heard.model.individuals.names, each.tolist(), strict=True)
-                ],
-            })  # fmt: skip
-            return
-        facts: list[tuple[str, Any]] = [
-            ("documents", heard.model.n),
-            ("words of the vocabulary", int(n_tokens)),
-            ("other words", int(heard.n_unknown)),
-            ("log-likelihood, a lower bound", f"{value:.2f}"),
-            ("perplexity, by this bound", number(heard.perplexity, 6)),
-        ]
-        if heard.completed is not None:
-            facts.append(("perplexity of half of the words, given the other half",
-                          number(heard.completed, 6)))  # fmt: skip
-        show(table(facts, "", ""))
+        report = {
+            "n_individuals": heard.model.n,
+            "n_tokens": heard.n_tokens,
+            "n_unknown": heard.n_unknown,
+            "n_left_out": heard.n_left_out,
+            "log_likelihood": {"lower_bound": each.sum()},
+            "perplexity": heard.perplexity,
+            "perplexity_of_completion": heard.completed,
+            "individuals": as_rows({"id": heard.model.individuals.names, "log_likelihood": each}),
+        }
+        return report, heard.facts()
 
     def as_json(self) -> Report:
-        saved = self.stored.saved
+        topics, saved = self.stored, self.stored.saved
         return {
             "encoding-type": "vpem-saem",
             "model": saved.model,
-            "words": list(self.stored.words),
-            "topics": topic_facts(self.stored),
-            "probabilities": self.stored.topics.tolist(),
-            "device_names": list(self.stored.device_names),
-            "device_shares": self.stored.device_shares.tolist(),
-            "names": list(saved.names),
-            "proportions": saved.means.tolist(),
-            "lower": saved.lower.tolist(),
-            "upper": saved.upper.tolist(),
+            **self.arrays(),
+            "topics": topics.describe(),
             "level": saved.level,
-            "n_tokens": self.stored.n_tokens,
+            "n_tokens": topics.n_tokens,
             "log_likelihood": {"lower_bound": saved.log_likelihood.value},
-            "perplexity": self.stored.perplexity,
+            "perplexity": topics.perplexity,
             "converged": saved.converged,
             "grounds": saved.grounds,
-            "trace": saved.trace.tolist(),
-            "perplexities": self.stored.perplexities.tolist(),
-            "bytes": saved.bytes.tolist(),
             **{name: getattr(saved, name)
                for name in ("model_options", "settings", "communication", "versions")},
         }  # fmt: skip
 
-    def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
+    def arrays(self) -> Report:
         import numpy as np
 
-        content = self.as_json()
-        names = ("words", "probabilities", "names", "proportions", "lower", "upper", "trace",
-                 "perplexities", "bytes", "device_names", "device_shares")  # fmt: skip
-        _export(output, force, content, {name: np.array(content[name]) for name in names})
+        topics, saved = self.stored, self.stored.saved
+        texts = {"words": topics.words, "names": saved.names, "device_names": topics.device_names}
+        return {
+            **{name: np.array(text) for name, text in texts.items()},
+            "probabilities": topics.topics,
+            "proportions": saved.means,
+            "device_shares": topics.device_shares,
+            "perplexities": topics.perplexities,
+            **{name: getattr(saved, name) for name in ("lower", "upper", "trace", "bytes")},
+        }

@@ -2,37 +2,254 @@
 
 from __future__ import annotations
 
-from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vpem.errors import InputError, Setting
-from vpem.records import changed, setting
-from vpem.settings import GraphSettings, SaemSettings, SumSettings
+from vpem.records import Settings, changed, setting
+from vpem.settings import SAEM_MODELS, SAMPLERS, GraphSettings, SaemSettings, SumSettings
 
 from ..data import graph_of
-from ..display import Screen
-from ..options import Given, InitModel, Without
+from ..display import ProgressLine, Screen, communication, number, show, table
+from ..options import FEW_VARY, Given, InitModel, Without
 from ..outputs import WRITTEN, LabelFile, LabelledOutput, of_individuals
 from ..runner import CheckpointSettings, CommandRun, FitOutcome
 from ..session import EngineSettings, describe_engine
-from .kinds import CORPUS_MODEL
-from .saem_choices import (
-    ModelSettings,
-    SamplerSettings,
-    check_start,
-    model_options_of,
-    name_words,
-    needed_covariates,
-    sampler_options_of,
-    start_of,
+from .kinds import CORPUS_MODEL, as_printed
+from .saem_data import (
+    DeviceFiles,
+    HeldIndividuals,
+    Source,
+    as_rows,
+    latents_of,
+    read_source,
+    words_of,
 )
-from .saem_data import DeviceFiles, HeldIndividuals, Source, read_source, rows_of_names
-from .saem_report import SaemCounter, report_of, show_report, topics_result, write_individual_table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from vpem.network.graph import Graph
+    from vpem.network.partition import Workers
     from vpem.network.schema import Report
+    from vpem.saem.individuals import Individuals
     from vpem.saem.results import SaemFit
+    from vpem.sums.connect import Network
+
+
+CURVES = ("one-compartment", "two-compartment", "curve")
+MIXED = ("linear", *CURVES)
+"""Models of parameters that vary between individuals."""
+
+
+def _listed(noun: str, names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{noun}s {', '.join(first)} and {last}" if first else f"{noun} {last}"
+
+
+def _of(*models: str) -> Any:
+    """Refuse an option for all other models."""
+    said = f" is for the {_listed('model', models)}; leave it out"
+    return (lambda given: given["model"] not in models, (said,))
+
+
+class ModelSettings(Settings, heading="Model", kept=False):
+    """Which model, and the options of each."""
+
+    model: str = setting(
+        "linear", "linear (intercept and slopes), one-compartment, two-compartment (doses), curve "
+        "(a formula or function), bifactor (general and group factors), gmm (mixture), or lda "
+        "(topics). Doses are absorbed and eliminated at rates of first order; the time of a row is "
+        "its item (bifactor) or feature (gmm).",
+        choices=SAEM_MODELS,
+    )  # fmt: skip
+    slopes: str | None = setting(
+        None, "linear: covariates with a random slope, with commas between, or none. Default: "
+        "time.", idle=_of("linear"),
+    )  # fmt: skip
+    curve: str | None = setting(
+        None, "curve: a formula (logistic, four-parameter, gompertz, asymptotic, biexponential, "
+        "michaelis-menten, emax), or FILE.py:NAME, a function of your own, which is run.",
+        idle=_of("curve"),
+    )  # fmt: skip
+    parameters: str | None = setting(
+        None, "Compartments: parameters, with commas between: ka first if doses are absorbed, "
+        "then cl,v or cl,ke or v,ke, or cl,v1,q,v2; tlag last if late. Default: ka,cl,ke, "
+        "cl,v1,q,v2.", idle=_of("one-compartment", "two-compartment"),
+    )  # fmt: skip
+    error: str | None = setting(
+        None, "Mixed models: law of measurements, or of each outcome with commas between: "
+        "constant, proportional, combined or exponential error, bernoulli (yes or no by a logit), "
+        "poisson (counts by a logarithm). Default: constant.", idle=_of(*MIXED),
+    )  # fmt: skip
+    random: str | None = setting(
+        None, "Mixed models: which parameters vary between individuals, with commas between; of "
+        "linear intercept and slopes. Default: all.", idle=_of(*MIXED),
+    )  # fmt: skip
+    effects: str | None = setting(
+        None, "Mixed models: covariates that means depend on, PARAMETER:COVARIATE with commas "
+        "between: cl:log(weight/70),v:sex.", idle=_of(*MIXED),
+    )  # fmt: skip
+    covariance: str | None = setting(
+        None, "Mixed models: diagonal or full, of what varies. Default: full (linear), diagonal.",
+        choices=("diagonal", "full"), idle=[_of(*MIXED), FEW_VARY],
+    )  # fmt: skip
+    first: str | None = setting(
+        None, "Curves: means to begin with on the parameters' scales, logarithms of those of "
+        "compartments: 0.5,-3.2,-2.5. Default: read from each curve.",
+        idle=_of(*CURVES),
+    )  # fmt: skip
+    groups: str | None = setting(
+        None, "bifactor: group of each item, numbered from 0: 0,0,0,1,1,1.", idle=_of("bifactor")
+    )
+    components: int | None = setting(
+        None, "gmm, lda: components, topics. Default: 2, 10.", flags="-k --components", least=1,
+        idle=_of("gmm", "lda"),
+    )  # fmt: skip
+    alpha: float | None = setting(
+        None, "lda: how even the topics of a document are. Default: 1 / topics.", least=1e-4,
+        most=1e6, idle=_of("lda"),
+    )  # fmt: skip
+    eta: float | None = setting(
+        None, "lda: added to how often a word comes in a topic. Default: 1 / topics.", least=1e-9,
+        most=1e6, idle=_of("lda"),
+    )  # fmt: skip
+    init_individuals: str | None = setting(
+        None, "gmm: individuals whose values are the first means, with commas between. Default: "
+        "evenly spaced ones.", heading="Start", idle=_of("gmm"),
+    )  # fmt: skip
+    reg_covar: float | None = setting(
+        None,
+        "gmm: added to variances. Default: 1e-6 of each item's.",
+        least=0.0,
+        most=1e100,
+        idle=_of("gmm"),
+    )
+
+    @property
+    def options(self) -> Report:
+        """The given options of the model, as the library takes them."""
+        given = self.values("model", "components", "init_individuals")
+        taken = {name: value for name, value in given.items() if value is not None}
+        for name in ("slopes", "random", "effects", "parameters", "error"):
+            if name in taken:
+                words = taken[name] = words_of(taken[name])
+                if name != "error" and len(set(words)) < len(words):
+                    raise InputError(
+                        Setting(name), f" must differ from each other, got {given[name]!r}"
+                    )
+        if len(taken.get("error", ())) == 1:
+            taken["error"] = taken["error"][0]
+        for name, kind, like in (("first", float, "0.5,-3.2,-2.5"), ("groups", int, EACH_ITEM)):
+            try:
+                if name in taken:
+                    taken[name] = [kind(word) for word in taken[name].split(",")]
+            except ValueError:
+                raise InputError(
+                    Setting(name),
+                    f" must be numbers with commas between, such as {like}, got {taken[name]!r}",
+                ) from None
+        for model, name, what in NEEDED:
+            if self.model == model and name not in taken:
+                raise InputError(f"--model {model} needs --{name}: {what}")
+        if self.model in COMPONENTS:
+            name, usual = COMPONENTS[self.model]
+            taken[name] = self.components or usual
+        return taken
+
+
+EACH_ITEM = "0,0,0,1,1,1"
+
+NEEDED = (
+    ("curve", "curve", "a formula such as logistic, or FILE.py:NAME"),
+    ("bifactor", "groups", f"the group of each item, such as {EACH_ITEM}"),
+)
+"""Models that need an option, and what it is."""
+
+COMPONENTS = {"gmm": ("n_components", 2), "lda": ("n_topics", 10)}
+"""What models call their components, and how many there are by default."""
+
+PARAMETER_OF = {
+    "sampler_steps": "n_steps",
+    "target": "target",
+    "step_size": "step",
+    "step_decay": "decay",
+    "no_precondition": "precondition",
+    "gradient_compress": "codec",
+    "threads": "n_threads",
+}
+"""Parameters of samplers by the settings of the command."""
+
+
+class SamplerSettings(Settings, heading="Sampler", kept=False):
+    """Which sampler, and its options: those of `vpem.saem.samplers` by their names in a shell."""
+
+    sampler: str = setting(
+        "auto", "exact (independent draws: linear, bifactor, gmm), metropolis (walks and jumps), "
+        "langevin (unadjusted: biased by its step), mala (adjusted), hmc (Hamiltonian). auto: "
+        "exact where the model has it, metropolis for others or with --sampler-steps or --target.",
+        choices=SAMPLERS,
+    )  # fmt: skip
+    sampler_steps: int | None = setting(
+        None, "Steps of the sampler an iteration. Default: 2 (metropolis: sweeps; hmc), 5 (mala), "
+        "10 (langevin).", least=1, most=10_000,
+    )  # fmt: skip
+    target: float | None = setting(
+        None, "Acceptance rate that moves are adapted to in the burn-in. Default: 0.44 "
+        "(metropolis), 0.574 (mala), 0.8 (hmc).", least=0.05, most=0.95,
+    )  # fmt: skip
+    step_size: float | None = setting(
+        None, "Step of langevin, or first of mala, in units of the curvature's covariance. "
+        "Default: 0.5, 1.", least=1e-12, most=1e6,
+    )  # fmt: skip
+    step_decay: float | None = setting(
+        None, "langevin: after the burn-in its step falls with this power; 0: constant. Default: "
+        "1/3.",
+        least=0.0, most=1e6,
+    )  # fmt: skip
+    no_precondition: bool = setting(
+        False,
+        "langevin, mala: steps of one size for all latents, in their own units, not the "
+        "curvature's.",
+    )
+    gradient_compress: str | None = setting(
+        None, "langevin: codec of the gradients of latents, such as qsgd:4bits. Default: numbers "
+        "as they are.", heading="Messages and faults",
+    )  # fmt: skip
+    threads: int | None = setting(
+        None, "Threads of samplers that are not exact; results do not depend on it. Default: all "
+        "processors.", heading="Running", least=1, most=1024,
+    )  # fmt: skip
+
+    def arguments(self, model: str, options: Report, given: Given) -> Report:
+        """Return the sampler for a model, its options, and the codec of gradients, for a fit."""
+        from vpem._core.threads import thread_count
+        from vpem.saem.models.model import model_class
+        from vpem.saem.samplers import AUTO, SAMPLERS, usual_sampler
+
+        known = {one: set(kind.__dataclass_fields__) for one, kind in SAMPLERS.items()}
+        settings = self.values("sampler").items()
+        taken = {one: value for one, value in settings if given.has(one) and value is not None}
+        parameters = {PARAMETER_OF[one]: value for one, value in taken.items()}
+        name = self.sampler
+        if name == AUTO:
+            name = usual_sampler(model_class(model, options), parameters)
+        for one in taken:
+            if PARAMETER_OF[one] in known[name] or (self.sampler == AUTO and one == "threads"):
+                continue
+            others = [other for other in SAMPLERS if PARAMETER_OF[one] in known[other]]
+            advice = f"; give --sampler {others[0]}" if self.sampler == AUTO else ""
+            raise InputError(
+                Setting(one), f" is for the {_listed('sampler', others)}, not {name}{advice}"
+            )
+        if "precondition" in parameters:
+            parameters["precondition"] = not parameters["precondition"]
+        parameters.pop("n_threads", None)
+        if "n_threads" in known[name]:
+            parameters["n_threads"] = thread_count(self.threads)
+        codec = parameters.pop("codec", None)
+        return {"sampler": self.sampler, "sampler_options": parameters, "gradient_codec": codec}
 
 
 class SaemGraph(GraphSettings, heading="Network"):
@@ -105,10 +322,9 @@ def saem(
         from vpem.saem.formats.fits import save_saem
         from vpem.saem.results import collect, leave_out
 
-        check_start(settings, out.strict)
-        _check_outputs(model.model, out)
-        options = model_options_of(model)
-        sampler = sampler_options_of(model.model, options, moves, given)
+        _check(model.model, settings, out)
+        options = model.options
+        fitting = moves.arguments(model.model, options, given)
         run = CommandRun(screen, out, "fits of SAEM", engine, checkpoints)
         run.labels = labels = LabelFile.begin(out, run.where, holding.parties)
         if run.where.speaks:
@@ -116,66 +332,120 @@ def saem(
                 check_writable(file, out.force, "results")
             if out.traces is not None:
                 check_picture(out.traces, out.force)
-        needed = needed_covariates(model.model, options)
-        source = read_source(
-            data,
-            holding,
-            model.model,
-            needed,
-            settings.missing == "marginalize",
-            run,
-            sums.secure_sum,
-        )
+        missing = settings.missing == "marginalize"
+        source = read_source(data, holding, model.model, options, missing, run, sums.secure_sum)
         for said in name_words(options, source.individuals.columns.get("words", {})):
             screen.print_note(said)
         if model.init_individuals is not None:
-            options["rows"] = rows_of_names(source, model.init_individuals)
+            options["rows"] = source.places(model.init_individuals)
         if init_model is not None:
-            sampler["start"] = start_of(init_model, model.model, source.individuals, options)
-        fit, ran = _fit(source, model.model, settings, graph.seeded(settings.seed), sums, run, {
-            "model_options": options, **sampler
-        })  # fmt: skip
-        network = ran.pop("network")
+            fitting["start"] = _start(init_model, model.model, source.individuals, options)
+        fitting["model_options"] = options
+        joined = graph_of(source.held.n_workers, source.held.names, graph.seeded(settings.seed))
+        fit, network = _fit(source, run, model.model, settings, joined, sums, fitting)
+        ran, apart = describe_engine(network), network.agents.apart
         of_individuals(labels, fit, source.held, network.agents, screen)
         shown = fit
-        if network.agents.apart and (out.individuals is None or run.where.own_users):
+        if apart and (out.individuals is None or run.where.own_users):
             shown = leave_out(fit)
-        elif network.agents.apart:
+        elif apart:
             shown = collect(fit, source.held, network.total.holders)
-
-        def facts() -> Report:
-            return ran | {"seconds": shown.seconds, **run.facts(data)}
-
-        if model.model == CORPUS_MODEL:
-            run.finish(topics_result(shown, source.held, facts, out))
-            return
-
         mine = fit if run.where.own_users else shown
+
+        def tell() -> Report:
+            report = _report(shown, source.held, screen)  # may warn, which is among the facts
+            return report | ran | {"seconds": fit.seconds, **run.facts(data)}
+
         run.finish(FitOutcome(
-            fit.converged, lambda: report_of(shown, source.held, screen) | facts(),
-            lambda path, report: save_saem(path, shown, force=out.force),
-            lambda report: show_report(report, shown),
-            own=lambda _: {"labels_files": labels.written, **_draw(mine, out)},
+            fit.converged, tell, lambda path, report: save_saem(path, shown, force=out.force),
+            lambda report: _show(report, shown),
+            own=lambda _: {"labels_files": labels.written, **_write(mine, out)},
         ))  # fmt: skip
+
+
+def _check(model: str, settings: SaemSettings, out: SaemOutput) -> None:
+    """Refuse a run whose step never decreases, or that cannot have what is wanted of it."""
+    from vpem.saem.models.model import model_class
+    from vpem.saem.saem import burn_in_of
+
+    burn_in = burn_in_of(settings.n_iter, settings.burn_in)
+    has_classes = hasattr(model_class(model), "responsibilities")
+    for wrong, sentence in (
+        (burn_in >= settings.n_iter, "--burn-in must be below --iterations, or no step decreases, "
+         f"got {burn_in} of {settings.n_iter}"),
+        (out.strict and settings.tol == 0,
+         "--strict needs a --tol above 0: without it nothing can converge"),
+        (out.topics is not None and model != CORPUS_MODEL,
+         f"--topics is for the model {CORPUS_MODEL}; leave it out"),
+        (out.labels_file is not None and not has_classes,
+         f"the model {model} has no classes of individuals for --labels to write; leave it out, or "
+         "take the model gmm"),
+    ):  # fmt: skip
+        if wrong:
+            raise InputError(sentence)
+
+
+def name_words(options: Report, words: Mapping[str, Sequence[str]]) -> list[str]:
+    """Split covariates of words in effects and slopes by words but the first; return notes."""
+    notes: dict[str, None] = {}
+    for name, known in words.items():
+        for option in ("effects", "slopes"):
+            parts = [one.split(":") for one in options.get(option, ())]
+            if not any(name in one for one in parts):
+                continue
+            if len(known) < 2:
+                raise InputError(
+                    f"covariate {name!r} has one word only, {known[0]!r}, so that no effect of it "
+                    "can be seen; leave it out"
+                )
+            options[option] = [
+                ":".join(f"{name}={word}" if part == name else part for part in one)
+                for one in parts for word in (known[1:] if name in one else known[:1])
+            ]  # fmt: skip
+            notes[f"{name}: effects are relative to {known[0]}"] = None
+    return list(notes)
+
+
+def _start(path: Path, model: str, individuals: Individuals, options: Report) -> Any:
+    """Return the estimates (p,) of a file, whose parameters must be those of this model."""
+    from vpem.saem.formats.fits import read_saem
+    from vpem.saem.models.model import make_model
+
+    saved = read_saem(path)
+    expected = make_model(model, individuals, **options).parameters
+    if tuple(saved.parameters) != tuple(expected):
+        raise InputError(
+            f"{path} holds {saved.model} with {len(saved.parameters)} parameters, not those of "
+            f"this {model} with {len(expected)}; start from a fit of the same model"
+        )
+    return saved.theta
+
+
+class SaemCounter(ProgressLine):
+    """Progress of a long run: iterations, and then the draws at the estimates."""
+
+    burn_in = 0
+
+    def facts(self, progress: Any) -> Iterator[str]:
+        if progress.iteration <= self.burn_in:
+            yield "burn-in"
 
 
 def _fit(
     source: Source,
+    run: CommandRun,
     model: str,
     settings: SaemSettings,
-    graph: GraphSettings,
+    joined: Graph,
     sums: SumSettings,
-    run: CommandRun,
-    parameters: dict[str, Any],
-) -> tuple[SaemFit, Report]:
-    """Fit with a line of progress, and describe the engine for the report."""
+    fitting: Report,
+) -> tuple[SaemFit, Network]:
+    """Fit with a line of progress; return the network too."""
     from vpem.saem.fit import fit_saem
     from vpem.saem.saem import burn_in_of
     from vpem.sums.connect import connect_workers
     from vpem.sums.exchanges import way_of
 
-    devices = source.held
-    joined = graph_of(devices.n_workers, devices.names, graph)
     if way_of(joined, sums) == "consensus":
         if settings.feedback is not None:
             raise InputError(
@@ -183,36 +453,168 @@ def _fit(
                 "compressed, and remember what was sent: leave it out",
             )  # fmt: skip
         sums, settings = sums.changed(compress=settings.codec), settings.changed(codec=None)
-    burn_in = burn_in_of(settings.n_iter, settings.burn_in)
-    with run.working(partial(SaemCounter, burn_in=burn_in)) as progress:
+    with run.working(SaemCounter) as progress:
+        progress.most = settings.n_iter
+        progress.burn_in = burn_in_of(settings.n_iter, settings.burn_in)
         network = run.spread_network(connect_workers(joined, sums), workers=True)
         fit = fit_saem(
-            source.individuals_in(network), model, settings, devices=devices, network=network,
-            callback=progress, saver=run.saver, **parameters,
+            source.individuals_in(network), model, settings, devices=source.held, network=network,
+            callback=progress, saver=run.saver, **fitting,
         )  # fmt: skip
-        return fit, {"network": network, **describe_engine(network)}
+        return fit, network
 
 
-def _check_outputs(model: str, out: SaemOutput) -> None:
-    """Raise InputError where a file is for results that the model does not have."""
-    from vpem.saem.models.model import model_class
+def _report(fit: SaemFit, devices: Workers, screen: Screen) -> Report:
+    """Return the report of a fit, and warn of missing standard errors."""
+    people = fit.people
+    of_model = _topics if fit.corpus is not None else _estimates
+    return {
+        "algorithm": "saem",
+        "n_individuals": people.n_individuals,
+        "n_samples": people.n_rows,
+        "n_devices": devices.n_workers,
+        "device_names": list(devices.names),
+        "device_individuals": devices.counts,
+        "converged": fit.converged if fit.settings["tol"] > 0 else None,
+        "iterations": fit.n_iter,
+        "change": fit.change,
+        "grounds": fit.grounds or None,
+        "bytes_by_iteration": fit.bytes,
+        "communication": fit.ledger.summary(),
+        "settings": {
+            "model": fit.model_name, "model_options": fit.model_options, **fit.settings,
+            **fit.network, "level": fit.given.level,
+        },
+        "individuals": _individuals(fit, devices),
+        **of_model(fit, screen),
+    }  # fmt: skip
 
-    if out.topics is not None and model != CORPUS_MODEL:
-        raise InputError(f"--topics is for the model {CORPUS_MODEL}; leave it out")
-    if out.labels_file is not None and not hasattr(model_class(model), "responsibilities"):
-        raise InputError(
-            f"the model {model} has no classes of individuals for --labels to write; leave it out, "
-            "or take the model gmm"
-        )
+
+def _individuals(fit: SaemFit, devices: Workers) -> list[Report]:
+    people, given, odds = fit.people, fit.given, fit.people.probabilities
+    columns: Report = {
+        "id": people.names,
+        "device": [devices.names[device] for device in devices.worker_of],
+        "log_likelihood": fit.log_likelihood.each,
+    }
+    if fit.corpus is not None:
+        return as_rows(columns | {"proportions": given.means})
+    columns["rows"] = people.rows
+    columns["acceptance"] = repeat(None) if fit.acceptance is None else fit.acceptance
+    if odds is not None:
+        columns |= {"component": odds.argmax(axis=1), "probabilities": odds}
+    elif not fit.model.discrete:
+        columns["latents"] = latents_of(fit.model.latents, given)
+    return as_rows(columns)
 
 
-def _draw(fit: SaemFit, out: SaemOutput) -> Report:
+def _topics(fit: SaemFit, screen: Screen) -> Report:
+    from vpem.saem.topics import Topics
+
+    topics = Topics(fit)
+    return {
+        "n_tokens": topics.n_tokens,
+        "n_words": topics.n_words,
+        "n_topics": topics.n_topics,
+        "device_shares": topics.device_shares,
+        "topics": topics.describe(),
+        "log_likelihood": {"lower_bound": fit.log_likelihood.value},
+        "perplexity": topics.perplexity,
+        "perplexities": topics.perplexities,
+        "traces": dict(zip(fit.model.latents, fit.trace.T.tolist(), strict=True)),
+    }
+
+
+def _estimates(fit: SaemFit, screen: Screen) -> Report:
+    from vpem.saem.estimates import (
+        criteria_of,
+        few_individuals,
+        flat_latents,
+        lacking_errors,
+        summary_of,
+    )
+    from vpem.saem.results import as_saved
+
+    model, likelihood, people = fit.model, fit.log_likelihood, fit.people
+    latents, parameters, shrinkage = model.latents, model.parameters, fit.given.shrinkage
+    if said := lacking_errors(parameters, fit.standard_errors, fit.given.n_draws > 0):
+        advice, flat = "take more iterations or draws, or a simpler model", []
+        if fit.model_name == "one-compartment":
+            flat = flat_latents(latents, shrinkage)
+        if flat:
+            others = [name.removeprefix("log ") for name in latents if name not in flat]
+            advice = (
+                f"{' and '.join(flat)} hardly {'vary' if len(flat) > 1 else 'varies'} between "
+                f"individuals: try --random {','.join(others) or 'none'}"
+            )
+        screen.warn(f"{said}; {advice}")
+    if few := few_individuals(people.n_individuals, fit.certain.freedom):
+        screen.warn(few)
+    saved = as_saved(fit)
+    return {
+        "latents": list(latents),
+        "n_parameters": len(parameters),
+        "estimates": fit.estimates,
+        "standard_errors": fit.errors,
+        "log_likelihood": {
+            "value": likelihood.value,
+            "error": likelihood.error,
+            "least_effective_draws": fit.least_effective,
+            "linearized": likelihood.linearized,
+        },
+        "criteria": criteria_of(saved, likelihood.value, people.n_individuals, people.n_rows),
+        "summary": summary_of(saved).as_json(),
+        "shrinkage": None if model.discrete else dict(zip(latents, shrinkage, strict=True)),
+        "acceptance": None
+        if fit.accepted is None
+        else dict(zip(("mean", "least", "most"), fit.accepted, strict=True)),
+        "traces": dict(zip(parameters, fit.trace.T.tolist(), strict=True)),
+    }
+
+
+def _show(report: Report, fit: SaemFit) -> None:
+    """Print what a page says of a fit: its facts, and its estimates or topics."""
+    from vpem.pictures.saem_contents import estimate_tables, how_fitted, how_well, topic_tables
+    from vpem.saem.estimates import summary_of
+    from vpem.saem.results import as_saved
+    from vpem.saem.topics import Topics
+
+    saved = as_saved(fit)
+    facts = how_fitted(saved, report["device_individuals"]) | how_well(fit)
+    facts["iterations"] += f", {number(report['seconds'], 3)} s"
+    facts["communication"] = communication(report["communication"], report["device_names"])
+    facts["model file"] = report["model"] or "not kept (give --output)"
+    for name in ("individuals", "topics", "traces"):
+        if report.get(f"{name}_file") is not None:
+            facts[name] = report[f"{name}_file"]
+    of_topics = fit.corpus is not None
+    items = topic_tables(Topics(saved)) if of_topics else estimate_tables(summary_of(saved))
+    tables = (one if isinstance(one, str) else as_printed(one) for one in items)
+    show(table(facts.items(), "", ""), *tables)
+
+
+def _write(fit: SaemFit, out: SaemOutput) -> Report:
+    """Write what is asked for of individuals, topics and the course of a fit."""
+    import numpy as np
+
+    from vpem.files.results import write_columns
+    from vpem.saem.topics import Topics
+
+    if out.topics is not None:
+        topics = Topics(fit)
+        columns: Report = {"word": np.array(topics.words, dtype=np.str_)}
+        columns |= {f"topic {k}": weights for k, weights in enumerate(topics.topics)}
+        write_columns(out.topics, columns, "vpem-topic-words", out.force, out.quote_formulas)
     if out.individuals is not None:
-        write_individual_table(out.individuals, fit, out.force, out.quote_formulas)
+        write_columns(
+            out.individuals, fit.columns(), "vpem-saem-individuals", out.force, out.quote_formulas
+        )
     if out.traces is not None:
         from vpem.pictures.figure import save_picture
-        from vpem.pictures.saem import draw_traces
+        from vpem.pictures.saem import draw_spreads, draw_traces
 
-        save_picture(out.traces, draw_traces(fit), force=out.force)
-    files = {"individuals_file": out.individuals, "traces_file": out.traces}
+        drawn = draw_traces(fit) if fit.corpus is None else draw_spreads(Topics(fit))
+        save_picture(out.traces, drawn, force=out.force)
+    names = ("individuals", "traces") if fit.corpus is None else ("individuals", "topics", "traces")
+    files = {f"{name}_file": getattr(out, name) for name in names}
     return {name: None if file is None else str(file) for name, file in files.items()}

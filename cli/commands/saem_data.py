@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vpem.errors import FileError, InputError, Setting, did_you_mean
+from vpem.errors import FileError, InputError, MissingColumnError, Setting, did_you_mean
 from vpem.files.table_settings import TableSettings
 from vpem.records import changed, setting
 
@@ -17,28 +18,40 @@ from ..data import PartySettings
 from ..display import plural
 from ..outputs import READ
 from ..session import place_parties
-from .kinds import CORPUS_MODEL
-from .saem_choices import RowReader, read_if_there, words_of
+from .kinds import CORPUS_MODEL, reported
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection
 
     from vpem.engines.engine import Engine
     from vpem.files.parties.opening import Party
     from vpem.network.partition import Workers
+    from vpem.network.schema import Report
     from vpem.saem.individuals import Individuals
     from vpem.sums.connect import Network
 
     from ..display import Screen
     from ..runner import CommandRun
 
+DeviceFiles = Annotated[
+    list[Path],
+    READ,
+    typer.Argument(
+        help="Individuals: CSV with a line for each measurement, the first line the names of "
+        "columns, or HDF5 of individuals; with --parties a file each, or a manifest."
+    ),
+]
 
-CORPUS_SETTINGS = ("vocabulary", "min_documents", "max_share", "dataset")
-"""Settings for documents alone."""
+THREE = ("id", "time", "value")
+"""Columns of all tables."""
+
+OF_ROWS = ("covariates", "doses", "sample_weight")
+OF_DOCUMENTS = ("vocabulary", "min_documents", "max_share", "dataset")
+"""Settings for documents alone, as those before are for measurements."""
 
 
-class CorpusSettings(PartySettings, heading="Individuals", kept=False):
-    """Which words of documents count."""
+class HeldIndividuals(PartySettings, heading="Individuals", kept=False):
+    """What columns hold, which words of documents count, and who holds which individuals."""
 
     parties: bool = changed(PartySettings, "parties", heading="Individuals")
     vocabulary: Path | None = setting(
@@ -53,147 +66,6 @@ class CorpusSettings(PartySettings, heading="Individuals", kept=False):
     dataset: str | None = setting(
         None, "lda: where in HDF5 the counts are, such as layers/counts. Default: X.", local=True
     )
-
-
-@dataclass(frozen=True)
-class CorpusReader:
-    """Reads documents; under masks (``hidden``) no sum over documents is taken without them.
-
-    ``columns`` names those of id, time and value; None where none was given.
-    """
-
-    columns: Mapping[str, str | None]
-    settings: CorpusSettings
-    screen: Screen
-    hidden: bool = False
-    weight: None = None
-
-    def __post_init__(self) -> None:
-        """Refuse options by which others would learn words of documents that masks hide."""
-        if not (self.hidden and self.settings.parties):
-            return
-        secure = Setting("secure_sum", True)
-        if self.settings.vocabulary is None:
-            raise InputError(
-                secure, " hides what parties have, but without a common vocabulary they exchange "
-                "their words; name the words in a file, ", Setting("vocabulary"),
-            )  # fmt: skip
-        for name in ("min_documents", "max_share"):
-            if getattr(self.settings, name) is not None:
-                raise InputError(
-                    Setting(name), " shows in how many documents of each party a word is, which ",
-                    secure, " hides; leave out one of the two",
-                )  # fmt: skip
-
-    def read(self, file: Path, id_column: str | None = None) -> Individuals:
-        from vpem.saem.formats.individuals import read_corpus
-
-        named = {**self.columns, **({} if id_column is None else {"id": id_column})}
-        columns = {name: column for name, column in named.items() if column is not None}
-        return read_corpus(file, columns, self.settings.dataset)
-
-    def share(
-        self, parts: Mapping[int, Individuals], engine: Engine | None
-    ) -> tuple[dict[int, Individuals], tuple[str, ...]]:
-        """Give the documents of all parties one vocabulary; return them and it."""
-        import numpy as np
-
-        from vpem.saem.individuals import document_counts, in_words, join_words
-
-        corpora = dict(parts)
-        settings, left = self.settings, np.zeros(2)  # words and documents that are left out
-
-        def spelled(words: tuple[str, ...]) -> dict[int, Individuals]:
-            nonlocal left
-            documents = {}
-            for part, one in corpora.items():
-                documents[part], n_unknown = in_words(one, words)
-                left += n_unknown, one.n_individuals - documents[part].n_individuals
-            return documents
-
-        if settings.vocabulary is not None:
-            words = _vocabulary(settings.vocabulary)
-        else:
-            vocabularies = [one.words for one in corpora.values() if one.words is not None]
-            if engine is not None:  # the vocabularies of all processes, each once
-                vocabularies = [
-                    tuple(one) for some in engine.allgather(list(set(vocabularies))) for one in some
-                ]
-            words = join_words(sorted(set(vocabularies)))
-        corpora = spelled(words)
-        if settings.min_documents is not None or settings.max_share is not None:
-            each = [np.append(document_counts(one), one.n_individuals) for one in corpora.values()]
-            total = np.sum([np.zeros(len(words) + 1, dtype=np.intp), *each], axis=0)
-            counts = (total if engine is None else engine.allreduce(total)).tolist()
-            most = counts[-1] * (1.0 if settings.max_share is None else settings.max_share)
-            least, n_words = settings.min_documents or 0, len(words)
-            words = tuple(
-                word
-                for word, count in zip(words, counts[:-1], strict=True)
-                if least <= count <= most
-            )
-            if not words:
-                raise InputError(
-                    f"none of the {n_words} words is in {least} documents or more, and in {most:g} "
-                    "at most; give another ", Setting("min_documents"), " or ",
-                    Setting("max_share"),
-                )  # fmt: skip
-            corpora = spelled(words)
-        left = left if engine is None or self.hidden else engine.allreduce(left)
-        n_others, n_documents = (int(one) for one in left)
-        if n_others:
-            times = plural(n_others, "time")
-            self.screen.print_note(
-                f"words outside the vocabulary, which occur {times}, are left out"
-            )
-        if n_documents:
-            documents = plural(n_documents, "document")
-            self.screen.warn(f"{documents} left out: the vocabulary has none of their words")
-        return corpora, words
-
-
-def _vocabulary(path: Path) -> tuple[str, ...]:
-    from vpem.files.observations import LONGEST_NAME
-    from vpem.files.opening import open_text
-
-    try:
-        with open_text(path) as lines:
-            words = [line.strip() for line in lines if line.strip()]
-    except UnicodeDecodeError:
-        raise FileError(f"{path} is not UTF-8 text; save it as UTF-8") from None
-    wrong = next((word for word in words if len(word) > LONGEST_NAME or "\0" in word), None)
-    if wrong is not None or not words or len(set(words)) < len(words):
-        raise InputError(f"{path} must be a vocabulary: words, a line each, all different")
-    return tuple(words)
-
-
-def files_in(paths: Sequence[Path]) -> list[Path]:
-    """Return the files given, those of a folder in the order of their names."""
-    files: list[Path] = []
-    for path in paths:
-        if not path.is_dir():
-            files.append(path)
-            continue
-        inside = sorted(one for one in path.iterdir() if not one.name.startswith("."))
-        if not inside:
-            raise FileError(f"the folder {path} is empty")
-        files += inside
-    return files
-
-
-DeviceFiles = Annotated[
-    list[Path],
-    READ,
-    typer.Argument(
-        help="Individuals: CSV with a line for each measurement, the first line the names of "
-        "columns, or HDF5 of individuals; with --parties a file each, or a manifest."
-    ),
-]
-
-
-class HeldIndividuals(CorpusSettings, heading="Individuals", kept=False):
-    """What columns hold, and who holds which individuals."""
-
     id: str | None = setting(None, "Column of individuals. Default: id or document.", local=True)
     time: str | None = setting(None, "Column with the time. Default: time or word.", local=True)
     value: str | None = setting(None, "Column with the value. Default: value or count.", local=True)
@@ -219,6 +91,321 @@ class HeldIndividuals(CorpusSettings, heading="Individuals", kept=False):
     )  # fmt: skip
 
 
+def words_of(text: str) -> list[str]:
+    """Read words with commas between; "none" is no words."""
+    words = [word.strip() for word in text.split(",")]
+    return [] if words == ["none"] else words
+
+
+def as_rows(columns: Mapping[str, Any]) -> list[Report]:
+    """Return a dict for each individual, of what each column says of it."""
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=False)]
+
+
+def latents_of(latents: Sequence[str], estimates: Any) -> list[Report]:
+    """Return the mean, sd and interval of each latent of each individual."""
+    from vpem.saem.results import latent_columns
+
+    columns = latent_columns(latents, estimates)
+    parts = {"mean": "", "sd": " sd", "lower": " lower", "upper": " upper"}
+    return [
+        {latent: {name: columns[f"{latent}{end}"][one] for name, end in parts.items()}
+         for latent in latents}
+        for one in range(len(estimates.means))
+    ]  # fmt: skip
+
+
+def named_columns(settings: Any, id_column: str | None = None) -> dict[str, str]:
+    """Return the columns that options name, or that a party does, by what they hold."""
+    named = {name: getattr(settings, name) for name in THREE}
+    named |= {} if id_column is None else {"id": id_column}
+    return {name: column for name, column in named.items() if column is not None}
+
+
+@dataclass(frozen=True)
+class CorpusReader:
+    """Reads documents; under masks (``hidden``) no sum over documents is taken without them."""
+
+    settings: HeldIndividuals
+    screen: Screen
+    hidden: bool = False
+    weight: None = None
+
+    def __post_init__(self) -> None:
+        """Refuse options by which others would learn words of documents that masks hide."""
+        if not (self.hidden and self.settings.parties):
+            return
+        secure = Setting("secure_sum", True)
+        if self.settings.vocabulary is None:
+            raise InputError(
+                secure, " hides what parties have, but without a common vocabulary they exchange "
+                "their words; name the words in a file, ", Setting("vocabulary"),
+            )  # fmt: skip
+        for name in ("min_documents", "max_share"):
+            if getattr(self.settings, name) is not None:
+                raise InputError(
+                    Setting(name), " shows in how many documents of each party a word is, which ",
+                    secure, " hides; leave out one of the two",
+                )  # fmt: skip
+
+    def read(self, file: Path, id_column: str | None = None) -> Individuals:
+        from vpem.saem.formats.individuals import read_corpus
+
+        return read_corpus(file, named_columns(self.settings, id_column), self.settings.dataset)
+
+    def share(
+        self, parts: Mapping[int, Individuals], engine: Engine | None
+    ) -> tuple[dict[int, Individuals], tuple[str, ...]]:
+        """Give the documents of all parties one vocabulary; return them and it."""
+        import numpy as np
+
+        from vpem.saem.individuals import document_counts, in_words, join_words
+
+        corpora = dict(parts)
+        settings, left = self.settings, np.zeros(2)  # words and documents that are left out
+
+        def spell(words: tuple[str, ...]) -> None:
+            for part, one in corpora.items():
+                corpora[part], n_unknown = in_words(one, words)
+                left[:] += n_unknown, one.n_individuals - corpora[part].n_individuals
+
+        if settings.vocabulary is not None:
+            words = _vocabulary(settings.vocabulary)
+        else:
+            local = list({one.words for one in corpora.values() if one.words is not None})
+            everyones = [local] if engine is None else engine.allgather(local)
+            words = join_words(sorted({tuple(one) for some in everyones for one in some}))
+        spell(words)
+        if settings.min_documents is not None or settings.max_share is not None:
+            each = [np.append(document_counts(one), one.n_individuals) for one in corpora.values()]
+            total = np.sum([np.zeros(len(words) + 1, dtype=np.intp), *each], axis=0)
+            *counts, n = (total if engine is None else engine.allreduce(total)).tolist()
+            least = settings.min_documents or 0
+            most = n * (1.0 if settings.max_share is None else settings.max_share)
+            kept = [least <= count <= most for count in counts]
+            if not any(kept):
+                raise InputError(
+                    f"none of the {len(words)} words is in {least} documents or more, and in "
+                    f"{most:g} at most; give another ", Setting("min_documents"), " or ",
+                    Setting("max_share"),
+                )  # fmt: skip
+            words = tuple(word for word, stays in zip(words, kept, strict=True) if stays)
+            spell(words)
+        if engine is not None and not self.hidden:
+            left = engine.allreduce(left)
+        n_others, n_documents = map(int, left)
+        if n_others:
+            times = plural(n_others, "time")
+            self.screen.print_note(f"words outside the vocabulary, which occur {times}, are left out")
+        if n_documents:
+            documents = plural(n_documents, "document")
+            self.screen.warn(f"{documents} left out: the vocabulary has none of their words")
+        return corpora, words
+
+
+def _vocabulary(path: Path) -> tuple[str, ...]:
+    from vpem.files.observations import LONGEST_NAME
+    from vpem.files.opening import open_text
+
+    try:
+        with open_text(path) as lines:
+            words = [line.strip() for line in lines if line.strip()]
+    except UnicodeDecodeError:
+        raise FileError(f"{path} is not UTF-8 text; save it as UTF-8") from None
+    wrong = any(len(word) > LONGEST_NAME or "\0" in word for word in words)
+    if wrong or not words or len(set(words)) < len(words):
+        raise InputError(f"{path} must be a vocabulary: words, a line each, all different")
+    return tuple(words)
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """Reads measurements of individuals, with what a model reads of them, and their weights.
+
+    ``settings`` has ``covariates`` (dose=amt,weight) and ``doses`` (amt=AMT,rate=RATE) as the user
+    typed them, and names of columns; where it has none they are as in ``fitted``, the
+    `Individuals.columns` of a fit, of which nothing is trusted.
+    """
+
+    settings: Any
+    model: str
+    options: Mapping[str, Any]
+    missing: bool
+    fitted: Mapping[str, Any] = field(default_factory=dict)
+    weight: str | None = None
+    apart: bool = False  # refuses words, which other parties would learn
+
+    @property
+    def needed(self) -> list[str]:
+        """Covariates that must be there."""
+        from vpem.saem.models.model import MODELS, model_class
+
+        known = self.model in MODELS
+        reads = model_class(self.model, self.options).reads(self.options) if known else ()
+        return [*reads, *([] if self.weight is None else [self.weight])]
+
+    @property
+    def words(self) -> dict[str, list[str]]:
+        """Words of covariates of the fit."""
+        stored = reported(self.fitted, "words", dict) or {}
+        return {
+            name: words for name, words in stored.items()
+            if isinstance(words, list) and all(isinstance(word, str) for word in words)
+        }  # fmt: skip
+
+    def read(self, file: Path, id_column: str | None = None) -> Individuals:
+        """Read the individuals of a file."""
+        from vpem.files.observations import is_long_csv
+        from vpem.saem.formats.individuals import numbered_as, read_individuals
+
+        typed, needed = (
+            _typed("covariates", self.settings.covariates, "dose=amt,weight"),
+            self.needed,
+        )
+        named, doses, is_table = (
+            named_columns(self.settings, id_column),
+            self.settings.doses,
+            is_long_csv(file),
+        )
+        if (named or doses is not None) and not is_table:
+            flags = [*named, *([] if doses is None else ["doses"])]
+            raise InputError(
+                f"{', '.join(f'--{name}' for name in flags)} name columns of a CSV table, but "
+                f"{file} is none"
+            )
+        known, known_covariates = _texts(self.fitted), _texts(self.fitted.get("covariates"))
+        three: Report = {name: named.get(name, known.get(name, name)) for name in THREE}
+        if len(set(three.values())) < len(three):
+            raise InputError("--id, --time and --value must be three different columns")
+        column_of = {**{name: known_covariates.get(name, name) for name in needed}, **typed}
+        # Bifactor and gmm are of tables, whose columns are times.
+        also = [] if self.model in ("bifactor", "gmm") else ["outcome", "censored"]
+        also += ["dose"] if self.model == "curve" else []
+        maybe = {name: known_covariates.get(name, name) for name in also if name not in column_of}
+        events = None if "dose" in typed else self._events(file, {**column_of, **maybe}.get("dose"))
+        if "dose" in column_of and (events is not None or not is_table):
+            maybe["dose"] = column_of.pop("dose")
+        if events is not None:
+            maybe.pop("dose", None)
+        texts = [] if self.apart else [name for name in needed if name in {*column_of} - {"dose"}]
+        try:
+            individuals = read_individuals(
+                file, covariates=list(column_of.values()), also=list(maybe.values()),
+                words=[{**column_of, **maybe}.get("outcome", "outcome")],
+                texts=[column_of[name] for name in texts], missing=self.missing, doses=events,
+                **(three if is_table else {}),
+            )  # fmt: skip
+        except MissingColumnError as error:
+            left = {
+                name: column for name, column in {**three, **column_of}.items()
+                if column in error.columns and name not in (*named, *typed)
+            }  # fmt: skip
+            if not left:
+                raise
+            raise InputError(f"{error}{_advice(left, bool(self.fitted))}") from None
+        column_of |= {
+            name: column for name, column in maybe.items() if column in individuals.covariates
+        }
+        others = {name: column for name, column in column_of.items() if name != column}
+        columns = {**individuals.columns, **({"covariates": others} if others else {})}
+        if "words" in columns:
+            stored = columns["words"]
+            columns["words"] = {
+                name: stored[one] for name, one in column_of.items() if one in stored
+            }
+        covariates = {name: individuals.covariates[one] for name, one in column_of.items()}
+        individuals = replace(individuals, covariates=covariates, columns=columns)
+        individuals = numbered_as(individuals, self.words)  # words have the numbers of the fit
+        if self.weight is None:
+            return individuals
+        weights = individuals.constant(self.weight)
+        if (weights <= 0).any():
+            who = int(weights.argmin())
+            raise InputError(
+                f"{file}: the weight of individual {individuals.names[who]!r} must be above 0, got "
+                f"{weights[who]:g}; leave out individuals of weight 0"
+            )
+        return replace(individuals, weights=weights)
+
+    def _events(self, file: Path, dose: str | None) -> dict[str, str] | None:
+        """Return columns of doses with unusual names; None: there are no doses.
+
+        There are if the user names some, the fit had some, or amounts take the place of a
+        covariate, whose column is ``dose``.
+        """
+        from vpem.files.observations import header_of
+
+        if self.settings.doses is not None:
+            return _typed("doses", self.settings.doses, "amt=AMT,rate=RATE")
+        fitted = self.fitted.get("doses")
+        header = [column.strip() for column in header_of(file)]
+        if isinstance(fitted, dict):
+            return {name: column for name, column in fitted.items() if column in header}
+        amounts = "amt" in [column.lower() for column in header]
+        return {} if dose is not None and dose not in header and amounts else None
+
+    def share(
+        self, parts: Mapping[int, Individuals], engine: Engine | None
+    ) -> tuple[dict[int, Individuals], None]:
+        """Number the words of all parties alike; if some individuals have doses, all have."""
+        from vpem.saem.doses import doses_of
+        from vpem.saem.formats.individuals import join_numbers, numbered_as
+
+        local = [(one.doses is not None, one.columns.get("words", {})) for one in parts.values()]
+        everyones = [local] if engine is None else engine.allgather(local)
+        known = [one for some in everyones for one in some]
+        tables = join_numbers([words for _, words in known])
+        numbered = {place: numbered_as(part, tables) for place, part in parts.items()}
+        if any(has_doses for has_doses, _ in known):
+            numbered = {
+                place: replace(part, doses=doses_of(part)) for place, part in numbered.items()
+            }
+        return numbered, None
+
+
+def _texts(stored: Any) -> dict[str, str]:
+    """Return what is text of something that a file may hold."""
+    named = stored.items() if isinstance(stored, dict) else ()
+    return {name: column for name, column in named if isinstance(column, str) and column}
+
+
+def _advice(left: Collection[str], fitted: bool) -> str:
+    """Return which options name columns that the table lacks, and what to give instead."""
+    flags = [f"--{name} COLUMN" for name in left if name in THREE]
+    others = [f"{name}=COLUMN" for name in left if name not in THREE]
+    names = [f"--{name}" if name in THREE else repr(name) for name in left]
+    of_fit = f"; that is {' and '.join(names)} of the fit" if fitted else ""
+    typed = " ".join([*flags, *([f"--covariates {','.join(others)}"] if others else [])])
+    several = "the names of these columns" if len(left) > 1 else "the name of this column"
+    return f"{of_fit}; give {several}: {typed}"
+
+
+def _typed(option: str, text: str | None, like: str) -> dict[str, str]:
+    """Return columns by their contents, as the user typed them: ``dose=amt,weight``."""
+    column_of: dict[str, str] = {}
+    for word in [] if text is None else words_of(text):
+        name, _, column = word.partition("=")
+        if not name or name in column_of:
+            raise InputError(
+                f"--{option} must be different names with commas between, such as {like}, got "
+                f"{text!r}"
+            )
+        column_of[name] = column or name
+    return column_of
+
+
+def files_in(paths: Sequence[Path]) -> list[Path]:
+    """Return the files given, those of a folder in the order of their names."""
+    files: list[Path] = []
+    for path in paths:
+        folder = sorted(path.iterdir()) if path.is_dir() else [path]
+        inside = [one for one in folder if one is path or not one.name.startswith(".")]
+        if not inside:
+            raise FileError(f"the folder {path} is empty")
+        files += inside
+    return files
+
+
 @dataclass(frozen=True)
 class Source:
     """Individuals in this process, and who holds which of all.
@@ -241,40 +428,50 @@ class Source:
         rows = [self.held.rows[device] for device in network.total.holders.own]
         return self.individuals.take(np.concatenate([np.empty(0, np.intp), *rows]))
 
+    def places(self, text: str) -> list[int]:
+        """Return the places of individuals by their names, with commas between."""
+        import numpy as np
+
+        place = dict(zip(self.individuals.names, self.numbers.tolist(), strict=True))
+        words = words_of(text)
+        rows = self.engine.allreduce(np.array([place.get(word, -1) for word in words]), "max")
+        for word, row in zip(words, rows, strict=True):
+            if row < 0:
+                raise InputError(
+                    f"--init-individuals: {self.individuals.source} has no individual {word!r}"
+                    f"{did_you_mean(word, place)}"
+                )
+        return [int(row) for row in rows]
+
 
 def read_source(
     files: Sequence[Path],
     settings: HeldIndividuals,
     model: str,
-    needed: Sequence[str],
-    missing: bool,
+    options: Report,
+    missing: bool,  # values may be
     run: CommandRun,
-    masked: bool = False,
+    masked: bool,  # sums will be
 ) -> Source:
-    """Read the individuals of a file, or of files of parties.
-
-    ``needed`` are covariates of the model; values may be ``missing``; sums will be ``masked``.
-    """
+    """Read the individuals of a file, or of files of parties, for a model with these options."""
     import numpy as np
 
     from vpem.network.partition import evenly
     from vpem.saem.formats.individuals import read_devices
 
-    columns = {name: getattr(settings, name) for name in ("id", "time", "value")}
     of_documents = model == CORPUS_MODEL
-    for name in ("covariates", "doses", "sample_weight") if of_documents else CORPUS_SETTINGS:
+    for name in OF_ROWS if of_documents else OF_DOCUMENTS:
         if getattr(settings, name) is not None:
             where = f"not for the model {model}" if of_documents else f"for {CORPUS_MODEL} alone"
             raise InputError(Setting(name), f" is {where}; leave it out")
     reader: CorpusReader | RowReader
     if of_documents:
-        reader = CorpusReader(columns, settings, run.screen, masked)
+        reader = CorpusReader(settings, run.screen, masked)
     else:
         apart = settings.parties and run.engine.size > 1
         reader = RowReader(
-            columns, settings.covariates, needed, missing, settings.sample_weight, settings.doses,
-            read_if_there(model), apart,
-        )  # fmt: skip
+            settings, model, options, missing, weight=settings.sample_weight, apart=apart
+        )
     if settings.parties:
         for name in ("devices", "device_individuals"):
             if getattr(settings, name) is not None:
@@ -286,9 +483,8 @@ def read_source(
         raise InputError(
             f"give one file of individuals, {got}; add --parties if each file is one party's"
         )
-    parts, _ = reader.share({0: reader.read(files[0])}, None)
-    individuals, number = parts[0], settings.devices or 1
-    n = individuals.n_individuals
+    individuals = reader.share({0: reader.read(files[0])}, None)[0][0]
+    n, number = individuals.n_individuals, settings.devices or 1
     if settings.devices is not None and settings.device_individuals is not None:
         raise InputError("give --devices or --device-individuals, not both")
     if settings.device_individuals is not None:
@@ -363,20 +559,3 @@ def _of_parties(
         individuals, covariates={name: some.get(name, np.empty(0)) for name in common_covariates}
     )
     return Source(individuals, workers, numbers, run.engine)
-
-
-def rows_of_names(source: Source, text: str) -> list[int]:
-    """Return the places of individuals by their names, with commas between."""
-    import numpy as np
-
-    names = source.individuals.names
-    place = dict(zip(names, source.numbers.tolist(), strict=True))
-    words = words_of(text)
-    rows = source.engine.allreduce(np.array([place.get(word, -1) for word in words]), "max")
-    for word, row in zip(words, rows, strict=True):
-        if row < 0:
-            raise InputError(
-                f"--init-individuals: {source.individuals.source} has no individual {word!r}"
-                f"{did_you_mean(word, place)}"
-            )
-    return [int(row) for row in rows]

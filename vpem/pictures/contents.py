@@ -182,7 +182,7 @@ def _lead(saved: SavedFit) -> str:
     """Say how many components of how many rows, the largest, and in which features they differ."""
     answer, noun, k = saved.answer, saved.noun, saved.n_components
     n = saved.report.get("n_samples")
-    of = "" if n is None else f" of {_counted(n, 'row')}"
+    of = "" if n is None else f" of {counted(n, 'row')}"
     empty = sum(not used for used in saved.reported("in_use", list) or ())
     if empty:
         of = f", {empty} of them empty,{of}"
@@ -205,7 +205,7 @@ def _stated(value: object, digits: int = 7) -> str:
     return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
 
-def _counted(count: object, noun: str) -> str:
+def counted(count: object, noun: str) -> str:
     """Write "1 row", "3 rows", or "? rows" of what a file does not say."""
     if isinstance(count, bool) or not isinstance(count, int):
         return f"? {noun}s"
@@ -239,13 +239,13 @@ def _fitted(saved: SavedFit) -> list[Fact]:
     d = len(saved.feature_names)
     fitted: list[Fact] = [
         ("data", saved.reported("data", str) or "not said"),
-        ("size", f"{_counted(report.get('n_samples'), 'row')}, {_counted(d, 'feature')}"),
+        ("size", f"{counted(report.get('n_samples'), 'row')}, {counted(d, 'feature')}"),
     ]
     alignment = saved.alignment()
     if alignment is not None:
         fitted.append(("parties", alignment))
     count = report.get("n_workers" if over_rows else "n_agents")
-    agents = _counted(count, "worker" if over_rows else "agent")
+    agents = counted(count, "worker" if over_rows else "agent")
     fitted.append(("split", f"{'rows' if over_rows else 'features'} over {agents}"))
     sizes = numbers(report.get("worker_rows"))
     if sizes is not None and sizes.size:
@@ -276,7 +276,7 @@ def _summed(saved: SavedFit) -> str:
         at_server = "at the server" if report.get("server") is not None else "not said"
         where = "along a tree" if report.get("sum") == "tree" else at_server
         return f"{where}, under masks (--secure-sum)" if report.get("secure_sum") is True else where
-    parts = [f"{_counted(report['rounds'], 'round')} between neighbours"]
+    parts = [f"{counted(report['rounds'], 'round')} between neighbours"]
     if report.get("acceleration") == "chebyshev":
         parts[0] += " (Chebyshev)"
     if report.get("weights"):

@@ -7,14 +7,26 @@ from __future__ import annotations
 
 import math
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 
 from vpem.errors import shorten
-from vpem.pictures.contents import Contents, Fact, Listing, Section, Table, facts, sent_by_phase
+from vpem.pictures.contents import (
+    Contents,
+    Fact,
+    Items,
+    Listing,
+    Section,
+    Table,
+    counted,
+    facts,
+    sent_by_phase,
+)
 from vpem.pictures.figure import said_bytes
 from vpem.pictures.saved import SavedLatents, SavedTopics, counted_by_kind
+from vpem.saem.conditional import LogLikelihood
 from vpem.saem.estimates import (
     Figure,
     Summary,
@@ -27,7 +39,7 @@ from vpem.saem.estimates import (
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import OWN
 from vpem.saem.prediction import Predictor
-from vpem.saem.results import SavedSaem
+from vpem.saem.results import SaemFit, SavedSaem, as_saved
 from vpem.saem.topics import Topics
 
 MOST_NAMED = 4
@@ -41,8 +53,6 @@ MOST_DOCUMENTS = 60
 FIRST = 6
 """Words of a topic in a table."""
 
-Items = list[Table | Listing | str]
-
 CHECKS = ("observed", "residuals", "vpc", "effects")
 """Pictures of whether the model describes data."""
 
@@ -55,12 +65,7 @@ def contents_of_latents(saved: SavedLatents, individuals: Individuals | None) ->
     course = [] if has_warnings else warned.items
     summary = summary_of(fit)
     correlations = correlation_table(summary)
-    left = len(fit.parameters) - MOST_ROWS
-    estimated: Items = [
-        *estimate_tables(summary),
-        *([] if correlations is None else [correlations]),
-        *([f"{left} more parameters are in the file."] if left > 0 else []),
-    ]
+    estimated = [*estimate_tables(summary), *([] if correlations is None else [correlations])]
     sections = [
         *([warned] if has_warnings else []),
         Section("parameters", "Estimates", estimated),
@@ -68,13 +73,11 @@ def contents_of_latents(saved: SavedLatents, individuals: Individuals | None) ->
         Section("quality", "How well", _quality(fit, individuals), CHECKS),
         Section("course", "How the fit went", course, ("traces",)),
         Section("sent", "What was sent", _sent(fit)),
-        Section("fitted", "Settings", [facts(_fitted(fit))]),
+        Section("fitted", "Settings", [facts(_settings(fit))]),
     ]
-    n, p = fit.n_individuals, len(fit.parameters)
-    of = f"{n} individual{'' if n == 1 else 's'}"
-    title = (
-        f"{os.path.basename(saved.path)}: {_model(fit)}, {p} parameter{'' if p == 1 else 's'}, {of}"
-    )
+    of = counted(fit.n_individuals, "individual")
+    size = counted(len(fit.parameters), "parameter")
+    title = f"{os.path.basename(saved.path)}: {_model(fit)}, {size}, {of}"
     estimates = shorten((
         f"{name} {value:.4g}{f' (s.e. {error:.2g})' if error > 0 else ''}"
         for name, value, error in zip(fit.parameters, fit.theta, fit.standard_errors, strict=True)
@@ -87,24 +90,14 @@ def _model(saved: SavedSaem) -> str:
     return saved.model_class if saved.model == OWN else saved.model
 
 
-def _setting(saved: SavedSaem, name: str) -> str:
+def _setting(saved: SavedSaem, name: str, digits: int = 7) -> str:
     """A setting as text; a file may hold anything there."""
     value = saved.settings.get(name)
-    if value is None or isinstance(value, list | dict):
-        return "not said"
-    return f"{value:.7g}" if isinstance(value, float) else str(value)
+    return "not said" if value is None or isinstance(value, list | dict) else _text(value, digits)
 
 
-def _number(value: float, digits: int = 7) -> str:
-    return f"{value:.{digits}g}" if math.isfinite(value) else "not known"
-
-
-def _convergence(saved: SavedSaem) -> str:
-    """Whether the run converged, and why; with ``tol`` 0 it was not checked."""
-    converged = "yes" if saved.converged else "no"
-    if saved.settings.get("tol") == 0:
-        converged = "not checked"
-    return f"{converged}{f': {saved.grounds}' if saved.grounds else ''}"
+def _text(value: object, digits: int = 7) -> str:
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
 
 def _not_converged(saved: SavedSaem) -> list[str]:
@@ -129,83 +122,134 @@ def _warnings(saved: SavedSaem) -> Items:
     return [Listing(said) if said else "No warnings were given."]
 
 
-def _fitted(saved: SavedSaem) -> list[Fact]:
-    settings = saved.settings
+def _settings(saved: SavedSaem) -> list[Fact]:
     options = "; ".join(
         f"{name.replace('_', ' ')} "
         f"{', '.join(map(str, value)) if isinstance(value, list) else value}"
         for name, value in saved.model_options.items()
     )
-    fitted: list[Fact] = [
-        ("data", _setting(saved, "data")),
-        ("size", f"{saved.n_individuals} individuals, {_setting(saved, 'n_rows')} rows"),
-        ("model", _model(saved)),
-        ("its options", options or "none"),
-        ("parameters", len(saved.parameters)),
-        ("devices", _setting(saved, "devices")),
-        ("sampler", _setting(saved, "sampler")),
+    versions = ", ".join(f"{name} {value}" for name, value in saved.versions.items())
+    return [
+        ("source", _setting(saved, "data")),
+        *how_fitted(saved).items(),
+        ("options of the model", options or "none"),
+        ("seed", _setting(saved, "seed")),
+        ("versions", versions or "not said"),
     ]
+
+
+def how_fitted(saved: SavedSaem, sizes: Sequence[int] = ()) -> dict[str, str]:
+    """Facts of data, model, devices (of so many individuals) and algorithm, for any reader."""
+    settings, corpus = saved.settings, saved.corpus
+    # A file may hold anything there, and not all.
+    told = defaultdict(lambda: "not said", {name: _setting(saved, name, 3) for name in settings})
+    if corpus is None:
+        what, data = "individual", counted(settings.get("n_rows"), "row")
+        size = counted(len(saved.parameters), "parameter")
+    else:
+        different = len(saved.parameters) // len(saved.latents)
+        what, data = "document", f"{corpus.n_tokens:.0f} words, {different} different"
+        size = counted(len(saved.latents), "topic")
     moves = settings.get("sampler_options")
     if isinstance(moves, dict) and moves:
-        listed = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in moves.items())
-        fitted.append(("sampler's options", listed))
-    fitted += [
-        ("chains of an individual", _setting(saved, "n_chains")),
-        ("the server averages", _setting(saved, "average")),
-    ]
-    if settings.get("codec"):
-        sent = f"{_setting(saved, 'codec')}, feedback {_setting(saved, 'feedback')}"
-        fitted.append(("statistics sent by", sent))
-    if settings.get("participation") != 1:
-        fitted.append(("participation", _setting(saved, "participation")))
-    versions = ", ".join(f"{name} {value}" for name, value in saved.versions.items())
-    fitted += [("seed", _setting(saved, "seed")), ("versions", versions or "not said")]
-    return fitted
+        listed = ", ".join(f"{name.replace('_', ' ')} {_text(one, 3)}" for name, one in moves.items())
+        told["sampler"] += f" ({listed})"
+    told["chains"] = counted(settings.get("n_chains"), "chain")
+    told["rounds"] = counted(settings.get("rounds"), "round")
+    ends = dict.fromkeys((min(sizes, default=0), max(sizes, default=0)))
+    told["each"] = " to ".join(map(str, ends))
+    steps = "steps up to {longest_step} (codec omega {omega}, alpha {memory_step})"
+    algorithm = {
+        "{sampler}, {chains}": True,
+        "models averaged over {shares}": settings.get("average") == "models",
+        "statistics by {codec}, feedback {feedback}": settings.get("codec"),
+        "participation {participation}": settings.get("participation", 1) != 1,
+        steps: settings.get("longest_step", 1) != 1,
+        "rounds by {compress}": settings.get("compress"),
+        "batches of {batch_size}": settings.get("batch_size"),
+    }
+    rounds = ", {topology}, {rounds}, statistics up to {disagreement} apart"
+    devices = {
+        f"one, all {what}s" if settings.get("devices") == 1 else "{devices}": True,
+        f", {{each}} {what}s each": len(sizes) > 1,
+        rounds: settings.get("sum") == "consensus",
+        ", {topology}, added up along a tree": settings.get("sum") == "tree",
+        ", sums under masks": settings.get("secure_sum"),
+    }
+    return {
+        "data": f"{counted(saved.n_individuals, what)}, {data}",
+        "model": f"{_model(saved)}, {size}",
+        "devices": "".join(part.format_map(told) for part, there in devices.items() if there),
+        "algorithm": ", ".join(part.format_map(told) for part, there in algorithm.items() if there),
+    }
 
 
-CRITERIA = {
-    "minus_2_log_likelihood": "-2 log-likelihood",
-    "aic": "AIC (less is better)",
-    "bic": "BIC, of individuals (less is better)",
-    "bicc": "BICc, of individuals and rows (less is better)",
-}
-
-
-def _with_error(value: float, error: float) -> str:
-    exact = "" if error == 0 else f", Monte Carlo error {_number(error, 2)}"
-    return f"{_number(value, 9)}{exact}"
+def how_well(fit: SaemFit | SavedSaem) -> dict[str, str]:
+    """Facts of likelihood, convergence and draws, for any reader."""
+    saved = as_saved(fit)
+    likelihood, rates = saved.log_likelihood, fit.accepted
+    facts: dict[str, str] = {}
+    if saved.corpus is None:
+        facts["log-likelihood"] = f"{likelihood.value:.3f}"
+        if likelihood.error:
+            facts["log-likelihood"] += f", Monte Carlo error {likelihood.error:.2g}"
+        if math.isfinite(likelihood.linearized):
+            facts["log-likelihood"] += f"; linearized {likelihood.linearized:.3f}"
+        rows = saved.settings.get("n_rows")
+        criteria = criteria_of(saved, likelihood.value, saved.n_individuals, rows)
+        named = zip(("-2LL", "AIC", "BIC", "BICc"), criteria.values(), strict=True)
+        listed = ", ".join(f"{name} {one:.2f}" for name, one in named if one is not None)
+        facts |= {"criteria": listed} if listed else {}
+    else:
+        facts["log-likelihood"] = f"{likelihood.value:.3f}, a lower bound"
+        perplexity = Topics(saved).perplexity
+        facts["perplexity"] = f"{perplexity:.5g} of these documents, by this bound"
+    facts["iterations"] = f"{saved.n_iter}, of which {_setting(saved, 'burn_in')} burn-in"
+    converged = "yes" if saved.converged else "no"
+    if saved.settings.get("tol") == 0:
+        converged = "not checked"
+    facts["converged"] = f"{converged}{f': {saved.grounds}' if saved.grounds else ''}"
+    if math.isfinite(fit.least_effective):
+        facts["effective draws"] = f"{fit.least_effective:.0f} of an individual, at least"
+    if rates is not None:
+        mean, least, most = rates
+        ends = f"{least:.2f} to {most:.2f} of an individual's"
+        facts["accepted"] = f"{mean:.2f} of the moves, {ends}"
+    return facts
 
 
 def _quality(saved: SavedSaem, individuals: Individuals | None) -> Items:
-    likelihood = saved.log_likelihood
-    rows = saved.settings.get("n_rows")
-    criteria = criteria_of(saved, likelihood.value, saved.n_individuals, rows)
-    exact = math.isfinite(likelihood.linearized)
-    quality: list[Fact] = [
-        ("log-likelihood (nats)", _with_error(likelihood.value, likelihood.error)),
-        *([("the same, linearized", _number(likelihood.linearized, 9))] if exact else []),
-        *((what, _number(criteria[k])) for k, what in CRITERIA.items() if criteria[k] is not None),
-        ("iterations", f"{saved.n_iter}, of which {_setting(saved, 'burn_in')} burn-in"),
-        ("converged", _convergence(saved)),
+    items: Items = [
+        facts(list(how_well(saved).items()), "As the fit reported"),
+        "Logarithms are natural. Of models of the same data those of lower AIC or BIC are better: "
+        "BIC charges for parameters by individuals, BICc by individuals and rows.",
     ]
-    least = float(np.min(likelihood.effective, initial=np.inf))
-    if math.isfinite(least):
-        quality.append(("fewest effective draws of an individual", f"{least:.0f}"))
-    rates = saved.acceptance
-    if rates is not None and len(rates):
-        ends = f"{rates.min():.2f} to {rates.max():.2f} of an individual's"
-        quality.append(("accepted moves", f"{rates.mean():.2f}, {ends}"))
-    items: Items = [facts(quality, "As the fit reported")]
     if individuals is None:
         return items
-    quality = [
-        ("data", individuals.source),
-        ("size", f"{individuals.n_individuals} individuals, {individuals.n_rows} rows"),
-    ]
+    n, n_rows = individuals.n_individuals, individuals.n_rows
+    held: list[Fact] = [("data", individuals.source), ("individuals", n), ("rows", n_rows)]
     if saved.model != OWN:
         score = Predictor(saved).score(individuals)
-        quality.append(("log-likelihood (nats)", _with_error(score.value, score.error)))
-    return [*items, facts(quality, "Held against these data")]
+        held[1:] = how_described(saved, individuals, score).items()
+    return [*items, facts(held, "Held against these data")]
+
+
+def how_described(
+    saved: SavedSaem, individuals: Individuals, likelihood: LogLikelihood
+) -> dict[str, object]:
+    """Facts of individuals and how well a fit describes them, for any reader."""
+    n, n_rows = individuals.n_individuals, individuals.n_rows
+    criteria = criteria_of(saved, likelihood.value, n, n_rows)
+    error = f", Monte Carlo error {likelihood.error:.2g}" if likelihood.error else ""
+    return {
+        "individuals": n,
+        "rows": n_rows,
+        "parameters": len(saved.parameters),
+        "log-likelihood, total": f"{likelihood.value:.4f}{error}",
+        "log-likelihood per individual": f"{likelihood.value / n:.8g}",
+        "BIC, of individuals": f"{criteria['bic']:.4f}",
+        "AIC": f"{criteria['aic']:.4f}",
+    }
 
 
 def _latents(saved: SavedSaem) -> Items:
@@ -249,7 +293,7 @@ def _interval(one: Figure) -> tuple[str, str]:
     return said(one.lower, 4), said(one.upper, 4)
 
 
-def estimate_tables(summary: Summary) -> list[Table]:
+def estimate_tables(summary: Summary) -> list[Table | str]:
     """Tables of the parameters, of these on their own scale, and of individuals' spread."""
     ends = (f"{100 * summary.level:.3g} % from", "to")
     tests = summary.tests
@@ -265,7 +309,9 @@ def estimate_tables(summary: Summary) -> list[Table]:
         rows.append(tuple(cells))
     more = [*(["df"] if freedom else []), *(["p"] if tests else [])]
     heads = ("parameter", "estimate", "s.e.", "RSE %", *ends, *more)
-    tables = [Table(rows[:MOST_ROWS], heads, "Estimates")]
+    tables: list[Table | str] = [Table(rows[:MOST_ROWS], heads, "Estimates")]
+    if len(rows) > MOST_ROWS:
+        tables.append(f"{len(rows) - MOST_ROWS} more parameters are in the file, and in --json.")
     if summary.back:
         rows = [
             (one.name, said(one.value), said(one.error, 3), *_interval(one)) for one in summary.back
@@ -316,30 +362,14 @@ def contents_of_topics(saved: SavedTopics, corpus: Individuals | None) -> Conten
     course = [] if warned else ["No warnings were given."]
     kinds = counted_by_kind(fit.communication)
     sent = "The file does not say what was sent." if kinds is None else sent_by_phase(kinds)
-    named = [(name.replace("_", " "), value) for name, value in fit.model_options.items()]
-    versions = ", ".join(f"{name} {value}" for name, value in fit.versions.items())
-    has_codec = fit.settings.get("codec")
-    by = {"statistics sent by": "codec", "feedback": "feedback"} if has_codec else {}
-    settings: list[Fact] = [
-        ("data", _setting(fit, "data")),
-        ("model", "lda"),
-        ("its options", "; ".join(f"{name} {value}" for name, value in named) or "none"),
-        ("devices", _setting(fit, "devices")),
-        ("sampler", _setting(fit, "sampler")),
-        ("chains of a document", _setting(fit, "n_chains")),
-        *((name, _setting(fit, setting)) for name, setting in by.items()),
-        ("participation", _setting(fit, "participation")),
-        ("seed", _setting(fit, "seed")),
-        ("versions", versions or "not said"),
-    ]
     sections = [
         *([Section("warnings", "Warnings", [Listing(warned)])] if warned else []),
-        Section("topics", "Topics", _topics(topics), ("topics",)),
+        Section("topics", "Topics", topic_tables(topics), ("topics",)),
         Section("devices", "Devices", _devices(topics), ("shares",)),
         Section("quality", "How well", _topic_quality(topics, corpus)),
         Section("course", "How the fit went", course, ("spreads",)),
         Section("sent", "What was sent", [sent]),
-        Section("fitted", "Settings", [facts(settings)]),
+        Section("fitted", "Settings", [facts(_settings(fit))]),
     ]
     documents = f"{_setting(fit, 'n_individuals')} documents"
     name = os.path.basename(saved.path)
@@ -353,17 +383,18 @@ def contents_of_topics(saved: SavedTopics, corpus: Individuals | None) -> Conten
     return Contents(title, f"{lead} Fitted by SAEM: latent Dirichlet allocation.", sections)
 
 
-def _topics(topics: Topics) -> Items:
+def topic_tables(topics: Topics) -> list[Table | str]:
+    """The first words of the topics, the largest first."""
     rows = []
     tops = topics.top(FIRST)
     for k in topics.order.tolist():
         listed = ", ".join(f"{word} {weight:.3f}" for word, weight in tops[k])
-        rows.append((f"topic {k}", f"{topics.shares[k]:.1%}", f"{topics.coherence[k]:.2f}", listed))
+        rows.append((str(k), f"{topics.shares[k]:.1%}", f"{topics.coherence[k]:.2f}", listed))
     what = (
         "Shares are of all words. Coherence is near 1 where the first ten words come in the same "
         "documents, 0 where by chance, -1 never."
     )
-    return [Table(rows, ("topic", "share", "coherence", "words"), numbers=False), what]
+    return [Table(rows, ("topic", "share", "coherence", "words"), "Topics", numbers=False), what]
 
 
 def _devices(topics: Topics) -> Items:
@@ -379,26 +410,8 @@ def _devices(topics: Topics) -> Items:
 
 
 def _topic_quality(topics: Topics, corpus: Individuals | None) -> Items:
-    fit = topics.saved
-    quality: list[Fact] = [
-        ("words", f"{topics.n_tokens:.0f}"),
-        ("log-likelihood, a lower bound (nats)", f"{fit.log_likelihood.value:.9g}"),
-        ("perplexity, by this bound", f"{topics.perplexity:.6g}"),
-        ("iterations", f"{fit.n_iter}, of which {_setting(fit, 'burn_in')} burn-in"),
-        ("converged", _convergence(fit)),
-    ]
-    items: Items = [facts(quality, "As the fit reported")]
+    items: Items = [facts(list(how_well(topics.saved).items()), "As the fit reported")]
     if corpus is None:
         return items
-    heard = topics.hear(corpus)
-    quality = [
-        ("data", corpus.source),
-        ("documents", heard.model.n),
-        ("words of the vocabulary", f"{heard.n_tokens:.0f}"),
-        ("other words", f"{heard.n_unknown:.0f}"),
-        ("perplexity, by the bound", f"{heard.perplexity:.6g}"),
-    ]
-    if heard.completed is not None:
-        what = "perplexity of half of the words, given the other half"
-        quality.append((what, f"{heard.completed:.6g}"))
-    return [*items, facts(quality, "Held against these data")]
+    held = [("data", corpus.source), *topics.hear(corpus).facts().items()]
+    return [*items, facts(held, "Held against these data")]

@@ -264,6 +264,32 @@ class SaemFit(Shown, facts="{theta.size:parameter}, {converged:converged|not con
         """Standard errors by the names of the parameters."""
         return dict(zip(self.model.parameters, self.standard_errors.tolist(), strict=True))
 
+    def columns(self) -> Report:
+        """Latents of individuals, or their classes, as columns of a table."""
+        model, people = self.model, self.people
+        columns: Report = {"id": np.array(people.names, dtype=np.str_)}
+        if not model.wide:
+            columns["rows"] = people.rows
+        if people.probabilities is not None:
+            columns["component"] = people.probabilities.argmax(axis=1)
+            columns |= {f"proba_{k}": odds for k, odds in enumerate(people.probabilities.T)}
+        elif not model.discrete:
+            columns |= latent_columns(model.latents, self.given)
+        columns["log-likelihood"] = self.log_likelihood.each
+        if self.acceptance is not None and not model.wide:
+            columns["acceptance"] = self.acceptance
+        return columns
+
+
+def latent_columns(latents: Sequence[str], estimates: Any) -> dict[str, Doubles]:
+    """Mean, sd and interval of each latent, as columns; no sd of wide models."""
+    parts = {"": estimates.means, " lower": estimates.lower, " upper": estimates.upper}
+    if estimates.covariances.shape[1]:
+        variances = np.einsum("nii->ni", estimates.covariances)
+        parts = {"": parts[""], " sd": np.sqrt(np.maximum(variances, 0.0)), **parts}
+    return {f"{name}{end}": part[:, j] for j, name in enumerate(latents)
+            for end, part in parts.items()}  # fmt: skip
+
 
 def warn_of_few(likelihood: LogLikelihood, names: Sequence[str], n_draws: int) -> None:
     """Warn where the draws of latents cannot be those of their law: chains that hardly move."""
@@ -349,6 +375,19 @@ class SavedSaem(
     def errors(self) -> dict[str, float]:
         """Standard errors by the names of the parameters."""
         return dict(zip(self.parameters, self.standard_errors.tolist(), strict=True))
+
+    @property
+    def accepted(self) -> tuple[float, float, float] | None:
+        """Mean, least and most of `acceptance`; None where all moves are, or it is not known."""
+        rates = self.acceptance
+        if rates is None or not len(rates):
+            return None
+        return float(rates.mean()), float(rates.min()), float(rates.max())
+
+    @property
+    def least_effective(self) -> float:
+        """Least of the draws that an individual's importance draws are worth."""
+        return float(np.min(self.log_likelihood.effective, initial=np.inf))
 
     @property
     def n_individuals(self) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 
 from vpem.checks import Doubles, Indices
 from vpem.errors import InputError
+from vpem.network.schema import Report
 from vpem.saem.conditional import Conditional, sample_conditional
 from vpem.saem.individuals import Individuals, Streams, in_words
 from vpem.saem.models.lda import LdaModel
@@ -115,6 +116,14 @@ class Topics:
             for chances, some in zip(self.topics, places.tolist(), strict=True)
         ]
 
+    def describe(self) -> list[Report]:
+        """Share, coherence and first words of each topic."""
+        facts = zip(self.shares.tolist(), self.coherence.tolist(), self.top(), strict=True)
+        return [
+            {"topic": k, "share": share, "coherence": coherence, "words": dict(words)}
+            for k, (share, coherence, words) in enumerate(facts)
+        ]
+
     def hear(self, corpus: Individuals) -> Heard:
         """Hold the topics against documents, whose words may be others."""
         return Heard(self, corpus)
@@ -156,3 +165,17 @@ class Heard:
         if not words.any():
             return None
         return math.exp(min(-float(each.sum() / words.sum()), 700.0))
+
+    def facts(self) -> dict[str, object]:
+        """Facts of documents and how well the topics describe them, for any reader."""
+        facts: dict[str, object] = {
+            "documents": self.model.n,
+            "words of the vocabulary": f"{self.n_tokens:.0f}",
+            "other words": f"{self.n_unknown:.0f}",
+            "log-likelihood, a lower bound": f"{self.log_likelihood().sum():.2f}",
+            "perplexity, by this bound": f"{self.perplexity:.6g}",
+        }
+        if self.completed is not None:
+            what = "perplexity of half of the words, given the other half"
+            facts[what] = f"{self.completed:.6g}"
+        return facts
