@@ -44,7 +44,7 @@ from ..session import EngineSettings, describe_engine, place_parties
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from vpem.engines.placement import Placement
+    from vpem.files.table_settings import TableSettings
     from vpem.fits.observers import Completed
     from vpem.network.schema import Report
     from vpem.terms.lowrank.entries import Hidden
@@ -145,16 +145,32 @@ def observed(
     """
     import numpy as np
 
+    from vpem.engines.placement import Placement
+    from vpem.files.parties.observing import observe_parties
     from vpem.fits.observers import check_laws, hide_entries
     from vpem.terms.lowrank.observations import make_law
 
     law = make_law(settings.law, settings.variance)
     check_parties(files, file_settings)
+    tell, weight = teller(run.screen.say), dealing.sample_weight
     if file_settings.parties:
-        observations, holders = _of_parties(files, file_settings, dealing, run)
+        for name, value in dealing.values("sample_weight", "holdout").items():
+            if value is not None:
+                raise InputError(Setting(name), " is for one file; with --parties leave it out")
+        parties = run.where.parties(files, file_settings.table, columns=False)
+        holders = place_parties(parties, run.out.output, run.shards, run.where)
+        observations = observe_parties(parties, weight, holders, tell, file_settings.align)
+        if observations.by_position and file_settings.align is None:
+            run.screen.say(BY_POSITION)
+        run.where.watch(observations.shape[0], True, run.screen)
         check_laws(observations, law, holders)
     else:
-        observations, holders = _of_one_file(files[0], file_settings, dealing, settings, law, run)
+        refuse_shared_stdin(files[0], run.where)
+        observations = _dealt(files[0], file_settings.table, dealing, settings, law, tell)
+        holders = Placement.here(observations.n_observers)
+        if run.engine.apart:
+            holders = Placement.evenly(run.engine, observations.n_observers, observations.names)
+            observations = observations.seen_by(set(holders.own.tolist()))
     if dealing.holdout is None:
         return observations, None
     rng = np.random.default_rng([settings.seed, 2])
@@ -169,64 +185,37 @@ def observed(
     return observations, hidden
 
 
-def _of_one_file(
+def _dealt(
     path: Path,
-    file_settings: ObserverFiles,
+    table: TableSettings,
     dealing: Dealing,
     settings: ImputeSettings,
     law: EntryLaw,
-    run: CommandRun,
-) -> tuple[Observations, Placement]:
+    tell: Callable[..., None],
+) -> Observations:
+    """Read one file, and deal what its observer saw out."""
     import numpy as np
 
-    from vpem.engines.placement import Placement
     from vpem.files.networks import read_partition
     from vpem.files.observations import read_observations
     from vpem.terms.lowrank.entries import split, split_columns
     from vpem.terms.lowrank.observations import check_law
 
-    refuse_shared_stdin(path, run.where)
-    tell = teller(run.screen.say)
     observations = read_observations(
-        path,
-        dealing.dataset,
-        dealing.sample_weight,
-        table=file_settings.table,
-        tell=lambda data: tell(data, file_settings.table),
-    )
+        path, dealing.dataset, dealing.sample_weight, table=table,
+        tell=lambda data: tell(data, table),
+    )  # fmt: skip
     check_law(observations, law)
     if dealing.partition is not None:
-        partition = read_partition(
-            dealing.partition, observations.shape[1], observations.column_names
-        )
-        observations = split_columns(observations, partition)
-    elif (count := dealing.agents if dealing.workers is None else dealing.workers) is not None:
-        rng = np.random.default_rng([settings.seed, 1])
-        usual = "rows" if settings.method == "mixture" else "random"
-        by = "features" if dealing.agents else dealing.split or usual
-        observations = split(observations, count, by, rng)
-    if not run.engine.apart:
-        return observations, Placement.here(observations.n_observers)
-    holders = Placement.evenly(run.engine, observations.n_observers, observations.names)
-    return observations.seen_by(set(holders.own.tolist())), holders
-
-
-def _of_parties(
-    files: Sequence[Path], settings: ObserverFiles, dealing: Dealing, run: CommandRun
-) -> tuple[Observations, Placement]:
-    from vpem.files.parties.observing import observe_parties
-
-    for name, value in dealing.values("sample_weight", "holdout").items():
-        if value is not None:
-            raise InputError(Setting(name), " is for one file; with --parties leave it out")
-    parties = run.where.parties(files, settings.table, columns=False)
-    holders = place_parties(parties, run.out.output, run.shards, run.where)
-    tell = teller(run.screen.say)
-    observations = observe_parties(parties, dealing.sample_weight, holders, tell, settings.align)
-    if observations.by_position and settings.align is None:
-        run.screen.say(BY_POSITION)
-    run.where.watch(observations.shape[0], True, run.screen)
-    return observations, holders
+        names = observations.column_names
+        partition = read_partition(dealing.partition, observations.shape[1], names)
+        return split_columns(observations, partition)
+    count = dealing.agents if dealing.workers is None else dealing.workers
+    if count is None:
+        return observations
+    usual = "rows" if settings.method == "mixture" else "random"
+    by = "features" if dealing.agents else dealing.split or usual
+    return split(observations, count, by, np.random.default_rng([settings.seed, 1]))
 
 
 LISTED = 20
@@ -290,35 +279,49 @@ def impute(
     Example: vpem impute data/wine.h5 --method mixture --holdout 0.1 --draws 20 -o imputations.csv
     """
     with Screen(out.quiet) as screen:
+        from vpem.fits.imputation import fit_imputation
         from vpem.fits.mixture_imputation import write_imputation
         from vpem.fits.observers import Imputation, score_holdout
         from vpem.pictures.assignments import draw_imputation
         from vpem.pictures.figure import check_picture, save_picture
+        from vpem.sums.connect import connect_workers
+        from vpem.sums.exchanges import way_of
 
         run = CommandRun(screen, out, "imputations", engine, checkpoints)
-        of_mixture = settings.method == "mixture"
-        if out.plot is not None and of_mixture:
-            raise InputError(
-                Setting("plot"), " draws what FedMissEM found; leave it out, or take ",
-                Setting("method", "lowrank"),
-            )  # fmt: skip
         if out.plot is not None:
+            if settings.method == "mixture":
+                raise InputError(
+                    Setting("plot"), " draws what FedMissEM found; leave it out, or take ",
+                    Setting("method", "lowrank"),
+                )  # fmt: skip
             settings = settings.changed(method="lowrank")
             if run.where.speaks:
                 check_picture(out.plot, out.force)
         observations, hidden = observed(data, parties, dealing, settings, run)
-        fit, ran = _fit(observations, graph.seeded(settings.seed), sums, settings, run)
-        of_mixture = not isinstance(fit, Imputation)
+        graph_settings = graph.seeded(settings.seed)
+        joined = graph_of(observations.n_observers, observations.names, graph_settings)
+        if way_of(joined, sums) == "consensus":
+            # By consensus the codec compresses rounds; elsewhere corrections, not the sum.
+            sums, settings = (
+                sums.changed(compress=settings.compress),
+                settings.changed(compress=None),
+            )
+        with run.working(_Progress) as progress:
+            progress.most = settings.max_iter
+            network = run.spread_network(connect_workers(joined, sums), workers=True)
+            fit = fit_imputation(
+                observations, settings, network=network, callback=progress, saver=run.saver
+            )
+        ran = describe_engine(getattr(fit, "ran_on", network))
 
         def tell() -> Report:
             report = fit.describe()
+            unscaled = report["law"] == "gaussian" and settings.scale == "none"
             if report["share_seen"] == 1:
                 screen.print_note(
                     "every entry was seen, so nothing is imputed; --holdout holds some of them out"
                 )
-            free = report["law"] == "gaussian" and settings.scale == "none" and not of_mixture
-            unseen = report["share_seen"] < 1
-            if free and unseen and (note := note_of_one_column(fit)) is not None:
+            elif unscaled and isinstance(fit, Imputation) and (note := note_of_one_column(fit)):
                 screen.print_note(note)
             report |= {"sample_weight": dealing.sample_weight, "holdout": None}
             if hidden is not None and dealing.holdout is not None:
@@ -341,31 +344,6 @@ def impute(
         ))  # fmt: skip
 
 
-def _fit(
-    observations: Observations,
-    graph: GraphSettings,
-    sums: SumSettings,
-    settings: ImputeSettings,
-    run: CommandRun,
-) -> tuple[Completed, Report]:
-    """Fit, and describe the engine for the report."""
-    from vpem.fits.imputation import fit_imputation
-    from vpem.sums.connect import connect_workers
-    from vpem.sums.exchanges import way_of
-
-    joined = graph_of(observations.n_observers, observations.names, graph)
-    if way_of(joined, sums) == "consensus":
-        # By consensus the codec compresses rounds; elsewhere corrections, not the sum.
-        sums, settings = sums.changed(compress=settings.compress), settings.changed(compress=None)
-    with run.working(ProgressLine if settings.method == "mixture" else _Progress) as progress:
-        progress.most = settings.max_iter
-        network = run.spread_network(connect_workers(joined, sums), workers=True)
-        fit = fit_imputation(
-            observations, settings, network=network, callback=progress, saver=run.saver
-        )
-        return fit, describe_engine(getattr(fit, "ran_on", network))
-
-
 class _Progress(ProgressLine):
     """Objective and rate of a long run."""
 
@@ -384,71 +362,38 @@ class _Progress(ProgressLine):
 
 
 def _show(report: Report, fit: Completed) -> None:
-    law = report["law"]
-    if report["variance"] is not None:
-        law += f" of variance {number(report['variance'])}"
+    of_mixture, holdout, choice = "mixing_weights" in report, report["holdout"], report["choice"]
     rows, columns = plural(report["n_samples"], "row"), plural(report["n_features"], "column")
-    seen = f"{report['share_seen']:.1%} seen"
+    seen, weight = f"{report['share_seen']:.1%} seen", report["sample_weight"]
+    facts = {"matrix": f"{rows} x {columns}, {seen}{f', weighed by {weight}' if weight else ''}"}
+    facts |= _mixture(report) if of_mixture else _low_rank(report)
+    if choice is not None and choice["error"] is not None:
+        facts["chosen by"] = (
+            f"{number(choice['error'], 4)} on held-out entries, column means "
+            f"{number(choice['column_means'], 4)}; {len(choice['candidates'])} fits compared"
+        )
+        if choice["mixture"] not in ("tried", "the method was given"):
+            facts["chosen by"] += f"; no mixture: {choice['mixture']}"
     network = [plural(report["n_workers"], "observer"), report["topology"]]
-    of_mixture = report["algorithm"] == "mixture-imputation"
     if report["sum"] != "server" or report["secure_sum"]:
         network.append(how_summed(report | {"compress": report.get("compress")}))
     if report["sum"] == "consensus" and not of_mixture:
         network.append(f"statistics up to {report['disagreement']:.2g} apart")
-    if report["sample_weight"] is not None:
-        seen += f", weighed by {report['sample_weight']}"
-    iterations = took(report)
-    if not report["converged"]:
-        iterations.insert(1, "not converged")
-    elif report.get("in_noise"):
-        iterations.insert(1, "converged to within noise")
-    facts = [("matrix", f"{rows} x {columns}, {seen}")]
-    if of_mixture:
-        alone = report["n_workers"] == 1 or report["split"] == "rows"
-        covariance = "covariance" if alone else "covariance of columns of one observer"
-        parts = [
-            plural(report["n_components"], "component"),
-            f"{report['covariance_type']} {covariance}",
-            plural(report["n_parameters"], "parameter"),
-        ]
-        log_likelihood = f"{report['log_likelihood']:.6f} per sample, BIC {report['bic']:.2f}"
-        facts += [("mixture", ", ".join(parts)), ("log-likelihood", log_likelihood)]
-        if (draws := report["draws"]) is not None:
-            text = (
-                f"{draws['n_draws']}, each of a fit to weighed rows: {draws['n_iter']} iterations"
-            )
-            facts.append(("draws", text))
-    else:
-        singular = ", ".join(number(one, 4) for one in report["singular_values"][:8])
-        facts += [
-            ("model", f"rank {report['rank']}, ridge {number(report['ridge'])}, {law}"),
-            ("log-likelihood", f"{report['log_likelihood']:.6f} an entry seen"),
-            ("singular values", singular),
-        ]
-    facts.append(("iterations", ", ".join(iterations)))
-    if not of_mixture:
-        steps = [f"participation {report['participation']:g}", f"step {report['step_size']}"]
-        if report["compress"] is not None and report["sum"] == "server":
-            steps.append(f"compressed by {report['compress']}")
-        if report["projections"]:
-            steps.append(f"{report['projections']:,} means moved into the law's domain")
-        facts.append(("FedEM", ", ".join(steps)))
-    choice = report["choice"]
-    if choice is not None and choice["error"] is not None:
-        text = f"{number(choice['error'], 4)} on held-out entries, column means"
-        text += f" {number(choice['column_means'], 4)}; {len(choice['candidates'])} fits compared"
-        if choice["mixture"] not in ("tried", "the method was given"):
-            text += f"; no mixture: {choice['mixture']}"
-        facts.append(("chosen by", text))
-    facts += [
-        ("network", ", ".join(network)),
-        ("communication", communication(report["communication"], report["worker_names"])),
-        ("written to", report["model"] or "nothing is kept (give --output)"),
-    ]
-    tables: list[Any] = [] if report["holdout"] is None else _holdout(report["holdout"])
-    tables.append(table(facts, "", ""))
+    facts |= {
+        "network": ", ".join(network),
+        "communication": communication(report["communication"], report["worker_names"]),
+        "written to": report["model"] or "nothing is kept (give --output)",
+    }
+    tables: list[Any] = [] if holdout is None else _held_out(holdout)
+    tables.append(table(facts.items(), "", ""))
     if choice is not None:
-        tables.append(_held_out(choice))
+        lines = [
+            (one["column"], one["error"], one["column_means"],
+             "column mean" if one["column_means"] < one["error"] else "fit")
+            for one in choice["by_column"]
+        ]  # fmt: skip
+        title = "Entries held out to choose, in units of the fit"
+        tables.append(_by_column(title, choice["loss"].replace("_", "-"), "better", lines))
     names = fit.observations.column_names
     if len(names) <= LISTED:
         trend = zip(names, (number(mean, 5) for mean in report["column_trend"]), strict=True)
@@ -457,54 +402,71 @@ def _show(report: Report, fit: Completed) -> None:
     show(*tables)
 
 
-def _worst(
-    scores: Sequence[Report], errors: Callable[[Report], tuple[float, float]]
-) -> Sequence[Report]:
-    """Return scores of columns: of many those whose error is largest beside the column mean's."""
-
-    def relative(one: Report) -> float:
-        error, of_means = errors(one)
-        return float(error / of_means) if of_means > 0 else 0.0
-
-    return scores if len(scores) <= LISTED else sorted(scores, key=relative, reverse=True)[:LISTED]
+def _iterations(report: Report) -> str:
+    number_of_them, *seconds = took(report)
+    ended = "converged to within noise" if report.get("in_noise") else ""
+    if not report["converged"]:
+        ended = "not converged"
+    return ", ".join(filter(None, (number_of_them, ended, *seconds)))
 
 
-def _held_out(choice: Report) -> PrintedTable:
-    columns = _worst(choice["by_column"], lambda one: (one["error"], one["column_means"]))
-    name = choice["loss"].replace("_", "-")
-    lines = [
-        (one["column"], number(one["error"], 4), number(one["column_means"], 4),
-         "column mean" if one["column_means"] < one["error"] else "fit")
-        for one in columns
-    ]  # fmt: skip
-    heads = (name, f"{name} of column means", "better")
-    title = "Entries held out to choose, in units of the fit"
-    if len(columns) < len(choice["by_column"]):
-        title += f": the {LISTED} worst of {len(choice['by_column'])} columns"
-    return table(lines, "column", *heads, title=title, right=heads[:2])
+def _mixture(report: Report) -> dict[str, str]:
+    alone, draws = report["n_workers"] == 1 or report["split"] == "rows", report["draws"]
+    covariance = "covariance" if alone else "covariance of columns of one observer"
+    facts = {
+        "mixture": f"{plural(report['n_components'], 'component')}, {report['covariance_type']} "
+        f"{covariance}, {plural(report['n_parameters'], 'parameter')}",
+        "log-likelihood": f"{report['log_likelihood']:.6f} per sample, BIC {report['bic']:.2f}",
+    }
+    if draws is not None:
+        facts["draws"] = (
+            f"{draws['n_draws']}, each of a fit to weighed rows: {draws['n_iter']} iterations"
+        )
+    return facts | {"iterations": _iterations(report)}
 
 
-def _holdout(scores: Report) -> list[Any]:
+def _low_rank(report: Report) -> dict[str, str]:
+    law, variance = report["law"], report["variance"]
+    law += "" if variance is None else f" of variance {number(variance)}"
+    steps = [f"participation {report['participation']:g}", f"step {report['step_size']}"]
+    if report["compress"] is not None and report["sum"] == "server":
+        steps.append(f"compressed by {report['compress']}")
+    if report["projections"]:
+        steps.append(f"{report['projections']:,} means moved into the law's domain")
+    return {
+        "model": f"rank {report['rank']}, ridge {number(report['ridge'])}, {law}",
+        "log-likelihood": f"{report['log_likelihood']:.6f} an entry seen",
+        "singular values": ", ".join(number(one, 4) for one in report["singular_values"][:8]),
+        "iterations": _iterations(report),
+        "FedEM": ", ".join(steps),
+    }
+
+
+def _by_column(title: str, loss: str, more: str, lines: list[tuple[Any, ...]]) -> PrintedTable:
+    """A line a column: of many those whose error is largest beside the column mean's."""
+    if len(lines) > LISTED:
+        title += f": the {LISTED} worst of {len(lines)} columns, beside column means"
+        lines = sorted(lines, key=lambda line: -line[1] / line[2] if line[2] > 0 else 0.0)[:LISTED]
+    cells = [(name, number(error, 4), number(means, 4), last) for name, error, means, last in lines]
+    heads = (loss, f"{loss} of column means", more)
+    return table(cells, "column", *heads, title=title, right=(*heads[:2], "hidden"))
+
+
+def _held_out(scores: Report) -> list[Any]:
     heads = list(scores["model"])
     lines = []
     for name in ("model", "column_means", "iterative_imputer"):
-        errors = scores[name]
-        shown = [number(errors.get(head), 5) for head in heads]
+        shown = [number(scores[name].get(head), 5) for head in heads]
         lines.append((name.replace("_", " "), *shown))
-    title = f"Error on {plural(scores['n_entries'], 'hidden entry').replace('entrys', 'entries')}"
+    count = scores["n_entries"]
+    title = f"Error on {count} hidden {'entry' if count == 1 else 'entries'}"
     named = {"standardized_rmse": "in standard deviations"}
     head = tuple(named.get(head, head.replace("_", "-")) for head in heads)
     tables: list[Any] = [table(lines, "", *head, title=title, right=head)]
     if "skipped" in scores["iterative_imputer"]:
         tables.append(f"iterative imputer was not run: {scores['iterative_imputer']['skipped']}")
-    columns, title = scores["by_column"], "Error by column"
-    if len(columns) > LISTED:
-        title += f", the largest {LISTED} of {len(columns)} beside those of column means"
-    worst = _worst(columns, lambda one: (one["model"]["rmse"], one["column_means"]["rmse"]))
     errors = [
-        (one["column"], one["n_entries"],
-         *(number(one[of]["rmse"], 4) for of in ("model", "column_means")))
-        for one in worst
-    ]  # fmt: skip
-    heads = ["hidden", "rmse", "rmse of column means"]
-    return [*tables, table(errors, "column", *heads, title=title, right=heads)]
+        (one["column"], one["model"]["rmse"], one["column_means"]["rmse"], one["n_entries"])
+        for one in scores["by_column"]
+    ]
+    return [*tables, _by_column("Error by column", "rmse", "hidden", errors)]
