@@ -349,7 +349,7 @@ REFUSED = [
     (["predict", "m.h5", "d.h5", "--id-column", "who"], "there is no id column 'who'"),
     (["fit", "gap.csv", "x.csv", "--parties", "-k", "2"],
      "or integrate them out with --missing marginalize"),
-    (["saem", "x.csv", "--labels", "y.csv"], "the model linear has no classes of individuals"),
+    (["saem", "x.csv", "--labels", "y.csv"], "--labels is for the model gmm"),
 ]  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -19,89 +18,64 @@ from .loading import PredictedSettings, UseRequest, refuse_given
 from .saem_data import RowReader, as_rows, latents_of, named_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from vpem.network.schema import Report
     from vpem.pictures.saved import Saved
     from vpem.saem.conditional import Conditional
     from vpem.saem.individuals import Individuals
-    from vpem.saem.prediction import FittedCurves, Latents, Predictor
+    from vpem.saem.prediction import Latents
     from vpem.saem.results import SavedSaem
     from vpem.saem.topics import Heard, Topics
 
-    Predicted = tuple[str, Report, Report]
-    """What a table holds, its columns, and what JSON says in their place."""
+
+def _refuse_for_rows(request: UseRequest, units: str) -> None:
+    """Refuse options of data that only mixtures and clusters have."""
+    for about in (request.parties, request.engine):
+        refuse_given(about, f"is for mixtures and clusters; {units} are in one file")
 
 
-class IndividualsFile(StoredFile):
-    """A fit of units in one file, whatever they are."""
-
-    units: ClassVar[str]
-
-    @abstractmethod
-    def evaluation_data(self, request: UseRequest) -> Individuals | None:
-        """Read the data, if any: all individuals, or those of --individual."""
-        for about in (request.parties, request.engine):
-            refuse_given(about, f"is for mixtures and clusters; {self.units} are in one file")
-        return None
-
-    def needed_data(self, request: UseRequest) -> Individuals:
-        individuals = self.evaluation_data(request)
-        assert individuals is not None
-        return individuals
-
-    @abstractmethod
-    def predicted(self, request: UseRequest) -> Predicted:
-        """Predict of data, or of the individuals of the fit."""
-
-    def predict(self, request: UseRequest) -> int:
-        output = request.output
-        kind, columns, report = self.predicted(request)
-        output.write(columns, kind)
-        if output.json:
-            path = None if output.output is None else str(output.output)
-            of_data = ("model", "n_individuals", "n_unknown", "n_left_out")
-            head = {name: report.pop(name) for name in of_data if name in report}
-            print_json({**head, "output": path, **(report if path is None else {})})
-        return len(next(iter(columns.values())))
-
-    @abstractmethod
-    def scored(self, request: UseRequest) -> tuple[Report, Report]:
-        """Return the report of how well it describes data, and facts of it for a reader."""
-
-    def score(self, request: UseRequest) -> None:
-        report, facts = self.scored(request)
-        if request.output.json:
-            print_json(report)
-        else:
-            show(table(facts.items(), "", ""))
-
-    @abstractmethod
-    def arrays(self) -> Report:
-        """What an archive of NumPy holds."""
-
-    def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
-        import json
-
-        import numpy as np
-
-        check_writable(output, force, "exported models")
-        content, arrays = self.as_json(), self.arrays()
-        with atomic_write(output, force, "exported models") as temporary:
-            if ending_of(output) == ".json":
-                with open(temporary, "w", encoding="utf-8") as stream:
-                    json.dump(as_plain(content), stream, allow_nan=False)
-                    stream.write("\n")
-                return
-            with open(temporary, "wb") as binary:
-                np.savez(binary, **arrays)
+def _tell(
+    request: UseRequest, kind: str, columns: Report, report: Report, model: str, n: int, **more: Any
+) -> int:
+    """Write what is predicted as a table, or print it as JSON; return the number of its rows."""
+    output = request.output
+    output.write(columns, kind)
+    if output.json:
+        path = None if output.output is None else str(output.output)
+        head = {"model": model, "n_individuals": n, **more, "output": path}
+        print_json(head | (report if path is None else {}))
+    return len(next(iter(columns.values())))
 
 
-class SaemFile(IndividualsFile):
+def _tell_score(request: UseRequest, report: Report, facts: Mapping[str, object]) -> None:
+    if request.output.json:
+        print_json(report)
+    else:
+        show(table(facts.items(), "", ""))
+
+
+def _export(output: Path, force: bool, content: Report, arrays: Mapping[str, Any]) -> None:
+    """Write contents of a fit as JSON or, by the ending, its arrays as an archive of NumPy."""
+    import json
+
+    import numpy as np
+
+    check_writable(output, force, "exported models")
+    with atomic_write(output, force, "exported models") as temporary:
+        if ending_of(output) == ".json":
+            with open(temporary, "w", encoding="utf-8") as stream:
+                json.dump(as_plain(content), stream, allow_nan=False)
+                stream.write("\n")
+            return
+        with open(temporary, "wb") as binary:
+            np.savez(binary, **arrays)
+
+
+class SaemFile(StoredFile):
     """What `vpem saem` has written."""
 
     holds = "a fit of SAEM"
-    units = "individuals"
     instead: ClassVar = {
         "sample": "from which no rows are drawn; 'vpem predict' gives its curves",
         "evaluate": "whose individuals have no labels here; 'vpem predict' gives the classes of a "
@@ -131,7 +105,7 @@ class SaemFile(IndividualsFile):
         return RowReader(request.individuals, saved.model, saved.model_options, missing, fitted)
 
     def evaluation_data(self, request: UseRequest) -> Individuals | None:
-        super().evaluation_data(request)
+        _refuse_for_rows(request, "individuals")
         refuse_given(request.rows, "is for mixtures and clusters; individuals are used as is")
         if request.data is None:
             if not isinstance(request.individuals, PredictedSettings):
@@ -140,7 +114,10 @@ class SaemFile(IndividualsFile):
         individuals, names = self.reader(request).read(request.data), request.individuals.individual
         return individuals if names is None else individuals.named(names)
 
-    def predicted(self, request: UseRequest) -> Predicted:
+    def predict(self, request: UseRequest) -> int:
+        import numpy as np
+
+        from vpem.saem.diagnostics import residuals_of
         from vpem.saem.models.model import has_curves
         from vpem.saem.prediction import Predictor
 
@@ -149,8 +126,11 @@ class SaemFile(IndividualsFile):
         curves = has_curves(saved.model, saved.model_options) and not options.latents
         self._check(request, curves)
         individuals = self.evaluation_data(request)
-        head: Report = {"model": saved.model}
-        if curves and not options.residuals:
+        if options.residuals and individuals is not None:
+            kind, names = "vpem-saem-residuals", individuals.names
+            columns = residuals_of(predictor, individuals).columns()
+            report: Report = {"residuals": columns}
+        elif curves:
             if options.population:
                 words = self.reader(request).words
                 values = options.known_values(words) if individuals is None else None
@@ -159,29 +139,39 @@ class SaemFile(IndividualsFile):
                 fitted = predictor.stored(options.individual, times)
             else:
                 fitted = predictor.curves(individuals, times)
-            columns, report = _curves(fitted)
-            return "vpem-saem-curves", columns, head | report
-        if not curves and not saved.discrete:
-            estimates = (
-                predictor.stored_latents(options.individual)
-                if individuals is None
-                else predictor.latents(individuals)
-            )
-            head |= {"n_individuals": len(estimates.names), "level": estimates.level}
-            latents = latents_of(saved.latents, estimates)
-            head["individuals"] = as_rows({"id": estimates.names, "latents": latents})
-            return "vpem-saem-individuals", _table(estimates.names, saved.latents, estimates), head
-        if individuals is None:
+            kind, names, columns = "vpem-saem-curves", fitted.at.names, fitted.columns()
+            each = [
+                {"id": name}
+                | {key: values[first:last] for key, values in columns.items() if key != "id"}
+                for name, first, last in zip(
+                    names, fitted.at.first, fitted.at.first[1:], strict=False
+                )
+            ]
+            report = {"level": fitted.level, "interval_of": "curve", "curves": each}
+        elif not saved.discrete:
+            if individuals is None:
+                found = predictor.stored_latents(options.individual)
+            else:
+                found = predictor.latents(individuals)
+            kind, names = "vpem-saem-individuals", found.names
+            columns = _table_of(names, saved.latents, found)
+            each = as_rows({"id": names, "latents": latents_of(saved.latents, found)})
+            report = {"level": found.level, "individuals": each}
+        elif individuals is None:
             raise InputError(
                 f"the model {saved.model} predicts classes of individuals from their rows; give "
                 "DATA"
             )
-        head["n_individuals"] = individuals.n_individuals
-        if options.residuals:
-            columns = _residuals(predictor, individuals)
-            return "vpem-saem-residuals", columns, head | {"residuals": columns}
-        columns, report = _classes(predictor, individuals, request.proba)
-        return "vpem-predictions", columns, head | report
+        else:
+            kind, names = "vpem-predictions", individuals.names
+            shares = predictor.responsibilities(individuals)
+            labels = shares.argmax(axis=1)
+            columns = {"id": np.array(names, dtype=np.str_), "label": labels}
+            report = {"counts": np.bincount(labels, minlength=shares.shape[1]), "labels": labels}
+            if request.proba:
+                columns |= {f"proba_{k}": column for k, column in enumerate(shares.T)}
+                report["proba"] = shares
+        return _tell(request, kind, columns, report, saved.model, len(names))
 
     def _check(self, request: UseRequest, curves: bool) -> None:
         """Refuse options that exclude each other, or that this model or no DATA excludes."""
@@ -215,66 +205,48 @@ class SaemFile(IndividualsFile):
             if wrong:
                 raise InputError(sentence)
 
-    def scored(self, request: UseRequest) -> tuple[Report, Report]:
+    def score(self, request: UseRequest) -> None:
         import numpy as np
 
         from vpem.pictures.saem_contents import how_described
         from vpem.saem.estimates import criteria_of
         from vpem.saem.prediction import Predictor
 
-        individuals = self.needed_data(request)
-        n, n_rows = individuals.n_individuals, individuals.n_rows
-        likelihood = Predictor(self.stored).score(individuals)
+        individuals = self.evaluation_data(request)
+        assert individuals is not None
+        n, n_rows, saved = individuals.n_individuals, individuals.n_rows, self.stored
+        likelihood = Predictor(saved).score(individuals)
         report = {
             "n_individuals": n,
             "n_samples": n_rows,
-            "n_parameters": len(self.stored.parameters),
+            "n_parameters": len(saved.parameters),
             "log_likelihood": {
                 "value": likelihood.value, "error": likelihood.error,
                 "least_effective_draws": np.min(likelihood.effective),
                 "linearized": likelihood.linearized,
             },
             "individuals": as_rows({"id": individuals.names, "log_likelihood": likelihood.each}),
-            **criteria_of(self.stored, likelihood.value, n, n_rows),
+            **criteria_of(saved, likelihood.value, n, n_rows),
         }  # fmt: skip
-        return report, how_described(self.stored, individuals, likelihood)
+        _tell_score(request, report, how_described(saved, individuals, likelihood))
 
     def as_json(self) -> Report:
         from vpem.saem.formats.fits import saem_as_json
 
         return saem_as_json(self.stored)
 
-    def arrays(self) -> Report:
+    def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
         import numpy as np
 
         from vpem.saem.formats.fits import ARRAYS
 
-        texts = ("parameters", "latents", "names")
-        return {name: getattr(self.stored, name) for name in ARRAYS} | {
-            name: np.array(getattr(self.stored, name), dtype=np.str_) for name in texts
-        }
+        saved, texts = self.stored, ("parameters", "latents", "names")
+        arrays = {name: getattr(saved, name) for name in ARRAYS}
+        arrays |= {name: np.array(getattr(saved, name), dtype=np.str_) for name in texts}
+        _export(output, force, self.as_json(), arrays)
 
 
-def _curves(curves: FittedCurves) -> tuple[Report, Report]:
-    import numpy as np
-
-    at = curves.at
-    columns: Report = {"time": at.times}
-    if np.isfinite(at.values).any():
-        columns["value"] = at.values
-    columns |= {name: getattr(curves, name) for name in ("fitted", "lower", "upper")}
-    listed = []
-    for one, name in enumerate(at.names):
-        rows = slice(at.first[one], at.first[one + 1])
-        listed.append({"id": name} | {key: values[rows] for key, values in columns.items()})
-    report = {
-        "n_individuals": at.n_individuals, "level": curves.level, "interval_of": "curve",
-        "curves": listed,
-    }  # fmt: skip
-    return {"id": np.array(at.names, dtype=np.str_)[at.individual_of], **columns}, report
-
-
-def _table(names: Sequence[str], latents: Sequence[str], estimates: Any) -> Report:
+def _table_of(names: Sequence[str], latents: Sequence[str], estimates: Any) -> Report:
     import numpy as np
 
     from vpem.saem.results import latent_columns
@@ -282,46 +254,13 @@ def _table(names: Sequence[str], latents: Sequence[str], estimates: Any) -> Repo
     return {"id": np.array(names, dtype=np.str_), **latent_columns(latents, estimates)}
 
 
-def _residuals(predictor: Predictor, individuals: Individuals) -> Report:
-    import numpy as np
-
-    from vpem.saem.diagnostics import residuals_of
-
-    residuals = residuals_of(predictor, individuals)
-    return {
-        "id": np.array(individuals.names, dtype=np.str_)[individuals.individual_of],
-        "time": individuals.times,
-        "value": individuals.values,
-        "population": residuals.population,
-        "fitted": residuals.fitted,
-        "iwres": residuals.individual,
-        "pwres": residuals.among,
-        "npde": residuals.npde,
-    }
-
-
-def _classes(predictor: Predictor, individuals: Individuals, proba: bool) -> tuple[Report, Report]:
-    """Return the most probable class of each individual given its rows."""
-    import numpy as np
-
-    shares = predictor.responsibilities(individuals)
-    labels = shares.argmax(axis=1)
-    columns = {"id": np.array(individuals.names, dtype=np.str_), "label": labels}
-    report: Report = {"counts": np.bincount(labels, minlength=shares.shape[1]), "labels": labels}
-    if proba:
-        columns |= {f"proba_{k}": column for k, column in enumerate(shares.T)}
-        report["proba"] = shares
-    return columns, report
-
-
 NO_DOCUMENTS = "is not for documents, which have words and counts"
 
 
-class TopicsFile(IndividualsFile):
+class TopicsFile(StoredFile):
     """What `vpem saem --model lda` has written."""
 
     holds = "topics"
-    units = "documents"
     instead: ClassVar = {
         "sample": "from which no documents are drawn",
         "evaluate": "which are not compared with labels; 'vpem predict' gives the proportions of "
@@ -344,7 +283,7 @@ class TopicsFile(IndividualsFile):
     def evaluation_data(self, request: UseRequest) -> Individuals | None:
         from vpem.saem.formats.individuals import COLUMNS, read_corpus
 
-        super().evaluation_data(request)
+        _refuse_for_rows(request, "documents")
         options = request.individuals
         refuse_given(request.rows, NO_DOCUMENTS, "dataset")
         refuse_given(options, NO_DOCUMENTS, "individual", "id", "time", "value")
@@ -376,26 +315,31 @@ class TopicsFile(IndividualsFile):
             )
         return heard
 
-    def predicted(self, request: UseRequest) -> Predicted:
+    def predict(self, request: UseRequest) -> int:
         from vpem.saem.prediction import Predictor
 
         saved, documents = self.stored.saved, self.evaluation_data(request)
-        report: Report = {"model": "lda", "level": saved.level}
         found: Latents | Conditional
+        unknown: Report = {}
         if documents is None:
             found = Predictor(saved).stored_latents(request.individuals.individual)
             names = found.names
         else:
             heard = self._hear(request, documents)
             found, names = heard.proportions(), heard.model.individuals.names
-            report |= {"n_unknown": heard.n_unknown, "n_left_out": heard.n_left_out}
+            unknown = {"n_unknown": heard.n_unknown, "n_left_out": heard.n_left_out}
         ends = {"proportions": found.means, "lower": found.lower, "upper": found.upper}
-        report |= {"n_individuals": len(names), "individuals": as_rows({"id": names, **ends})}
-        return "vpem-saem-individuals", _table(names, saved.latents, found), report
+        report = {"level": saved.level, "individuals": as_rows({"id": names, **ends})}
+        columns = _table_of(names, saved.latents, found)
+        return _tell(
+            request, "vpem-saem-individuals", columns, report, "lda", len(names), **unknown
+        )
 
-    def scored(self, request: UseRequest) -> tuple[Report, Report]:
-        heard = self._hear(request, self.needed_data(request))
-        each = heard.log_likelihood()
+    def score(self, request: UseRequest) -> None:
+        documents = self.evaluation_data(request)
+        assert documents is not None
+        heard = self._hear(request, documents)
+        names, each = heard.model.individuals.names, heard.log_likelihood()
         report = {
             "n_individuals": heard.model.n,
             "n_tokens": heard.n_tokens,
@@ -404,28 +348,11 @@ class TopicsFile(IndividualsFile):
             "log_likelihood": {"lower_bound": each.sum()},
             "perplexity": heard.perplexity,
             "perplexity_of_completion": heard.completed,
-            "individuals": as_rows({"id": heard.model.individuals.names, "log_likelihood": each}),
+            "individuals": as_rows({"id": names, "log_likelihood": each}),
         }
-        return report, heard.facts()
+        _tell_score(request, report, heard.facts())
 
-    def as_json(self) -> Report:
-        topics, saved = self.stored, self.stored.saved
-        return {
-            "encoding-type": "vpem-saem",
-            "model": saved.model,
-            **self.arrays(),
-            "topics": topics.describe(),
-            "level": saved.level,
-            "n_tokens": topics.n_tokens,
-            "log_likelihood": {"lower_bound": saved.log_likelihood.value},
-            "perplexity": topics.perplexity,
-            "converged": saved.converged,
-            "grounds": saved.grounds,
-            **{name: getattr(saved, name)
-               for name in ("model_options", "settings", "communication", "versions")},
-        }  # fmt: skip
-
-    def arrays(self) -> Report:
+    def _arrays(self) -> Report:
         import numpy as np
 
         topics, saved = self.stored, self.stored.saved
@@ -438,3 +365,22 @@ class TopicsFile(IndividualsFile):
             "perplexities": topics.perplexities,
             **{name: getattr(saved, name) for name in ("lower", "upper", "trace", "bytes")},
         }
+
+    def as_json(self) -> Report:
+        topics, saved = self.stored, self.stored.saved
+        kept = (
+            "model", "level", "converged", "grounds", "model_options", "settings", "communication",
+            "versions",
+        )  # fmt: skip
+        return {
+            "encoding-type": "vpem-saem",
+            **self._arrays(),
+            **{name: getattr(saved, name) for name in kept},
+            "topics": topics.describe(),
+            "n_tokens": topics.n_tokens,
+            "log_likelihood": {"lower_bound": saved.log_likelihood.value},
+            "perplexity": topics.perplexity,
+        }
+
+    def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
+        _export(output, force, self.as_json(), self._arrays())

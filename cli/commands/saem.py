@@ -12,7 +12,7 @@ from vpem.settings import SAEM_MODELS, SAMPLERS, GraphSettings, SaemSettings, Su
 
 from ..data import graph_of
 from ..display import ProgressLine, Screen, communication, number, show, table
-from ..options import FEW_VARY, Given, InitModel, Without
+from ..options import FEW_VARY, InitModel, Without
 from ..outputs import WRITTEN, LabelFile, LabelledOutput, of_individuals
 from ..runner import CheckpointSettings, CommandRun, FitOutcome
 from ..session import EngineSettings, describe_engine
@@ -20,7 +20,6 @@ from .kinds import CORPUS_MODEL, as_printed
 from .saem_data import (
     DeviceFiles,
     HeldIndividuals,
-    Source,
     as_rows,
     latents_of,
     read_source,
@@ -30,12 +29,10 @@ from .saem_data import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from vpem.network.graph import Graph
     from vpem.network.partition import Workers
     from vpem.network.schema import Report
     from vpem.saem.individuals import Individuals
     from vpem.saem.results import SaemFit
-    from vpem.sums.connect import Network
 
 
 CURVES = ("one-compartment", "two-compartment", "curve")
@@ -51,7 +48,7 @@ def _listed(noun: str, names: Sequence[str]) -> str:
 def _of(*models: str) -> Any:
     """Refuse an option for all other models."""
     said = f" is for the {_listed('model', models)}; leave it out"
-    return (lambda given: given["model"] not in models, (said,))
+    return (lambda given: given.get("model", models[0]) not in models, (said,))
 
 
 class ModelSettings(Settings, heading="Model", kept=False):
@@ -222,7 +219,7 @@ class SamplerSettings(Settings, heading="Sampler", kept=False):
         "processors.", heading="Running", least=1, most=1024,
     )  # fmt: skip
 
-    def arguments(self, model: str, options: Report, given: Given) -> Report:
+    def arguments(self, model: str, options: Report) -> Report:
         """Return the sampler for a model, its options, and the codec of gradients, for a fit."""
         from vpem._core.threads import thread_count
         from vpem.saem.models.model import model_class
@@ -230,21 +227,19 @@ class SamplerSettings(Settings, heading="Sampler", kept=False):
 
         known = {one: set(kind.__dataclass_fields__) for one, kind in SAMPLERS.items()}
         settings = self.values("sampler").items()
-        taken = {one: value for one, value in settings if given.has(one) and value is not None}
+        taken = {one: value for one, value in settings if value not in (None, False)}
         parameters = {PARAMETER_OF[one]: value for one, value in taken.items()}
-        name = self.sampler
-        if name == AUTO:
+        name, is_open = self.sampler, self.sampler == AUTO
+        if is_open:
             name = usual_sampler(model_class(model, options), parameters)
-        for one in taken:
-            if PARAMETER_OF[one] in known[name] or (self.sampler == AUTO and one == "threads"):
-                continue
-            others = [other for other in SAMPLERS if PARAMETER_OF[one] in known[other]]
-            advice = f"; give --sampler {others[0]}" if self.sampler == AUTO else ""
-            raise InputError(
-                Setting(one), f" is for the {_listed('sampler', others)}, not {name}{advice}"
-            )
+        for one, parameter in zip(taken, parameters, strict=True):
+            if parameter not in known[name] and not (is_open and one == "threads"):
+                others = [other for other in SAMPLERS if parameter in known[other]]
+                advice = f"; give --sampler {others[0]}" if is_open else ""
+                said = f" is for the {_listed('sampler', others)}, not {name}{advice}"
+                raise InputError(Setting(one), said)
         if "precondition" in parameters:
-            parameters["precondition"] = not parameters["precondition"]
+            parameters["precondition"] = False
         parameters.pop("n_threads", None)
         if "n_threads" in known[name]:
             parameters["n_threads"] = thread_count(self.threads)
@@ -272,6 +267,7 @@ class SaemOutput(LabelledOutput, heading="Output", kept=False):
         "labels_file",
         help="Write the class of each individual of a mixture (gmm) here: .csv, .parquet or .h5. "
         "With --parties a file for each, named after it (classes.lab.csv).",
+        idle=_of("gmm"),
     )
     individuals: Path | None = setting(
         None, "Write means and intervals of the individuals' latents here: .csv, .parquet or .h5. "
@@ -280,10 +276,18 @@ class SaemOutput(LabelledOutput, heading="Output", kept=False):
     )  # fmt: skip
     topics: Path | None = setting(
         None, "lda: write the words' probabilities in each topic here: .csv, .parquet or .h5.",
-        file=WRITTEN,
+        file=WRITTEN, idle=_of(CORPUS_MODEL),
     )  # fmt: skip
     traces: Path | None = setting(
         None, "Draw the parameters against iterations here.", file=WRITTEN
+    )
+    strict: bool = changed(
+        LabelledOutput,
+        "strict",
+        idle=(
+            lambda given: given.get("tol") == 0,
+            (" needs a --tol above 0: without it nothing can converge",),
+        ),
     )
 
 
@@ -302,7 +306,6 @@ def saem(
     checkpoints: CheckpointSettings,
     engine: Annotated[EngineSettings, Without("shards")],
     out: Annotated[SaemOutput, Without("publish_anyway")],
-    given: Given,
 ) -> None:
     """Fit a model with latent variables by stochastic EM (SAEM).
 
@@ -319,12 +322,21 @@ def saem(
     with Screen(out.quiet) as screen:
         from vpem.files.hdf5 import check_writable
         from vpem.pictures.figure import check_picture
+        from vpem.saem.fit import fit_saem
         from vpem.saem.formats.fits import save_saem
         from vpem.saem.results import collect, leave_out
+        from vpem.saem.saem import burn_in_of
+        from vpem.sums.connect import connect_workers
+        from vpem.sums.exchanges import way_of
 
-        _check(model.model, settings, out)
+        burn_in = burn_in_of(settings.n_iter, settings.burn_in)
+        if burn_in >= settings.n_iter:
+            raise InputError(
+                "--burn-in must be below --iterations, or no step decreases, got "
+                f"{burn_in} of {settings.n_iter}"
+            )
         options = model.options
-        fitting = moves.arguments(model.model, options, given)
+        fitting = moves.arguments(model.model, options)
         run = CommandRun(screen, out, "fits of SAEM", engine, checkpoints)
         run.labels = labels = LabelFile.begin(out, run.where, holding.parties)
         if run.where.speaks:
@@ -340,9 +352,22 @@ def saem(
             options["rows"] = source.places(model.init_individuals)
         if init_model is not None:
             fitting["start"] = _start(init_model, model.model, source.individuals, options)
-        fitting["model_options"] = options
         joined = graph_of(source.held.n_workers, source.held.names, graph.seeded(settings.seed))
-        fit, network = _fit(source, run, model.model, settings, joined, sums, fitting)
+        if way_of(joined, sums) == "consensus":
+            if settings.feedback is not None:
+                raise InputError(
+                    Setting("feedback"), " is about messages to a server; among neighbours rounds "
+                    "are compressed, and remember what was sent: leave it out",
+                )  # fmt: skip
+            sums, settings = sums.changed(compress=settings.codec), settings.changed(codec=None)
+        with run.working(SaemCounter) as progress:
+            progress.most, progress.burn_in = settings.n_iter, burn_in
+            network = run.spread_network(connect_workers(joined, sums), workers=True)
+            fit = fit_saem(
+                source.individuals_in(network), model.model, settings, devices=source.held,
+                network=network, callback=progress, saver=run.saver, model_options=options,
+                **fitting,
+            )  # fmt: skip
         ran, apart = describe_engine(network), network.agents.apart
         of_individuals(labels, fit, source.held, network.agents, screen)
         shown = fit
@@ -361,28 +386,6 @@ def saem(
             lambda report: _show(report, shown),
             own=lambda _: {"labels_files": labels.written, **_write(mine, out)},
         ))  # fmt: skip
-
-
-def _check(model: str, settings: SaemSettings, out: SaemOutput) -> None:
-    """Refuse a run whose step never decreases, or that cannot have what is wanted of it."""
-    from vpem.saem.models.model import model_class
-    from vpem.saem.saem import burn_in_of
-
-    burn_in = burn_in_of(settings.n_iter, settings.burn_in)
-    has_classes = hasattr(model_class(model), "responsibilities")
-    for wrong, sentence in (
-        (burn_in >= settings.n_iter, "--burn-in must be below --iterations, or no step decreases, "
-         f"got {burn_in} of {settings.n_iter}"),
-        (out.strict and settings.tol == 0,
-         "--strict needs a --tol above 0: without it nothing can converge"),
-        (out.topics is not None and model != CORPUS_MODEL,
-         f"--topics is for the model {CORPUS_MODEL}; leave it out"),
-        (out.labels_file is not None and not has_classes,
-         f"the model {model} has no classes of individuals for --labels to write; leave it out, or "
-         "take the model gmm"),
-    ):  # fmt: skip
-        if wrong:
-            raise InputError(sentence)
 
 
 def name_words(options: Report, words: Mapping[str, Sequence[str]]) -> list[str]:
@@ -429,39 +432,6 @@ class SaemCounter(ProgressLine):
     def facts(self, progress: Any) -> Iterator[str]:
         if progress.iteration <= self.burn_in:
             yield "burn-in"
-
-
-def _fit(
-    source: Source,
-    run: CommandRun,
-    model: str,
-    settings: SaemSettings,
-    joined: Graph,
-    sums: SumSettings,
-    fitting: Report,
-) -> tuple[SaemFit, Network]:
-    """Fit with a line of progress; return the network too."""
-    from vpem.saem.fit import fit_saem
-    from vpem.saem.saem import burn_in_of
-    from vpem.sums.connect import connect_workers
-    from vpem.sums.exchanges import way_of
-
-    if way_of(joined, sums) == "consensus":
-        if settings.feedback is not None:
-            raise InputError(
-                Setting("feedback"), " is about messages to a server; among neighbours rounds are "
-                "compressed, and remember what was sent: leave it out",
-            )  # fmt: skip
-        sums, settings = sums.changed(compress=settings.codec), settings.changed(codec=None)
-    with run.working(SaemCounter) as progress:
-        progress.most = settings.n_iter
-        progress.burn_in = burn_in_of(settings.n_iter, settings.burn_in)
-        network = run.spread_network(connect_workers(joined, sums), workers=True)
-        fit = fit_saem(
-            source.individuals_in(network), model, settings, devices=source.held, network=network,
-            callback=progress, saver=run.saver, **fitting,
-        )  # fmt: skip
-        return fit, network
 
 
 def _report(fit: SaemFit, devices: Workers, screen: Screen) -> Report:

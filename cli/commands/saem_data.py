@@ -12,7 +12,7 @@ import typer
 
 from vpem.errors import FileError, InputError, MissingColumnError, Setting, did_you_mean
 from vpem.files.table_settings import TableSettings
-from vpem.records import changed, setting
+from vpem.records import changed, refuse_both, setting
 
 from ..data import PartySettings
 from ..display import plural
@@ -258,17 +258,11 @@ class RowReader:
         from vpem.files.observations import is_long_csv
         from vpem.saem.formats.individuals import numbered_as, read_individuals
 
-        typed, needed = (
-            _typed("covariates", self.settings.covariates, "dose=amt,weight"),
-            self.needed,
-        )
-        named, doses, is_table = (
-            named_columns(self.settings, id_column),
-            self.settings.doses,
-            is_long_csv(file),
-        )
-        if (named or doses is not None) and not is_table:
-            flags = [*named, *([] if doses is None else ["doses"])]
+        settings, needed, is_table = self.settings, self.needed, is_long_csv(file)
+        named = named_columns(settings, id_column)
+        typed = _typed("covariates", settings.covariates, "dose=amt,weight")
+        flags = [*named, *([] if settings.doses is None else ["doses"])]
+        if flags and not is_table:
             raise InputError(
                 f"{', '.join(f'--{name}' for name in flags)} name columns of a CSV table, but "
                 f"{file} is none"
@@ -485,8 +479,7 @@ def read_source(
         )
     individuals = reader.share({0: reader.read(files[0])}, None)[0][0]
     n, number = individuals.n_individuals, settings.devices or 1
-    if settings.devices is not None and settings.device_individuals is not None:
-        raise InputError("give --devices or --device-individuals, not both")
+    refuse_both(settings, "devices", "device_individuals")
     if settings.device_individuals is not None:
         devices = read_devices(settings.device_individuals, individuals.names)
     elif number > n:
@@ -538,24 +531,21 @@ def _of_parties(
     })  # fmt: skip
     ends = np.cumsum([0, *(said[party][0] for party in range(len(parties)))])
     # Every process, even a server without data, has the covariates that all parties have.
-    common_covariates = [
-        name for name in said[0][1] if all(name in names for _, names, _ in said.values())
-    ]
+    common = [name for name in said[0][1] if all(name in names for _, names, _ in said.values())]
     rows = tuple(np.arange(a, b) for a, b in pairwise(ends))
     numbers = np.concatenate([np.empty(0, np.intp), *(rows[party] for party in holders.own)])
     workers = Workers(rows, tuple(party.name for party in parties))
     run.where.watch(workers.n_samples, True, run.screen)
-    if not read:  # a server that brings no data
-        nothing = np.empty(0)
-        weights = None if reader.weight is None else nothing
-        individuals = Individuals(
-            (), np.zeros(1, np.intp), nothing, nothing, weights=weights, words=words,
+    nothing = np.empty(0)
+    individuals = (
+        chain([read[party] for party in holders.own])
+        if read
+        else Individuals(  # of a server that brings no data
+            (), np.zeros(1, np.intp), nothing, nothing, dict.fromkeys(common, nothing),
+            weights=None if reader.weight is None else nothing, words=words,
             doses=Doses.once(nothing) if said[0][2] else None,
-        )  # fmt: skip
-    else:
-        individuals = chain([read[party] for party in holders.own])
-    some = individuals.covariates
-    individuals = replace(
-        individuals, covariates={name: some.get(name, np.empty(0)) for name in common_covariates}
-    )
+        )
+    )  # fmt: skip
+    covariates = {name: individuals.covariates[name] for name in common}
+    individuals = replace(individuals, covariates=covariates)
     return Source(individuals, workers, numbers, run.engine)

@@ -152,7 +152,9 @@ def how_fitted(saved: SavedSaem, sizes: Sequence[int] = ()) -> dict[str, str]:
         size = counted(len(saved.latents), "topic")
     moves = settings.get("sampler_options")
     if isinstance(moves, dict) and moves:
-        listed = ", ".join(f"{name.replace('_', ' ')} {_text(one, 3)}" for name, one in moves.items())
+        listed = ", ".join(
+            f"{name.replace('_', ' ')} {_text(one, 3)}" for name, one in moves.items()
+        )
         told["sampler"] += f" ({listed})"
     told["chains"] = counted(settings.get("n_chains"), "chain")
     told["rounds"] = counted(settings.get("rounds"), "round")

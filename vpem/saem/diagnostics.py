@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from vpem.checks import Doubles, Indices, check_int, check_memory
@@ -37,6 +39,15 @@ class RowResiduals:
     individual: Doubles  # (N,) in sd of a measurement (IWRES); NaN: a limit
     among: Doubles  # (N,)
     npde: Doubles  # (N,)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """A line for each row of the individuals, residuals as the field calls them."""
+        at = self.at
+        return {
+            "id": at.ids[at.individual_of], "time": at.times, "value": at.values,
+            "population": self.population, "fitted": self.fitted, "iwres": self.individual,
+            "pwres": self.among, "npde": self.npde,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,11 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
         return np.repeat(np.arange(self.n_individuals), self.counts)
 
     @property
+    def ids(self) -> NDArray[np.str_]:
+        """Names of the individuals, (n,), as a column of a table."""
+        return np.array(self.names, dtype=np.str_)
+
+    @property
     def contents(self) -> tuple[Any, ...]:
         """All that is known of the individuals, by which they are recognised."""
         doses = () if self.doses is None else (self.doses.first, *self.doses.columns)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import Doubles, Indices, as_array, check_int, check_number
 from vpem.errors import InputError
@@ -78,6 +78,13 @@ class FittedCurves:
     lower: Doubles  # (N,) end of the interval of the curve
     upper: Doubles  # (N,)
     level: float  # probability of an interval
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """A row for each time of each individual; values where any was measured."""
+        at = self.at
+        measured = {"value": at.values} if np.isfinite(at.values).any() else {}
+        ends = {name: getattr(self, name) for name in ("fitted", "lower", "upper")}
+        return {"id": at.ids[at.individual_of], "time": at.times, **measured, **ends}
 
 
 @dataclass(frozen=True)
