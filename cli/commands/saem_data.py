@@ -196,7 +196,9 @@ class CorpusReader:
         n_others, n_documents = map(int, left)
         if n_others:
             times = plural(n_others, "time")
-            self.screen.print_note(f"words outside the vocabulary, which occur {times}, are left out")
+            self.screen.print_note(
+                f"words outside the vocabulary, which occur {times}, are left out"
+            )
         if n_documents:
             documents = plural(n_documents, "document")
             self.screen.warn(f"{documents} left out: the vocabulary has none of their words")
