@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -13,20 +13,20 @@ from vpem.errors import FileError, InputError, printable
 from ..display import show, table
 
 if TYPE_CHECKING:
+    from vpem.network.schema import Report
     from vpem.pictures.contents import Table as Contained
     from vpem.pictures.page import Data
     from vpem.pictures.saved import Saved
 
-    from ..outputs import ResultSettings
-    from .loading import UseRequest
+    from .use import UseRequest
 
 
 CORPUS_MODEL = "lda"
 """The model of documents."""
 
 KINDS = {
-    "vpem-model": ("of_mixtures", "MixtureFile"),
-    "vpem-clustering": ("of_rows", "ClustersFile"),
+    "vpem-model": ("rows", "MixtureFile"),
+    "vpem-clustering": ("rows", "ClustersFile"),
     "vpem-saem": ("of_individuals", "SaemFile"),
     "vpem-imputation": ("kinds", "ImputationFile"),
     "vpem-dataset": ("data", "DatasetFile"),
@@ -47,35 +47,37 @@ def stored_at(path: Path, curve: str | None = None) -> StoredFile:
             f"{path} is not an HDF5 file, which fits write; give the model before the data"
         )
     with open_read(path) as file:
-        encoding = read_attribute(file, "encoding-type")
+        encoding = read_attribute(file, "encoding-type") or "vpem-model"
         of_documents = encoding == "vpem-saem" and read_attribute(file, "model") == CORPUS_MODEL
-    module, name = KINDS.get(encoding or "vpem-model", KINDS["vpem-model"])
-    if of_documents:
-        module, name = "of_individuals", "TopicsFile"
-    elif encoding not in KINDS and (encoding or "").startswith("vpem-"):
-        module, name = "kinds", "OtherFile"
+    other = ("kinds", "OtherFile") if encoding.startswith("vpem-") else KINDS["vpem-model"]
+    module, name = KINDS.get(encoding, other)
+    name = "TopicsFile" if of_documents else name
     stored: StoredFile = getattr(import_module(f"{__package__}.{module}"), name)(path)
     stored.curve = curve
     return stored
 
 
-def _is_number(cell: object) -> bool:
-    return str(cell).rstrip("%").replace(",", "").replace(".", "", 1).isdecimal()
-
-
 def as_printed(item: Contained, heading: str = "") -> Any:
     """Return a table of a fit's contents as a terminal shows it."""
+
+    def is_number(cell: object) -> bool:
+        return str(cell).rstrip("%").replace(",", "").replace(".", "", 1).isdecimal()
+
     right = tuple(
         head
         for head, *cells in zip(item.heads, *item.rows, strict=False)
-        if head != item.heads[0] and (item.numbers or all(map(_is_number, cells)))
+        if head != item.heads[0] and (item.numbers or all(map(is_number, cells)))
     )
     heads = item.heads or ("",) * len(item.rows[0])
     return table(item.rows, *heads, title=item.caption or heading, right=right)
 
 
 class StoredFile:
-    """A file of a fit, as commands use it; what its kind does not offer is refused."""
+    """A file of a fit, as commands use it; a command that its kind has no method for is refused.
+
+    Methods are ``predict`` (which returns how many rows were written), ``score``, ``evaluate`` and
+    ``contribution`` of a `UseRequest`, ``sample`` and ``export``.
+    """
 
     holds: ClassVar[str]
     instead: ClassVar[dict[str, str]] = {}
@@ -85,10 +87,19 @@ class StoredFile:
         self.path = path
         self.curve: str | None = None  # of the user's own, as the command names it
 
+    def able(self, command: str) -> Callable[..., Any]:
+        """Return its method for a command, called as the last word of that."""
+        method: Callable[..., Any] | None = getattr(self, command.split()[-1], None)
+        return method or self._refuse(command)
+
+    def _refuse(self, command: str) -> NoReturn:
+        why = self.instead.get(command, f"which 'vpem {command}' cannot use")
+        raise InputError(f"{self.path} holds {self.holds}, {why}")
+
     @cached_property
     def stored(self) -> Any:
-        """What is in the file."""
-        raise NotImplementedError
+        """What a fit has left in the file."""
+        self._refuse("plot")
 
     @cached_property
     def saved(self) -> Saved:
@@ -97,13 +108,9 @@ class StoredFile:
 
         return saved_of(str(self.path), self.stored)
 
-    def _refuse(self, command: str) -> NoReturn:
-        why = self.instead.get(command, f"which 'vpem {command}' cannot use")
-        raise InputError(f"{self.path} holds {self.holds}, {why}")
-
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Report:
         """Return its contents as values that JSON can hold."""
-        self._refuse("model show")
+        raise NotImplementedError
 
     def show(self) -> None:
         """Print its contents."""
@@ -121,30 +128,6 @@ class StoredFile:
                     printed += [item] if isinstance(item, str) else item.lines
         show(*printed)
 
-    def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
-        """Write it for another program."""
-        self._refuse("model export")
-
-    def predict(self, request: UseRequest) -> int:
-        """Predict of data; return how many rows were written."""
-        self._refuse("predict")
-
-    def score(self, request: UseRequest) -> None:
-        """Print how well it describes data."""
-        self._refuse("score")
-
-    def sample(self, count: int, seed: int, output: ResultSettings) -> None:
-        """Draw rows."""
-        self._refuse("sample")
-
-    def evaluate(self, request: UseRequest) -> None:
-        """Print how well it agrees with labels."""
-        self._refuse("evaluate")
-
-    def contribution(self, request: UseRequest) -> None:
-        """Print, or write, which parties and features matter."""
-        self._refuse("model contribution")
-
     def evaluation_data(self, request: UseRequest) -> Data | None:
         """Read data to compare the fit with, if there are any; refuse options about others."""
         self._refuse("plot")
@@ -159,17 +142,16 @@ class FactsFile(StoredFile):
 
     holds = "no model"
 
-    @cached_property
-    def saved(self) -> Saved:
-        """No pictures are drawn of it."""
-        self._refuse("plot")
-
-    @cached_property
-    def facts(self) -> dict[str, Any]:
-        """What `vpem show` prints of it."""
+    def found(self) -> Report:
+        """Return what there is to say of it."""
         raise NotImplementedError
 
-    def as_json(self) -> dict[str, Any]:
+    @cached_property
+    def facts(self) -> Report:
+        """What `vpem show` prints of it."""
+        return {"file": str(self.path), **self.found()}
+
+    def as_json(self) -> Report:
         return self.facts
 
     def show(self) -> None:
@@ -182,14 +164,12 @@ class CheckpointFile(FactsFile):
 
     holds = "a checkpoint of a run, which goes on with --checkpoint and --resume"
 
-    @cached_property
-    def facts(self) -> dict[str, Any]:
+    def found(self) -> Report:
         from vpem.files.checkpoints import read_state
 
-        state = read_state(self.path)
-        recorded = reported(state, "facts", dict) or {}
+        recorded = reported(read_state(self.path), "facts", dict) or {}
         plain = {name: one for name, one in recorded.items() if isinstance(one, str | int | float)}
-        return {"file": str(self.path), "holds": "a checkpoint"} | plain
+        return {"holds": "a checkpoint"} | plain
 
 
 OTHERS = {
@@ -212,15 +192,13 @@ class OtherFile(FactsFile):
 
     holds = "neither a model nor another fit"
 
-    @cached_property
-    def facts(self) -> dict[str, Any]:
+    def found(self) -> Report:
         from vpem.files.hdf5 import list_datasets, open_read, read_attribute
 
         with open_read(self.path) as file:
             kind = read_attribute(file, "encoding-type")
             shapes = {path: one.shape or () for path, one in list_datasets(file).items()}
-        said = OTHERS.get(kind or "", kind)
-        return {"file": str(self.path), "holds": said} | {
+        return {"holds": OTHERS.get(kind or "", kind)} | {
             path: " x ".join(map(str, shape)) or "one value" for path, shape in shapes.items()
         }
 
@@ -234,8 +212,7 @@ class ImputationFile(FactsFile):
         "a completed matrix: 'vpem model export' writes it as a table",
     )
 
-    @cached_property
-    def facts(self) -> dict[str, Any]:
+    def found(self) -> Report:
         from vpem.files.hdf5 import open_read
         from vpem.files.json_text import read_json_element
         from vpem.files.results import read_imputed
@@ -247,7 +224,6 @@ class ImputationFile(FactsFile):
                  "converged": bool, "log_likelihood": float}  # fmt: skip
         facts = {name: reported(report, name, kind) for name, kind in kinds.items()}
         return {
-            "file": str(self.path),
             "holds": self.holds,
             "source": imputed.source,
             "rows": len(imputed.row_names),
@@ -257,6 +233,7 @@ class ImputationFile(FactsFile):
         } | {name: value for name, value in facts.items() if value is not None}
 
     def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
+        """Write the table."""
         from vpem.files.hdf5 import check_writable
         from vpem.files.results import read_imputed, write_imputed
 

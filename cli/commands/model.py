@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,8 +19,7 @@ from ..options import Force, Json, Quiet, Without
 from ..outputs import READ, WRITTEN, ResultSettings, TableOutput
 from ..session import EngineSettings
 from .kinds import FactsFile, StoredFile, stored_at
-from .loading import RowSettings, UseRequest
-from .use import ModelFile
+from .use import ModelFile, RowSettings, UseRequest
 
 if TYPE_CHECKING:
     from vpem.files.models import Model
@@ -54,7 +54,20 @@ def show(file: AnyFile, json: Json = False) -> None:
 
     Example: vpem show model.h5
     """
-    shown(file, json)
+    with Screen():
+        from vpem.files.opening import check_readable, open_regular
+
+        with open_regular(check_readable(file)) as opened:
+            start = opened.read(START)
+        of_study = _of_study(file, start)
+        if of_study is None:
+            stored = _stored(file, start)
+            if json:
+                print_json(stored.as_json())
+            else:
+                stored.show()
+    if of_study is not None:
+        of_study(json=json)
 
 
 class ExportSettings(Settings, heading="Output", kept=False):
@@ -88,7 +101,7 @@ def export(
     Example: vpem model export model.h5 -o model.npz
     """
     with Screen(quiet) as screen:
-        stored_at(model).export(output, force, table.quote_formulas)
+        stored_at(model).able("model export")(output, force, table.quote_formulas)
         screen.say(f"wrote {output}")
 
 
@@ -237,12 +250,9 @@ def contribution(
     Example: vpem model contribution model.h5 data/breast_cancer.h5 --json
     """
     with Screen(results.quiet) as screen:
-        from vpem.files.hdf5 import check_writable
-
         request = UseRequest(data, screen, rows, output=results, parties=parties, engine=engine)
-        if results.output is not None and request.where.speaks:
-            check_writable(results.output, results.force, "results")
-        stored_at(model).contribution(request)
+        request.check_output()
+        stored_at(model).able("model contribution")(request)
         if results.output is not None:
             screen.say(f"wrote the figures to {results.output}")
 
@@ -252,18 +262,14 @@ def _judged(file: Path, model: Model) -> Report:
     import math
 
     report = model.report
-    judged = {name: report.get(name) for name in ("log_likelihood", "bic", "aic")}
-    for name, value in judged.items():
-        finite = isinstance(value, int | float) and math.isfinite(value)
-        if isinstance(value, bool) or not finite:
+    for name in CRITERIA.values():
+        value = report.get(name)
+        if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
             raise InputError(f"{file} does not say its {name.replace('_', '-')}, got {value!r}")
     data = report.get("data")
     return {
-        **judged,
+        **{name: report.get(name) for name in JUDGED},
         "model": str(file),
-        "n_iter": report.get("n_iter"),
-        "converged": report.get("converged"),
-        "degenerate": report.get("degenerate"),
         "last": report.get("degenerate") and model.options.get("floor_fits") != "keep",
         "seed": model.options.get("seed"),
         "n_parameters": model.mixture.n_parameters,
@@ -277,36 +283,40 @@ def _judged(file: Path, model: Model) -> Report:
 def _check_comparable(one: Report, other: Report, criterion: str) -> None:
     """Raise InputError unless the criterion can compare both models, of the same data."""
     first, second = one["model"], other["model"]
-    if one["features"] != other["features"]:
-        counts = len(one["features"]), len(other["features"])
+    features, others = one["features"], other["features"]
+    sizes, fitted = one["n_parameters"], f"{second} was fitted to"
+    unlike = {
+        f"{second} has {len(others)} features, {first} has {len(features)}":
+            len(features) != len(others),
+        f"{second} and {first} have different features": features != others,
+        f"{fitted} {other['n_samples']} rows, {first} to {one['n_samples']} rows":
+            one["n_samples"] != other["n_samples"],
+        f"{fitted} the data {other['data']}, {first} to the data {one['data']}":
+            one["data"] != other["data"],
+    }  # fmt: skip
+    for sentence, is_so in unlike.items():
+        if is_so:
+            raise InputError(f"{sentence}; give models of the same data")
+    if criterion == "log-likelihood" and sizes != other["n_parameters"]:
         raise InputError(
-            f"{second} and {first} have different features"
-            if counts[0] == counts[1]
-            else f"{second} has {counts[1]} features, {first} has {counts[0]}",
-            "; give models of the same data",
-        )
-    for name, words in (("n_samples", "{} rows"), ("data", "the data {}")):
-        if one[name] != other[name]:
-            raise InputError(
-                f"{second} was fitted to {words.format(other[name])}, {first} to "
-                f"{words.format(one[name])}; give models of the same data"
-            )
-    if criterion == "log-likelihood" and one["n_parameters"] != other["n_parameters"]:
-        raise InputError(
-            f"{second} has {other['n_parameters']} parameters, {first} {one['n_parameters']}: the "
-            "log-likelihood prefers the larger model; take --criterion bic"
+            f"{second} has {other['n_parameters']} parameters, {first} {sizes}: the log-likelihood "
+            "prefers the larger model; take --criterion bic"
         )
 
 
 START = 4096
 """Bytes at the start of a file that show its kind."""
 
-TAKEN = "models and other fits, exports, tables, studies, requests, certificates, policies and logs"
+TAKEN = (
+    "models and other fits, exports, tables, studies, requests, certificates, policies and logs of "
+    "members"
+)
 
-MARKS = (
-    (b"\x89png", "a picture"), (b"%pdf", "a picture"), (b"<?xml", "a picture"),
-    (b"<svg", "a picture"), (b"<!doctype html", "a page"), (b"<html", "a page"),
-)  # fmt: skip
+MARKS = {
+    b"\x89png": "a picture", b"%pdf": "a picture", b"<?xml": "a picture", b"<svg": "a picture",
+    b"<!doctype html": "a page", b"<html": "a page",
+    b'{"time": "': "the log of a relay, which is text: a line of JSON for all that it did",
+}  # fmt: skip
 """Beginnings, in lower case, of files that have no facts to show."""
 
 TABLES = (b"PAR1", b"ARROW1", b"\x93NUMPY")
@@ -315,113 +325,76 @@ NAMED_TABLES = (".csv", ".tsv", ".txt", ".gz", ".bz2", ".xz")
 """Endings of text tables, compressed ones too."""
 
 
-def shown(file: Path, json: bool) -> None:
-    """Print the contents of any file that vpem has written."""
-    with Screen():
-        show = _other(file)
-        if show is None:
-            stored = _stored(file)
-            if json:
-                print_json(stored.as_json())
-            else:
-                stored.show()
-    if show is not None:
-        show(file, json)
-
-
-def _start(file: Path) -> bytes:
-    from vpem.files.opening import check_readable, open_regular
-
-    with open_regular(check_readable(file)) as opened:
-        return opened.read(START)
-
-
-def _other(file: Path) -> Callable[[Path, bool], None] | None:
+def _of_study(file: Path, start: bytes) -> Callable[..., None] | None:
+    """Return what prints a file of a study, as JSON or not; None of any other."""
     from vpem.files.studies.message_log import BEGINS
     from vpem.files.studies.spent import FILE as LEDGER
 
-    if file.name == LEDGER:
-        from ..study.party import budget
-
-        return lambda path, json: budget(path, json=json)
-    start = _start(file)
-    if b"PRIVATE KEY-----" in start or file.suffix == ".key":
-        raise InputError(f"{file} is a private key, which is never shown")
-    if start.startswith(b"-----BEGIN CERTIFICATE"):
-        from ..study.party import show_identity
-
-        return show_identity
-    if start.startswith(BEGINS):
-        from ..study.party import log
-
-        return lambda path, json: log([path], json=json)
     lines = start.splitlines()
-    if b"[request]" in lines:
-        from ..study.party import show_request
-
-        return show_request
-    if b"[study]" in lines:
-        from ..study.study import show_file
-
-        return show_file
+    printed_by = {
+        "party.budget": file.name == LEDGER,
+        "party.show_identity": start.startswith(b"-----BEGIN CERTIFICATE"),
+        "party.log": start.startswith(BEGINS),
+        "party.show_request": b"[request]" in lines,
+        "study.show_file": b"[study]" in lines,
+    }
+    if not printed_by["party.budget"] and (b"PRIVATE KEY-----" in start or file.suffix == ".key"):
+        raise InputError(f"{file} is a private key, which is never shown")
+    for name, is_so in printed_by.items():
+        if is_so:
+            module, function = name.split(".")
+            show = getattr(import_module(f"...study.{module}", __name__), function)
+            return partial(show, [file] if function == "log" else file)
     return None
 
 
-def _stored(file: Path) -> StoredFile:
+def _stored(file: Path, start: bytes) -> StoredFile:
     """Return a file that has facts or a fit to show; any other is refused."""
     import h5py
 
-    start = _start(file)
     plain = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if h5py.is_hdf5(str(file)):
         return stored_at(file)
-    for mark, what in MARKS:
-        if plain.startswith(mark):
-            _refuse(file, what)
-    if start.startswith(b"PK") and file.suffix == ".npz":
-        return ArchiveFile(file)
-    if plain.startswith(b"{"):
-        return JsonFile(file)
-    if file.name == "policy.toml":
-        return PolicyFile(file)
-    if start.startswith(TABLES) or file.suffix.lower() in NAMED_TABLES:
-        from .data import TableFile
+    said = next((what for mark, what in MARKS.items() if plain.startswith(mark)), None)
+    if said is None:
+        if start.startswith(b"PK") and file.suffix == ".npz":
+            return ArchiveFile(file)
+        if plain.startswith(b"{"):
+            return JsonFile(file)
+        if file.name == "policy.toml":
+            return PolicyFile(file)
+        if start.startswith(TABLES) or file.suffix.lower() in NAMED_TABLES:
+            from .data import TableFile
 
-        return TableFile(file)
-    _refuse(file, "no file that vpem writes")
-
-
-def _refuse(file: Path, what: str) -> NoReturn:
-    raise FileError(f"{file} is {what}; vpem show takes {TAKEN}")
+            return TableFile(file)
+        said = "no file that vpem writes"
+    raise FileError(f"{file} is {said}; vpem show takes {TAKEN}")
 
 
 class ArchiveFile(FactsFile):
     """Arrays of NumPy, as `vpem model export` writes them."""
 
-    @cached_property
-    def facts(self) -> dict[str, Any]:
-        """Arrays by their headers; none is read."""
+    def found(self) -> Report:
+        """Return arrays by their headers; none is read."""
         from vpem.files.readers.numpy_files import list_npz
 
-        return {"file": str(self.path), "holds": "arrays of NumPy"} | list_npz(self.path)
+        return {"holds": "arrays of NumPy", **list_npz(self.path)}
 
 
 class JsonFile(FactsFile):
     """A model as JSON, as `vpem model export` writes it."""
 
-    @cached_property
-    def facts(self) -> dict[str, Any]:
-        """Fields: short values, and sizes of lists and objects."""
+    def found(self) -> Report:
+        """Return fields: short values, and sizes of lists and objects."""
         from vpem.files.json_text import read_json_file
 
         content = read_json_file(self.path)
         if not isinstance(content, dict):
             raise InputError(f"{self.path} is no object of JSON")
-        sized = {
+        return {"holds": "JSON"} | {
             name: _extent(value) or (value if isinstance(value, str) else brief(value))
             for name, value in content.items()
         }
-        return {"file": str(self.path), "holds": "JSON"} | sized
 
 
 def _extent(value: Any) -> str | None:
@@ -440,13 +413,11 @@ def _extent(value: Any) -> str | None:
 class PolicyFile(FactsFile):
     """What a party allows."""
 
-    @cached_property
-    def facts(self) -> dict[str, Any]:
+    def found(self) -> Report:
         from vpem.files.studies.policy import read_policy
 
-        said = {
+        return {"holds": "what this party allows"} | {
             name: ", ".join(value) if isinstance(value, tuple) else value
             for name, value in vars(read_policy(self.path)).items()
             if name != "path" and value is not None and value is not False
         }
-        return {"file": str(self.path), "holds": "what this party allows"} | said

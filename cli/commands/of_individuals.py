@@ -14,8 +14,8 @@ from vpem.files.temporaries import ending_of
 
 from ..display import as_plain, plural, print_json, show, table
 from .kinds import StoredFile, reported
-from .loading import PredictedSettings, UseRequest, refuse_given
 from .saem_data import RowReader, as_rows, latents_of, named_columns
+from .use import PredictedSettings, UseRequest, refuse_given
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

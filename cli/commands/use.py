@@ -1,19 +1,238 @@
-"""`vpem predict`, `score`, `sample` and `evaluate`: a fit at work."""
+"""Fits at work: `vpem predict`, `score`, `sample` and `evaluate`, and pictures of them.
+
+What a command does with a kind of file is the business of that (`kinds`, `rows`); it gets a
+`UseRequest`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vpem.errors import InputError, Setting, brief, check_choice
+from vpem.records import Settings, changed, setting
+from vpem.settings import FitSettings, WorkerSettings
+
 from ..data import OF_A_FIT, DataParties
-from ..display import Screen, plural
+from ..display import Screen, plural, print_json, show, table
+from ..names import in_options
 from ..options import Without
-from ..outputs import READ, ResultSettings
-from ..session import EngineSettings
+from ..outputs import READ, LabelFile, Output, Printing, ResultSettings, writes
+from ..session import EngineSettings, where_of
 from .kinds import stored_at
-from .loading import IndividualSettings, PredictedSettings, RowSettings, UseRequest
+
+if TYPE_CHECKING:
+    from vpem.network.schema import Report
+
+    from ..display import PrintedTable
+    from ..session import Where
+
+
+MOST_TIMES = 100_000
+
+
+class RowSettings(Settings, heading="Data", kept=False):
+    """Options about rows of data."""
+
+    labels: str = setting(
+        "labels",
+        "Where the labels are: a dataset inside the HDF5 file, or a text file with one a line; "
+        "a table has them in its --label-column.",
+        file="read",
+        local=True,
+    )
+    dataset: str | None = changed(WorkerSettings, "dataset", local=True)
+    sample_weight: str | None = changed(WorkerSettings, "sample_weight")
+    features: str | None = setting(
+        None,
+        "Features that profile, marginals or pairs draw, by name or number (from 0), with commas "
+        "between. Default: those in which components differ most.",
+    )
+    missing: str | None = changed(
+        FitSettings,
+        "missing",
+        None,
+        help="Missing values (NaN): refuse, or marginalize, which integrates them out as missing "
+        "at random. Default: as fitted.",
+    )
+
+
+class IndividualSettings(Settings, heading="Individuals", kept=False):
+    """Options about individuals."""
+
+    individual: list[str] | None = setting(
+        None, "Fits of SAEM: this individual of DATA only. Several: repeat it."
+    )
+    times: str | None = setting(
+        None,
+        "Fits of SAEM: when to predict, 0:24:0.5 (from, to, step) or 0,1,2.5. Default: at the "
+        "rows of DATA; without DATA 50 times over those of the fit.",
+    )
+    population: bool = setting(
+        False, "Fits of SAEM: the curve of the mean latents, for individuals without rows."
+    )
+    latents: bool = setting(False, "Fits of SAEM: means and intervals of latents, not curves.")
+    residuals: bool = setting(
+        False,
+        "Fits of SAEM: predictions of the rows of DATA and their residuals, weighted (IWRES, "
+        "PWRES) and as prediction distribution errors (npde).",
+    )
+    id: str | None = setting(
+        None, "Fits of SAEM: column of a CSV with the individual. Default: as fitted."
+    )
+    time: str | None = setting(None, "Fits of SAEM: column with the time. Default: as fitted.")
+    value: str | None = setting(
+        None, "Fits of SAEM: column with the measurement. Default: as fitted."
+    )
+    covariates: str | None = setting(
+        None, "Fits of SAEM: dose=amt reads the column amt as the dose. Default: as fitted."
+    )
+    doses: str | None = setting(
+        None, "Fits of SAEM: columns of lines that are doses: amt=AMT. Default: as fitted."
+    )
+
+    curve: str | None = setting(
+        None, "Fits of SAEM to a curve of your own: FILE.py:NAME again, which is run; nothing in "
+        "the file of a fit is run.",
+    )  # fmt: skip
+
+    @property
+    def columns(self) -> dict[str, str | None]:
+        return {"id": self.id, "time": self.time, "value": self.value}
+
+    def grid(self) -> list[float] | None:
+        from vpem.checks import read_float
+
+        text = self.times
+        if text is None:
+            return None
+        words = text.split(":" if ":" in text else ",")
+        numbers = [n for n in (read_float(word, finite=True) for word in words) if n is not None]
+        if len(numbers) == len(words) <= MOST_TIMES and ":" not in text:
+            return numbers
+        if len(numbers) == len(words) == 3 and numbers[2] > 0:
+            first, last, step = numbers
+            count = (last - first) / step * (1 + 1e-12) + 1e-9
+            if 0 <= count < MOST_TIMES:
+                return [first + place * step for place in range(int(count) + 1)]
+        raise InputError(
+            "--times must be from:to:step with a step above 0, such as 0:24:0.5, or numbers with "
+            f"commas between, at most {MOST_TIMES}, got {brief(text)}"
+        )
+
+    def known_values(self, words: Mapping[str, Sequence[str]]) -> dict[str, float]:
+        """Values of covariates, numbers or words of a fit: ``dose=4.5,weight=70,Sex=Male``."""
+        from vpem.checks import read_float
+
+        text = self.covariates
+        values: dict[str, float] = {}
+        for word in [] if text is None else text.split(","):
+            name, _, number = (part.strip() for part in word.partition("="))
+            known = list(words.get(name, ()))
+            value = read_float(number, finite=True)
+            if known:
+                value = float(known.index(number)) if number in known else None
+            if value is None or not name or name in values:
+                raise InputError(
+                    "without DATA --covariates must be values with commas between, such as "
+                    f"dose=4.5,weight=70, got {brief(text)}"
+                )
+            values[name] = value
+            values |= {f"{name}={one}": float(at == value) for at, one in enumerate(known)}
+        return values
+
+
+def refuse_given(options: Settings, sentence: str, *without: str) -> None:
+    """Refuse the first option that was given, by its name followed by the sentence."""
+    for one in options.fields():
+        if one.name not in without and getattr(options, one.name) != one.default:
+            raise InputError(Setting(one.name), f" {sentence}")
+
+
+class PredictedSettings(IndividualSettings, heading="Individuals", kept=False):
+    """Options about individuals that are predicted, with data or without."""
+
+    individual: list[str] | None = changed(
+        IndividualSettings,
+        "individual",
+        help="Fits of SAEM: this individual only, of DATA or, without DATA, of the fit. Several: "
+        "repeat it.",
+    )
+    covariates: str | None = changed(
+        IndividualSettings,
+        "covariates",
+        help="Fits of SAEM: dose=amt reads the column amt as the dose (default: as fitted); "
+        "without DATA, with --population, dose=4.5 is the dose.",
+    )
+
+
+@dataclass(frozen=True)
+class UseRequest:
+    """What a command does with a fit."""
+
+    files: Sequence[Path]  # the data
+    screen: Screen
+    rows: RowSettings = field(default_factory=RowSettings)
+    individuals: IndividualSettings = field(default_factory=IndividualSettings)
+    output: ResultSettings = field(default_factory=ResultSettings)
+    proba: bool = False  # responsibilities, too
+    labelled: bool = False  # rows must have labels
+    labels: bool = True  # are read, if there are any
+    parties: DataParties = field(default_factory=DataParties)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+
+    @cached_property
+    def where(self) -> Where:
+        return where_of(self.engine, self.screen)
+
+    @cached_property
+    def tables(self) -> LabelFile:
+        """Tables of parties' rows, each party's in its process; none if one process has all."""
+        out = self.output
+        file = out.output if self.where.engine.apart and self.parties.parties else None
+        return LabelFile(
+            "output", file, self.where, True, force=out.force, quote_formulas=out.quote_formulas,
+            digits=out.digits,
+        )  # fmt: skip
+
+    @property
+    def data(self) -> Path | None:
+        if len(self.files) > 1:
+            raise InputError(f"give one file of individuals, got {len(self.files)}")
+        return self.files[0] if self.files else None
+
+    @property
+    def missing(self) -> str | None:
+        """Treatment of missing values, as in rows that parties lack; None: as in the fit."""
+        return "marginalize" if self.parties.missing_parties else self.rows.missing
+
+    def check_output(self) -> None:
+        """Raise FileError where one file for all cannot be written."""
+        from vpem.files.hdf5 import check_writable
+
+        out = self.output
+        if out.output is not None and not self.tables and self.where.speaks:
+            check_writable(out.output, out.force, "results")
+
+    def leave_it_to_the_first(self) -> None:
+        """Exit where another process prints for all, once it has this one's warnings."""
+        self.where.tell_warnings(self.screen)
+        if not self.where.speaks:
+            raise typer.Exit
+
+    def tell(self, report: Report, facts: Mapping[str, str], *tables: PrintedTable | str) -> None:
+        """Print a report as JSON, or a table of facts, which are formats of it, and others."""
+        if self.output.json:
+            print_json(report)
+            return
+        lines = ((name, form.format_map(report)) for name, form in facts.items())
+        show(table(lines, "", ""), *tables)
+
 
 ModelFile = Annotated[Path, READ, typer.Argument(help="Model, from 'vpem fit --output'.")]
 FitFile = Annotated[
@@ -55,15 +274,12 @@ def predict(
     Example: vpem predict growth.h5 data/oxford_boys.csv --individual 7 --times -1:1:0.5
     """
     with Screen(results.quiet) as screen:
-        from vpem.files.hdf5 import check_writable
-
         request = UseRequest(
             data or (), screen, rows, individuals, results, proba, parties=parties, engine=engine,
             labels=False,
         )  # fmt: skip
-        if results.output is not None and not request.tables and request.where.speaks:
-            check_writable(results.output, results.force, "results")
-        count = stored_at(model, individuals.curve).predict(request)
+        request.check_output()
+        count = stored_at(model, individuals.curve).able("predict")(request)
         if results.output is not None and not request.tables:
             screen.say(f"wrote {plural(count, 'row')} to {results.output}")
 
@@ -91,7 +307,7 @@ def score(
         request = UseRequest(
             data, screen, rows, individuals, results, parties=parties, engine=engine, labels=False
         )
-        stored_at(model, individuals.curve).score(request)
+        stored_at(model, individuals.curve).able("score")(request)
 
 
 def sample(
@@ -107,13 +323,11 @@ def sample(
     """
     with Screen(results.quiet) as screen:
         from vpem.checks import check_int
-        from vpem.files.hdf5 import check_writable
 
         count = check_int("-n", n, least=1)
         check_int("seed", seed, least=0)
-        if results.output is not None:
-            check_writable(results.output, results.force, "results")
-        stored_at(model).sample(count, seed, results)
+        UseRequest((), screen, output=results).check_output()
+        stored_at(model).able("sample")(count, seed, results)
         if results.output is not None:
             screen.say(f"wrote {plural(count, 'row')} to {results.output}")
 
@@ -135,4 +349,156 @@ def evaluate(
     """
     with Screen(results.quiet) as screen:
         request = UseRequest(data, screen, rows, output=results, parties=parties)
-        stored_at(model).evaluate(request)
+        stored_at(model).able("evaluate")(request)
+
+
+OptionalData = Annotated[
+    list[Path] | None,
+    READ,
+    typer.Argument(help=f"For pictures of rows. {DATA} Individuals for a fit of SAEM."),
+]
+
+
+class PictureSettings(Printing, heading="Output", kept=False):
+    """Where a picture goes."""
+
+    output: Path | None = setting(
+        None,
+        "Write here: .png, .svg or .pdf. Default: beside the model, as model-KIND.png.",
+        flags="-o --output",
+        file="written",
+    )
+    force: bool = changed(Output, "force", idle=None)
+
+
+class PageSettings(PictureSettings, heading="Output", kept=False):
+    """Where a page goes."""
+
+    output: Path | None = changed(
+        PictureSettings,
+        "output",
+        help="Write here: .html. Default: beside the model, as model.html.",
+    )
+
+
+def plot(
+    model: FitFile,
+    data: OptionalData = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            help="profile, history, graph, sparsity, communication; projection, marginals and "
+            "pairs, best with DATA; responsibilities, of DATA; confusion, of DATA with labels. "
+            "Fits of SAEM: traces; curves, observed, residuals, vpc and effects, of DATA. "
+            "Default: profile, of two features pairs, of SAEM traces."
+        ),
+    ] = None,
+    *,
+    rows: Annotated[RowSettings, Without("missing sample_weight")],
+    parties: Annotated[DataParties, Without(f"{OF_A_FIT} secure_sum")],
+    individuals: Annotated[IndividualSettings, Without("times population latents residuals")],
+    target: PictureSettings,
+) -> None:
+    """Draw a model: its components, how they differ, how the fit went.
+
+    Colours are distinct to the colour-blind, and in grey by lines, marks, hatches or numbers.
+
+    Example: vpem plot model.h5
+
+    Example: vpem plot model.h5 data/breast_cancer.h5 --kind projection
+
+    Example: vpem plot model.h5 data/breast_cancer.h5 --kind marginals -o marginals.svg
+
+    Example: vpem plot growth.h5 data/oxford_boys.csv --kind curves -o curves.png
+    """
+    with Screen(target.quiet) as screen:
+        from vpem.pictures.figure import check_picture, save_picture
+        from vpem.pictures.page import KINDS, check_kind, draw, kinds_of, next_kinds
+
+        if kind is not None:
+            check_choice("kind", kind, KINDS)
+        stored = stored_at(model, individuals.curve)
+        saved = stored.saved
+        kind = kind or next(iter(kinds_of(saved)))
+        labelled = check_kind(kind, saved).labels
+        output = target.output or beside(model, f"-{kind}.png")
+        check_picture(output, target.force)
+        request = UseRequest(
+            data or (), screen, rows, individuals, labelled=labelled, parties=parties
+        )
+        evaluation = stored.evaluation_data(request)
+        features = None
+        if rows.features is not None:
+            features = [name.strip() for name in rows.features.split(",") if name.strip()]
+        picture = draw(kind, saved, evaluation, features=features)
+        next_ones = next_kinds(kind, saved, evaluation)
+        save_picture(output, picture, force=target.force)
+        for note in picture.notes:
+            screen.print_note(note)
+        screen.say(f"wrote {output}")
+        if next_ones:
+            listed = "; ".join(
+                f"{f'with {needs}: ' if needs else ''}{', '.join(names)}"
+                for needs, names in next_ones.items()
+            )
+            screen.say(f"next, --kind: {listed}")
+        if target.json:
+            print_json({
+                "plot": str(output),
+                "kind": kind,
+                "description": picture.alt,
+                "notes": picture.notes,
+                "next": [name for names in next_ones.values() for name in names],
+                "warnings": list(screen.warnings),
+            })  # fmt: skip
+
+
+def beside(model: Path, ending: str) -> Path:
+    """Return the default name of a result: the model's, with another ending."""
+    output = model.parent / f"{model.stem}{ending}"
+    writes("--output", output)
+    return output
+
+
+def report(
+    context: typer.Context,
+    model: FitFile,
+    data: OptionalData = None,
+    *,
+    rows: Annotated[RowSettings, Without("features missing sample_weight")],
+    parties: Annotated[DataParties, Without(f"{OF_A_FIT} secure_sum")],
+    individuals: Annotated[
+        IndividualSettings, Without("individual times population latents residuals")
+    ],
+    target: PageSettings,
+) -> None:
+    """Write a page on a model: how well it fits, with all pictures.
+
+    The page is one file that needs no network and runs nothing; it can be printed.
+
+    Example: vpem report model.h5 data/breast_cancer.h5
+
+    Example: vpem report growth.h5 data/oxford_boys.csv --output growth.html
+    """
+    with Screen(target.quiet) as screen:
+        from vpem.files.hdf5 import check_writable
+
+        output = target.output or beside(model, ".html")
+        check_writable(output, target.force, "reports")
+        from vpem.pictures.page import write_page
+
+        stored = stored_at(model, individuals.curve)
+        request = UseRequest(data or (), screen, rows, individuals, parties=parties)
+        evaluation = stored.evaluation_data(request)
+        command = stored.command(context.find_root().command)
+        left_out = write_page(output, stored.saved, evaluation, command=command, force=target.force)
+        screen.say(f"wrote {output}")
+        not_drawn = {one: in_options(error) for one, error in left_out.items()}
+        for one, why in not_drawn.items():
+            screen.print_note(f"no picture of {one}: {why}")
+        if target.json:
+            print_json({
+                "report": str(output),
+                "not_drawn": [": ".join(one) for one in not_drawn.items()],
+                "warnings": list(screen.warnings),
+            })  # fmt: skip

@@ -14,7 +14,7 @@ import typer
 from vpem.errors import FileError, InputError, VpemError, VpemWarning, printable
 from vpem.files.table_settings import TableSettings
 
-from ..commands.loading import refuse_given
+from ..commands.use import refuse_given
 from ..display import Screen, plural, print_json, show, table
 from ..names import spoken
 from ..options import Json, Quiet, Without

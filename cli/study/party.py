@@ -11,7 +11,7 @@ import typer
 from vpem.errors import FileError, InputError, printable, shorten
 from vpem.files.table_settings import TableSettings
 
-from ..commands.loading import refuse_given
+from ..commands.use import refuse_given
 from ..display import PrintedTable, Screen, plural, print_json, show, size, table
 from ..help import Elsewhere
 from ..options import Json, Quiet, Without

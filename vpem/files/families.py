@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Matrix, row_blocks
-from vpem.errors import InputError, Setting, did_you_mean, shorten
+from vpem.errors import InputError, Setting, VpemWarning, did_you_mean, shorten
 from vpem.files.datasets import Dataset
 from vpem.files.levels import Recoding, distinct, in_levels, named_numbers, recoded
 from vpem.network.partition import Partition
@@ -142,6 +143,22 @@ def in_levels_of(
         kinds.take_features([of_model[j] for j in range(dataset.n_features)]) if whole else None
     )
     return replace(dataset, X=X, coded={}, kinds=reordered), warnings
+
+
+def levels_for_model(
+    dataset: Dataset, kinds: Kinds | None, columns: Sequence[int] | None, missing: str
+) -> Dataset:
+    """Return data whose codes stand for a model's levels, by `in_levels_of`.
+
+    Other levels are missing values: refused, or taken with a warning.
+    """
+    dataset, unseen = (dataset, []) if kinds is None else in_levels_of(dataset, kinds, columns)
+    for sentence in unseen:
+        what = f"{dataset.source}: {sentence}; "
+        if missing == "refuse":
+            raise InputError(f"{what}integrate them out with ", Setting("missing", "marginalize"))
+        warnings.warn(VpemWarning(f"{what}they are taken as missing"), stacklevel=5)
+    return dataset
 
 
 def settle_for_model(dataset: Dataset, choice: FamilyChoice | None) -> Dataset:

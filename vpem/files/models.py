@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,6 +92,11 @@ class Model(Shown, facts="{mixture.n_components:component}, {mixture.n_features:
     options: Report = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     root_history: NDArray[np.float64] | None = None
+
+    def take_features(self, columns: Sequence[int]) -> Model:
+        """Return the model of some features, the others integrated out."""
+        names = tuple(self.feature_names[column] for column in columns)
+        return replace(self, mixture=self.mixture.marginal(columns), feature_names=names)
 
 
 def current_versions() -> dict[str, str]:

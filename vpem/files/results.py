@@ -6,8 +6,8 @@ import csv
 import os
 import sys
 import unicodedata
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TextIO
 
 import numpy as np
@@ -166,6 +166,17 @@ class StoredClustering(Shown, facts="{centres.shape[0]:cluster}, {centres.shape[
         scaling = self.scaling or Scaling.none(self.centres.shape[1])
         labels, squares = nearest(X, self.centres, scaling, thread_count(n_threads))
         return labels, np.sqrt(squares)
+
+    def take_features(self, columns: Sequence[int]) -> StoredClustering:
+        """Return the clusters by some features, the others left out of distances."""
+        some = list(columns)
+        names = tuple(self.feature_names[column] for column in some)
+        scaling = None if self.scaling is None else self.scaling.take_features(some)
+        deviations = None if self.deviations is None else self.deviations[some]
+        return replace(
+            self, centres=self.centres[:, some], feature_names=names, root_centres=None,
+            scaling=scaling, deviations=deviations,
+        )  # fmt: skip
 
 
 def write_clustering(path: PathLike, stored: Any, force: bool = False) -> None:

@@ -388,6 +388,10 @@ class Agreement:
             key=lambda cluster: place.get(self.mapping.get(cluster), last),
         )
 
+    def describe(self) -> Report:
+        """Describe it in JSON."""
+        return {"labels" if name == "classes" else name: one for name, one in vars(self).items()}
+
     def facts(self) -> list[tuple[str, str]]:
         """Return the figures as text, each with its name."""
         return [

@@ -285,6 +285,13 @@ class PartyContribution:
     adjusted_rand_index: float | None
 
 
+OF_PARTIES = (
+    "information_lost", "shared_information", "log_likelihood_lost", "rows_moved", "agreement",
+    "adjusted_rand_index",
+)  # fmt: skip
+"""Figures that features do not have; the last where rows have labels."""
+
+
 @dataclass(frozen=True)
 class FeatureContribution:
     """How well one feature alone separates components.
@@ -350,6 +357,23 @@ class Contribution(Shown, facts="{n_parties:party}, {n_features:feature}"):
     def describe(self) -> Report:
         """Return all of it in values that JSON can hold."""
         return asdict(self)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return columns of a table: a row for each party, then for each feature."""
+        everyone: list[Any] = [*self.parties, *self.features]
+        information = np.array([one.information for one in everyone])
+        owners = [getattr(one, "party", one.name) or "" for one in everyone]
+        columns: dict[str, NDArray[Any]] = {
+            "kind": np.repeat(["party", "feature"], [self.n_parties, self.n_features]),
+            "name": np.array([one.name for one in everyone], np.str_),
+            "party": np.array(owners, np.str_),
+            "information": information,
+            "share": information / (self.entropy or 1.0),
+        }
+        for name in OF_PARTIES[: None if self.adjusted_rand_index is not None else -1]:
+            values = [getattr(one, name, np.nan) for one in everyone]
+            columns[name] = np.ma.masked_invalid(values)
+        return columns
 
 
 def contribution(

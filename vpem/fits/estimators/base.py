@@ -41,7 +41,7 @@ from vpem.errors import InputError, Setting, VpemWarning, did_you_mean, printabl
 from vpem.files.datasets import Dataset, default_names, names_apart
 from vpem.files.families import (
     FamilyChoice,
-    in_levels_of,
+    levels_for_model,
     settle,
     settle_for_model,
     words_for_model,
@@ -297,13 +297,7 @@ def dataset_for_model(X: Any, kinds: Kinds, names: Sequence[str], missing: str) 
     dataset = settle_for_model(_read(X, choice, lenient=True), choice)
     known: Any = SimpleNamespace(feature_names=tuple(names))
     columns = match_features(known, dataset.feature_names)
-    dataset, unseen = in_levels_of(dataset, kinds, columns)
-    for sentence in unseen:
-        if missing == "refuse":
-            marginalize = Setting("missing", "marginalize")
-            raise InputError(f"{sentence}; integrate them out with ", marginalize)
-        warnings.warn(VpemWarning(f"{sentence}; they are taken as missing"), stacklevel=4)
-    return dataset
+    return levels_for_model(dataset, kinds, columns, missing)
 
 
 def columns_apart(X: Any) -> Any:

@@ -1,0 +1,626 @@
+"""Mixtures and clusters, whose data are rows: what commands do with them, and on which data."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from vpem.checks import Labels, available_memory, check_finite
+from vpem.engines.placement import Placement
+from vpem.errors import InputError, Setting, shorten
+from vpem.files.datasets import Dataset, default_names, write_dataset
+from vpem.files.families import FamilyChoice, levels_for_model, settle_for_model
+from vpem.files.hdf5 import check_writable
+from vpem.files.matrix import FileMatrix
+from vpem.files.models import match_features, model_as_json, read_model, write_json, write_npz
+from vpem.files.parties.opening import choose_parties
+from vpem.files.results import read_clustering
+from vpem.files.temporaries import ending_of
+from vpem.fits.answer import answer_of, compare, read_labels
+from vpem.fits.contribution import contribution, spread_contribution
+from vpem.fits.prepare import weighed
+from vpem.fits.spread_use import SpreadRows, WholeRows
+from vpem.settings import MISSINGS
+from vpem.terms.rows import check_missing
+from vpem.terms.statistics import leaves
+from vpem.terms.units import Scaling
+
+from ..data import check_parties, joined, kept_of, read_one, teller
+from ..display import plural, print_json, table, what_is_read
+from ..names import key_of
+from ..outputs import ResultSettings, whole_of
+from ..session import place_parties
+from .kinds import StoredFile, reported
+from .use import UseRequest, refuse_given
+
+if TYPE_CHECKING:
+    from vpem.files.datasets import Home
+    from vpem.files.models import Model
+    from vpem.files.results import StoredClustering
+    from vpem.fits.contribution import Contribution
+    from vpem.network.schema import Report
+    from vpem.pictures.saved import EvaluationData
+
+    from ..display import PrintedTable
+
+    Assigned = tuple[Labels, dict[str, Labels], Report]
+    """Labels of rows, further columns of a table, and what JSON has of these."""
+
+
+class UsedData:
+    """Data that a mixture or clusters are used on: ``rows`` has their features, in their order.
+
+    With ``narrow`` the file goes on without features that the data lack.
+    """
+
+    def __init__(self, file: RowFile, request: UseRequest, missing: str, narrow: bool) -> None:
+        self.file, self.request, self.missing = file, request, missing
+        self.alignment: Report | None = None  # of several parties' rows
+        apart = request.where.engine.apart
+        if apart:
+            self._check_apart()
+        read = what_is_read(request.files)
+        with nullcontext() if apart else request.screen.doing(read):
+            self.source = self._read()
+        columns = self._columns(narrow)
+        kinds = getattr(getattr(file.stored, "mixture", None), "kinds", None)
+        self.source = levels_for_model(self.source, kinds, columns, missing)
+        self.rows = self._spread(columns) if apart else self._local(columns, narrow)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def report(self) -> Report:
+        """Return what JSON says of the data: alignment of rows, and what processes sent."""
+        if isinstance(self.rows, SpreadRows):
+            return {"alignment": self.alignment, "communication": self.rows.communication}
+        return {} if self.alignment is None else {"alignment": self.alignment}
+
+    def _check_apart(self) -> None:
+        parties, engine = self.request.parties, self.request.where.engine
+        if not parties.parties:
+            raise InputError(
+                "--engine mpi is for parties, each read by a rank of its own; add --parties"
+            )
+        if parties.split == "rows":
+            raise InputError(
+                "a party that has all features of a row needs no other party: let each use the "
+                "model on its own file, without --engine mpi"
+            )
+        digest = hashlib.sha256(b"".join(one.tobytes() for one in self.file.parameters()))
+        marks = engine.allgather(f"{digest.hexdigest()} {self.missing}")
+        for rank, mark in enumerate(marks):
+            if mark != marks[0]:
+                raise InputError(
+                    f"{engine.names[rank]} has another model than {engine.names[0]}; give all the "
+                    "same one"
+                )
+
+    def _read(self) -> Dataset:
+        """Read the one dataset, or join those of parties."""
+        request, expected = self.request, self.file.stored.feature_names
+        files, settings, say = request.files, request.parties, request.screen.say
+        weight = request.rows.sample_weight
+        if not files and not request.where.own_users:
+            raise InputError("vpem predict needs DATA: a dataset with the model's features")
+        over_rows = settings.split == "rows"
+        check_parties(files, settings)
+        kept = kept_of(self.file.stored)
+        if not request.labels:
+            kept = kept.changed(label_column=None)
+        if settings.parties:
+            of_one = ("labels", "features", "missing", "sample_weight")
+            refuse_given(request.rows, "is for one file; with --parties leave it out", *of_one)
+            parties = request.where.parties(files, settings.table, kept)
+            output = None if request.tables else request.output.output
+            holders = place_parties(parties, output, False, request.where, request.tables)
+            missing = self.missing != "refuse"
+            source, self.alignment = joined(
+                parties, settings, over_rows, missing, weight, holders, say, True
+            )
+            request.where.watch(source.n_samples, over_rows, request.screen)
+            return source
+        [file], [party] = files, choose_parties(files)
+        owners = _owners(expected)
+        named = expected != default_names(len(expected))
+        source = read_one(
+            file, settings.table, request.where, None, model_table=kept,
+            dataset=request.rows.dataset, sample_weight=weight, memory_limit=available_memory(),
+            keep_constant=True, columns=frozenset((*expected, *owners)) if named else None,
+        )  # fmt: skip
+        whose, known = _whose(file, party.name, source.feature_names, expected), set(expected)
+        source.feature_names = tuple(  # a model puts the party before a name that several have
+            f"{whose}.{one}" if f"{whose}.{one}" in known and one not in known else one
+            for one in source.feature_names
+        )
+        teller(say)(source, settings.table, kept)
+        return settle_for_model(source, FamilyChoice.parse(kept.family))
+
+    def _columns(self, narrow: bool) -> Sequence[int] | None:
+        """Return the column of each of the model's features; None: they are in its order."""
+        file, parties, names = self.file, self.request.parties, self.source.feature_names
+        expected, present = file.stored.feature_names, set(names)
+        there = [column for column, name in enumerate(expected) if name in present]
+        lacking = [name for name in expected if name not in present]
+        named = all(each != default_names(len(each)) for each in (names, expected))
+        if narrow and lacking and there and named:
+            if self.missing == "refuse":
+                raise InputError(
+                    f"the data lack features of the model: {shorten(map(repr, lacking))}; "
+                    "integrate them out with ",
+                    Setting("missing", "marginalize"),
+                )
+            file.stored = file.stored.take_features(there)
+            self.request.screen.say(
+                f"{len(lacking)} of the model's {len(expected)} features are not in the data and "
+                f"are {file.goes_without}"
+            )
+        apart = parties.parties and parties.split == "features"
+        return match_features(file.stored, names, ordered=not apart)
+
+    def _local(self, columns: Sequence[int] | None, narrow: bool) -> WholeRows:
+        X, names = self.source.X, self.file.stored.feature_names
+        if columns is not None:
+            X = X.select(columns) if isinstance(X, FileMatrix) else X[:, columns]
+        if self.missing == "refuse":
+            check_finite(X, names, self.file.advice if narrow else ())
+        else:
+            check_missing(X, names)
+        return WholeRows(X, self.missing)
+
+    def _spread(self, columns: Sequence[int] | None) -> SpreadRows:
+        source, names = self.source, self.file.stored.feature_names
+        assert source.partition is not None
+        called = source.partition.names
+        holders = Placement.evenly(self.request.where.engine, len(called), called)
+        return SpreadRows(
+            source.X, source.partition, columns or range(len(source.feature_names)), holders,
+            names, self.missing, self.request.parties.secure_sum,
+        )  # fmt: skip
+
+    def labels(self) -> Labels:
+        """Read labels from the dataset, another place in its file, or a text file."""
+        where, parties, files = self.request.rows.labels, self.request.parties, self.request.files
+        named = ", ".join(map(str, files))
+        if where == "labels":
+            if self.source.labels is None:
+                who = (
+                    "every party" if parties.split == "rows" else "one party that has all the rows"
+                )
+                raise InputError(
+                    f"{named} has no labels; name their column with --label-column, or another "
+                    "place with --labels"
+                    if not parties.parties
+                    else f"{who} must have labels: in HDF5, or in a column that --label-column or "
+                    "a manifest names; or name a text file with --labels"
+                )
+            return np.asarray(self.source.labels)
+        if parties.parties and parties.align not in (None, "none"):
+            raise InputError(
+                f"--labels {where} has one label a line, but parties are aligned by their ids; "
+                "give labels to one party, or align them first"
+            )
+        if not h5py.is_hdf5(str(files[0])) and not Path(where).exists():
+            raise InputError(
+                f"{named} is a table, whose labels are a column: ", Setting("label_column", where)
+            )
+        return read_labels(where, files[0], self.source.n_samples)
+
+
+def _owners(expected: Sequence[str]) -> dict[str, set[str]]:
+    """Return the parties that a model has features of, by their names without the party's."""
+    owners: dict[str, set[str]] = {}
+    for full in expected:
+        for dot in (place for place, letter in enumerate(full) if letter == "."):
+            owners.setdefault(full[dot + 1 :], set()).add(full[:dot])
+    return owners
+
+
+def _whose(file: Path, called: str, names: Sequence[str], expected: Sequence[str]) -> str:
+    """Return the party of a file: the one it is named after, or the only one that fits.
+
+    A party fits if it has all columns of the file whose names several parties have.
+    """
+    known, owners = set(expected), _owners(expected)
+    shared = [name for name in names if name not in known and len(owners.get(name, ())) > 1]
+    if not shared or any(f"{called}.{name}" in known for name in names):
+        return called
+    fitting = set.intersection(*(owners[name] for name in shared))
+    if len(fitting) == 1:
+        return fitting.pop()
+    ending = "".join(file.suffixes)
+    listed = sorted(fitting or set.union(*(owners[name] for name in shared)))
+    raise InputError(
+        f"{file} has {shorten(map(repr, shared))}, which the model has of several parties; name "
+        f"the file after its party: {shorten([one + ending for one in listed])}"
+    )
+
+
+COMMANDS = {
+    "vp-em": "fit",
+    "em-rows": "fit",
+    "fedem": "fedem",
+    "vr-fedem": "fedem",
+    "k-means": "kmeans",
+}
+
+
+class RowFile(StoredFile):
+    """A mixture, or clusters."""
+
+    needs_values: ClassVar[bool]
+    """Whether pictures refuse rows that lack values, unless the fit took such rows."""
+    advice: ClassVar[tuple[str | Setting, ...]]
+    """What to try where values are missing."""
+    goes_without: ClassVar[str]
+    """What becomes of features that the data lack."""
+    scored: ClassVar[Mapping[str, str]]
+    """Names of what a score has, and their formats."""
+
+    @abstractmethod
+    def parameters(self) -> Sequence[NDArray[Any]]:
+        """Return all of them."""
+
+    @property
+    @abstractmethod
+    def n_labels(self) -> int:
+        """Components or clusters."""
+
+    @abstractmethod
+    def assign(self, data: UsedData, proba: bool = False) -> Assigned:
+        """Assign rows to components or clusters."""
+
+    @abstractmethod
+    def score_of(self, data: UsedData) -> Report:
+        """Say how well it describes rows."""
+
+    def load(self, request: UseRequest, missing: str | None = None) -> UsedData:
+        """Read data; with ``missing`` they must have all features of the model."""
+        self._refuse_individuals(request)
+        if missing is not None:
+            return UsedData(self, request, missing, narrow=False)
+        return UsedData(self, request, self._missing(request), narrow=True)
+
+    def _missing(self, request: UseRequest) -> str:
+        """Treatment of missing values: as in the fit, unless the command says."""
+        fitted = self.stored.options.get("missing")
+        return request.missing or (fitted if fitted in MISSINGS else MISSINGS[0])
+
+    def _refuse_individuals(self, request: UseRequest) -> None:
+        refuse_given(
+            request.individuals, f"is for fits of SAEM, which {self.path} is not; leave it out"
+        )
+
+    def evaluation_data(self, request: UseRequest) -> EvaluationData | None:
+        from vpem.pictures.saved import EvaluationData
+
+        self._refuse_individuals(request)
+        if not request.files:
+            for options, without in ((request.rows, "features"), (request.parties, "")):
+                refuse_given(options, "is about the data: give them after the model", without)
+            return None
+        data = self.load(request, self._missing(request) if self.needs_values else "marginalize")
+        assert isinstance(data.rows, WholeRows)
+        named = request.rows.labels != "labels"
+        labelled = request.labelled or named or data.source.labels is not None
+        labels = data.labels() if labelled else None
+        return EvaluationData(data.rows.X, labels, ", ".join(map(str, request.files)))
+
+    def predict(self, request: UseRequest) -> int:
+        output, tables = request.output, request.tables
+        data = self.load(request)
+        source, count = data.source, len(data)
+        labels, more, json_values = self.assign(data, request.proba)
+        facts, columns = data.report(), {"label": labels, **more}
+        if tables:
+            assert isinstance(data.rows, SpreadRows)
+            parties = data.rows.parties
+            everyones = dict.fromkeys(parties.own.tolist(), columns)
+            tables.write(source, everyones, parties, request.screen)
+        request.leave_it_to_the_first()
+        shown: Report = {"labels": labels, **json_values}
+        rows: Home | None = whole_of(source.ids, count, counted=source.counted)
+        if request.where.own_users:  # a member that brings no data has no rows
+            rows = next(iter(source.homes.values()), None)
+            shown = {} if rows is None else {name: rows.values(at) for name, at in shown.items()}
+        if tables.file is None and rows is not None:
+            output.write(rows.columns(columns), "vpem-predictions")
+        if output.json:
+            report = {
+                "n_samples": count,
+                "counts": np.bincount(labels, minlength=self.n_labels),
+                "output": None if output.output is None else str(output.output),
+                **facts,
+            }
+            print_json(report | (shown if output.output is None else {}))
+        return count
+
+    def score(self, request: UseRequest) -> None:
+        data = self.load(request)
+        report = self.score_of(data) | data.report()
+        request.leave_it_to_the_first()
+        request.tell(report, self.scored)
+
+    def evaluate(self, request: UseRequest) -> None:
+        data = self.load(request)
+        found = compare(data.labels(), self.assign(data)[0], self.n_labels)
+        mapping, order = found.mapping, found.order
+        heads = [f"{c} = {mapping[c]}" if c in mapping else str(c) for c in order]
+        labelled = zip(found.classes, found.confusion[:, order], strict=True)
+        counts = ((label, *row) for label, row in labelled)
+        title = "Rows of each label in each component"
+        request.tell(
+            {"n_samples": len(data), **found.describe(), **data.report()},
+            dict(found.facts()),
+            table(counts, "label", *heads, title=title, right=heads),
+        )
+
+    def command(self, root: Any) -> str | None:
+        """Return the command that fitted it, made of its options; None where they are not known."""
+        options = self.stored.options
+        name = COMMANDS.get(str(self.stored.report.get("algorithm")))
+        if name is None or not options.get("data"):
+            return None
+        words = ["vpem", name]
+        params, known = root.commands[name].params, root.commands[name].callback.settings
+        values = {p.name: options.get(key_of(p).replace("-", "_"), p.default) for p in params}
+        for parameter in params:
+            value = values[parameter.name]
+            if parameter.name in known and known[parameter.name].why_idle(values):
+                continue
+            # A flag that is off has its default value.
+            usual = value is False or str(value) == str(parameter.default)
+            usual = usual or value == parameter.default
+            if parameter.param_type_name == "argument":
+                words += str(value).split(", ") if value is not None else []
+            elif value is not None and not usual:
+                words += [parameter.opts[-1]] if value is True else [parameter.opts[-1], str(value)]
+        return shlex.join(words)
+
+
+class ClustersFile(RowFile):
+    """What `vpem kmeans` has written."""
+
+    holds = "clusters"
+    needs_values = True
+    goes_without = "left out of distances"
+    advice = ("assign rows by their known values with ", Setting("missing", "marginalize"))
+    instead: ClassVar = {
+        "sample": "from which no rows are drawn; fit a mixture with 'vpem fit'",
+        "model export": "which are not exported; 'vpem model show --json' prints them",
+    }
+    scored: ClassVar = {
+        "rows": "{n_samples}",
+        "clusters": "{n_clusters}",
+        "inertia": "{inertia:.10g}",
+        "inertia per sample": "{inertia_per_sample:.10g}",
+    }
+
+    @cached_property
+    def stored(self) -> StoredClustering:
+        return read_clustering(self.path)
+
+    def parameters(self) -> Sequence[NDArray[Any]]:
+        return [self.stored.centres]
+
+    @property
+    def n_labels(self) -> int:
+        return len(self.stored.centres)
+
+    def assign(self, data: UsedData, proba: bool = False) -> Assigned:
+        if proba:
+            raise InputError(
+                f"{self.path} holds clusters, whose rows have no responsibilities; leave out "
+                "--proba, or fit a mixture with 'vpem fit'"
+            )
+        stored = self.stored
+        scaling = stored.scaling or Scaling.none(len(stored.feature_names))
+        labels, squares = data.rows.nearest(stored.centres, scaling)
+        distances = np.sqrt(squares)
+        return labels, {"distance": distances}, {"distances": distances}
+
+    def score_of(self, data: UsedData) -> Report:
+        inertia = float(np.square(self.assign(data)[1]["distance"]).sum())
+        return {
+            "n_samples": len(data),
+            "n_clusters": self.n_labels,
+            "inertia": inertia,
+            "inertia_per_sample": inertia / len(data),
+        }
+
+    def as_json(self) -> Report:
+        stored, answer = self.stored, answer_of(self.stored)
+        return {
+            "clusters": answer.describe("cluster"),
+            "encoding": "vpem-clustering",
+            "feature_names": list(stored.feature_names),
+            "centres": stored.centres.tolist(),
+            "cluster_sizes": answer.sizes,
+            "inertia": reported(stored.report, "inertia", float),
+            "report": stored.report,
+            "options": stored.options,
+            "versions": stored.versions,
+        }
+
+
+class MixtureFile(RowFile):
+    """What `vpem fit` and `vpem fedem` have written."""
+
+    holds = "a mixture"
+    needs_values = False
+    goes_without = "integrated out"
+    advice = ("integrate them out with ", Setting("missing", "marginalize"))
+    scored: ClassVar = {
+        "rows": "{n_samples}",
+        "parameters": "{n_parameters}",
+        "log-likelihood per sample": "{log_likelihood:.6f}",
+        "log-likelihood, total": "{total_log_likelihood:.4f}",
+        "BIC": "{bic:.4f}",
+        "AIC": "{aic:.4f}",
+    }
+
+    @cached_property
+    def stored(self) -> Model:
+        return read_model(self.path)
+
+    def parameters(self) -> Sequence[NDArray[Any]]:
+        mixture = self.stored.mixture
+        return [*leaves(mixture.arrays()), mixture.blocks.order]
+
+    @property
+    def n_labels(self) -> int:
+        return int(self.stored.mixture.n_components)
+
+    def load(self, request: UseRequest, missing: str | None = None) -> UsedData:
+        data = super().load(request, missing)
+        if isinstance(data.rows, SpreadRows):
+            names, parties = self.stored.feature_names, data.rows.names
+            for party, root, features in data.rows.moves(self.stored.mixture.blocks):
+                listed = shorten(repr(names[feature]) for feature in features)
+                said = f"{parties[party]} sends {parties[root]} features of their hub: {listed}"
+                request.screen.say(said)
+        return data
+
+    def assign(self, data: UsedData, proba: bool = False) -> Assigned:
+        shares = data.rows.responsibilities(self.stored.mixture)
+        columns = {f"proba_{k}": column for k, column in enumerate(shares.T)}
+        more: Report = {"proba": shares}
+        return shares.argmax(axis=1), columns if proba else {}, more if proba else {}
+
+    def score_of(self, data: UsedData) -> Report:
+        mixture, weights = self.stored.mixture, data.source.sample_weight
+        scores, there = data.rows.log_likelihoods(mixture), data.rows.seen()
+        # As in a fit, rows without a value count for nothing.
+        total, used = weighed(scores, there, weights)
+        return {
+            "n_samples": len(data),
+            "n_without_values": len(data) - int(there.sum()),
+            "sample_weight": data.request.rows.sample_weight,
+            "n_parameters": mixture.n_parameters,
+            "log_likelihood": total / used,
+            "total_log_likelihood": total,
+            "bic": mixture.bic(total, used),
+            "aic": mixture.aic(total),
+        }
+
+    def contribution(self, request: UseRequest) -> None:
+        data, stored, out = self.load(request), self.stored, request.output
+        named, partition = request.rows.labels != "labels", data.source.partition
+        if isinstance(data.rows, SpreadRows):
+            if named:
+                raise InputError(
+                    "--labels are compared with the components of rows without each party, which "
+                    "only the root of its hub knows; leave it out, or read all parties' files in "
+                    "one process"
+                )
+            result = spread_contribution(data.rows, stored.mixture, stored.feature_names)
+        else:
+            labels = data.labels() if named or data.source.labels is not None else None
+            parties, apart = None, request.parties.parties and request.parties.split != "rows"
+            if apart and partition is not None:  # else they are those of the fit
+                columns = match_features(stored, data.source.feature_names, ordered=False)
+                order = columns or range(len(stored.feature_names))
+                place = {column: j for j, column in enumerate(order)}
+                parties = {
+                    name: [place[column] for column in features.tolist() if column in place]
+                    for name, features in zip(partition.names, partition.features, strict=True)
+                }
+            result = contribution(
+                stored, data.rows.X, parties=parties, labels=labels, missing=data.missing
+            )
+        report = result.describe() | data.report()
+        request.leave_it_to_the_first()
+        if out.output is not None:
+            out.write(result.columns(), "vpem-contributions")
+        if out.json or out.output is None:
+            labelled = dict([LABELLED] if result.adjusted_rand_index is not None else ())
+            request.tell(report, CONTRIBUTED | labelled, *tables_of(result))
+
+    def sample(self, count: int, seed: int, output: ResultSettings) -> None:
+        stored, file = self.stored, output.output
+        X, labels = stored.mixture.sample(count, np.random.default_rng(seed))
+        kinds = getattr(stored.mixture, "kinds", None)
+        if file is not None and ending_of(file) not in (".csv", ".parquet"):
+            drawn = Dataset(X, stored.feature_names, labels=labels, source=str(file), kinds=kinds)
+            write_dataset(file, drawn, output.force)
+            return
+        levels = {} if kinds is None else kinds.levels
+        columns = {
+            feature: np.array(levels[j])[X[:, j].astype(int)] if j in levels else X[:, j]
+            for j, feature in enumerate(stored.feature_names)
+        }
+        name = "component"
+        while name in columns:
+            name += "_"
+        output.write({**columns, name: labels}, "vpem-samples")
+
+    def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
+        check_writable(output, force, "exported models")
+        write = write_npz if ending_of(output) == ".npz" else write_json
+        write(output, self.stored, force)
+
+    def as_json(self) -> Report:
+        stored = self.stored
+        components = answer_of(stored).describe()
+        return {"components": components, **model_as_json(stored), "history": stored.history}
+
+
+CONTRIBUTED = {
+    "rows": "{n_samples}",
+    "log-likelihood": "{log_likelihood:.6f} per sample",
+    "entropy of the mixing weights": "{entropy:.4f}",
+}
+LABELLED = ("adjusted Rand index with labels", "{adjusted_rand_index:.4f}")
+
+FIGURES = {
+    "information": "{0.information:.4f}",
+    "lost": "{0.information_lost:.4f}",
+    "shared": "{0.shared_information:.4f}",
+    "likelihood": "{0.log_likelihood_lost:.4f}",
+    "moved": "{0.rows_moved:.1%}",
+    "agreement": "{0.agreement:.4f}",
+    "labels": "{0.adjusted_rand_index:.4f}",
+}
+"""Columns of the table of parties, the last where there are labels."""
+
+CAPTION = (
+    "In nats: information, what its features alone tell of the component; lost, what no others "
+    "tell; shared, what its features and the others' tell of each other; likelihood, lost per "
+    "sample. Moved: rows of another component without it. Adjusted Rand index: agreement of the "
+    "components with and without it; of those without it with labels."
+)
+"""Below the table of parties."""
+
+MOST_FEATURES = 30
+"""Features that a table has; files and JSON have all."""
+
+
+def tables_of(result: Contribution) -> list[PrintedTable | str]:
+    """Return the tables of a terminal."""
+    figures = list(FIGURES.items())[: None if result.adjusted_rand_index is not None else -1]
+    heads = ["features", *(head for head, _ in figures)]
+    parties = table(
+        ((one.name, len(one.features), *(form.format(one) for _, form in figures))
+         for one in result.parties),
+        "party", *heads, title="Without each party", right=heads,
+        spare=("likelihood", "features", "agreement", "shared"), caption=CAPTION,
+    )  # fmt: skip
+    more = result.n_features - MOST_FEATURES
+    features = table(
+        ((place, one.name, one.party or "-", f"{one.information:.4f}", f"{one.share:.1%}")
+         for place, one in enumerate(result.features[:MOST_FEATURES], 1)),
+        "rank", "feature", "party", "information", "share",
+        title="Each feature alone", right=("rank", "information", "share"), spare=("party", "rank"),
+        caption=f"and {plural(more, 'feature')} that tell less: see --json" if more > 0 else None,
+    )  # fmt: skip
+    return [parties, "", features] if result.parties else [features]
