@@ -21,6 +21,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vpem.errors import VpemWarning, printable
+from vpem.pictures.facts import communication as communication
+from vpem.pictures.facts import how_summed as how_summed
+from vpem.pictures.facts import number as number
+from vpem.pictures.facts import plural as plural
+from vpem.pictures.facts import size as size
+from vpem.pictures.facts import took as took
 
 from .names import in_options
 
@@ -499,48 +505,6 @@ def show(*items: PrintedTable | str) -> None:
     sys.stdout.write(trailing.sub(lambda end: end[0].replace(" ", ""), printed.get()))
 
 
-def plural(count: int, noun: str) -> str:
-    """Write "1 hub", "3 hubs"."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def each(counts: Sequence[int], noun: str) -> str:
-    """Write "30 rows each", "28 to 30 rows each"."""
-    fewest, most = min(counts), max(counts)
-    return f"{plural(most, noun) if fewest == most else f'{fewest} to {most} {noun}s'} each"
-
-
-def number(value: float | None, digits: int = 6) -> str:
-    """Write a number for a reader."""
-    return "-" if value is None else f"{value:.{digits}g}"
-
-
-def size(count: int) -> str:
-    """Write a number of bytes for a reader: 912 B, 4.61 MB."""
-    for unit, least in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= least:
-            return f"{count / least:.3g} {unit}"
-    return f"{count} B"
-
-
-def took(report: Report) -> list[str]:
-    """Write the iterations of a fit and its time, which reports of private fits do not have."""
-    seconds = report["seconds"]
-    return [str(report["n_iter"]), *([] if seconds is None else [f"{number(seconds, 3)} s"])]
-
-
-def communication(sent: Report, names: Sequence[str]) -> str:
-    """Write in a line what a fit has sent, and its busiest link."""
-    if not sent.get("messages"):
-        return "nothing was sent"
-    line = f"{sent['messages']:,} messages, {size(sent['bytes'])}, {sent['rounds']:,} rounds"
-    busiest = sent.get("busiest_link")
-    if busiest:
-        ends = [names[end] if end < len(names) else "server" for end in busiest["between"]]
-        line += f"; busiest link {' - '.join(ends)} with {size(busiest['bytes'])}"
-    return line
-
-
 class Screen:
     """Messages of one command on stderr; warnings of the library are printed and kept.
 
@@ -638,35 +602,6 @@ def note_of_one_column(fit: Completed) -> str | None:
         f"{fit.observations.column_names[squares.argmax()]} makes up {share:.1%} of all squares, "
         "since its values are the largest; --scale standard lets all columns count"
     )
-
-
-def how_summed(report: Report) -> str:
-    """Say in a line how the sums were taken."""
-    places = {"server": "at the server", "tree": "along a tree"}
-    if report["sum"] in places:
-        parts = [f"{'' if report['compress'] else 'exact '}{places[report['sum']]}"]
-        if report.get("secure_sum"):
-            parts[0] += ", under masks"
-            if report.get("split") == "rows":
-                parts.append("no row shown")
-        if report["tree"] is not None:
-            parts.append(f"{plural(report['tree']['hops'], 'hop')} from its root")
-    else:
-        chebyshev = " (Chebyshev)" if report["acceleration"] == "chebyshev" else ""
-        parts = [
-            f"{plural(report['rounds'], 'round')}{chebyshev}",
-            f"{report['weights']} weights",
-            f"mixing rate {report['mixing_rate']:.4f}",
-        ]
-        if report["consensus_error"] is not None:
-            bound = "at most " if report["consensus_error_is_bound"] else ""
-            parts.append(f"consensus error {bound}{report['consensus_error']:.2g}")
-    if report["compress"] is not None:
-        parts.append(f"compressed by {report['compress']}")
-    for name, chance in (report["faults"] or {}).items():
-        if chance:
-            parts.append(f"{name.replace('_', ' ')} {chance:g}")
-    return ", ".join(parts)
 
 
 def tell_of_parameters(

@@ -20,7 +20,9 @@ from vpem.settings import FitSettings, HoldingSettings
 
 from .data import (
     counts_of,
+    gather,
     graph_of,
+    heaviest_of,
     own_features,
     own_rows,
     own_weights,
@@ -28,25 +30,25 @@ from .data import (
     stored_graph,
     workers_of,
 )
-from .display import ProgressLine, Screen, plural, print_json, show, table, tell_of_tree
-from .outputs import Output, Role
+from .display import ProgressLine, Screen, answer, plural, print_json, show, table, tell_of_tree
+from .outputs import LabelFile, LabelledOutput, Output, Role
 from .session import EngineSettings, where_of
 
 if TYPE_CHECKING:
     from vpem.engines.engine import Engine
     from vpem.files.checkpoints import FileSaver
-    from vpem.files.datasets import Dataset
-    from vpem.fits.clustering import Clustering
     from vpem.fits.labels import KnownLabels
     from vpem.fits.results import Fit
     from vpem.fits.selection.trials import Problem
     from vpem.fits.settings import PrivacySettings
+    from vpem.network.partition import Workers
     from vpem.network.schema import Report
-    from vpem.settings import GraphSettings, SumSettings
+    from vpem.settings import GraphSettings, SumSettings, WorkerSettings
     from vpem.sums.connect import Network
 
+    from .data import FileSettings
     from .options import Given
-    from .outputs import LabelFile
+    from .outputs import Found
 
     Q = TypeVar("Q", bound=Problem)
 
@@ -247,20 +249,16 @@ class CommandRun:
         if not self.out.publish_anyway:
             self.where.check_published(result)
         report = self.where.share(result, self.out, self.screen)
-        self.end(report, result.converged, lambda: result.show(report))
-
-    def end(self, report: Report, converged: bool, display: Callable[[], None]) -> None:
-        """Print a report as JSON or tables, and exit with the code of its outcome."""
         if self.out.json:
             print_json(report)
         elif not self.out.quiet:
-            display()
+            result.show(report)
             lost = [(one["member"], one["since_iteration"]) for one in report.get("without", ())]
             if lost:
                 show(table(lost, "gone on without", "since iteration", right=("since iteration",)))
         if self.network is not None:
             tell_of_tree(self.network, self.screen)
-        if self.out.strict and not converged:
+        if self.out.strict and not result.converged:
             raise typer.Exit(3)
 
 
@@ -280,45 +278,6 @@ def reminding(progress: ProgressLine, seconds: float = 1.0) -> Iterator[None]:
         yield
     finally:
         clock.cancel()
-
-
-def tell_what_is_left(
-    screen: Screen, settings: FitSettings, privacy: PrivacySettings, task: Task
-) -> None:
-    """Note before a private fit of rows how large its noise will be."""
-    if privacy.epsilon is not None:
-        from vpem.fits.privacy import foretell
-
-        n_samples, n_features = task.parts.n_samples, len(task.source.feature_names)
-        foretold = foretell(settings, privacy, n_samples, n_features, task.networks[0])
-        foretold.check()
-        screen.print_note(str(foretold))
-
-
-def kept_of_private(result: Fit | Clustering) -> Report:
-    """Return what a model keeps in place of options that do not apply to a private fit."""
-    if result.guarantee is None:
-        return {}
-    return {"init": "noisy sums", "max_iter": result.n_iter, "tol": None}
-
-
-def warned_of_private(result: Fit | Clustering) -> Report:
-    """Return the warnings of a report where rows are protected: none that discloses data."""
-    if result.guarantee is None:
-        return {}
-    from vpem.fits.privacy import REPEATABLE
-
-    return {"warnings": [REPEATABLE] if result.guarantee.repeatable else []}
-
-
-def tell_of_clipped(screen: Screen, result: Fit | Clustering, names: Sequence[str]) -> None:
-    """Note at each worker how many of its rows were clipped to the bounds; no report has that."""
-    for worker, count in getattr(result, "clipped", {}).items():
-        if count:
-            screen.print_note(
-                f"{names[worker]}: {plural(count, 'row')} with values beyond --bounds, which were "
-                "clipped; this is not reported to others"
-            )
 
 
 @dataclass(frozen=True)
@@ -345,144 +304,226 @@ class FitOutcome:
 class Task:
     """What is fitted, once or several times: a process's part of the data, and its networks.
 
-    A process has the columns of its own agents, or the rows of its own workers. ``networks`` are
-    its parts by hops, by default those of ``sums``; over rows there is one, of 0. ``parts`` says
-    who holds which features, or rows; ``names`` are those of agents or workers. A fit has
-    ``labels_for_fit`` of some rows; ``warnings`` are those raised until each network was made.
+    A process has the columns of its own agents, or the rows of its own workers. ``parts`` says who
+    holds which features, or rows; ``names`` are those of agents or workers, who are joined in
+    ``graph``. ``networked``: features have several agents, if nothing says which. A fit has
+    ``labels_for_fit`` of some rows.
     """
 
     def __init__(
         self,
-        source: Dataset,
-        holding: HoldingSettings,
-        graph: GraphSettings,
-        sums: SumSettings,
         run: CommandRun,
-        hops: Sequence[int] = (),
+        files: Sequence[Path],
+        parties: FileSettings,
+        holding: WorkerSettings,
+        graph: GraphSettings,
+        settings: Any,
+        memory_limit: str | None,
+        networked: bool = True,
     ) -> None:
+        if isinstance(run.out, LabelledOutput):
+            run.labels = LabelFile.begin(run.out, run.where, parties.parties)
+        if parties.missing_parties:
+            settings = settings.changed(missing="marginalize")
+        self.run, self.files, self.settings = run, files, settings
+        misses = settings.missing == "marginalize"
+        source, self.alignment = gather(files, parties, holding, misses, memory_limit, run)
+        self.source, self.limit = source, run.memory(memory_limit)
+        self.weighed_by = holding.sample_weight
+        self.labels_for_fit: KnownLabels | None = None
+        self.networks: dict[int, Network] = {}
+        self.parts: Any
+        graph = graph.seeded(settings.seed)
+        self.seed_of_graph = graph.graph_seed
+        if isinstance(holding, HoldingSettings) and holding.split == "features":
+            self.workers: Workers | None = None
+            self.parts = partition_of(source, holding, networked)
+            self.graph = stored_graph(source, holding, self.parts, graph, run.screen)
+        else:
+            dealt = getattr(holding, "sort_by_label", False)
+            self.parts = self.workers = workers_of(source, holding, run.screen, dealt)
+            self.graph = graph_of(self.workers.n_workers, self.workers.names, graph)
+        self.names: Sequence[str] = self.parts.names
+        self.n_rows = int(source.n_samples if self.workers is None else self.workers.n_samples)
+
+    def connect(self, sums: SumSettings, hops: Sequence[int] = (), private: bool = False) -> None:
+        """Make networks, by numbers of hops; by default one, of those of ``sums``.
+
+        Over rows there is one, of 0. ``warnings`` are those raised until each was made.
+        """
         from vpem.sums.connect import connect, connect_workers
 
-        self.source, self.run = source, run
-        self.labels_for_fit: KnownLabels | None = None
-        self.over_rows = holding.split == "rows"
-        self._weighted = holding.sample_weight is not None
-        sums = sums.changed(seed=graph.graph_seed)
+        run, sums = self.run, sums.changed(seed=self.seed_of_graph)
         heard = run.screen.warnings
-        self.parts: Any
-        self.networks: dict[int, Network] = {}
-        if self.over_rows:
-            self.parts = workers_of(source, holding, run.screen)
-            joined = graph_of(self.parts.n_workers, self.parts.names, graph)
-            self.networks[0] = run.spread_network(connect_workers(joined, sums), workers=True)
-            self.warnings = {0: list(heard)}
-        else:
-            self.parts = partition_of(source, holding, graph.is_asked or sums.is_asked or any(hops))
-            joined = stored_graph(source, holding, self.parts, graph, run.screen)
-            self._sums, self._graph = sums, joined
-            if sums.hubs == "likelihood":
-                # Placeholders until `grouped` chooses the hubs.
-                sums, hops = sums.changed(hubs="size", hops=0), [0]
-            before, self.warnings = list(heard), {}
-            last: int | None = None
-            for number in sorted(set(hops or [sums.hops])):
-                if last is not None and len(self.networks[last].whole.hubs) == 1:
-                    # One hub already has all agents: more hops change nothing.
-                    self.networks[number] = self.networks[last]
-                    self.warnings[number] = self.warnings[last]
-                    continue
-                last, n_heard = number, len(heard)
-                self.networks[number] = run.spread_network(
-                    connect(joined, self.parts, sums, hops=number)
-                )
-                self.warnings[number] = before + heard[n_heard:]
-        self.names: Sequence[str] = self.parts.names
-        self.n_rows = int(self.parts.n_samples if self.over_rows else source.n_samples)
+        before, self.warnings = list(heard), {0: list(heard)}
+        if self.workers is not None:
+            self.networks[0] = run.spread_network(connect_workers(self.graph, sums), workers=True)
+            self.warnings[0] = list(heard)
+            return
+        chosen = sums.hubs == "likelihood"
+        last: int | None = None
+        for number in [0] if chosen else sorted(set(hops or [sums.hops])):
+            if last is not None and len(self.networks[last].whole.hubs) == 1:
+                # One hub already has all agents: more hops change nothing.
+                self.networks[number] = self.networks[last]
+                self.warnings[number] = self.warnings[last]
+                continue
+            last, n_heard = number, len(heard)
+            some = sums.changed(hubs="size") if chosen else sums
+            self.networks[number] = run.spread_network(connect(self.graph, self.parts, some, hops=number))
+            self.warnings[number] = before + heard[n_heard:]
+        if chosen:
+            self._choose_hubs(sums, private)
 
-    def grouped(self, settings: FitSettings, limit: int | None, private: bool) -> Task:
-        """Replace the first network by that of hubs that the likelihood chooses."""
-        if self.over_rows or self._sums.hubs != "likelihood":
-            return self
+    def _choose_hubs(self, sums: SumSettings, private: bool) -> None:
+        """Replace the network without hops by that of hubs that the likelihood chooses."""
         from vpem.fits.likely_hubs import connect_by_likelihood
 
-        X, names = own_features(self.source, self.network, limit)
-        weights = self.source.sample_weight if self._weighted else None
+        X, weights, about = self.data()
         network = connect_by_likelihood(
-            X, self._graph, self.parts, self._sums, settings, over=self.run.spread_network,
-            private=private, kinds=self.source.kinds, sample_weight=weights, feature_names=names,
+            X, self.graph, self.parts, sums, self.settings, over=self.run.spread_network, private=private,
+            kinds=self.source.kinds, sample_weight=weights, feature_names=about["feature_names"],
         )  # fmt: skip
-        self.networks = {self._sums.hops: network}
+        self.networks = {sums.hops: network}
         chosen = network.whole.chosen
         assert chosen is not None
         self.run.screen.print_note(
             f"hubs by likelihood: worth {chosen.gain:.4g} nats per sample or more, by a fit "
             f"without hops of {chosen.first['n_iter']} iterations"
         )
-        return self
 
     @property
     def network(self) -> Network:
         """The network of fewest hops."""
         return self.networks[min(self.networks)]
 
-    def data(self, limit: int | None) -> tuple[Any, Any, Report]:
-        """Return this process's data (``limit`` bytes in memory), weights, and more arguments."""
+    def data(self) -> tuple[Any, Any, Report]:
+        """Return this process's data, weights, and further arguments of a fit."""
         from vpem.fits.spread import own_columns
 
-        source, network, weights = self.source, self.network, None
+        source, network, workers = self.source, self.network, self.workers
+        weights = None if self.weighed_by is None else source.sample_weight
         names: Sequence[str] = source.feature_names
-        if self.over_rows:
-            X = own_rows(source, self.parts, network, limit)
-            if self._weighted:
-                weights = own_weights(source, self.parts, network)
+        if workers is None:
+            X, names = own_features(source, network, self.limit)
         else:
-            X, names = own_features(source, network, limit)
-            if self._weighted:
-                weights = source.sample_weight
+            X = own_rows(source, workers, network, self.limit)
+            if self.weighed_by is not None:
+                weights = own_weights(source, workers, network)
         about: Report = {"feature_names": names}
         if self.labels_for_fit is not None:
             about["labels_for_fit"] = self.labels_for_fit
-        if source.kinds is not None:
-            other = next(
-                (one for one in zip(source.feature_names, source.kinds.families, strict=True)
-                 if one[1] != "gaussian"), None
-            )  # fmt: skip
-            if self.over_rows and other is not None:
+        if (kinds := source.kinds) is None:
+            return X, weights, about
+        for name, family in zip(source.feature_names, kinds.families, strict=True):
+            if workers is not None and family != "gaussian":
                 raise InputError(
                     Setting("split", "rows"), " adds up weights, means and scatter of workers' "
-                    "rows, which are all that Gaussian features need, but "
-                    f"{other[0]!r} is {other[1]}; split by features, or leave it out with ",
-                    Setting("drop", other[0]),
+                    f"rows, which are all that Gaussian features need, but {name!r} is {family}; "
+                    "split by features, or leave it out with ", Setting("drop", name),
                 )  # fmt: skip
-            apart = network.agents.apart and not self.over_rows
-            about["kinds"] = (
-                source.kinds.take_features(own_columns(network)) if apart else source.kinds
-            )
+        apart = network.agents.apart and workers is None
+        about["kinds"] = kinds.take_features(own_columns(network)) if apart else kinds
         return X, weights, about
 
-    def fit(self, data: tuple[Any, Any, Report], settings: FitSettings, **more: Any) -> Fit:
+    def fit(self, data: tuple[Any, Any, Report], **more: Any) -> Fit:
         """Fit the data as `data` returns them; parameters stay in the processes of their hubs."""
-        X, weights, about = data
-        width = self.source.n_features if self.over_rows else self.network.whole.blocks.widths.max()
-        settings = self.run.protecting(settings, int(width), self.n_rows)
-        more = settings.values() | {"sample_weight": weights} | about | more
-        if self.over_rows:
-            from vpem.fits.rows import fit_em
-
-            return fit_em(X, self.parts, self.network, **more)
+        from vpem.fits.rows import fit_em
         from vpem.fits.spread import fit_spread
 
-        return fit_spread(X, self.network, shards=True, **more)
+        (X, weights, about), workers = data, self.workers
+        widths = [self.source.n_features] if workers else self.network.whole.blocks.widths
+        settings = self.run.protecting(self.settings, int(max(widths)), self.n_rows)
+        more = settings.values() | {"sample_weight": weights} | about | more
+        if workers is None:
+            return fit_spread(X, self.network, shards=True, **more)
+        return fit_em(X, workers, self.network, **more)
 
-    def problem(self, kind: type[Q], settings: FitSettings, limit: int | None, **more: Any) -> Q:
+    def problem(self, kind: type[Q], settings: FitSettings, **more: Any) -> Q:
         """Return the problem of these settings, but for components, covariance and restarts."""
-        X, weights, about = self.data(limit)
+        X, weights, about = self.data()
         settings = self.run.protecting(settings, 0, self.n_rows)
         options = settings.values("n_components", "covariance_type", "n_init") | about
-        workers = self.parts if self.over_rows else None
-        return kind(X, self.networks, workers, options, sample_weight=weights, **more)
+        return kind(X, self.networks, self.workers, options, sample_weight=weights, **more)
 
     def whole(self, fit: Fit) -> Fit:
         """Return a fit with all parameters in the first process."""
         from vpem.fits.parts import gathered
 
-        return fit if self.over_rows or not self.run.engine.apart else gathered(fit)
+        return fit if self.workers is not None or not self.run.engine.apart else gathered(fit)
+
+    def options(self, given: Given, result: Any, **more: Any) -> Report:
+        """Return what the file of a result keeps of options."""
+        data = ", ".join(map(str, self.files))
+        options = self.run.options(given, data=data, missing=self.settings.missing, **more)
+        if getattr(result, "guarantee", None) is not None:
+            private = {"init": "noisy sums", "max_iter": result.n_iter, "tol": None}
+            options |= {name: value for name, value in private.items() if name in options}
+        return options
+
+    def describe(self, result: Any, ran: Report, noun: str = "", **more: Any) -> Report:
+        """Return the report of a result, by what ran it, and of its ``noun``s."""
+        from vpem.fits.privacy import REPEATABLE
+
+        names = self.source.feature_names
+        report: Report = result.describe(names, self.names)
+        if noun:
+            report[f"{noun}s"] = result.answer(names).describe(noun)
+        report |= {"seed": self.settings.seed, **self.run.facts(self.files)}
+        report |= {"sample_weight": self.weighed_by, **more}
+        if self.alignment is not None:
+            report["alignment"] = self.alignment
+        guarantee = getattr(result, "guarantee", None)
+        if guarantee is not None:  # no warning that discloses data
+            ran = ran | {"warnings": [REPEATABLE] if guarantee.repeatable else []}
+        return report | ran
+
+    def tell_and_label(self, result: Any, found: Found | None = None) -> None:
+        """Note which rows were clipped, which no report has, and write labels of rows."""
+        run = self.run
+        for worker, count in getattr(result, "clipped", {}).items():
+            if count:
+                run.screen.print_note(
+                    f"{self.names[worker]}: {plural(count, 'row')} with values beyond --bounds, "
+                    "which were clipped; this is not reported to others"
+                )
+        if found is not None and run.labels is not None:
+            run.labels.write(self.source, found, self.network.agents, run.screen)
+
+    def finish(
+        self,
+        result: Any,
+        converged: bool,
+        tell: Callable[[], Report],
+        write: Callable[[Path, Report], None],
+        *,
+        own: Callable[[Report], Report] = lambda _: {},
+        show: Callable[[Report], None] = lambda report: show_fit(report),
+    ) -> None:
+        """End the run, with the result and what `FitOutcome` says of it."""
+        run, labels = self.run, self.run.labels
+
+        def own_files(report: Report) -> Report:
+            return ({} if labels is None else {"labels_files": labels.written}) | own(report)
+
+        run.finish(FitOutcome(
+            converged, tell, write, show, own_files, apart=run.shards, found=result,
+            heaviest=heaviest_of(self.source, self.weighed_by),
+        ))  # fmt: skip
+
+
+MOST_HUBS = 20
+"""Hubs up to which a terminal lists them."""
+
+
+def show_fit(report: Report) -> None:
+    """Print a fit of rows: components or clusters, facts, and who formed hubs."""
+    from vpem.pictures.facts import facts_of, hubs_of
+
+    tables = [answer(report, "cluster" if "clusters" in report else "component")]
+    tables.append(table(facts_of(report), "", ""))
+    rows, heads = hubs_of(report, MOST_HUBS + 1) or ([], ())
+    joint = [hub for hub in report.get("hubs") or () if len(hub) > 2 and len(hub["features"]) > 1]
+    if rows and len(rows) <= MOST_HUBS and joint and report["n_agents"] > 1:
+        tables.append(table(rows, *heads, title="Hubs", right=heads[:1]))
+    show(*tables)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,51 +12,16 @@ from vpem.fits.settings import PrivacySettings
 from vpem.records import changed
 from vpem.settings import GraphSettings, KmeansHolding, KmeansSettings, SumSettings
 
-from ..data import (
-    DataFiles,
-    NumberFiles,
-    StartSettings,
-    gather,
-    graph_of,
-    heaviest_of,
-    own_features,
-    own_rows,
-    own_weights,
-    partition_of,
-    rows_of,
-    stored_graph,
-    workers_of,
-)
-from ..display import (
-    ProgressLine,
-    Screen,
-    answer,
-    communication,
-    how_summed,
-    note_of_one_feature,
-    number,
-    plural,
-    show,
-    table,
-    took,
-)
+from ..data import DataFiles, NumberFiles, StartSettings, rows_of
+from ..display import ProgressLine, Screen, note_of_one_feature, plural
 from ..options import Given, MemoryLimit, Without
-from ..outputs import LabelFile, LabelledOutput, Output, of_clusters
-from ..runner import (
-    CheckpointSettings,
-    CommandRun,
-    FitOutcome,
-    kept_of_private,
-    tell_of_clipped,
-    warned_of_private,
-)
+from ..outputs import LabelledOutput, Output, of_clusters
+from ..runner import CheckpointSettings, CommandRun, Task
 from ..session import EngineSettings, describe_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from vpem.files.datasets import Dataset
-    from vpem.fits.clustering import Clustering
     from vpem.network.schema import Report
 
 
@@ -105,11 +71,12 @@ def kmeans(
     """
     with Screen(out.quiet) as screen:
         from vpem.files.results import write_clustering
+        from vpem.fits.clustering import check_absent
+        from vpem.fits.feature_kmeans import kmeans_features
+        from vpem.fits.row_kmeans import kmeans_rows
 
         settings, privacy = choices.into(KmeansSettings), choices.into(PrivacySettings)
         run = CommandRun(screen, out, "clusterings", engine, checkpoints)
-        labels = run.labels = LabelFile.begin(out, run.where, parties.parties)
-        graph = graph.seeded(settings.seed)
         if settings.method == "grid" and holding.split == "rows":
             raise InputError(
                 "--method grid joins clusterings of different features: it needs --split features"
@@ -119,11 +86,6 @@ def kmeans(
                 "--method grid starts each agent's own clustering by k-means++: --init-rows are "
                 "for --method lloyd"
             )
-        if parties.missing_parties:
-            settings = settings.changed(missing="marginalize")
-        misses = settings.missing == "marginalize"
-        source, alignment = gather(data, parties, holding, misses, memory_limit, run)
-        options = run.options(given, data=", ".join(map(str, data)), missing=settings.missing)
         if start.init_rows is not None:
             rows = rows_of(start.init_rows)
             if len(rows) != settings.n_clusters:
@@ -131,93 +93,41 @@ def kmeans(
                     f"--clusters {settings.n_clusters} needs as many --init-rows, got {len(rows)}"
                 )
             settings = settings.changed(init=rows)
-        limit = run.memory(memory_limit)
-        clustering, names, ran = _cluster(
-            source, holding, graph, sums, settings, privacy, run, limit
-        )
-        tell_of_clipped(screen, clustering, names)
-        answered = clustering.answer(source.feature_names)
+        if settings.method == "grid" and not graph.is_asked:
+            graph = graph.changed(topology="star")
+        task = Task(run, data, parties, holding, graph, settings, memory_limit)
+        source, workers, settings = task.source, task.workers, task.settings
+        check_absent(task.graph, sums, settings)
+        with run.working(_Progress, source.X) as progress:
+            task.connect(sums)
+            X, weights, about = task.data()
+            about |= {"sample_weight": weights, "callback": progress, "saver": run.saver}
+            clustering = (
+                kmeans_features(X, task.network, settings, labels=bool(run.labels), **about)
+                if workers is None
+                else kmeans_rows(X, workers, task.network, settings, privacy=privacy, **about)
+            )
+        of_clusters(run, source, clustering, task.network, workers)
+        task.tell_and_label(clustering)
+        ran = describe_engine(task.network)
         # One feature of large numbers may decide the clusters alone.
         alone = settings.scale == "none" and clustering.guarantee is None and run.where.speaks
-        if alone and (note := note_of_one_feature(answered)) is not None:
+        note = note_of_one_feature(clustering.answer(source.feature_names)) if alone else None
+        if note is not None:
             screen.print_note(note)
 
-        def tell() -> Report:
-            report = clustering.describe(source.feature_names, names)
-            report["clusters"] = answered.describe("cluster")
-            report |= {"seed": settings.seed, **run.facts(data)}
-            report["sample_weight"] = holding.sample_weight
-            report["participation"] = settings.participation
-            if alignment is not None:
-                report["alignment"] = alignment
-            return report | ran | warned_of_private(clustering)
-
         def write(path: Path, report: Report) -> None:
-            private_options = {
-                name: value
-                for name, value in kept_of_private(clustering).items()
-                if name in options
-            }
-            stored = clustering.kept(
-                source.feature_names, report, options | private_options, source.ids
-            )
+            options = task.options(given, clustering)
+            stored = clustering.kept(source.feature_names, report, options, source.ids)
             if run.where.own_users:  # --labels has each member's own
                 stored = replace(
                     stored, labels=stored.labels[:0], distances=stored.distances[:0], ids=None
                 )
             write_clustering(path, stored, out.force)
 
-        run.finish(FitOutcome(
-            clustering.converged, tell, write, lambda report: _show(report, names),
-            own=lambda _: {"labels_files": labels.written}, found=clustering,
-            heaviest=heaviest_of(source, holding.sample_weight),
-        ))  # fmt: skip
-
-
-def _cluster(
-    source: Dataset,
-    holding: KmeansHolding,
-    graph: GraphSettings,
-    sums: SumSettings,
-    settings: KmeansSettings,
-    privacy: PrivacySettings,
-    run: CommandRun,
-    limit: int,
-) -> tuple[Clustering, Sequence[str], Report]:
-    """Cluster with ``limit`` bytes of data in memory, and describe holders and engine."""
-    from vpem.fits.clustering import check_absent
-    from vpem.fits.feature_kmeans import kmeans_features
-    from vpem.fits.row_kmeans import kmeans_rows
-    from vpem.sums.connect import connect, connect_workers
-
-    sums = sums.changed(seed=graph.graph_seed)
-    with run.working(_Progress, source.X) as progress:
-        common: Report = {
-            "feature_names": source.feature_names, "callback": progress, "saver": run.saver
-        }  # fmt: skip
-        if holding.split == "rows":
-            workers = workers_of(source, holding, run.screen)
-            joined = graph_of(workers.n_workers, workers.names, graph)
-            check_absent(joined, sums, settings)
-            network = run.spread_network(connect_workers(joined, sums), workers=True)
-            X = own_rows(source, workers, network, limit)
-            if holding.sample_weight is not None:
-                common["sample_weight"] = own_weights(source, workers, network)
-            clustering = kmeans_rows(X, workers, network, settings, privacy=privacy, **common)
-            of_clusters(run, source, clustering, network, workers)
-            return clustering, workers.names, describe_engine(network)
-        parts = partition_of(source, holding, True)
-        if settings.method == "grid" and graph.topology is None and graph.graph is None:
-            graph = graph.changed(topology="star")
-        joined = stored_graph(source, holding, parts, graph, run.screen)
-        check_absent(joined, sums, settings)
-        network = run.spread_network(connect(joined, parts, sums))
-        X, common["feature_names"] = own_features(source, network, limit)
-        if holding.sample_weight is not None:
-            common["sample_weight"] = source.sample_weight
-        clustering = kmeans_features(X, network, settings, labels=bool(run.labels), **common)
-        of_clusters(run, source, clustering, network)
-        return clustering, parts.names, describe_engine(network)
+        more = {"participation": settings.participation}
+        tell = partial(task.describe, clustering, ran, "cluster", **more)
+        task.finish(clustering, clustering.converged, tell, write)
 
 
 class _Progress(ProgressLine):
@@ -226,52 +136,3 @@ class _Progress(ProgressLine):
     def facts(self, progress: Any) -> Iterator[str]:
         yield f"inertia {progress.inertia:.6g}"
         yield f"{plural(progress.changed, 'row')} changed"
-
-
-def _show(report: Report, names: Sequence[str]) -> None:
-    from vpem.fits.answer import NOT_MEASURED
-
-    over_rows = report["split"] == "rows"
-    one_shot, weighted = report["one_shot"], report["sample_weight"]
-    rows, features = plural(report["n_samples"], "row"), plural(report["n_features"], "feature")
-    network = [plural(len(names), "worker" if over_rows else "agent"), report["topology"]]
-    if not over_rows:
-        network.append(f"{plural(len(report['hubs']), 'hub')} of {plural(report['hops'], 'hop')}")
-    iterations = took(report)
-    if not report["converged"]:
-        iterations.insert(1, "not converged")
-    units = " (of standardized features)" if report["scale"] == "standard" else ""
-    judged = [("inertia", number(report["inertia"], 10) + units)]
-    if "privacy" in report:
-        from vpem.pictures.contents import promised
-
-        judged = promised(report["privacy"])
-    summed = how_summed(report)
-    if report["participation"] != 1:
-        summed += f", participation {report['participation']:g}"
-    facts = [
-        ("data", f"{rows} x {features}"),
-        *judged,
-        ("iterations", ", ".join(iterations)),
-        ("network", ", ".join(network)),
-        ("sum", summed),
-        ("communication", communication(report["communication"], names)),
-        ("model", report["model"] or "not kept (give --output)"),
-    ]
-    if one_shot is not None:
-        ratio = one_shot["inertia_over_lower_bound"]
-        facts[2:5] = [
-            ("proven", f"at most {one_shot['factor']:g} times the least possible inertia, if "
-             "each k-means of the shot is solved"),
-            ("agents' own", f"{number(one_shot['lower_bound'], 10)}, a lower bound if each is "
-             f"solved: the inertia is {number(ratio, 4)} times that"),
-            ("time", f"{number(report['seconds'], 3)} s"),
-            ("network", ", ".join(network)),
-            ("method", f"one shot, {plural(one_shot['n_cells'], 'cell')}"),
-        ]  # fmt: skip
-    if not report["spread_measured"]:
-        facts.insert(1, ("differences", NOT_MEASURED))
-    if weighted is not None:
-        total = f"{weighted}, {number(sum(report['cluster_sizes']))} in all"
-        facts.insert(1, ("sample weights", total))
-    show(answer(report, "cluster"), table(facts, "", ""))

@@ -1,9 +1,10 @@
-"""`vpem select`: how many components, how many hops, and which covariance."""
+"""`vpem select`: how many components, how many hops, and which covariance; `vpem fit -k 2-6`."""
 
 from __future__ import annotations
 
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -11,12 +12,13 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vpem.errors import InputError, VpemError
+from vpem.errors import InputError, VpemError, VpemWarning, printable
 from vpem.fits.settings import as_ranges, parse_names, parse_numbers
 from vpem.records import Rule, changed, setting
 from vpem.settings import (
     COVARIANCE_TYPES,
     MAP,
+    WEIGHT_PRIORS,
     FitSettings,
     GraphSettings,
     HoldingSettings,
@@ -24,11 +26,20 @@ from vpem.settings import (
     SumSettings,
 )
 
-from ..data import DataFiles, FileSettings, StartSettings, gather, heaviest_of
+from ..data import DataFiles, FileSettings, StartSettings
 from ..display import ProgressLine, Screen, number, plural, show, span, table, tell_of_parameters
+from ..names import in_options
 from ..options import Given, MemoryLimit, Without
 from ..outputs import WRITTEN, Output, Role
-from ..runner import CommandRun, FitOutcome, Task, reminding
+from ..runner import (
+    CheckpointSettings,
+    CommandRun,
+    Task,
+    catching,
+    each_file,
+    reminding,
+    saver_of,
+)
 from ..session import EngineSettings, describe_engine
 
 if TYPE_CHECKING:
@@ -38,6 +49,8 @@ if TYPE_CHECKING:
     from vpem.fits.selection.search import Selection
     from vpem.fits.selection.trials import Cell, Outcome, Trial
     from vpem.network.schema import Report
+
+    from .fit import FitChoices
 
 
 NAMES = {"bic": "BIC", "aic": "AIC", "icl": "ICL", "heldout": "held-out log-likelihood"}
@@ -119,96 +132,95 @@ class SearchProgress(ProgressLine):
         self.tell(*parts, f"about {span(left)} to go", f"last: {trial}")
 
 
-def _cell_name(cell: Report, over_rows: bool) -> str:
-    from vpem.fits.selection.trials import name_hops
-
-    hops = "" if over_rows else f", {name_hops(cell['stands_for_hops'])}"
-    return f"K = {cell['n_components']}{hops}, {cell['covariance_type']}"
-
-
 def show_selection(selection: Selection, report: Report) -> None:
     """Print the table of all models, and the choice."""
-    criterion, choice = selection.criterion, selection.choice
-    held_out = criterion == "heldout"
-    worst = f"worst {NAMES[criterion]}"
-    rows = []
-    for place, cell in enumerate(selection.cells):
-        failed = cell["status"] == "failed"
-        status = [cell["status"]]
-        if not failed and cell["recoveries"]:
-            status.append(plural(cell["recoveries"], "collapse"))
-        for name in () if failed else ("given_up", "degenerate"):
-            if cell[name]:
-                status.append(f"{cell[name]} {name.replace('_', ' ')}")
-        if "below" in cell:
-            status.append(f"below K = {cell['below']}")
-        row = {
-            "choice": "best" if place == choice.best else "",
-            "K": str(cell["n_components"]),
-            "hops": ", ".join(as_ranges(cell["stands_for_hops"])),
-            "covariance": cell["covariance_type"],
-            "hubs": str(cell["n_hubs"]),
-            "status": ", ".join(status),
+    cells, choice, criterion = selection.cells, selection.choice, selection.criterion
+    held_out, name = criterion == "heldout", NAMES[selection.criterion]
+    best, small = choice.best, choice.one_standard_error
+    marks = {small: "1 s.e."} | {best: "best, 1 s.e." if best == small else "best"}
+    worst = f"worst {name}"
+    columns: dict[str, Callable[[Report], object]] = {
+        "K": lambda cell: cell["n_components"],
+        "hops": lambda cell: ", ".join(as_ranges(cell["stands_for_hops"])),
+        "covariance": lambda cell: cell["covariance_type"],
+        "hubs": lambda cell: cell["n_hubs"],
+        "params": lambda cell: cell["n_parameters"],
+    }
+    if report["split"] == "rows":
+        del columns["hops"], columns["hubs"]
+    if held_out:
+        columns |= {
+            "held-out": lambda cell: f"{cell['heldout']:.4f}",
+            "s.e.": lambda cell: f"{cell['standard_error']:.4f}",
+            "to best, s.e.": lambda cell: (
+                f"{cell['difference']:+.4f}, {cell['difference_error']:.4f}"
+            ),
         }
-        if place == choice.one_standard_error:
-            row["choice"] = "best, 1 s.e." if row["choice"] else "1 s.e."
-        if not failed:
-            row |= {"params": str(cell["n_parameters"]), "iterations": str(cell["n_iter"])}
-        if not failed and held_out:
-            row["held-out"] = f"{cell['heldout']:.4f}"
-            row["s.e."] = f"{cell['standard_error']:.4f}"
-            row["to best, s.e."] = f"{cell['difference']:+.4f}, {cell['difference_error']:.4f}"
-        elif not failed:
-            row["log-lik."] = f"{cell['log_likelihood']:.4f}"
-            row |= {NAMES[name]: f"{cell[name]:.2f}" for name in ("bic", "aic", "icl")}
-            row[worst] = f"{max(one[criterion] for one in cell['restarts']):.2f}"
-        rows.append(row)
-    heads = ["choice", "K", "hops", "covariance", "hubs", "params"]
-    heads += (
-        ["held-out", "s.e.", "to best, s.e."] if held_out else ["log-lik.", "BIC", "AIC", "ICL"]
-    )
-    heads += ["iterations", "status"] if held_out else [worst, "iterations", "status"]
+    else:
+        columns["log-lik."] = lambda cell: f"{cell['log_likelihood']:.4f}"
+        for one in ("bic", "aic", "icl"):
+            columns[NAMES[one]] = lambda cell, one=one: f"{cell[one]:.2f}"  # type: ignore[misc]
+        if report["n_init"] > 1:
+            columns[worst] = lambda cell: (
+                f"{max(start[criterion] for start in cell['restarts']):.2f}"
+            )
+    columns |= {"iterations": lambda cell: cell["n_iter"], "status": _status}
+
+    def text(of: Callable[[Report], object], cell: Report) -> object:
+        try:
+            return of(cell)
+        except KeyError:  # of a model that failed
+            return "-"
+
+    rows = [
+        (marks.get(place, ""), *(text(of, cell) for of in columns.values()))
+        for place, cell in enumerate(cells)
+    ]
     # The most dispensable first; JSON has them all.
     spare = ["iterations", "hubs", "log-lik.", "params", "to best, s.e."]
-    spare += [name for name in ("AIC", "ICL", "BIC") if name != NAMES[criterion]]
-    without = ["hops", "hubs"] if report["split"] == "rows" else []
-    if held_out or report["n_init"] == 1:
-        without.append(worst)
-    better = "higher" if held_out else "lower"
-    title = f"Models by {NAMES[criterion]} ({better} is better)"
-    heads = [head for head in heads if head not in without]
-    right = [head for head in heads if head not in ("choice", "covariance", "status")]
-    cells = [[row.get(head, "-") for head in heads] for row in rows]
-    models = table(cells, *heads, title=title, right=right, spare=spare)
-    show(models, table(_facts(selection, report), "", ""))
-
-
-def _facts(selection: Selection, report: Report) -> list[tuple[str, str]]:
-    cells, choice, criterion = selection.cells, selection.choice, selection.criterion
-    over_rows, held_out = report["split"] == "rows", criterion == "heldout"
+    spare += [other for other in ("AIC", "ICL", "BIC") if other != name]
+    models = table(
+        rows, "choice", *columns, spare=spare,
+        title=f"Models by {name} ({report['better']} is better)",
+        right=[head for head in columns if head not in ("covariance", "status")],
+    )  # fmt: skip
 
     def judged(place: int) -> str:
-        cell = cells[place]
+        cell, digits = cells[place], 4 if held_out else 2
         error = f" (standard error {cell['standard_error']:.4f})" if held_out else ""
-        value = f"{cell[criterion]:.4f}" if held_out else f"{cell[criterion]:.2f}"
-        return f"{_cell_name(cell, over_rows)}: {NAMES[criterion]} {value}{error}"
+        return f"{named(place)}: {name} {cell[criterion]:.{digits}f}{error}"
 
-    facts = [("best", judged(choice.best))]
-    if choice.one_standard_error is not None:
-        facts.append(("fewest parameters within 1 s.e.", judged(choice.one_standard_error)))
+    def named(place: int) -> str:
+        cell = selection.grid[place]
+        of_rows = f"K = {cell.n_components}, {cell.covariance_type}"
+        return of_rows if report["split"] == "rows" else str(cell)
+
+    facts = [("best", judged(best))]
+    if small is not None:
+        facts.append(("fewest parameters within 1 s.e.", judged(small)))
     if held_out:
         facts.append(("folds", f"{report['folds']}, of {plural(report['n_samples'], 'row')}"))
     from_state = f", {report['n_kept']} of them from the state" if report["n_kept"] else ""
+    other = f": {named(report['chosen'])}" if report["chosen"] != best else ""
     facts += [
         ("fits", f"{report['n_fits']}{from_state}"),
         ("time", f"{number(report['seconds'], 3)} s, {plural(report['jobs'], 'job')}"),
         ("state", report["state"] or "not kept (give --state or --output)"),
         ("picture", report["plot"] or "not drawn (give --plot)"),
+        ("model", f"{report['model']}{other}" if report["model"] else "not kept (give --output)"),
     ]
-    model = report["model"] or "not kept (give --output)"
-    if report["model"] and report["chosen"] != choice.best:
-        model = f"{model}: {_cell_name(cells[report['chosen']], over_rows)}"
-    return [*facts, ("model", model)]
+    show(models, table(facts, "", ""))
+
+
+def _status(cell: Report) -> str:
+    status = [cell["status"]]
+    if cell["status"] != "failed":
+        status += [plural(cell["recoveries"], "collapse")] if cell["recoveries"] else []
+        names = ("given_up", "degenerate")
+        status += [f"{cell[one]} {one.replace('_', ' ')}" for one in names if cell[one]]
+    if "below" in cell:
+        status.append(f"below K = {cell['below']}")
+    return ", ".join(status)
 
 
 def warn_of(screen: Screen, selection: Selection, chosen: int) -> None:
@@ -249,59 +261,40 @@ def warn_of(screen: Screen, selection: Selection, chosen: int) -> None:
 
 
 class Search:
-    """Data and settings of a search, a network for each number of hops, and its record."""
+    """A search over the cells of a grid: its trials, and the record of those that are done."""
 
     def __init__(
-        self,
-        data: Sequence[Path],
-        run: CommandRun,
-        cells: list[Cell],
-        settings: SelectSettings,
+        self, task: Task, sums: SumSettings, cells: list[Cell], settings: SelectSettings,
         out: SelectOutput,
-        *,
-        parties: FileSettings,
-        holding: HoldingSettings,
-        graph: GraphSettings,
-        fits: FitSettings,
-        sums: SumSettings,
-        memory_limit: str | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         from vpem._core.threads import processors
         from vpem.files.matrix import FileMatrix
         from vpem.fits.selection.search import Record, facts_of, trials_of, without_repeats
         from vpem.fits.selection.trials import Problem
 
-        self.graph = graph = graph.seeded(fits.seed)
-        if parties.missing_parties:
-            fits = fits.changed(missing="marginalize")
-        self.data, self.fits, self.command, self.held = data, fits, run, holding
-        self.settings, self.out = settings, out
-        source, self.alignment = gather(
-            data, parties, holding, fits.missing == "marginalize", memory_limit, run
-        )
-        hops = [cell.hops for cell in cells]
-        self.task = Task(source, holding, graph, sums.changed(n_threads=1), run, hops)
+        self.task, self.settings, self.out, run = task, settings, out, task.run
+        task.connect(sums.changed(n_threads=1), [cell.hops for cell in cells])
         run.network = None  # there are several: none of them is compared with a tree
+        self.split = "features" if task.workers is None else "rows"
         facts = sums.values("hops", "seed", "n_threads", "n_rounds")
-        facts |= {"split": holding.split, "rounds": sums.n_rounds, "graph_seed": graph.graph_seed}
-        limit = run.memory(memory_limit)
-        self.problem = self.task.problem(
-            Problem, fits.changed(n_threads=1), limit, network_options=facts
+        facts |= {"split": self.split, "rounds": sums.n_rounds, "graph_seed": task.seed_of_graph}
+        self.problem = task.problem(
+            Problem, task.settings.changed(n_threads=1), network_options=facts
         )
         self.cells = without_repeats(cells, self.problem)
-        stored = isinstance(self.problem.X, FileMatrix)
-        if stored and settings.n_jobs not in (None, 1):
+        stored, n_jobs = isinstance(self.problem.X, FileMatrix), settings.n_jobs
+        if stored and n_jobs not in (None, 1):
             raise InputError(
-                f"--jobs {settings.n_jobs} is for data in memory, but these are read from disk; "
-                "leave it out, or raise --memory-limit"
+                f"--jobs {n_jobs} is for data in memory, but these are read from disk; leave it "
+                "out, or raise --memory-limit"
             )
         alone = stored or run.engine.apart
-        self.n_jobs = 1 if alone else processors() if settings.n_jobs is None else settings.n_jobs
+        self.n_jobs = 1 if alone else processors() if n_jobs is None else n_jobs
         self.record = Record(out.kept_in, facts_of(self.problem), out.force, run.engine)
         self.trials = [
             trial
             for cell in self.cells
-            for trial in trials_of(cell, settings.criterion, fits.n_init, settings.n_folds)
+            for trial in trials_of(cell, settings.criterion, task.settings.n_init, settings.n_folds)
         ]
         self.n_kept = self._finished()
 
@@ -318,11 +311,11 @@ class Search:
     def _so_far(self) -> str:
         return f"{self._finished()} of {plural(len(self.trials), 'fit')} are in {self.out.kept_in}"
 
-    def run(self, given: Given, began: float) -> FitOutcome:
+    def run(self, given: Given, began: float) -> None:
         """Run the trials that are not kept, and choose; the command began at ``began``."""
         from vpem.fits.selection.search import search
 
-        settings, out, run = self.settings, self.out, self.command
+        settings, out, run, fits = self.settings, self.out, self.task.run, self.task.settings
         if self.n_kept:
             run.screen.say(f"{self._so_far()} already")
         destination = out.kept_in or out.output or out.json
@@ -332,90 +325,62 @@ class Search:
             progress.start(len(self.trials) - self.n_kept)
             try:
                 selection = search(
-                    self.problem,
-                    self.cells,
-                    criterion=settings.criterion,
-                    n_init=self.fits.n_init,
-                    n_folds=settings.n_folds,
-                    n_jobs=self.n_jobs,
-                    record=self.record,
-                    tell=progress,
-                    whole=stopping.whole,
-                )
+                    self.problem, self.cells, criterion=settings.criterion, n_init=fits.n_init,
+                    n_folds=settings.n_folds, n_jobs=self.n_jobs, record=self.record,
+                    tell=progress, whole=stopping.whole,
+                )  # fmt: skip
             finally:
                 progress.close()
-            warn_of(run.screen, selection, self.chosen(selection))
-            best, cell = (
-                selection.grid[self.chosen(selection)],
-                selection.cells[self.chosen(selection)],
-            )
+            small = selection.choice.one_standard_error if settings.one_standard_error else None
+            chosen = selection.choice.best if small is None else small
+            warn_of(run.screen, selection, chosen)
+            best, n_parameters = selection.grid[chosen], selection.cells[chosen].get("n_parameters")
             tell_of_parameters(
-                run.screen, self.fits, best.covariance_type, best.n_components,
-                int(cell.get("n_parameters") or 0), self.task.source.n_samples,
+                run.screen, fits, best.covariance_type, best.n_components, n_parameters or 0,
+                self.task.source.n_samples,
             )  # fmt: skip
-            return self._result(selection, given, began)
+            self._finish(selection, chosen, given, began)
 
-    def _result(self, selection: Selection, given: Given, began: float) -> FitOutcome:
-        task, run, screen = self.task, self.command, self.command.screen
-        cell, before = selection.grid[self.chosen(selection)], len(screen.warnings)
-        fitted: tuple[Fit, Report] | None = None
-        if self.out.output is not None or run.where.own_users:
-            fit = task.whole(self.problem.fit(cell, n_init=self.fits.n_init))
-            fitted = fit, describe_engine(task.networks[cell.hops])
-        heard = task.warnings[cell.hops] + screen.warnings[before:]
+    def _finish(self, selection: Selection, chosen: int, given: Given, began: float) -> None:
+        task, out, run = self.task, self.out, self.task.run
+        cell, before = selection.grid[chosen], len(run.screen.warnings)
+        fit, ran = None, {}
+        if out.output is not None or run.where.own_users:
+            fit = task.whole(self.problem.fit(cell, n_init=task.settings.n_init))
+            ran = describe_engine(task.networks[cell.hops])
+        heard = task.warnings[cell.hops] + run.screen.warnings[before:]
 
         def tell() -> Report:
             seconds = {"seconds": time.perf_counter() - began}
-            return self.describe(selection) | run.facts(self.data) | seconds
+            report = self.describe(selection) | {"chosen": chosen}
+            return report | run.facts(task.files) | seconds
 
         def write(path: Path, report: Report) -> None:
             """Write the model as `vpem fit` does."""
             from vpem.files.models import write_model
 
-            assert fitted is not None
-            fit, ran = fitted
-            features = task.source.feature_names
-            described = fit.describe(features, task.names)
-            described |= {"seed": self.fits.seed, **run.facts(self.data)}
-            described["sample_weight"] = self.held.sample_weight
-            if self.alignment is not None:
-                described["alignment"] = self.alignment
-            described |= ran if run.where.own_users else ran | {"warnings": heard}
-            options = run.options(
-                given, **StartSettings().values(), components=cell.n_components, hops=cell.hops,
-                covariance=cell.covariance_type, threads=1, missing=self.fits.missing,
-                graph_seed=self.graph.graph_seed, data=", ".join(map(str, self.data)),
+            assert fit is not None
+            said = ran if run.where.own_users else ran | {"warnings": heard}
+            described = task.describe(fit, said)
+            options = task.options(
+                given, fit, **StartSettings().values(), components=cell.n_components,
+                hops=cell.hops, covariance=cell.covariance_type, threads=1,
+                graph_seed=task.seed_of_graph,
             )  # fmt: skip
-            write_model(path, fit.kept(features, described, options), self.out.force)
+            kept = fit.kept(task.source.feature_names, described, options)
+            write_model(path, kept, out.force)
+
+        def draw(report: Report) -> Report:
+            if out.plot is not None:
+                from vpem.pictures.figure import save_picture
+                from vpem.pictures.history import draw_selection
+
+                save_picture(out.plot, draw_selection(selection), force=out.force)
+            files = {"state": out.kept_in, "plot": out.plot}
+            return {name: None if file is None else str(file) for name, file in files.items()}
 
         converged = all(one["status"] == "converged" for one in selection.cells)
-        return FitOutcome(
-            converged, tell, write, partial(show_selection, selection),
-            own=partial(self._own, selection), found=None if fitted is None else fitted[0],
-            heaviest=heaviest_of(task.source, self.held.sample_weight),
-        )  # fmt: skip
-
-    def _own(self, selection: Selection, report: Report) -> Report:
-        """Draw the picture, if any; return what the report says of a user's own files."""
-        out = self.out
-        if out.plot is not None:
-            from vpem.pictures.figure import save_picture
-            from vpem.pictures.history import draw_selection
-
-            save_picture(out.plot, draw_selection(selection), force=out.force)
-        return {
-            "state": None if out.kept_in is None else str(out.kept_in),
-            "plot": None if out.plot is None else str(out.plot),
-        }
-
-    def chosen(self, selection: Selection) -> int:
-        """Place of the chosen model: the best, or with --one-standard-error a smaller one."""
-        small = selection.choice.one_standard_error
-        return (
-            selection.choice.best
-            if small is None or not self.settings.one_standard_error
-            else small
-        )
+        task.finish(fit, converged, tell, write, own=draw, show=partial(show_selection, selection))
 
     def describe(self, selection: Selection) -> Report:
         """Return the report, but for the model, warnings and time."""
@@ -426,19 +391,19 @@ class Search:
             "better": "higher" if held_out else "lower",
             "best": choice.best,
             "one_standard_error": choice.one_standard_error,
-            "chosen": self.chosen(selection),
+            "chosen": choice.best,
             "passed_over": choice.passed_over,
             "cells": selection.cells,
-            "n_init": self.fits.n_init,
+            "n_init": self.task.settings.n_init,
             "folds": settings.n_folds if held_out else None,
-            "split": self.held.split,
+            "split": self.split,
             "n_samples": source.n_samples,
             "n_features": source.n_features,
-            "seed": self.fits.seed,
+            "seed": self.task.settings.seed,
             "n_fits": len(self.trials),
             "n_kept": self.n_kept,
             "jobs": self.n_jobs,
-            **self.command.where.describe(),
+            **self.task.run.where.describe(),
         }
 
 
@@ -555,8 +520,117 @@ def select(
             from vpem.pictures.figure import check_picture
 
             check_picture(out.plot, out.force)
-        search = Search(
-            data, run, cells, settings, out, parties=parties, holding=holding, graph=graph,
-            fits=fits, sums=sums, memory_limit=memory_limit,
-        )  # fmt: skip
-        run.finish(search.run(given, began))
+        asked = graph.is_asked or sums.is_asked or any(cell.hops for cell in cells)
+        task = Task(run, data, parties, holding, graph, fits, memory_limit, asked)
+        Search(task, sums, cells, settings, out).run(given, began)
+
+
+# ---- several numbers of components in one fit ----------------------------------------------------
+
+
+class EachProgress(ProgressLine):
+    """Progress of a fit of several numbers of components."""
+
+    cell: Cell | None = None
+
+    def place(self, progress: Any) -> str:
+        count = "" if self.cell is None else f"{self.cell.n_components} components, "
+        return f"{count}{super().place(progress)}"
+
+
+def check_several(choices: FitChoices, begin: StartSettings, sums: SumSettings) -> None:
+    """Raise InputError where options allow only one number of components."""
+    refused = {
+        "--init-model starts one; give one number, or leave --init-model out": begin.init_model,
+        "--init-rows starts one; give one number, or leave --init-rows out": begin.init_rows,
+        f"--hubs {sums.hubs} are chosen for one; give one number": sums.hubs != "size",
+        "under --prior one fit finds how many are in use; give the largest number": (
+            choices.weight_concentration_prior_type in WEIGHT_PRIORS
+        ),
+        "choosing one of them looks at the data without noise; give one number": choices.is_asked,
+    }
+    for why, refuses in refused.items():
+        if refuses:
+            raise InputError(
+                f"--components {choices.n_components} are several numbers of components, but {why}"
+            )
+
+
+def each_checkpoint(
+    settings: CheckpointSettings, counts: Sequence[int], run: CommandRun
+) -> CheckpointSettings:
+    """Return settings of checkpoints of several fits, whose files can all be written."""
+    from vpem.files.checkpoints import own_files
+    from vpem.files.hdf5 import check_writable
+    from vpem.files.temporaries import check_ending
+
+    if settings.checkpoint is None:
+        return settings
+    check_ending(settings.checkpoint, "checkpoints")
+    again = run.out.force or run.where.gone_on or settings.resume or settings.resume_if_any
+    each = [each_file(settings.checkpoint, count) for count in counts]
+    files = [file for path in each for file in own_files(path, run.engine)]
+    for file in files:
+        check_writable(file, again)
+    if settings.resume and any(file.exists() for file in files):
+        # The run may have been interrupted before it reached the others.
+        return settings.changed(resume=False, resume_if_any=True)
+    return settings
+
+
+def choose_by_bic(
+    task: Task, counts: Sequence[int], checkpoints: CheckpointSettings, more: Report
+) -> tuple[Fit, Report, Any]:
+    """Fit each number of components, with ``more`` arguments; keep the fit of lowest BIC.
+
+    Returns it, the report of how it ran, and the data.
+    """
+    from vpem.fits.selection.search import choose, search
+    from vpem.fits.selection.trials import Cell, Problem
+
+    run, screen, settings = task.run, task.run.screen, task.settings
+    files = each_checkpoint(checkpoints, counts, run)
+    found: list[Outcome] = []
+    kept: list[tuple[Fit, Report, Sequence[VpemWarning]]] = []
+
+    class Each(Problem):
+        """A problem whose best fit is kept."""
+
+        def fit(self, cell: Cell, rows: Any = None, **options: Any) -> Fit:
+            path = files.checkpoint and each_file(files.checkpoint, cell.n_components)
+            own = files.changed(checkpoint=path)
+            saver = saver_of(own, run.out.force, self.engine, run.where.gone_on)
+            progress.cell = cell
+            with catching(saver):
+                options |= {"callback": progress, "saver": saver, **more}
+                return super().fit(cell, rows, **options)
+
+        def keep(self, fit: Fit, outcome: Outcome, heard: Sequence[VpemWarning]) -> None:
+            found.append(outcome)
+            done = [one for one in found if one["status"] != "failed"]
+            if outcome in done and done[choose(done, "bic", self.floor_fits).best] is outcome:
+                kept[:] = [(fit, describe_engine(task.network), heard)]
+
+    with run.working(EachProgress, task.source.X) as progress:
+        problem = task.problem(Each, settings)
+        cells = [Cell(k, min(task.networks), settings.covariance_type) for k in counts]
+        selection = search(problem, cells, n_init=settings.n_init, n_jobs=None)
+        ((fit, ran, heard),) = kept
+        for one in heard:
+            # Warnings of all fits alike have been printed.
+            if printable(in_options(one)) not in screen.warnings:
+                warnings.warn(one, stacklevel=2)
+        best = selection.choice.best
+        warn_of(screen, selection, best)
+        parts = []
+        for place, cell in enumerate(selection.cells):
+            value = "failed" if cell["status"] == "failed" else f"{cell['bic']:.2f}"
+            value += " (not converged)" * (cell["status"] == "not converged")
+            value += " (degenerate)" * bool(cell.get("degenerate"))
+            parts.append(f"{cell['n_components']}: {value}{', kept' * (place == best)}")
+        screen.say(f"BIC by components (lower is better): {'; '.join(parts)}")
+    without = ("restart", "restarts", "stands_for_hops")
+    listed = [
+        {name: cell[name] for name in cell if name not in without} for cell in selection.cells
+    ]
+    return fit, ran | {"selection": {"criterion": "bic", "best": best, "cells": listed}}, problem.X

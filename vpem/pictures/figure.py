@@ -362,12 +362,6 @@ def of_bytes(values: Iterable[float]) -> tuple[float, str]:
     return 1.0, "bytes"
 
 
-def said_bytes(count: float) -> str:
-    """Write a number of bytes for a reader: 912 B, 4.61 MB."""
-    size, name = of_bytes([count])
-    return f"{count:.0f} B" if size == 1 else f"{count / size:.3g} {name}"
-
-
 def whole_numbers(axis: Axis, most: int = 8) -> None:
     """Let an axis of numbers that are whole have ticks at such only, even where there is one."""
     from matplotlib.ticker import MaxNLocator

@@ -16,6 +16,7 @@ from vpem.errors import InputError, shorten
 from vpem.network.graph import Graph
 from vpem.network.hubs import Hub
 from vpem.network.schema import Report
+from vpem.pictures.facts import size
 from vpem.pictures.figure import (
     BAND,
     CURVE,
@@ -32,7 +33,6 @@ from vpem.pictures.figure import (
     new_figure,
     of_bytes,
     one_panel,
-    said_bytes,
     tidy,
     whole_numbers,
     words,
@@ -497,7 +497,7 @@ def draw_communication(saved: SavedFit) -> Picture:
     unit, name = of_bytes(sizes)
     for place, (kind, counted) in enumerate(kinds.items()):
         phase.barh(place, counted["bytes"] / unit, **_style(kind))
-        text = f" {said_bytes(counted['bytes'])}, {counted['messages']:,.0f} messages"
+        text = f" {size(counted['bytes'])}, {counted['messages']:,.0f} messages"
         phase.annotate(text, (counted["bytes"] / unit, place), va="center", fontsize=8)
     phase.set_yticks(range(len(kinds)), [MEANINGS.get(k, words(k)) for k in kinds], fontsize=9)
     phase.invert_yaxis()
@@ -509,9 +509,9 @@ def draw_communication(saved: SavedFit) -> Picture:
     _agents(agent, saved, notes)
     total = sum(counted["bytes"] for counted in kinds.values())
     messages = sum(counted["messages"] for counted in kinds.values())
-    figure.suptitle(f"{said_bytes(total)} in {messages:,.0f} messages", fontsize=11)
-    listed = ", ".join(f"{MEANINGS.get(k, k)} {said_bytes(c['bytes'])}" for k, c in kinds.items())
-    return Picture(figure, f"{said_bytes(total)} sent: {listed}.", notes)
+    figure.suptitle(f"{size(total)} in {messages:,.0f} messages", fontsize=11)
+    listed = ", ".join(f"{MEANINGS.get(k, k)} {size(c['bytes'])}" for k, c in kinds.items())
+    return Picture(figure, f"{size(total)} sent: {listed}.", notes)
 
 
 def _nothing(axes: Axes, text: str) -> None:
@@ -574,13 +574,13 @@ def _bars(axes: Axes, bars: list[tuple[str, list[Part]]], rest: str, left: int) 
         total = sum(part[1] for part in parts)
         scale = min(1.0, end / total) if total > 0 else 1.0
         begin = 0.0
-        for _, size, style in parts:
-            axes.barh(place, size * scale / unit, left=begin / unit, **style)
-            begin += size * scale
+        for _, part, style in parts:
+            axes.barh(place, part * scale / unit, left=begin / unit, **style)
+            begin += part * scale
         if left and place == len(bars) - 1:
             cut = scale < 1
             axes.annotate(
-                f"{' // ' if cut else ' '}{said_bytes(total)}", (begin / unit, place), va="center",
+                f"{' // ' if cut else ' '}{size(total)}", (begin / unit, place), va="center",
                 ha="left", fontsize=8,
             )  # fmt: skip
             axes.set_xlim(0, max(longest, begin) / unit * 1.28)

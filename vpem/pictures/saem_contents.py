@@ -13,18 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from vpem.errors import shorten
-from vpem.pictures.contents import (
-    Contents,
-    Fact,
-    Items,
-    Listing,
-    Section,
-    Table,
-    counted,
-    facts,
-    sent_by_phase,
-)
-from vpem.pictures.figure import said_bytes
+from vpem.pictures.contents import Contents, Items, Listing, Section, Table, facts, sent_by_phase
+from vpem.pictures.facts import Fact, counted, size
 from vpem.pictures.saved import SavedLatents, SavedTopics, counted_by_kind
 from vpem.saem.conditional import LogLikelihood
 from vpem.saem.estimates import (
@@ -282,7 +272,7 @@ def _sent(saved: SavedSaem) -> Items:
     items: Items = [sent_by_phase(kinds)]
     if kinds and saved.n_iter > 1:
         each = int(saved.bytes[-1] - saved.bytes[0]) / (saved.n_iter - 1)
-        items.append(f"An iteration took {said_bytes(each)} on average.")
+        items.append(f"An iteration took {size(each)} on average.")
     return items
 
 

@@ -135,8 +135,6 @@ class SavedFit(Saved):
     """Above a table of the parameters."""
     centre: ClassVar[str]
     """What the parameters are: "mean of", a component."""
-    judged_by: ClassVar[dict[str, str]]
-    """What a fit reports of its quality, and what that is called."""
 
     @property
     @abstractmethod
@@ -154,10 +152,6 @@ class SavedFit(Saved):
     @abstractmethod
     def score(self, X: Floats) -> tuple[str, float]:
         """What data are judged by, and how well they do."""
-
-    @abstractmethod
-    def size(self) -> list[tuple[str, object]]:
-        """What was fitted, in numbers."""
 
     @abstractmethod
     def summaries(self) -> dict[str, list[str]]:
@@ -503,12 +497,6 @@ class SavedMixture(SavedFit):
     noun = "component"
     heading = "Mixing weights and means"
     centre = "mean of"
-    judged_by: ClassVar = {
-        "log_likelihood": "log-likelihood per sample (nats)",
-        "penalised_log_likelihood": "penalised log-likelihood per sample (nats)",
-        "bic": "BIC (less is better)",
-        "aic": "AIC (less is better)",
-    }
 
     @property
     def mixture(self) -> Mixture:
@@ -562,15 +550,6 @@ class SavedMixture(SavedFit):
         """Log-likelihood per sample."""
         scores = self.mixture.score_samples(X, missing="marginalize")
         return "log-likelihood per sample (nats)", float(scores.mean())
-
-    def size(self) -> list[tuple[str, object]]:
-        """Components, the covariance type and the number of parameters."""
-        mixture = self.mixture
-        return [
-            ("components", mixture.n_components),
-            ("covariances", mixture.covariance_type),
-            ("parameters", mixture.n_parameters),
-        ]
 
     def summaries(self) -> dict[str, list[str]]:
         """Mixing weights, and how far those of roots are apart."""
@@ -634,7 +613,6 @@ class SavedClusters(SavedFit):
     noun = "cluster"
     heading = "Centres"
     centre = "centre in"
-    judged_by: ClassVar = {"inertia": "inertia"}
 
     @property
     def n_components(self) -> int:
@@ -652,10 +630,6 @@ class SavedClusters(SavedFit):
     def score(self, X: Floats) -> tuple[str, float]:
         """Inertia."""
         return "inertia", float(np.square(self.stored.assign(X)[1]).sum())
-
-    def size(self) -> list[tuple[str, object]]:
-        """Number of clusters."""
-        return [("clusters", self.n_components)]
 
     def summaries(self) -> dict[str, list[str]]:
         """Rows of each cluster."""
