@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from vpem.fits.labels import KnownLabels
     from vpem.fits.results import Fit
     from vpem.fits.selection.trials import Problem
-    from vpem.fits.settings import PrivacySettings
     from vpem.network.partition import Workers
     from vpem.network.schema import Report
     from vpem.settings import GraphSettings, SumSettings, WorkerSettings
@@ -370,7 +369,9 @@ class Task:
                 continue
             last, n_heard = number, len(heard)
             some = sums.changed(hubs="size") if chosen else sums
-            self.networks[number] = run.spread_network(connect(self.graph, self.parts, some, hops=number))
+            self.networks[number] = run.spread_network(
+                connect(self.graph, self.parts, some, hops=number)
+            )
             self.warnings[number] = before + heard[n_heard:]
         if chosen:
             self._choose_hubs(sums, private)
@@ -381,7 +382,8 @@ class Task:
 
         X, weights, about = self.data()
         network = connect_by_likelihood(
-            X, self.graph, self.parts, sums, self.settings, over=self.run.spread_network, private=private,
+            X, self.graph, self.parts, sums, self.settings, over=self.run.spread_network,
+            private=private,
             kinds=self.source.kinds, sample_weight=weights, feature_names=about["feature_names"],
         )  # fmt: skip
         self.networks = {sums.hops: network}
