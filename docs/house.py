@@ -38,6 +38,9 @@ ALLOWED = {
 }
 """The arrows that may be, by the room they come from."""
 
+FLOORS_OF_COMMANDS = "names display outputs options help session data runner commands study app"
+"""Files and folders of the command line, from the ground up: imports go down."""
+
 DIALECT = ("told", "asked", "whoever", "nobody", "somebody", "wanted", "anew", "taken back",
            "fell apart", "is of", "may tell", "what there is")  # fmt: skip
 """Words that are not the field's, of which there may be fewer from commit to commit only."""
@@ -150,6 +153,19 @@ class House:
                     graph.add_edge(each.name, home)
         parts = nx.strongly_connected_components(graph)
         return sorted(sorted(part) for part in parts if len(part) > 1)
+
+    def climbs(self) -> list[str]:
+        """Imports inside the command line that go up, wherever they stand."""
+        height = {name: number for number, name in enumerate(FLOORS_OF_COMMANDS.split())}
+        top = len(height)  # the entry point
+        return [
+            f"{each.path}: {name}"
+            for each in self.modules
+            for name in each.imports
+            if each.room == "cli" and name.startswith("cli.")
+            and height.get(each.name.split(".")[1] if "." in each.name else "", top)
+            < height.get(name.split(".")[1], top)
+        ]  # fmt: skip
 
     def names_twice(self) -> list[str]:
         """Classes of one name in two places."""

@@ -80,7 +80,8 @@ def test_the_page_says_what_the_model_says(home, written):
         "graph.h5: 2 components, 4 features", "VP-EM over split features", "cycle", "90 rows",
         f"{report['log_likelihood']:.6f} per sample",
         f"{report['bic']:.2f}, {report['aic']:.2f}",
-        "data.h5", f"vpem {model.versions['vpem']}", "seed 0", "of 1 hop", "full covariance in hubs",
+        "data.h5", f"vpem {model.versions['vpem']}", "seed 0", "of 1 hop",
+        "full covariance in hubs",
         *(f"{weight:.4f}" for weight in report["mixing_weights"]),
         f"{report['communication']['messages']:,}",
     ):  # fmt: skip

@@ -71,6 +71,7 @@ def test_arrows_run_down_only(script, house):
     assert not wrong
     assert not house.circles()
     assert len(house.floors()) <= 8
+    assert not house.climbs()
 
 
 def test_a_newcomer_reads_the_folders_in_one_glance(script, house):
