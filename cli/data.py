@@ -169,7 +169,7 @@ def started(settings: F, begin: StartSettings, source: Dataset, given: Given) ->
 
     model = read_model(begin.init_model)
     mixture: Density = model.mixture
-    columns = match_features(model, source.feature_names)
+    columns = match_features(model.feature_names, source.feature_names)
     if (kinds := getattr(mixture, "kinds", None)) is not None:
         _check_families(source, kinds, columns)
         settled, unseen = in_levels_of(source, kinds, columns)

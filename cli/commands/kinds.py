@@ -75,8 +75,8 @@ def as_printed(item: Contained, heading: str = "") -> Any:
 class StoredFile:
     """A file of a fit, as commands use it; a command that its kind has no method for is refused.
 
-    Methods are ``predict`` (which returns how many rows were written), ``score``, ``evaluate`` and
-    ``contribution`` of a `UseRequest`, ``sample`` and ``export``.
+    Methods are ``predict``, ``score``, ``evaluate``, ``contribution`` and ``sample``, of a
+    `UseRequest`, which return what was written, or how many rows; and ``export``.
     """
 
     holds: ClassVar[str]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vpem.errors import FileError, InputError, brief, check_choice
-from vpem.records import Settings, changed
+from vpem.records import changed
 
 from ..data import OF_A_FIT, DataParties
 from ..display import Screen, number, plural, print_json
@@ -70,12 +70,6 @@ def show(file: AnyFile, json: Json = False) -> None:
         of_study(json=json)
 
 
-class ExportSettings(Settings, heading="Output", kept=False):
-    """How a table is written."""
-
-    quote_formulas: bool = changed(TableOutput, "quote_formulas")
-
-
 @app.command("export")
 def export(
     model: ModelFile,
@@ -91,7 +85,7 @@ def export(
     force: Force = False,
     quiet: Quiet = False,
     *,
-    table: ExportSettings,
+    table: Annotated[TableOutput, Without("json quiet output force publish_anyway strict")],
 ) -> None:
     """Write a model as a NumPy archive, as JSON, or as a table.
 
@@ -251,10 +245,7 @@ def contribution(
     """
     with Screen(results.quiet) as screen:
         request = UseRequest(data, screen, rows, output=results, parties=parties, engine=engine)
-        request.check_output()
-        stored_at(model).able("model contribution")(request)
-        if results.output is not None:
-            screen.say(f"wrote the figures to {results.output}")
+        request.run(model, "model contribution")
 
 
 def _judged(file: Path, model: Model) -> Report:
@@ -330,17 +321,16 @@ def _of_study(file: Path, start: bytes) -> Callable[..., None] | None:
     from vpem.files.studies.message_log import BEGINS
     from vpem.files.studies.spent import FILE as LEDGER
 
-    lines = start.splitlines()
-    printed_by = {
-        "party.budget": file.name == LEDGER,
-        "party.show_identity": start.startswith(b"-----BEGIN CERTIFICATE"),
-        "party.log": start.startswith(BEGINS),
-        "party.show_request": b"[request]" in lines,
-        "study.show_file": b"[study]" in lines,
-    }
-    if not printed_by["party.budget"] and (b"PRIVATE KEY-----" in start or file.suffix == ".key"):
+    if b"PRIVATE KEY-----" in start or file.suffix == ".key":
         raise InputError(f"{file} is a private key, which is never shown")
-    for name, is_so in printed_by.items():
+    lines = start.splitlines()
+    for name, is_so in (
+        ("party.budget", file.name == LEDGER),
+        ("party.show_identity", start.startswith(b"-----BEGIN CERTIFICATE")),
+        ("party.log", start.startswith(BEGINS)),
+        ("party.show_request", b"[request]" in lines),
+        ("study.show_file", b"[study]" in lines),
+    ):
         if is_so:
             module, function = name.split(".")
             show = getattr(import_module(f"...study.{module}", __name__), function)

@@ -29,16 +29,16 @@ from vpem.files.temporaries import ending_of
 from vpem.fits.answer import answer_of, compare, read_labels
 from vpem.fits.contribution import contribution, spread_contribution
 from vpem.fits.prepare import weighed
-from vpem.fits.spread_use import SpreadRows, WholeRows
+from vpem.fits.spread_use import SpreadRows
 from vpem.settings import MISSINGS
-from vpem.terms.rows import check_missing
+from vpem.terms.rows import check_missing, check_values, rows_with_values
 from vpem.terms.statistics import leaves
 from vpem.terms.units import Scaling
 
 from ..data import check_parties, joined, kept_of, read_one, teller
 from ..display import plural, print_json, table, what_is_read
 from ..names import key_of
-from ..outputs import ResultSettings, whole_of
+from ..outputs import whole_of
 from ..session import place_parties
 from .kinds import StoredFile, reported
 from .use import UseRequest, refuse_given
@@ -58,32 +58,54 @@ if TYPE_CHECKING:
 
 
 class UsedData:
-    """Data that a mixture or clusters are used on: ``rows`` has their features, in their order.
+    """Data that a mixture or clusters are used on: X (M, d) has their features, in their order.
 
-    With ``narrow`` the file goes on without features that the data lack.
+    It is an array, a `FileMatrix`, or `SpreadRows` where processes are ``apart``, each of which has
+    some of the features. With ``narrow`` the file goes on without features that the data lack.
     """
 
     def __init__(self, file: RowFile, request: UseRequest, missing: str, narrow: bool) -> None:
         self.file, self.request, self.missing = file, request, missing
         self.alignment: Report | None = None  # of several parties' rows
-        apart = request.where.engine.apart
-        if apart:
+        self.apart = request.where.engine.apart
+        if self.apart:
             self._check_apart()
         read = what_is_read(request.files)
-        with nullcontext() if apart else request.screen.doing(read):
+        with nullcontext() if self.apart else request.screen.doing(read):
             self.source = self._read()
         columns = self._columns(narrow)
-        kinds = getattr(getattr(file.stored, "mixture", None), "kinds", None)
+        mixture = getattr(file.stored, "mixture", None)
+        kinds = getattr(mixture, "kinds", None)
         self.source = levels_for_model(self.source, kinds, columns, missing)
-        self.rows = self._spread(columns) if apart else self._local(columns, narrow)
+        names, X = file.stored.feature_names, self.source.X
+        if not self.apart:
+            if columns is not None:
+                X = X.select(columns) if isinstance(X, FileMatrix) else X[:, columns]
+            if missing == "refuse":
+                check_finite(X, names, file.advice if narrow else ())
+            else:
+                check_missing(X, names)
+            self.X: Any = X
+            return
+        assert self.source.partition is not None
+        called = self.source.partition.names
+        holders = Placement.evenly(request.where.engine, len(called), called)
+        self.X = SpreadRows(
+            X, self.source.partition, columns or range(self.source.n_features), holders, names,
+            missing, request.parties.secure_sum,
+        )  # fmt: skip
+        for party, root, features in [] if mixture is None else self.X.moves(mixture.blocks):
+            listed = shorten(repr(names[feature]) for feature in features)
+            said = f"{called[party]} sends {called[root]} features of their hub: {listed}"
+            request.screen.say(said)
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.X)
 
     def report(self) -> Report:
         """Return what JSON says of the data: alignment of rows, and what processes sent."""
-        if isinstance(self.rows, SpreadRows):
-            return {"alignment": self.alignment, "communication": self.rows.communication}
+        if self.apart:
+            return {"alignment": self.alignment, "communication": self.X.communication}
         return {} if self.alignment is None else {"alignment": self.alignment}
 
     def _check_apart(self) -> None:
@@ -131,18 +153,16 @@ class UsedData:
             request.where.watch(source.n_samples, over_rows, request.screen)
             return source
         [file], [party] = files, choose_parties(files)
-        owners = _owners(expected)
-        named = expected != default_names(len(expected))
+        # Those of the model, with the names of parties before them or without.
+        known = frozenset((*expected, *_owners(expected)))
         source = read_one(
             file, settings.table, request.where, None, model_table=kept,
             dataset=request.rows.dataset, sample_weight=weight, memory_limit=available_memory(),
-            keep_constant=True, columns=frozenset((*expected, *owners)) if named else None,
+            keep_constant=True,
+            columns=None if expected == default_names(len(expected)) else known,
         )  # fmt: skip
-        whose, known = _whose(file, party.name, source.feature_names, expected), set(expected)
-        source.feature_names = tuple(  # a model puts the party before a name that several have
-            f"{whose}.{one}" if f"{whose}.{one}" in known and one not in known else one
-            for one in source.feature_names
-        )
+        names = source.feature_names
+        source.feature_names = _as_in_model(file, party.name, names, expected)
         teller(say)(source, settings.table, kept)
         return settle_for_model(source, FamilyChoice.parse(kept.family))
 
@@ -166,27 +186,7 @@ class UsedData:
                 f"are {file.goes_without}"
             )
         apart = parties.parties and parties.split == "features"
-        return match_features(file.stored, names, ordered=not apart)
-
-    def _local(self, columns: Sequence[int] | None, narrow: bool) -> WholeRows:
-        X, names = self.source.X, self.file.stored.feature_names
-        if columns is not None:
-            X = X.select(columns) if isinstance(X, FileMatrix) else X[:, columns]
-        if self.missing == "refuse":
-            check_finite(X, names, self.file.advice if narrow else ())
-        else:
-            check_missing(X, names)
-        return WholeRows(X, self.missing)
-
-    def _spread(self, columns: Sequence[int] | None) -> SpreadRows:
-        source, names = self.source, self.file.stored.feature_names
-        assert source.partition is not None
-        called = source.partition.names
-        holders = Placement.evenly(self.request.where.engine, len(called), called)
-        return SpreadRows(
-            source.X, source.partition, columns or range(len(source.feature_names)), holders,
-            names, self.missing, self.request.parties.secure_sum,
-        )  # fmt: skip
+        return match_features(file.stored.feature_names, names, ordered=not apart)
 
     def labels(self) -> Labels:
         """Read labels from the dataset, another place in its file, or a text file."""
@@ -226,33 +226,32 @@ def _owners(expected: Sequence[str]) -> dict[str, set[str]]:
     return owners
 
 
-def _whose(file: Path, called: str, names: Sequence[str], expected: Sequence[str]) -> str:
-    """Return the party of a file: the one it is named after, or the only one that fits.
+def _as_in_model(
+    file: Path, called: str, names: Sequence[str], expected: Sequence[str]
+) -> tuple[str, ...]:
+    """Return names of a file's features, with the party's before those that several parties have.
 
-    A party fits if it has all columns of the file whose names several parties have.
+    It is the party that the file is called after, or else the only one that has all of these.
     """
-    known, owners = set(expected), _owners(expected)
-    shared = [name for name in names if name not in known and len(owners.get(name, ())) > 1]
-    if not shared or any(f"{called}.{name}" in known for name in names):
-        return called
-    fitting = set.intersection(*(owners[name] for name in shared))
-    if len(fitting) == 1:
-        return fitting.pop()
-    ending = "".join(file.suffixes)
-    listed = sorted(fitting or set.union(*(owners[name] for name in shared)))
-    raise InputError(
-        f"{file} has {shorten(map(repr, shared))}, which the model has of several parties; name "
-        f"the file after its party: {shorten([one + ending for one in listed])}"
-    )
+    owners, known = _owners(expected), set(expected)
+    unknown = [name for name in names if name not in known]
+    shared = [name for name in unknown if len(owners.get(name, ())) > 1]
+    if shared and not any(called in owners.get(name, ()) for name in names):
+        fitting = set.intersection(*(owners[name] for name in shared))
+        if len(fitting) != 1:
+            ending = "".join(file.suffixes)
+            listed = sorted(fitting or set.union(*(owners[name] for name in shared)))
+            raise InputError(
+                f"{file} has {shorten(map(repr, shared))}, which the model has of several parties; "
+                f"name the file after its party: {shorten([one + ending for one in listed])}"
+            )
+        [called] = fitting
+    prefixed = {name for name in unknown if called in owners.get(name, ())}
+    return tuple(f"{called}.{name}" if name in prefixed else name for name in names)
 
 
-COMMANDS = {
-    "vp-em": "fit",
-    "em-rows": "fit",
-    "fedem": "fedem",
-    "vr-fedem": "fedem",
-    "k-means": "kmeans",
-}
+COMMANDS = {"vp-em": "fit", "em-rows": "fit", "vr-fedem": "fedem", "k-means": "kmeans"}
+"""Commands that are not called as their algorithms are."""
 
 
 class RowFile(StoredFile):
@@ -271,11 +270,6 @@ class RowFile(StoredFile):
     def parameters(self) -> Sequence[NDArray[Any]]:
         """Return all of them."""
 
-    @property
-    @abstractmethod
-    def n_labels(self) -> int:
-        """Components or clusters."""
-
     @abstractmethod
     def assign(self, data: UsedData, proba: bool = False) -> Assigned:
         """Assign rows to components or clusters."""
@@ -292,9 +286,11 @@ class RowFile(StoredFile):
         return UsedData(self, request, self._missing(request), narrow=True)
 
     def _missing(self, request: UseRequest) -> str:
-        """Treatment of missing values: as in the fit, unless the command says."""
+        """Treatment of missing values: as in the fit, unless parties lack rows or the user says."""
+        if request.parties.missing_parties:
+            return "marginalize"
         fitted = self.stored.options.get("missing")
-        return request.missing or (fitted if fitted in MISSINGS else MISSINGS[0])
+        return request.rows.missing or (fitted if fitted in MISSINGS else MISSINGS[0])
 
     def _refuse_individuals(self, request: UseRequest) -> None:
         refuse_given(
@@ -310,11 +306,10 @@ class RowFile(StoredFile):
                 refuse_given(options, "is about the data: give them after the model", without)
             return None
         data = self.load(request, self._missing(request) if self.needs_values else "marginalize")
-        assert isinstance(data.rows, WholeRows)
         named = request.rows.labels != "labels"
         labelled = request.labelled or named or data.source.labels is not None
         labels = data.labels() if labelled else None
-        return EvaluationData(data.rows.X, labels, ", ".join(map(str, request.files)))
+        return EvaluationData(data.X, labels, ", ".join(map(str, request.files)))
 
     def predict(self, request: UseRequest) -> int:
         output, tables = request.output, request.tables
@@ -323,10 +318,8 @@ class RowFile(StoredFile):
         labels, more, json_values = self.assign(data, request.proba)
         facts, columns = data.report(), {"label": labels, **more}
         if tables:
-            assert isinstance(data.rows, SpreadRows)
-            parties = data.rows.parties
-            everyones = dict.fromkeys(parties.own.tolist(), columns)
-            tables.write(source, everyones, parties, request.screen)
+            everyones = dict.fromkeys(data.X.parties.own.tolist(), columns)
+            tables.write(source, everyones, data.X.parties, request.screen)
         request.leave_it_to_the_first()
         shown: Report = {"labels": labels, **json_values}
         rows: Home | None = whole_of(source.ids, count, counted=source.counted)
@@ -338,7 +331,7 @@ class RowFile(StoredFile):
         if output.json:
             report = {
                 "n_samples": count,
-                "counts": np.bincount(labels, minlength=self.n_labels),
+                "counts": np.bincount(labels, minlength=self.stored.n_components),
                 "output": None if output.output is None else str(output.output),
                 **facts,
             }
@@ -353,7 +346,7 @@ class RowFile(StoredFile):
 
     def evaluate(self, request: UseRequest) -> None:
         data = self.load(request)
-        found = compare(data.labels(), self.assign(data)[0], self.n_labels)
+        found = compare(data.labels(), self.assign(data)[0], self.stored.n_components)
         mapping, order = found.mapping, found.order
         heads = [f"{c} = {mapping[c]}" if c in mapping else str(c) for c in order]
         labelled = zip(found.classes, found.confusion[:, order], strict=True)
@@ -368,8 +361,9 @@ class RowFile(StoredFile):
     def command(self, root: Any) -> str | None:
         """Return the command that fitted it, made of its options; None where they are not known."""
         options = self.stored.options
-        name = COMMANDS.get(str(self.stored.report.get("algorithm")))
-        if name is None or not options.get("data"):
+        algorithm = str(self.stored.report.get("algorithm"))
+        name = COMMANDS.get(algorithm, algorithm)
+        if name not in root.commands or not options.get("data"):
             return None
         words = ["vpem", name]
         params, known = root.commands[name].params, root.commands[name].callback.settings
@@ -413,10 +407,6 @@ class ClustersFile(RowFile):
     def parameters(self) -> Sequence[NDArray[Any]]:
         return [self.stored.centres]
 
-    @property
-    def n_labels(self) -> int:
-        return len(self.stored.centres)
-
     def assign(self, data: UsedData, proba: bool = False) -> Assigned:
         if proba:
             raise InputError(
@@ -424,16 +414,20 @@ class ClustersFile(RowFile):
                 "--proba, or fit a mixture with 'vpem fit'"
             )
         stored = self.stored
-        scaling = stored.scaling or Scaling.none(len(stored.feature_names))
-        labels, squares = data.rows.nearest(stored.centres, scaling)
-        distances = np.sqrt(squares)
+        if data.apart:
+            scaling = stored.scaling or Scaling.none(len(stored.feature_names))
+            labels, squares = data.X.nearest(stored.centres, scaling)
+            distances = np.sqrt(squares)
+        else:
+            check_values(data.X)
+            labels, distances = stored.assign(data.X)
         return labels, {"distance": distances}, {"distances": distances}
 
     def score_of(self, data: UsedData) -> Report:
         inertia = float(np.square(self.assign(data)[1]["distance"]).sum())
         return {
             "n_samples": len(data),
-            "n_clusters": self.n_labels,
+            "n_clusters": self.stored.n_components,
             "inertia": inertia,
             "inertia_per_sample": inertia / len(data),
         }
@@ -477,29 +471,23 @@ class MixtureFile(RowFile):
         mixture = self.stored.mixture
         return [*leaves(mixture.arrays()), mixture.blocks.order]
 
-    @property
-    def n_labels(self) -> int:
-        return int(self.stored.mixture.n_components)
-
-    def load(self, request: UseRequest, missing: str | None = None) -> UsedData:
-        data = super().load(request, missing)
-        if isinstance(data.rows, SpreadRows):
-            names, parties = self.stored.feature_names, data.rows.names
-            for party, root, features in data.rows.moves(self.stored.mixture.blocks):
-                listed = shorten(repr(names[feature]) for feature in features)
-                said = f"{parties[party]} sends {parties[root]} features of their hub: {listed}"
-                request.screen.say(said)
-        return data
-
     def assign(self, data: UsedData, proba: bool = False) -> Assigned:
-        shares = data.rows.responsibilities(self.stored.mixture)
+        mixture = self.stored.mixture
+        if data.apart:
+            shares = data.X.posteriors(mixture)[0]
+        else:
+            shares = mixture.predict_proba(data.X, missing=data.missing)
         columns = {f"proba_{k}": column for k, column in enumerate(shares.T)}
         more: Report = {"proba": shares}
         return shares.argmax(axis=1), columns if proba else {}, more if proba else {}
 
     def score_of(self, data: UsedData) -> Report:
         mixture, weights = self.stored.mixture, data.source.sample_weight
-        scores, there = data.rows.log_likelihoods(mixture), data.rows.seen()
+        if data.apart:
+            scores, there = data.X.posteriors(mixture)[1], data.X.seen()
+        else:
+            scores = mixture.score_samples(data.X, missing=data.missing)
+            there = rows_with_values(data.X, data.missing)
         # As in a fit, rows without a value count for nothing.
         total, used = weighed(scores, there, weights)
         return {
@@ -513,30 +501,30 @@ class MixtureFile(RowFile):
             "aic": mixture.aic(total),
         }
 
-    def contribution(self, request: UseRequest) -> None:
+    def contribution(self, request: UseRequest) -> str:
         data, stored, out = self.load(request), self.stored, request.output
         named, partition = request.rows.labels != "labels", data.source.partition
-        if isinstance(data.rows, SpreadRows):
+        if data.apart:
             if named:
                 raise InputError(
                     "--labels are compared with the components of rows without each party, which "
                     "only the root of its hub knows; leave it out, or read all parties' files in "
                     "one process"
                 )
-            result = spread_contribution(data.rows, stored.mixture, stored.feature_names)
+            result = spread_contribution(data.X, stored.mixture, stored.feature_names)
         else:
             labels = data.labels() if named or data.source.labels is not None else None
             parties, apart = None, request.parties.parties and request.parties.split != "rows"
             if apart and partition is not None:  # else they are those of the fit
-                columns = match_features(stored, data.source.feature_names, ordered=False)
-                order = columns or range(len(stored.feature_names))
-                place = {column: j for j, column in enumerate(order)}
+                names = stored.feature_names
+                columns = match_features(names, data.source.feature_names, ordered=False)
+                place = {column: j for j, column in enumerate(columns or range(len(names)))}
                 parties = {
                     name: [place[column] for column in features.tolist() if column in place]
                     for name, features in zip(partition.names, partition.features, strict=True)
                 }
             result = contribution(
-                stored, data.rows.X, parties=parties, labels=labels, missing=data.missing
+                stored, data.X, parties=parties, labels=labels, missing=data.missing
             )
         report = result.describe() | data.report()
         request.leave_it_to_the_first()
@@ -545,15 +533,16 @@ class MixtureFile(RowFile):
         if out.json or out.output is None:
             labelled = dict([LABELLED] if result.adjusted_rand_index is not None else ())
             request.tell(report, CONTRIBUTED | labelled, *tables_of(result))
+        return "the figures"
 
-    def sample(self, count: int, seed: int, output: ResultSettings) -> None:
-        stored, file = self.stored, output.output
+    def sample(self, request: UseRequest, count: int, seed: int) -> int:
+        stored, file = self.stored, request.output.output
         X, labels = stored.mixture.sample(count, np.random.default_rng(seed))
         kinds = getattr(stored.mixture, "kinds", None)
         if file is not None and ending_of(file) not in (".csv", ".parquet"):
             drawn = Dataset(X, stored.feature_names, labels=labels, source=str(file), kinds=kinds)
-            write_dataset(file, drawn, output.force)
-            return
+            write_dataset(file, drawn, request.output.force)
+            return count
         levels = {} if kinds is None else kinds.levels
         columns = {
             feature: np.array(levels[j])[X[:, j].astype(int)] if j in levels else X[:, j]
@@ -562,7 +551,8 @@ class MixtureFile(RowFile):
         name = "component"
         while name in columns:
             name += "_"
-        output.write({**columns, name: labels}, "vpem-samples")
+        request.output.write({**columns, name: labels}, "vpem-samples")
+        return count
 
     def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
         check_writable(output, force, "exported models")

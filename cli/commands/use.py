@@ -206,18 +206,19 @@ class UseRequest:
             raise InputError(f"give one file of individuals, got {len(self.files)}")
         return self.files[0] if self.files else None
 
-    @property
-    def missing(self) -> str | None:
-        """Treatment of missing values, as in rows that parties lack; None: as in the fit."""
-        return "marginalize" if self.parties.missing_parties else self.rows.missing
-
-    def check_output(self) -> None:
-        """Raise FileError where one file for all cannot be written."""
+    def run(self, model: Path, command: str, *arguments: object) -> None:
+        """Have a file do what a command asks, and print what was written, if anything was."""
         from vpem.files.hdf5 import check_writable
 
-        out = self.output
-        if out.output is not None and not self.tables and self.where.speaks:
-            check_writable(out.output, out.force, "results")
+        file = self.output.output
+        if file is not None and command == "predict" and self.tables:
+            file = None  # but one for each party
+        if file is not None and self.where.speaks:
+            check_writable(file, self.output.force, "results")
+        written = stored_at(model, self.individuals.curve).able(command)(self, *arguments)
+        if file is not None:
+            what = plural(written, "row") if isinstance(written, int) else written
+            self.screen.say(f"wrote {what} to {file}")
 
     def leave_it_to_the_first(self) -> None:
         """Exit where another process prints for all, once it has this one's warnings."""
@@ -240,6 +241,7 @@ FitFile = Annotated[
 ]
 DATA = "Dataset with the model's features; with --parties a file each, or a manifest."
 DataFile = Annotated[list[Path], READ, typer.Argument(help=DATA)]
+Columns = Annotated[IndividualSettings, Without("individual times population latents residuals")]
 
 
 def predict(
@@ -278,10 +280,7 @@ def predict(
             data or (), screen, rows, individuals, results, proba, parties=parties, engine=engine,
             labels=False,
         )  # fmt: skip
-        request.check_output()
-        count = stored_at(model, individuals.curve).able("predict")(request)
-        if results.output is not None and not request.tables:
-            screen.say(f"wrote {plural(count, 'row')} to {results.output}")
+        request.run(model, "predict")
 
 
 def score(
@@ -290,9 +289,7 @@ def score(
     *,
     rows: Annotated[RowSettings, Without("labels features")],
     parties: Annotated[DataParties, Without(f"{OF_A_FIT} label_column")],
-    individuals: Annotated[
-        IndividualSettings, Without("individual times population latents residuals")
-    ],
+    individuals: Columns,
     engine: Annotated[EngineSettings, Without("shards")],
     results: Annotated[ResultSettings, Without("output force quote_formulas digits")],
 ) -> None:
@@ -307,7 +304,7 @@ def score(
         request = UseRequest(
             data, screen, rows, individuals, results, parties=parties, engine=engine, labels=False
         )
-        stored_at(model, individuals.curve).able("score")(request)
+        request.run(model, "score")
 
 
 def sample(
@@ -326,10 +323,7 @@ def sample(
 
         count = check_int("-n", n, least=1)
         check_int("seed", seed, least=0)
-        UseRequest((), screen, output=results).check_output()
-        stored_at(model).able("sample")(count, seed, results)
-        if results.output is not None:
-            screen.say(f"wrote {plural(count, 'row')} to {results.output}")
+        UseRequest((), screen, output=results).run(model, "sample", count, seed)
 
 
 def evaluate(
@@ -348,8 +342,7 @@ def evaluate(
     Example: vpem evaluate model.h5 data/breast_cancer.h5 --labels labels
     """
     with Screen(results.quiet) as screen:
-        request = UseRequest(data, screen, rows, output=results, parties=parties)
-        stored_at(model).able("evaluate")(request)
+        UseRequest(data, screen, rows, output=results, parties=parties).run(model, "evaluate")
 
 
 OptionalData = Annotated[
@@ -467,9 +460,7 @@ def report(
     *,
     rows: Annotated[RowSettings, Without("features missing sample_weight")],
     parties: Annotated[DataParties, Without(f"{OF_A_FIT} secure_sum")],
-    individuals: Annotated[
-        IndividualSettings, Without("individual times population latents residuals")
-    ],
+    individuals: Columns,
     target: PageSettings,
 ) -> None:
     """Write a page on a model: how well it fits, with all pictures.

@@ -93,6 +93,11 @@ class Model(Shown, facts="{mixture.n_components:component}, {mixture.n_features:
     versions: dict[str, str] = field(default_factory=dict)
     root_history: NDArray[np.float64] | None = None
 
+    @property
+    def n_components(self) -> int:
+        """Components of the mixture, K."""
+        return int(self.mixture.n_components)
+
     def take_features(self, columns: Sequence[int]) -> Model:
         """Return the model of some features, the others integrated out."""
         names = tuple(self.feature_names[column] for column in columns)
@@ -450,13 +455,14 @@ def read_posterior(file: h5py.File, plain: Mixture) -> Mixture:
     return VariationalMixture.from_mixture(plain, counts, seen, prior)
 
 
-def match_features(model: Model, names: Sequence[str], *, ordered: bool = True) -> list[int] | None:
-    """Return the column of each of the model's features, by name; None where columns are the same.
+def match_features(
+    expected: tuple[str, ...], names: Sequence[str], *, ordered: bool = True
+) -> list[int] | None:
+    """Return the column of each feature of a model, by name; None where columns are the same.
 
     Features are also taken by their places where one side has no names, if ``ordered`` (those of
     parties have none) and their number is the same.
     """
-    expected = model.feature_names
     present = tuple(names)
     if present == expected:
         return None

@@ -155,6 +155,11 @@ class StoredClustering(Shown, facts="{centres.shape[0]:cluster}, {centres.shape[
     scaling: Scaling | None = None  # units of distances, where not those of the centres
     deviations: NDArray[np.float64] | None = None  # (d,) of features in the fit
 
+    @property
+    def n_components(self) -> int:
+        """Clusters, K."""
+        return len(self.centres)
+
     def assign(
         self, X: Floats | Arranges, n_threads: int | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:

@@ -1,4 +1,4 @@
-"""Models at work on rows of which one process has all features, or parties in several have some.
+"""Models at work on rows of which parties in several processes have features.
 
 Every process has its own parties' values. A hub's term needs all features of the hub, which go to
 the party that has most of them; nothing else but the terms of one sum leaves a process.
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem._core.threads import one_blas_thread, thread_count
+from vpem._core.threads import one_blas_thread
 from vpem.checks import Floats, check_finite
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement, agree, for_each
@@ -28,9 +28,8 @@ from vpem.sums.private import in_common_units
 from vpem.sums.server import ServerOverEngine
 from vpem.terms.density import CHUNK_VALUES, Density, local_terms, normalised
 from vpem.terms.factors import FactorMixture
-from vpem.terms.missing import nearest
 from vpem.terms.mixture import Mixture
-from vpem.terms.rows import check_missing, check_values, rows_with_values
+from vpem.terms.rows import check_missing
 from vpem.terms.units import Scaling
 
 Hubs = tuple[Density | None, Floats, NDArray[np.intp]]
@@ -40,40 +39,8 @@ Local = Callable[[slice], Floats]
 """What holders of this process have of some rows, (n, m, width)."""
 
 
-class WholeRows:
-    """Rows of which this process has all of a model's features, in its order.
-
-    X (M, d) may lack values where ``missing`` is "marginalize".
-    """
-
-    def __init__(self, X: Any, missing: str = "refuse") -> None:
-        self.X, self.missing = X, missing
-
-    def __len__(self) -> int:
-        return len(self.X)
-
-    def seen(self) -> NDArray[np.bool_]:
-        """Rows that have a value, (M,)."""
-        return rows_with_values(self.X, self.missing)
-
-    def responsibilities(self, mixture: Density) -> NDArray[np.float64]:
-        """Responsibilities (M, K) of a mixture's components for all rows."""
-        return mixture.predict_proba(self.X, missing=self.missing)
-
-    def log_likelihoods(self, mixture: Density) -> NDArray[np.float64]:
-        """Log-likelihoods (M,) of all rows by a mixture."""
-        return mixture.score_samples(self.X, missing=self.missing)
-
-    def nearest(
-        self, centres: NDArray[np.float64], scaling: Scaling
-    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Nearest centre (K, d) of each row by its known values, and its squared distance."""
-        check_values(self.X)
-        return nearest(self.X, centres, scaling, thread_count(None))
-
-
 class SpreadRows:
-    """`WholeRows` of which parties have a model's features; every process calls all methods alike.
+    """Rows of which parties have a model's features; every process calls all methods alike.
 
     X (M, n) has the columns of this process's parties, party by party. The partition says which
     columns, of those of all parties together, each party has, and ``columns`` which of these each
@@ -179,14 +146,6 @@ class SpreadRows:
 
         self.sum_terms(mixture, self.hubs_here(mixture), store_rows)
         return proba, scores
-
-    def responsibilities(self, mixture: Mixture) -> NDArray[np.float64]:
-        """Responsibilities (M, K) of all rows; see `posteriors`."""
-        return self.posteriors(mixture)[0]
-
-    def log_likelihoods(self, mixture: Mixture) -> NDArray[np.float64]:
-        """Log-likelihoods (M,) of all rows; see `posteriors`."""
-        return self.posteriors(mixture)[1]
 
     def hubs_here(self, mixture: Mixture) -> Hubs:
         """Return the hubs of a mixture whose roots live here, to which their features have come.

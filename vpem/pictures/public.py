@@ -275,7 +275,6 @@ def _data(model: Any, saved: Saved, X: Any, y: Any) -> Data | None:
         found = getattr(X, "columns", None)
         names = saved.feature_names if found is None else tuple(map(str, found))
         rows = check_data(np.asarray(X), len(names), finite=check_missing)
-    stored: Any = saved.stored
-    columns = match_features(stored, names)
+    columns = match_features(saved.feature_names, names)
     rows = rows if columns is None else np.ascontiguousarray(rows[:, columns])
     return EvaluationData(rows, None if labels is None else np.asarray(labels), "X")

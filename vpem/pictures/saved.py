@@ -136,11 +136,6 @@ class SavedFit(Saved):
     centre: ClassVar[str]
     """What the parameters are: "mean of", a component."""
 
-    @property
-    @abstractmethod
-    def n_components(self) -> int:
-        """Components or clusters, K."""
-
     @abstractmethod
     def parts(self) -> DrawnParts:
         """The components or clusters in the user's units."""
@@ -168,6 +163,11 @@ class SavedFit(Saved):
     def report(self) -> Report:
         """What the fit reported."""
         return self.stored.report
+
+    @property
+    def n_components(self) -> int:
+        """Components or clusters, K."""
+        return self.stored.n_components
 
     @cached_property
     def answer(self) -> Answer:
@@ -504,11 +504,6 @@ class SavedMixture(SavedFit):
         mixture: Mixture = self.stored.mixture
         return mixture
 
-    @property
-    def n_components(self) -> int:
-        """Components, K."""
-        return self.mixture.n_components
-
     def parts(self) -> DrawnParts:
         """Weights, means and covariances in the user's units.
 
@@ -613,11 +608,6 @@ class SavedClusters(SavedFit):
     noun = "cluster"
     heading = "Centres"
     centre = "centre in"
-
-    @property
-    def n_components(self) -> int:
-        """Clusters, K."""
-        return len(self.stored.centres)
 
     def parts(self) -> DrawnParts:
         """Shares of the rows, and centres."""

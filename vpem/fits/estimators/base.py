@@ -17,7 +17,6 @@ from contextlib import suppress
 from functools import partial
 from html import escape
 from numbers import Integral
-from types import SimpleNamespace
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -295,8 +294,7 @@ def dataset_for_model(X: Any, kinds: Kinds, names: Sequence[str], missing: str) 
         return Dataset(np.asarray(X), default_names(np.shape(X)[1]), source="X")
     choice = FamilyChoice.parse(words_for_model(kinds, names))
     dataset = settle_for_model(_read(X, choice, lenient=True), choice)
-    known: Any = SimpleNamespace(feature_names=tuple(names))
-    columns = match_features(known, dataset.feature_names)
+    columns = match_features(tuple(names), dataset.feature_names)
     return levels_for_model(dataset, kinds, columns, missing)
 
 
@@ -452,8 +450,7 @@ class OnGraph(StoredEstimator):
                 if X.feature_names != default_names(X.n_features):
                     self.feature_names_in_ = np.array(X.feature_names, dtype=object)
             else:
-                known: Any = SimpleNamespace(feature_names=self._names(self.n_features_in_))
-                columns = match_features(known, X.feature_names)
+                columns = match_features(self._names(self.n_features_in_), X.feature_names)
                 data = rows if columns is None else np.ascontiguousarray(rows[:, columns])
         else:
             data = validated(self, X, reset=reset, **common)
