@@ -1,4 +1,6 @@
 import json
+import shutil
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -162,9 +164,11 @@ def test_show_refuses_what_has_nothing_to_show(capsys, model, tmp_path, monkeypa
         done(capsys, "plot", model, "-o", name, "-q")
     done(capsys, "report", model, "-o", "a.html", "-q")
     (tmp_path / "a.bin").write_bytes(b"\0\1\2")
+    shutil.copy(Path(__file__).parent / "golden" / "files" / "relay.log", tmp_path)
     for file, said in (
         ("a.png", "is a picture"), ("a.svg", "is a picture"), ("a.pdf", "is a picture"),
         ("a.html", "is a page"), ("a.bin", "no file that vpem writes"),
+        ("relay.log", "is the log of a relay, which is text: a line of JSON for all that it did;"),
         ("lab.key", "a private key, which"), ("other", "a private key, which"),
     ):  # fmt: skip
         result = run(capsys, "show", file)

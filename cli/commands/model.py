@@ -58,7 +58,7 @@ def show(file: AnyFile, json: Json = False) -> None:
         from vpem.files.opening import check_readable, open_regular
 
         with open_regular(check_readable(file)) as opened:
-            start = opened.read(START)
+            start = opened.read(4096)  # which shows its kind
         of_study = _of_study(file, start)
         if of_study is None:
             stored = _stored(file, start)
@@ -295,14 +295,6 @@ def _check_comparable(one: Report, other: Report, criterion: str) -> None:
         )
 
 
-START = 4096
-"""Bytes at the start of a file that show its kind."""
-
-TAKEN = (
-    "models and other fits, exports, tables, studies, requests, certificates, policies and logs of "
-    "members"
-)
-
 MARKS = {
     b"\x89png": "a picture", b"%pdf": "a picture", b"<?xml": "a picture", b"<svg": "a picture",
     b"<!doctype html": "a page", b"<html": "a page",
@@ -310,9 +302,7 @@ MARKS = {
 }  # fmt: skip
 """Beginnings, in lower case, of files that have no facts to show."""
 
-TABLES = (b"PAR1", b"ARROW1", b"\x93NUMPY")
-
-NAMED_TABLES = (".csv", ".tsv", ".txt", ".gz", ".bz2", ".xz")
+TEXTS = (".csv", ".tsv", ".txt", ".gz", ".bz2", ".xz")
 """Endings of text tables, compressed ones too."""
 
 
@@ -353,12 +343,15 @@ def _stored(file: Path, start: bytes) -> StoredFile:
             return JsonFile(file)
         if file.name == "policy.toml":
             return PolicyFile(file)
-        if start.startswith(TABLES) or file.suffix.lower() in NAMED_TABLES:
+        if start.startswith((b"PAR1", b"ARROW1", b"\x93NUMPY")) or file.suffix.lower() in TEXTS:
             from .data import TableFile
 
             return TableFile(file)
         said = "no file that vpem writes"
-    raise FileError(f"{file} is {said}; vpem show takes {TAKEN}")
+    raise FileError(
+        f"{file} is {said}; vpem show takes models and other fits, exports, tables, studies, "
+        "requests, certificates, policies and logs of members"
+    )
 
 
 class ArchiveFile(FactsFile):

@@ -28,6 +28,7 @@ from vpem.files.results import read_clustering
 from vpem.files.temporaries import ending_of
 from vpem.fits.answer import answer_of, compare, read_labels
 from vpem.fits.contribution import contribution, spread_contribution
+from vpem.fits.labels import columns_of
 from vpem.fits.prepare import weighed
 from vpem.fits.spread_use import SpreadRows
 from vpem.settings import MISSINGS
@@ -53,8 +54,8 @@ if TYPE_CHECKING:
 
     from ..display import PrintedTable
 
-    Assigned = tuple[Labels, dict[str, Labels], Report]
-    """Labels of rows, further columns of a table, and what JSON has of these."""
+    Assigned = tuple[dict[str, Labels], Report]
+    """Columns of a table, the first with labels of rows, and what JSON has of these."""
 
 
 class UsedData:
@@ -315,13 +316,12 @@ class RowFile(StoredFile):
         output, tables = request.output, request.tables
         data = self.load(request)
         source, count = data.source, len(data)
-        labels, more, json_values = self.assign(data, request.proba)
-        facts, columns = data.report(), {"label": labels, **more}
+        columns, shown = self.assign(data, request.proba)
+        facts = data.report()
         if tables:
             everyones = dict.fromkeys(data.X.parties.own.tolist(), columns)
             tables.write(source, everyones, data.X.parties, request.screen)
         request.leave_it_to_the_first()
-        shown: Report = {"labels": labels, **json_values}
         rows: Home | None = whole_of(source.ids, count, counted=source.counted)
         if request.where.own_users:  # a member that brings no data has no rows
             rows = next(iter(source.homes.values()), None)
@@ -331,7 +331,7 @@ class RowFile(StoredFile):
         if output.json:
             report = {
                 "n_samples": count,
-                "counts": np.bincount(labels, minlength=self.stored.n_components),
+                "counts": np.bincount(columns["label"], minlength=self.stored.n_components),
                 "output": None if output.output is None else str(output.output),
                 **facts,
             }
@@ -346,7 +346,7 @@ class RowFile(StoredFile):
 
     def evaluate(self, request: UseRequest) -> None:
         data = self.load(request)
-        found = compare(data.labels(), self.assign(data)[0], self.stored.n_components)
+        found = compare(data.labels(), self.assign(data)[0]["label"], self.stored.n_components)
         mapping, order = found.mapping, found.order
         heads = [f"{c} = {mapping[c]}" if c in mapping else str(c) for c in order]
         labelled = zip(found.classes, found.confusion[:, order], strict=True)
@@ -421,10 +421,10 @@ class ClustersFile(RowFile):
         else:
             check_values(data.X)
             labels, distances = stored.assign(data.X)
-        return labels, {"distance": distances}, {"distances": distances}
+        return {"label": labels, "distance": distances}, {"labels": labels, "distances": distances}
 
     def score_of(self, data: UsedData) -> Report:
-        inertia = float(np.square(self.assign(data)[1]["distance"]).sum())
+        inertia = float(np.square(self.assign(data)[0]["distance"]).sum())
         return {
             "n_samples": len(data),
             "n_clusters": self.stored.n_components,
@@ -477,9 +477,8 @@ class MixtureFile(RowFile):
             shares = data.X.posteriors(mixture)[0]
         else:
             shares = mixture.predict_proba(data.X, missing=data.missing)
-        columns = {f"proba_{k}": column for k, column in enumerate(shares.T)}
-        more: Report = {"proba": shares}
-        return shares.argmax(axis=1), columns if proba else {}, more if proba else {}
+        columns = columns_of(shares) if proba else {"label": shares.argmax(axis=1)}
+        return columns, {"labels": columns["label"], **({"proba": shares} if proba else {})}
 
     def score_of(self, data: UsedData) -> Report:
         mixture, weights = self.stored.mixture, data.source.sample_weight
