@@ -279,19 +279,17 @@ class RowFile(StoredFile):
     def score_of(self, data: UsedData) -> Report:
         """Say how well it describes rows."""
 
-    def load(self, request: UseRequest, missing: str | None = None) -> UsedData:
-        """Read data; with ``missing`` they must have all features of the model."""
-        self._refuse_individuals(request)
-        if missing is not None:
-            return UsedData(self, request, missing, narrow=False)
-        return UsedData(self, request, self._missing(request), narrow=True)
+    def load(self, request: UseRequest, picture: bool = False) -> UsedData:
+        """Read data, which for a picture must have all features of the model.
 
-    def _missing(self, request: UseRequest) -> str:
-        """Treatment of missing values: as in the fit, unless parties lack rows or the user says."""
-        if request.parties.missing_parties:
-            return "marginalize"
+        Missing values are treated as in the fit, unless parties lack rows or the user says.
+        """
+        self._refuse_individuals(request)
         fitted = self.stored.options.get("missing")
-        return request.rows.missing or (fitted if fitted in MISSINGS else MISSINGS[0])
+        missing = request.rows.missing or (fitted if fitted in MISSINGS else MISSINGS[0])
+        if request.parties.missing_parties or (picture and not self.needs_values):
+            missing = "marginalize"
+        return UsedData(self, request, missing, narrow=not picture)
 
     def _refuse_individuals(self, request: UseRequest) -> None:
         refuse_given(
@@ -306,7 +304,7 @@ class RowFile(StoredFile):
             for options, without in ((request.rows, "features"), (request.parties, "")):
                 refuse_given(options, "is about the data: give them after the model", without)
             return None
-        data = self.load(request, self._missing(request) if self.needs_values else "marginalize")
+        data = self.load(request, picture=True)
         named = request.rows.labels != "labels"
         labelled = request.labelled or named or data.source.labels is not None
         labels = data.labels() if labelled else None
