@@ -17,14 +17,7 @@ from ..outputs import WRITTEN, LabelFile, LabelledOutput, of_individuals
 from ..runner import CheckpointSettings, CommandRun, FitOutcome
 from ..session import EngineSettings, describe_engine
 from .kinds import CORPUS_MODEL, as_printed
-from .saem_data import (
-    DeviceFiles,
-    HeldIndividuals,
-    as_rows,
-    latents_of,
-    read_source,
-    words_of,
-)
+from .saem_data import DeviceFiles, HeldIndividuals, as_rows, latents_of, read_source, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -322,9 +315,10 @@ def saem(
     with Screen(out.quiet) as screen:
         from vpem.files.hdf5 import check_writable
         from vpem.pictures.figure import check_picture
+        from vpem.saem.estimates import doubts
         from vpem.saem.fit import fit_saem
         from vpem.saem.formats.fits import save_saem
-        from vpem.saem.results import collect, leave_out
+        from vpem.saem.results import as_saved, collect, leave_out
         from vpem.saem.saem import burn_in_of
         from vpem.sums.connect import connect_workers
         from vpem.sums.exchanges import way_of
@@ -378,8 +372,10 @@ def saem(
         mine = fit if run.where.own_users else shown
 
         def tell() -> Report:
-            report = _report(shown, source.held, screen)  # may warn, which is among the facts
-            return report | ran | {"seconds": fit.seconds, **run.facts(data)}
+            for doubt in doubts(as_saved(shown)):
+                screen.warn(doubt)
+            facts = {"seconds": fit.seconds, **run.facts(data)}
+            return _report(shown, source.held) | ran | facts
 
         run.finish(FitOutcome(
             fit.converged, tell, lambda path, report: save_saem(path, shown, force=out.force),
@@ -434,8 +430,7 @@ class SaemCounter(ProgressLine):
             yield "burn-in"
 
 
-def _report(fit: SaemFit, devices: Workers, screen: Screen) -> Report:
-    """Return the report of a fit, and warn of missing standard errors."""
+def _report(fit: SaemFit, devices: Workers) -> Report:
     people = fit.people
     of_model = _topics if fit.corpus is not None else _estimates
     return {
@@ -456,7 +451,7 @@ def _report(fit: SaemFit, devices: Workers, screen: Screen) -> Report:
             **fit.network, "level": fit.given.level,
         },
         "individuals": _individuals(fit, devices),
-        **of_model(fit, screen),
+        **of_model(fit),
     }  # fmt: skip
 
 
@@ -478,7 +473,7 @@ def _individuals(fit: SaemFit, devices: Workers) -> list[Report]:
     return as_rows(columns)
 
 
-def _topics(fit: SaemFit, screen: Screen) -> Report:
+def _topics(fit: SaemFit) -> Report:
     from vpem.saem.topics import Topics
 
     topics = Topics(fit)
@@ -495,32 +490,12 @@ def _topics(fit: SaemFit, screen: Screen) -> Report:
     }
 
 
-def _estimates(fit: SaemFit, screen: Screen) -> Report:
-    from vpem.saem.estimates import (
-        criteria_of,
-        few_individuals,
-        flat_latents,
-        lacking_errors,
-        summary_of,
-    )
+def _estimates(fit: SaemFit) -> Report:
+    from vpem.saem.estimates import criteria_of, summary_of
     from vpem.saem.results import as_saved
 
-    model, likelihood, people = fit.model, fit.log_likelihood, fit.people
+    model, likelihood, people, saved = fit.model, fit.log_likelihood, fit.people, as_saved(fit)
     latents, parameters, shrinkage = model.latents, model.parameters, fit.given.shrinkage
-    if said := lacking_errors(parameters, fit.standard_errors, fit.given.n_draws > 0):
-        advice, flat = "take more iterations or draws, or a simpler model", []
-        if fit.model_name == "one-compartment":
-            flat = flat_latents(latents, shrinkage)
-        if flat:
-            others = [name.removeprefix("log ") for name in latents if name not in flat]
-            advice = (
-                f"{' and '.join(flat)} hardly {'vary' if len(flat) > 1 else 'varies'} between "
-                f"individuals: try --random {','.join(others) or 'none'}"
-            )
-        screen.warn(f"{said}; {advice}")
-    if few := few_individuals(people.n_individuals, fit.certain.freedom):
-        screen.warn(few)
-    saved = as_saved(fit)
     return {
         "latents": list(latents),
         "n_parameters": len(parameters),

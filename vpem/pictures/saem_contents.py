@@ -21,9 +21,7 @@ from vpem.saem.estimates import (
     Figure,
     Summary,
     criteria_of,
-    few_individuals,
-    flat_latents,
-    lacking_errors,
+    doubts,
     summary_of,
 )
 from vpem.saem.individuals import Individuals
@@ -50,14 +48,13 @@ CHECKS = ("observed", "residuals", "vpc", "effects")
 def contents_of_latents(saved: SavedLatents, individuals: Individuals | None) -> Contents:
     """Contents of a fit of SAEM, and of individuals that it is held against."""
     fit = saved.stored
-    warned = Section("warnings", "Warnings", _warnings(fit))
-    has_warnings = isinstance(warned.items[0], Listing)
-    course = [] if has_warnings else warned.items
+    warned = _not_converged(fit) + [f"{one[0].upper()}{one[1:]}." for one in doubts(fit)]
+    course = [] if warned else ["No warnings were given."]
     summary = summary_of(fit)
     correlations = correlation_table(summary)
     estimated = [*estimate_tables(summary), *([] if correlations is None else [correlations])]
     sections = [
-        *([warned] if has_warnings else []),
+        *([Section("warnings", "Warnings", [Listing(warned)])] if warned else []),
         Section("parameters", "Estimates", estimated),
         Section("latents", "Latents of individuals", _latents(fit), ("curves",)),
         Section("quality", "How well", _quality(fit, individuals), CHECKS),
@@ -95,21 +92,6 @@ def _not_converged(saved: SavedSaem) -> list[str]:
         return []
     grounds = f": {saved.grounds}" if saved.grounds else ""
     return [f"The fit has not converged in {saved.n_iter} iterations{grounds}."]
-
-
-def _warnings(saved: SavedSaem) -> Items:
-    said = _not_converged(saved)
-    why = lacking_errors(saved.parameters, saved.standard_errors, saved.n_draws > 0)
-    if why:
-        flat = flat_latents(saved.latents, saved.shrinkage)
-        if flat and not saved.discrete:
-            why += f"; between individuals {' and '.join(flat)} hardly var"
-            why += "y" if len(flat) > 1 else "ies"
-        said.append(f"{why[0].upper()}{why[1:]}.")
-    few = few_individuals(saved.n_individuals, saved.freedom)
-    if few:
-        said.append(f"{few[0].upper()}{few[1:]}.")
-    return [Listing(said) if said else "No warnings were given."]
 
 
 def _settings(saved: SavedSaem) -> list[Fact]:

@@ -294,17 +294,28 @@ def lacking_errors(names: Sequence[str], errors: Doubles, drawn: bool = True) ->
     )
 
 
-def few_individuals(n: int, freedom: Doubles | None) -> str:
-    """Say in a sentence's words that individuals are few; nothing if they are not."""
-    if freedom is None or n >= FEW or not np.isfinite(freedom).any():
-        return ""
-    return (
-        f"there are {n} individuals only: p values and intervals of coefficients are by t laws, "
-        "which are approximate for so few, and variances between individuals are hardly known"
-    )
-
-
-def flat_latents(latents: Sequence[str], shrinkage: Doubles) -> list[str]:
-    """Return the latents that hardly vary between individuals."""
-    pairs = zip(latents, shrinkage.tolist(), strict=True)
-    return [name for name, share in pairs if share > FLAT]
+def doubts(saved: SavedSaem) -> list[str]:
+    """Say in sentences' words what makes the estimates of a fit uncertain, and what to try."""
+    if saved.corpus is not None:  # of topics there are no errors at all
+        return []
+    said, n = [], saved.n_individuals
+    if lacking := lacking_errors(saved.parameters, saved.standard_errors, saved.n_draws > 0):
+        advice, shrunk = (
+            "take more iterations or draws, or a simpler model",
+            saved.shrinkage.tolist(),
+        )
+        pairs = [] if saved.discrete else list(zip(saved.latents, shrunk, strict=True))
+        if flat := [name for name, share in pairs if share > FLAT]:
+            if saved.model == "one-compartment":
+                vary = [name.removeprefix("log ") for name, share in pairs if not share > FLAT]
+                advice = f"try --random {','.join(vary) or 'none'}"
+            verb = "varies" if len(flat) == 1 else "vary"
+            advice = f"{' and '.join(flat)} hardly {verb} between individuals: {advice}"
+        said.append(f"{lacking}; {advice}")
+    if saved.freedom is not None and n < FEW and np.isfinite(saved.freedom).any():
+        said.append(
+            f"there are {n} individuals only: p values and intervals of coefficients are by t "
+            "laws, which are approximate for so few, and variances between individuals are hardly "
+            "known"
+        )
+    return said
