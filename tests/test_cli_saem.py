@@ -385,7 +385,10 @@ def test_a_model_is_kept_and_drawn(capsys, saem, tmp_path):
     words = ("--model", "one-compartment", "--init-model", model, *SHORT)
     refused = run(capsys, "saem", DOSES, *words)
     assert refused.code == 2
-    assert "holds linear with 6 parameters, not those of this one-compartment" in refused.sentence
+    assert (
+        "the start is linear with 6 parameters, not those of this one-compartment"
+        in refused.sentence
+    )
 
 
 def test_what_would_be_overwritten(sentence, tmp_path):

@@ -42,13 +42,12 @@ from ..runner import CheckpointSettings, CommandRun, FitOutcome
 from ..session import EngineSettings, describe_engine, place_parties
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from vpem.files.table_settings import TableSettings
     from vpem.fits.observers import Completed
     from vpem.network.schema import Report
     from vpem.terms.lowrank.entries import Hidden
-    from vpem.terms.lowrank.observations import EntryLaw, Observations
+    from vpem.terms.lowrank.observations import Observations
 
     from ..display import PrintedTable
 
@@ -146,9 +145,12 @@ def observed(
     import numpy as np
 
     from vpem.engines.placement import Placement
+    from vpem.files.networks import read_partition
+    from vpem.files.observations import read_observations
     from vpem.files.parties.observing import observe_parties
     from vpem.fits.observers import check_laws, hide_entries
-    from vpem.terms.lowrank.observations import make_law
+    from vpem.terms.lowrank.entries import split, split_columns
+    from vpem.terms.lowrank.observations import check_law, make_law
 
     law = make_law(settings.law, settings.variance)
     check_parties(files, file_settings)
@@ -166,7 +168,21 @@ def observed(
         check_laws(observations, law, holders)
     else:
         refuse_shared_stdin(files[0], run.where)
-        observations = _dealt(files[0], file_settings.table, dealing, settings, law, tell)
+        table = file_settings.table
+        observations = read_observations(
+            files[0], dealing.dataset, weight, table=table, tell=lambda data: tell(data, table)
+        )
+        check_law(observations, law)
+        count = dealing.agents if dealing.workers is None else dealing.workers
+        if dealing.partition is not None:
+            names = observations.column_names
+            partition = read_partition(dealing.partition, observations.shape[1], names)
+            observations = split_columns(observations, partition)
+        elif count is not None:
+            usual = "rows" if settings.method == "mixture" else "random"
+            by = "features" if dealing.agents else dealing.split or usual
+            rng = np.random.default_rng([settings.seed, 1])
+            observations = split(observations, count, by, rng)
         holders = Placement.here(observations.n_observers)
         if run.engine.apart:
             holders = Placement.evenly(run.engine, observations.n_observers, observations.names)
@@ -183,39 +199,6 @@ def observed(
             stacklevel=1,
         )
     return observations, hidden
-
-
-def _dealt(
-    path: Path,
-    table: TableSettings,
-    dealing: Dealing,
-    settings: ImputeSettings,
-    law: EntryLaw,
-    tell: Callable[..., None],
-) -> Observations:
-    """Read one file, and deal what its observer saw out."""
-    import numpy as np
-
-    from vpem.files.networks import read_partition
-    from vpem.files.observations import read_observations
-    from vpem.terms.lowrank.entries import split, split_columns
-    from vpem.terms.lowrank.observations import check_law
-
-    observations = read_observations(
-        path, dealing.dataset, dealing.sample_weight, table=table,
-        tell=lambda data: tell(data, table),
-    )  # fmt: skip
-    check_law(observations, law)
-    if dealing.partition is not None:
-        names = observations.column_names
-        partition = read_partition(dealing.partition, observations.shape[1], names)
-        return split_columns(observations, partition)
-    count = dealing.agents if dealing.workers is None else dealing.workers
-    if count is None:
-        return observations
-    usual = "rows" if settings.method == "mixture" else "random"
-    by = "features" if dealing.agents else dealing.split or usual
-    return split(observations, count, by, np.random.default_rng([settings.seed, 1]))
 
 
 LISTED = 20

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from vpem.network.partition import Workers
     from vpem.network.schema import Report
-    from vpem.saem.individuals import Individuals
     from vpem.saem.results import SaemFit
 
 
@@ -317,7 +316,7 @@ def saem(
         from vpem.pictures.figure import check_picture
         from vpem.saem.estimates import doubts
         from vpem.saem.fit import fit_saem
-        from vpem.saem.formats.fits import save_saem
+        from vpem.saem.formats.fits import read_saem, save_saem
         from vpem.saem.results import as_saved, collect, leave_out
         from vpem.saem.saem import burn_in_of
         from vpem.sums.connect import connect_workers
@@ -345,7 +344,7 @@ def saem(
         if model.init_individuals is not None:
             options["rows"] = source.places(model.init_individuals)
         if init_model is not None:
-            fitting["start"] = _start(init_model, model.model, source.individuals, options)
+            fitting["start"] = read_saem(init_model)
         joined = graph_of(source.held.n_workers, source.held.names, graph.seeded(settings.seed))
         if way_of(joined, sums) == "consensus":
             if settings.feedback is not None:
@@ -403,21 +402,6 @@ def name_words(options: Report, words: Mapping[str, Sequence[str]]) -> list[str]
             ]  # fmt: skip
             notes[f"{name}: effects are relative to {known[0]}"] = None
     return list(notes)
-
-
-def _start(path: Path, model: str, individuals: Individuals, options: Report) -> Any:
-    """Return the estimates (p,) of a file, whose parameters must be those of this model."""
-    from vpem.saem.formats.fits import read_saem
-    from vpem.saem.models.model import make_model
-
-    saved = read_saem(path)
-    expected = make_model(model, individuals, **options).parameters
-    if tuple(saved.parameters) != tuple(expected):
-        raise InputError(
-            f"{path} holds {saved.model} with {len(saved.parameters)} parameters, not those of "
-            f"this {model} with {len(expected)}; start from a fit of the same model"
-        )
-    return saved.theta
 
 
 class SaemCounter(ProgressLine):

@@ -12,7 +12,7 @@ import typer
 
 from vpem.errors import FileError, InputError, MissingColumnError, Setting, did_you_mean
 from vpem.files.table_settings import TableSettings
-from vpem.records import changed, refuse_both, setting
+from vpem.records import Rule, changed, refuse_both, setting
 
 from ..data import PartySettings
 from ..display import plural
@@ -45,9 +45,26 @@ DeviceFiles = Annotated[
 THREE = ("id", "time", "value")
 """Columns of all tables."""
 
-OF_ROWS = ("covariates", "doses", "sample_weight")
-OF_DOCUMENTS = ("vocabulary", "min_documents", "max_share", "dataset")
-"""Settings for documents alone, as those before are for measurements."""
+OF_ROWS: Rule = (
+    lambda given: given.get("model") == CORPUS_MODEL,
+    (f" is not for the model {CORPUS_MODEL}; leave it out",),
+)
+OF_DOCUMENTS: Rule = (
+    lambda given: given.get("model", CORPUS_MODEL) != CORPUS_MODEL,
+    (f" is for {CORPUS_MODEL} alone; leave it out",),
+)
+SHOWN: Rule = (
+    lambda given: given["parties"] and bool(given.get("secure_sum")),
+    (
+        " shows in how many documents of each party a word is, which ",
+        Setting("secure_sum", True),
+        " hides; leave out one of the two",
+    ),
+)
+OF_ONE_FILE: Rule = (
+    lambda given: given["parties"],
+    (" is for one file; with --parties leave it out",),
+)
 
 
 class HeldIndividuals(PartySettings, heading="Individuals", kept=False):
@@ -56,39 +73,47 @@ class HeldIndividuals(PartySettings, heading="Individuals", kept=False):
     parties: bool = changed(PartySettings, "parties", heading="Individuals")
     vocabulary: Path | None = setting(
         None, "lda: the words, a line each; others are left out. Default: all in the documents.",
-        file="read",
+        file="read", idle=OF_DOCUMENTS,
     )  # fmt: skip
-    min_documents: int | None = setting(None, "lda: leave out words of fewer documents.", least=1)
+    min_documents: int | None = setting(
+        None, "lda: leave out words of fewer documents.", least=1, idle=[OF_DOCUMENTS, SHOWN]
+    )
     max_share: float | None = setting(
         None, "lda: leave out words of more than this share of the documents.", least=1e-9,
-        most=1.0,
+        most=1.0, idle=[OF_DOCUMENTS, SHOWN],
     )  # fmt: skip
     dataset: str | None = setting(
-        None, "lda: where in HDF5 the counts are, such as layers/counts. Default: X.", local=True
-    )
+        None, "lda: where in HDF5 the counts are, such as layers/counts. Default: X.", local=True,
+        idle=OF_DOCUMENTS,
+    )  # fmt: skip
     id: str | None = setting(None, "Column of individuals. Default: id or document.", local=True)
     time: str | None = setting(None, "Column with the time. Default: time or word.", local=True)
     value: str | None = setting(None, "Column with the value. Default: value or count.", local=True)
     covariates: str | None = setting(
         None, "Other columns to read, with commas between; dose=amt reads the column amt as the "
-        "dose. Default: those that the model needs.", local=True,
+        "dose. Default: those that the model needs.", local=True, idle=OF_ROWS,
     )  # fmt: skip
     doses: str | None = setting(
         None, "Lines may be doses: columns that are not named amt, rate, duration, evid, mdv, addl "
         "or ii, as amt=AMT_MG. Default: they are if the model needs a dose and there is amt.",
-        local=True,
+        local=True, idle=OF_ROWS,
     )  # fmt: skip
     sample_weight: str | None = setting(
-        None, "Column with each individual's weight, in copies of it, above 0. Default: 1."
-    )
+        None, "Column with each individual's weight, in copies of it, above 0. Default: 1.",
+        idle=OF_ROWS,
+    )  # fmt: skip
     devices: int | None = setting(
         None, "Devices, which hold individuals in order. Default: 1.",
-        heading="Network", least=1,
+        heading="Network", least=1, idle=OF_ONE_FILE,
     )  # fmt: skip
     device_individuals: Path | None = setting(
         None, 'Individuals of each device, JSON: {"name": ["individual", ...], ...}.',
-        heading="Network", file="read",
+        heading="Network", file="read", idle=OF_ONE_FILE,
     )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_both(self, "devices", "device_individuals")
 
 
 def words_of(text: str) -> list[str]:
@@ -130,23 +155,6 @@ class CorpusReader:
     screen: Screen
     hidden: bool = False
     weight: None = None
-
-    def __post_init__(self) -> None:
-        """Refuse options by which others would learn words of documents that masks hide."""
-        if not (self.hidden and self.settings.parties):
-            return
-        secure = Setting("secure_sum", True)
-        if self.settings.vocabulary is None:
-            raise InputError(
-                secure, " hides what parties have, but without a common vocabulary they exchange "
-                "their words; name the words in a file, ", Setting("vocabulary"),
-            )  # fmt: skip
-        for name in ("min_documents", "max_share"):
-            if getattr(self.settings, name) is not None:
-                raise InputError(
-                    Setting(name), " shows in how many documents of each party a word is, which ",
-                    secure, " hides; leave out one of the two",
-                )  # fmt: skip
 
     def read(self, file: Path, id_column: str | None = None) -> Individuals:
         from vpem.saem.formats.individuals import read_corpus
@@ -455,23 +463,21 @@ def read_source(
     from vpem.network.partition import evenly
     from vpem.saem.formats.individuals import read_devices
 
-    of_documents = model == CORPUS_MODEL
-    for name in OF_ROWS if of_documents else OF_DOCUMENTS:
-        if getattr(settings, name) is not None:
-            where = f"not for the model {model}" if of_documents else f"for {CORPUS_MODEL} alone"
-            raise InputError(Setting(name), f" is {where}; leave it out")
     reader: CorpusReader | RowReader
-    if of_documents:
-        reader = CorpusReader(settings, run.screen, masked)
-    else:
+    if model != CORPUS_MODEL:
         apart = settings.parties and run.engine.size > 1
         reader = RowReader(
             settings, model, options, missing, weight=settings.sample_weight, apart=apart
         )
+    elif masked and settings.parties and settings.vocabulary is None:
+        raise InputError(
+            Setting("secure_sum", True), " hides what parties have, but without a common "
+            "vocabulary they exchange their words; name the words in a file, ",
+            Setting("vocabulary"),
+        )  # fmt: skip
+    else:
+        reader = CorpusReader(settings, run.screen, masked)
     if settings.parties:
-        for name in ("devices", "device_individuals"):
-            if getattr(settings, name) is not None:
-                raise InputError(Setting(name), " is for one file; with --parties leave it out")
         named = run.where.parties(files_in(files), TableSettings(), columns=False)
         return _of_parties(named, reader, run)
     if len(files) > 1 or files[0].is_dir():
@@ -481,7 +487,6 @@ def read_source(
         )
     individuals = reader.share({0: reader.read(files[0])}, None)[0][0]
     n, number = individuals.n_individuals, settings.devices or 1
-    refuse_both(settings, "devices", "device_individuals")
     if settings.device_individuals is not None:
         devices = read_devices(settings.device_individuals, individuals.names)
     elif number > n:

@@ -40,6 +40,7 @@ from vpem.saem.models.model import (
 from vpem.saem.results import (
     People,
     SaemFit,
+    SavedSaem,
     corpus_facts,
     spread_of,
     warn_of_few,
@@ -65,7 +66,7 @@ def fit_saem(
     sampler: str | Sampler = AUTO,
     sampler_options: Mapping[str, Any] | None = None,
     gradient_codec: str | Codec | None = None,
-    start: Doubles | None = None,
+    start: Doubles | SavedSaem | None = None,
     callback: Callable[[SaemProgress], None] | None = None,
     saver: Saver | None = None,
     **changes: Any,
@@ -106,8 +107,9 @@ def fit_saem(
     gradient_codec : str or Codec, optional
         Of the sampler ``langevin``.
     start, callback
-        See `vpem.saem.saem.run_saem`. Of a callback the method ``announce``, if it has one, gets a
-        message when each part of the work begins that comes after the iterations.
+        See `vpem.saem.saem.run_saem`; the start may be a fit of the same model. Of a callback the
+        method ``announce``, if it has one, gets a message when each part of the work begins that
+        comes after the iterations.
     saver : Saver, optional
         Keeps checkpoints, and has the one to resume (`vpem.files.checkpoints.FileSaver`).
 
@@ -139,6 +141,14 @@ def fit_saem(
     if isinstance(model, str) and "seed" in signature(model_class(model)).parameters:
         model_options = {"seed": settings.seed, **(model_options or {})}
     built = _made(individuals, model, model_options)
+    if isinstance(start, SavedSaem):
+        if tuple(start.parameters) != tuple(built.parameters):
+            raise InputError(
+                f"the start is {start.model} with {len(start.parameters)} parameters, not those of "
+                f"this {model if isinstance(model, str) else OWN} with {len(built.parameters)}; "
+                "start from a fit of the same model"
+            )
+        start = start.theta
     fitted = built.inside() if isinstance(built, MixedModel) else built
     codec = None if settings.codec is None else parse_codec(settings.codec)
     chosen = _sampler(built, sampler, sampler_options, gradient_codec)
