@@ -415,8 +415,40 @@ class SaemCounter(ProgressLine):
 
 
 def _report(fit: SaemFit, devices: Workers) -> Report:
-    people = fit.people
-    of_model = _topics if fit.corpus is not None else _estimates
+    from vpem.saem.estimates import criteria_of, summary_of
+    from vpem.saem.results import as_saved
+    from vpem.saem.topics import Topics
+
+    model, people, likelihood, saved = fit.model, fit.people, fit.log_likelihood, as_saved(fit)
+    shrinkage, rates = dict(zip(model.latents, fit.given.shrinkage, strict=False)), fit.accepted
+    followed = model.parameters if fit.corpus is None else model.latents
+    if fit.corpus is not None:
+        topics = Topics(saved)
+        found: Report = {
+            "n_tokens": topics.n_tokens,
+            "n_words": topics.n_words,
+            "n_topics": topics.n_topics,
+            "device_shares": topics.device_shares,
+            "topics": topics.describe(),
+            "log_likelihood": {"lower_bound": likelihood.value},
+            "perplexity": topics.perplexity,
+            "perplexities": topics.perplexities,
+        }
+    else:
+        found = {
+            "latents": list(model.latents),
+            "n_parameters": len(model.parameters),
+            "estimates": fit.estimates,
+            "standard_errors": fit.errors,
+            "log_likelihood": {
+                "value": likelihood.value, "error": likelihood.error,
+                "least_effective_draws": fit.least_effective, "linearized": likelihood.linearized,
+            },
+            "criteria": criteria_of(saved, likelihood.value, people.n_individuals, people.n_rows),
+            "summary": summary_of(saved).as_json(),
+            "shrinkage": None if model.discrete else shrinkage,
+            "acceptance": rates and dict(zip(("mean", "least", "most"), rates, strict=True)),
+        }  # fmt: skip
     return {
         "algorithm": "saem",
         "n_individuals": people.n_individuals,
@@ -424,18 +456,19 @@ def _report(fit: SaemFit, devices: Workers) -> Report:
         "n_devices": devices.n_workers,
         "device_names": list(devices.names),
         "device_individuals": devices.counts,
+        **found,
         "converged": fit.converged if fit.settings["tol"] > 0 else None,
         "iterations": fit.n_iter,
         "change": fit.change,
         "grounds": fit.grounds or None,
+        "individuals": _individuals(fit, devices),
+        "traces": dict(zip(followed, fit.trace.T.tolist(), strict=True)),
         "bytes_by_iteration": fit.bytes,
         "communication": fit.ledger.summary(),
         "settings": {
             "model": fit.model_name, "model_options": fit.model_options, **fit.settings,
             **fit.network, "level": fit.given.level,
         },
-        "individuals": _individuals(fit, devices),
-        **of_model(fit),
     }  # fmt: skip
 
 
@@ -455,50 +488,6 @@ def _individuals(fit: SaemFit, devices: Workers) -> list[Report]:
     elif not fit.model.discrete:
         columns["latents"] = latents_of(fit.model.latents, given)
     return as_rows(columns)
-
-
-def _topics(fit: SaemFit) -> Report:
-    from vpem.saem.topics import Topics
-
-    topics = Topics(fit)
-    return {
-        "n_tokens": topics.n_tokens,
-        "n_words": topics.n_words,
-        "n_topics": topics.n_topics,
-        "device_shares": topics.device_shares,
-        "topics": topics.describe(),
-        "log_likelihood": {"lower_bound": fit.log_likelihood.value},
-        "perplexity": topics.perplexity,
-        "perplexities": topics.perplexities,
-        "traces": dict(zip(fit.model.latents, fit.trace.T.tolist(), strict=True)),
-    }
-
-
-def _estimates(fit: SaemFit) -> Report:
-    from vpem.saem.estimates import criteria_of, summary_of
-    from vpem.saem.results import as_saved
-
-    model, likelihood, people, saved = fit.model, fit.log_likelihood, fit.people, as_saved(fit)
-    latents, parameters, shrinkage = model.latents, model.parameters, fit.given.shrinkage
-    return {
-        "latents": list(latents),
-        "n_parameters": len(parameters),
-        "estimates": fit.estimates,
-        "standard_errors": fit.errors,
-        "log_likelihood": {
-            "value": likelihood.value,
-            "error": likelihood.error,
-            "least_effective_draws": fit.least_effective,
-            "linearized": likelihood.linearized,
-        },
-        "criteria": criteria_of(saved, likelihood.value, people.n_individuals, people.n_rows),
-        "summary": summary_of(saved).as_json(),
-        "shrinkage": None if model.discrete else dict(zip(latents, shrinkage, strict=True)),
-        "acceptance": None
-        if fit.accepted is None
-        else dict(zip(("mean", "least", "most"), fit.accepted, strict=True)),
-        "traces": dict(zip(parameters, fit.trace.T.tolist(), strict=True)),
-    }
 
 
 def _show(report: Report, fit: SaemFit) -> None:
