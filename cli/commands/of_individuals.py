@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from vpem.network.schema import Report
-    from vpem.pictures.saved import Saved
     from vpem.saem.conditional import Conditional
     from vpem.saem.individuals import Individuals
     from vpem.saem.prediction import Latents
@@ -257,7 +256,7 @@ def _table_of(names: Sequence[str], latents: Sequence[str], estimates: Any) -> R
 NO_DOCUMENTS = "is not for documents, which have words and counts"
 
 
-class TopicsFile(StoredFile):
+class TopicsFile(SaemFile):
     """What `vpem saem --model lda` has written."""
 
     holds = "topics"
@@ -267,18 +266,10 @@ class TopicsFile(StoredFile):
         "documents",
     }
 
-    @cached_property
-    def stored(self) -> Topics:
-        from vpem.saem.formats.fits import read_saem
-        from vpem.saem.topics import Topics
-
-        return Topics(read_saem(self.path))
-
-    @cached_property
-    def saved(self) -> Saved:
-        from vpem.pictures.saved import saved_of
-
-        return saved_of(str(self.path), self.stored.saved)
+    @property
+    def topics(self) -> Topics:
+        found: Topics = self.saved.stored
+        return found
 
     def evaluation_data(self, request: UseRequest) -> Individuals | None:
         from vpem.saem.formats.individuals import COLUMNS, read_corpus
@@ -291,19 +282,18 @@ class TopicsFile(StoredFile):
             return None
         columns = named_columns(options)
         if is_long_csv(request.data):
-            fitted = reported(self.stored.saved.settings, "columns", dict) or {}
+            fitted = reported(self.stored.settings, "columns", dict) or {}
             for one, usual in COLUMNS.items():
                 if isinstance(fitted.get(one), str) and fitted[one] != usual:
                     columns.setdefault(one, fitted[one])
-        documents, names = (
-            read_corpus(request.data, columns, request.rows.dataset),
-            options.individual,
-        )
-        return documents if names is None else documents.named(names, "document")
+        documents = read_corpus(request.data, columns, request.rows.dataset)
+        if options.individual is None:
+            return documents
+        return documents.named(options.individual, "document")
 
     def _hear(self, request: UseRequest, documents: Individuals) -> Heard:
         """Apply the topics to documents, and report words that they lack."""
-        heard = self.stored.hear(documents)
+        heard = self.topics.hear(documents)
         if heard.n_unknown:
             times = plural(int(heard.n_unknown), "time")
             known = f"of {int(heard.n_unknown + heard.n_tokens)}"
@@ -318,7 +308,7 @@ class TopicsFile(StoredFile):
     def predict(self, request: UseRequest) -> int:
         from vpem.saem.prediction import Predictor
 
-        saved, documents = self.stored.saved, self.evaluation_data(request)
+        saved, documents = self.stored, self.evaluation_data(request)
         found: Latents | Conditional
         unknown: Report = {}
         if documents is None:
@@ -355,7 +345,7 @@ class TopicsFile(StoredFile):
     def _arrays(self) -> Report:
         import numpy as np
 
-        topics, saved = self.stored, self.stored.saved
+        topics, saved = self.topics, self.stored
         texts = {"words": topics.words, "names": saved.names, "device_names": topics.device_names}
         return {
             **{name: np.array(text) for name, text in texts.items()},
@@ -367,7 +357,7 @@ class TopicsFile(StoredFile):
         }
 
     def as_json(self) -> Report:
-        topics, saved = self.stored, self.stored.saved
+        topics, saved = self.topics, self.stored
         kept = (
             "model", "level", "converged", "grounds", "model_options", "settings", "communication",
             "versions",
