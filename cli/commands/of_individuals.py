@@ -18,7 +18,7 @@ from .saem_data import RowReader, as_rows, latents_of, named_columns
 from .use import PredictedSettings, UseRequest, refuse_given
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from vpem.network.schema import Report
     from vpem.saem.conditional import Conditional
@@ -45,30 +45,6 @@ def _tell(
         head = {"model": model, "n_individuals": n, **more, "output": path}
         print_json(head | (report if path is None else {}))
     return len(next(iter(columns.values())))
-
-
-def _tell_score(request: UseRequest, report: Report, facts: Mapping[str, object]) -> None:
-    if request.output.json:
-        print_json(report)
-    else:
-        show(table(facts.items(), "", ""))
-
-
-def _export(output: Path, force: bool, content: Report, arrays: Mapping[str, Any]) -> None:
-    """Write contents of a fit as JSON or, by the ending, its arrays as an archive of NumPy."""
-    import json
-
-    import numpy as np
-
-    check_writable(output, force, "exported models")
-    with atomic_write(output, force, "exported models") as temporary:
-        if ending_of(output) == ".json":
-            with open(temporary, "w", encoding="utf-8") as stream:
-                json.dump(as_plain(content), stream, allow_nan=False)
-                stream.write("\n")
-            return
-        with open(temporary, "wb") as binary:
-            np.savez(binary, **arrays)
 
 
 class SaemFile(StoredFile):
@@ -205,14 +181,22 @@ class SaemFile(StoredFile):
                 raise InputError(sentence)
 
     def score(self, request: UseRequest) -> None:
+        individuals = self.evaluation_data(request)
+        assert individuals is not None
+        report, facts = self.scored(individuals, request)
+        if request.output.json:
+            print_json(report)
+        else:
+            show(table(facts.items(), "", ""))
+
+    def scored(self, individuals: Individuals, request: UseRequest) -> tuple[Report, Report]:
+        """Return how well the fit describes individuals, and facts of it for a reader."""
         import numpy as np
 
         from vpem.pictures.saem_contents import how_described
         from vpem.saem.estimates import criteria_of
         from vpem.saem.prediction import Predictor
 
-        individuals = self.evaluation_data(request)
-        assert individuals is not None
         n, n_rows, saved = individuals.n_individuals, individuals.n_rows, self.stored
         likelihood = Predictor(saved).score(individuals)
         report = {
@@ -227,22 +211,38 @@ class SaemFile(StoredFile):
             "individuals": as_rows({"id": individuals.names, "log_likelihood": likelihood.each}),
             **criteria_of(saved, likelihood.value, n, n_rows),
         }  # fmt: skip
-        _tell_score(request, report, how_described(saved, individuals, likelihood))
+        return report, how_described(saved, individuals, likelihood)
 
     def as_json(self) -> Report:
         from vpem.saem.formats.fits import saem_as_json
 
         return saem_as_json(self.stored)
 
-    def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
+    def arrays(self) -> Report:
+        """What an archive of NumPy holds."""
         import numpy as np
 
         from vpem.saem.formats.fits import ARRAYS
 
         saved, texts = self.stored, ("parameters", "latents", "names")
         arrays = {name: getattr(saved, name) for name in ARRAYS}
-        arrays |= {name: np.array(getattr(saved, name), dtype=np.str_) for name in texts}
-        _export(output, force, self.as_json(), arrays)
+        return arrays | {name: np.array(getattr(saved, name), dtype=np.str_) for name in texts}
+
+    def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
+        import json
+
+        import numpy as np
+
+        check_writable(output, force, "exported models")
+        content, arrays = self.as_json(), self.arrays()
+        with atomic_write(output, force, "exported models") as temporary:
+            if ending_of(output) == ".json":
+                with open(temporary, "w", encoding="utf-8") as stream:
+                    json.dump(as_plain(content), stream, allow_nan=False)
+                    stream.write("\n")
+                return
+            with open(temporary, "wb") as binary:
+                np.savez(binary, **arrays)
 
 
 def _table_of(names: Sequence[str], latents: Sequence[str], estimates: Any) -> Report:
@@ -325,10 +325,8 @@ class TopicsFile(SaemFile):
             request, "vpem-saem-individuals", columns, report, "lda", len(names), **unknown
         )
 
-    def score(self, request: UseRequest) -> None:
-        documents = self.evaluation_data(request)
-        assert documents is not None
-        heard = self._hear(request, documents)
+    def scored(self, individuals: Individuals, request: UseRequest) -> tuple[Report, Report]:
+        heard = self._hear(request, individuals)
         names, each = heard.model.individuals.names, heard.log_likelihood()
         report = {
             "n_individuals": heard.model.n,
@@ -340,9 +338,9 @@ class TopicsFile(SaemFile):
             "perplexity_of_completion": heard.completed,
             "individuals": as_rows({"id": names, "log_likelihood": each}),
         }
-        _tell_score(request, report, heard.facts())
+        return report, heard.facts()
 
-    def _arrays(self) -> Report:
+    def arrays(self) -> Report:
         import numpy as np
 
         topics, saved = self.topics, self.stored
@@ -364,13 +362,10 @@ class TopicsFile(SaemFile):
         )  # fmt: skip
         return {
             "encoding-type": "vpem-saem",
-            **self._arrays(),
+            **self.arrays(),
             **{name: getattr(saved, name) for name in kept},
             "topics": topics.describe(),
             "n_tokens": topics.n_tokens,
             "log_likelihood": {"lower_bound": saved.log_likelihood.value},
             "perplexity": topics.perplexity,
         }
-
-    def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
-        _export(output, force, self.as_json(), self._arrays())
