@@ -21,12 +21,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vpem.errors import VpemWarning, printable
-from vpem.pictures.facts import communication as communication
-from vpem.pictures.facts import how_summed as how_summed
-from vpem.pictures.facts import number as number
-from vpem.pictures.facts import plural as plural
-from vpem.pictures.facts import size as size
-from vpem.pictures.facts import took as took
+from vpem.pictures.contents import communication as communication
+from vpem.pictures.contents import how_summed as how_summed
+from vpem.pictures.contents import number as number
+from vpem.pictures.contents import plural as plural
+from vpem.pictures.contents import size as size
+from vpem.pictures.contents import took as took
 
 from .names import in_options
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,7 +35,6 @@ from .outputs import LabelFile, LabelledOutput, Output, Role
 from .session import EngineSettings, where_of
 
 if TYPE_CHECKING:
-    from vpem.engines.engine import Engine
     from vpem.files.checkpoints import FileSaver
     from vpem.fits.labels import KnownLabels
     from vpem.fits.results import Fit
@@ -62,17 +61,24 @@ def each_file(path: Path, count: int) -> Path:
     return path.with_name(f"{path.stem}.k{count}{path.suffix}") if path.name else path
 
 
-def _kept(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
-    if value is None:
-        return []
-    from vpem.files.checkpoints import files_of, part_of
+def files_kept(paths: Iterable[Path], options: Mapping[str, Any]) -> list[Path]:
+    """Return the files of states at these paths, of all processes, by a command's options."""
+    from vpem.files.checkpoints import files_of
 
     from .session import joined
 
     at_home, size = options.get("study") is not None, joined().engine.size
+    return [file for path in paths for file in files_of(path, size, at_home=at_home)]
+
+
+def _kept(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
+    if value is None:
+        return []
+    from vpem.files.checkpoints import part_of
+
     counts = counts_of(options.get("n_components", 2))
     paths = [value] if len(counts) == 1 else [each_file(value, count) for count in counts]
-    files = [file for path in paths for file in files_of(path, size, at_home=at_home)]
+    files = files_kept(paths, options)
     return [*files, *map(part_of, files)]
 
 
@@ -99,19 +105,30 @@ class CheckpointSettings(Settings, heading="Checkpoints", kept=False):
             if self.checkpoint is None and value:
                 raise InputError(Setting(name), " needs --checkpoint FILE")
 
+    def saver(self, run: CommandRun) -> FileSaver | None:
+        """Return a writer of checkpoints, if any."""
+        if self.checkpoint is None:
+            return None
+        from vpem.files.checkpoints import EVERY, FileSaver
 
-def saver_of(
-    settings: CheckpointSettings, force: bool, engine: Engine | None = None, gone_on: bool = False
-) -> FileSaver | None:
-    """Return a writer of checkpoints, if any; ``gone_on``: processes are missing."""
-    if settings.checkpoint is None:
-        return None
-    from vpem.files.checkpoints import EVERY, FileSaver
+        return FileSaver(
+            self.checkpoint, every=self.checkpoint_every or EVERY, force=run.out.force,
+            engine=run.engine, resume="if-any" if self.resume_if_any else self.resume,
+            gone_on=run.where.gone_on,
+        )  # fmt: skip
 
-    return FileSaver(
-        settings.checkpoint, every=settings.checkpoint_every or EVERY, force=force, engine=engine,
-        resume="if-any" if settings.resume_if_any else settings.resume, gone_on=gone_on,
-    )  # fmt: skip
+
+@contextmanager
+def handling(note: Callable[[int, Any], None]) -> Iterator[None]:
+    """Call a function at Ctrl-C and SIGTERM, in place of what they do."""
+    before: dict[int, Callable[..., Any] | int | None] = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, note)
+        yield
+    finally:
+        for caught, handler in before.items():
+            signal.signal(caught, handler)
 
 
 @contextmanager
@@ -132,19 +149,15 @@ def catching(saver: FileSaver | None) -> Iterator[None]:
             first.append(time.monotonic())
             saver.signal = int(number)
 
-    before: dict[int, Callable[..., Any] | int | None] = {}
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, record_signal)
-        yield
+        with handling(record_signal):
+            yield
     except KeyboardInterrupt as error:
         if not saver.path.exists():
             raise
         raise Interrupted(saver.name, None, signal.SIGINT) from error
     finally:
         saver.release()
-        for caught, handler in before.items():
-            signal.signal(caught, handler)
 
 
 P = TypeVar("P", bound=ProgressLine)
@@ -163,7 +176,7 @@ class CommandRun:
         screen: Screen,
         out: Output,
         kind: str,
-        engine: EngineSettings | None = None,
+        engine: EngineSettings,
         checkpoints: CheckpointSettings | None = None,
     ) -> None:
         from vpem.files.hdf5 import check_writable
@@ -172,17 +185,15 @@ class CommandRun:
         self.network: Network | None = None
         self.labels: LabelFile | None = None
         self.table: TableSettings | None = None
-        engine = engine or EngineSettings()
         self.where = where_of(engine, screen)
         self.engine, self.shards = self.where.engine, engine.shards
-        if out.publish_anyway and not self.where.least_rows:
-            raise InputError(
-                "--publish-anyway is for a study, which publishes a model to others; leave it out"
-            )
+        refuse((
+            out.publish_anyway and not self.where.least_rows,
+            "--publish-anyway is for a study, which publishes a model to others; leave it out",
+        ))  # fmt: skip
         if out.output is not None and self.where.speaks and not self.shards:
             check_writable(out.output, out.force, kind)
-        checkpoints = checkpoints or CheckpointSettings()
-        self._file = saver_of(checkpoints, out.force, self.engine, self.where.gone_on)
+        self._file = (checkpoints or CheckpointSettings()).saver(self)
         self.saver = self.where.keep(self._file)
 
     def memory(self, limit: str | None) -> int:
@@ -236,10 +247,6 @@ class CommandRun:
     def facts(self, files: Sequence[Path]) -> Report:
         return self.where.facts(self.screen, files)
 
-    def options(self, given: Given, **more: Any) -> Report:
-        ids = {} if self.table is None else {"id_column": self.table.id_column}
-        return self.where.options(given.record | ids | more, given.files)
-
     def finish(self, result: FitOutcome) -> None:
         """Write the model, print the report, and exit with the code of the outcome."""
         self.where.tell_warnings(self.screen)
@@ -279,6 +286,13 @@ def reminding(progress: ProgressLine, seconds: float = 1.0) -> Iterator[None]:
         clock.cancel()
 
 
+def refuse(*rules: tuple[object, str]) -> None:
+    """Raise InputError with the sentence of the first rule that holds."""
+    for holds, sentence in rules:
+        if holds:
+            raise InputError(sentence)
+
+
 @dataclass(frozen=True)
 class FitOutcome:
     """The result of a fit.
@@ -293,7 +307,7 @@ class FitOutcome:
     converged: bool
     tell: Callable[[], Report]
     write: Callable[[Path, Report], None]
-    show: Callable[[Report], None]
+    show: Callable[[Report], None] = lambda report: show_fit(report)
     own: Callable[[Report], Report] = lambda _: {}
     apart: bool = False
     found: Any = None
@@ -350,6 +364,7 @@ class Task:
 
         Over rows there is one, of 0. ``warnings`` are those raised until each was made.
         """
+        from vpem.fits.likely_hubs import connect_by_likelihood
         from vpem.sums.connect import connect, connect_workers
 
         run, sums = self.run, sums.changed(seed=self.seed_of_graph)
@@ -359,39 +374,27 @@ class Task:
             self.networks[0] = run.spread_network(connect_workers(self.graph, sums), workers=True)
             self.warnings[0] = list(heard)
             return
-        chosen = sums.hubs == "likelihood"
-        last: int | None = None
+        chosen, last = sums.hubs == "likelihood", -1
+        some = sums.changed(hubs="size") if chosen else sums
         for number in [0] if chosen else sorted(set(hops or [sums.hops])):
-            if last is not None and len(self.networks[last].whole.hubs) == 1:
-                # One hub already has all agents: more hops change nothing.
-                self.networks[number] = self.networks[last]
-                self.warnings[number] = self.warnings[last]
-                continue
-            last, n_heard = number, len(heard)
-            some = sums.changed(hubs="size") if chosen else sums
-            self.networks[number] = run.spread_network(
-                connect(self.graph, self.parts, some, hops=number)
-            )
-            self.warnings[number] = before + heard[n_heard:]
-        if chosen:
-            self._choose_hubs(sums, private)
-
-    def _choose_hubs(self, sums: SumSettings, private: bool) -> None:
-        """Replace the network without hops by that of hubs that the likelihood chooses."""
-        from vpem.fits.likely_hubs import connect_by_likelihood
-
+            if last < 0 or len(self.networks[last].whole.hubs) > 1:
+                last, n_heard = number, len(heard)
+                self.networks[last] = run.spread_network(connect(self.graph, self.parts, some, hops=last))
+                self.warnings[last] = before + heard[n_heard:]
+            # One hub already has all agents: more hops change nothing.
+            self.networks[number], self.warnings[number] = self.networks[last], self.warnings[last]
+        if not chosen:
+            return
         X, weights, about = self.data()
         network = connect_by_likelihood(
-            X, self.graph, self.parts, sums, self.settings, over=self.run.spread_network,
-            private=private,
+            X, self.graph, self.parts, sums, self.settings, over=run.spread_network, private=private,
             kinds=self.source.kinds, sample_weight=weights, feature_names=about["feature_names"],
         )  # fmt: skip
-        self.networks = {sums.hops: network}
-        chosen = network.whole.chosen
-        assert chosen is not None
-        self.run.screen.print_note(
-            f"hubs by likelihood: worth {chosen.gain:.4g} nats per sample or more, by a fit "
-            f"without hops of {chosen.first['n_iter']} iterations"
+        self.networks, by = {sums.hops: network}, network.whole.chosen
+        assert by is not None
+        run.screen.print_note(
+            f"hubs by likelihood: worth {by.gain:.4g} nats per sample or more, by a fit without "
+            f"hops of {by.first['n_iter']} iterations"
         )
 
     @property
@@ -456,17 +459,17 @@ class Task:
 
     def options(self, given: Given, result: Any, **more: Any) -> Report:
         """Return what the file of a result keeps of options."""
-        data = ", ".join(map(str, self.files))
-        options = self.run.options(given, data=data, missing=self.settings.missing, **more)
+        run, options = self.run, dict(given.record)
+        if run.table is not None:
+            options["id_column"] = run.table.id_column
+        options |= {"data": ", ".join(map(str, self.files)), "missing": self.settings.missing}
         if getattr(result, "guarantee", None) is not None:
             private = {"init": "noisy sums", "max_iter": result.n_iter, "tol": None}
             options |= {name: value for name, value in private.items() if name in options}
-        return options
+        return run.where.options(options | more, given.files)
 
     def describe(self, result: Any, ran: Report, noun: str = "", **more: Any) -> Report:
         """Return the report of a result, by what ran it, and of its ``noun``s."""
-        from vpem.fits.privacy import REPEATABLE
-
         names = self.source.feature_names
         report: Report = result.describe(names, self.names)
         if noun:
@@ -475,10 +478,11 @@ class Task:
         report |= {"sample_weight": self.weighed_by, **more}
         if self.alignment is not None:
             report["alignment"] = self.alignment
-        guarantee = getattr(result, "guarantee", None)
-        if guarantee is not None:  # no warning that discloses data
-            ran = ran | {"warnings": [REPEATABLE] if guarantee.repeatable else []}
-        return report | ran
+        report |= ran
+        if "privacy" in report:  # no warning that discloses data
+            promise = report["privacy"]
+            report["warnings"] = [promise["warning"]] if promise["repeatable"] else []
+        return report
 
     def tell_and_label(self, result: Any, found: Found | None = None) -> None:
         """Note which rows were clipped, which no report has, and write labels of rows."""
@@ -492,26 +496,18 @@ class Task:
         if found is not None and run.labels is not None:
             run.labels.write(self.source, found, self.network.agents, run.screen)
 
-    def finish(
-        self,
-        result: Any,
-        converged: bool,
-        tell: Callable[[], Report],
-        write: Callable[[Path, Report], None],
-        *,
-        own: Callable[[Report], Report] = lambda _: {},
-        show: Callable[[Report], None] = lambda report: show_fit(report),
-    ) -> None:
-        """End the run, with the result and what `FitOutcome` says of it."""
-        run, labels = self.run, self.run.labels
+    def finish(self, result: Any, outcome: FitOutcome) -> None:
+        """End the run with a result, of which others get what this process has found."""
+        labels = self.run.labels
 
-        def own_files(report: Report) -> Report:
-            return ({} if labels is None else {"labels_files": labels.written}) | own(report)
+        def own(report: Report) -> Report:
+            files = {} if labels is None else {"labels_files": labels.written}
+            return files | outcome.own(report)
 
-        run.finish(FitOutcome(
-            converged, tell, write, show, own_files, apart=run.shards, found=result,
-            heaviest=heaviest_of(self.source, self.weighed_by),
-        ))  # fmt: skip
+        heaviest = heaviest_of(self.source, self.weighed_by)
+        self.run.finish(
+            replace(outcome, own=own, apart=self.run.shards, found=result, heaviest=heaviest)
+        )
 
 
 MOST_HUBS = 20
@@ -520,12 +516,12 @@ MOST_HUBS = 20
 
 def show_fit(report: Report) -> None:
     """Print a fit of rows: components or clusters, facts, and who formed hubs."""
-    from vpem.pictures.facts import facts_of, hubs_of
+    from vpem.pictures.contents import HUB, facts_of, hubs_of
 
     tables = [answer(report, "cluster" if "clusters" in report else "component")]
     tables.append(table(facts_of(report), "", ""))
-    rows, heads = hubs_of(report, MOST_HUBS + 1) or ([], ())
-    joint = [hub for hub in report.get("hubs") or () if len(hub) > 2 and len(hub["features"]) > 1]
-    if rows and len(rows) <= MOST_HUBS and joint and report["n_agents"] > 1:
-        tables.append(table(rows, *heads, title="Hubs", right=heads[:1]))
+    rows = hubs_of(report, MOST_HUBS + 1)
+    joint = any("," in str(row[-1]) for row in rows)
+    if joint and len(rows) <= MOST_HUBS and report["n_agents"] > 1:
+        tables.append(table(rows, *HUB, title="Hubs", right=HUB[:1]))
     show(*tables)

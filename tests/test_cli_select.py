@@ -319,13 +319,13 @@ def test_signals_wait_until_a_process_has_been_begun(monkeypatch):
 
 
 def test_signals_wait_for_what_is_being_written():
-    from vpem_cli.commands.select import Stopped, Stopping
+    from vpem_cli.commands.select import Stopped, stopping
 
     written = []
 
     def disturbed():
-        with Stopping(lambda: f"{len(written)} is kept") as stopping:
-            with stopping.whole():
+        with stopping(lambda: f"{len(written)} is kept") as whole:
+            with whole():
                 signal.raise_signal(signal.SIGTERM)
                 written.append("one")
             written.append("another")

@@ -9,6 +9,7 @@ import csv
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, replace
+from functools import partial
 from string import Formatter
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
@@ -253,14 +254,11 @@ def refuse_both(record: Settings, one: str, other: str) -> None:
 
 
 class _Facts(Formatter):
-    """Formats numbers of things, ``{n_hubs:hub}``, and what is or is not, ``{is_here:yes|no}``.
-
-    Fields are attributes of the one argument.
-    """
+    """Formats numbers of things, ``{n_hubs:hub}``, and what is or is not, ``{is_here:yes|no}``."""
 
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return the attribute of this name."""
-        return getattr(args[0], str(key))
+        """Return the fact of this name from the one argument, a function."""
+        return args[0](str(key))
 
     def format_field(self, value: Any, format_spec: str) -> str:
         """Format one fact."""
@@ -269,6 +267,11 @@ class _Facts(Formatter):
         if format_spec.isalpha() and len(format_spec) > 1:
             return f"{value} {format_spec}{'' if value == 1 else 's'}"
         return str(super().format_field(value, format_spec))
+
+
+def stated(line: str, get: Callable[[str], Any]) -> str:
+    """Fill a line such as "{n_hubs:hub}" with facts, got by their names."""
+    return _Facts().vformat(line, (get,), {})
 
 
 class Shown:
@@ -285,7 +288,7 @@ class Shown:
         cls.__repr__ = Shown.__repr__  # type: ignore[method-assign]  # before a dataclass makes one
 
     def _facts_line(self) -> str:
-        return printable(_Facts().vformat(self._facts, (self,), {}))
+        return printable(stated(self._facts, partial(getattr, self)))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._facts_line()})"

@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from vpem.errors import InputError
 from vpem.records import changed, setting
 from vpem.settings import FedMixtureSettings, GraphSettings, SumSettings, WorkerSettings
 
@@ -14,7 +13,7 @@ from ..data import DataFiles, RowParties, StartSettings, started
 from ..display import ProgressLine, Screen
 from ..options import Given, MemoryLimit, Without
 from ..outputs import LabelledOutput, of_workers
-from ..runner import CheckpointSettings, CommandRun, Task
+from ..runner import CheckpointSettings, CommandRun, FitOutcome, Task, refuse
 from ..session import EngineSettings, describe_engine
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def fedem(
     with Screen(out.quiet) as screen:
         from vpem.files.models import write_model
         from vpem.fits.fedem import fit_fedem
-        from vpem.pictures.facts import name_of_fedem
+        from vpem.pictures.contents import name_of_fedem
         from vpem.pictures.figure import check_picture, save_picture
         from vpem.pictures.history import draw_histories
         from vpem.sums.exchanges import way_of
@@ -83,8 +82,8 @@ def fedem(
         run = CommandRun(screen, out, "models", engine, checkpoints)
         if out.plot is not None and run.where.speaks:
             check_picture(out.plot, out.force)
-        if out.strict and settings.tol == 0:
-            raise InputError("--strict needs a --tol above 0: without it nothing can converge")
+        nothing_converges = "--strict needs a --tol above 0: without it nothing can converge"
+        refuse((out.strict and settings.tol == 0, nothing_converges))
         task = Task(run, data, parties, holding, graph, settings, memory_limit)
         source, workers = task.source, task.parts
         settings = started(settings, begin, source, given)
@@ -117,4 +116,4 @@ def fedem(
             return {"plot": None if out.plot is None else str(out.plot)}
 
         tell = partial(task.describe, fit, ran, "component")
-        task.finish(fit, fit.converged, tell, write, own=draw)
+        task.finish(fit, FitOutcome(fit.converged, tell, write, own=draw))

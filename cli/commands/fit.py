@@ -22,7 +22,7 @@ from ..data import (
 from ..display import ProgressLine, Screen, plural, tell_of_parameters
 from ..options import Given, MemoryLimit
 from ..outputs import LabelledOutput, check_shards, of_workers, write_shards
-from ..runner import CheckpointSettings, CommandRun, Task
+from ..runner import CheckpointSettings, CommandRun, FitOutcome, Task, refuse
 from ..session import EngineSettings, describe_engine
 
 if TYPE_CHECKING:
@@ -126,7 +126,16 @@ def fit(
 
             check_several(choices, begin, sums)
         run = CommandRun(screen, out, "models", engine, checkpoints if len(counts) == 1 else None)
-        check_for_shards(run, holding, settings)
+        refuse(
+            (run.shards and holding.split == "rows",
+             "--shards have the features of one hub each, but with --split rows every worker's "
+             "model has all features; leave it out"),
+            (run.shards and settings.weight_concentration_prior_type in WEIGHT_PRIORS,
+             "--shards hold means and covariances, but a posterior needs its priors too; leave it "
+             "out, or take EM without --prior"),
+            (run.shards and out.output is None and not run.where.own_users,
+             "--shards are named after --output; give it"),
+        )  # fmt: skip
         graph, parties = graph.seeded(settings.seed), with_families_of(parties, begin)
         asked = graph.is_asked or sums.is_asked
         task = Task(run, data, parties, holding, graph, settings, memory_limit, asked)
@@ -168,23 +177,7 @@ def fit(
             screen, settings, mixture.covariance_type, mixture.n_components, mixture.n_parameters,
             fitted.n_samples,
         )  # fmt: skip
-        task.finish(fitted, fitted.converged, tell, write, own=lambda _: shards)
-
-
-def check_for_shards(run: CommandRun, holding: HoldingSettings, settings: FitSettings) -> None:
-    """Raise InputError where each hub cannot write its own part of a model."""
-    refused = {
-        "--shards have the features of one hub each, but with --split rows every worker's model "
-        "has all features; leave it out": holding.split == "rows",
-        "--shards hold means and covariances, but a posterior needs its priors too; leave it out, "
-        "or take EM without --prior": settings.weight_concentration_prior_type in WEIGHT_PRIORS,
-        "--shards are named after --output; give it": (
-            run.out.output is None and not run.where.own_users
-        ),
-    }
-    for sentence, refuses in refused.items():
-        if run.shards and refuses:
-            raise InputError(sentence)
+        task.finish(fitted, FitOutcome(fitted.converged, tell, write, own=lambda _: shards))
 
 
 def _fit(

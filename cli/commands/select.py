@@ -6,15 +6,15 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vpem.errors import InputError, VpemError, VpemWarning, printable
+from vpem.errors import VpemError, VpemWarning, printable
 from vpem.fits.settings import as_ranges, parse_names, parse_numbers
-from vpem.records import Rule, changed, setting
+from vpem.pictures.contents import lines_of
+from vpem.records import Rule, changed, setting, stated
 from vpem.settings import (
     COVARIANCE_TYPES,
     MAP,
@@ -34,11 +34,14 @@ from ..outputs import WRITTEN, Output, Role
 from ..runner import (
     CheckpointSettings,
     CommandRun,
+    FitOutcome,
     Task,
     catching,
     each_file,
+    files_kept,
+    handling,
+    refuse,
     reminding,
-    saver_of,
 )
 from ..session import EngineSettings, describe_engine
 
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from vpem.fits.selection.search import Selection
     from vpem.fits.selection.trials import Cell, Outcome, Trial
     from vpem.network.schema import Report
+    from vpem.pictures.contents import Lines
 
     from .fit import FitChoices
 
@@ -59,52 +63,43 @@ NAMES = {"bic": "BIC", "aic": "AIC", "icl": "ICL", "heldout": "held-out log-like
 class Stopped(VpemError):
     """A search that was interrupted."""
 
-    def __init__(self, which: int, what: str) -> None:
-        self.exit_code = 128 + which
-        name = "Ctrl-C" if which == signal.SIGINT else "SIGTERM"
-        super().__init__(f"interrupted by {name}; {what}")
+    exit_code = 128
 
 
 class _Signal(KeyboardInterrupt):
     """A signal, raised out of the work that it interrupts."""
 
 
-class Stopping:
-    """Ends the block with `Stopped` at Ctrl-C or SIGTERM, but never inside `whole`."""
+@contextmanager
+def stopping(what: Callable[[], str]) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """End the block with `Stopped` at Ctrl-C or SIGTERM, but never inside what is yielded."""
+    caught: list[int] = []
+    busy = False
 
-    def __init__(self, what: Callable[[], str]) -> None:
-        self._what = what
-        self._busy = False
-        self._pending: int | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Stopping:
-        for caught in (signal.SIGINT, signal.SIGTERM):
-            self._before[caught] = signal.signal(caught, self._note)
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        for caught, handler in self._before.items():
-            signal.signal(caught, handler)
-        if isinstance(error, _Signal):
-            raise Stopped(error.args[0], self._what()) from None
-
-    def _note(self, caught: int, _: FrameType | None) -> None:
-        if self._busy:
-            self._pending = caught
-        else:
-            raise _Signal(caught)
+    def note(number: int, _: Any) -> None:
+        caught.append(number)
+        if not busy:
+            raise _Signal
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
-        """Finish the block before a signal takes effect."""
-        self._busy = True
+    def whole() -> Iterator[None]:
+        nonlocal busy
+        busy = True
         try:
             yield
         finally:
-            self._busy = False
-        if self._pending is not None:
-            raise _Signal(self._pending)
+            busy = False
+        if caught:
+            raise _Signal
+
+    try:
+        with handling(note):
+            yield whole
+    except _Signal:
+        name = "Ctrl-C" if caught[0] == signal.SIGINT else "SIGTERM"
+        stopped = Stopped(f"interrupted by {name}; {what()}")
+        stopped.exit_code = 128 + caught[0]
+        raise stopped from None
 
 
 class SearchProgress(ProgressLine):
@@ -132,68 +127,56 @@ class SearchProgress(ProgressLine):
         self.tell(*parts, f"about {span(left)} to go", f"last: {trial}")
 
 
+OF_FOLDS: Lines = {
+    "held-out": "{heldout:.4f}",
+    "s.e.": "{standard_error:.4f}",
+    "to best, s.e.": "{difference:+.4f}, {difference_error:.4f}",
+}
+OF_ALL: Lines = {
+    "log-lik.": "{log_likelihood:.4f}", "BIC": "{bic:.2f}", "AIC": "{aic:.2f}", "ICL": "{icl:.2f}"
+}  # fmt: skip
+"""Columns of models that were judged on held-out rows, and on all."""
+
+
 def show_selection(selection: Selection, report: Report) -> None:
     """Print the table of all models, and the choice."""
     cells, choice, criterion = selection.cells, selection.choice, selection.criterion
-    held_out, name = criterion == "heldout", NAMES[selection.criterion]
-    best, small = choice.best, choice.one_standard_error
-    marks = {small: "1 s.e."} | {best: "best, 1 s.e." if best == small else "best"}
+    held_out, over_rows = criterion == "heldout", report["split"] == "rows"
+    name, best, small = NAMES[criterion], choice.best, choice.one_standard_error
     worst = f"worst {name}"
-    columns: dict[str, Callable[[Report], object]] = {
-        "K": lambda cell: cell["n_components"],
+    columns: Lines = {
+        "K": "{n_components}",
         "hops": lambda cell: ", ".join(as_ranges(cell["stands_for_hops"])),
-        "covariance": lambda cell: cell["covariance_type"],
-        "hubs": lambda cell: cell["n_hubs"],
-        "params": lambda cell: cell["n_parameters"],
+        "covariance": "{covariance_type}",
+        "hubs": "{n_hubs}",
+        "params": "{n_parameters}",
+        **(OF_FOLDS if held_out else OF_ALL),
+        worst: lambda cell: f"{max(start[criterion] for start in cell['restarts']):.2f}",
+        "iterations": "{n_iter}",
+        "status": _status,
     }
-    if report["split"] == "rows":
-        del columns["hops"], columns["hubs"]
-    if held_out:
-        columns |= {
-            "held-out": lambda cell: f"{cell['heldout']:.4f}",
-            "s.e.": lambda cell: f"{cell['standard_error']:.4f}",
-            "to best, s.e.": lambda cell: (
-                f"{cell['difference']:+.4f}, {cell['difference_error']:.4f}"
-            ),
-        }
-    else:
-        columns["log-lik."] = lambda cell: f"{cell['log_likelihood']:.4f}"
-        for one in ("bic", "aic", "icl"):
-            columns[NAMES[one]] = lambda cell, one=one: f"{cell[one]:.2f}"  # type: ignore[misc]
-        if report["n_init"] > 1:
-            columns[worst] = lambda cell: (
-                f"{max(start[criterion] for start in cell['restarts']):.2f}"
-            )
-    columns |= {"iterations": lambda cell: cell["n_iter"], "status": _status}
-
-    def text(of: Callable[[Report], object], cell: Report) -> object:
-        try:
-            return of(cell)
-        except KeyError:  # of a model that failed
-            return "-"
-
-    rows = [
-        (marks.get(place, ""), *(text(of, cell) for of in columns.values()))
-        for place, cell in enumerate(cells)
-    ]
-    # The most dispensable first; JSON has them all.
-    spare = ["iterations", "hubs", "log-lik.", "params", "to best, s.e."]
-    spare += [other for other in ("AIC", "ICL", "BIC") if other != name]
+    without = ["hops", "hubs"] * over_rows + [worst] * (held_out or report["n_init"] == 1)
+    columns = {head: line for head, line in columns.items() if head not in without}
+    marks = {small: "1 s.e."} | {best: "best, 1 s.e." if best == small else "best"}
+    rows = []
+    for place, said in enumerate(dict(lines_of(cell, columns)) for cell in cells):
+        rows.append([marks.get(place, ""), *(said.get(head, "-") for head in columns)])
     models = table(
-        rows, "choice", *columns, spare=spare,
-        title=f"Models by {name} ({report['better']} is better)",
+        rows, "choice", *columns, title=f"Models by {name} ({report['better']} is better)",
         right=[head for head in columns if head not in ("covariance", "status")],
+        # The most dispensable first; JSON has them all.
+        spare=["iterations", "hubs", "log-lik.", "params", "to best, s.e.",
+               *(other for other in ("AIC", "ICL", "BIC") if other != name)],
     )  # fmt: skip
-
-    def judged(place: int) -> str:
-        cell, digits = cells[place], 4 if held_out else 2
-        error = f" (standard error {cell['standard_error']:.4f})" if held_out else ""
-        return f"{named(place)}: {name} {cell[criterion]:.{digits}f}{error}"
 
     def named(place: int) -> str:
         cell = selection.grid[place]
-        of_rows = f"K = {cell.n_components}, {cell.covariance_type}"
-        return of_rows if report["split"] == "rows" else str(cell)
+        return f"K = {cell.n_components}, {cell.covariance_type}" if over_rows else str(cell)
+
+    def judged(place: int) -> str:
+        value = "{heldout:.4f} (standard error {standard_error:.4f})"
+        value = stated(value if held_out else f"{{{criterion}:.2f}}", cells[place].__getitem__)
+        return f"{named(place)}: {name} {value}"
 
     facts = [("best", judged(best))]
     if small is not None:
@@ -283,11 +266,11 @@ class Search:
         )
         self.cells = without_repeats(cells, self.problem)
         stored, n_jobs = isinstance(self.problem.X, FileMatrix), settings.n_jobs
-        if stored and n_jobs not in (None, 1):
-            raise InputError(
-                f"--jobs {n_jobs} is for data in memory, but these are read from disk; leave it "
-                "out, or raise --memory-limit"
-            )
+        refuse((
+            stored and n_jobs not in (None, 1),
+            f"--jobs {n_jobs} is for data in memory, but these are read from disk; leave it out, "
+            "or raise --memory-limit",
+        ))  # fmt: skip
         alone = stored or run.engine.apart
         self.n_jobs = 1 if alone else processors() if n_jobs is None else n_jobs
         self.record = Record(out.kept_in, facts_of(self.problem), out.force, run.engine)
@@ -301,88 +284,82 @@ class Search:
     def _finished(self) -> int:
         return sum(trial.key in self.record.results for trial in self.trials)
 
-    def _kept(self) -> str:
-        if self.out.kept_in is None:
-            return "nothing was kept (give --state or --output)"
-        if not self._finished():
-            return "no fit was finished yet"
-        return f"{self._so_far()}: give the same command to go on"
-
     def _so_far(self) -> str:
         return f"{self._finished()} of {plural(len(self.trials), 'fit')} are in {self.out.kept_in}"
 
+    def _kept(self) -> str:
+        if self.out.kept_in is None:
+            return "nothing was kept (give --state or --output)"
+        done = f"{self._so_far()}: give the same command to go on"
+        return done if self._finished() else "no fit was finished yet"
+
     def run(self, given: Given, began: float) -> None:
         """Run the trials that are not kept, and choose; the command began at ``began``."""
+        from vpem.files.models import write_model
         from vpem.fits.selection.search import search
+        from vpem.pictures.figure import save_picture
+        from vpem.pictures.history import draw_selection
 
-        settings, out, run, fits = self.settings, self.out, self.task.run, self.task.settings
+        task, settings, out = self.task, self.settings, self.out
+        run, screen, fits = task.run, task.run.screen, task.settings
         if self.n_kept:
-            run.screen.say(f"{self._so_far()} already")
+            screen.say(f"{self._so_far()} already")
         destination = out.kept_in or out.output or out.json
         quiet = out.quiet or not run.where.speaks
         progress = SearchProgress(quiet, None if destination else "--state FILE or --output FILE")
-        with Stopping(self._kept) as stopping, reminding(progress):
+        with stopping(self._kept) as whole, reminding(progress):
             progress.start(len(self.trials) - self.n_kept)
             try:
                 selection = search(
                     self.problem, self.cells, criterion=settings.criterion, n_init=fits.n_init,
                     n_folds=settings.n_folds, n_jobs=self.n_jobs, record=self.record,
-                    tell=progress, whole=stopping.whole,
+                    tell=progress, whole=whole,
                 )  # fmt: skip
             finally:
                 progress.close()
             small = selection.choice.one_standard_error if settings.one_standard_error else None
             chosen = selection.choice.best if small is None else small
-            warn_of(run.screen, selection, chosen)
             best, n_parameters = selection.grid[chosen], selection.cells[chosen].get("n_parameters")
+            warn_of(screen, selection, chosen)
             tell_of_parameters(
-                run.screen, fits, best.covariance_type, best.n_components, n_parameters or 0,
-                self.task.source.n_samples,
+                screen, fits, best.covariance_type, best.n_components, n_parameters or 0,
+                task.source.n_samples,
             )  # fmt: skip
-            self._finish(selection, chosen, given, began)
-
-    def _finish(self, selection: Selection, chosen: int, given: Given, began: float) -> None:
-        task, out, run = self.task, self.out, self.task.run
-        cell, before = selection.grid[chosen], len(run.screen.warnings)
-        fit, ran = None, {}
-        if out.output is not None or run.where.own_users:
-            fit = task.whole(self.problem.fit(cell, n_init=task.settings.n_init))
-            ran = describe_engine(task.networks[cell.hops])
-        heard = task.warnings[cell.hops] + run.screen.warnings[before:]
+            n_heard, fit = len(screen.warnings), None
+            ran: Report = {}
+            if out.output is not None or run.where.own_users:
+                fit = task.whole(self.problem.fit(best, n_init=fits.n_init))
+                ran = describe_engine(task.networks[best.hops])
+        heard = task.warnings[best.hops] + screen.warnings[n_heard:]
 
         def tell() -> Report:
-            seconds = {"seconds": time.perf_counter() - began}
-            report = self.describe(selection) | {"chosen": chosen}
-            return report | run.facts(task.files) | seconds
+            report = self.describe(selection, chosen) | run.facts(task.files)
+            return report | {"seconds": time.perf_counter() - began}
 
         def write(path: Path, report: Report) -> None:
             """Write the model as `vpem fit` does."""
-            from vpem.files.models import write_model
-
             assert fit is not None
-            said = ran if run.where.own_users else ran | {"warnings": heard}
-            described = task.describe(fit, said)
+            own = {} if run.where.own_users else {"warnings": heard}
             options = task.options(
-                given, fit, **StartSettings().values(), components=cell.n_components,
-                hops=cell.hops, covariance=cell.covariance_type, threads=1,
+                given, fit, **StartSettings().values(), components=best.n_components,
+                hops=best.hops, covariance=best.covariance_type, threads=1,
                 graph_seed=task.seed_of_graph,
             )  # fmt: skip
+            described = task.describe(fit, ran | own)
             kept = fit.kept(task.source.feature_names, described, options)
             write_model(path, kept, out.force)
 
         def draw(report: Report) -> Report:
             if out.plot is not None:
-                from vpem.pictures.figure import save_picture
-                from vpem.pictures.history import draw_selection
-
                 save_picture(out.plot, draw_selection(selection), force=out.force)
             files = {"state": out.kept_in, "plot": out.plot}
             return {name: None if file is None else str(file) for name, file in files.items()}
 
         converged = all(one["status"] == "converged" for one in selection.cells)
-        task.finish(fit, converged, tell, write, own=draw, show=partial(show_selection, selection))
+        show_all = partial(show_selection, selection)
+        task.finish(fit, FitOutcome(converged, tell, write, show_all, draw))
 
-    def describe(self, selection: Selection) -> Report:
+    def describe(self, selection: Selection, chosen: int) -> Report:
         """Return the report, but for the model, warnings and time."""
         settings, choice, source = self.settings, selection.choice, self.task.source
         held_out = settings.criterion == "heldout"
@@ -391,7 +368,7 @@ class Search:
             "better": "higher" if held_out else "lower",
             "best": choice.best,
             "one_standard_error": choice.one_standard_error,
-            "chosen": choice.best,
+            "chosen": chosen,
             "passed_over": choice.passed_over,
             "cells": selection.cells,
             "n_init": self.task.settings.n_init,
@@ -407,21 +384,10 @@ class Search:
         }
 
 
-def _state(state: Path | None, output: Path | None) -> Path | None:
-    beside = output.parent / f"{output.stem}.select.h5" if output else None
-    return state or beside
-
-
-def _kept(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
-    value = _state(value, options["output"])
-    if value is None:
-        return []
-    from vpem.files.checkpoints import files_of
-
-    from ..session import joined
-
-    at_home = options.get("study") is not None
-    return files_of(value, joined().engine.size, at_home=at_home)
+def _state(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
+    beside = options["output"]
+    state = value or (beside and beside.with_name(f"{beside.stem}.select.h5"))
+    return files_kept([state] if state else [], options)
 
 
 class SelectOutput(Output, heading="Output", kept=False):
@@ -440,7 +406,7 @@ class SelectOutput(Output, heading="Output", kept=False):
     )
     state: Path | None = setting(
         None, "Keep every finished fit here; the same command goes on from it. Default: beside "
-        "--output, NAME.select.h5.", heading="Checkpoints", file=Role(writes=True, files=_kept),
+        "--output, NAME.select.h5.", heading="Checkpoints", file=Role(writes=True, files=_state),
     )  # fmt: skip
     plot: Path | None = setting(
         None, "Draw the criterion by components (.png, .svg, .pdf).",
@@ -449,7 +415,8 @@ class SelectOutput(Output, heading="Output", kept=False):
 
     @property
     def kept_in(self) -> Path | None:
-        return _state(self.state, self.output)
+        out = self.output
+        return self.state or (out and out.with_name(f"{out.stem}.select.h5"))
 
 
 TOGETHER: Rule = (
@@ -540,20 +507,19 @@ class EachProgress(ProgressLine):
 
 def check_several(choices: FitChoices, begin: StartSettings, sums: SumSettings) -> None:
     """Raise InputError where options allow only one number of components."""
-    refused = {
-        "--init-model starts one; give one number, or leave --init-model out": begin.init_model,
-        "--init-rows starts one; give one number, or leave --init-rows out": begin.init_rows,
-        f"--hubs {sums.hubs} are chosen for one; give one number": sums.hubs != "size",
-        "under --prior one fit finds how many are in use; give the largest number": (
-            choices.weight_concentration_prior_type in WEIGHT_PRIORS
-        ),
-        "choosing one of them looks at the data without noise; give one number": choices.is_asked,
-    }
-    for why, refuses in refused.items():
-        if refuses:
-            raise InputError(
-                f"--components {choices.n_components} are several numbers of components, but {why}"
-            )
+    several = f"--components {choices.n_components} are several numbers of components, but "
+    refuse(
+        (begin.init_model,
+         f"{several}--init-model starts one; give one number, or leave --init-model out"),
+        (begin.init_rows,
+         f"{several}--init-rows starts one; give one number, or leave --init-rows out"),
+        (sums.hubs != "size",
+         f"{several}--hubs {sums.hubs} are chosen for one; give one number"),
+        (choices.weight_concentration_prior_type in WEIGHT_PRIORS,
+         f"{several}under --prior one fit finds how many are in use; give the largest number"),
+        (choices.is_asked,
+         f"{several}choosing one of them looks at the data without noise; give one number"),
+    )  # fmt: skip
 
 
 def each_checkpoint(
@@ -598,8 +564,7 @@ def choose_by_bic(
 
         def fit(self, cell: Cell, rows: Any = None, **options: Any) -> Fit:
             path = files.checkpoint and each_file(files.checkpoint, cell.n_components)
-            own = files.changed(checkpoint=path)
-            saver = saver_of(own, run.out.force, self.engine, run.where.gone_on)
+            saver = files.changed(checkpoint=path).saver(run)
             progress.cell = cell
             with catching(saver):
                 options |= {"callback": progress, "saver": saver, **more}

@@ -1,29 +1,361 @@
-"""Reports of a mixture or of clusters: sections of tables and sentences."""
+"""Reports of a mixture or of clusters: lines of tables, and what a page or a terminal shows.
+
+A command prints `facts_of` a fit that was just made; a page, and `vpem show`, hold lines of the
+same, from the report in a file. That may hold anything: a line that it lacks, or that would make no
+sense, is left out.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
+from vpem.errors import VpemError, shorten
+from vpem.records import stated
 
-from vpem.errors import VpemError
-from vpem.fits.answer import NAMED, SEEN, as_table
-from vpem.pictures.assignments import agreement_of
-from vpem.pictures.facts import (
-    HOW_WELL,
-    NETWORK,
-    WHAT,
-    Fact,
-    hubs_of,
-    lines_of,
-    plural,
-    promised,
-    size,
-)
-from vpem.pictures.network import MEANINGS
-from vpem.pictures.saved import EvaluationData, SavedFit
+if TYPE_CHECKING:
+    from vpem.network.schema import Report
+    from vpem.pictures.saved import EvaluationData, SavedFit
+
+    Lines = dict[str, str | Callable[[Report], str | None]]
+    """Lines by names: as `vpem.records.stated` has them, or functions; None is no line."""
+
+Fact = tuple[str, object]
+
+COVERS = {
+    "hubs": "outsiders who see the model alone; parties see terms and responsibilities, "
+    "against which this is no protection",
+    "server": "all who see what is published; the server sees sums without noise",
+    "root": "all who see what is published; the root of the tree sees sums without noise",
+    "workers": "all who see what is published; every worker adds its share of the noise",
+}
+"""Against whom rows are protected, by who adds the noise."""
+
+
+def plural(count: int, noun: str) -> str:
+    """Write "1 hub", "3 hubs"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def counted(count: object, noun: str) -> str:
+    """Write "1 row", "3 rows", or "? rows" of what a file does not say."""
+    if isinstance(count, bool) or not isinstance(count, int):
+        return f"? {noun}s"
+    return plural(count, noun)
+
+
+def each(counts: Sequence[int], noun: str) -> str:
+    """Write "30 rows each", "28 to 30 rows each"."""
+    fewest, most = min(counts), max(counts)
+    return f"{plural(most, noun) if fewest == most else f'{fewest} to {most} {noun}s'} each"
+
+
+def number(value: float | None, digits: int = 6) -> str:
+    """Write a number for a reader."""
+    return "-" if value is None else f"{value:.{digits}g}"
+
+
+def size(count: float) -> str:
+    """Write a number of bytes for a reader: 912 B, 4.61 MB."""
+    for unit, least in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= least:
+            return f"{count / least:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def took(report: Report) -> list[str]:
+    """Write the iterations of a fit and its time, which reports of private fits do not have."""
+    seconds = report["seconds"]
+    return [str(report["n_iter"]), *([] if seconds is None else [f"{number(seconds, 3)} s"])]
+
+
+def communication(sent: Report, names: Sequence[str]) -> str:
+    """Write in a line what a fit has sent, and its busiest link."""
+    if not sent.get("messages"):
+        return "nothing was sent"
+    line = f"{sent['messages']:,} messages, {size(sent['bytes'])}, {sent['rounds']:,} rounds"
+    busiest = sent.get("busiest_link")
+    if busiest:
+        ends = [names[end] if end < len(names) else "server" for end in busiest["between"]]
+        line += f"; busiest link {' - '.join(ends)} with {size(busiest['bytes'])}"
+    return line
+
+
+def how_summed(report: Report) -> str:
+    """Say in a line how the sums were taken."""
+    places = {"server": "at the server", "tree": "along a tree"}
+    compress = report.get("compress")
+    if report["sum"] in places:
+        parts = [f"{'' if compress else 'exact '}{places[report['sum']]}"]
+        if report.get("secure_sum"):
+            parts[0] += ", under masks"
+            if report.get("split") == "rows":
+                parts.append("no row shown")
+        if report["tree"] is not None:
+            parts.append(f"{plural(report['tree']['hops'], 'hop')} from its root")
+    else:
+        chebyshev = " (Chebyshev)" if report.get("acceleration") == "chebyshev" else ""
+        parts = [
+            f"{plural(report['rounds'], 'round')}{chebyshev}",
+            f"{report['weights']} weights",
+            f"mixing rate {report['mixing_rate']:.4f}",
+        ]
+        if report["consensus_error"] is not None:
+            bound = "at most " if report.get("consensus_error_is_bound") else ""
+            parts.append(f"consensus error {bound}{report['consensus_error']:.2g}")
+    if compress is not None:
+        parts.append(f"compressed by {compress}")
+    for name, chance in (report["faults"] or {}).items():
+        if chance:
+            parts.append(f"{name.replace('_', ' ')} {chance:g}")
+    return ", ".join(parts)
+
+
+def lines_of(report: Report, *groups: Lines) -> list[Fact]:
+    """Return the lines that a report gives, in order."""
+    facts: list[Fact] = []
+    for name, line in (item for group in groups for item in group.items()):
+        with suppress(ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            get = report.__getitem__
+            said = stated(line, get) if isinstance(line, str) else line(report)
+            facts += [] if said is None else [(name, said)]
+    return facts
+
+
+def promised(privacy: Report) -> list[Fact]:
+    """Return lines of the guarantee, against whom it holds, and whether it can be trusted.
+
+    ``privacy`` is from `vpem.fits.privacy.Guarantee.describe`.
+    """
+    return lines_of(privacy, PRIVACY)
+
+
+def _against(privacy: Report) -> str | None:
+    """Return the epsilons against observers, of a row that takes part or not, if they differ."""
+    listed = [(who, one) for who, one in privacy["against"].items() if one is not None]
+    epsilons = [f"{one['add_or_remove']:.3g}" for _, one in listed]
+    said = [f"{who} {epsilon}" for (who, _), epsilon in zip(listed, epsilons, strict=True)]
+    return ", ".join(said) if len(set(epsilons)) > 1 else None
+
+
+PRIVACY: Lines = {
+    "privacy": "epsilon {epsilon:g}, delta {delta:g}, of one row",
+    "protects from": lambda privacy: COVERS[privacy["noise_by"]],
+    "epsilon against": _against,
+    "noise": lambda privacy: (
+        f"{plural(len(privacy['noise_multipliers']), 'release')}, least multiplier "
+        f"{min(privacy['noise_multipliers']):.3g}"
+    ),
+    "no privacy": lambda privacy: str(privacy["warning"]) if privacy["repeatable"] else None,
+}
+
+
+def holders_of(report: Report) -> list[str]:
+    """Return the names of agents or workers."""
+    return list(report["worker_names" if report.get("split") == "rows" else "agent_names"])
+
+
+def _alone(report: Report) -> bool:
+    return report.get("n_agents") == 1 and report.get("split") != "rows"
+
+
+HUB = ("hub", "root", "agents", "features")
+"""Heads of `hubs_of`."""
+
+
+def hubs_of(report: Report, most: int) -> list[Sequence[object]]:
+    """Return rows of a table of hubs; none where they are not said, or workers hold rows."""
+    rows: list[Sequence[object]] = []
+    with suppress(LookupError, TypeError, ValueError):
+        names, features = holders_of(report), report["feature_names"]
+        for place, hub in enumerate([] if report.get("split") == "rows" else report["hubs"][:most]):
+            # Of clusters only agents are said.
+            one = hub if isinstance(hub, dict) else {"root": report["roots"][place], "agents": hub}
+            root = "server" if one["root"] == report["server"] else names[one["root"]]
+            columns = shorten((features[j] for j in sorted(one.get("features", ()))), 3)
+            rows.append((place, root, shorten((names[j] for j in one["agents"]), 12), columns))
+        return rows
+    return []
+
+
+def _weighed(report: Report) -> str | None:
+    column = report["sample_weight"]
+    total = report["total_weight"] if "total_weight" in report else sum(report["cluster_sizes"])
+    return None if column is None else f"{column}, {number(total)} in all"
+
+
+def _mixture(report: Report) -> str:
+    hubs, kind = report.get("hubs", ()), report["covariance_type"]
+    joint = report.get("split") == "rows" or _alone(report)
+    form = f"{kind} covariance{'' if joint else ' in hubs'}"
+    if len(hubs) > 1 and all(len(hub["features"]) == 1 for hub in hubs):
+        tied = "tied, " * kind.startswith("tied")
+        form = f"{tied}diagonal covariance (each hub has one feature)"
+    parts = [plural(report["n_components"], "component"), form]
+    if "n_factors" in report:
+        parts.append(plural(report["n_factors"], "factor"))
+    return ", ".join([*parts, plural(report["n_parameters"], "parameter")])
+
+
+def _unmeasured(report: Report) -> str | None:
+    from vpem.fits.answer import NOT_MEASURED
+
+    return None if report["spread_measured"] else NOT_MEASURED
+
+
+WHAT: Lines = {
+    "data": "{n_samples:row} x {n_features:feature}",
+    "sample weights": _weighed,
+    "differences": _unmeasured,
+    "mixture": _mixture,
+}
+"""What was fitted."""
+
+
+def name_of_fedem(report: Report) -> str:
+    """Name an algorithm by what it does other than EM over workers."""
+    parts = ["VR-FedEM" if report["variance_reduction"] else "FedEM"]
+    parts.append(f"step {report['step_size']}")
+    if report["compress"] is not None:
+        parts.append(str(report["compress"]))
+    if report["participation"] < 1:
+        parts.append(f"participation {report['participation']:g}")
+    if report["batch_size"] is not None:
+        parts.append(f"batches of {report['batch_size']}")
+    parts.append("no memories" if report["memory"] == "none" else f"memory {report['memory']}")
+    return ", ".join(parts)
+
+
+def _steps(report: Report) -> str:
+    """Write the steps that the noise of messages allows."""
+    noise = f"codec omega {number(report['omega'], 3)}, participation {report['participation']:g}"
+    noise += f", alpha {number(report['alpha'], 3)}"
+    most = number(min(report["step_ceiling"], 1.0), 3)
+    loops = "" if report["inner"] is None else f", outer loops of {report['inner']}"
+    return f"at most {most}, safe {number(report['safe_step'], 3)} ({noise}){loops}"
+
+
+def _iterations(report: Report) -> str:
+    if report.get("one_shot") is not None:
+        raise ValueError
+    count, *rest = took(report)
+    if report.get("lost_sums"):
+        rest.insert(0, f"{plural(len(report['lost_sums']), 'sum')} rejected")
+    if "n_epochs" in report:
+        rest.insert(0, f"{report['n_epochs']:.4g} epochs")
+    if not report["converged"] and report.get("tol") != 0:
+        rest.insert(0, "not converged")
+    elif report["converged"] and "tol" in report:  # of FedEM, which may be told not to
+        rest.insert(0, "converged to within noise" if report["in_noise"] else "converged")
+    return ", ".join([count, *rest])
+
+
+HOW_WELL: Lines = {
+    "quality": lambda report: "not published, to protect rows" if "privacy" in report else None,
+    # A lower bound has its price for parameters in it.
+    "lower bound": "{lower_bound:.6f} per sample",
+    "in use": lambda report: (
+        f"{sum(report['in_use'])} of {len(report['in_use'])} components, "
+        f"{report['in_use'].count(False)} are empty"
+    ),
+    "log-likelihood": lambda report: (
+        None if "lower_bound" in report else f"{report['log_likelihood']:.6f} per sample"
+    ),
+    "penalised": "{penalised_log_likelihood:.6f} per sample",
+    "BIC, AIC": "{bic:.2f}, {aic:.2f}",
+    "inertia": lambda report: (
+        f"{report['inertia']:.10g}"
+        + " (of standardized features)" * (report["scale"] == "standard")
+    ),
+    "proven": "at most {one_shot[factor]:g} times the least possible inertia, if each k-means of "
+    "the shot is solved",
+    "agents' own": "{one_shot[lower_bound]:.10g}, a lower bound if each is solved: the inertia is "
+    "{one_shot[inertia_over_lower_bound]:.4g} times that",
+    "time": lambda report: f"{report['seconds']:.3g} s" if report["one_shot"] else None,
+    "algorithm": name_of_fedem,
+    "steps": _steps,
+    "iterations": _iterations,
+    "squared mean field": lambda report: (
+        f"{report['mean_field'][0]:.3g} at first, {report['mean_field'][-1]:.3g} at last"
+    ),
+    "projections": lambda report: (
+        plural(report["projections"], "weight or covariance").replace("weight or covariances",
+               "weights or covariances")
+    ),
+}  # fmt: skip
+"""How it went."""
+
+
+def _network(report: Report) -> str:
+    if _alone(report):
+        return "1 agent, so nothing was sent"
+    over_rows = report.get("split") == "rows"
+    count = plural(len(holders_of(report)), "worker" if over_rows else "agent")
+    parts = [count, report["topology"]]
+    if not over_rows:
+        parts.append(f"{plural(len(report['hubs']), 'hub')} of {plural(report['hops'], 'hop')}")
+    elif "worker_rows" in report:
+        parts.append(each(report["worker_rows"], "row"))
+    if "omega" in report and report["rounds"]:  # of FedEM
+        parts.append(f"statistics up to {report['disagreement']:.2g} apart")
+    return ", ".join(parts)
+
+
+def _sum(report: Report) -> str | None:
+    if _alone(report) or report.get("one_shot"):
+        return None
+    part = 1 if "omega" in report else report.get("participation", 1)
+    return how_summed(report) + (f", participation {part:g}" if part != 1 else "")
+
+
+def _aligned(report: Report) -> str:
+    alignment = report["alignment"]
+    outer = alignment["join"] == "outer"
+    lost = [
+        f"{one['name']} {'lacks' if outer else 'lost'} {one['absent' if outer else 'lost']} of "
+        f"{(alignment if outer else one)['rows']}"
+        for one in alignment["parties"]
+    ]
+    rows = plural(alignment["rows"], "row")
+    return f"{rows} aligned by {alignment['level']}: {', '.join(lost)}"
+
+
+NETWORK: Lines = {
+    "parties": _aligned,
+    "network": _network,
+    "method": "one shot, {one_shot[n_cells]:cell}",
+    "sum": _sum,
+}
+"""Who took part, and how they summed."""
+
+SENT: Lines = {
+    "sent by workers": lambda report: size(report["bytes_up"][-1]),
+    "communication": lambda report: (
+        None if _alone(report) else communication(report["communication"], holders_of(report))
+    ),
+    "model": lambda report: report["model"] or "not kept (give --output)",
+}
+"""What became of it."""
+
+
+def facts_of(report: Report) -> list[Fact]:
+    """Return all lines of a fit of rows, or of features, that was just made."""
+    promises = promised(report["privacy"]) if "privacy" in report else []
+    return lines_of(report, WHAT) + promises + lines_of(report, HOW_WELL, NETWORK, SENT)
+
+
+MEANINGS = {
+    "setup": "setup",
+    "flooding": "agreeing",
+    "estep": "rounds of E-steps",
+    "stopping": "agreeing to stop",
+    "server": "sums at the server",
+    "labels": "labels",
+}
+"""What the ledger's kinds are, in a word or two."""
 
 MOST_FEATURES = 60
 """Rows of the table of means."""
@@ -102,6 +434,8 @@ def sent_by_phase(kinds: Mapping[str, Mapping[str, float]]) -> Table | str:
 
 def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
     """Contents of a fit, and of rows that it is held against."""
+    from vpem.fits.answer import as_table
+
     warned = Section("warnings", "Warnings", _warnings(saved))
     has_warnings = isinstance(warned.items[0], Listing)
     course = [] if has_warnings else warned.items
@@ -135,6 +469,8 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
 
 def _lead(saved: SavedFit) -> str:
     """Say how many components of how many rows, the largest, and in which features they differ."""
+    from vpem.fits.answer import NAMED, SEEN
+
     answer, noun, k = saved.answer, saved.noun, saved.n_components
     n = saved.reported("n_samples", int)
     of = "" if n is None else f" of {plural(n, 'row')}"
@@ -178,11 +514,7 @@ def _warnings(saved: SavedFit) -> Items:
 def _fitted(saved: SavedFit) -> list[Fact]:
     report, options = saved.report, saved.stored.options
     fitted: list[Fact] = [("read from", saved.reported("data", str) or "not said")]
-    fitted += lines_of(report, WHAT)
-    alignment = saved.alignment()
-    if alignment is not None:
-        fitted.append(("parties", alignment))
-    fitted += lines_of(report, NETWORK)
+    fitted += lines_of(report, WHAT, NETWORK)
     said = options | {name: value for name, value in report.items() if value is not None}
     for name in ("step_size", "batch_size", "accelerate", "scale", "missing", "init", "seed"):
         if said.get(name) is not None:
@@ -192,6 +524,8 @@ def _fitted(saved: SavedFit) -> list[Fact]:
 
 
 def _quality(saved: SavedFit, rows: EvaluationData | None) -> Items:
+    from vpem.pictures.assignments import agreement_of
+
     items: Items = [facts(lines_of(saved.report, HOW_WELL), "As the fit reported")]
     if rows is None:
         return items
@@ -206,10 +540,9 @@ def _quality(saved: SavedFit, rows: EvaluationData | None) -> Items:
 
 
 def _hubs(saved: SavedFit) -> Items:
-    """Hubs, where features are split and the file says who formed them."""
-    listed = hubs_of(saved.report, MOST_HUBS)
+    rows = hubs_of(saved.report, MOST_HUBS)
     more = len(saved.reported("hubs", list) or ()) - MOST_HUBS
-    return _with_more([Table(*listed, numbers=False)], more, "hubs") if listed else []
+    return _with_more([Table(rows, HUB, numbers=False)] if rows else [], more, "hubs")
 
 
 def _with_more(items: Items, left: int, what: str) -> Items:
@@ -230,6 +563,8 @@ def _means(saved: SavedFit) -> Items:
 
 
 def _sent(saved: SavedFit) -> Items:
+    import numpy as np
+
     try:
         kinds = saved.sent_by_kind()
     except VpemError as error:
@@ -266,7 +601,7 @@ def _busiest(saved: SavedFit) -> Items:
     total = links.total
     listed = [
         (f"{names[links.ends[at, 0]]} - {names[links.ends[at, 1]]}", size(total[at]))
-        for at in np.argsort(-total, kind="stable")[:MOST_LINKS]
+        for at in (-total).argsort(kind="stable")[:MOST_LINKS]
         if total[at]
     ]
     caption = f"Busiest of {len(total)} links, both directions"

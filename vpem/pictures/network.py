@@ -16,7 +16,7 @@ from vpem.errors import InputError, shorten
 from vpem.network.graph import Graph
 from vpem.network.hubs import Hub
 from vpem.network.schema import Report
-from vpem.pictures.facts import size
+from vpem.pictures.contents import MEANINGS, size
 from vpem.pictures.figure import (
     BAND,
     CURVE,
@@ -454,16 +454,6 @@ def _legend(hubs: Sequence[Hub], graph: Graph, *, numbered: bool) -> list[Line2D
         Line2D([], [], color=FAINT, linewidth=0.7, label="link between hubs"),
     ]
 
-
-MEANINGS = {
-    "setup": "setup",
-    "flooding": "agreeing",
-    "estep": "rounds of E-steps",
-    "stopping": "agreeing to stop",
-    "server": "sums at the server",
-    "labels": "labels",
-}
-"""What the ledger's kinds are, in a word or two."""
 
 SHADES = {
     "setup": "#B9C4CB",

@@ -211,23 +211,6 @@ class SavedFit(Saved):
         good = isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool)
         return value if good else None
 
-    def alignment(self) -> str | None:
-        """How the rows of parties were joined, in a line; None where they were not."""
-        try:
-            alignment = self.report["alignment"]
-            outer = alignment["join"] == "outer"
-            lost = [
-                f"{party['name']} {'lacks' if outer else 'lost'} "
-                f"{int(party['absent' if outer else 'lost'])} of "
-                f"{int(alignment['rows'] if outer else party['rows'])}"
-                for party in alignment["parties"]
-            ]
-            count = int(alignment["rows"])
-        except (KeyError, TypeError, ValueError):
-            return None
-        rows = f"{count} row{'' if count == 1 else 's'}"
-        return f"{rows} aligned by {alignment['level']}: {', '.join(lost)}"
-
     # ---- who took part ---------------------------------------------------------------------------
 
     def graph(self) -> Graph:

@@ -203,7 +203,7 @@ def _done(command: str, values: Mapping[str, Any]) -> str:
 
 def _words(study: Study, command: str, values: Mapping[str, Any], done: str) -> dict[str, Any]:
     """Return what holds of a command, and what sentences say of its settings."""
-    from vpem.pictures.facts import promised
+    from vpem.pictures.contents import promised
     from vpem.sums.private import noise_by
 
     over_rows, released = (values.get(name) is not None for name in ("epsilon", "release_epsilon"))
