@@ -94,6 +94,23 @@ def test_the_page_says_what_the_model_says(home, written):
         assert name in words
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["fit -k 2 --topology cycle --hops 1", "fit -k 2 --split rows --workers 3", "kmeans -k 3",
+     "fedem -k 2 --workers 3 --max-iter 3"],
+)  # fmt: skip
+def test_a_fit_and_its_file_say_the_same(capsys, tmp_path, words):
+    name, *options = words.split()
+    data = make_labelled(tmp_path / "data.h5")
+    told = done(capsys, name, data, *options, "-o", tmp_path / "m.h5").out
+    shown = done(capsys, "model", "show", tmp_path / "m.h5").out
+    facts = ("data", "mixture", "log-likelihood", "BIC, AIC", "inertia", "iterations", "network")
+    lines = [" ".join(line.split()) for line in told.splitlines()]
+    lines = [line for line in lines if line.startswith(facts)]
+    assert len(lines) >= 4
+    assert set(lines) <= {" ".join(line.split()) for line in shown.splitlines()}
+
+
 def test_results_come_first_and_settings_last(written):
     page = Page(written[0])
     listed = [attrs["href"][1:] for attrs in page.all("a")]

@@ -209,7 +209,6 @@ def _unmeasured(report: Report) -> str | None:
 WHAT: Lines = {
     "data": "{n_samples:row} x {n_features:feature}",
     "sample weights": _weighed,
-    "differences": _unmeasured,
     "mixture": _mixture,
 }
 """What was fitted."""
@@ -344,7 +343,8 @@ SENT: Lines = {
 def facts_of(report: Report) -> list[Fact]:
     """Return all lines of a fit of rows, or of features, that was just made."""
     promises = promised(report["privacy"]) if "privacy" in report else []
-    return lines_of(report, WHAT) + promises + lines_of(report, HOW_WELL, NETWORK, SENT)
+    what = lines_of(report, WHAT, {"differences": _unmeasured})
+    return what + promises + lines_of(report, HOW_WELL, NETWORK, SENT)
 
 
 MEANINGS = {
