@@ -437,8 +437,8 @@ class Task:
         from vpem.fits.spread import fit_spread
 
         (X, weights, about), workers = data, self.workers
-        widths = [self.source.n_features] if workers else self.network.whole.blocks.widths
-        settings = self.run.protecting(self.settings, int(max(widths)), self.n_rows)
+        wide = self.network.whole.blocks.widths if workers is None else [self.source.n_features]
+        settings = self.run.protecting(self.settings, int(max(wide)), self.n_rows)
         more = settings.values() | {"sample_weight": weights} | about | more
         if workers is None:
             return fit_spread(X, self.network, shards=True, **more)

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from vpem.errors import InputError
 from vpem.records import changed, setting
 from vpem.settings import FedMixtureSettings, GraphSettings, SumSettings, WorkerSettings
 
@@ -13,7 +14,7 @@ from ..data import DataFiles, RowParties, StartSettings, started
 from ..display import ProgressLine, Screen
 from ..options import Given, MemoryLimit, Without
 from ..outputs import LabelledOutput, of_workers
-from ..runner import CheckpointSettings, CommandRun, FitOutcome, Task, refuse
+from ..runner import CheckpointSettings, CommandRun, FitOutcome, Task
 from ..session import EngineSettings, describe_engine
 
 if TYPE_CHECKING:
@@ -82,8 +83,8 @@ def fedem(
         run = CommandRun(screen, out, "models", engine, checkpoints)
         if out.plot is not None and run.where.speaks:
             check_picture(out.plot, out.force)
-        nothing_converges = "--strict needs a --tol above 0: without it nothing can converge"
-        refuse((out.strict and settings.tol == 0, nothing_converges))
+        if out.strict and settings.tol == 0:
+            raise InputError("--strict needs a --tol above 0: without it nothing can converge")
         task = Task(run, data, parties, holding, graph, settings, memory_limit)
         source, workers = task.source, task.parts
         settings = started(settings, begin, source, given)
