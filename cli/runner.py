@@ -379,7 +379,9 @@ class Task:
         for number in [0] if chosen else sorted(set(hops or [sums.hops])):
             if last < 0 or len(self.networks[last].whole.hubs) > 1:
                 last, n_heard = number, len(heard)
-                self.networks[last] = run.spread_network(connect(self.graph, self.parts, some, hops=last))
+                self.networks[last] = run.spread_network(
+                    connect(self.graph, self.parts, some, hops=last)
+                )
                 self.warnings[last] = before + heard[n_heard:]
             # One hub already has all agents: more hops change nothing.
             self.networks[number], self.warnings[number] = self.networks[last], self.warnings[last]
@@ -387,7 +389,8 @@ class Task:
             return
         X, weights, about = self.data()
         network = connect_by_likelihood(
-            X, self.graph, self.parts, sums, self.settings, over=run.spread_network, private=private,
+            X, self.graph, self.parts, sums, self.settings, over=run.spread_network,
+            private=private,
             kinds=self.source.kinds, sample_weight=weights, feature_names=about["feature_names"],
         )  # fmt: skip
         self.networks, by = {sums.hops: network}, network.whole.chosen

@@ -13,7 +13,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from vpem.errors import shorten
-from vpem.pictures.contents import Contents, Fact, Items, Listing, Section, Table, counted, facts, sent_by_phase, size
+from vpem.pictures.contents import (
+    Contents,
+    Fact,
+    Items,
+    Listing,
+    Section,
+    Table,
+    counted,
+    facts,
+    sent_by_phase,
+    size,
+)
 from vpem.pictures.saved import SavedLatents, SavedTopics, counted_by_kind
 from vpem.saem.conditional import LogLikelihood
 from vpem.saem.estimates import (
