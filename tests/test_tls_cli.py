@@ -413,7 +413,7 @@ def test_one_more_interrupt_ends_the_wait_for_others_and_not_the_sentence():
     meeting._delivered, meeting._met = True, False
     meeting._post = SimpleNamespace(close=close)
     meeting.engine, meeting.member = SimpleNamespace(rank=1), SimpleNamespace(name="lab")
-    meeting.losses = SimpleNamespace(deal_with=lambda error, *_: error)
+    meeting._deal_with, meeting._options = lambda error: error, {}
     meeting.guard = SimpleNamespace(end=lambda: None)
 
     def tell(sentence, code=2):

@@ -53,6 +53,7 @@ from .handshake import (
 
 if TYPE_CHECKING:
     from vpem.engines.engine import Engine
+    from vpem.engines.tls.engine import TlsEngine
     from vpem.engines.tls.mailbox import Post
     from vpem.engines.tls.trust import Member
     from vpem.files.checkpoints import FileSaver
@@ -78,45 +79,45 @@ FEWEST = {False: 2, True: 3}
 AGAIN = ("--resume", "--no-resume", "--resume-if-any", "--no-resume-if-any")
 
 
-class Losses:
-    """The members missing in a run of a study, and how the run goes on when another is lost.
+class Lasting(Where):
+    """A run of a study that goes on when a member is lost, if the study says so.
 
     ``fewest`` has how many parties each member's policy requires, once all have met; ``options``
     are those of the command, by names of parameters.
     """
 
-    def __init__(self, study: Study, member: str, options: dict[str, Any]) -> None:
-        self._whole, self._member, self._options = study, member, options
+    engine: TlsEngine
+    _post: Post
+
+    def __init__(self, study: Study, member: Member, options: dict[str, Any]) -> None:
+        self._whole, self.member, self._options = study, member, options
         self._first = study.roster.members[0].name
+        self._met = False
         self.fewest: dict[str, int] = {}
         self.lost: list[tuple[str, int]]
         self.lost, self._kept, opened = inherited()
         self.keeper: Keeper | None = None
         self.outlast: Outlast | None = None
-        if self.goes_on and options.get("secure_sum"):
+        if study.if_lost == "without" and options.get("secure_sum"):
             self.outlast = Outlast(self._too_few, opened)
         again = options.get("resume") or options.get("resume_if_any")
-        if not self.lost and again and member == self._first:
+        if not self.lost and again and member.name == self._first:
             # A checkpoint that cannot be read is reported where the run resumes.
             with suppress(FileError, KeyError, TypeError, ValueError):
                 path = options.get("checkpoint")
                 lost = [] if path is None else read_state(path)["facts"]["without"]
                 names = {one.name for one in study.roster.members[1:]}
                 self.lost = [(name, int(since)) for name, since in lost if name in names]
+        # Without the lost members.
+        self.study = replace(study, roster=study.roster.without(self._names))
 
     @property
-    def goes_on(self) -> bool:
-        """Whether the study has the others go on without a member that is lost."""
-        return self._whole.if_lost == "without"
-
-    @property
-    def names(self) -> list[str]:
+    def _names(self) -> list[str]:
         return [name for name, _ in self.lost]
 
     @property
-    def study(self) -> Study:
-        """The study without the lost members."""
-        return replace(self._whole, roster=self._whole.roster.without(self.names))
+    def gone_on(self) -> bool:
+        return bool(self.lost)
 
     @property
     def _lost(self) -> list[tuple[str, int]]:
@@ -127,46 +128,41 @@ class Losses:
     def _states(self) -> dict[int, Any]:
         return self._kept if self.keeper is None else self.keeper.newest()
 
-    def facts(self) -> Report:
-        """Return what the report says of lost members; nothing if there are none."""
-        lost = [{"member": name, "since_iteration": max(n, 0) + 1} for name, n in self._lost]
-        return {"without": lost} if lost else {}
-
-    def keep(self, saver: FileSaver | None, engine: Engine) -> Any:
+    def keep(self, saver: FileSaver | None) -> Any:
         """Return a saver that also keeps the state from which the others would go on."""
-        if not self.goes_on:
+        if self._whole.if_lost != "without":
             return saver
-        self.keeper = Keeper(saver, engine, self.lost, self._kept)
+        self.keeper = Keeper(saver, self.engine, self.lost, self._kept)
         return self.keeper
 
-    def deal_with(self, error: Exception, engine: Engine, post: Post, met: bool) -> Exception:
+    def _deal_with(self, error: Exception) -> Exception:
         """Go on without the member that an error is about, in a new image, if that is possible.
 
-        Otherwise returns the error to report; ``met`` says whether all had met.
+        Otherwise returns the error to report.
         """
         from vpem.engines.tls.faults import GoneOn, Returned, Unheard
 
-        if not self.goes_on:
+        if self._whole.if_lost != "without":
             return error
         fault: Exception = error
-        gone = [] if self.outlast is None else [engine.names[n] for n in sorted(self.outlast.gone)]
+        gone = [self.engine.names[n] for n in sorted(self.outlast.gone)] if self.outlast else []
         if self.outlast is not None and self.outlast.error is not None:
-            post.flush()  # what others need to end this iteration, too
+            self._post.flush()  # what others need to end this iteration, too
             if not isinstance(error, VpemError):  # it follows from the loss
                 fault = self.outlast.error
-        if isinstance(fault, Unheard | Returned) and engine.rank and fault.name != self._first:
+        if isinstance(fault, Unheard | Returned) and self.engine.rank and fault.name != self._first:
             try:
-                post.report(fault.name, str(fault))
+                self._post.report(fault.name, str(fault))
             except Exception as answer:
                 fault = answer
         if isinstance(fault, GoneOn):
-            return self._follow(fault, met)
+            return self._follow(fault)
         if not isinstance(fault, Unheard | Returned):
             return fault
-        names = list(dict.fromkeys([*gone, fault.name, *post.silent]))
+        names = list(dict.fromkeys([*gone, fault.name, *self._post.silent]))
         reason = self._too_few(names) or self._repeats(names)
         if reason is None:
-            self._go_on(names, met, f"{spoken(fault)}; going on without {', '.join(names)}")
+            self._go_on(names, f"{spoken(fault)}; going on without {', '.join(names)}")
         fault.add_note(f"the others do not go on: {reason}")
         return fault
 
@@ -191,33 +187,34 @@ class Losses:
         repeats = self.outlast is not None and self.outlast.repeats(self._states, left)
         return REPEATED if repeats else None
 
-    def _follow(self, fault: Any, met: bool) -> Exception:
+    def _follow(self, fault: Any) -> Exception:
         """Go on without the members that the first one leaves out."""
         members = {one.name for one in self._whole.roster.members[1:]}
-        names = [name for name in fault.without if name not in self.names]
-        if not set(names) <= members - {self._member}:
+        names = [name for name in fault.without if name not in self._names]
+        if not set(names) <= members - {self.member.name}:
             return InputError(f"{self._first} goes on without one that is not another member")
         if reason := self._repeats(names):
             return StalledError(f"{fault}; this member cannot: {reason}")
-        self._go_on(names, met, f"{self._first} goes on without {', '.join(names)}")
+        self._go_on(names, f"{self._first} goes on without {', '.join(names)}")
 
-    def _go_on(self, names: Sequence[str], met: bool, why: str) -> NoReturn:
+    def _go_on(self, names: Sequence[str], why: str) -> NoReturn:
         """Run the same command again, without these members either; does not return."""
         from ..display import tell
 
         if not self._options.get("quiet"):
             tell(f"{why}, as {self._whole.name} says")
-        resuming = [name for name in ("resume", "resume_if_any") if met and self._options.get(name)]
+        resuming = [name for name in ("resume", "resume_if_any") if self._options.get(name)]
         words = _with(sys.orig_argv, *(f"--no-{name.replace('_', '-')}" for name in resuming))
         opened = None if self.outlast is None else self.outlast.state()
         lost = [*self._lost, *((name, -1) for name in names)]
-        begin_again(words if met else sys.orig_argv, lost, self._states, opened)
+        begin_again(words if self._met else sys.orig_argv, lost, self._states, opened)
 
-    def come_back(self, met: bool) -> NoReturn:
+    def _come_back(self) -> NoReturn:
         """Run the command again, from the newest checkpoint that all have; does not return."""
         members = [one.name for one in self.study.roster.members]
         opened = None if self.outlast is None else self.outlast.state(members)
-        begin_again(going_on(sys.orig_argv) if met else sys.orig_argv, self._lost, {}, opened)
+        words = going_on(sys.orig_argv) if self._met else sys.orig_argv
+        begin_again(words, self._lost, {}, opened)
 
 
 def begin_again(
@@ -290,9 +287,8 @@ def meet(context: Any) -> Meeting:
     command = " ".join(path_of(context))
     check_own(options)
     member = study.member(only_identity(study.folder, options["member"]))
-    losses = Losses(study, member.name, options)
-    context.meta[STUDY] = losses.study
-    meeting = Meeting(losses, member, command, options)
+    meeting = Meeting(study, member, command, options)
+    context.meta[STUDY] = meeting.study
     join(meeting)
     terms = terms_of(context)
     files = files_in(options.get("data") or ())
@@ -302,7 +298,7 @@ def meet(context: Any) -> Meeting:
     outputs = [name for name in outputs if options.get(name) is not None]
     fewest = meeting.guard.rules.fewest_parties or 1
     everyones = meeting.introduce([command, terms, outputs, fewest])
-    losses.fewest = dict(zip(meeting.engine.names, (one[3] for one in everyones), strict=True))
+    meeting.fewest = dict(zip(meeting.engine.names, (one[3] for one in everyones), strict=True))
     check_alike(meeting.engine.names, everyones, study.name)
     if goes_on(everyones):
         options |= {"resume": False, "resume_if_any": True}
@@ -311,28 +307,25 @@ def meet(context: Any) -> Meeting:
     return meeting
 
 
-class Meeting(Where):
+class Meeting(Lasting):
     """A member of a study while its command runs."""
 
     word = "tls"
     own_users = True
+    least_rows = LEAST_ROWS
 
-    def __init__(
-        self, losses: Losses, member: Member, command: str, options: dict[str, Any]
-    ) -> None:
+    def __init__(self, whole: Study, member: Member, command: str, options: dict[str, Any]) -> None:
         from vpem.engines.tls.engine import TlsEngine
         from vpem.engines.tls.mailbox import Post
         from vpem.engines.tls.trust import MemberSigns
 
-        self.losses, self.study, self.member = losses, losses.study, member
+        super().__init__(whole, member, options)
         study = self.study
         self.outputs: frozenset[str] = frozenset()
         self.guard = Guard(study)
         self.files: Sequence[Path] = options.get("data") or ()
-        self._quiet = bool(options.get("quiet"))
-        self._met, self._there = False, set[int]()
+        self._there = set[int]()
         self._delivered = False
-        self._goes_on = options.get("checkpoint") is not None
         with Screen():
             identity = identity_of(study, member.name)  # before anything is written
         log, listen = options.get("log") or log_beside(study.path, member.name), options["listen"]
@@ -345,10 +338,10 @@ class Meeting(Where):
             note=self._log.record_message,
             tell=self._tell,
         )
-        self._post.beginning = BEGINNING * losses.goes_on
+        self._post.beginning = BEGINNING * (study.if_lost == "without")
         self._signs = MemberSigns(study.roster, identity)
         self.engine = TlsEngine(self._post, study.roster, self._signs)
-        self.engine.outlast = losses.outlast
+        self.engine.outlast = self.outlast
         if self.guard.policy is not None:
             self.engine.limit = self.guard.policy.check_sizes
         self._post.start()
@@ -358,7 +351,7 @@ class Meeting(Where):
         """Print a line; until all have met, the first member sends it to those who wait, too."""
         from ..display import tell
 
-        if not self._quiet:
+        if not self._options.get("quiet"):
             tell(sentence)
         if self._met or self.engine.rank:
             return
@@ -407,15 +400,8 @@ class Meeting(Where):
 
     def prepare(self, settings: EngineSettings, screen: Screen) -> None:
         """Warn of lost members; the options of processes were applied as members met."""
-        for name in self.losses.names:
+        for name in self._names:
             screen.warn(f"{name} is missing: it did not answer, and the others go on without it")
-
-    @property
-    def gone_on(self) -> bool:
-        return bool(self.losses.names)
-
-    def keep(self, saver: FileSaver | None) -> Any:
-        return self.losses.keep(saver, self.engine)
 
     def parties(
         self,
@@ -439,7 +425,9 @@ class Meeting(Where):
 
     def facts(self, screen: Screen, files: Sequence[Path]) -> Report:
         """Return facts without this member's files and warnings."""
-        return {"warnings": [], "data": f"study {self.study.name}", **self.losses.facts()}
+        lost = [{"member": name, "since_iteration": max(n, 0) + 1} for name, n in self._lost]
+        known: Report = {"warnings": [], "data": f"study {self.study.name}"}
+        return known | ({"without": lost} if lost else {})
 
     def options(self, record: Report, files: Sequence[str]) -> Report:
         """Return what models keep of options, without the names of one member's files."""
@@ -447,8 +435,8 @@ class Meeting(Where):
 
     def share(self, result: FitOutcome, out: Output, screen: Screen) -> Report:
         """Send the report to all members, and the model to those with --output, who check it."""
-        if self.losses.outlast is not None and self.losses.outlast.error is not None:
-            raise self.losses.outlast.error  # masked sums went on so far without a lost member
+        if self.outlast is not None and self.outlast.error is not None:
+            raise self.outlast.error  # masked sums went on so far without a lost member
         if self.engine.rank == 0:
             report = send(self.engine, result, out.output, self._over)
         else:
@@ -463,8 +451,6 @@ class Meeting(Where):
     def _over(self) -> None:
         """Note that no member needs this process any more, however it ends."""
         self._delivered = True
-
-    least_rows = LEAST_ROWS
 
     def check_published(self, result: FitOutcome) -> None:
         """Raise InputError, at all members alike, where a model would disclose few rows."""
@@ -503,15 +489,16 @@ class Meeting(Where):
         """Report what went wrong, to others as much as they may know, and end."""
         from vpem.engines.tls.faults import Fault, LeftOut, Parted, Returned
 
-        if isinstance(error, Returned) and (self._goes_on or not self._met):
+        goes_on = self._options.get("checkpoint") is not None
+        if isinstance(error, Returned) and (goes_on or not self._met):
             if self._met:
                 self._tell(
                     f"{error.name} has begun again; resuming from the newest checkpoint that all "
                     "have"
                 )
-            self.losses.come_back(self._met)  # does not return
+            self._come_back()
         try:
-            error = self.losses.deal_with(error, self.engine, self._post, self._met)
+            error = self._deal_with(error)
         except KeyboardInterrupt:
             return self.interrupted(tell, 130)
         if isinstance(error, VpemError):
