@@ -299,7 +299,7 @@ def _noting_where_from(context: Any) -> Iterator[None]:
 def _study(context: Any, value: Path | None) -> Path | None:
     if value is None:
         return None
-    from .study.handshake import load_study
+    from .study.agreed import load_study
 
     return load_study(context, value)
 
@@ -307,7 +307,7 @@ def _study(context: Any, value: Path | None) -> Path | None:
 def _refuse_missing(context: Any, params: list[Any]) -> None:
     """Raise the parser's error where an argument is missing, unless a study allows that."""
     if STUDY in context.meta:
-        from .study.handshake import check_data
+        from .study.agreed import check_data
 
         check_data(context)
     for param in params:
@@ -442,7 +442,7 @@ COMMANDS = {
     "evaluate": ("commands.use", "Compare components or clusters with labels."),
     "plot": ("commands.use", "Draw a model: its components, how they differ, how the fit went."),
     "report": ("commands.use", "Write a page on a model: how well it fits, with all pictures."),
-    "relay": ("study.check", "Pass sealed messages on between members of a study."),
+    "relay": ("study.party", "Pass sealed messages on between members of a study."),
     "doctor": ("commands.doctor", "Check this installation: problems, with advice, then facts."),
     "demo": ("commands.demo", "Show the main job: fit real data, compare, predict, draw."),
 }

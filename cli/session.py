@@ -353,9 +353,6 @@ class Job(Where):
         return code
 
 
-LEAST_ROWS = 5.0
-"""Rows of each component in a model that others get: no row is more than a fifth of one."""
-
 APART: Rule = (
     lambda given: given["engine"] == "simulator",
     (" is for processes of their own; add --engine mpi, or --study FILE",),

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from vpem.engines.tls.trust import Member, Roster
-from vpem.files.studies.disclosures import disclosures
 from vpem.files.studies.message_log import entries
 from vpem.files.studies.study import Study
+from vpem.pictures.disclosures import disclosures
 from vpem_cli import app
-from vpem_cli.study.handshake import agreed_before
+from vpem_cli.study.agreed import agreed_before
 
 from .company_support import make_company
 from .tables import each

@@ -18,8 +18,15 @@ from vpem.files.studies.identities import make_identity
 from vpem.files.studies.message_log import entries, read_log
 from vpem_cli.display import Screen
 from vpem_cli.outputs import LabelFile, whole_of
-from vpem_cli.study.handshake import check_alike, goes_on, introduced
-from vpem_cli.study.member import Meeting, going_on, receive, send
+from vpem_cli.study.member import (
+    Meeting,
+    check_alike,
+    goes_on,
+    going_on,
+    introduced,
+    receive,
+    send,
+)
 
 from .cli_support import NAMES, done, overlapping, run
 from .company_support import SECONDS, ended, make_company

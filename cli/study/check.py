@@ -1,39 +1,39 @@
-"""Ports kept open, and links looked at: `vpem relay` and `vpem party check`."""
+"""Ports kept open, and data and links looked at: for `vpem relay` and `vpem party check`."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
+import logging
 import signal
+import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import typer
 
+from vpem.engines.tls import trust
+from vpem.engines.tls.check import Examined, Finding, examine
+from vpem.engines.tls.link import calls
+from vpem.engines.tls.relay import Passed, Relay
+from vpem.engines.tls.server import Door, Lobby, listening
 from vpem.errors import FileError, InputError, VpemError, VpemWarning, printable
+from vpem.files.studies import identities
+from vpem.files.studies.study import Study, read_study
 from vpem.files.table_settings import TableSettings
+from vpem.network.schema import Report
 
 from ..commands.use import refuse_given
-from ..display import Screen, plural, print_json, show, table
+from ..display import Screen, plural, show, table
 from ..names import spoken
-from ..options import Json, Quiet, Without
-from ..outputs import READ, WRITTEN
-from .handshake import INDIVIDUALS, look_at
-from .party import As, StudyFile
-
-if TYPE_CHECKING:
-    from vpem.engines.tls.check import Finding
-    from vpem.engines.tls.relay import Passed, Relay
-    from vpem.engines.tls.trust import Identity
-    from vpem.files.studies.study import Study
-    from vpem.network.schema import Report
+from .agreed import INDIVIDUALS, look_at
 
 LOOK_EVERY = 5.0
 """Seconds between looks at the study's file."""
-
-LONGEST = 500.0
-"""Most seconds of idle time after which the other end still answers."""
 
 
 class Serving:
@@ -45,19 +45,17 @@ class Serving:
     def __init__(
         self,
         study: Study,
-        identify: Callable[[Study], Identity],
+        identify: Callable[[Study], trust.Identity],
         screen: Screen,
         relay: Relay | None = None,
     ) -> None:
-        from vpem.engines.tls.server import Door, Lobby
-        from vpem.engines.tls.trust import believed, server_context
 
         self.study = study
         self.screen = screen
         self._identify = identify
         self.identity = identify(study)
         self.lobby = Lobby(study.roster, self.identity, relay)
-        context = server_context(self.identity, believed(study.roster))
+        context = trust.server_context(self.identity, trust.believed(study.roster))
         self.door = Door(context, self.lobby.welcome, screen.say)
         self._seen = _mark(study.path)
 
@@ -67,8 +65,6 @@ class Serving:
         It listens at ``where``, if anywhere, calls itself ``what`` in sentences ("the relay"), and
         prints a ``greeting`` when it is ready.
         """
-        import gc
-
         # Garbage may grow to a quarter of all counted objects before it is collected: without what
         # exists now, mostly modules, or members' connections would pile up.
         gc.freeze()
@@ -80,11 +76,6 @@ class Serving:
 
     async def _serve(self, where: tuple[str, int] | None, what: str, greeting: str) -> int:
         """Serve, and return the number of the signal that ends it."""
-        import logging
-
-        from vpem.engines.tls.server import listening
-        from vpem.engines.tls.trust import written_address
-
         loop = asyncio.get_running_loop()
         # What strangers, and members that have gone, do to transports needs no report.
         loop.set_exception_handler(lambda *_: None)
@@ -102,7 +93,7 @@ class Serving:
         listener = None if where is None else listening(*where, what)
         place = ""
         if listener is not None:
-            place = f" at {written_address(listener.getsockname()[:2])}"
+            place = f" at {trust.written_address(listener.getsockname()[:2])}"
         serving = self._stay_registered() if listener is None else self.door.serve(listener)
         self.screen.say(f"{what} of {self.study.name} for {_names(self.study)}{place}{greeting}")
         tasks = [loop.create_task(work) for work in (serving, self._renew(look))]
@@ -118,8 +109,6 @@ class Serving:
 
     async def _stay_registered(self) -> None:
         """Stay registered at the relay, for members that can reach this one only through it."""
-        from vpem.engines.tls.link import calls
-
         roster = self.study.roster
         relay = roster.relay or roster.members[0]
         said: set[str] = set()
@@ -136,9 +125,6 @@ class Serving:
 
     async def _renew(self, look: Any) -> None:
         """Use newer editions of the study; one that cannot be used leaves the last in use."""
-        from vpem.engines.tls.trust import believed, server_context
-        from vpem.files.studies.study import read_study
-
         while True:
             try:
                 await asyncio.wait_for(look.wait(), LOOK_EVERY)
@@ -156,7 +142,9 @@ class Serving:
             self.study = edition
             self.lobby.identity = self.identity
             self.lobby.renew(edition.roster)
-            self.door.context = server_context(self.identity, believed(edition.roster))
+            self.door.context = trust.server_context(
+                self.identity, trust.believed(edition.roster)
+            )
             use = f"edition {edition.edition} of {edition.name} is in use"
             self.screen.say(f"{use}, for {_names(edition)}")
 
@@ -174,105 +162,8 @@ def _mark(path: Path) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def check(
-    context: typer.Context,
-    file: StudyFile,
-    data: Annotated[
-        list[Path] | None,
-        READ,
-        typer.Argument(
-            help="The member's data, which are opened as the study's runs will, and searched for "
-            "what these will refuse. Default: they are not checked.",
-        ),
-    ] = None,
-    name: As = None,
-    idle: Annotated[
-        float,
-        typer.Option(
-            help="Leave each link without data for so many seconds: some networks cut links that "
-            "are silent for long."
-        ),
-    ] = 3.0,
-    serve: Annotated[
-        bool,
-        typer.Option(
-            "--serve",
-            help="Answer the checks of others, until Ctrl-C. A member that waits in a run of the "
-            "study, and a relay, answer them anyway.",
-        ),
-    ] = False,
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Where to listen for others. Default: the port of the member's address, if it has "
-            "one, on all interfaces.",
-        ),
-    ] = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    *,
-    settings: Annotated[TableSettings, Without("worker_column")],
-) -> None:
-    """Check this member's data, and its links with others.
-
-    Data, if they are named: ids, types and missing values, as the study's commands take them; this
-    is not sent to others. Links: certificates, names, proxy (https_proxy, no_proxy), port, TLS,
-    clocks, versions and editions, round trip, bytes a second both ways, idle time, and whether
-    others can dial this member, if it has an address. Prints a table, and a sentence for whatever
-    fails. The exit code is 2 if anything fails, otherwise 0.
-
-    Example: vpem party check heart.toml lab.csv
-    """
-    with Screen(quiet) as screen:
-        from vpem.checks import check_number
-        from vpem.engines.tls.relay import Relay
-        from vpem.files.studies.identities import identity_of, only_identity
-        from vpem.files.studies.signed import address_of
-        from vpem.files.studies.study import read_study
-
-        check_number("idle", idle, least=0.0, most=LONGEST)
-        study = read_study(file)
-        who = only_identity(study.folder, name)
-        member, relay = study.member(who), study.roster.relay
-        door = study.listens.get(who) or (member.address and ("", member.address[1]))
-        door = door if listen is None else address_of(listen)
-        findings = _look(context, study, who, data or [], settings, screen)
-        if serve and all(one.state == "ok" for one in findings):
-            first = study.roster.members[0]
-            if door is None and relay is None and (first is member or first.address is None):
-                raise InputError(
-                    f"no member can dial {who}, which has neither an address nor a relay"
-                )
-            passes_on = Relay() if first is member and relay is None else None
-            serving = Serving(study, lambda one: identity_of(one, who), screen, passes_on)
-            serving.run(door, who, ": it answers checks until Ctrl-C")
-        certificate, *links = _check(study, who, door, idle)
-        findings = [certificate, *findings, *links]
-        failed = [one for one in findings if one.state == "fails"]
-        if json:
-            about = {"study": study.id, "edition": study.edition, "name": who}
-            checks = [
-                {"with": one.peer, "what": one.what, "state": one.state, "found": one.observation,
-                 "value": one.value, "sentence": one.sentence or None}
-                for one in findings
-            ]  # fmt: skip
-            print_json({"works": not failed, **about, "checks": checks})
-        elif not quiet:
-            _show(findings, f"{study.name} as {who}")
-            if not failed:
-                print(f"{who} can take part in {study.name}.")
-        closed = [one.peer for one in failed if one.what == "port"]
-        command = f"vpem party check {study.path.name} --serve"
-        if closed:
-            screen.say(f"{', '.join(closed)} answers only while it runs the study or '{command}'")
-        elif member.address is not None:
-            screen.say(f"others reach {who} only while it runs the study or '{command}'")
-        if failed:
-            raise typer.Exit(2)
-
-
-def _show(findings: list[Finding], title: str) -> None:
+def show_findings(findings: list[Finding], title: str) -> None:
+    """Print a table, and a sentence for whatever is to be noted."""
     rows, before = list[tuple[str, ...]](), ""
     for one in findings:
         peer, before = "" if one.peer == before else one.peer, one.peer
@@ -283,7 +174,7 @@ def _show(findings: list[Finding], title: str) -> None:
             print(printable(f"{one.state}: {one.sentence}"))
 
 
-def _look(
+def look_at_data(
     context: typer.Context,
     study: Study,
     name: str,
@@ -291,8 +182,7 @@ def _look(
     settings: TableSettings,
     screen: Screen,
 ) -> list[Finding]:
-    from vpem.engines.tls.check import Finding
-
+    """Open a member's data as the runs of a study will."""
     if not study.member(name).holds:
         if data:
             raise InputError(
@@ -315,22 +205,21 @@ def _look(
     return [Finding(name, "data", "ok", sentence)]
 
 
-def _check(study: Study, name: str, door: tuple[str, int] | None, idle: float) -> list[Finding]:
+def look_at_links(
+    study: Study, name: str, door: tuple[str, int] | None, idle: float
+) -> list[Finding]:
     """Look at a member's certificate, and its links with all whom it may talk with."""
-    from vpem.engines.tls.check import Examined, Finding, examine_all
-    from vpem.engines.tls.trust import fingerprint, not_valid, validity
-    from vpem.files.studies.identities import certificate_of, identity_of, key_of, read_identity
-
     sentence, state = "", "ok"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", VpemWarning)
         try:
-            identity = identity_of(study, name)
+            identity = identities.identity_of(study, name)
         except InputError as error:
             # Others are dialled all the same: the clock may be wrong.
-            identity, state, sentence = read_identity(study.folder, name), "fails", str(error)
-            key_of(identity)
-            since = study.roster.revoked.get(fingerprint(certificate_of(identity)))
+            identity = identities.read_identity(study.folder, name)
+            state, sentence = "fails", str(error)
+            identities.key_of(identity)
+            since = study.roster.revoked.get(trust.fingerprint(identities.certificate_of(identity)))
             if since is not None:
                 sentence = (
                     f"the certificate of {name} was revoked on {since}: make another key (vpem "
@@ -339,85 +228,58 @@ def _check(study: Study, name: str, door: tuple[str, int] | None, idle: float) -
     for one in caught:
         if isinstance(one.message, VpemWarning):
             sentence, state = str(one.message), "note"
-    certificate = certificate_of(identity)
-    until = f"until {validity(certificate)[1]:%Y-%m-%d}"
+    certificate = identities.certificate_of(identity)
+    until = f"until {trust.validity(certificate)[1]:%Y-%m-%d}"
     links = asyncio.run(examine_all(Examined(study.roster, identity, idle), door))
     clock_fails = any((one.what, one.state) == ("clock", "fails") for one in links)
-    if clock_fails and not_valid(name, certificate):
+    if clock_fails and trust.not_valid(name, certificate):
         state, until, sentence = "note", f"{until}, so not by this machine's clock", ""
     return [Finding(name, "certificate", state, until, sentence), *links]
 
 
-def relay(
-    file: Annotated[
-        Path,
-        READ,
-        typer.Argument(
-            metavar="STUDY",
-            help="The study, NAME.toml, which names this relay; its key and "
-            "certificate lie beside it.",
-        ),
-    ],
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Where to listen; 0.0.0.0 or [::] means all addresses of this machine. Default: "
-            "the port of the study's address, on all interfaces.",
-        ),
-    ] = None,
-    log: Annotated[
-        Path | None,
-        WRITTEN,
-        typer.Option(
-            help="Add a line of JSON to this file whenever a member connects, leaves, or talks "
-            "with another: when, how long, how many bytes.",
-        ),
-    ] = None,
-    quiet: Quiet = False,
-) -> None:
-    """Pass sealed messages on between members of a study.
+async def examine_all(examined: Examined, door: tuple[str, int] | None) -> list[Finding]:
+    """Check the links with all whom this member may talk with.
 
-    It links members of which neither can be dialled: all dial the relay, which needs a port that
-    they can reach, and no data. Inside they speak TLS with each other, so that the relay learns who
-    talks with whom, when and how much, and nothing else. It runs until Ctrl-C or SIGTERM; a newer
-    edition of the study takes effect when the file is replaced.
+    Meanwhile it listens, so that others can dial it back, unless another process of it does.
+    """
 
-    Make its key with 'vpem party init --name relay', and give its certificate to the organiser.
+    async def collected(member: trust.Member, relay: trust.Member | None) -> list[Finding]:
+        return [finding async for finding in examine(examined, member, relay)]
 
-    Example: vpem relay heart.toml --listen 0.0.0.0:443
-    """  # fmt: skip
-    with Screen(quiet) as screen:
-        from vpem.engines.tls.relay import Relay
-        from vpem.files.studies.signed import address_of
-        from vpem.files.studies.study import read_study
-
-        study = read_study(file)
-        known = study.roster.relay
-        if listen is not None:
-            where = address_of(listen)
-        elif known is not None and known.address is not None:
-            where = ("", known.address[1])
-        else:
-            raise InputError(
-                f"{study.path} names no relay; its organiser names one when the study is made: "
-                "vpem study init --relay HOST:PORT --relay-certificate FILE"
-            )
-        note = None if log is None else _noting(log, screen, study)
-        serving = Serving(study, _identity, screen, Relay(note))
-        knows = ": it sees who talks with whom and how much, and nothing else"
-        serving.run(where, "the relay", knows)
+    roster, relay = examined.roster, examined.roster.relay
+    others = [one for one in roster.members if one.name != examined.own.name]
+    pairs: list[tuple[trust.Member, trust.Member | None]]
+    pairs = [(one, None) for one in others if one.address]
+    if relay is not None:
+        pairs.append((relay, None))
+        if examined.own.address is None:
+            pairs += [(one, relay) for one in others if one.address is None]
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    listener, tasks = None, []
+    with suppress(InputError):  # a run of the study, or --serve, listens already
+        listener = None if door is None else listening(*door)
+    if listener is not None:
+        context = trust.server_context(examined.identity, trust.believed(roster))
+        answers = Door(context, Lobby(roster, examined.identity).welcome, lambda _: None)
+        tasks.append(asyncio.create_task(answers.serve(listener)))
+    try:
+        findings = await asyncio.gather(*(collected(*pair) for pair in pairs))
+        return [finding for one in findings for finding in one]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if listener is not None:
+            listener.close()
 
 
-def _identity(study: Study) -> Identity:
+def relay_identity(study: Study) -> trust.Identity:
     """Return the relay's key and certificate; InputError unless the study names them."""
-    from vpem.files.studies.identities import certificate_of, read_identity, usable
-
     named = study.roster.relay
     if named is None:
         raise InputError(f"{study.path} names no relay any more")
-    identity = usable(read_identity(study.folder, named.name))
-    if certificate_of(identity) != named.certificate:
+    identity = identities.usable(identities.read_identity(study.folder, named.name))
+    if identities.certificate_of(identity) != named.certificate:
         raise InputError(
             f"the certificate {identity.certificate} is not the one that {study.path} has for its "
             f"relay {named.name}; give it to {study.organiser}"
@@ -425,14 +287,11 @@ def _identity(study: Study) -> Identity:
     return identity
 
 
-def _noting(path: Path, screen: Screen, study: Study) -> Callable[[Passed], None]:
+def noting(path: Path, screen: Screen, study: Study) -> Callable[[Passed], None]:
     """Return what adds a line of JSON on what a relay passes on; a full disk stops no relay.
 
     The file may be moved away meanwhile.
     """
-    import json
-    import time
-
     written = True
 
     def write(line: Report) -> None:

@@ -16,53 +16,48 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from glob import has_magic
+from itertools import chain
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import TemporaryDirectory, TemporaryFile
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-from vpem.checks import read_int
-from vpem.engines.engine import StalledError
+from vpem._core.threads import thread_count
+from vpem.checks import check_number, read_int
+from vpem.engines.engine import Engine, StalledError
+from vpem.engines.tls.engine import TlsEngine
+from vpem.engines.tls.faults import Fault, GoneOn, LeftOut, Parted, Returned, Unheard
+from vpem.engines.tls.mailbox import Post
+from vpem.engines.tls.trust import INTRODUCTION, Member, MemberSigns
 from vpem.errors import FileError, InputError, Interrupted, Setting, VpemError, brief
-from vpem.files.checkpoints import read_state
+from vpem.files.checkpoints import FileSaver, read_state
+from vpem.files.hdf5 import atomic_write
+from vpem.files.opening import check_readable
 from vpem.files.parties.opening import Party
 from vpem.files.studies.identities import identity_of, only_identity
 from vpem.files.studies.message_log import MessageLog, log_beside
-from vpem.files.studies.policy import LEAST_ROWS, Guard, PolicyError
+from vpem.files.studies.policy import LEAST_ROWS, PolicyError, file_digest
+from vpem.files.studies.study import Study
 from vpem.files.table_settings import TableSettings
+from vpem.files.temporaries import check_ending
 from vpem.fits.results import few_rows_of
 from vpem.network.faults import Outlast
 from vpem.network.messages import decode, encode
+from vpem.network.schema import Report
 from vpem.steps.recovery import REPEATED, Keeper
 
 from ..commands.kinds import stored_at
-from ..display import Screen, as_plain, size
-from ..names import STUDY, spoken
-from ..options import path_of
+from ..commands.saem_data import files_in
+from ..data import STDIN
+from ..display import Screen, as_plain, size, tell
+from ..names import STUDY, name_of, spoken
+from ..options import in_files, path_of, source_of
+from ..outputs import Output, writes
 from ..runner import FitOutcome
-from ..session import Where, join, terminate
-from .handshake import (
-    check_alike,
-    check_own,
-    goes_on,
-    introduced,
-    own_party,
-    terms_of,
-    whose_options,
-)
-
-if TYPE_CHECKING:
-    from vpem.engines.engine import Engine
-    from vpem.engines.tls.engine import TlsEngine
-    from vpem.engines.tls.mailbox import Post
-    from vpem.engines.tls.trust import Member
-    from vpem.files.checkpoints import FileSaver
-    from vpem.files.studies.study import Study
-    from vpem.network.schema import Report
-
-    from ..outputs import Output
-    from ..session import EngineSettings
-
+from ..session import EngineSettings, Where, join, terminate
+from .agreed import OWN_OPTIONS, own_party, whose_options
+from .guard import Guard
 
 PRIVATE = "it cannot use its data or its machine; ask there"
 """Sent to others in place of most errors: the contents of a member's files stay with it."""
@@ -140,8 +135,6 @@ class Lasting(Where):
 
         Otherwise returns the error to report.
         """
-        from vpem.engines.tls.faults import GoneOn, Returned, Unheard
-
         if self._whole.if_lost != "without":
             return error
         fault: Exception = error
@@ -199,8 +192,6 @@ class Lasting(Where):
 
     def _go_on(self, names: Sequence[str], why: str) -> NoReturn:
         """Run the same command again, without these members either; does not return."""
-        from ..display import tell
-
         if not self._options.get("quiet"):
             tell(f"{why}, as {self._whole.name} says")
         resuming = [name for name in ("resume", "resume_if_any") if self._options.get(name)]
@@ -266,6 +257,98 @@ def _with(words: Sequence[str], *more: str) -> list[str]:
     return [*remaining[:end], *more, *remaining[end:]]
 
 
+IF_ANY = "if any"
+"""Stands for --resume-if-any, which any member may give: all resume then, or start."""
+
+NOT_THERE = "nothing"
+
+
+def terms_of(context: Any) -> dict[str, list[str]]:
+    """Return the value and source of every option that all members must share, by option.
+
+    Of input files the content counts, not the name; of a checkpoint whether there is one.
+    """
+    known = getattr(context.command.callback, "settings", {})
+    roles = context.command.roles()
+    terms = {}
+    for param in in_files(context):
+        about, role = known.get(param.name), roles.get(param.name)
+        if param.name in OWN_OPTIONS or (about is not None and about.local):
+            continue
+        value = context.params.get(param.name)
+        if role is not None and role.writes:
+            if param.name != "checkpoint":
+                continue
+            value = None if value is None else "given"
+        elif role is not None and value is not None:
+            value = f"a file with SHA-256 {file_digest(value)[:16]}"
+        if param.name == "resume" and context.params.get("resume_if_any"):
+            value = IF_ANY
+        if param.name != "resume_if_any":
+            kind, place = source_of(context, param)
+            word = NOT_THERE if value is None or value is False else str(value)
+            terms[name_of(param)] = [word, Path(place).name if place else kind]
+    return terms
+
+
+def check_alike(names: Sequence[str], everyones: Sequence[Any], study: str) -> None:
+    """Raise InputError unless all members run the same command with the same options.
+
+    ``everyones`` has the introduction of each member: the words of its command, its `terms_of`,
+    the outputs that it requests, and the fewest parties with data that its policy allows.
+    """
+    command, terms, *_ = everyones[0]
+    for name, (theirs, others, *_) in zip(names[1:], everyones[1:], strict=True):
+        if theirs != command:
+            raise InputError(
+                f"{names[0]} runs 'vpem {command}' and {name} 'vpem {theirs:.40}'; all members of "
+                f"{study} must run the same command"
+            )
+        for option in sorted({*terms, *others} - ({"--resume"} if goes_on(everyones) else set())):
+            one, two = (each.get(option, [NOT_THERE, "default"]) for each in (terms, others))
+            if one[0] != two[0]:
+                raise InputError(
+                    f"{option} is set differently: {names[0]} has {one[0]:.300} ({one[1]:.60}), "
+                    f"{name} has {two[0]:.300} ({two[1]:.60}); all members of {study} "
+                    "must have the same"
+                )
+
+
+def goes_on(everyones: Sequence[Any]) -> bool:
+    """Whether all resume from their checkpoints, if there are any: a member has come back."""
+    return any(terms.get("--resume", [None])[0] == IF_ANY for _, terms, *_ in everyones)
+
+
+def introduced(value: Any, name: str) -> Any:
+    """Return a member's introduction, which ends with a nonce and a signature.
+
+    InputError if it is none.
+    """
+    if isinstance(value, list) and [*map(type, value)] == [str, dict, list, int, bytes, bytes]:
+        _, terms, outputs, *_ = value
+        pairs = all(isinstance(term, list) and len(term) == 2 for term in terms.values())
+        words = (*terms, *outputs, *(chain(*terms.values()) if pairs else [None]))
+        if all(isinstance(word, str) for word in words):
+            return value
+    raise InputError(f"{name} has sent no introduction; do all run the same version?")
+
+
+def check_own(options: dict[str, Any]) -> None:
+    """Raise the errors that this member alone can mend, before others connect and have to end."""
+    check_number("--timeout", float(options["timeout"]), least=0.0, above=True)
+    thread_count(options.get("n_threads"))
+    for file in map(str, options.get("data") or ()):
+        if file == STDIN:
+            raise InputError(
+                "standard input (-) can be read only once; a member of a study names a file"
+            )
+        if not has_magic(file):
+            check_readable(file)
+    if (labels := options.get("labels_file")) is not None:
+        check_ending(labels, "results")
+        writes("--labels", labels)
+
+
 HELLO = 0
 """Tag of the introductions, which come before anything else; engines number from 2."""
 
@@ -281,8 +364,6 @@ def meet(context: Any) -> Meeting:
 
     InputError if they do not, or this member's policy does not allow it.
     """
-    from ..commands.saem_data import files_in
-
     study, options = context.meta[STUDY], context.params
     command = " ".join(path_of(context))
     check_own(options)
@@ -294,8 +375,8 @@ def meet(context: Any) -> Meeting:
     files = files_in(options.get("data") or ())
     files = own_party(member.name, files, TableSettings()).find() if files else []
     meeting.guard.check(command, options, member, files)
-    outputs = [name for name, role in context.command.roles().items() if role.writes]
-    outputs = [name for name in outputs if options.get(name) is not None]
+    written = [name for name, role in context.command.roles().items() if role.writes]
+    outputs = [name for name in written if options.get(name) is not None]
     fewest = meeting.guard.rules.fewest_parties or 1
     everyones = meeting.introduce([command, terms, outputs, fewest])
     meeting.fewest = dict(zip(meeting.engine.names, (one[3] for one in everyones), strict=True))
@@ -315,10 +396,6 @@ class Meeting(Lasting):
     least_rows = LEAST_ROWS
 
     def __init__(self, whole: Study, member: Member, command: str, options: dict[str, Any]) -> None:
-        from vpem.engines.tls.engine import TlsEngine
-        from vpem.engines.tls.mailbox import Post
-        from vpem.engines.tls.trust import MemberSigns
-
         super().__init__(whole, member, options)
         study = self.study
         self.outputs: frozenset[str] = frozenset()
@@ -349,8 +426,6 @@ class Meeting(Lasting):
 
     def _tell(self, sentence: str) -> None:
         """Print a line; until all have met, the first member sends it to those who wait, too."""
-        from ..display import tell
-
         if not self._options.get("quiet"):
             tell(sentence)
         if self._met or self.engine.rank:
@@ -364,7 +439,6 @@ class Meeting(Lasting):
 
         Meanwhile the first member reports whom it waits for; it passes all introductions on.
         """
-        from vpem.engines.tls.trust import INTRODUCTION
 
         def signed(said: list[Any]) -> bytes:
             """Return what a member signs: the text of the study, and its introduction."""
@@ -487,8 +561,6 @@ class Meeting(Lasting):
 
     def fail(self, error: Exception, sentence: str | None, tell: Callable[..., int]) -> int:
         """Report what went wrong, to others as much as they may know, and end."""
-        from vpem.engines.tls.faults import Fault, LeftOut, Parted, Returned
-
         goes_on = self._options.get("checkpoint") is not None
         if isinstance(error, Returned) and (goes_on or not self._met):
             if self._met:
@@ -559,7 +631,6 @@ class Meeting(Lasting):
 
 
 def _door(address: str) -> tuple[str, int]:
-    """Return the host and port of --listen."""
     host, _, port = address.rpartition(":")
     number = read_int(port) or 0
     if not 0 < number < 65536:
@@ -617,8 +688,6 @@ def receive(
 
     ``over`` is called when everything has arrived: later errors concern only this member.
     """
-    from vpem.files.hdf5 import atomic_write
-
     engine.topic = "result"
     report: Any = engine.bcast(None)
     if not isinstance(report, dict):

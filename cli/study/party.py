@@ -13,10 +13,8 @@ from vpem.files.table_settings import TableSettings
 
 from ..commands.use import refuse_given
 from ..display import PrintedTable, Screen, plural, print_json, show, size, table
-from ..help import Elsewhere
 from ..options import Json, Quiet, Without
-from ..outputs import FOLDER, READ
-from .handshake import look_at, typed
+from ..outputs import FOLDER, READ, WRITTEN
 
 if TYPE_CHECKING:
     from vpem.errors import Setting
@@ -94,7 +92,8 @@ def show_request(file: Path, json: bool) -> None:
 
 def warn_of_refusals(study: Study, screen: Screen, so_far: bool = False) -> None:
     """Warn of what the policy beside a study refuses; if ``so_far``, more parties will join."""
-    from vpem.files.studies.policy import Guard
+    from .agreed import typed
+    from .guard import Guard
 
     def option(setting: Setting) -> str:
         value = True if setting.value is None else setting.value
@@ -104,6 +103,9 @@ def warn_of_refusals(study: Study, screen: Screen, so_far: bool = False) -> None
         refusal = printable(error.sentence_with(option))
         screen.warn(f"{refusal}; this member will refuse 'vpem {command}'")
 
+
+LONGEST = 500.0
+"""Most seconds of idle time after which the other end still answers."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -233,6 +235,8 @@ def request(
         from vpem.files.studies.identities import only_identity, write_request
         from vpem.files.studies.signed import address_of
         from vpem.files.studies.study import MOST_FEATURES, read_study
+
+        from .agreed import look_at
 
         study = read_study(file)
         who = only_identity(study.folder, name)
@@ -377,12 +381,14 @@ def budget(
     from vpem.files.studies.policy import FILE, Policy, policy_beside
     from vpem.files.studies.spent import Spent
 
+    from .guard import disclosed
+
     where = where or Path()
     if not where.exists():
         raise FileError(f"there is no study and no folder {where}")
     folder = where if where.is_dir() else where.parent
     ledger, rules = Spent(folder), policy_beside(folder / FILE) or Policy(folder / FILE)
-    reports = ledger.report(data, rules.most_epsilon_in_all, rules.epsilon_against)
+    reports = disclosed(ledger, data, rules.most_epsilon_in_all, rules.epsilon_against)
     if json:
         print_json({"ledger": str(ledger.path), "data": reports})
     elif not reports:
@@ -411,6 +417,165 @@ def _spent(totals: Report) -> PrintedTable:
     return table(rows, "", "", title=Path(totals["file"]).name)
 
 
-app.command("check")(
-    Elsewhere("study.check", "check", "Check this member's data, and its links with others.")
-)
+@app.command()
+def check(
+    context: typer.Context,
+    file: StudyFile,
+    data: Annotated[
+        list[Path] | None,
+        READ,
+        typer.Argument(
+            help="The member's data, which are opened as the study's runs will, and searched for "
+            "what these will refuse. Default: they are not checked.",
+        ),
+    ] = None,
+    name: As = None,
+    idle: Annotated[
+        float,
+        typer.Option(
+            help="Leave each link without data for so many seconds: some networks cut links that "
+            "are silent for long."
+        ),
+    ] = 3.0,
+    serve: Annotated[
+        bool,
+        typer.Option(
+            "--serve",
+            help="Answer the checks of others, until Ctrl-C. A member that waits in a run of the "
+            "study, and a relay, answer them anyway.",
+        ),
+    ] = False,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where to listen for others. Default: the port of the member's address, if it has "
+            "one, on all interfaces.",
+        ),
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    *,
+    settings: Annotated[TableSettings, Without("worker_column")],
+) -> None:
+    """Check this member's data, and its links with others.
+
+    Data, if they are named: ids, types and missing values, as the study's commands take them; this
+    is not sent to others. Links: certificates, names, proxy (https_proxy, no_proxy), port, TLS,
+    clocks, versions and editions, round trip, bytes a second both ways, idle time, and whether
+    others can dial this member, if it has an address. Prints a table, and a sentence for whatever
+    fails. The exit code is 2 if anything fails, otherwise 0.
+
+    Example: vpem party check heart.toml lab.csv
+    """
+    with Screen(quiet) as screen:
+        from vpem.checks import check_number
+        from vpem.engines.tls.relay import Relay
+        from vpem.files.studies.identities import identity_of, only_identity
+        from vpem.files.studies.signed import address_of
+        from vpem.files.studies.study import read_study
+
+        from .check import Serving, look_at_data, look_at_links, show_findings
+
+        check_number("idle", idle, least=0.0, most=LONGEST)
+        study = read_study(file)
+        who = only_identity(study.folder, name)
+        member, relay = study.member(who), study.roster.relay
+        door = study.listens.get(who) or (member.address and ("", member.address[1]))
+        door = door if listen is None else address_of(listen)
+        findings = look_at_data(context, study, who, data or [], settings, screen)
+        if serve and all(one.state == "ok" for one in findings):
+            first = study.roster.members[0]
+            if door is None and relay is None and (first is member or first.address is None):
+                raise InputError(
+                    f"no member can dial {who}, which has neither an address nor a relay"
+                )
+            passes_on = Relay() if first is member and relay is None else None
+            serving = Serving(study, lambda one: identity_of(one, who), screen, passes_on)
+            serving.run(door, who, ": it answers checks until Ctrl-C")
+        certificate, *links = look_at_links(study, who, door, idle)
+        findings = [certificate, *findings, *links]
+        failed = [one for one in findings if one.state == "fails"]
+        if json:
+            about = {"study": study.id, "edition": study.edition, "name": who}
+            checks = [
+                {"with": one.peer, "what": one.what, "state": one.state, "found": one.observation,
+                 "value": one.value, "sentence": one.sentence or None}
+                for one in findings
+            ]  # fmt: skip
+            print_json({"works": not failed, **about, "checks": checks})
+        elif not quiet:
+            show_findings(findings, f"{study.name} as {who}")
+            if not failed:
+                print(f"{who} can take part in {study.name}.")
+        closed = [one.peer for one in failed if one.what == "port"]
+        command = f"vpem party check {study.path.name} --serve"
+        if closed:
+            screen.say(f"{', '.join(closed)} answers only while it runs the study or '{command}'")
+        elif member.address is not None:
+            screen.say(f"others reach {who} only while it runs the study or '{command}'")
+        if failed:
+            raise typer.Exit(2)
+
+
+def relay(
+    file: Annotated[
+        Path,
+        READ,
+        typer.Argument(
+            metavar="STUDY",
+            help="The study, NAME.toml, which names this relay; its key and "
+            "certificate lie beside it.",
+        ),
+    ],
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where to listen; 0.0.0.0 or [::] means all addresses of this machine. Default: "
+            "the port of the study's address, on all interfaces.",
+        ),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        WRITTEN,
+        typer.Option(
+            help="Add a line of JSON to this file whenever a member connects, leaves, or talks "
+            "with another: when, how long, how many bytes.",
+        ),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Pass sealed messages on between members of a study.
+
+    It links members of which neither can be dialled: all dial the relay, which needs a port that
+    they can reach, and no data. Inside they speak TLS with each other, so that the relay learns who
+    talks with whom, when and how much, and nothing else. It runs until Ctrl-C or SIGTERM; a newer
+    edition of the study takes effect when the file is replaced.
+
+    Make its key with 'vpem party init --name relay', and give its certificate to the organiser.
+
+    Example: vpem relay heart.toml --listen 0.0.0.0:443
+    """  # fmt: skip
+    with Screen(quiet) as screen:
+        from vpem.engines.tls.relay import Relay
+        from vpem.files.studies.signed import address_of
+        from vpem.files.studies.study import read_study
+
+        from .check import Serving, noting, relay_identity
+
+        study = read_study(file)
+        known = study.roster.relay
+        if listen is not None:
+            where = address_of(listen)
+        elif known is not None and known.address is not None:
+            where = ("", known.address[1])
+        else:
+            raise InputError(
+                f"{study.path} names no relay; its organiser names one when the study is made: "
+                "vpem study init --relay HOST:PORT --relay-certificate FILE"
+            )
+        note = None if log is None else noting(log, screen, study)
+        serving = Serving(study, relay_identity, screen, Relay(note))
+        knows = ": it sees who talks with whom and how much, and nothing else"
+        serving.run(where, "the relay", knows)

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vpem import __version__
 from vpem.errors import InputError, Setting, check_choice
-from vpem.records import Settings, refuse_both, setting
+from vpem.records import Settings, setting
 from vpem.settings import TOPOLOGIES
 
 from ..commands.demo import demo_of_study
 from ..display import Screen, plural, print_json, show, table
 from ..options import Json, Quiet
 from ..outputs import READ
-from .handshake import EXAMPLES, agree_on, refuse_as_own, typed
 from .party import As, about_certificate, card_of, in_words, warn_of_refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
-
-    from .handshake import Agreed
 
 WIDEST = 96
 """Characters of a line of text."""
@@ -154,84 +147,6 @@ class NewStudy(Settings, heading="Study", kept=False):
     )
 
 
-def new_study(name: str, organiser: str | None, setup: NewStudy) -> Study:
-    """Return the first edition of a study, with its organiser as the only member.
-
-    Nothing is run yet. Default organiser: the one whose key lies in this folder. InputError where
-    members could not reach each other.
-    """
-    import secrets
-
-    from vpem.engines.tls.trust import Member, Roster
-    from vpem.files.studies import identities
-    from vpem.files.studies.signed import address_of, check_name, common_name, moment
-    from vpem.files.studies.study import Study
-
-    star, topology, address = setup.star, setup.topology or "star", setup.star or setup.address
-    refuse_both(setup, "star", "address")
-    if star is None and setup.relay is None and topology == "star":
-        raise InputError(
-            "how do members reach each other? Give ", Setting("star", "HOST:PORT"),
-            ", where the others dial this one, or ", Setting("relay", "HOST:PORT"),
-        )  # fmt: skip
-    check_name(name, "the name of a study")
-    folder, number, relay = Path(), secrets.token_hex(16), None
-    who = identities.only_identity(folder, organiser)
-    member = Member(
-        who,
-        identities.certificate_of(identities.read_identity(folder, who)),
-        None if address is None else address_of(address),
-        holds=setup.data or topology != "star",
-    )
-    if setup.relay is not None and setup.relay_certificate is not None:
-        certificate = identities.read_certificate(setup.relay_certificate)
-        relay = Member(common_name(certificate), certificate, address_of(setup.relay), holds=False)
-    return Study(
-        folder / f"{name}.toml", name, number, 1, __version__, who,
-        moment(datetime.now(UTC)), setup.result, float(setup.timeout), {},
-        roster=Roster(number, name, 1, (member,), relay),
-        features={who: ()},
-        listens={} if setup.listen is None else {who: address_of(setup.listen)},
-        if_lost=setup.if_lost,
-    )  # fmt: skip
-
-
-def running(study: Study, agreed: Sequence[Agreed]) -> Study:
-    """Return a study that says what is run, and what that shows to whom.
-
-    InputError where a run could not go on without a lost member, but should.
-    """
-    from vpem.files.studies.disclosures import disclosures
-
-    for one in agreed if study.if_lost == "without" else ():
-        if why := _needs_all(one.command, one.values):
-            raise InputError(Setting("if_lost", "without"), f" {why}")
-    study = replace(study, options={one.command: one.table for one in agreed})
-    shows = disclosures(study, {one.command: one.values for one in agreed})
-    runs = (" ".join(["vpem", one.command, *typed(one.table)]) for one in agreed)
-    return replace(study, runs=tuple(runs), shows=tuple(one.text for one in shows))
-
-
-def _needs_all(command: str, values: Report) -> str | None:
-    """Return why a run of a command cannot go on without a member; None if it can."""
-    rows, wait = values.get("split") == "rows", "let it wait"
-    elsewhere = rows or command not in ("fit", "kmeans") or values.get("sum") == "tree"
-    over_rows, released = (values.get(name) is not None for name in ("epsilon", "release_epsilon"))
-    option = "--epsilon" if over_rows else "--release-epsilon"
-    reasons = {
-        "is not possible with 'vpem select', which compares fits to the features of the same "
-        f"parties; {wait}": command == "select",
-        f"is not possible with {option}, which is spent where a run begins again; {wait}":
-        over_rows or released,
-        "is possible with --secure-sum only for 'vpem fit' and 'vpem kmeans' over features, at a "
-        "server: others start with sums that would be taken again without the lost member; "
-        f"{wait}": values.get("secure_sum") and elsewhere,
-        "is not possible with --hops above 0: hubs have features of others, and of a lost member; "
-        f"give --hops 0, or {wait}": not rows and str(values.get("hops") or 0) != "0",
-    }  # fmt: skip
-    return next((reason for reason, holds in reasons.items() if holds), None)
-
-
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -269,6 +184,8 @@ def init(
     """
     with Screen(quiet) as screen:
         from vpem.files.studies.identities import sign_edition
+
+        from .agreed import agree_on, new_study, running
 
         if (there := Path(f"{name}.toml")).exists():
             raise InputError(
@@ -408,6 +325,8 @@ def change(
     with Screen(quiet) as screen:
         from vpem.files.studies.identities import following, sign_edition
         from vpem.files.studies.study import IF_LOST, read_study
+
+        from .agreed import EXAMPLES, agree_on, refuse_as_own, running
 
         if str(file).startswith("-"):
             refuse_as_own(context, str(file))

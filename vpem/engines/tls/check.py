@@ -28,14 +28,12 @@ from vpem.engines.tls.trust import (
     Identity,
     Member,
     Roster,
-    believed,
     client_context,
-    server_context,
     validity,
     written_address,
 )
 from vpem.engines.tls.wire import Answered, Called
-from vpem.errors import InputError, printable
+from vpem.errors import printable
 
 CHECK = "/check"
 
@@ -155,48 +153,6 @@ class Examined:
         rank = self.roster.rank_of(self.identity.name)
         assert rank is not None
         return self.roster.members[rank]
-
-    @property
-    def others(self) -> list[tuple[Member, Member | None]]:
-        """The members to check, and the relay through which each is reached, if any."""
-        relay = self.roster.relay
-        others = [one for one in self.roster.members if one.name != self.own.name]
-        pairs: list[tuple[Member, Member | None]] = [(one, None) for one in others if one.address]
-        if relay is not None:
-            pairs.append((relay, None))
-            if self.own.address is None:
-                pairs += [(one, relay) for one in others if one.address is None]
-        return pairs
-
-
-async def examine_all(examined: Examined, door: tuple[str, int] | None) -> list[Finding]:
-    """Check the links with all whom this member may talk with.
-
-    Meanwhile it listens, so that others can dial it back, unless another process of it does.
-    """
-    from vpem.engines.tls.server import Door, Lobby, listening
-
-    async def collected(member: Member, relay: Member | None) -> list[Finding]:
-        return [finding async for finding in examine(examined, member, relay)]
-
-    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-    listener, tasks = None, []
-    with suppress(InputError):  # a run of the study, or --serve, listens already
-        listener = None if door is None else listening(*door)
-    if listener is not None:
-        lobby = Lobby(examined.roster, examined.identity)
-        context = server_context(examined.identity, believed(examined.roster))
-        answers = Door(context, lobby.welcome, lambda _: None)
-        tasks.append(asyncio.create_task(answers.serve(listener)))
-    try:
-        findings = await asyncio.gather(*(collected(*pair) for pair in examined.others))
-        return [finding for one in findings for finding in one]
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if listener is not None:
-            listener.close()
 
 
 async def examine(

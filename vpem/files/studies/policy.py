@@ -2,7 +2,7 @@
 
 The rules of a party hold for what is done with its data, and win over the study and the command
 line. They are looked at before any work, once the parties' rows are known, and as sums begin. What
-earlier runs have disclosed counts, too (`vpem.files.studies.spent`). `Guard` does all of this.
+earlier runs have disclosed counts, too (`vpem.files.studies.spent`).
 """
 
 from __future__ import annotations
@@ -11,25 +11,19 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field, fields
 from math import isinf
-from numbers import Integral
 from pathlib import Path
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from vpem.errors import FileError, InputError, Setting, brief, did_you_mean, shorten
+from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
 from vpem.files.json_text import read_toml
 from vpem.files.opening import PathLike, check_readable, open_regular
-from vpem.files.studies.spent import Ran, Spent, epsilon_in_all, now
-from vpem.files.studies.study import IF_LOST, RESULTS, Study
+from vpem.files.studies.study import IF_LOST, RESULTS
 from vpem.settings import ALIGNMENTS, TOPOLOGIES
 
 if TYPE_CHECKING:
-    from vpem.engines.engine import Engine
-    from vpem.engines.tls.trust import Member
+    pass
 
 FILE = "policy.toml"
 """Its name, in the folder of the study."""
@@ -146,61 +140,11 @@ class Case:
     models: Mapping[str, str] = field(default_factory=dict)
     epsilons: Mapping[str, float | None] | None = None
 
-    @classmethod
-    def from_study(cls, study: Study, command: str, options: Mapping[str, Any]) -> Case:
-        """Return what policies limit in a command of a study; models are looked at."""
-        import h5py
-
-        from vpem.files.hdf5 import open_read
-        from vpem.fits.settings import parse_numbers
-
-        paths = (options.get("model"), options.get("init_model"))
-        models = {str(path): file_digest(path) for path in paths if isinstance(path, Path)}
-        counts, epsilons = [0], None
-        for name in ("n_components", "n_clusters", "components", "clusters"):
-            if options.get(name) is not None:
-                counts += parse_numbers(name, str(options[name]))
-        for path in filter(h5py.is_hdf5, models):
-            with open_read(path) as file:
-                centres = getattr(file.get("centres"), "shape", ())
-                stored = (file.attrs.get("n_components"), *centres[:1])
-                counts += [int(one) for one in stored if isinstance(one, Integral)]
-        if noise := noise_of(options):
-            from vpem.fits.privacy import Budget, Guarantee
-            from vpem.sums.private import noise_by
-
-            masked, known = bool(options.get("secure_sum")), options.get("colluding")
-            over_rows = options.get("epsilon") is not None
-            by = noise_by(masked, str(options.get("sum"))) if over_rows else "hubs"
-            known = min(1 if known is None else int(known), study.n_parties - 1) if masked else 0
-            budget = Budget(noise["noise"]["epsilon"], noise["noise"]["delta"])
-            against = Guarantee(budget, (), by, False, study.n_parties, known).against()
-            epsilons = {who: some and some["add_or_remove"] for who, some in against.items()}
-        return cls(
-            command, options, study.n_parties, study.result, study.if_lost, max(counts), models,
-            epsilons,
-        )  # fmt: skip
-
 
 def file_digest(path: PathLike) -> str:
     """Return the SHA-256 of a file's content."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def noise_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a ledger for the noise of a run; none where there is no noise."""
-    over_rows, epsilon = (options.get(name) for name in ("epsilon", "release_epsilon"))
-    epsilon, delta = over_rows or epsilon, options.get("delta")
-    if epsilon is None or delta is None:
-        return {}
-    from vpem.fits.privacy import Budget
-
-    budget = Budget(float(epsilon), float(delta))
-    noise = {"epsilon": budget.epsilon, "delta": budget.delta, "multiplier": budget.multiplier}
-    # colluding = 0 allows for no share that is known, but every worker knows its own.
-    own_share = options.get("secure_sum") and options.get("colluding") == 0
-    return {"noise": noise, "protects": "all" if over_rows and not own_share else "outsiders"}
 
 
 def refuse_repeatable(options: Mapping[str, Any]) -> None:
@@ -475,92 +419,6 @@ class ESteps:
             )  # fmt: skip
         self._shown += n_rows
         self.n_sums += 1
-
-
-class Guard:
-    """Holds a member of a study to the policy beside it, if any, and notes what it discloses."""
-
-    def __init__(self, study: Study) -> None:
-        self.study = study
-        self.policy = policy_beside(study.path)
-        self.spent = Spent(study.folder)
-        self._run: Ran | None = None
-        self._case: Case | None = None
-        self._begun = False
-        self._steps: ESteps | None = None
-
-    @property
-    def rules(self) -> Policy:
-        """The policy, or that of a party without one: some options need each party's consent."""
-        return self.policy or Policy(self.study.folder / FILE)
-
-    def refused(self, so_far: bool = False) -> Iterator[tuple[str, PolicyError]]:
-        """Yield commands of the study that the policy refuses, and why.
-
-        If ``so_far``, more parties will join.
-        """
-        rules = replace(self.rules, fewest_parties=None) if so_far else self.rules
-        for command, table in self.study.options.items() if self.policy is not None else ():
-            options = {"align": None, "topology": None}
-            options |= {name.replace("-", "_"): value for name, value in table.items()}
-            for error in rules.refused(Case.from_study(self.study, command, options)):
-                yield command, error
-
-    def check(
-        self, command: str, options: Mapping[str, Any], member: Member, files: Sequence[Path]
-    ) -> None:
-        """Raise PolicyError where a member may not run a command on its files.
-
-        InputError where noise could be subtracted.
-        """
-        refuse_repeatable(options)
-        self._case = Case.from_study(self.study, command, options)
-        if self.policy is not None or member.holds:
-            self.rules.check(self._case)
-        if files:
-            self._run = Ran(
-                token_hex(8), now(), self.study.id, self.study.edition, command,
-                self.spent.digests(files), self.study.n_parties, bool(options.get("secure_sum")),
-                **noise_of(options),
-            )  # fmt: skip
-            self._check_spent()
-
-    def _check_spent(self) -> None:
-        """Raise PolicyError where earlier runs leave no budget for this one."""
-        policy, run = self.policy, self._run
-        if run is None or policy is None:
-            return
-        runs, since = self.spent.runs(), datetime.now(UTC) - timedelta(days=policy.in_days)
-        times = [datetime.fromisoformat(one.time) for one in runs if one.study == run.study]
-        policy.check_runs(sum(time > since for time in times))
-        for file, digest in run.data.items():
-            read = [*(one for one in runs if one.has_read({file, digest})), run]
-            if policy.most_epsilon_in_all is not None:
-                epsilon = epsilon_in_all(read, policy.epsilon_against)
-                policy.check_spent(run.command, Path(file).name, epsilon)
-
-    def begin(self) -> None:
-        """Note a run that all have agreed to, before anything of its data is sent."""
-        if self._run is not None:
-            self.spent.begin(self._run, self._check_spent)
-            self._begun = True
-
-    def watch(self, engine: Engine, n_rows: int, over_rows: bool) -> None:
-        """Raise PolicyError where there are too few rows, or later where E-steps are used up.
-
-        ``n_rows`` counts the rows of all parties; ``over_rows``: each party holds some of them.
-        """
-        self.rules.check_rows(n_rows, self._case.n_components if self._case else 0)
-        self._steps = ESteps(self.rules, 1 if over_rows else n_rows)
-        engine.watch = self._steps.begin
-
-    def end(self) -> None:
-        """Note how many sums of data a run has sent; if that fails, it counts as a whole run."""
-        if self._run is not None and self._begun:
-            self._begun, sums = False, self._steps.n_sums if self._steps else 0
-            travelled = self._steps and self._case and int(self._case.options.get("hops") or 0)
-            with suppress(FileError):
-                self.spent.end(self._run, max(sums, bool(travelled)))
 
 
 def read_policy(path: PathLike) -> Policy:

@@ -182,11 +182,6 @@ class Fields:
             )
         return text
 
-    def rest(self) -> Report:
-        """Return and take all that is left."""
-        left, self._left = self._left, {}
-        return left
-
     def end(self) -> None:
         """Raise InputError where something is left that was not read."""
         for name in self._left:

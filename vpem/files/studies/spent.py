@@ -13,12 +13,11 @@ import json
 import os
 import re
 import secrets
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from math import inf, isfinite
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -131,24 +130,6 @@ class Spent:
                     ) from None
         return [ran for ran in runs.values() if ran.sums != 0]
 
-    def report(
-        self, data: Path | None = None, most: float | None = None, against: str = "worker"
-    ) -> list[dict[str, Any]]:
-        """Return what runs have disclosed of each data file, or of one.
-
-        Files with one path or one content count as one. With the ``most`` epsilon that may be
-        disclosed of a file, also what that leaves for one more run.
-        """
-        runs = self.runs()
-        files = {file: {file} for ran in runs for file in ran.data}
-        if data is not None and runs:
-            files = {file: {file, digest} for file, digest in self.digests([data]).items()}
-        for ran in runs:
-            for file in files.keys() & ran.data.keys():
-                files[file].add(ran.data[file])
-        read = {file: [ran for ran in runs if ran.has_read(files[file])] for file in sorted(files)}
-        return [_report(file, some, most, against) for file, some in read.items() if some]
-
     def begin(self, ran: Ran, check: Callable[[], None]) -> None:
         """Note a run that begins, unless a check of those before raises something."""
         self._add(vars(ran), check)
@@ -185,49 +166,3 @@ class Spent:
 def now() -> str:
     """Return the time as ledgers have it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def epsilon_in_all(runs: Sequence[Ran], against: str) -> float:
-    """Return the epsilon of all runs together against an adversary.
-
-    It is infinite where a run adds no noise, or none that protects against that adversary.
-    """
-    from vpem.fits.privacy import spent_in_all
-
-    protecting = [ran for ran in runs if ran.protects == "all" or against == "outsider"]
-    noise = [ran.noise for ran in protecting if ran.noise]
-    return inf if len(noise) < len(runs) else spent_in_all(noise)
-
-
-def _left(most: float, against: str, runs: Sequence[Ran]) -> float:
-    """Return the epsilon left for one more run, at the largest delta of earlier runs."""
-    from vpem.fits.privacy import Budget, spent
-
-    if epsilon_in_all(runs, against) >= most:
-        return 0.0
-    noise = [ran.noise for ran in runs if ran.noise]
-    delta = max(one["delta"] for one in noise)
-    rest = Budget(most, delta).multiplier ** -2 - sum(one["multiplier"] ** -2 for one in noise)
-    return 0.999 * spent([rest**-0.5], delta) if rest > 0 else 0.0  # of noise on integers
-
-
-def _report(file: str, runs: Sequence[Ran], most: float | None, against: str) -> dict[str, Any]:
-    noisy = [ran for ran in runs if ran.noise is not None]
-    epsilons = {who: epsilon_in_all(noisy, who) for who in ("outsider", "worker") if noisy}
-    return {
-        "file": file,
-        "runs": dict(Counter(ran.command for ran in runs)),
-        "first": runs[0].time,
-        "last": runs[-1].time,
-        "sums": sum(ran.sums or 0 for ran in runs),
-        "not_ended": sum(ran.sums is None for ran in runs),
-        "not_masked": sum(not ran.masked for ran in runs),
-        "without_noise": len(runs) - len(noisy),
-        "with_noise": len(noisy),
-        "epsilon": {
-            who: one if isfinite(one := epsilons.get(who, inf)) else None
-            for who in ("outsider", "worker")
-        },
-        "delta": max((ran.noise["delta"] for ran in noisy if ran.noise), default=None),
-        "left": _left(most, against, runs) if most else None,
-    }

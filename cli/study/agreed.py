@@ -1,137 +1,49 @@
-"""Options that a study sets for all its members, parsed by the commands that will be run.
+"""What a study says for all its members: its first edition, what is run, and with which options.
 
-All members must run the same command with the same options, except those that are local to each.
+Options are parsed by the commands that will be run. That all members run the same is checked as
+they meet (`vpem_cli.study.member`).
 """
 
 from __future__ import annotations
 
 import re
+import secrets
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from glob import has_magic
-from itertools import chain
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from vpem import __version__
+from vpem.engines.tls.trust import Member, Roster
 from vpem.errors import InputError, Setting, VpemError, VpemWarning, check_choice
+from vpem.files.parties.alignment import check_ids
+from vpem.files.parties.joining import check_own_ids, refuse_gaps, refuse_shared
+from vpem.files.parties.observing import entries_of, read_observed
+from vpem.files.parties.opening import Party, choose_parties, open_party
+from vpem.files.studies import identities
+from vpem.files.studies.policy import refuse_repeatable
+from vpem.files.studies.signed import address_of, check_name, common_name, moment
+from vpem.files.studies.study import Study, read_study
 from vpem.files.table_settings import TableSettings
 from vpem.fits.settings import parse_numbers
+from vpem.network.graph import make_graph
+from vpem.network.schema import Report
+from vpem.pictures.disclosures import disclosures
+from vpem.records import refuse_both
+from vpem.sums.exchanges import settled
 
-from ..data import STDIN, refuse_families, teller
+from ..data import refuse_families, teller
 from ..display import plural
 from ..names import STUDY, in_options, is_flag, key_of, name_of, nearest, speak_of
-from ..options import in_files, options_of, path_of, refuse_idle, source_of, take_defaults
-from ..outputs import writes
+from ..options import options_of, path_of, refuse_idle, take_defaults
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from vpem.files.parties.opening import Party
-    from vpem.files.studies.study import Study
-    from vpem.network.schema import Report
+    from .study import NewStudy
 
 OWN_OPTIONS = ("data", "memory_limit", "proba")
 """Local parameters that are no settings (`vpem.records.About.local`); outputs are local as well."""
-
-IF_ANY = "if any"
-"""Stands for --resume-if-any, which any member may give: all resume then, or start."""
-
-NOT_THERE = "nothing"
-
-
-def terms_of(context: Any) -> dict[str, list[str]]:
-    """Return the value and source of every option that all members must share, by option.
-
-    Of input files the content counts, not the name; of a checkpoint whether there is one.
-    """
-    from vpem.files.studies.policy import file_digest
-
-    known = getattr(context.command.callback, "settings", {})
-    roles = context.command.roles()
-    terms = {}
-    for param in in_files(context):
-        about, role = known.get(param.name), roles.get(param.name)
-        if param.name in OWN_OPTIONS or (about is not None and about.local):
-            continue
-        value = context.params.get(param.name)
-        if role is not None and role.writes:
-            if param.name != "checkpoint":
-                continue
-            value = None if value is None else "given"
-        elif role is not None and value is not None:
-            value = f"a file with SHA-256 {file_digest(value)[:16]}"
-        if param.name == "resume" and context.params.get("resume_if_any"):
-            value = IF_ANY
-        if param.name != "resume_if_any":
-            kind, place = source_of(context, param)
-            word = NOT_THERE if value is None or value is False else str(value)
-            terms[name_of(param)] = [word, Path(place).name if place else kind]
-    return terms
-
-
-def check_alike(names: Sequence[str], everyones: Sequence[Any], study: str) -> None:
-    """Raise InputError unless all members run the same command with the same options.
-
-    ``everyones`` has the introduction of each member: the words of its command, its `terms_of`,
-    the outputs that it requests, and the fewest parties with data that its policy allows.
-    """
-    command, terms, *_ = everyones[0]
-    for name, (theirs, others, *_) in zip(names[1:], everyones[1:], strict=True):
-        if theirs != command:
-            raise InputError(
-                f"{names[0]} runs 'vpem {command}' and {name} 'vpem {theirs:.40}'; all members of "
-                f"{study} must run the same command"
-            )
-        for option in sorted({*terms, *others} - ({"--resume"} if goes_on(everyones) else set())):
-            one, two = (each.get(option, [NOT_THERE, "default"]) for each in (terms, others))
-            if one[0] != two[0]:
-                raise InputError(
-                    f"{option} is set differently: {names[0]} has {one[0]:.300} ({one[1]:.60}), "
-                    f"{name} has {two[0]:.300} ({two[1]:.60}); all members of {study} "
-                    "must have the same"
-                )
-
-
-def goes_on(everyones: Sequence[Any]) -> bool:
-    """Whether all resume from their checkpoints, if there are any: a member has come back."""
-    return any(terms.get("--resume", [None])[0] == IF_ANY for _, terms, *_ in everyones)
-
-
-def introduced(value: Any, name: str) -> Any:
-    """Return a member's introduction, which ends with a nonce and a signature.
-
-    InputError if it is none.
-    """
-    if isinstance(value, list) and [*map(type, value)] == [str, dict, list, int, bytes, bytes]:
-        _, terms, outputs, *_ = value
-        pairs = all(isinstance(term, list) and len(term) == 2 for term in terms.values())
-        words = (*terms, *outputs, *(chain(*terms.values()) if pairs else [None]))
-        if all(isinstance(word, str) for word in words):
-            return value
-    raise InputError(f"{name} has sent no introduction; do all run the same version?")
-
-
-def check_own(options: dict[str, Any]) -> None:
-    """Raise the errors that this member alone can mend, before others connect and have to end."""
-    from vpem._core.threads import thread_count
-    from vpem.checks import check_number
-    from vpem.files.opening import check_readable
-    from vpem.files.temporaries import check_ending
-
-    check_number("--timeout", float(options["timeout"]), least=0.0, above=True)
-    thread_count(options.get("n_threads"))
-    for file in map(str, options.get("data") or ()):
-        if file == STDIN:
-            raise InputError(
-                "standard input (-) can be read only once; a member of a study names a file"
-            )
-        if not has_magic(file):
-            check_readable(file)
-    if (labels := options.get("labels_file")) is not None:
-        check_ending(labels, "results")
-        writes("--labels", labels)
-
 
 OWN = ("engine", "parties", "shards", "threads", "jobs", "strict")
 """Further options of one member's machine, or set elsewhere in the study."""
@@ -207,6 +119,75 @@ def agree_on(
     return agreed
 
 
+def new_study(name: str, organiser: str | None, setup: NewStudy) -> Study:
+    """Return the first edition of a study, with its organiser as the only member.
+
+    Nothing is run yet. Default organiser: the one whose key lies in this folder. InputError where
+    members could not reach each other.
+    """
+    star, topology, address = setup.star, setup.topology or "star", setup.star or setup.address
+    refuse_both(setup, "star", "address")
+    if star is None and setup.relay is None and topology == "star":
+        raise InputError(
+            "how do members reach each other? Give ", Setting("star", "HOST:PORT"),
+            ", where the others dial this one, or ", Setting("relay", "HOST:PORT"),
+        )  # fmt: skip
+    check_name(name, "the name of a study")
+    folder, number, relay = Path(), secrets.token_hex(16), None
+    who = identities.only_identity(folder, organiser)
+    member = Member(
+        who,
+        identities.certificate_of(identities.read_identity(folder, who)),
+        None if address is None else address_of(address),
+        holds=setup.data or topology != "star",
+    )
+    if setup.relay is not None and setup.relay_certificate is not None:
+        certificate = identities.read_certificate(setup.relay_certificate)
+        relay = Member(common_name(certificate), certificate, address_of(setup.relay), holds=False)
+    return Study(
+        folder / f"{name}.toml", name, number, 1, __version__, who,
+        moment(datetime.now(UTC)), setup.result, float(setup.timeout), {},
+        roster=Roster(number, name, 1, (member,), relay),
+        features={who: ()},
+        listens={} if setup.listen is None else {who: address_of(setup.listen)},
+        if_lost=setup.if_lost,
+    )  # fmt: skip
+
+
+def running(study: Study, agreed: Sequence[Agreed]) -> Study:
+    """Return a study that says what is run, and what that shows to whom.
+
+    InputError where a run could not go on without a lost member, but should.
+    """
+    for one in agreed if study.if_lost == "without" else ():
+        if why := _needs_all(one.command, one.values):
+            raise InputError(Setting("if_lost", "without"), f" {why}")
+    study = replace(study, options={one.command: one.table for one in agreed})
+    shows = disclosures(study, {one.command: one.values for one in agreed})
+    runs = (" ".join(["vpem", one.command, *typed(one.table)]) for one in agreed)
+    return replace(study, runs=tuple(runs), shows=tuple(one.text for one in shows))
+
+
+def _needs_all(command: str, values: Report) -> str | None:
+    """Return why a run of a command cannot go on without a member; None if it can."""
+    rows, wait = values.get("split") == "rows", "let it wait"
+    elsewhere = rows or command not in ("fit", "kmeans") or values.get("sum") == "tree"
+    over_rows, released = (values.get(name) is not None for name in ("epsilon", "release_epsilon"))
+    option = "--epsilon" if over_rows else "--release-epsilon"
+    reasons = {
+        "is not possible with 'vpem select', which compares fits to the features of the same "
+        f"parties; {wait}": command == "select",
+        f"is not possible with {option}, which is spent where a run begins again; {wait}":
+        over_rows or released,
+        "is possible with --secure-sum only for 'vpem fit' and 'vpem kmeans' over features, at a "
+        "server: others start with sums that would be taken again without the lost member; "
+        f"{wait}": values.get("secure_sum") and elsewhere,
+        "is not possible with --hops above 0: hubs have features of others, and of a lost member; "
+        f"give --hops 0, or {wait}": not rows and str(values.get("hops") or 0) != "0",
+    }  # fmt: skip
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
 def agreed_before(context: Any, study: Study) -> list[Agreed]:
     """Return the commands of a study, their options parsed as each command would."""
     tables = study.options.items()
@@ -257,8 +238,6 @@ def _param(leaf: Any, word: str) -> Any:
 
 def _agreed(context: Any, name: str, words: list[str], topology: str) -> Agreed:
     """Parse the options of one command, and check them as the command would."""
-    from vpem.files.studies.policy import refuse_repeatable
-
     above = context.find_root()
     leaf = above.command.commands[name]
     keys = {key_of(param) for param in leaf.params}
@@ -294,9 +273,6 @@ def _agreed(context: Any, name: str, words: list[str], topology: str) -> Agreed:
     refuse_repeatable(context.params)
     records = leaf.callback.records(context.params)
     if "sums" in records and (topology := context.params.get("topology")):
-        from vpem.network.graph import make_graph
-        from vpem.sums.exchanges import settled
-
         # Only whether the graph has a server matters here; its size is not known yet.
         settled(make_graph("star" if topology == "star" else "path", 3), records["sums"])
     return Agreed(name, table, dict(context.params), leaf.params)
@@ -306,8 +282,6 @@ def load_study(context: Any, value: Path) -> Path:
     """Take the options that a study sets for the command of a context."""
     if context.resilient_parsing:
         return value
-    from vpem.files.studies.study import read_study
-
     study = read_study(value)
     path = path_of(context)
     tables = options_of(study.options, value, context)
@@ -333,10 +307,8 @@ def load_study(context: Any, value: Path) -> Path:
 
 def check_data(context: Any) -> None:
     """Raise InputError unless members with data, and only these, give data."""
-    from vpem.files.studies.identities import only_identity
-
     study = context.meta[STUDY]
-    member = study.member(only_identity(study.folder, context.params.get("member")))
+    member = study.member(identities.only_identity(study.folder, context.params.get("member")))
     data_files = context.params.get("data")
     if not study.n_parties:
         raise InputError(
@@ -364,8 +336,6 @@ def own_party(
     features: Sequence[str] = (),  # named by the study; the table's own choice comes first
 ) -> Party:
     """Return a member as a party of a run."""
-    from vpem.files.parties.opening import choose_parties
-
     parties = choose_parties(files[:1], table, model_table)
     if len(parties) > 1:
         raise InputError(f"{files[0]} names {len(parties)} parties, but {name} is one")
@@ -430,11 +400,6 @@ def look_at(
 
 def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequence[str], int]:
     """Return the names of features and the number of rows as a command will read them."""
-    from vpem.files.parties.alignment import check_ids
-    from vpem.files.parties.joining import check_own_ids, refuse_gaps, refuse_shared
-    from vpem.files.parties.observing import entries_of, read_observed
-    from vpem.files.parties.opening import open_party
-
     weight, level = one.values.get("sample_weight"), one.values.get("align")
     if one.command == "impute":
         seen = read_observed(party, weight, tell)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from vpem.files.studies.policy import LEAST_ROWS
-
-if TYPE_CHECKING:
-    from vpem.files.studies.study import Study
+from vpem.files.studies.study import Study
+from vpem.pictures.contents import promised
+from vpem.sums.private import noise_by
 
 
 class Notice(NamedTuple):
@@ -203,9 +203,6 @@ def _done(command: str, values: Mapping[str, Any]) -> str:
 
 def _words(study: Study, command: str, values: Mapping[str, Any], done: str) -> dict[str, Any]:
     """Return what holds of a command, and what sentences say of its settings."""
-    from vpem.pictures.contents import promised
-    from vpem.sums.private import noise_by
-
     over_rows, released = (values.get(name) is not None for name in ("epsilon", "release_epsilon"))
     masked, hops = bool(values.get("secure_sum")), values.get("hops") or 0
     level = values.get("align") or "unset"
