@@ -163,13 +163,11 @@ class Guard:
                 self.spent.end(self._run, max(sums, bool(travelled)))
 
 
-def disclosed(
-    ledger: Spent, data: Path | None = None, most: float | None = None, against: str = "worker"
-) -> list[Report]:
+def disclosed(ledger: Spent, data: Path | None, rules: Policy) -> list[Report]:
     """Return what runs have disclosed of each data file, or of one.
 
-    Files with one path or one content count as one. With the ``most`` epsilon that may be
-    disclosed of a file, also what that leaves for one more run.
+    Files with one path or one content count as one. Where the rules limit the epsilon of all runs,
+    also what that leaves for one more.
     """
     runs = ledger.runs()
     files = {file: {file} for ran in runs for file in ran.data}
@@ -179,7 +177,7 @@ def disclosed(
         for file in files.keys() & ran.data.keys():
             files[file].add(ran.data[file])
     read = {file: [ran for ran in runs if ran.has_read(files[file])] for file in sorted(files)}
-    return [_report(file, some, most, against) for file, some in read.items() if some]
+    return [_report(file, some, rules) for file, some in read.items() if some]
 
 
 def epsilon_in_all(runs: Sequence[Ran], against: str) -> float:
@@ -192,17 +190,18 @@ def epsilon_in_all(runs: Sequence[Ran], against: str) -> float:
     return inf if len(noise) < len(runs) else spent_in_all(noise)
 
 
-def _left(most: float, against: str, runs: Sequence[Ran]) -> float:
+def _left(runs: Sequence[Ran], rules: Policy) -> float | None:
     """Return the epsilon left for one more run, at the largest delta of earlier runs."""
-    if epsilon_in_all(runs, against) >= most:
-        return 0.0
+    most = rules.most_epsilon_in_all
+    if most is None or epsilon_in_all(runs, rules.epsilon_against) >= most:
+        return most and 0.0
     noise = [ran.noise for ran in runs if ran.noise]
     delta = max(one["delta"] for one in noise)
     rest = Budget(most, delta).multiplier ** -2 - sum(one["multiplier"] ** -2 for one in noise)
     return 0.999 * spent([rest**-0.5], delta) if rest > 0 else 0.0  # of noise on integers
 
 
-def _report(file: str, runs: Sequence[Ran], most: float | None, against: str) -> Report:
+def _report(file: str, runs: Sequence[Ran], rules: Policy) -> Report:
     noisy = [ran for ran in runs if ran.noise is not None]
     whom = ("outsider", "worker")
     epsilons = {who: epsilon_in_all(noisy, who) if noisy else inf for who in whom}
@@ -218,5 +217,5 @@ def _report(file: str, runs: Sequence[Ran], most: float | None, against: str) ->
         "with_noise": len(noisy),
         "epsilon": {who: one if isfinite(one) else None for who, one in epsilons.items()},
         "delta": max((ran.noise["delta"] for ran in noisy if ran.noise), default=None),
-        "left": _left(most, against, runs) if most else None,
+        "left": _left(runs, rules),
     }

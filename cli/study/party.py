@@ -388,7 +388,7 @@ def budget(
         raise FileError(f"there is no study and no folder {where}")
     folder = where if where.is_dir() else where.parent
     ledger, rules = Spent(folder), policy_beside(folder / FILE) or Policy(folder / FILE)
-    reports = disclosed(ledger, data, rules.most_epsilon_in_all, rules.epsilon_against)
+    reports = disclosed(ledger, data, rules)
     if json:
         print_json({"ledger": str(ledger.path), "data": reports})
     elif not reports:
