@@ -142,9 +142,7 @@ class Serving:
             self.study = edition
             self.lobby.identity = self.identity
             self.lobby.renew(edition.roster)
-            self.door.context = trust.server_context(
-                self.identity, trust.believed(edition.roster)
-            )
+            self.door.context = trust.server_context(self.identity, trust.believed(edition.roster))
             use = f"edition {edition.edition} of {edition.name} is in use"
             self.screen.say(f"{use}, for {_names(edition)}")
 
