@@ -137,8 +137,8 @@ def fit(
              "--shards are named after --output; give it"),
         )  # fmt: skip
         graph, parties = graph.seeded(settings.seed), with_families_of(parties, begin)
-        asked = graph.is_asked or sums.is_asked
-        task = Task(run, data, parties, holding, graph, settings, memory_limit, asked)
+        networked = graph.is_asked or sums.is_asked
+        task = Task(run, data, parties, holding, graph, settings, memory_limit, networked)
         source = task.source
         settings = task.settings = started(task.settings, begin, source, given)
         task.connect(sums, private=privacy.is_asked)

@@ -143,7 +143,7 @@ class FactsFile(StoredFile):
     holds = "no model"
 
     def found(self) -> Report:
-        """Return what there is to say of it."""
+        """Return the facts that are shown of it."""
         raise NotImplementedError
 
     @cached_property

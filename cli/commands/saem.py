@@ -512,7 +512,7 @@ def _show(report: Report, fit: SaemFit) -> None:
 
 
 def _write(fit: SaemFit, out: SaemOutput) -> Report:
-    """Write what is asked for of individuals, topics and the course of a fit."""
+    """Write the requested files of individuals, topics and the course of a fit."""
     import numpy as np
 
     from vpem.files.results import write_columns

@@ -487,8 +487,8 @@ def select(
             from vpem.pictures.figure import check_picture
 
             check_picture(out.plot, out.force)
-        asked = graph.is_asked or sums.is_asked or any(cell.hops for cell in cells)
-        task = Task(run, data, parties, holding, graph, fits, memory_limit, asked)
+        networked = graph.is_asked or sums.is_asked or any(cell.hops for cell in cells)
+        task = Task(run, data, parties, holding, graph, fits, memory_limit, networked)
         Search(task, sums, cells, settings, out).run(given, began)
 
 

@@ -184,8 +184,8 @@ def _notices(section: str, words: Mapping[str, Any]) -> Iterator[Notice]:
     for head, sentence in re.findall(r"(?m)^\[(.*?)\] (.*(?:\n  .*)*)", text):
         when, kinds, to = (part.strip() for part in f"{head} | | ".split("|")[:3])
         if all(bool(words[one.strip("!")]) != one.startswith("!") for one in when.split()):
-            told = sentence.replace("\n  ", " ").format(**words)
-            yield Notice(told, kinds.format(**words).strip(), to or "all")
+            text = sentence.replace("\n  ", " ").format(**words)
+            yield Notice(text, kinds.format(**words).strip(), to or "all")
 
 
 def _done(command: str, values: Mapping[str, Any]) -> str:

@@ -124,7 +124,7 @@ def how_fitted(saved: SavedSaem, sizes: Sequence[int] = ()) -> dict[str, str]:
     """Facts of data, model, devices (of so many individuals) and algorithm, for any reader."""
     settings, corpus = saved.settings, saved.corpus
     # A file may hold anything there, and not all.
-    told = defaultdict(lambda: "not said", {name: _setting(saved, name, 3) for name in settings})
+    said = defaultdict(lambda: "not said", {name: _setting(saved, name, 3) for name in settings})
     if corpus is None:
         what, data = "individual", counted(settings.get("n_rows"), "row")
         size = counted(len(saved.parameters), "parameter")
@@ -137,11 +137,11 @@ def how_fitted(saved: SavedSaem, sizes: Sequence[int] = ()) -> dict[str, str]:
         listed = ", ".join(
             f"{name.replace('_', ' ')} {_text(one, 3)}" for name, one in moves.items()
         )
-        told["sampler"] += f" ({listed})"
-    told["chains"] = counted(settings.get("n_chains"), "chain")
-    told["rounds"] = counted(settings.get("rounds"), "round")
+        said["sampler"] += f" ({listed})"
+    said["chains"] = counted(settings.get("n_chains"), "chain")
+    said["rounds"] = counted(settings.get("rounds"), "round")
     ends = dict.fromkeys((min(sizes, default=0), max(sizes, default=0)))
-    told["each"] = " to ".join(map(str, ends))
+    said["each"] = " to ".join(map(str, ends))
     steps = "steps up to {longest_step} (codec omega {omega}, alpha {memory_step})"
     algorithm = {
         "{sampler}, {chains}": True,
@@ -163,8 +163,8 @@ def how_fitted(saved: SavedSaem, sizes: Sequence[int] = ()) -> dict[str, str]:
     return {
         "data": f"{counted(saved.n_individuals, what)}, {data}",
         "model": f"{_model(saved)}, {size}",
-        "devices": "".join(part.format_map(told) for part, there in devices.items() if there),
-        "algorithm": ", ".join(part.format_map(told) for part, there in algorithm.items() if there),
+        "devices": "".join(part.format_map(said) for part, there in devices.items() if there),
+        "algorithm": ", ".join(part.format_map(said) for part, there in algorithm.items() if there),
     }
 
 
