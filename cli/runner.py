@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from .options import Given
     from .outputs import Found
 
-    Q = TypeVar("Q", bound=Problem)
-
 
 SAME_KEY = 1.0
 """Seconds within which a second Ctrl-C is the first again, which launchers pass on."""
@@ -447,7 +445,7 @@ class Task:
             return fit_spread(X, self.network, shards=True, **more)
         return fit_em(X, workers, self.network, **more)
 
-    def problem(self, kind: type[Q], settings: FitSettings, **more: Any) -> Q:
+    def problem(self, kind: type[Problem], settings: FitSettings, **more: Any) -> Problem:
         """Return the problem of these settings, but for components, covariance and restarts."""
         X, weights, about = self.data()
         settings = self.run.protecting(settings, 0, self.n_rows)

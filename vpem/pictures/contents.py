@@ -47,12 +47,6 @@ def counted(count: object, noun: str) -> str:
     return plural(count, noun)
 
 
-def each(counts: Sequence[int], noun: str) -> str:
-    """Write "30 rows each", "28 to 30 rows each"."""
-    fewest, most = min(counts), max(counts)
-    return f"{plural(most, noun) if fewest == most else f'{fewest} to {most} {noun}s'} each"
-
-
 def number(value: float | None, digits: int = 6) -> str:
     """Write a number for a reader."""
     return "-" if value is None else f"{value:.{digits}g}"
@@ -297,7 +291,8 @@ def _network(report: Report) -> str:
     if not over_rows:
         parts.append(f"{plural(len(report['hubs']), 'hub')} of {plural(report['hops'], 'hop')}")
     elif "worker_rows" in report:
-        parts.append(each(report["worker_rows"], "row"))
+        fewest, most = min(report["worker_rows"]), max(report["worker_rows"])
+        parts.append(f"{'' if fewest == most else f'{fewest} to '}{plural(most, 'row')} each")
     if "omega" in report and report["rounds"]:  # of FedEM
         parts.append(f"statistics up to {report['disagreement']:.2g} apart")
     return ", ".join(parts)
@@ -444,6 +439,10 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
     heads, listed = as_table(saved.answer.describe(), noisy="privacy" in saved.report)
     table = Table(listed, (saved.noun, *heads[1:]), numbers=False)
     components: Items = [table, *saved.answer.notes]
+    rows_of_hubs = hubs_of(saved.report, MOST_HUBS)
+    hubs: Items = [Table(rows_of_hubs, HUB, numbers=False)] if rows_of_hubs else []
+    more = len(saved.reported("hubs", list) or ()) - MOST_HUBS
+    hubs += _more(more, "hubs") if hubs else []
     checks = ("confusion", "responsibilities")
     # Of two features the projection is the one pair.
     pictures = ("marginals", "pairs") if d > 2 else ("marginals",)
@@ -454,7 +453,7 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
         Section("parameters", saved.heading, _means(saved), pictures),
         Section("course", "How the fit went", course, ("history",)),
         Section("privacy", "Privacy of rows", [facts(promises)] if promises else []),
-        Section("hubs", "Who took part", _hubs(saved), ("graph", "sparsity")),
+        Section("hubs", "Who took part", hubs, ("graph", "sparsity")),
         Section("sent", "What was sent", _sent(saved), ("communication",)),
         Section("fitted", "Settings", [facts(_fitted(saved))]),
     ]
@@ -517,7 +516,7 @@ def _fitted(saved: SavedFit) -> list[Fact]:
     fitted += lines_of(report, WHAT, NETWORK)
     said = options | {name: value for name, value in report.items() if value is not None}
     for name in ("step_size", "batch_size", "accelerate", "scale", "missing", "init", "seed"):
-        if said.get(name) is not None:
+        if isinstance(said.get(name), int | float | str):
             fitted.append((name.replace("_", " "), said[name]))
     versions = ", ".join(f"{name} {value}" for name, value in saved.stored.versions.items())
     return [*fitted, ("versions", versions or "not said")]
@@ -526,7 +525,8 @@ def _fitted(saved: SavedFit) -> list[Fact]:
 def _quality(saved: SavedFit, rows: EvaluationData | None) -> Items:
     from vpem.pictures.assignments import agreement_of
 
-    items: Items = [facts(lines_of(saved.report, HOW_WELL), "As the fit reported")]
+    reported = lines_of(saved.report, HOW_WELL)
+    items: Items = [facts(reported or [("quality", "not said")], "As the fit reported")]
     if rows is None:
         return items
     what, value = saved.score(rows.X)
@@ -539,14 +539,8 @@ def _quality(saved: SavedFit, rows: EvaluationData | None) -> Items:
     return [*items, facts(quality, "Held against these data")]
 
 
-def _hubs(saved: SavedFit) -> Items:
-    rows = hubs_of(saved.report, MOST_HUBS)
-    more = len(saved.reported("hubs", list) or ()) - MOST_HUBS
-    return _with_more([Table(rows, HUB, numbers=False)] if rows else [], more, "hubs")
-
-
-def _with_more(items: Items, left: int, what: str) -> Items:
-    return [*items, f"{left} more {what} are in the file."] if left > 0 else items
+def _more(left: int, what: str) -> list[str]:
+    return [f"{left} more {what} are in the file."] if left > 0 else []
 
 
 def _means(saved: SavedFit) -> Items:
@@ -559,7 +553,7 @@ def _means(saved: SavedFit) -> Items:
         levels = saved.answer.levels.get(j)
         cells = [f"{value:.6g}" for value in means[:, j]] if levels is None else levels.modes()
         rows.append((saved.feature_names[j], *cells))
-    return _with_more([Table(rows, heads)], d - MOST_FEATURES, "features")
+    return [Table(rows, heads), *_more(d - MOST_FEATURES, "features")]
 
 
 def _sent(saved: SavedFit) -> Items:
