@@ -191,12 +191,8 @@ def _usage(error: Exception, words: list[str]) -> str:
         sentence = sentence[:1].lower() + sentence[1:]
     param = getattr(error, "param", None)
     if context is not None and param is not None:
-        from .options import WORDS, given, origin_of
+        from .options import origin_of
 
-        wrong = re.search(r": input should be (a valid \w+).*", sentence, re.IGNORECASE)
-        if wrong:
-            got = given(context, param, context.meta[WORDS])
-            sentence = f"{sentence[: wrong.start()]}: must be {wrong[1]}, got {got!r}"
         origin = origin_of(context, param)
         sentence = sentence if origin is None else f"{sentence}; {origin}"
     return f"{sentence}; see '{path} --help'"

@@ -1,45 +1,115 @@
-"""The tree of commands, each loaded at its first use: most runs need only one of them.
+"""The tree of commands, each loaded at its first use, and their help.
 
-`dress` gives all of them what they share (options from files and the environment,
-`--show-config`, help under headings); a command needs no line for that.
+All commands have what `Command` gives them: options from files and the environment,
+`--show-config`, and help. `--help` shows the options that people need most (those of settings with
+``often``), in brief; `--help-all` and the reference show all, under headings.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections import UserDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from vpem import __version__
-from vpem.errors import FileError, InputError, VpemError, printable
+from vpem.errors import FileError, InputError, VpemError, brief, printable
 
 from .display import print_json
-from .help import Elsewhere, complete_values, grouped, often, show_help, tree
 from .names import FILE, STUDY, in_options, is_flag, key_of, near_file, speak_of
 from .options import (
-    WORDS,
     check_environment,
     in_files,
     options_of,
     path_of,
     refuse_idle,
     source_of,
+    spread,
     take_defaults,
     variables,
     where_from,
 )
 from .outputs import READ, Role, begin, roles_of
 from .session import joined, launched
+
+HEADINGS = (
+    "Options", "Data", "Individuals", "Model", "Prior", "Selection", "Network", "Privacy", "Output",
+    "Start", "Method", "Stopping", "Sampler", "Draws at the estimates", "Messages and faults",
+    "Running", "Checkpoints", "Study", "Configuration",
+)  # fmt: skip
+"""In the order of what a person does: say what the data are, what is fitted, between whom, and
+what is written; then how it is computed, and where it runs."""
+
+HOMES = {
+    "Study": ("command", "as"),
+    "Data": ("agents", "dataset", "samples", "features", "drop-ids", "shuffle"),
+    "Start": ("seed",),
+    "Output": ("output", "plot", "force", "json", "quiet"),
+    "Configuration": ("config", "show-config", "help", "help-all"),
+}
+"""Headings of options that are not settings of a record."""
+
+FEW, MANY = 9, 13
+"""Most options that need no headings, and most that `--help` shows all."""
+
+FIRST = re.compile(r"(?<=[\w)\]'])\.(?= [A-Z])")
+"""The end of a sentence that is followed by another."""
+
+
+def grouped(params: Sequence[Any]) -> list[tuple[str, list[Any]]]:
+    """Return the options of a command by headings, without hidden ones; a short list has one."""
+    options = [one for one in params if one.param_type_name == "option" and not one.hidden]
+    if sum(key_of(one) not in HOMES["Configuration"] for one in options) <= FEW:
+        return [("Options", options)]
+    home = {name: heading for heading, names in HOMES.items() for name in names}
+    groups: dict[str, list[Any]] = {heading: [] for heading in HEADINGS}
+    for one in options:
+        groups[one.rich_help_panel or home.get(key_of(one), "Options")].append(one)
+    return [(heading, group) for heading, group in groups.items() if group]
+
+
+def in_brief(text: str) -> str:
+    """Return the first sentence of a help text, and its default.
+
+    "Number of things. They are many. Default: all." becomes "Number of things.  [default: all]".
+    """
+    sentence, default = (
+        FIRST.split(part)[0].removesuffix(".") for part in text.partition(" Default: ")[::2]
+    )
+    return f"{sentence}.{f'  [default: {default}]' * bool(default)}"
+
+
+def often(command: Any) -> list[Any] | None:
+    """Return the options that `--help` of a command shows, in brief; None if it shows all.
+
+    They are settings that are needed often, and all that the command has of its own.
+    """
+    options = [one for _, group in grouped(command.params) for one in group]
+    if isinstance(command, TyperGroup) or len(options) <= MANY:
+        return None
+    known = command.callback.settings
+    shown = []
+    for one in options:
+        own = one.rich_help_panel is None and key_of(one) not in HOMES["Configuration"]
+        if known[one.name].often if one.name in known else own:
+            shown.append(copy(one))
+            shown[-1].help = in_brief(one.help or "")
+            short = [word for word in one.opts if not word.startswith("--")]
+            shown[-1].opts = [*short, f"--{key_of(one)}"]
+    return shown
+
 
 SHOW = "vpem.show"
 """Under this name a context keeps whether values are only shown (--show-config)."""
@@ -76,9 +146,6 @@ HelpAll = Annotated[
     ),
 ]
 
-AS_JSON = " (with --json as JSON)"
-"""What --show-config says where there is --json."""
-
 
 def _own(
     config: Annotated[
@@ -100,8 +167,8 @@ def _own(
             "--show-config",
             is_eager=True,
             expose_value=False,
-            help=f"Print every option's value and where it comes from, as TOML{AS_JSON}, and do "
-            "nothing else.",
+            help="Print every option's value and where it comes from, as TOML or, where there is "
+            "--json, with that as JSON, and do nothing else.",
         ),
     ] = False,
     help_all: HelpAll = False,
@@ -141,7 +208,7 @@ class _Manners:
         paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
         text = "\n\n".join(part for part in paragraphs if not part.startswith("Example: "))
         examples = [" ".join(part.split()) for part in paragraphs if part.startswith("Example: ")]
-        short = WHOLE not in ctx.meta and (ctx.parent is None or _chosen(ctx) is not None)
+        short = WHOLE not in ctx.meta and (ctx.parent is None or often(self) is not None)
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_text((text.partition("\n\n")[0] if short else text).replace("-", KEPT))
@@ -166,38 +233,24 @@ class Command(_Manners, TyperCommand):
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
         added_params = [copy(param) for param in _params(_own)]
-        if not any("--json" in param.opts for param in params or []):
-            for param in added_params:
-                param.help = param.help.replace(AS_JSON, "")
         super().__init__(*args, params=[*(params or []), *added_params], **options)
         for param in self.params:
             if param.name == "study":
                 param.is_eager, param.callback = True, lambda ctx, _, value: _study(ctx, value)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words; --show-config needs no required ones, a shell no types."""
+        """Parse the words, of which --show-config and a study need no required ones."""
         ctx.meta[SHOW] = "--show-config" in args
-        ctx.meta[WORDS] = list(args)
         speak_of(self.params)
-        if ctx.resilient_parsing:  # values stay words: loading their types takes long
-            parser: Any = self.make_parser(ctx)
-            values, rest, _ = parser.parse_args(list(args))
-            for param in self.get_params(ctx):
-                value, source = param.consume_value(ctx, values)
-                ctx.params[param.name] = value
-                ctx.set_parameter_source(param.name, source)
-            ctx.args = rest = list(rest)
-            ctx._opt_prefixes.update(parser._opt_prefixes)
-            return rest
-        check_environment(ctx)
-        known = self.params
-        kinds = get_type_hints(_own) | get_type_hints(self.callback)
-        self.params = [_parsed(param, kinds.get(param.name)) for param in known]
+        if not ctx.resilient_parsing:
+            check_environment(ctx)
+        known, kinds = self.params, get_type_hints(_own) | get_type_hints(self.callback)
+        self.params = [_read_here(param, kinds[param.name]) for param in known]
         try:
             rest = super().parse_args(ctx, args)
         finally:
             self.params = known
-        if not ctx.meta[SHOW]:
+        if not ctx.meta[SHOW] and not ctx.resilient_parsing:
             _refuse_missing(ctx, known)
         return rest
 
@@ -219,7 +272,7 @@ class Command(_Manners, TyperCommand):
             if one.param_type_name == "argument"
         ]
         _write(formatter, "Arguments", arguments)
-        chosen = _chosen(ctx)
+        chosen = None if WHOLE in ctx.meta else often(self)
         groups = grouped(params) if chosen is None else [("Options", chosen)]
         for heading, group in groups:
             _write(formatter, heading, filter(None, (one.get_help_record(ctx) for one in group)))
@@ -257,25 +310,9 @@ class Group(_Manners, TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write names and first sentences, without loading a command."""
-        rows = _listed(self.commands, () if WHOLE in ctx.meta else None)
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
-
-
-def _listed(members: Any, path: tuple[str, ...] | None) -> list[tuple[str, str]]:
-    """Return names of commands and what they do; with a path, also those of subgroups."""
-    rows = []
-    for name, summary in members.helps.items():
-        rows.append((" ".join((*(path or ()), name)), summary))
-        if path is not None and name in members.groups:
-            rows += _listed(members[name].commands, (*path, name))
-    return rows
-
-
-def _chosen(context: Any) -> list[Any] | None:
-    if WHOLE in context.meta or isinstance(context.command, TyperGroup):
-        return None
-    return often(" ".join(path_of(context)), context.command.params)
+            members: Any = self.commands
+            formatter.write_dl([*members.listed(() if WHOLE in ctx.meta else None)])
 
 
 def _write(formatter: Any, heading: str, rows: Iterable[tuple[str, str]]) -> None:
@@ -320,80 +357,169 @@ def _refuse_missing(context: Any, params: list[Any]) -> None:
             param.process_value(context, None)
 
 
-def _parsed(param: Any, kind: Any) -> Any:
-    """Return a parameter that is not required, and converts plain values of its kind itself.
+def _read_here(param: Any, kind: Any) -> Any:
+    """Return a parameter that is not required, and whose values are read here.
 
-    Whether data are missing is known once the member of a study is known. All other values, and
-    their errors, are left to Typer, whose library for them takes as long to load as numpy.
+    Whether data are missing is known once the member of a study is known. Typer would read values
+    by a library that takes as long to load as NumPy.
     """
-    parsed = copy(param)
-    parsed.required = False
-    convert = parsed.process_value
-    if NoneType in get_args(kind):
+    read = copy(param)
+    read.required = False
+    while get_args(kind):
         kind = next(one for one in get_args(kind) if one is not NoneType)
 
     def process_value(context: Any, value: Any) -> Any:
         try:
-            plain = _plain(kind, value)
-        except ValueError:
-            return convert(context, value)
-        return plain if parsed.callback is None else parsed.callback(context, parsed, plain)
+            value = _value_of(value, kind, several=param.multiple or param.nargs == -1)
+        except ValueError as error:
+            if context.resilient_parsing:
+                return value
+            raise typer.BadParameter(str(error), ctx=context, param=param) from None
+        return value if param.callback is None else param.callback(context, param, value)
 
-    parsed.process_value = process_value
-    return parsed
+    read.process_value = process_value
+    return read
 
 
-def _plain(kind: Any, value: Any) -> Any:
-    if value is None:
-        return () if get_origin(kind) is list else None
-    if type(value) is kind:
+WORDS_OF_FLAGS = ("0 false f no n off", "1 true t yes y on")
+
+
+def _value_of(value: Any, kind: Any, several: bool = False) -> Any:
+    """Return a word as a value of this type; ValueError if it is none."""
+    if several:
+        return [_value_of(one, kind) for one in value or ()]
+    if not isinstance(value, str) or kind is str:
         return value
-    if get_origin(kind) is list and isinstance(value, list | tuple):
-        return [_plain(get_args(kind)[0], one) for one in value]
-    if isinstance(value, str):
-        if kind is Path and "\0" not in value:
-            if os.access(value, os.R_OK) or not os.path.exists(value):
-                return Path(value)
-        elif kind in (int, float):
-            from vpem.checks import read_float, read_int
+    if kind is Path:
+        if "\0" in value or (os.path.exists(value) and not os.access(value, os.R_OK)):
+            raise ValueError(f"file {value!r} is not readable")
+        return Path(value)
+    if kind is bool:
+        truths = [value.strip().lower() in words.split() for words in WORDS_OF_FLAGS]
+        if not any(truths):
+            raise ValueError(f"must be a valid boolean, got {value!r}")
+        return truths[1]
+    from vpem.checks import read_float, read_int
 
-            number = read_int(value) if kind is int else read_float(value)
-            if number is not None:
-                return number
-    raise ValueError
-
-
-def dress(app: typer.Typer) -> typer.Typer:
-    """Give an app and its commands the classes of this module."""
-    for command in app.registered_commands:
-        if command.cls in (None, TyperCommand):
-            command.cls = Command
-    app.info.cls = Group
-    return app
+    number = read_int(value) if kind is int else read_float(value)
+    if number is None:
+        raise ValueError(
+            f"must be {'an integer' if kind is int else 'a number'}, got {brief(value)}"
+        )
+    return number
 
 
-def finish(app: typer.Typer) -> Any:
-    """Return the tree of an app, whose options have variables and choices."""
+def _begun(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the commands with which the words so far may continue."""
+    node: Any = context.find_root().command
+    for word in context.params.get("words") or ():
+        node = getattr(node, "commands", {}).get(word)
+    return [name for name in getattr(node, "commands", ()) if name.startswith(incomplete)]
 
-    def finish_one(path: tuple[str, ...], command: Any) -> None:
-        for param in command.params:
-            if param.help:
-                param.help = param.help.replace("{command}", " ".join(("vpem", *path)))
-        for name, param in variables(path, command).items():
-            param.envvar = name
-            param.show_envvar = False
-        complete_values(path, command)
 
-    root = tree(app, dress, finish_one)
-    for param in root.params:
+def show_help(
+    context: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="COMMAND",
+            help="Words that name a command, such as: data import.",
+            autocompletion=_begun,
+        ),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show every option, as COMMAND --help-all does.")
+    ] = False,
+) -> None:
+    """Show the help of a command.
+
+    Example: vpem help fit
+
+    Example: vpem help data import
+    """
+    root = context.find_root().command
+    flag = "--help-all" if everything else "--help"
+    with root.make_context("vpem", [*(words or ()), flag]) as again:
+        root.invoke(again)
+
+
+class Elsewhere:
+    """Stands for a command, or a group (``app``), of another module until it is called."""
+
+    def __init__(self, module: str, name: str, summary: str) -> None:
+        self.module, self.name = module, name
+        self.__doc__ = summary
+
+    def __call__(self) -> Any:
+        return getattr(import_module(f".{self.module}", __package__), self.name)
+
+
+Maker = tuple[Callable[..., Any], dict[str, Any] | None]
+"""The function of a command, or an `Elsewhere`, and settings of its parser."""
+
+
+class Members(UserDict[str, Any]):
+    """Commands and groups by name, each made at its first use."""
+
+    def __init__(self, path: tuple[str, ...], makers: dict[str, Maker]) -> None:
+        self.path, self.makers = path, makers
+        self.data = dict.fromkeys(makers)
+
+    def __getitem__(self, name: str) -> Any:
+        if self.data[name] is None:
+            self.data[name] = _made(*self.makers[name], (*self.path, name))
+        return self.data[name]
+
+    def listed(self, path: tuple[str, ...] | None) -> Iterator[tuple[str, str]]:
+        """Yield names of commands and what they do; with a path, also those of subgroups."""
+        for name, (callback, _) in self.makers.items():
+            summary = (inspect.getdoc(callback) or "").partition("\n\n")[0]
+            yield " ".join((*(path or ()), name)), " ".join(summary.split())
+            if path is not None and getattr(callback, "name", "") == "app":
+                yield from self[name].commands.listed((*path, name))
+
+
+def _made(
+    callback: Callable[..., Any], parsing: dict[str, Any] | None, path: tuple[str, ...]
+) -> Any:
+    """Return the command of a function, or the group of an app."""
+    one: Any = callback() if isinstance(callback, Elsewhere) else callback
+    if isinstance(one, typer.Typer):
+        makers = {
+            info.name or info.callback.__name__: (info.callback, info.context_settings)
+            for info in list[Any](one.registered_commands)
+        }
+        group = typer.Typer(
+            name=path[-1], cls=Group, help=one.info.help, no_args_is_help=True,
+            add_completion=False, rich_markup_mode=None,
+        )  # fmt: skip
+        group.callback()(lambda: None)
+        return tree(group, makers, path)
+    maker = typer.Typer(add_completion=False, rich_markup_mode=None)
+    maker.command(path[-1], cls=Command, context_settings=parsing)(spread(one, path))
+    command: Any = typer.main.get_command(maker)
+    for param in command.params:
+        if param.help:
+            param.help = param.help.replace("{command}", " ".join(("vpem", *path)))
+    for name, param in variables(path, command).items():
+        param.envvar, param.show_envvar = name, False
+    return command
+
+
+def tree(app: typer.Typer, makers: dict[str, Maker], path: tuple[str, ...] = ()) -> Any:
+    """Return the group of an app, whose commands are made at their first use."""
+    group: Any = typer.main.get_command(app)
+    group.commands = Members(path, makers)
+    for param in group.params:
         # With the default False the type of a flag needs no library to be checked.
         if is_flag(param) and param.default is None:
             param.default = False
-    return root
+    return group
 
 
 app = typer.Typer(
     name="vpem",
+    cls=Group,
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode=None,
@@ -457,16 +583,17 @@ GROUPS = {
 }
 """The same of groups of commands."""
 
-for _name, (_module, _summary) in COMMANDS.items():
-    app.command(_name)(Elsewhere(_module, _name, _summary))
-app.command("help")(show_help)
-for _name, (_module, _summary) in GROUPS.items():
-    app.command(_name)(Elsewhere(_module, "app", _summary))
-
 
 def command() -> Any:
     """Return the parser of the whole tree."""
-    return finish(app)
+    makers: dict[str, Maker] = {
+        name: (Elsewhere(module, name, summary), None)
+        for name, (module, summary) in COMMANDS.items()
+    }
+    makers["help"] = (show_help, None)
+    for name, (module, summary) in GROUPS.items():
+        makers[name] = (Elsewhere(module, "app", summary), None)
+    return tree(app, makers)
 
 
 def path_in(words: list[str], root: Any) -> list[str]:

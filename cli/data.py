@@ -492,6 +492,7 @@ class PartySettings(Settings, heading="Data"):
         False,
         "Each file is a party's (docs/reference/parties.md). One .toml file may name them all. "
         "The parties are the agents; with --split rows the workers.",
+        often=True,
     )
     align: str | None = setting(
         None,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from vpem.errors import InputError, brief, did_you_mean
+from vpem.errors import InputError, did_you_mean
 from vpem.records import Rule, Settings, describe_field, refused
 from vpem.rules import OF_COMMANDS, ROWS, algorithm_of, why_not
 
@@ -48,6 +48,24 @@ KINDS: Report = {
     "float": float,
 }
 """Types of options, by the types of a setting: the first that it has."""
+
+OFFERED: dict[str, tuple[str, ...]] = {
+    "plot kind": (
+        "profile", "projection", "history", "graph", "sparsity", "communication", "marginals",
+        "pairs", "responsibilities", "confusion", "traces", "curves", "observed",
+        "residuals", "vpc", "effects", "topics", "shares", "spreads",
+    ),
+    "data copy name": ("breast_cancer", "wine", "heart", "oxford_boys", "theophylline", "notices"),
+    "data fetch name": ("htru2",),
+    "model best criterion": ("log-likelihood", "bic", "aic"),
+    "topology describe source": ("star", "cycle", "path", "complete", "grid", "geometric",
+                                 "erdos-renyi", "small-world", "scale-free", "tree"),
+    "study change if_lost": ("wait", "without"),
+}  # fmt: skip
+"""Words that a shell offers for parameters that are no settings of records.
+
+The library, which knows most of them, takes long to load; a test compares the two.
+"""
 
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 
@@ -78,38 +96,46 @@ class Given:
         return name in params and is_given(self._context, params[name])
 
 
-def spread(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command with options in place of the parameters that are records of settings."""
+def spread(function: Callable[..., Any], path: Sequence[str] = ()) -> Callable[..., Any]:
+    """Return a command with options in place of the parameters that are records of settings.
+
+    ``path`` are the words that name the command.
+    """
     params: list[inspect.Parameter] = []
-    records: dict[str, tuple[type[Settings], list[str]]] = {}
-    options: dict[str, inspect.Parameter] = {}
+    records: dict[str, tuple[type[Settings], list[Field[Any]]]] = {}
+    as_given = []
     for param in inspect.signature(function, eval_str=True).parameters.values():
         record, *marks = get_args(param.annotation) or (param.annotation,)
-        if not (isinstance(record, type) and issubclass(record, Settings)):
+        if record is Given:
+            as_given.append(param.name)
+        elif isinstance(record, type) and issubclass(record, Settings):
+            left_out = [name for mark in marks if isinstance(mark, Without) for name in mark.names]
+            records[param.name] = record, [f for f in record.fields() if f.name not in left_out]
+        else:
             params.append(param)
-            continue
-        left_out = [name for mark in marks if isinstance(mark, Without) for name in mark.names]
-        fields = [one for one in record.fields() if one.name not in left_out]
-        records[param.name] = (record, [one.name for one in fields])
-        for one in fields:
-            options.setdefault(one.name, _option(one))
+            words = OFFERED.get(" ".join((*path, param.name)))
+            if words:
+                marks[-1].autocompletion = offering(words)
     names = {param.name for param in params}
-    as_given = [param.name for param in params if param.annotation is Given]
-    params = [param for param in params if param.annotation is not Given]
     required = [param for param in params if param.default is param.empty]
     lists = [p.name for p in required if get_args(p.annotation)[:1] == (list[Path],)]
-    files = [
-        word_of(one) for record, _ in records.values() for one in record.fields()
-        if record.kept and (describe_field(one).local or describe_field(one).file)
-    ]  # fmt: skip
+    kept = {
+        word_of(one): describe_field(one)
+        for record, _ in records.values() for one in record.fields() if record.kept
+    }  # fmt: skip
+    files = [word for word, known in kept.items() if known.local or known.file]
+    settings: dict[str, Field[Any]] = {}
+    for one in (one for _, fields in records.values() for one in fields):
+        if one.name not in names:
+            settings.setdefault(one.name, one)
+    merged = [*params, *(_option(one) for one in settings.values())]
     if as_given:
-        params.append(inspect.Parameter("context", KEYWORD_ONLY, annotation=typer.Context))
-    merged = [*params, *(one for name, one in options.items() if name not in names)]
+        merged.append(inspect.Parameter("context", KEYWORD_ONLY, annotation=typer.Context))
 
     def made_of(values: Report) -> Report:
         return {
-            name: record(**{one: _read(record, one, values[one]) for one in field_names})
-            for name, (record, field_names) in records.items()
+            name: record(**{one.name: _read(one, values[one.name]) for one in fields})
+            for name, (record, fields) in records.items()
         }
 
     @wraps(function)
@@ -118,49 +144,31 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
         # A member that only serves in a study has no data.
         values |= {name: [] for name in lists if values[name] is None}
         recorded = {
-            word_of(record.settings_by_name[one]): getattr(arguments[name], one)
-            for name, (record, field_names) in records.items()
-            for one in (field_names if record.kept else ())
-        }
+            word_of(one): getattr(arguments[name], one.name)
+            for name, (record, fields) in records.items() if record.kept for one in fields
+        }  # fmt: skip
         recorded = {
             word: str(value) if isinstance(value, Path) else value
             for word, value in recorded.items()
         }
         for name in as_given:
-            arguments[name] = Given(values.pop("context"), recorded, files)
-        return function(**{name: values[name] for name in names if name in values}, **arguments)
+            arguments[name] = Given(values["context"], recorded, files)
+        return function(**{name: values[name] for name in names}, **arguments)
 
-    for param in merged:
-        _read_number(param)
     command.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
     command.__annotations__ = {param.name: param.annotation for param in merged}
     command.records = made_of  # type: ignore[attr-defined]
-    command.settings = {  # type: ignore[attr-defined]
-        one.name: describe_field(one)
-        for record, _ in records.values() for one in record.fields() if one.name not in names
-    }  # fmt: skip
+    command.settings = {name: describe_field(one) for name, one in settings.items()}  # type: ignore[attr-defined]
     return command
 
 
-def _read_number(param: inspect.Parameter) -> None:
-    """Let the library read the numbers of an option, in place of the parser."""
-    kind, *marks = get_args(param.annotation) or (param.annotation,)
-    kinds = {kind, *get_args(kind)}
+def offering(words: Sequence[str]) -> Callable[[str], list[str]]:
+    """Return the function by which a shell completes one of these words."""
 
-    def parse(value: Any) -> Any:
-        if not isinstance(value, str):  # a default
-            return value
-        from vpem.checks import read_float, read_int
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
 
-        parsed = read_int(value) if int in kinds else read_float(value)
-        if parsed is None:
-            number = "an integer" if int in kinds else "a number"
-            raise typer.BadParameter(f"must be {number}, got {brief(value)}")
-        return parsed
-
-    for mark in marks if kinds & {int, float} else ():
-        if hasattr(mark, "parser"):
-            mark.parser = parse
+    return complete
 
 
 def flags_of(one: Field[Any]) -> list[str]:
@@ -178,11 +186,13 @@ def _option(one: Field[Any]) -> inspect.Parameter:
     """Return the option of a setting as a parameter of a command."""
     known, kinds = describe_field(one), str(one.type).split(" | ")
     kind = next(option_type for word, option_type in KINDS.items() if word in kinds)
+    words = known.choices or known.words
     option = typer.Option(
         *flags_of(one),
         help=known.help,
         rich_help_panel=known.heading,
         hidden=known.hidden,
+        autocompletion=offering(words) if words else None,
         metavar="<str>" if kind == list[str] else None,
     )
     hint: Any = kind | None if one.default is None else kind
@@ -192,9 +202,9 @@ def _option(one: Field[Any]) -> inspect.Parameter:
     return inspect.Parameter(one.name, KEYWORD_ONLY, default=default, annotation=hint)
 
 
-def _read(record: type[Settings], name: str, value: Any) -> Any:
+def _read(one: Field[Any], value: Any) -> Any:
     """Return a word as a number if the setting may be either and the word is one."""
-    kinds = str(record.settings_by_name[name].type).split(" | ")
+    kinds = str(one.type).split(" | ")
     if not isinstance(value, str) or not {"int", "float"} & set(kinds):
         return value
     from vpem.checks import read_float, read_int
@@ -221,7 +231,7 @@ InitModel = Annotated[
     Path | None,
     # A model may be continued in its own file.
     Role(writes=False, goes_on_in="--output"),
-    typer.Option(help="Start from the parameters of a model."),
+    typer.Option(help="Start from the parameters of a model.", rich_help_panel="Start"),
 ]
 
 
@@ -358,9 +368,6 @@ def check_environment(context: Any) -> None:
             )
 
 
-WORDS = "vpem.words"
-"""Under this name a context keeps the words that follow the name of its command."""
-
 SOURCES = {
     "COMMANDLINE": "command line",
     "ENVIRONMENT": "environment",
@@ -400,19 +407,6 @@ def origin_of(context: Any, param: Any) -> str | None:
     """Say which file or variable a value is from; None for one from the command line."""
     kind, place = source_of(context, param)
     return None if place is None else f"{name_of(param)} is from {kind} {place}"
-
-
-def given(context: Any, param: Any, words: list[str]) -> object:
-    """Return the value of a parameter as it was given, before it was converted to its type.
-
-    ``words`` are those after the name of the command.
-    """
-    kind, place = source_of(context, param)
-    if kind == "environment" and place is not None:
-        return os.environ.get(place)
-    if kind == "file":
-        return context.default_map.get(param.name)
-    return context.command.make_parser(context).parse_args(list(words))[0].get(param.name)
 
 
 def where_from(context: Any, sentence: str) -> list[str]:

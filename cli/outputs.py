@@ -229,9 +229,13 @@ NO_CSV_AT_ALL: Rule = (
 class Printing(Settings, heading="Output", kept=False):
     """What a command prints."""
 
-    json: bool = setting(False, "Print one JSON object instead of tables.", local=True)
+    json: bool = setting(False, "Print one JSON object instead of tables.", local=True, often=True)
     quiet: bool = setting(
-        False, "Print only errors, and the output of --json.", flags="-q --quiet", local=True
+        False,
+        "Print only errors, and the output of --json.",
+        flags="-q --quiet",
+        local=True,
+        often=True,
     )
 
 
@@ -245,7 +249,7 @@ class Output(Printing, heading="Output", kept=False):
         # Files of shards are checked by `check_shards`.
         file=Role(writes=True, files=lambda path, options: (
             [] if path is None or options.get("shards") else [path]
-        )),
+        )), often=True,
     )  # fmt: skip
     force: bool = setting(False, "Replace an existing output.", local=True, idle=NOTHING_REPLACED)
     publish_anyway: bool = setting(
@@ -280,6 +284,7 @@ class ResultSettings(Printing, heading="Output", kept=False):
         "Write here: .csv, .parquet or .h5. Default: CSV on stdout.",
         flags="-o --output",
         file="written",
+        often=True,
     )
     force: bool = changed(Output, "force")
     quote_formulas: bool = changed(TableOutput, "quote_formulas", idle=NO_CSV_AT_ALL)
@@ -315,7 +320,7 @@ class LabelledOutput(TableOutput, heading="Output", kept=False):
         # Tables of parties are checked by `LabelFile.place`.
         file=Role(writes=True, files=lambda path, options: (
             () if path is None or options.get("parties") else (path,)
-        )),
+        )), often=True,
     )  # fmt: skip
     digits: int = changed(ResultSettings, "digits", idle=NO_CSV)
 

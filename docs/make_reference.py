@@ -11,8 +11,8 @@ from typing import Any
 import vpem
 from vpem.records import refused
 from vpem.rules import ALGORITHMS, WAYS, refusal
-from vpem_cli.app import command
-from vpem_cli.help import HEADINGS, grouped
+from vpem_cli import app
+from vpem_cli.app import HEADINGS, command, grouped
 from vpem_cli.names import in_options, key_of, speak_of
 from vpem_cli.options import rules_of
 
@@ -181,7 +181,7 @@ def reference() -> str:
     users: dict[Row, list[str]] = {}
     headings: dict[Row, str] = {}
     for path, member in commands.items():
-        common = HEADINGS["Configuration"]
+        common = app.HOMES["Configuration"]
         for heading, options in grouped([p for p in member.params if key_of(p) not in common]):
             for row in (row_of(path, option) for option in options):
                 rows[path].append(row)

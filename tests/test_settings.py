@@ -15,7 +15,7 @@ from vpem.errors import Setting
 from vpem.files.models import read_model
 from vpem.records import Settings, changed, describe_field, setting
 from vpem.settings import FedMixtureSettings, GraphSettings, HoldingSettings, SaemSettings
-from vpem_cli.app import command, dress, finish
+from vpem_cli.app import command, tree
 from vpem_cli.data import ComponentSettings
 from vpem_cli.names import key_of, leaves
 from vpem_cli.options import Given, Without, flags_of, word_of
@@ -48,7 +48,7 @@ def test_a_field_of_a_record_of_fit_is_in_its_help_its_reference_and_its_complet
         assert all(flag in shown for flag in flags_of(one))
         words = known.choices or known.words
         if words:
-            assert param._custom_shell_complete(None, param, "") == list(words)
+            assert [one.value for one in param.shell_complete(None, "")] == list(words)
 
 
 def test_a_field_of_a_record_of_fit_is_in_configurations_variables_and_models(
@@ -118,9 +118,8 @@ def toy(
 @pytest.fixture
 def played(capsys):
     app = typer.Typer(add_completion=False)
-    app.command("toy")(toy)
-    app.command("other")(lambda: None)
-    root = finish(dress(app))
+    app.callback()(lambda: None)
+    root = tree(app, {"toy": (toy, None)})
 
     def play(*words):
         with root.make_context("vpem", ["toy", *map(str, words)]) as context:

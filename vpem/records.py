@@ -46,6 +46,8 @@ class About:
         Whether members of a study may each have a value of their own.
     hidden : bool
         Whether ``--help`` is silent about it.
+    often : bool
+        Whether a short ``--help`` has it.
     idle : (callable, sentence), list of such, or None
         Of the values of all settings by name: whether this one then has no effect; and why.
     """
@@ -61,6 +63,7 @@ class About:
     file: Any = None
     local: bool = False
     hidden: bool = False
+    often: bool = False
     idle: Rule | list[Rule] | None = None
 
     def why_idle(self, values: Mapping[str, Any]) -> Sentence | None:

@@ -109,7 +109,7 @@ class GraphSettings(Settings, heading="Network"):
 
     topology: str | None = setting(None, "Graph of agents: star (a server), cycle, path, complete, "
         "grid, geometric, erdos-renyi, small-world, scale-free, tree. Also of workers. Default: as "
-        "stored, else star.", choices=TOPOLOGIES)
+        "stored, else star.", choices=TOPOLOGIES, often=True)
     graph: Path | None = setting(None, "Graph from a file: edge list, GraphML, or node-link JSON.",
         file="read", idle=not_both("topology", "graph"))
     radius: float | None = setting(None, "Radius of a geometric graph in the unit square.")
@@ -144,7 +144,7 @@ class HoldingSettings(WorkerSettings, heading="Data"):
     """Who holds which features, or rows."""
 
     split: str = setting("features", "What is distributed: features over agents, or rows over "
-        "workers.", choices=SPLITS)
+        "workers.", choices=SPLITS, often=True)
     agents: int | None = setting(None, "Split the features evenly among this many agents. Parts "
         "are contiguous. Without it, --topology, --graph, --hops or a way of summing makes one "
         "agent per feature. Default: as in the dataset, else one.", least=1, idle=rules.BY_FEATURES)
@@ -166,7 +166,7 @@ class SumSettings(Settings, heading="Network"):
 
     hops: int = setting(0, "Agents at most this many hops from a root send it their features; "
         "0: none do. They do so once, and with features over agents only.", least=0,
-        idle=rules.BY_FEATURES)
+        idle=rules.BY_FEATURES, often=True)
     hubs: str = setting("size", "Which agents within these hops share a hub: as many as possible "
         "(size), or those whose features gain most from a joint covariance (likelihood). The "
         "latter takes a fit without hops first, and shows an agent's features to agents within "
@@ -221,10 +221,10 @@ class MixtureSettings(Settings, heading="Model"):
     """Settings of every fit of a mixture."""
 
     n_components: int = setting(2, "Number of components. An --init-model has its own.",
-        flags="-k --components", least=1)
+        flags="-k --components", least=1, often=True)
     covariance_type: str = setting("full", "Covariance inside a hub: full, diag, spherical, tied, "
         "tied-diag, tied-spherical. Tied ones are shared by all components.", flags="--covariance",
-        choices=COVARIANCE_TYPES)
+        choices=COVARIANCE_TYPES, often=True)
     reg_covar: float | str = setting("auto", "Added to every variance: a millionth of each "
         "feature's variance (auto), or a number in the data's units.", choices=("auto",), least=0.0,
         most=1e100)
@@ -234,7 +234,8 @@ class MixtureSettings(Settings, heading="Model"):
     init: Any = setting("kmeans", "Start: random (shared rows), k-means++, kmeans. With "
         "--secure-sum over rows k-means++ takes means of groups of rows, and random is refused.",
         heading="Start", choices=INITS, idle=rules.STARTED)
-    seed: int = setting(0, "Seed of start and graph. See --graph-seed.", heading="Start", least=0)
+    seed: int = setting(0, "Seed of start and graph. See --graph-seed.", heading="Start", least=0,
+        often=True)
     n_threads: int | None = changed(SumSettings, "n_threads")
 
 
@@ -280,7 +281,7 @@ class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
 class KmeansSettings(Settings, heading="Model"):
     """k-means over rows or features: see `vpem.kmeans_rows` and `vpem.kmeans_features`."""
 
-    n_clusters: int = setting(2, "Number of clusters.", flags="-k --clusters", least=1)
+    n_clusters: int = setting(2, "Number of clusters.", flags="-k --clusters", least=1, often=True)
     method: str = setting("lloyd", "lloyd: iterations until no row changes its cluster; grid: one "
         "shot over features, with one message from each agent (Ding et al. 2016).",
         heading="Method", choices=METHODS)
@@ -318,7 +319,7 @@ class SelectSettings(Settings, heading="Selection", kept=False):
         words=COVARIANCE_TYPES)
     criterion: str = setting("bic", "bic, aic, icl, or heldout: log-likelihood of rows not fitted "
         "to. It is per sample, and higher is better; of the others lower is better, icl being BIC "
-        "plus twice the entropy of the responsibilities.", choices=CRITERIA)
+        "plus twice the entropy of the responsibilities.", choices=CRITERIA, often=True)
     n_folds: int = setting(5, "With --criterion heldout: parts of the rows, each held out once.",
         flags="--folds", least=2, idle=rules.HELD_OUT)
     one_standard_error: bool = setting(False, "With --criterion heldout: choose the model with the "
@@ -336,7 +337,7 @@ class SaemSettings(Settings, heading="Method"):
         "where latents are drawn exactly, which costs little.", flags="--chains", heading="Sampler",
         least=1, most=10_000)
     n_iter: int = setting(1000, "Maximum number of iterations.", flags="--iterations --max-iter",
-        heading="Stopping", least=1)
+        heading="Stopping", least=1, often=True)
     burn_in: int | None = setting(None, "Iterations with step 1, in which samplers adapt. Default: "
         "200, or two fifths of all iterations if they are fewer than 500.", least=0)
     decay: float = setting(0.7, "After the burn-in the k-th step is k^-D, 0.5 < D <= 1.",
@@ -376,7 +377,7 @@ class SaemSettings(Settings, heading="Method"):
     level: float = setting(0.95, "Probability of the intervals of individuals.",
         heading="Draws at the estimates", least=0.01, most=0.999)
     seed: int = setting(0, "Seed of samplers, codecs and participation.", heading="Start", least=0,
-        most=2**64 - 1)
+        most=2**64 - 1, often=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -396,7 +397,7 @@ class FedSettings(Settings, heading="Method"):
     step_size: Any = setting("auto", "Step: auto (1 without noise, else what noise allows); G or "
         "constant:G; or decreasing:G,A: G k^-A in iteration k, by default A = 0.5; 0 < G <= 1.")
     participation: float = setting(1.0, "Probability that a worker takes part in an iteration.",
-        heading="Messages and faults", least=1e-6, most=1.0)
+        heading="Messages and faults", least=1e-6, most=1.0, often=True)
     batch_size: int | None = setting(None, "Rows that a worker draws of its own in an iteration. "
         "Default: all; with --variance-reduction the square root of half of them.", least=1)
     variance_reduction: bool = setting(False, "Reduce the variance of batches: VR-FedEM.")

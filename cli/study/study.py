@@ -118,9 +118,12 @@ class NewStudy(Settings, heading="Study", kept=False):
         None,
         "Graph of the members: star, cycle, path, complete, ... Default: star.",
         choices=TOPOLOGIES,
+        often=True,
     )
     address: str | None = setting(
-        None, "HOST:PORT where others can dial the organiser, on graphs other than a star."
+        None,
+        "HOST:PORT where others can dial the organiser, on graphs other than a star.",
+        often=True,
     )
     listen: str | None = setting(
         None, "HOST:PORT where the organiser listens on its own machine, if others dial another.",
@@ -129,12 +132,15 @@ class NewStudy(Settings, heading="Study", kept=False):
                Setting("address"))),
     )  # fmt: skip
     data: bool = setting(
-        False, "The organiser brings data too. Without --star or --topology star it always does."
+        False,
+        "The organiser brings data too. Without --star or --topology star it always does.",
+        often=True,
     )
     result: str = setting(
         "all",
         "Who has the result: all members, or each the parameters of its own features (shards).",
         choices=("all", "shards"),
+        often=True,
     )
     timeout: float = setting(
         600.0, "Seconds after which a member that does not answer is given up.", least=1.0

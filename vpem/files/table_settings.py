@@ -37,9 +37,10 @@ class TableSettings(Settings, heading="Data"):
         heading="Model", words=("auto", *FAMILY_NAMES), local=True)
     id_column: Any = setting(None, "Column that names the rows. Its name or place. Without it one "
         "called id or ids, one called patient or the like, or the only one of text or whole "
-        "numbers in which no value stands twice.", local=True)
+        "numbers in which no value stands twice.", local=True, often=True)
     label_column: Any = setting(None, "Column of known classes, no feature. Its name or place (-1 "
-        "is the last); evaluate compares with it. Of .h5ad a column of obs.", local=True)
+        "is the last); evaluate compares with it. Of .h5ad a column of obs.", local=True,
+        often=True)
     worker_column: Any = setting(None, "Column that says which worker holds each row. Its name or "
         "place.", local=True, idle=BY_ROWS)
     na: Any = setting(None, "What else stands for a missing value, with commas: '?,-999'. Empty "

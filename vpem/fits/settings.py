@@ -59,7 +59,7 @@ class ImputeSettings(Settings, heading="Model"):
     method: str = setting("auto", "A matrix of low rank (lowrank), a Gaussian mixture (mixture), "
         "or whichever predicts held-out entries best (auto). With several observers auto is "
         "lowrank; for a mixture they must have whole rows, or whole columns.",
-        choices=("auto", *IMPUTATIONS))
+        choices=("auto", *IMPUTATIONS), often=True)
     n_components: int | str = changed(MixtureSettings, "n_components", 1, help="Number of "
         "components of the mixture: 1 is a normal law; of several numbers (1-4) the one of lowest "
         "BIC is kept.", idle=OF_MIXTURES)
@@ -71,7 +71,7 @@ class ImputeSettings(Settings, heading="Model"):
         heading="Method", least=2, most=1000, idle=OF_MIXTURES)
     rank: int | str | None = setting(None, "Rank of the matrix of natural parameters, or auto: "
         "chosen by held-out entries. Default: auto; with a --ridge 2.", flags="-r --rank",
-        choices=("auto",), least=1, idle=OF_LOWRANK)
+        choices=("auto",), least=1, idle=OF_LOWRANK, often=True)
     ridge: float | str | None = setting(None, "Penalty of the factors, by which singular values "
         "shrink; above 0 unless the law is gaussian. Or auto: chosen by held-out entries. Default: "
         "auto; with a --rank 1.", choices=("auto",), least=0.0, most=1e100, idle=OF_LOWRANK)
