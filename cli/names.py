@@ -18,84 +18,37 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vpem.errors import Setting, VpemError, VpemWarning
 
-
-ALIKE: tuple[tuple[str, ...], ...] = (
-    ("components", "clusters", "k", "classes", "mixtures", "groups"),
-    ("max-iter", "iterations", "iter", "max-iterations", "iters", "epochs"),
-    ("sampler-steps", "steps"),
-    ("step-size", "step", "learning-rate", "lr"),
-    ("tol", "tolerance", "threshold", "eps"),
-    ("epsilon", "eps", "privacy", "dp"),
-    ("n-init", "restarts", "starts", "repeats"),
-    ("init", "start", "initialization", "init-params"),
-    ("seed", "random-state", "random-seed"),
-    ("covariance", "covariance-type", "cov", "cov-type"),
-    ("reg-covar", "regularization", "reg"),
-    ("scale", "standardize", "standardise", "normalize", "normalise", "zscore", "scaling"),
-    ("threads", "jobs", "cores", "cpus", "processes"),
-    ("memory-limit", "memory", "max-memory", "ram"),
-    ("samples", "rows", "n"),
-    ("features", "columns", "cols", "variables", "vars", "dimensions", "d", "use-columns"),
-    ("drop", "drop-column", "drop-columns", "exclude", "ignore", "leave-out", "without"),
-    ("value", "response", "outcome", "y"),
-    ("label-column", "labels", "label", "target", "y", "class", "class-column", "truth"),
-    ("labels", "label", "assignments", "predictions"),
-    ("id-column", "id", "ids", "index", "index-column", "index-col"),
-    ("worker-column", "site", "site-column", "party-column", "group-column"),
-    ("sample-weight", "weight-column", "weight", "row-weights"),
-    ("na", "na-values", "null-values", "missing-marks", "null"),
-    ("decimal", "decimal-separator", "decimal-mark", "dec"),
-    ("thousands", "thousands-separator", "thousands-sep"),
-    ("encoding", "charset", "codepage"),
-    ("no-header", "header"),
-    ("delimiter", "sep", "separator"),
-    ("dataset", "key", "sheet", "layer"),
-    ("agents", "clients", "nodes", "parties"),
-    ("workers", "devices", "clients", "nodes", "sites"),
-    ("align", "level"),
-    ("compress", "codec", "compression", "quantize"),
-    ("gradient-compress", "gradient-codec"),
-    ("conditional-draws", "conditional"),
-    ("importance-draws", "importance"),
-    ("missing", "missing-values", "nan"),
-    ("consensus", "path"),
-    ("topology", "network"),
-    ("secure-sum", "secure", "mask", "masks"),
-    ("time", "t", "x"),
-    ("id", "subject", "individual"),
-    ("individual", "subject", "id"),
-    ("output", "out", "output-file", "o", "save", "outfile", "model-file", "write"),
-    ("kind", "type", "plot-type"),
-    ("plot", "figure", "picture"),
-    ("force", "overwrite", "replace", "yes", "f"),
-    ("quiet", "silent", "s"),
-    ("dtype", "precision"),
-    ("proba", "probabilities", "responsibilities"),
-    ("from", "given"),
-    ("fit", "train", "em", "gmm", "mixture", "vpem", "run"),
-    ("kmeans", "k-means", "cluster", "clusters", "clustering", "lloyd"),
-    ("fedem", "federated", "federate", "fed"),
-    ("saem", "nlme", "mixed", "latent"),
-    ("select", "search", "tune", "choose"),
-    ("impute", "complete", "fill", "fillna"),
-    ("predict", "assign", "classify", "label", "transform", "apply"),
-    ("score", "likelihood", "log-likelihood", "loglik"),
-    ("sample", "generate", "draw-rows"),
-    ("evaluate", "compare", "validate", "test", "accuracy", "confusion"),
-    ("plot", "draw", "visualize", "visualise", "picture", "figure"),
-    ("doctor", "info", "check-install", "diagnose"),
-    ("report", "html", "page"),
-    ("topology", "graph", "network"),
-    ("describe", "inspect", "head", "summary", "summarize", "profile"),
-    ("show", "inspect", "print", "cat", "view"),
-    ("import", "convert", "load", "read"),
-    ("fetch", "download", "get"),
-    ("list", "datasets", "examples", "ls"),
-    ("copy", "cp", "example"),
-    ("export", "dump"),
-)
+ALIKE = tuple(
+    tuple(group.split()) for group in """
+components clusters k classes mixtures groups; max-iter iterations iter max-iterations iters epochs;
+sampler-steps steps; step-size step learning-rate lr; tol tolerance threshold eps; epsilon eps
+privacy dp; n-init restarts starts repeats; init start initialization init-params; seed random-state
+random-seed; covariance covariance-type cov cov-type; reg-covar regularization reg; scale
+standardize standardise normalize normalise zscore scaling; threads jobs cores cpus processes;
+memory-limit memory max-memory ram; samples rows n; features columns cols variables vars dimensions
+d use-columns; drop drop-column drop-columns exclude ignore leave-out without; value response
+outcome y; label-column labels label target y class class-column truth; labels label assignments
+predictions; id-column id ids index index-column index-col; worker-column site site-column
+party-column group-column; sample-weight weight-column weight row-weights; na na-values null-values
+missing-marks null; decimal decimal-separator decimal-mark dec; thousands thousands-separator
+thousands-sep; encoding charset codepage; no-header header; delimiter sep separator; dataset key
+sheet layer; agents clients nodes parties; workers devices clients nodes sites; align level;
+compress codec compression quantize; gradient-compress gradient-codec; conditional-draws
+conditional; importance-draws importance; missing missing-values nan; consensus path; topology
+network; secure-sum secure mask masks; time t x; id subject individual; individual subject id;
+output out output-file o save outfile model-file write; kind type plot-type; plot figure picture;
+force overwrite replace yes f; quiet silent s; dtype precision; proba probabilities
+responsibilities; from given; fit train em gmm mixture vpem run; kmeans k-means cluster clusters
+clustering lloyd; fedem federated federate fed; saem nlme mixed latent; select search tune choose;
+impute complete fill fillna; predict assign classify label transform apply; score likelihood
+log-likelihood loglik; sample generate draw-rows; evaluate compare validate test accuracy confusion;
+plot draw visualize visualise picture figure; doctor info check-install diagnose; report html page;
+topology graph network; describe inspect head summary summarize profile; show inspect print cat
+view; import convert load read; fetch download get; list datasets examples ls; copy cp example;
+export dump
+""".split(";")
+)  # fmt: skip
 """Words of one meaning, without dashes: what the library or another tool calls an option."""
-
 
 SEVERAL: dict[str, tuple[str, ...]] = {
     "n": ("samples", "components", "clusters", "n-init"),
@@ -105,7 +58,6 @@ SEVERAL: dict[str, tuple[str, ...]] = {
 }
 """Words that may stand for several options: all of these that a command has are suggested."""
 
-
 ELSE: tuple[tuple[tuple[str, ...], str], ...] = (
     (("verbose", "v", "debug", "progress"), "progress is shown unless --quiet is given"),
     (("input", "i", "data", "file", "in", "infile"), "files to read are given without an option"),
@@ -114,13 +66,10 @@ ELSE: tuple[tuple[tuple[str, ...], str], ...] = (
 )
 """What to do in place of options and commands that do not exist."""
 
-
 PREFIXES = ("n-", "num-", "number-of-")
-
 
 CLOSE = 0.75
 """Similarity from which on one spelling may be meant by another."""
-
 
 _options: list[Any] = []
 """Parameters of the command that runs."""
