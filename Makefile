@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 SOURCES := setup.py pyproject.toml $(wildcard vpem/_core/*.pyx vpem/_core/*.pxd vpem/_core/simd/*)
 
-.PHONY: help demo test golden processors crossings sanitize lint bench site docs pictures wheel clean
+.PHONY: help demo test golden processors crossings typers sanitize lint bench site docs pictures wheel clean
 
 help:
 	@echo "make demo   build in $(VENV) and show what it does on real data"
@@ -13,6 +13,7 @@ help:
 	@echo "make golden keep what commands print now, which tests/test_golden.py holds them to"
 	@echo "make processors  the numeric tests as other processors run them (half a minute)"
 	@echo "make crossings  options that may not change an answer, crossed (a minute)"
+	@echo "make typers  help and completion with the oldest typer allowed, and with the newest"
 	@echo "make sanitize  the kernels' tests, stopping at any wrong access (gcc; ten minutes)"
 	@echo "make lint   ruff, mypy, cython-lint"
 	@echo "make bench  time kernels, peers, scaling (see benchmarks/README.md)"
@@ -75,6 +76,15 @@ processors: $(VENV)/with-test
 # The same runs everywhere: options that may not change an answer, alone and in pairs.
 crossings: $(VENV)/with-test
 	OMP_WAIT_POLICY=passive $(BIN)/python -m benchmarks.crossings --runs 30 --seed 0
+
+# Typer and what it needs, in folders before all others; the oldest is that of pyproject.toml.
+typers: $(VENV)/with-test
+	set -e; oldest=$$(sed -n 's/.*"typer>=\([0-9.]*\)".*/\1/p' pyproject.toml); \
+	for wanted in "typer==$$oldest" typer; do \
+	  $(PIP) --upgrade --target "build/$$wanted" "$$wanted"; \
+	  PYTHONPATH="build/$$wanted:." $(BIN)/python -W ignore -m pytest -q -n0 -o filterwarnings= \
+	    tests/test_cli_help.py tests/test_cli_completion.py tests/test_cli_config.py; \
+	done
 
 # Kernels of their own, with what watches every access loaded before all else. Python itself leaks.
 SANITIZED := build/sanitize

@@ -73,10 +73,10 @@ def grouped(params: Sequence[Any]) -> list[tuple[str, list[Any]]]:
     options = [one for one in params if one.param_type_name == "option" and not one.hidden]
     if sum(key_of(one) not in HOMES["Configuration"] for one in options) <= FEW:
         return [("Options", options)]
-    home = {name: heading for heading, names in HOMES.items() for name in names}
     groups: dict[str, list[Any]] = {heading: [] for heading in HEADINGS}
     for one in options:
-        groups[one.rich_help_panel or home.get(key_of(one), "Options")].append(one)
+        home = next((heading for heading, names in HOMES.items() if key_of(one) in names), None)
+        groups[getattr(one, "rich_help_panel", None) or home or "Options"].append(one)
     return [(heading, group) for heading, group in groups.items() if group]
 
 
@@ -102,7 +102,7 @@ def often(command: Any) -> list[Any] | None:
     known = command.callback.settings
     shown = []
     for one in options:
-        own = one.rich_help_panel is None and key_of(one) not in HOMES["Configuration"]
+        own = key_of(one) not in HOMES["Configuration"] and one.rich_help_panel is None
         if known[one.name].often if one.name in known else own:
             shown.append(copy(one))
             shown[-1].help = in_brief(one.help or "")

@@ -55,16 +55,18 @@ GAP = 3
 
 @dataclass
 class PrintedTable:
-    """A table of a command's result; see `table`."""
+    """A table of a command's result; if all heads are empty there is no line of them.
+
+    Cells of columns in ``right`` are aligned and not broken. A narrow terminal leaves out
+    ``spare`` columns, in this order; if there are any, a pipe gets all columns, however wide.
+    """
 
     heads: Sequence[str]
     rows: list[list[str]]
-    title: str | None = None
+    title: str | None = None  # above
     right: Sequence[str] = ()
     spare: Sequence[str] = ()
-    """Heads of columns that a narrow terminal leaves out, in this order."""
-    caption: str | None = None
-    """Below the table."""
+    caption: str | None = None  # below
 
     def fitting(self, width: int) -> PrintedTable:
         """Return the table as it is shown in ``width`` columns, or in a pipe.
@@ -174,25 +176,16 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def table(
-    rows: Iterable[Iterable[object]],
-    *columns: str,
-    title: str | None = None,  # above
-    right: Sequence[str] = (),
-    spare: Sequence[str] = (),
-    caption: str | None = None,  # below
+    rows: Iterable[Iterable[object]], *columns: str, right: Sequence[str] = (), **looks: Any
 ) -> PrintedTable:
-    """Return a table in the house style; if all heads are empty there is no line of them.
-
-    Cells of columns in ``right`` are aligned and not broken. A narrow terminal leaves out
-    ``spare`` columns, in this order; if there are any, a pipe gets all columns, however wide.
-    """
+    """Return a table in the house style, with ``looks`` as in `PrintedTable`."""
     cells = [[printable(cell) for cell in row] for row in rows]
     heads, right = [printable(one) for one in columns], [printable(one) for one in right]
-    return PrintedTable(heads, cells, title, right, spare, caption)
+    return PrintedTable(heads, cells, right=right, **looks)
 
 
-BETWEEN = "  "
-DOTS = "..."
+BETWEEN, DOTS = "  ", "..."
+
 TICK = 0.5
 """Seconds between updates of the time of a live line."""
 
@@ -583,24 +576,26 @@ def answer(report: Report, noun: str = "component") -> PrintedTable:
 
 def note_of_one_feature(answered: Answer) -> str | None:
     """Return a note if one feature with large values decides the clusters."""
-    feature, share = answered.leading
-    if len(answered.feature_names) < 2 or share < MOST_OF_IT:
-        return None
-    return (
-        f"{feature} makes up {share:.1%} of the distances between the centres, since its values "
-        "are the largest; --scale standard lets all features count"
-    )
+    leader = answered.leading if len(answered.feature_names) > 1 else ("", 0.0)
+    return _note_of_one(*leader, "the distances between the centres", "features")
 
 
 def note_of_one_column(fit: Completed) -> str | None:
     """Return a note if one column with large values decides the imputed values."""
     squares = (fit.fitted**2).sum(axis=0)
-    share = squares.max() / squares.sum() if squares.any() else 0.0
-    if len(squares) < 2 or not share >= MOST_OF_IT:
-        return None
+    share = squares.max() / squares.sum() if squares.any() and len(squares) > 1 else 0.0
+    names = fit.observations.column_names
+    return _note_of_one(names[squares.argmax()], share, "all squares", "columns")
+
+
+def _note_of_one(leader: str, share: float, whole: str, others: str) -> str | None:
     return (
-        f"{fit.observations.column_names[squares.argmax()]} makes up {share:.1%} of all squares, "
-        "since its values are the largest; --scale standard lets all columns count"
+        None
+        if not share >= MOST_OF_IT
+        else (
+            f"{leader} makes up {share:.1%} of {whole}, since its values are the largest; "
+            f"--scale standard lets all {others} count"
+        )
     )
 
 

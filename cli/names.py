@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vpem.errors import Setting, VpemError, VpemWarning
 
-ALIKE = tuple(
-    tuple(group.split()) for group in """
+MEANINGS = """
 components clusters k classes mixtures groups; max-iter iterations iter max-iterations iters epochs;
 sampler-steps steps; step-size step learning-rate lr; tol tolerance threshold eps; epsilon eps
 privacy dp; n-init restarts starts repeats; init start initialization init-params; seed random-state
@@ -46,8 +45,9 @@ plot draw visualize visualise picture figure; doctor info check-install diagnose
 topology graph network; describe inspect head summary summarize profile; show inspect print cat
 view; import convert load read; fetch download get; list datasets examples ls; copy cp example;
 export dump
-""".split(";")
-)  # fmt: skip
+"""
+
+ALIKE = tuple(tuple(group.split()) for group in MEANINGS.split(";"))
 """Words of one meaning, without dashes: what the library or another tool calls an option."""
 
 SEVERAL: dict[str, tuple[str, ...]] = {

@@ -196,7 +196,6 @@ def _variable(name: str) -> int | None:
 def join_job() -> Job:
     """Join the MPI job that this process was started in."""
     from vpem.checks import check_int
-    from vpem.errors import InputError
 
     for count, _ in LAUNCHERS:  # the MPI library itself would end without a sentence
         value = _variable(count) or os.environ.get(count) or 1
@@ -251,37 +250,28 @@ class Job(Where):
         """Raise InputError where files or variables of ranks set options differently."""
         if self.engine.size == 1:
             return
-        from vpem.errors import InputError
-
         from .names import name_of
         from .options import source_of
 
-        local_options = {}
+        ours = {}
         for param in context.command.params:
             kind, place = source_of(context, param)
             if place is not None:
-                local_options[name_of(param)] = (
-                    str(context.params.get(param.name)),
-                    f"{kind} {place}",
-                )
-        everyones = self.engine.allgather(local_options)
+                ours[name_of(param)] = (str(context.params.get(param.name)), f" ({kind} {place})")
+        everyones = self.engine.allgather(ours)
         for name in sorted({name for options in everyones for name in options}):
-            values = [options.get(name) for options in everyones]
-            for rank, value in enumerate(values):
-                if (value and value[0]) != (values[0] and values[0][0]):
-                    first, other = (
-                        "nothing" if option is None else f"{option[0]} ({option[1]})"
-                        for option in (values[0], value)
-                    )
+            first, *others = (options.get(name, ("nothing", "")) for options in everyones)
+            for rank, other in enumerate(others, 1):
+                if other[0] != first[0]:
                     raise InputError(
-                        f"{name} is set differently: rank 0 has {first}, rank {rank} {other}; give "
-                        "it on the command line, or give all ranks the same file and variables"
+                        f"{name} is set differently: rank 0 has {''.join(first)}, rank {rank} "
+                        f"{''.join(other)}; give it on the command line, or give all ranks the "
+                        "same file and variables"
                     )
 
     def prepare(self, settings: EngineSettings, screen: Screen) -> None:
         """Share the processors of each machine, and let the first rank speak."""
         from vpem._core.threads import crowded, share_processors, whereabouts
-        from vpem.errors import InputError
 
         engine = self.engine
         if settings.ranks is not None and settings.ranks != engine.size:
