@@ -536,21 +536,20 @@ app = typer.Typer(
 )
 
 
+# `vpem_cli.run` prints the version, without a parser, where that is all.
 def _version(value: bool) -> None:
     if value:
         print(f"vpem {__version__}")
         raise typer.Exit
 
 
+Version = typer.Option(
+    "-V", "--version", callback=_version, is_eager=True, help="Print the version."
+)
+
+
 @app.callback()
-def _options(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "-V", "--version", callback=_version, is_eager=True, help="Print the version."
-        ),
-    ] = False,
-) -> None:
+def _options(version: Annotated[bool, Version] = False) -> None:
     pass
 
 
@@ -586,14 +585,10 @@ GROUPS = {
 
 def command() -> Any:
     """Return the parser of the whole tree."""
-    makers: dict[str, Maker] = {
-        name: (Elsewhere(module, name, summary), None)
-        for name, (module, summary) in COMMANDS.items()
-    }
-    makers["help"] = (show_help, None)
-    for name, (module, summary) in GROUPS.items():
-        makers[name] = (Elsewhere(module, "app", summary), None)
-    return tree(app, makers)
+    found = {name: Elsewhere(home, name, told) for name, (home, told) in COMMANDS.items()}
+    groups = {name: Elsewhere(home, "app", told) for name, (home, told) in GROUPS.items()}
+    everything: dict[str, Any] = {**found, "help": show_help, **groups}
+    return tree(app, {name: (callback, None) for name, callback in everything.items()})
 
 
 def path_in(words: list[str], root: Any) -> list[str]:
@@ -642,30 +637,25 @@ def show_config(context: Any) -> None:
 
     if not joined().speaks:
         return
-    rows = []
+    options, lines = {}, []
     for param in in_files(context):
-        value = _as_written(context.params.get(param.name))
-        rows.append((key_of(param), value, *source_of(context, param), param.required))
-    typed = {name for name, _, kind, _, _ in rows if kind == "command line"}
-    if context.params.get("json") and "json" in typed:
-        options = {
-            name: {"value": value, "source": kind, "from": place}
-            for name, value, kind, place, _ in rows
-        }
-        print_json({"command": context.command_path, "options": options})
-        return
-    lines = []
-    for name, value, kind, place, required in rows:
+        name, value = key_of(param), _as_written(context.params.get(param.name))
+        kind, place = source_of(context, param)
+        options[name] = {"value": value, "source": kind, "from": place}
         comment = kind if place is None else f"{kind} {place}"
         if value is None or value == []:
-            comment = "missing: it must be given" if required else f"{comment}: not set"
+            comment = "missing: it must be given" if param.required else f"{comment}: not set"
             lines.append((f"# {name} =", comment))
         else:
             lines.append((f"{name} = {as_toml(value)}", comment))
+    if context.params.get("json") and options["json"]["source"] == "command line":
+        print_json({"command": context.command_path, "options": options})
+        return
     width = min(44, max((len(line) for line, _ in lines), default=0))
     path = path_of(context)
-    print(f"# vpem {' '.join(path)}: every option, and where its value is from.")
-    print(f"# To use it: vpem {' '.join(path)} --config FILE\n[{'.'.join(path)}]")
+    words = " ".join(("vpem", *path))
+    print(f"# {words}: every option, and where its value is from.")
+    print(f"# To use it: {words} --config FILE\n[{'.'.join(path)}]")
     for line, comment in lines:
         sys.stdout.write(f"{line:{width}}  # {printable(comment)}\n")
 

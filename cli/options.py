@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import Field
 from functools import wraps
 from pathlib import Path
@@ -147,10 +147,7 @@ def spread(function: Callable[..., Any], path: Sequence[str] = ()) -> Callable[.
             word_of(one): getattr(arguments[name], one.name)
             for name, (record, fields) in records.items() if record.kept for one in fields
         }  # fmt: skip
-        recorded = {
-            word: str(value) if isinstance(value, Path) else value
-            for word, value in recorded.items()
-        }
+        recorded |= {word: str(one) for word, one in recorded.items() if isinstance(one, Path)}
         for name in as_given:
             arguments[name] = Given(values["context"], recorded, files)
         return function(**{name: values[name] for name in names}, **arguments)
@@ -237,7 +234,6 @@ InitModel = Annotated[
 
 NOT_IN_FILES = ("config", "show-config", "help-all")
 
-
 FILES = "vpem.files"
 """Under this name a context keeps the files that values are from, by names of parameters."""
 
@@ -260,18 +256,6 @@ def path_of(context: Any) -> tuple[str, ...]:
     return tuple(words)
 
 
-def options_of(content: Report, path: Path, context: Any) -> dict[tuple[str, ...], Report]:
-    """Return the options of every command with a table, by the words of the command.
-
-    Tables are called ``[fit]``, ``[data.import]``; options come by names of parameters. InputError
-    if a file names commands or options that do not exist.
-    """
-    try:
-        return _tables(content, context.find_root().command, ())
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-
-
 def take_defaults(context: Any, path: Path, values: Report, *, last: bool = False) -> None:
     """Take values of options, by names of parameters, from a file.
 
@@ -284,8 +268,19 @@ def take_defaults(context: Any, path: Path, values: Report, *, last: bool = Fals
     context.default_map = known
 
 
+def options_of(content: Report, file: Path, context: Any) -> dict[tuple[str, ...], Report]:
+    """Return the options of every command with a table, by the words of the command.
+
+    Tables are called ``[fit]``, ``[data.import]``; options come by names of parameters. InputError
+    if a file names commands or options that do not exist.
+    """
+    try:
+        return _tables(content, context.find_root().command, ())
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
+
+
 def _tables(content: Report, group: Any, path: tuple[str, ...]) -> dict[tuple[str, ...], Report]:
-    """Check all tables of a file, and return the values of every command in it."""
     tables: dict[tuple[str, ...], Report] = {}
     for name, value in content.items():
         table = ".".join((*path, name))
@@ -324,28 +319,22 @@ def _values(content: Report, command: Any, table: str) -> Report:
         if param.name in values:
             raise InputError(f"[{table}] gives {key!r} twice, once as {name!r}")
         where, several = f"[{table}] {name}", param.multiple or param.nargs == -1
+        items = value if isinstance(value, list) else [value]
         if is_flag(param):
             if not isinstance(value, bool):
                 raise InputError(f"{where} must be true or false, got {value!r}")
             values[param.name] = value
-        elif several:
-            items = value if isinstance(value, list) else [value]
-            values[param.name] = [_word(item, where) for item in items]
-        elif isinstance(value, list):
+            continue
+        if items is value and not several:
             raise InputError(f"{where} takes one value, written as on the command line, got a list")
-        else:
-            values[param.name] = _word(value, where)
+        for item in items:
+            if isinstance(item, bool) or not isinstance(item, str | int | float):
+                known_kinds = {dict: "a table", list: "a list", bool: str(item).lower()}
+                got = known_kinds.get(type(item), f"a {type(item).__name__}")
+                raise InputError(f"{where} must be a number or a string, got {got}")
+        words = list(map(str, items))
+        values[param.name] = words if several else words[0]
     return values
-
-
-def _word(value: Any, where: str) -> str:
-    """Return one value as the word that a command line would have."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        got = {dict: "a table", list: "a list", bool: str(value).lower()}.get(
-            type(value), f"a {type(value).__name__}"
-        )
-        raise InputError(f"{where} must be a number or a string, got {got}")
-    return str(value)
 
 
 def check_environment(context: Any) -> None:
@@ -377,11 +366,9 @@ SOURCES = {
 """What the parser calls a source, and what users call it."""
 
 
-def in_files(context: Any) -> Iterator[Any]:
+def in_files(context: Any) -> list[Any]:
     """Options and arguments of a command that a file may set."""
-    for param in context.command.params:
-        if key_of(param) not in NOT_IN_FILES:
-            yield param
+    return [param for param in context.command.params if key_of(param) not in NOT_IN_FILES]
 
 
 def source_of(context: Any, param: Any) -> tuple[str, str | None]:
