@@ -189,8 +189,11 @@ BETWEEN, DOTS = "  ", "..."
 TICK = 0.5
 """Seconds between updates of the time of a live line."""
 
-_line: LiveLine | None = None
-"""The current live line, which other messages take away before they are printed."""
+_length = 0
+"""Of the live line: the last one of a terminal, which is overwritten; the cursor stays visible.
+
+A process that is killed leaves the terminal usable.
+"""
 
 alone = threading.RLock()
 """Held while a thread writes to a terminal: a live line has one that updates its time."""
@@ -201,47 +204,17 @@ def is_terminal() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def take_away() -> None:
-    """Take the live line away, if there is one."""
-    if _line is not None:
-        _line.clear()
-
-
-class LiveLine:
-    """One line at the end of a terminal that is overwritten; the cursor stays visible.
-
-    A process that is killed leaves the terminal usable.
-    """
-
-    def __init__(self) -> None:
-        self.length = 0
-
-    def draw(self, parts: Sequence[str], tail: Sequence[str] = ()) -> None:
-        """Overwrite the line, in one row; see `fitting`."""
-        columns = _columns()
-        shown = fitting(parts, columns - 1, tail)
-        with alone:
-            back = self._back(columns)
-            # Set before writing, which may be interrupted.
-            self.length = len(shown)
-            self._write(back + shown)
-
-    def clear(self) -> None:
-        """Leave an empty line, on which the next message begins."""
-        with alone:
-            if self.length:
-                self._write(self._back(_columns()))
-                self.length = 0
-
-    def _back(self, columns: int) -> str:
-        """Return to the start of the line, which takes more rows if the terminal got narrower."""
-        up = max(self.length - 1, 0) // columns
-        return f"\x1b[{up}A\r\x1b[J" if up else "\r\x1b[J"
-
-    def _write(self, text: str) -> None:
-        with suppress(OSError):
-            sys.stderr.write(text)
-            sys.stderr.flush()
+def take_away(text: str = "") -> None:
+    """Take the live line away, if there is one, so that a message begins there; or replace it."""
+    global _length
+    with alone, suppress(OSError):
+        if not text and not _length:
+            return
+        # It takes more rows if the terminal got narrower.
+        up = max(_length - 1, 0) // _columns()
+        _length = len(text)  # before writing, which may be interrupted
+        sys.stderr.write((f"\x1b[{up}A" if up else "") + "\r\x1b[J" + text)
+        sys.stderr.flush()
 
 
 def fitting(parts: Sequence[str], width: int, tail: Sequence[str] = ()) -> str:
@@ -251,13 +224,11 @@ def fitting(parts: Sequence[str], width: int, tail: Sequence[str] = ()) -> str:
     The ``tail`` is left out only once the first part is alone.
     """
     left, end = list(parts), list(tail)
-    while len(left) > 1 and len(BETWEEN.join([*left, *end])) > width:
-        left.pop()
-    while end and len(BETWEEN.join([*left, *end])) > width:
-        end.pop()
-    words = BETWEEN.join([*left, *end]).split(" ")
-    if len(" ".join(words)) <= width:
-        return " ".join(words)
+    while len(line := BETWEEN.join([*left, *end])) > width and (end or len(left) > 1):
+        (left if len(left) > 1 else end).pop()
+    if len(line) <= width:
+        return line
+    words = line.split(" ")
     while words and len(" ".join([*words, DOTS])) > width:
         words.pop()
     return " ".join([*words, DOTS])[: max(width, 0)]
@@ -294,15 +265,11 @@ class ProgressLine:
     MOST_BETWEEN = 600.0
 
     def __init__(self, quiet: bool, unkept: str | None = None, most: int | None = None) -> None:
-        self.quiet = quiet
-        self.unkept = unkept
-        self.most = most
-        self.began = time.monotonic()
+        self.quiet, self.unkept, self.most = quiet, unkept, most
+        self.began = self.last_line = self._first = time.monotonic()
         self.iterations = 0
-        self.last_line = self.began
         self.latest: Any = None
         self._restart: tuple[int, int] | None = None
-        self._first = self.began
         self._shown: Sequence[str] = ()
         self._over = threading.Event()
         if not quiet and is_terminal():
@@ -385,15 +352,12 @@ class ProgressLine:
             self._show()
 
     def _show(self) -> None:
-        global _line
         self.last_line = time.monotonic()
         spent = self.last_line - self.began
         rate = [self.rate()] if self.rate() else []
         with alone:
             if is_terminal():
-                if _line is None:
-                    _line = LiveLine()
-                _line.draw(self._shown, [clock(spent), *rate])
+                take_away(fitting(self._shown, _columns() - 1, [clock(spent), *rate]))
                 return
         stamp = f"{time.strftime('%Y-%m-%d %H:%M:%S')} (after {span(spent)})"
         with suppress(OSError):
@@ -415,11 +379,9 @@ class ProgressLine:
                     self._show()
 
     def close(self) -> None:
-        global _line
         with alone:
             self._over.set()
             take_away()
-            _line = None
 
 
 def _of_size(path: object, before: str = " of ") -> str:
