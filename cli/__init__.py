@@ -78,20 +78,22 @@ def _fail(message: str, code: int = 2) -> int:
 
 def _join(words: list[str]) -> None:
     """Join the MPI job of this process if --engine mpi is chosen, before anything is parsed."""
-    if any(word == "--engine" or word.startswith("--engine=") for word in words):
-        pairs = zip(words, [*words[1:], ""], strict=True)
-        chosen = any(a == "--engine=mpi" or (a == "--engine" and b == "mpi") for a, b in pairs)
-    else:
-        variables = any(name.startswith("VPEM_") for name in os.environ)
-        if not variables and not any(word.startswith("--config") for word in words):
-            return
+    chosen, variables = value_in(words, "--engine"), any(name[:5] == "VPEM_" for name in os.environ)
+    if chosen is None and (variables or value_in(words, "--config")):
         from .app import command, configured_engine
 
-        chosen = configured_engine(words, command()) == "mpi"
-    if chosen:
+        chosen = configured_engine(words, command())
+    if chosen == "mpi":
         from .session import join_job
 
         join_job()
+
+
+def value_in(words: Sequence[str], option: str) -> str | None:
+    """Return the last value that words give an option, before they are parsed."""
+    values = [words[at] for at, word in enumerate(words[:-1], 1) if word == option]
+    values += [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
+    return values[-1] if values else None
 
 
 def _prepare_streams() -> None:

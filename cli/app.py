@@ -15,7 +15,6 @@ from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import NoneType
@@ -27,6 +26,7 @@ from typer.core import TyperCommand, TyperGroup
 from vpem import __version__
 from vpem.errors import FileError, InputError, VpemError, brief, printable
 
+from . import value_in
 from .display import print_json
 from .names import FILE, STUDY, in_options, is_flag, key_of, near_file, speak_of
 from .options import (
@@ -180,13 +180,6 @@ def _of_groups(help_all: HelpAll = False) -> None:
     pass
 
 
-@cache
-def _params(function: Callable[..., None]) -> list[Any]:
-    maker = typer.Typer(add_completion=False, rich_markup_mode=None)
-    maker.command()(function)
-    return list(typer.main.get_command(maker).params)
-
-
 EXAMPLES = 2
 """Most examples in the brief help of a command."""
 
@@ -231,20 +224,13 @@ class _Manners:
 class Command(_Manners, TyperCommand):
     """A command whose options may come from a file or the environment."""
 
-    def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
-        added_params = [copy(param) for param in _params(_own)]
-        super().__init__(*args, params=[*(params or []), *added_params], **options)
-        for param in self.params:
-            if param.name == "study":
-                param.is_eager, param.callback = True, lambda ctx, _, value: _study(ctx, value)
-
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words, of which --show-config and a study need no required ones."""
         ctx.meta[SHOW] = "--show-config" in args
         speak_of(self.params)
         if not ctx.resilient_parsing:
             check_environment(ctx)
-        known, kinds = self.params, get_type_hints(_own) | get_type_hints(self.callback)
+        known, kinds = self.params, get_type_hints(self.callback)
         self.params = [_read_here(param, kinds[param.name]) for param in known]
         try:
             rest = super().parse_args(ctx, args)
@@ -283,7 +269,7 @@ class Command(_Manners, TyperCommand):
 
     def roles(self) -> dict[str, Role]:
         """Return the roles of the files that options name, by the names of parameters."""
-        return roles_of(_own) | roles_of(self.callback)
+        return roles_of(self.callback)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; sentences about a value say where it came from."""
@@ -303,10 +289,6 @@ class Command(_Manners, TyperCommand):
 
 class Group(_Manners, TyperGroup):
     """A group of commands."""
-
-    def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
-        added_params = [copy(param) for param in _params(_of_groups)]
-        super().__init__(*args, params=[*(params or []), *added_params], **options)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write names and first sentences, without loading a command."""
@@ -333,7 +315,7 @@ def _noting_where_from(context: Any) -> Iterator[None]:
         raise
 
 
-def _study(context: Any, value: Path | None) -> Path | None:
+def _study(context: Any, param: Any, value: Path | None) -> Path | None:
     if value is None:
         return None
     from .study.agreed import load_study
@@ -375,7 +357,9 @@ def _read_here(param: Any, kind: Any) -> Any:
             if context.resilient_parsing:
                 return value
             raise typer.BadParameter(str(error), ctx=context, param=param) from None
-        return value if param.callback is None else param.callback(context, param, value)
+        if param.callback is None or context.resilient_parsing:
+            return value
+        return param.callback(context, param, value)
 
     read.process_value = process_value
     return read
@@ -493,14 +477,16 @@ def _made(
             name=path[-1], cls=Group, help=one.info.help, no_args_is_help=True,
             add_completion=False, rich_markup_mode=None,
         )  # fmt: skip
-        group.callback()(lambda: None)
+        group.callback()(_of_groups)
         return tree(group, makers, path)
     maker = typer.Typer(add_completion=False, rich_markup_mode=None)
-    maker.command(path[-1], cls=Command, context_settings=parsing)(spread(one, path))
+    maker.command(path[-1], cls=Command, context_settings=parsing)(spread(one, path, _own))
     command: Any = typer.main.get_command(maker)
     for param in command.params:
         if param.help:
             param.help = param.help.replace("{command}", " ".join(("vpem", *path)))
+        if param.name == "study":
+            param.is_eager, param.callback = True, _study
     for name, param in variables(path, command).items():
         param.envvar, param.show_envvar = name, False
     return command
@@ -549,7 +535,7 @@ Version = typer.Option(
 
 
 @app.callback()
-def _options(version: Annotated[bool, Version] = False) -> None:
+def _options(version: Annotated[bool, Version] = False, help_all: HelpAll = False) -> None:
     pass
 
 
@@ -612,14 +598,10 @@ def configured_engine(words: list[str], root: Any) -> str | None:
 
     path = path_in(words, root)
     start = "_".join(("VPEM", *path, "")).upper().replace("-", "_")
-    if os.environ.get(f"{start}ENGINE"):
-        return os.environ[f"{start}ENGINE"]
-    file = os.environ.get(f"{start}CONFIG")
-    for place, word in enumerate(words):
-        if word == "--config" and place + 1 < len(words):
-            file = words[place + 1]
-        elif word.startswith("--config="):
-            file = word.removeprefix("--config=")
+    engine = os.environ.get(f"{start}ENGINE")
+    if engine:
+        return engine
+    file = value_in(words, "--config") or os.environ.get(f"{start}CONFIG")
     if not file:
         return None
     try:

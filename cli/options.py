@@ -96,10 +96,12 @@ class Given:
         return name in params and is_given(self._context, params[name])
 
 
-def spread(function: Callable[..., Any], path: Sequence[str] = ()) -> Callable[..., Any]:
+def spread(
+    function: Callable[..., Any], path: Sequence[str], all_have: Callable[..., None]
+) -> Callable[..., Any]:
     """Return a command with options in place of the parameters that are records of settings.
 
-    ``path`` are the words that name the command.
+    ``path`` are the words that name the command; it also has the parameters of ``all_have``.
     """
     params: list[inspect.Parameter] = []
     records: dict[str, tuple[type[Settings], list[Field[Any]]]] = {}
@@ -128,7 +130,9 @@ def spread(function: Callable[..., Any], path: Sequence[str] = ()) -> Callable[.
     for one in (one for _, fields in records.values() for one in fields):
         if one.name not in names:
             settings.setdefault(one.name, one)
+    common = inspect.signature(all_have, eval_str=True).parameters.values()
     merged = [*params, *(_option(one) for one in settings.values())]
+    merged += [one.replace(kind=KEYWORD_ONLY) for one in common]
     if as_given:
         merged.append(inspect.Parameter("context", KEYWORD_ONLY, annotation=typer.Context))
 

@@ -213,15 +213,14 @@ def join_job() -> Job:
             "'vpem[mpi]' mpich"
         ) from None
     engine, library = mpi.join()
-    for count, _ in LAUNCHERS if engine.size == 1 else ():
-        number = _variable(count) or 1
-        if number > 1:
-            _leave_it_to_the_first()
-            raise InputError(
-                f"the launcher started {number} processes ({count}), but each of them is alone: "
-                f"mpi4py is built for another MPI ({library}); take the mpiexec of that MPI, "
-                "or build mpi4py for yours (pip install --no-binary mpi4py mpi4py)"
-            )
+    started = [(_variable(count), count) for count, _ in LAUNCHERS if (_variable(count) or 1) > 1]
+    if started and engine.size == 1:
+        _leave_it_to_the_first()
+        raise InputError(
+            "the launcher started {} processes ({}), but each of them is alone: mpi4py is built "
+            "for another MPI ({}); take the mpiexec of that MPI, or build mpi4py for yours "
+            "(pip install --no-binary mpi4py mpi4py)".format(*started[0], library)
+        )
     job = Job(engine)
     join(job)
     signal.signal(signal.SIGTERM, terminate)
