@@ -17,8 +17,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from vpem.errors import VpemWarning, printable
 from vpem.pictures.contents import communication as communication
@@ -35,12 +34,9 @@ if TYPE_CHECKING:
 
     from vpem.fits.answer import Answer
     from vpem.fits.observers import Completed
-    from vpem.fits.selection.trials import Problem
     from vpem.network.schema import Report
     from vpem.settings import FitSettings
     from vpem.sums.connect import Network
-
-    P = TypeVar("P", bound=Problem)
 
 
 LEAST = 16
@@ -92,7 +88,6 @@ class PrintedTable:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it goes to a pipe, which gets all columns however wide they are."""
         return bool(self.spare) and not sys.stdout.isatty()
 
     def widths(self, width: int) -> list[int]:
@@ -489,13 +484,8 @@ class Screen:
         warnings.showwarning = show
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._caught.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._caught.__exit__(*error)
 
     def warn(self, text: str, where: str = "") -> None:
         """Keep a warning, and print it unless quiet."""
