@@ -11,7 +11,6 @@ import typer
 from vpem.errors import FileError, InputError, printable, shorten
 from vpem.files.table_settings import TableSettings
 
-from ..app import Elsewhere
 from ..commands.use import refuse_given
 from ..display import PrintedTable, Screen, plural, print_json, show, size, table
 from ..options import Json, Quiet, Without
