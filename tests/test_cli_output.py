@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from vpem_cli.display import each, show, table
+from vpem.pictures.contents import NETWORK, lines_of
+from vpem_cli.display import show, table
 
 from .cli_support import done, make_data, run
 from .tables import over
@@ -85,7 +86,8 @@ def test_very_long_names_take_no_longer(capsys):
      ([0, 1], "0 to 1 rows each")],
 )  # fmt: skip
 def test_rows_of_workers(counts, told):
-    assert each(counts, "row") == told
+    report = {"split": "rows", "worker_names": counts, "worker_rows": counts, "topology": "star"}
+    assert dict(lines_of(report, NETWORK))["network"].endswith(f", star, {told}")
 
 
 @pytest.mark.parametrize("command", ["fit", "kmeans", "fedem"])

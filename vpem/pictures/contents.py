@@ -292,7 +292,8 @@ def _network(report: Report) -> str:
         parts.append(f"{plural(len(report['hubs']), 'hub')} of {plural(report['hops'], 'hop')}")
     elif "worker_rows" in report:
         fewest, most = min(report["worker_rows"]), max(report["worker_rows"])
-        parts.append(f"{'' if fewest == most else f'{fewest} to '}{plural(most, 'row')} each")
+        rows = plural(most, "row") if fewest == most else f"{fewest} to {most} rows"
+        parts.append(f"{rows} each")
     if "omega" in report and report["rounds"]:  # of FedEM
         parts.append(f"statistics up to {report['disagreement']:.2g} apart")
     return ", ".join(parts)
