@@ -78,6 +78,8 @@ def _fail(message: str, code: int = 2) -> int:
 
 def _join(words: list[str]) -> None:
     """Join the MPI job of this process if --engine mpi is chosen, before anything is parsed."""
+    from .names import value_in
+
     chosen, variables = value_in(words, "--engine"), any(name[:5] == "VPEM_" for name in os.environ)
     if chosen is None and (variables or value_in(words, "--config")):
         from .app import command, configured_engine
@@ -87,13 +89,6 @@ def _join(words: list[str]) -> None:
         from .session import join_job
 
         join_job()
-
-
-def value_in(words: Sequence[str], option: str) -> str | None:
-    """Return the last value that words give an option, before they are parsed."""
-    values = [words[at] for at, word in enumerate(words[:-1], 1) if word == option]
-    values += [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
-    return values[-1] if values else None
 
 
 def _prepare_streams() -> None:

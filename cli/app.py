@@ -26,9 +26,8 @@ from typer.core import TyperCommand, TyperGroup
 from vpem import __version__
 from vpem.errors import FileError, InputError, VpemError, brief, printable
 
-from . import value_in
 from .display import print_json
-from .names import FILE, STUDY, in_options, is_flag, key_of, near_file, speak_of
+from .names import FILE, STUDY, in_options, is_flag, key_of, near_file, speak_of, value_in
 from .options import (
     check_environment,
     in_files,

@@ -216,3 +216,10 @@ def near_file(sentence: str) -> list[str]:
     if not path.parent.is_dir():
         return []
     return [f"'vpem data copy {name} -o {quote(str(path))}' writes it" for name in examples]
+
+
+def value_in(words: list[str], option: str) -> str | None:
+    """Return the last value that words give an option, before they are parsed."""
+    values = [words[at] for at, word in enumerate(words[:-1], 1) if word == option]
+    values += [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
+    return values[-1] if values else None
