@@ -1,7 +1,7 @@
 """`vpem doctor`: whether this installation works, and what would make it work better.
 
-Every check returns facts and adds problems to a list. A problem is a pair: whether something that
-is needed is broken, and one line that says what is wrong and what to do.
+Every check fills a report of facts, and yields problems: whether something that is needed is
+broken, and one line that says what is wrong and what to do.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import warnings
-import zlib
+from collections.abc import Iterator
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
 
 
-Problems = list[tuple[bool, str]]
-
-BUILT = (".so", ".pyd")
+Problems = Iterator[tuple[bool, str]]
 
 NEEDED = {
     "numpy": "numpy",
@@ -58,11 +57,17 @@ EXTRAS = {
 """Optional distributions: a module, the extra of vpem, and what uses it."""
 
 LIBRARY_VARIABLES = ("VPEM_INSTRUCTIONS", "VPEM_NO_OPENMP", "VPEM_READ_LIMIT")
-SETS = ("base", "avx2", "avx512")
 TIMEOUT = 60.0
 
-NATURAL = 3951074175
-"""CRC-32 of what natural compression makes of the numbers of `self_check`."""
+
+def broken(advice: str) -> tuple[bool, str]:
+    """Return a problem of what is needed."""
+    return True, advice
+
+
+def note(advice: str) -> tuple[bool, str]:
+    """Return a problem of what is optional."""
+    return False, advice
 
 
 def _version(name: str) -> str | None:
@@ -72,70 +77,58 @@ def _version(name: str) -> str | None:
         return None
 
 
-def libraries(problems: Problems) -> dict[str, str | None]:
-    """Versions of Python, vpem and the libraries that it needs, each of which is loaded."""
-    versions: dict[str, str | None] = {"python": sys.version.split()[0]}
-    try:
-        versions["vpem"] = str(import_module("vpem").__version__)
-    except Exception as error:
-        problems.append((True, f"vpem cannot be loaded: {_first_line(error)}; install it again"))
-    for name, module in NEEDED.items():
-        versions[name] = _version(name)
-        try:
-            import_module(module)
-        except Exception as error:
-            advice = f"{name} cannot be loaded: {_first_line(error)}; try: pip install {name}"
-            problems.append((True, advice))
-    return versions
-
-
 def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def processors(problems: Problems) -> Report:
+def libraries(report: Report) -> Problems:
+    """Versions of Python, vpem and the libraries that it needs, each of which is loaded."""
+    report["python"] = sys.version.split()[0]
+    try:
+        report["vpem"] = str(import_module("vpem").__version__)
+    except Exception as error:
+        yield broken(f"vpem cannot be loaded: {_first_line(error)}; install it again")
+    for name, module in NEEDED.items():
+        report[name] = _version(name)
+        try:
+            import_module(module)
+        except Exception as error:
+            yield broken(f"{name} cannot be loaded: {_first_line(error)}; try: pip install {name}")
+
+
+def processors(report: Report) -> Problems:
     """Processors that exist and that may be used, and the threads that kernels start."""
     variable = os.environ.get("OMP_NUM_THREADS")
-    report: Report = {
-        "there": os.cpu_count(),
-        "usable": None,
-        "limit": None,
-        "OMP_NUM_THREADS": variable,
+    report |= {
+        "there": os.cpu_count(), "usable": None, "limit": None, "OMP_NUM_THREADS": variable,
         "OPENBLAS_THREAD_TIMEOUT": os.environ.get("OPENBLAS_THREAD_TIMEOUT"),
-        "threads": None,
-        "why": None,
-    }
+        "threads": None, "why": None,
+    }  # fmt: skip
     try:
         from vpem._core.threads import processor_limit, thread_count, whereabouts
         from vpem.checks import read_int
 
-        report["usable"], report["limit"] = len(whereabouts()[1]), processor_limit()
-        report["threads"] = thread_count(None)
+        usable, limit, threads = len(whereabouts()[1]), processor_limit(), thread_count(None)
     except Exception:  # `libraries` reports what is wrong with NumPy
-        return report
-    threads, limit, usable = report["threads"], report["limit"], report["usable"]
+        return
     share = None if limit is None else max(1, round(limit))
+    why = "one per processor"
     if (read_int((variable or "").split(",")[0]) or 0) > 0:
-        report["why"] = "OMP_NUM_THREADS"
+        why = "OMP_NUM_THREADS"
     elif share is not None and share < usable:
-        report["why"] = "what the container may use"
+        why = "what the container may use"
     elif usable < (report["there"] or 0):
-        report["why"] = "processors that the process may run on"
-    else:
-        report["why"] = "one per processor"
-    if variable and report["why"] != "OMP_NUM_THREADS":
-        problem = f"OMP_NUM_THREADS is {variable[:40]!r}, which is not a number, and is ignored"
-        problems.append((False, problem))
+        why = "processors that the process may run on"
+    report |= {"usable": usable, "limit": limit, "threads": threads, "why": why}
+    if variable and why != "OMP_NUM_THREADS":
+        yield note(f"OMP_NUM_THREADS is {variable[:40]!r}, which is not a number, and is ignored")
     if share is not None and threads > share:
-        problem = (
+        yield note(
             f"{threads} threads would share {limit:g} processors that the container may use; set "
             f"OMP_NUM_THREADS={share}"
         )
-        problems.append((False, problem))
     elif usable and threads > usable:
-        problem = f"{threads} threads would share {usable} processors; lower OMP_NUM_THREADS"
-        problems.append((False, problem))
-    return report
+        yield note(f"{threads} threads would share {usable} processors; lower OMP_NUM_THREADS")
 
 
 def blas() -> list[Report]:
@@ -149,155 +142,76 @@ def blas() -> list[Report]:
     return [{key: one.get(key) for key in keys} for one in controller.info()]
 
 
-def kernels(problems: Problems) -> Report:
+def kernels(report: Report) -> Problems:
     """How the kernels are built, which instructions they use, and whether they agree with NumPy."""
     facts = ("built", "openmp", "instructions", "machine", "largest_error", "waiting")
-    report: Report = dict.fromkeys(facts) | {"built": [], "machine": machine_instructions()}
-    folder = Path(__file__).parent
+    report |= dict.fromkeys(facts) | {"built": []}
     try:
-        folder = Path(str(import_module("vpem._core").__file__)).parent
+        core = import_module("vpem._core")
+        folder = Path(str(core.__file__)).parent
         sources = {path.stem for path in folder.glob("*.pyx")}  # there in a clone
-        built = {path.name.split(".")[0] for path in folder.iterdir() if path.suffix in BUILT}
-        for name in sorted(sources | built):
+        files = (path for path in folder.iterdir() if path.suffix in (".so", ".pyd"))
+        for name in sorted(sources | {path.name.split(".")[0] for path in files}):
             module = import_module(f"vpem._core.{name}")
             report["built"].append(name)
-        report["waiting"] = import_module("vpem._core").waiting()
+        report["waiting"] = core.waiting()
         content = Path(str(module.__file__)).read_bytes()
         report["openmp"] = b"GOMP_" in content or b"__kmpc_fork_call" in content
+        check = import_module("vpem._core.self_check")
+        report["machine"] = check.machine_instructions()
         report["instructions"] = import_module("vpem._core.sweep").instruction_set()
     except Exception as error:
-        problem = f"the kernels cannot be loaded: {_first_line(error)}; build them: pip install ."
-        problems.append((True, problem))
-        return report
+        why = _first_line(error)
+        yield broken(f"the kernels cannot be loaded: {why}; build them: pip install .")
+        return
     if not report["openmp"]:
-        problem = (
+        yield note(
             "the kernels are built without OpenMP and use one thread; build them with a compiler "
             "that has it"
         )
-        problems.append((False, problem))
     chosen = os.environ.get("VPEM_INSTRUCTIONS")
-    if chosen and chosen not in SETS:
-        problems.append((False, f"VPEM_INSTRUCTIONS is {chosen!r}; it may be base or avx2"))
+    if chosen and chosen not in ("base", "avx2", "avx512"):
+        yield note(f"VPEM_INSTRUCTIONS is {chosen!r}; it may be base or avx2")
     elif chosen and chosen != report["machine"]:
-        problem = (
+        yield note(
             f"VPEM_INSTRUCTIONS={chosen} restricts the kernels to fewer instructions than the "
             "machine has; unset it"
         )
-        problems.append((False, problem))
     try:
-        report["largest_error"] = self_check()
-    except Exception as error:
-        problems.append((True, f"the kernels fail: {_first_line(error)}; build them again"))
-        return report
-    if report["largest_error"] > 1.0:
-        problem = (
-            f"the kernels do not agree with NumPy ({report['largest_error']:.2g} times the allowed "
-            "error); build them again, or set VPEM_INSTRUCTIONS=base"
+        report["largest_error"] = worst = check.self_check()
+    except Exception as failed:
+        yield broken(f"the kernels fail: {_first_line(failed)}; build them again")
+        return
+    if worst > 1.0:
+        yield broken(
+            f"the kernels do not agree with NumPy ({worst:.2g} times the allowed error); build "
+            "them again, or set VPEM_INSTRUCTIONS=base"
         )
-        problems.append((True, problem))
-    return report
 
 
-def machine_instructions() -> str | None:
-    """Largest instruction set of the kernels that the processor has, by its flags in Linux.
-
-    None elsewhere.
-    """
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    lines = (line for line in text.splitlines() if line.startswith(("flags", "Features")))
-    flags = set(next(lines, ":").partition(":")[2].split())
-    if not {"avx2", "fma"} <= flags:
-        return "base"
-    return "avx512" if {"avx512f", "avx512dq"} <= flags else "avx2"
-
-
-def self_check() -> float:
-    """Return the difference of kernels from plain NumPy: up to 1, rounding explains it."""
-    import numpy as np
-
-    from vpem._core import codecs, sweep
-    from vpem._core.threads import one_blas_thread
-
-    rng = np.random.default_rng(0)
-    n_rows, n_components = 20_133, 3  # enough for two threads
-    blocks = [slice(0, 5), slice(5, 6), slice(6, 15)]
-    offsets, hub = np.array([0, 5, 6, 15], dtype=np.intp), np.repeat([0, 1, 2], [5, 1, 9])
-    # Whiteners (K, 15, 15), block by block, and some with a diagonal alone.
-    full = np.tril(rng.normal(size=(n_components, 15, 15))) + 3 * np.eye(15)
-    full *= hub[:, None] == hub
-    diagonal = np.eye(15) * rng.uniform(0.5, 2.0, (n_components, 15, 1))
-    log_weights = np.full((1, n_components), -np.log(n_components))
-    worst = 0.0
-    for dtype, allowed in ((np.float64, 1e-10), (np.float32, 1e-3)):
-        for whiteners in (full, diagonal):
-            is_diagonal = whiteners is diagonal
-            rows = rng.normal(size=(n_rows, 15)).astype(dtype)
-            means = rng.normal(size=(n_components, 15)).astype(dtype)
-            log_dets = rng.normal(size=(n_components, len(blocks))).astype(dtype)
-            if is_diagonal:
-                inverse = np.diagonal(whiteners, axis1=1, axis2=2).ravel() ** 2
-            else:
-                inverse = np.concatenate([whiteners[:, one, one].ravel() for one in blocks])
-            counts, first = np.zeros((1, n_components)), np.zeros((n_components, 15))
-            second = np.zeros(len(inverse))
-            with one_blas_thread():
-                log_likelihood = sweep.sweep(
-                    rows, np.empty(0), offsets, means, inverse.astype(dtype), is_diagonal,
-                    log_dets, np.ones((1, len(blocks))), log_weights, counts, first, second, 0.0, 2,
-                )  # fmt: skip
-            apart = rows.astype(np.float64) - means.astype(np.float64)[:, None]
-            distances = np.square(apart @ whiteners.swapaxes(1, 2)).sum(axis=2)
-            scores = log_weights.T - (distances + log_dets.sum(axis=1)[:, None]) / 2
-            log_densities = np.logaddexp.reduce(scores)
-            weighted = np.exp(scores - log_densities)[:, :, None] * apart
-            if is_diagonal:
-                squares = (weighted * apart).sum(axis=1).ravel()
-            else:
-                products = np.tril(weighted.swapaxes(1, 2) @ apart)
-                squares = np.concatenate([products[:, one, one].ravel() for one in blocks])
-            for kernel, plain in (
-                (log_likelihood, log_densities.sum()),
-                (counts, np.exp(scores - log_densities).sum(axis=1)),
-                (first, weighted.sum(axis=1)),
-                (second, squares),
-            ):
-                size = max(1.0, float(np.abs(plain).max()))
-                worst = max(worst, float(np.abs(kernel - plain).max()) / (size * allowed))
-    # Codecs draw from their keys alone: the same bits on every machine.
-    values, decoded = np.linspace(-1.0, 1.0, 148).reshape(4, 37), np.empty((4, 37))
-    keys = np.arange(1, 5, dtype=np.uint64)
-    codecs.natural_transmit(values, keys, 3, decoded, np.zeros(4, dtype=np.uint8), 1)
-    return worst if zlib.crc32(decoded.tobytes()) == NATURAL else float("inf")
-
-
-def extras(problems: Problems) -> dict[str, Report]:
+def extras(report: Report) -> Problems:
     """Optional libraries: the version, or how to install it; a broken one is a problem."""
-    report: dict[str, Report] = {}
     for name, (module, extra, what) in EXTRAS.items():
         version = _version(name)
         report[name] = {"version": version, "for": what, "install": f"pip install 'vpem[{extra}]'"}
-        if version is not None:
-            try:
-                import_module(module)
-            except Exception as error:
-                problem = (
-                    f"{name}, for {what}, cannot be loaded: {_first_line(error)}; try: pip install "
-                    f"--force-reinstall 'vpem[{extra}]'"
-                )
-                problems.append((False, problem))
-    return report
+        if version is None:
+            continue
+        try:
+            import_module(module)
+        except Exception as error:
+            yield note(
+                f"{name}, for {what}, cannot be loaded: {_first_line(error)}; try: pip install "
+                f"--force-reinstall 'vpem[{extra}]'"
+            )
 
 
-def mpi(problems: Problems) -> Report:
+def mpi(report: Report) -> Problems:
     """The MPI library of mpi4py, and the launcher, which must belong to the same MPI."""
     beside = Path(sys.executable).parent
     launcher = shutil.which("mpiexec") or shutil.which("mpiexec", path=str(beside))
-    report: Report = {"library": None, "mpiexec": launcher, "launcher": None}
+    report |= {"library": None, "mpiexec": launcher, "launcher": None}
     if _version("mpi4py") is None:
-        return report
+        return
     # In a process of its own, which a library that does not fit may end.
     program = (
         "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
@@ -305,22 +219,19 @@ def mpi(problems: Problems) -> Report:
     )
     library = _output(sys.executable, "-c", program)
     if library is None:
-        problem = "mpi4py finds no MPI library, for --engine mpi; try: pip install mpich"
-        problems.append((False, problem))
-        return report
+        yield note("mpi4py finds no MPI library, for --engine mpi; try: pip install mpich")
+        return
     report["library"] = " ".join(library.split("\n")[0].split())
     if launcher is None:
-        problems.append((False, "there is no mpiexec, for --engine mpi; try: pip install mpich"))
-        return report
-    report["launcher"] = _maker(_output(launcher, "--version") or "")
-    maker = _maker(library)
-    if maker and report["launcher"] and maker != report["launcher"]:
-        problem = (
-            f"mpi4py is built for {maker}, but {launcher} belongs to {report['launcher']}; take "
-            "the mpiexec of the same MPI"
+        yield note("there is no mpiexec, for --engine mpi; try: pip install mpich")
+        return
+    maker, other = _maker(library), _maker(_output(launcher, "--version") or "")
+    report["launcher"] = other
+    if maker and other and maker != other:
+        yield note(
+            f"mpi4py is built for {maker}, but {launcher} belongs to {other}; take the mpiexec of "
+            "the same MPI"
         )
-        problems.append((False, problem))
-    return report
 
 
 MAKERS = {"open mpi": "Open MPI", "openrte": "Open MPI"}
@@ -343,28 +254,19 @@ def _output(*words: str) -> str | None:
     return ended.stdout
 
 
-def surroundings(problems: Problems, known: set[str]) -> Report:
+def surroundings(report: Report, known: set[str]) -> Problems:
     """Terminal, temporary folder, and variables of vpem; those not ``known`` are a problem."""
-    import tempfile
-
-    size = shutil.get_terminal_size()
-    report: Report = {
-        "terminal": {
-            "stdout": sys.stdout.isatty(),
-            "stderr": sys.stderr.isatty(),
-            "width": size.columns,
-            "colour": sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-            and os.environ.get("TERM") != "dumb",
-            "encoding": getattr(sys.stdout, "encoding", None),
-            "TERM": os.environ.get("TERM"),
-            "NO_COLOR": os.environ.get("NO_COLOR"),
-        },
-        "temporary": None,
-        "variables": {},
+    terminal, term = sys.stdout.isatty(), os.environ.get("TERM")
+    no_colour = os.environ.get("NO_COLOR")
+    report["terminal"] = {
+        "stdout": terminal, "stderr": sys.stderr.isatty(),
+        "width": shutil.get_terminal_size().columns,
+        "colour": terminal and not no_colour and term != "dumb",
+        "encoding": getattr(sys.stdout, "encoding", None), "TERM": term, "NO_COLOR": no_colour,
     }  # fmt: skip
+    report["temporary"] = None
     try:
-        folder = tempfile.gettempdir()
-        report["temporary"] = folder
+        report["temporary"] = folder = tempfile.gettempdir()
         with tempfile.TemporaryDirectory(dir=folder) as inside:
             file = Path(inside, "written.h5")
             with import_module("h5py").File(file, "w") as store:
@@ -375,19 +277,16 @@ def surroundings(problems: Problems, known: set[str]) -> Report:
     except ImportError:  # `libraries` reports that h5py is missing
         pass
     except Exception as error:
-        problem = (
+        yield broken(
             f"no HDF5 file can be written in a temporary folder: {_first_line(error)}; set TMPDIR "
             "to one with room, or HDF5_USE_FILE_LOCKING=FALSE"
         )
-        problems.append((True, problem))
-    for name in sorted(os.environ):
-        if name.startswith("VPEM_"):
-            report["variables"][name] = os.environ[name]
-            if name not in known and name not in LIBRARY_VARIABLES:
-                near = did_you_mean(name.lower(), [each.lower() for each in known]).upper()
-                hint = near.replace("DID YOU MEAN", "did you mean")
-                problems.append((False, f"{name} is no variable of an option{hint}; unset it"))
-    return report
+    report["variables"] = {name: os.environ[name] for name in sorted(os.environ)
+                           if name.startswith("VPEM_")}  # fmt: skip
+    for name in sorted(report["variables"].keys() - known - {*LIBRARY_VARIABLES}):
+        near = did_you_mean(name.lower(), [each.lower() for each in known]).upper()
+        hint = near.replace("DID YOU MEAN", "did you mean")
+        yield note(f"{name} is no variable of an option{hint}; unset it")
 
 
 def doctor(context: typer.Context, json: Json = False) -> None:
@@ -404,19 +303,17 @@ def doctor(context: typer.Context, json: Json = False) -> None:
         for path, member in leaves(context.find_root().command)
         for name in variables(path, member)
     }
-    problems: Problems = []
+    report: Report = {}
+    problems: list[tuple[bool, str]] = []
     with warnings.catch_warnings():
         # Warnings of libraries about themselves are no problems of the installation.
         warnings.simplefilter("ignore")
-        report: Report = {
-            "libraries": libraries(problems),
-            "processors": processors(problems),
-            "blas": blas(),
-            "kernels": kernels(problems),
-            "extras": extras(problems),
-            "mpi": mpi(problems),
-            **surroundings(problems, known),
-        }
+        for check in (libraries, processors, kernels, extras, mpi):
+            if check is kernels:
+                report["blas"] = blas()
+            report[check.__name__] = {}
+            problems += check(report[check.__name__])
+        problems += surroundings(report, known)
     problems.sort(key=lambda problem: not problem[0])
     works = not any(needed for needed, _ in problems)
     if json:
@@ -434,14 +331,12 @@ def _show(report: Report, problems: list[tuple[bool, str]]) -> None:
     if not problems:
         print("Everything works.")
     missing = "not found"
-    libraries, there = report["libraries"], report["processors"]
-    versions = [(name, version or missing) for name, version in libraries.items()]
+    there, kernels, mpi = report["processors"], report["kernels"], report["mpi"]
     limit = "no limit" if there["limit"] is None else f"{there['limit']:g} by the container"
-    kernels = report["kernels"]
-    error = kernels["largest_error"]
+    error, terminal = kernels["largest_error"], report["terminal"]
     waits = ", ".join(f"{name}={value}" for name, value in (kernels["waiting"] or {}).items())
-    agree = "not compared" if error is None else "yes" if error <= 1 else "no"
     openmp = {None: "unknown", True: "with OpenMP", False: "without OpenMP"}[kernels["openmp"]]
+    versions = [(name, version or missing) for name, version in report["libraries"].items()]
     machine = [
         ("processors", f"{there['there']}, usable {there['usable']}, {limit}"),
         ("OMP_NUM_THREADS", there["OMP_NUM_THREADS"] or "not set"),
@@ -450,7 +345,7 @@ def _show(report: Report, problems: list[tuple[bool, str]]) -> None:
         ("OPENBLAS_THREAD_TIMEOUT", there["OPENBLAS_THREAD_TIMEOUT"] or "not set"),
         ("kernels", f"{len(kernels['built'])} built, {openmp}"),
         ("instructions", f"{kernels['instructions']} (machine: {kernels['machine']})"),
-        ("agree with NumPy", agree),
+        ("agree with NumPy", "not compared" if error is None else "yes" if error <= 1 else "no"),
     ]
     for one in report["blas"]:
         threads = plural(one["num_threads"], "thread")
@@ -459,7 +354,6 @@ def _show(report: Report, problems: list[tuple[bool, str]]) -> None:
         (name, one["version"] or one["install"], one["for"])
         for name, one in report["extras"].items()
     ]
-    mpi, terminal = report["mpi"], report["terminal"]
     others = [
         ("MPI library", mpi["library"] or missing),
         ("mpiexec", f"{mpi['mpiexec'] or missing} ({mpi['launcher'] or 'unknown'})"),
