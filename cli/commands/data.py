@@ -13,12 +13,12 @@ import typer
 
 from vpem.errors import InputError, Setting, check_choice, shorten
 from vpem.files.table_settings import TableSettings
-from vpem.records import changed, setting
+from vpem.records import Settings, changed, setting
 from vpem.settings import HoldingSettings
 
 from ..data import STDIN, DataFile, partition_of, read_one, tell_families, teller
 from ..display import Screen, number, plural, print_json, show, table
-from ..options import Force, Json, Quiet, Without
+from ..options import Json, Without
 from ..outputs import FOLDER, READ, WRITTEN, Printing, Role, reads, writes
 from ..session import Where
 from .kinds import FactsFile
@@ -31,9 +31,411 @@ if TYPE_CHECKING:
     from ..display import PrintedTable
 
 
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Import, fetch, simulate, split and describe datasets.\n\n"
+    "Example: vpem data describe data/breast_cancer.h5",
+)
+
 MOST_ROWS = 100  # rows of one table; --json has them all
 
+Output = Annotated[Path, WRITTEN, typer.Option("--output", "-o", help="The HDF5 file to write.")]
 
+
+class Writing(Settings, kept=False):
+    """Whether files are replaced, and messages printed."""
+
+    force: bool = setting(False, "Replace an existing output.")
+    quiet: bool = setting(False, "Print only errors, and the output of --json.", flags="-q --quiet")
+
+
+class ImportSettings(TableSettings, heading="Data", kept=False):
+    """What the columns of a table are, and which are kept."""
+
+    sample_weight: str | None = setting(
+        None,
+        "Column of the rows' weights: its name or place. It is written as sample_weight, for "
+        "'vpem fit --sample-weight sample_weight'.",
+    )
+    missing: str = setting(
+        "refuse",
+        "Empty cells of features: refuse, or keep them as missing values (NaN), for 'vpem fit "
+        "--missing marginalize'.",
+        choices=("refuse", "keep"),
+    )
+
+
+class ImportHolding(HoldingSettings, heading="Data", kept=False):
+    """Who holds which features of a table."""
+
+    agents: int | None = changed(
+        HoldingSettings, "agents", help="Divide the features among this many agents, in order."
+    )
+
+
+@app.command("import")
+def import_(
+    source: DataFile,
+    output: Output,
+    *,
+    writing: Writing,
+    table: ImportSettings,
+    holding: Annotated[ImportHolding, Without("split workers worker_rows dataset sample_weight")],
+) -> None:
+    """Turn a table into a dataset in HDF5, which is read in parts.
+
+    Fits read tables as they are; this is for large ones, and to say once who holds which features.
+    Columns of text, dates and constants are left out, with a note. With --family text becomes
+    categories, whose names are kept.
+
+    Example: vpem data import pulsars.csv --no-header --label-column -1 --agents 8 -o pulsars.h5
+    """
+    with Screen(writing.quiet) as screen:
+        from vpem.checks import check_finite
+        from vpem.files.datasets import write_dataset
+        from vpem.files.families import settle, summarize_features
+        from vpem.files.hdf5 import check_writable
+        from vpem.terms.rows import check_missing
+
+        check_writable(output, writing.force, "datasets")
+        reading = table.into(TableSettings)
+        tell = teller(screen.say, families=True)
+        dataset = read_one(source, reading, Where(), tell, sample_weight=table.sample_weight)
+        try:
+            if table.missing == "keep":
+                check_missing(dataset.X, dataset.feature_names)
+            else:
+                hint = ("keep them as missing with ", Setting("missing", "keep"))
+                check_finite(dataset.X, dataset.feature_names, hint)
+        except InputError as error:
+            raise InputError(f"{dataset.source}: ", *error.parts) from None
+        if holding.agents is not None or holding.partition is not None:
+            dataset = replace(dataset, partition=partition_of(dataset, holding, True))
+        dataset = settle(dataset, reading.family, dataset.partition)
+        tell_families(dataset, reading, screen.say)
+        write_dataset(output, dataset, writing.force)
+        lacking = ""
+        if table.missing == "keep":
+            lacking = f", {summarize_features(dataset.X).missing.sum()} values missing"
+        screen.say(f"wrote {output}: {_size(dataset)}{lacking}")
+
+
+def _size(dataset: Dataset) -> str:
+    parts = [plural(dataset.n_samples, "row"), plural(dataset.n_features, "feature")]
+    parts += [name for name in ("ids", "labels") if getattr(dataset, name) is not None]
+    if dataset.partition is not None:
+        parts.append(plural(dataset.partition.n_agents, "agent"))
+    return ", ".join(parts)
+
+
+class Simulated(Settings, kept=False):
+    """Which data are drawn."""
+
+    samples: int = setting(1000, "Number of examples.", flags="--samples -n")
+    features: int = setting(10, "Number of features.", flags="--features -d")
+    components: int = setting(3, "Number of components.", flags="--components -k")
+    overlap: float = setting(
+        0.05, "Share of examples that the true mixture itself assigns to a wrong component."
+    )
+    agents: int | None = setting(None, "Divide the features among this many agents, in order.")
+    seed: int = setting(0, "The same seed draws the same data.")
+
+
+@app.command()
+def simulate(output: Output, *, mixture: Simulated, writing: Writing) -> None:
+    """Draw a dataset from a random Gaussian mixture.
+
+    Covariances are full. The labels are the true components; the true parameters are stored in the
+    group "truth".
+
+    Example: vpem data simulate -n 5000 -d 12 -k 4 --overlap 0.1 --agents 6 -o mixture.h5
+    """
+    with Screen(writing.quiet) as screen:
+        from vpem.files.datasets import write_dataset
+        from vpem.files.hdf5 import check_writable
+        from vpem.files.simulate import simulate as draw
+
+        check_writable(output, writing.force, "datasets")
+        dataset, truth = draw(
+            mixture.samples, mixture.features, mixture.components, overlap=mixture.overlap,
+            n_agents=mixture.agents, seed=mixture.seed,
+        )  # fmt: skip
+        write_dataset(output, dataset, writing.force, truth)
+        screen.say(
+            f"wrote {output}: {_size(dataset)}, {plural(mixture.components, 'component')}, overlap "
+            f"{float(truth['overlap']):.4g}"
+        )
+
+
+@app.command()
+def repack(
+    source: Annotated[Path, READ, typer.Argument(help="Dataset (HDF5).")],
+    output: Output,
+    dataset: Annotated[
+        str | None, typer.Option(help="Path of a 2-D dataset inside the HDF5 file, instead of X.")
+    ] = None,
+    *,
+    writing: Writing,
+) -> None:
+    """Rewrite a dataset in chunks of whole rows.
+
+    These are quick to read. Memory stays small.
+
+    Example: vpem data repack data/wine.h5 -o repacked.h5
+    """
+    with Screen(writing.quiet) as screen:
+        from vpem.files.data import read_dataset
+        from vpem.files.datasets import read_about, read_truth, write_dataset
+        from vpem.files.hdf5 import check_writable
+
+        check_writable(output, writing.force, "datasets")
+        whole = read_dataset(source, dataset, memory_limit=0)
+        truth, about = read_truth(source), read_about(source)
+        write_dataset(output, whole, writing.force, truth, about)
+        screen.say(f"wrote {output}")
+
+
+@app.command("list")
+def list_(json: Json = False) -> None:
+    """List the datasets that come with vpem.
+
+    Example: vpem data list
+    """
+    from vpem.files.examples import EXAMPLES
+
+    if json:
+        print_json({name: vars(example) for name, example in EXAMPLES.items()})
+        return
+    sizes = [(name, e.rows, e.columns, e.what) for name, e in EXAMPLES.items()]
+    rights = [(name, e.source, e.licence) for name, e in EXAMPLES.items()]
+    show(
+        table(sizes, "dataset", "rows", "columns", "", right=("rows", "columns")),
+        table(rights, "dataset", "from", "licence"),
+        "'vpem data copy' copies all to the folder data/, 'vpem data copy wine' one to this folder",
+    )
+
+
+EXAMPLES_FOLDER = Path("data")
+"""Where all examples are copied by default, and where pages and help name them."""
+
+
+def _targets(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
+    from vpem.files.examples import EXAMPLES
+
+    name = options["name"]
+    if name is None:
+        folder = value or EXAMPLES_FOLDER
+        return [*(folder / example.file for example in EXAMPLES.values()), folder / "README.md"]
+    file = EXAMPLES[name].file if name in EXAMPLES else ""
+    return [value / file if value.is_dir() else value] if value else [Path(file)]
+
+
+class Copies(Settings, kept=False):
+    """Where copies go."""
+
+    output: Path | None = setting(
+        None,
+        "Write here; a name that ends in .csv makes a table. Default: the dataset's own name, in "
+        "this folder; for all, the folder data.",
+        flags="-o --output",
+        file=Role(writes=True, files=_targets),
+    )
+    force: bool = setting(False, "Replace existing files.")
+
+
+@app.command()
+def copy(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Which dataset: breast_cancer, wine, heart, oxford_boys, theophylline, notices. "
+            "Default: all."
+        ),
+    ] = None,
+    *,
+    to: Copies,
+    writing: Writing,
+) -> None:
+    """Copy a dataset that comes with vpem, or all of them.
+
+    Once all are in the folder data, the examples of help and pages run as shown.
+
+    Example: vpem data copy wine -o wine.csv
+
+    Example: vpem data copy -o examples
+    """
+    with Screen(writing.quiet) as screen:
+        from vpem.files.examples import EXAMPLES, copy_all, copy_example
+
+        if name is None:
+            folder = to.output or EXAMPLES_FOLDER
+            copy_all(folder, to.force)
+            screen.say(f"wrote {len(EXAMPLES)} datasets, and their sources, to {folder}")
+            return
+        example = EXAMPLES[check_choice("dataset", name, EXAMPLES)]
+        (target,) = _targets(to.output, {"name": name})
+        copy_example(name, target, to.force)
+        screen.say(
+            f"wrote {target}: {example.rows} rows, {example.columns} columns; {example.source} "
+            f"({example.licence})"
+        )
+
+
+class Fetched(Settings, kept=False):
+    """Where an open dataset comes from, and goes."""
+
+    output: Path | None = setting(
+        None,
+        "Write here (HDF5). Default: NAME.h5.",
+        flags="-o --output",
+        file=Role(writes=True, files=lambda path, options: [path or Path(f"{options['name']}.h5")]),
+    )
+    given: Path | None = setting(
+        None,
+        "Read this copy (CSV, or the zip it comes in) and download nothing.",
+        flags="--from",
+        file="read",
+    )
+    cache: Path | None = setting(
+        None,
+        "Folder where the download is kept. Default: $VPEM_CACHE, or the user's cache.",
+        file=FOLDER,
+        idle=(
+            lambda given: given["given"] is not None,
+            (" is for downloads, but with ", Setting("given"), " there is none; leave one out"),
+        ),
+    )
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="Which dataset: htru2 (pulsar candidates, UCI).")],
+    *,
+    files: Fetched,
+    writing: Writing,
+) -> None:
+    """Write an open dataset, downloaded once and checked.
+
+    It is checked by its SHA-256. Downloads need pooch: pip install
+    'vpem[fetch]'.
+
+    Example: vpem data fetch htru2 --from pulsars.csv -o htru2.h5
+    """
+    with Screen(writing.quiet) as screen:
+        from vpem.files.datasets import write_dataset
+        from vpem.files.fetching import OPEN, fetch, kept_in
+        from vpem.files.hdf5 import check_writable
+
+        check_choice("dataset", name, OPEN)
+        if files.given is None:
+            reads("--cache", kept_in(OPEN[name], files.cache))
+        target = files.output or Path(f"{name}.h5")
+        check_writable(target, writing.force, "datasets")
+        dataset, about = fetch(name, files.given, files.cache)
+        write_dataset(target, dataset, writing.force, about=about)
+        screen.say(
+            f"wrote {target}: {dataset.n_samples} rows, {dataset.n_features} features, labels, "
+            f"{dataset.n_features} agents; {about['source']}"
+        )
+
+
+class PartyHolding(HoldingSettings, heading="Data", kept=False):
+    """Which party gets which features."""
+
+    agents: int | None = changed(
+        HoldingSettings,
+        "agents",
+        help="Divide the features among this many parties, in order. Default: the partition stored "
+        "in the dataset.",
+    )
+    partition: Path | None = changed(
+        HoldingSettings, "partition", help="JSON file that says which party gets which features."
+    )
+
+
+class Cut(Settings, kept=False):
+    """How rows of parties differ."""
+
+    shuffle: bool = setting(False, "Shuffle the rows of each party on their own.")
+    drop_ids: float = setting(
+        0.0, "Share of the rows that each party lacks, drawn for each on its own."
+    )
+    seed: int = setting(0, "Seeds --shuffle and --drop-ids.")
+
+
+@app.command()
+def split(
+    source: DataFile,
+    output: Annotated[
+        Path,
+        FOLDER,
+        typer.Option("--output", "-o", help="Folder for the files; created if need be."),
+    ],
+    *,
+    rows: Cut,
+    writing: Annotated[Writing, Without("quiet")],
+    table: TableSettings,
+    holding: Annotated[PartyHolding, Without("split workers worker_rows sample_weight")],
+    printing: Printing,
+) -> None:
+    """Cut a dataset into one file for each party, with ids.
+
+    The files are for trying 'vpem fit --parties'. Labels go to the first party; rows without ids
+    get their numbers.
+
+    Example: vpem data split data/breast_cancer.h5 --agents 5 --shuffle --drop-ids 0.05 -o parties
+    """
+    with Screen(printing.quiet) as screen:
+        from vpem.files.datasets import write_dataset
+        from vpem.files.families import settle
+        from vpem.files.hdf5 import check_writable
+        from vpem.files.parties.joining import cut, file_stems
+        from vpem.files.temporaries import new_folder
+        from vpem.network.partition import contiguous
+
+        tell = teller(screen.say, families=True)
+        whole = read_one(source, table, Where(), tell, dataset=holding.dataset)
+        if holding.agents is not None:
+            # More agents than features are refused.
+            names = [f"party{number}" for number in range(min(holding.agents, whole.n_features))]
+            parties = contiguous(whole.n_features, holding.agents, names=names)
+        elif holding.partition is None and whole.partition is None:
+            raise InputError(
+                f"{source} does not say which party gets which features; give --agents N or "
+                "--partition FILE"
+            )
+        else:
+            parties = partition_of(whole, holding, True)
+        whole = settle(whole, table.family, parties)
+        if table.family is not None:
+            tell_families(whole, table, screen.say)
+        parts = cut(whole, parties, shuffle=rows.shuffle, drop_ids=rows.drop_ids, seed=rows.seed)
+        files = [output / f"{stem}.h5" for stem in file_stems(parties.names)]
+        writes("--output", *files)
+        with new_folder(output, parents=True):
+            for file in files:
+                check_writable(file, writing.force, "datasets")
+            new = [file for file in files if not file.exists()]
+            try:
+                for file, part in zip(files, parts, strict=True):
+                    write_dataset(file, part, writing.force)
+            except BaseException:
+                for file in new:
+                    file.unlink(missing_ok=True)
+                raise
+        listed = []
+        for file, part in zip(files, parts, strict=True):
+            sizes = f"{plural(part.n_samples, 'row')}, {plural(part.n_features, 'feature')}"
+            screen.say(f"wrote {file}: {sizes}")
+            listed.append({"name": file.stem, "file": str(file), "rows": part.n_samples,
+                           "features": list(part.feature_names)})  # fmt: skip
+    if printing.json:
+        settings = {"seed": rows.seed, "shuffled": rows.shuffle, "drop_ids": rows.drop_ids}
+        print_json({"source": str(source), **settings, "parties": listed})
+
+
+@app.command()
 def describe(
     data: DataFile,
     dataset: Annotated[
@@ -85,74 +487,21 @@ class TableFile(DatasetFile):
 
 
 def _summary(data: Path, table: TableSettings, path: str | None = None) -> Report:
-    import numpy as np
-
     from vpem.files.datasets import read_about
-    from vpem.files.families import FamilyChoice, settle, summarize_features
+    from vpem.files.families import settle
     from vpem.files.opening import format_of
 
     profiles: list[ColumnProfile] = []
     dataset = read_one(data, table, Where(), None, dataset=path, profiles=profiles)
-    dataset = settle(dataset, FamilyChoice.parse(table.family), dataset.partition)
+    dataset = settle(dataset, table.family, dataset.partition)
     stored = str(data) != STDIN and format_of(data, str(data)) == "hdf5"
-    columns = [vars(column) for column in profiles]
-    partition = dataset.partition
-    of = None if partition is None else partition.agent_of
-    statistics = summarize_features(dataset.X)
-    families = ["gaussian"] * dataset.n_features
-    if dataset.kinds is not None:
-        families = list(dataset.kinds.families)
-        of_feature = dict(zip(dataset.feature_names, families, strict=True))
-        for one in columns:
-            if one["use"] == "feature":
-                one["use"] = of_feature[one["name"]]
-    counts = None
-    if dataset.labels is not None:
-        values, times = np.unique(dataset.labels, return_counts=True)
-        counts = [
-            {"label": value, "count": count}
-            for value, count in zip(values.tolist(), times.tolist(), strict=True)
-        ]
-    features = [
-        {
-            "name": name,
-            "family": families[column],
-            "levels": list(dataset.levels.get(name, ())) or None,
-            "agent": None if partition is None or of is None else partition.names[of[column]],
-            "mean": float(statistics.mean[column]),
-            "sd": float(statistics.sd[column]),
-            "min": float(statistics.min[column]),
-            "max": float(statistics.max[column]),
-            "constant": bool(statistics.constant[column]),
-            "non_finite": int(statistics.non_finite[column]),
-            "missing": int(statistics.missing[column]),
-        }
-        for column, name in enumerate(dataset.feature_names)
-    ]
-    return {
-        "path": dataset.source,
-        "n_samples": dataset.n_samples,
-        "n_features": dataset.n_features,
-        "dtype": str(dataset.X.dtype),
-        "bytes": dataset.X.nbytes,
-        "has_ids": dataset.ids is not None,
-        "n_agents": None if partition is None else partition.n_agents,
-        "agents": None
-        if partition is None
-        else [
-            {"name": name, "features": [dataset.feature_names[column] for column in part]}
-            for name, part in zip(partition.names, partition.features, strict=True)
-        ],
-        "labels": counts,
-        "edges": None if dataset.edges is None else dataset.edges.tolist(),
-        "n_non_finite": int(statistics.non_finite.sum()),
-        "n_missing": int(statistics.missing.sum()),
-        "n_constant": int(statistics.constant.sum()),
-        "features": features,
-        "left_out": dataset.left_out,
-        "about": read_about(data) if stored else {},
-        "columns": columns,
-    }
+    summary = dataset.describe() | {"about": read_about(data) if stored else {}}
+    families = {one["name"]: one["family"] for one in summary["features"]}
+    summary["columns"] = columns = [vars(column) for column in profiles]
+    for one in columns:
+        if one["use"] == "feature" and dataset.kinds is not None:
+            one["use"] = families[one["name"]]
+    return summary
 
 
 def _tables(summary: Report) -> list[PrintedTable]:
@@ -196,8 +545,7 @@ def _tables(summary: Report) -> list[PrintedTable]:
     features = [
         (f["name"], *(number(f[head]) for head in heads), _notes(f)) for f in summary["features"]
     ]
-    tables.append(_filled(features, "feature", *heads, "note", right=heads))
-    return tables
+    return [*tables, _filled(features, "feature", *heads, "note", right=heads)]
 
 
 def _notes(feature: Report) -> str:
@@ -219,404 +567,3 @@ def _filled(
     left = len(rows) - MOST_ROWS
     caption = f"and {left} more; --json shows all" if left > 0 else None
     return table(rows[:MOST_ROWS], *columns, right=right, caption=caption)
-
-
-class PartyHolding(HoldingSettings, heading="Data", kept=False):
-    """Which party gets which features."""
-
-    agents: int | None = changed(
-        HoldingSettings,
-        "agents",
-        help="Divide the features among this many parties, in order. Default: the partition stored "
-        "in the dataset.",
-    )
-    partition: Path | None = changed(
-        HoldingSettings, "partition", help="JSON file that says which party gets which features."
-    )
-
-
-def split(
-    source: DataFile,
-    output: Annotated[
-        Path,
-        FOLDER,
-        typer.Option("--output", "-o", help="Folder for the files; created if need be."),
-    ],
-    shuffle: Annotated[
-        bool, typer.Option("--shuffle", help="Shuffle the rows of each party on their own.")
-    ] = False,
-    drop_ids: Annotated[
-        float,
-        typer.Option(help="Share of the rows that each party lacks, drawn for each on its own."),
-    ] = 0.0,
-    seed: Annotated[int, typer.Option(help="Seeds --shuffle and --drop-ids.")] = 0,
-    force: Force = False,
-    *,
-    table: TableSettings,
-    holding: Annotated[PartyHolding, Without("split workers worker_rows sample_weight")],
-    printing: Printing,
-) -> None:
-    """Cut a dataset into one file for each party, with ids.
-
-    The files are for trying 'vpem fit --parties'. Labels go to the first party; rows without ids
-    get their numbers.
-
-    Example: vpem data split data/breast_cancer.h5 --agents 5 --shuffle --drop-ids 0.05 -o parties
-    """
-    with Screen(printing.quiet) as screen:
-        from vpem.files.datasets import write_dataset
-        from vpem.files.families import FamilyChoice, settle
-        from vpem.files.hdf5 import check_writable
-        from vpem.files.parties.joining import cut, file_stems
-        from vpem.files.temporaries import new_folder
-        from vpem.network.partition import contiguous
-
-        tell = teller(screen.say, families=True)
-        whole = read_one(source, table, Where(), tell, dataset=holding.dataset)
-        if holding.agents is not None:
-            # More agents than features are refused.
-            names = [f"party{number}" for number in range(min(holding.agents, whole.n_features))]
-            parties = contiguous(whole.n_features, holding.agents, names=names)
-        elif holding.partition is None and whole.partition is None:
-            raise InputError(
-                f"{source} does not say which party gets which features; give --agents N or "
-                "--partition FILE"
-            )
-        else:
-            parties = partition_of(whole, holding, True)
-        whole = settle(whole, FamilyChoice.parse(table.family), parties)
-        if table.family is not None:
-            tell_families(whole, table, screen.say)
-        parts = cut(whole, parties, shuffle=shuffle, drop_ids=drop_ids, seed=seed)
-        files = [output / f"{stem}.h5" for stem in file_stems(parties.names)]
-        writes("--output", *files)
-        with new_folder(output, parents=True):
-            for file in files:
-                check_writable(file, force, "datasets")
-            new = [file for file in files if not file.exists()]
-            try:
-                for file, part in zip(files, parts, strict=True):
-                    write_dataset(file, part, force)
-            except BaseException:
-                for file in new:
-                    file.unlink(missing_ok=True)
-                raise
-        for file, part in zip(files, parts, strict=True):
-            screen.say(
-                f"wrote {file}: {plural(part.n_samples, 'row')}, "
-                f"{plural(part.n_features, 'feature')}"
-            )
-    if printing.json:
-        listed = [
-            {"name": file.stem, "file": str(file), "rows": part.n_samples,
-             "features": list(part.feature_names)}
-            for file, part in zip(files, parts, strict=True)
-        ]  # fmt: skip
-        settings = {"seed": seed, "shuffled": shuffle, "drop_ids": drop_ids}
-        print_json({"source": str(source), **settings, "parties": listed})
-
-
-def fetch(
-    name: Annotated[str, typer.Argument(help="Which dataset: htru2 (pulsar candidates, UCI).")],
-    output: Annotated[
-        Path | None,
-        Role(writes=True, files=lambda path, options: [path or Path(f"{options['name']}.h5")]),
-        typer.Option("-o", "--output", help="Write here (HDF5). Default: NAME.h5."),
-    ] = None,
-    given: Annotated[
-        Path | None,
-        READ,
-        typer.Option(
-            "--from", help="Read this copy (CSV, or the zip it comes in) and download nothing."
-        ),
-    ] = None,
-    cache: Annotated[
-        Path | None,
-        FOLDER,
-        typer.Option(
-            help="Folder where the download is kept. Default: $VPEM_CACHE, or the user's cache."
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
-    quiet: Quiet = False,
-) -> None:
-    """Write an open dataset, downloaded once and checked.
-
-    It is checked by its SHA-256. Downloads need pooch: pip install
-    'vpem[fetch]'.
-
-    Example: vpem data fetch htru2 --from pulsars.csv -o htru2.h5
-    """
-    with Screen(quiet) as screen:
-        from vpem.files.datasets import write_dataset
-        from vpem.files.fetching import OPEN, fetch, kept_in
-        from vpem.files.hdf5 import check_writable
-
-        check_choice("dataset", name, OPEN)
-        if given is not None and cache is not None:
-            raise InputError(
-                "--cache is for downloads, but with --from there is none; leave one out"
-            )
-        if given is None:
-            reads("--cache", kept_in(OPEN[name], cache))
-        target = output or Path(f"{name}.h5")
-        check_writable(target, force, "datasets")
-        dataset, about = fetch(name, given, cache)
-        write_dataset(target, dataset, force, about=about)
-        screen.say(
-            f"wrote {target}: {dataset.n_samples} rows, {dataset.n_features} features, labels, "
-            f"{dataset.n_features} agents; {about['source']}"
-        )
-
-
-EXAMPLES_FOLDER = Path("data")
-"""Where all examples are copied by default, and where pages and help name them."""
-
-
-def _targets(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
-    from vpem.files.examples import EXAMPLES
-
-    name = options["name"]
-    if name is None:
-        folder = value or EXAMPLES_FOLDER
-        return [*(folder / example.file for example in EXAMPLES.values()), folder / "README.md"]
-    file = EXAMPLES[name].file if name in EXAMPLES else ""
-    return [value / file if value.is_dir() else value] if value else [Path(file)]
-
-
-def list_(json: Json = False) -> None:
-    """List the datasets that come with vpem.
-
-    Example: vpem data list
-    """
-    from vpem.files.examples import EXAMPLES
-
-    if json:
-        print_json({name: vars(example) for name, example in EXAMPLES.items()})
-        return
-    sizes = [(name, e.rows, e.columns, e.what) for name, e in EXAMPLES.items()]
-    heads = ("dataset", "rows", "columns", "")
-    rights = [(name, e.source, e.licence) for name, e in EXAMPLES.items()]
-    show(
-        table(sizes, *heads, right=("rows", "columns")),
-        table(rights, "dataset", "from", "licence"),
-        "'vpem data copy' copies all to the folder data/, 'vpem data copy wine' one to this folder",
-    )
-
-
-def copy(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="Which dataset: breast_cancer, wine, heart, oxford_boys, theophylline, notices. "
-            "Default: all."
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        Role(writes=True, files=_targets),
-        typer.Option(
-            "-o",
-            "--output",
-            help="Write here; a name that ends in .csv makes a table. Default: the dataset's own "
-            "name, in this folder; for all, the folder data.",
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
-    quiet: Quiet = False,
-) -> None:
-    """Copy a dataset that comes with vpem, or all of them.
-
-    Once all are in the folder data, the examples of help and pages run as shown.
-
-    Example: vpem data copy wine -o wine.csv
-
-    Example: vpem data copy -o examples
-    """
-    with Screen(quiet) as screen:
-        from vpem.files.examples import EXAMPLES, copy_all, copy_example
-
-        if name is None:
-            folder = output or EXAMPLES_FOLDER
-            copy_all(folder, force)
-            screen.say(f"wrote {len(EXAMPLES)} datasets, and their sources, to {folder}")
-            return
-        check_choice("dataset", name, EXAMPLES)
-        (target,) = _targets(output, {"name": name})
-        copy_example(name, target, force)
-        example = EXAMPLES[name]
-        screen.say(
-            f"wrote {target}: {example.rows} rows, {example.columns} columns; {example.source} "
-            f"({example.licence})"
-        )
-
-
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Import, fetch, simulate, split and describe datasets.\n\n"
-    "Example: vpem data describe data/breast_cancer.h5",
-)
-
-Output = Annotated[Path, WRITTEN, typer.Option("--output", "-o", help="The HDF5 file to write.")]
-
-
-class ImportSettings(TableSettings, heading="Data", kept=False):
-    """What the columns of a table are, and which are kept."""
-
-    sample_weight: str | None = setting(
-        None,
-        "Column of the rows' weights: its name or place. It is written as sample_weight, for "
-        "'vpem fit --sample-weight sample_weight'.",
-    )
-    missing: str = setting(
-        "refuse",
-        "Empty cells of features: refuse, or keep them as missing values (NaN), for 'vpem fit "
-        "--missing marginalize'.",
-        choices=("refuse", "keep"),
-    )
-
-
-class ImportHolding(HoldingSettings, heading="Data", kept=False):
-    """Who holds which features of a table."""
-
-    agents: int | None = changed(
-        HoldingSettings, "agents", help="Divide the features among this many agents, in order."
-    )
-
-
-@app.command("import")
-def import_(
-    source: DataFile,
-    output: Output,
-    force: Force = False,
-    quiet: Quiet = False,
-    *,
-    table: ImportSettings,
-    holding: Annotated[ImportHolding, Without("split workers worker_rows dataset sample_weight")],
-) -> None:
-    """Turn a table into a dataset in HDF5, which is read in parts.
-
-    Fits read tables as they are; this is for large ones, and to say once who holds which features.
-    Columns of text, dates and constants are left out, with a note. With --family text becomes
-    categories, whose names are kept.
-
-    Example: vpem data import pulsars.csv --no-header --label-column -1 --agents 8 -o pulsars.h5
-    """
-    with Screen(quiet) as screen:
-        from vpem.checks import check_finite
-        from vpem.files.datasets import write_dataset
-        from vpem.files.families import FamilyChoice, settle
-        from vpem.files.hdf5 import check_writable
-        from vpem.terms.rows import check_missing
-
-        check_writable(output, force, "datasets")
-        reading = table.into(TableSettings)
-        tell = teller(screen.say, families=True)
-        dataset = read_one(source, reading, Where(), tell, sample_weight=table.sample_weight)
-        try:
-            if table.missing == "keep":
-                check_missing(dataset.X, dataset.feature_names)
-            else:
-                hint = ("keep them as missing with ", Setting("missing", "keep"))
-                check_finite(dataset.X, dataset.feature_names, hint)
-        except InputError as error:
-            raise InputError(f"{dataset.source}: ", *error.parts) from None
-        if holding.agents is not None or holding.partition is not None:
-            dataset = replace(dataset, partition=partition_of(dataset, holding, True))
-        dataset = settle(dataset, FamilyChoice.parse(reading.family), dataset.partition)
-        tell_families(dataset, reading, screen.say)
-        write_dataset(output, dataset, force)
-        screen.say(f"wrote {output}: {_size(dataset, table.missing == 'keep')}")
-
-
-@app.command()
-def simulate(
-    output: Output,
-    samples: Annotated[int, typer.Option("--samples", "-n", help="Number of examples.")] = 1000,
-    features: Annotated[int, typer.Option("--features", "-d", help="Number of features.")] = 10,
-    components: Annotated[
-        int, typer.Option("--components", "-k", help="Number of components.")
-    ] = 3,
-    overlap: Annotated[
-        float,
-        typer.Option(
-            help="Share of examples that the true mixture itself assigns to a wrong component."
-        ),
-    ] = 0.05,
-    agents: Annotated[
-        int | None, typer.Option(help="Divide the features among this many agents, in order.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed draws the same data.")] = 0,
-    force: Force = False,
-    quiet: Quiet = False,
-) -> None:
-    """Draw a dataset from a random Gaussian mixture.
-
-    Covariances are full. The labels are the true components; the true parameters are stored in the
-    group "truth".
-
-    Example: vpem data simulate -n 5000 -d 12 -k 4 --overlap 0.1 --agents 6 -o mixture.h5
-    """
-    with Screen(quiet) as screen:
-        from vpem.files.datasets import write_dataset
-        from vpem.files.hdf5 import check_writable
-        from vpem.files.simulate import simulate as draw
-
-        check_writable(output, force, "datasets")
-        dataset, truth = draw(
-            samples, features, components, overlap=overlap, n_agents=agents, seed=seed
-        )
-        write_dataset(output, dataset, force, truth)
-        screen.say(
-            f"wrote {output}: {_size(dataset)}, {plural(components, 'component')}, overlap "
-            f"{float(truth['overlap']):.4g}"
-        )
-
-
-@app.command()
-def repack(
-    source: Annotated[Path, READ, typer.Argument(help="Dataset (HDF5).")],
-    output: Output,
-    dataset: Annotated[
-        str | None, typer.Option(help="Path of a 2-D dataset inside the HDF5 file, instead of X.")
-    ] = None,
-    force: Force = False,
-    quiet: Quiet = False,
-) -> None:
-    """Rewrite a dataset in chunks of whole rows.
-
-    These are quick to read. Memory stays small.
-
-    Example: vpem data repack data/wine.h5 -o repacked.h5
-    """
-    with Screen(quiet) as screen:
-        from vpem.files.data import read_dataset
-        from vpem.files.datasets import read_about, read_truth, write_dataset
-        from vpem.files.hdf5 import check_writable
-
-        check_writable(output, force, "datasets")
-        whole = read_dataset(source, dataset, memory_limit=0)
-        write_dataset(output, whole, force, truth=read_truth(source), about=read_about(source))
-        screen.say(f"wrote {output}")
-
-
-app.command("list")(list_)
-app.command("copy")(copy)
-app.command("fetch")(fetch)
-app.command("split")(split)
-app.command("describe")(describe)
-
-
-def _size(dataset: Dataset, count_missing: bool = False) -> str:
-    """Describe what was written."""
-    parts = [plural(dataset.n_samples, "row"), plural(dataset.n_features, "feature")]
-    parts += ["ids"] if dataset.ids is not None else []
-    parts += ["labels"] if dataset.labels is not None else []
-    if dataset.partition is not None:
-        parts.append(plural(dataset.partition.n_agents, "agent"))
-    if count_missing:
-        from vpem.files.families import summarize_features
-
-        parts.append(f"{summarize_features(dataset.X).missing.sum()} values missing")
-    return ", ".join(parts)

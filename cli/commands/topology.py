@@ -20,12 +20,13 @@ from ..outputs import READ, WRITTEN, Output, Printing
 from ..session import Where
 
 if TYPE_CHECKING:
-    from vpem.files.datasets import Dataset
     from vpem.network.graph import Graph
     from vpem.network.partition import Partition
     from vpem.network.schema import Report
 
     from ..display import PrintedTable
+
+    Tables = list[PrintedTable | str]
 
 
 app = typer.Typer(
@@ -45,10 +46,26 @@ class GraphOutput(Printing, heading="Output", kept=False):
     """What is printed and drawn."""
 
     plot: Path | None = setting(
-        None, "Draw the graph coloured by hub (.png, .svg, .pdf).",
-        file=WRITTEN,
-    )  # fmt: skip
+        None, "Draw the graph coloured by hub (.png, .svg, .pdf).", file=WRITTEN
+    )
     force: bool = changed(Output, "force", help="Replace an existing picture.")
+
+
+class PlannedHolding(HoldingSettings, heading="Data", kept=False):
+    """Who holds what, with data or without."""
+
+    agents: int | None = changed(
+        HoldingSettings,
+        "agents",
+        help="Number of agents, or workers; of a dataset, contiguous, nearly equal parts.",
+        flags="-n --agents",
+        idle=None,
+    )
+    features: int | None = setting(
+        None,
+        "Features of the fit to plan, without a dataset. Default: one an agent, and 10 of workers.",
+        least=1,
+    )
 
 
 @app.command("describe")
@@ -60,26 +77,9 @@ def describe(
             help="Name of a topology (with -n), or a dataset: the graph and partition stored there."
         ),
     ] = None,
-    agents: Annotated[
-        int | None,
-        typer.Option(
-            "-n",
-            "--agents",
-            help="Number of agents, or workers; of a dataset, contiguous, nearly equal parts.",
-        ),
-    ] = None,
-    features: Annotated[
-        int | None,
-        typer.Option(
-            help="Features of the fit to plan, without a dataset. Default: one an agent, and 10 of "
-            "workers."
-        ),
-    ] = None,
     *,
+    holding: Annotated[PlannedHolding, Without("workers worker_rows dataset sample_weight")],
     table: Annotated[TableSettings, Without("features worker_column")],
-    holding: Annotated[
-        HoldingSettings, Without("agents workers worker_rows dataset sample_weight")
-    ],
     graph: GraphSettings,
     settings: Annotated[PlanSettings, Without("consensus seed n_threads")],
     out: GraphOutput,
@@ -95,25 +95,33 @@ def describe(
     """
     plot = out.plot
     with Screen(out.quiet) as screen:
-        from vpem.checks import check_int
         from vpem.fits.plan import plan
 
-        if features is not None:
-            check_int("features", features, least=1)
         if plot is not None:
             from vpem.pictures.figure import check_picture
 
             check_picture(plot, out.force)
         graph = graph.seeded(0)
-        data = None
-        if source is not None and source not in TOPOLOGIES:
+        parts: Partition | list[int]
+        stored: int | None = None
+        if source is None or source in TOPOLOGIES:
+            network, parts = _named(source, holding, graph)
+        else:
             if not Path(source).suffix and not Path(source).exists():
                 check_choice("topology", source, TOPOLOGIES)
             # Values stay on disk: only their number matters.
             data = read_one(Path(source), table, Where(), teller(screen.say), on_disk=True)
-        network, parts, stored = _network(
-            source, data, holding, agents, graph, features, settings, screen
-        )
+            stored = len(data.X)
+            if holding.features is not None:
+                raise InputError("--features is for plans without a dataset, which has its own")
+            if holding.split == "rows":
+                workers = None if holding.agents else data.workers
+                count = holding.agents or (1 if workers is None else workers.n_workers)
+                network = graph_of(count, None if workers is None else workers.names, graph)
+                parts = [data.n_features, *[0] * (count - 1)]
+            else:
+                parts = partition_of(data, holding, graph.is_asked or settings.is_asked)
+                network = stored_graph(data, holding, parts, graph, screen)
         report = plan(
             network, parts, settings, split=holding.split, n_samples=settings.n_samples or stored,
             seed=graph.graph_seed,
@@ -134,57 +142,39 @@ def describe(
             _show(report)
 
 
-def _network(
-    source: str | None,
-    data: Dataset | None,
-    holding: HoldingSettings,
-    agents: int | None,
-    graph: GraphSettings,
-    features: int | None,
-    settings: PlanSettings,
-    screen: Screen,
-) -> tuple[Graph, Partition | list[int], int | None]:
-    """Return the graph, who holds which features (workers: the first all), and how many rows."""
+def _named(
+    source: str | None, holding: PlannedHolding, graph: GraphSettings
+) -> tuple[Graph, Partition | list[int]]:
+    """Return agents without data, on a graph of this topology, or of a file of edges."""
     from vpem.files.networks import read_graph
     from vpem.network.partition import contiguous
 
-    over_rows = holding.split == "rows"
-    if data is not None:
-        if features is not None:
-            raise InputError("--features is for plans without a dataset, which has its own")
-        if over_rows:
-            count = agents or (1 if data.workers is None else data.workers.n_workers)
-            names = None if agents or data.workers is None else data.workers.names
-            joined = graph_of(count, names, graph)
-            return joined, [data.n_features, *[0] * (count - 1)], len(data.X)
-        holding = holding.changed(agents=agents)
-        parts = partition_of(data, holding, graph.is_asked or settings.is_asked)
-        return stored_graph(data, holding, parts, graph, screen), parts, len(data.X)
-    if graph.topology is not None:
-        raise InputError(
-            "--topology is for a dataset; without one give the topology's name alone: vpem "
-            "topology describe cycle -n 8"
-        )
-    if holding.partition is not None:
-        raise InputError("--partition names the features of a dataset; give one")
-    if source is not None and graph.graph is not None:
-        raise InputError(f"give a topology ({source}) or --graph, not both")
-    if source is None:
-        if graph.graph is None:
-            raise InputError(
-                "give the name of a topology with -n, a dataset, or --graph with a file of edges"
-            )
-        if graph.radius is not None or graph.mean_degree is not None:
-            raise InputError("--radius and --mean-degree need the topology of a random graph")
+    agents, features = holding.agents, holding.features
+    drawn = graph.radius is not None or graph.mean_degree is not None
+    for wrong, sentence in (
+        (graph.topology is not None,
+         "--topology is for a dataset; without one give the topology's name alone: vpem topology "
+         "describe cycle -n 8"),
+        (holding.partition is not None, "--partition names the features of a dataset; give one"),
+        (source is not None and graph.graph is not None,
+         f"give a topology ({source}) or --graph, not both"),
+        (source is None and graph.graph is None,
+         "give the name of a topology with -n, a dataset, or --graph with a file of edges"),
+        (source is None and drawn,
+         "--radius and --mean-degree need the topology of a random graph"),
+        (source is not None and agents is None,
+         f"how many agents? give -n: vpem topology describe {source} -n 8"),
+    ):  # fmt: skip
+        if wrong:
+            raise InputError(sentence)
+    if graph.graph is not None:
         joined = read_graph(graph.graph, agents)
-    elif agents is None:
-        raise InputError(f"how many agents? give -n: vpem topology describe {source} -n 8")
     else:
-        joined = graph_of(agents, None, graph.changed(topology=source))
+        joined = graph_of(agents or 0, None, graph.changed(topology=source))
     count = joined.n_agents
-    if over_rows:
-        return joined, [features or USUAL_FEATURES, *[0] * (count - 1)], None
-    return joined, contiguous(count if features is None else features, count, joined.names), None
+    if holding.split == "rows":
+        return joined, [features or USUAL_FEATURES, *[0] * (count - 1)]
+    return joined, contiguous(count if features is None else features, count, joined.names)
 
 
 def _show(report: Report) -> None:
@@ -215,7 +205,7 @@ def _show(report: Report) -> None:
         cost = f"{plural(messages, 'message')}, {size(sent)}, {plural(rounds, 'round')}"
         option = "--sum tree" if report["compress"] else "--sum tree, exact"
         facts.append(("or", f"{option}: {cost} an iteration"))
-    tables: list[PrintedTable | str] = [table(facts, "", "")]
+    tables: Tables = [table(facts, "", "")]
     if report["split"] == "features":
         listing = [
             (place, names[hub["root"]],
@@ -234,30 +224,28 @@ def _show(report: Report) -> None:
     show(*tables)
 
 
-def _mixing(report: Report) -> list[PrintedTable | str]:
-    def shown(row: Report, name: str, digits: str) -> str:
-        return f"{'<= ' if row[f'{name}_is_bound'] else ''}{row[name]:{digits}}"
+def _mixing(report: Report) -> Tables:
+    def both(row: Report, digits: str) -> list[str]:
+        names = ("none", "chebyshev")
+        return [f"{'<= ' * row[f'{name}_is_bound']}{row[name]:{digits}}" for name in names]
 
-    chosen = report["weights"]
-    fixed = report["compress"] is None and report["faults"] is None
+    chosen, ways = report["weights"], ("plain", "Chebyshev")
     conditions = f"{chosen} weights"
+    fixed = report["rounds"]
     if report["compress"] is not None:
-        conditions += ", uncompressed"
+        conditions, fixed = conditions + ", uncompressed", None
     if report["faults"] is not None:
-        conditions += ", without failures"
-    rates = []
-    for row in report["mixing"]:
-        weights = f"{row['weights']}{' *' if row['weights'] == chosen else ''}"
-        rates.append((weights, f"{row['rate']:.6f}", f"{row['spectral_gap']:.3g}"))
-    errors = []
-    for row in report["consensus_errors"]:
-        rounds = f"{row['rounds']}{' *' if fixed and row['rounds'] == report['rounds'] else ''}"
-        errors.append((rounds, shown(row, "none", ".2g"), shown(row, "chebyshev", ".2g")))
-    needed = [
-        (f"{row['consensus_error']:g}", shown(row, "none", "d"), shown(row, "chebyshev", "d"))
-        for row in report["rounds_needed"]
+        conditions, fixed = conditions + ", without failures", None
+    rates = [
+        (f"{row['weights']}{' *' * (row['weights'] == chosen)}", f"{row['rate']:.6f}",
+         f"{row['spectral_gap']:.3g}")
+        for row in report["mixing"]
+    ]  # fmt: skip
+    errors = [
+        (f"{row['rounds']}{' *' * (row['rounds'] == fixed)}", *both(row, ".2g"))
+        for row in report["consensus_errors"]
     ]
-    ways = ("plain", "Chebyshev")
+    needed = [(f"{row['consensus_error']:g}", *both(row, "d")) for row in report["rounds_needed"]]
     return [
         table(rates, "weights", "mixing rate", "spectral gap", title="Mixing (* chosen)",
               right=("mixing rate", "spectral gap")),
@@ -283,11 +271,10 @@ def _time(report: Report) -> PrintedTable:
                  right=("time",))  # fmt: skip
 
 
-def _messages(report: Report, names: list[str]) -> list[PrintedTable | str]:
+def _messages(report: Report, names: list[str]) -> Tables:
     """Return tables of what each phase sends, means rounded, and of the busiest links."""
     communication = report["communication"]
-    rows: list[tuple[object, ...]] = []
-    busiest: list[tuple[object, ...]] = []
+    rows, busiest = [], []
     for part in ("setup", "batch", "iteration", "last", "labels"):
         name = "last E-step" if part == "last" else part
         if part not in communication or (part == "labels" and not communication[part]["messages"]):
@@ -301,18 +288,16 @@ def _messages(report: Report, names: list[str]) -> list[PrintedTable | str]:
         if link is not None:
             ends = " - ".join(names[end] for end in link["between"])
             busiest.append((name, ends, round(link["messages"]), size(round(link["bytes"]))))
-    n_rows, k = report["n_samples"], report["n_components"]
-    facts = [plural(n_rows, "row"), plural(k, "component"), report["dtype"]]
+    facts = [plural(report["n_samples"], "row")]
     if report["batch_size"] is not None:
-        facts.insert(1, f"batches of {report['batch_size']}")
+        facts.append(f"batches of {report['batch_size']}")
+    facts += [plural(report["n_components"], "component"), report["dtype"]]
     if communication["is_expected"]:
         facts.append("means" if communication["n_drawn"] else "estimates")
     right = ("messages", "payload", "rounds")
     title = f"Communication: {', '.join(facts)}"
-    tables: list[PrintedTable | str] = [
-        table(rows, "phase", "kind", *right, title=title, right=right)
-    ]
+    tables: Tables = [table(rows, "phase", "kind", *right, title=title, right=right)]
     if busiest:
-        heads = ("phase", "link", "messages", "payload")
+        heads = ("phase", "link", *right[:2])
         tables.append(table(busiest, *heads, title="Busiest links", right=right))
     return tables

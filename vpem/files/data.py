@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from vpem.checks import Labels, precision_of
 from vpem.errors import FileError, InputError, Setting, did_you_mean, shorten
 from vpem.files.datasets import Dataset, as_matrix
-from vpem.files.families import FamilyChoice, settle
+from vpem.files.families import settle
 from vpem.files.matrix import FileMatrix
 from vpem.files.opening import format_of
 from vpem.files.readers.frames import (
@@ -100,7 +100,7 @@ def read_dataset(
         memory_limit=memory_limit,
         sample_weight=sample_weight,
     )
-    return settle(data, FamilyChoice.parse(table.family), data.partition)
+    return settle(data, table.family, data.partition)
 
 
 def read_data(

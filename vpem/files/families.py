@@ -161,8 +161,9 @@ def levels_for_model(
     return dataset
 
 
-def settle_for_model(dataset: Dataset, choice: FamilyChoice | None) -> Dataset:
+def settle_for_model(dataset: Dataset, family: Any) -> Dataset:
     """Return a dataset with categories where a model has some (`words_for_model`)."""
+    choice = FamilyChoice.parse(family)
     if choice is None:
         return dataset
     names = dataset.feature_names
@@ -186,14 +187,13 @@ def words_for_model(kinds: Kinds | None, names: Sequence[str]) -> dict[str, str]
     return said | dict(zip(names, words, strict=True))
 
 
-def settle(
-    dataset: Dataset, choice: FamilyChoice | None, partition: Partition | None = None
-) -> Dataset:
+def settle(dataset: Dataset, family: Any, partition: Partition | None = None) -> Dataset:
     """Say which family each feature has, and make codes of numbers that are names.
 
-    Where there is no choice, features keep the family that their file has, and all others are
-    Gaussian. Agents of ``partition`` may be spoken of by name.
+    ``family`` is what the user says (`FamilyChoice.parse`). Without it, features keep the family
+    that their file has, and all others are Gaussian. Agents of ``partition`` may be named.
     """
+    choice = FamilyChoice.parse(family)
     if choice is None:
         return dataset
     names = dataset.feature_names
