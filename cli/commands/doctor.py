@@ -157,8 +157,7 @@ def kernels(report: Report) -> Problems:
         report["waiting"] = core.waiting()
         content = Path(str(module.__file__)).read_bytes()
         report["openmp"] = b"GOMP_" in content or b"__kmpc_fork_call" in content
-        check = import_module("vpem._core.self_check")
-        report["machine"] = check.machine_instructions()
+        report["machine"] = import_module("vpem._core.threads").machine_instructions()
         report["instructions"] = import_module("vpem._core.sweep").instruction_set()
     except Exception as error:
         why = _first_line(error)
@@ -178,7 +177,7 @@ def kernels(report: Report) -> Problems:
             "machine has; unset it"
         )
     try:
-        report["largest_error"] = worst = check.self_check()
+        report["largest_error"] = worst = import_module("vpem.terms.features").self_check()
     except Exception as failed:
         yield broken(f"the kernels fail: {_first_line(failed)}; build them again")
         return

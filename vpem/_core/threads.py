@@ -118,3 +118,19 @@ def one_blas_thread() -> AbstractContextManager[Any]:
     """Keep BLAS on one thread: the kernels run their own threads around it."""
     context: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
     return context
+
+
+def machine_instructions() -> str | None:
+    """Largest instruction set of the kernels that the processor has, by its flags in Linux.
+
+    None elsewhere.
+    """
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    lines = (line for line in text.splitlines() if line.startswith(("flags", "Features")))
+    flags = set(next(lines, ":").partition(":")[2].split())
+    if not {"avx2", "fma"} <= flags:
+        return "base"
+    return "avx512" if {"avx512f", "avx512dq"} <= flags else "avx2"
