@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import wraps
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from vpem.network.partition import Partition, Workers
     from vpem.network.schema import Report
     from vpem.settings import GraphSettings, WorkerSettings
-    from vpem.sums.connect import Network
     from vpem.terms.density import Density
     from vpem.terms.families.kinds import Kinds
 
@@ -171,7 +169,14 @@ def started(settings: F, begin: StartSettings, source: Dataset, given: Given) ->
     mixture: Density = model.mixture
     columns = match_features(model.feature_names, source.feature_names)
     if (kinds := getattr(mixture, "kinds", None)) is not None:
-        _check_families(source, kinds, columns)
+        have = ("gaussian",) * source.n_features if source.kinds is None else source.kinds.families
+        for j, column in enumerate(range(kinds.n_features) if columns is None else columns):
+            name, family = source.feature_names[column], kinds.families[j]
+            if have[column] != family:
+                raise InputError(
+                    f"the starting model takes {name!r} as {family}, the data have it as "
+                    f"{have[column]}; say ", Setting("family", f"{name}={family}"),
+                )  # fmt: skip
         settled, unseen = in_levels_of(source, kinds, columns)
         for sentence in unseen:
             raise InputError(f"{source.source}: {sentence}, so that a fit cannot start from it")
@@ -183,18 +188,6 @@ def started(settings: F, begin: StartSettings, source: Dataset, given: Given) ->
     mixture = mixture if columns is None else mixture.renumbered(columns)
     count = settings.n_components if given.has("n_components") else mixture.n_components
     return settings.changed(init=mixture, n_components=count)
-
-
-def _check_families(source: Dataset, kinds: Kinds, columns: Sequence[int] | None) -> None:
-    """Raise InputError unless features have the families of a model to start from."""
-    have = ("gaussian",) * source.n_features if source.kinds is None else source.kinds.families
-    for j, column in enumerate(range(kinds.n_features) if columns is None else columns):
-        if have[column] != kinds.families[j]:
-            name = source.feature_names[column]
-            raise InputError(
-                f"the starting model takes {name!r} as {kinds.families[j]}, the data have it as "
-                f"{have[column]}; say ", Setting("family", f"{name}={kinds.families[j]}"),
-            )  # fmt: skip
 
 
 def partition_of(source: Dataset, holding: HoldingSettings, networked: bool) -> Partition:
@@ -242,82 +235,10 @@ def stored_graph(
     return from_edges(source.edges, parts.n_agents, parts.names, topology="dataset")
 
 
-def own_features(
-    source: Dataset, network: Network, limit: int | None = None
-) -> tuple[Any, Sequence[str]]:
-    """Return the columns of this process's agents, and their names.
-
-    Where they would take more memory than ``limit`` bytes they stay on disk.
-    """
-    import numpy as np
-
-    from vpem.files.datasets import Share
-    from vpem.fits.spread import own_columns
-
-    X = source.X
-    if not network.agents.apart:
-        return X, source.feature_names
-    columns = own_columns(network)
-    names = [source.feature_names[j] for j in columns]
-    if isinstance(source, Share) or not len(columns):
-        return X if len(columns) else None, names
-    if isinstance(X, np.ndarray):
-        return np.ascontiguousarray(X[:, columns]), names
-    local_columns = X.select(columns.tolist())
-    if (stored := local_columns.beyond(limit)) is not None:
-        return stored, names
-    values = np.empty(local_columns.shape, dtype=X.dtype)
-    for start, part in local_columns.runs():
-        values[start : start + len(part)] = part
-    X.close()
-    return values, names
-
-
-def own_rows(source: Dataset, workers: Workers, network: Network, limit: int | None = None) -> Any:
-    """Return the rows of this process's workers; beyond ``limit`` bytes they stay on disk."""
-    from vpem.files.datasets import Share
-    from vpem.files.matrix import FileMatrix
-    from vpem.fits.local_rows import read_rows
-
-    if isinstance(source, Share) or not network.agents.apart:
-        return source.X
-    groups = [workers.rows[worker] for worker in network.agents.own]
-    if isinstance(source.X, FileMatrix):
-        stored = source.X.of_rows(groups).beyond(limit)
-        if stored is not None:
-            return stored
-    return read_rows(source.X, groups)
-
-
-def own_weights(source: Dataset, workers: Workers, network: Network) -> Any:
-    """Return the weights of the rows of `own_rows`."""
-    import numpy as np
-
-    from vpem.files.datasets import Share
-
-    weights = source.sample_weight
-    if weights is None or isinstance(source, Share) or not network.agents.apart:
-        return weights
-    local_rows = [workers.rows[worker] for worker in network.agents.own]
-    return weights[np.concatenate([np.empty(0, dtype=np.intp), *local_rows])]
-
-
 def heaviest_of(source: Dataset, column: str | None) -> float:
     """Return the largest weight of a row of this process; 1 where rows have none."""
     weights = source.sample_weight
     return 1.0 if column is None or weights is None else float(weights.max(initial=0.0)) or 1.0
-
-
-def settled(source: Dataset, table: TableSettings, holding: WorkerSettings) -> Dataset:
-    """Return a dataset whose features have the families that the user or their values say."""
-    from vpem.files.families import FamilyChoice, settle
-
-    choice = FamilyChoice.parse(table.family)
-    if choice is None:
-        return source
-    if isinstance(holding, HoldingSettings) and holding.split == "features":
-        return settle(source, choice, partition_of(source, holding, True))
-    return settle(source, choice)
 
 
 STDIN = "-"
@@ -443,9 +364,6 @@ def kept_of(stored: Any) -> TableSettings:
     kinds = getattr(getattr(stored, "mixture", None), "kinds", None)
     family = words_for_model(kinds, stored.feature_names)
     return settings_in(known, "options of the model").changed(family=family)
-
-
-R = TypeVar("R")
 
 
 DataFiles = Annotated[
@@ -607,16 +525,6 @@ class DataParties(FileSettings, heading="Data", kept=False):
     )
 
 
-def _shown(function: Callable[..., R]) -> Callable[..., R]:
-    @wraps(function)
-    def reading(files: Sequence[Path], *others: Any) -> R:
-        with others[-1].screen.doing(what_is_read(files)):
-            return function(files, *others)
-
-    return reading
-
-
-@_shown
 def gather(
     files: Sequence[Path],
     settings: FileSettings,
@@ -631,42 +539,44 @@ def gather(
     Joined data have a partition, or workers.
     """
     from vpem.files.data import settle_labels
+    from vpem.files.families import settle
 
     over_rows = getattr(holding, "split", "rows") == "rows"
-    check_parties(files, settings)
-    say = run.screen.say
-    tell = teller(say, not settings.numbers_only)
-    if not settings.parties:
-        source = read_one(
-            files[0], settings.table, run.where, tell, dataset=holding.dataset,
-            sample_weight=holding.sample_weight, memory_limit=run.memory(memory_limit),
-        )  # fmt: skip
-        run.table = source.table
-        source.labels_for_fit = settle_labels(
-            source.labels_for_fit, [source], source.ids, settings.table
-        )
-        source = settled(source, settings.table, holding)
+    table, say, alignment = settings.table, run.screen.say, None
+    with run.screen.doing(what_is_read(files)):
+        check_parties(files, settings)
+        if settings.parties:
+            of_one = holding.values("split", "sample_weight") | {"memory_limit": memory_limit}
+            for name, value in of_one.items():
+                if value not in (None, False):
+                    raise InputError(Setting(name), " is for one file; with --parties leave it out")
+            parties = run.where.parties(files, table)
+            if table.labels_for_fit is not None and not run.where.own_users:
+                unlabelled = run.where.parties(files, table.changed(labels_for_fit=None))
+                at = place_of(getattr(settings, "labels_at", None), [one.name for one in parties])
+                parties = [*unlabelled[:at], parties[at], *unlabelled[at + 1 :]]
+            holders = place_parties(parties, run.out.output, run.shards, run.where, run.labels)
+            weight = holding.sample_weight
+            source, alignment = joined(parties, settings, over_rows, missing, weight, holders, say)
+        else:
+            source = read_one(
+                files[0], table, run.where, teller(say, not settings.numbers_only),
+                dataset=holding.dataset, sample_weight=holding.sample_weight,
+                memory_limit=run.memory(memory_limit),
+            )  # fmt: skip
+            run.table = source.table
+            source.labels_for_fit = settle_labels(
+                source.labels_for_fit, [source], source.ids, table
+            )
+            parts = None
+            if table.family is not None and isinstance(holding, HoldingSettings) and not over_rows:
+                parts = partition_of(source, holding, True)
+            source = settle(source, table.family, parts)
         if settings.numbers_only:
             refuse_families(source.kinds, source.feature_names, source.source)
-        tell_families(source, settings.table, say)
-        return source, None
-    of_one = holding.values("split", "sample_weight") | {"memory_limit": memory_limit}
-    for name, value in of_one.items():
-        if value not in (None, False):
-            raise InputError(Setting(name), " is for one file; with --parties leave it out")
-    parties = run.where.parties(files, settings.table)
-    if settings.table.labels_for_fit is not None and not run.where.own_users:
-        unlabelled = settings.table.changed(labels_for_fit=None)
-        at = place_of(getattr(settings, "labels_at", None), [party.name for party in parties])
-        others = enumerate(run.where.parties(files, unlabelled))
-        parties = [parties[n] if n == at else other for n, other in others]
-    holders = place_parties(parties, run.out.output, run.shards, run.where, run.labels)
-    weight = holding.sample_weight
-    source, alignment = joined(parties, settings, over_rows, missing, weight, holders, say)
-    if settings.numbers_only:
-        refuse_families(source.kinds, source.feature_names, source.source)
-    tell_families(source, settings.table, say)
-    run.where.watch(source.n_samples, over_rows, run.screen)
+        tell_families(source, table, say)
+        if settings.parties:
+            run.where.watch(source.n_samples, over_rows, run.screen)
     return source, alignment
 
 
@@ -694,8 +604,15 @@ def joined(
             keep_missing=settings.missing_parties, keep_constant=for_a_model, **common,
         )  # fmt: skip
     alignment = matching.describe()
-    for line in lines_of(alignment):
-        say(line)
+    outer = alignment["join"] == "outer"
+    heads = ("party", "rows", "absent" if outer else "lost")
+    cells = [heads, *((one["name"], str(one["rows"]), str(one[heads[2]]))
+                      for one in alignment["parties"])]  # fmt: skip
+    wide = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for name, rows, gone in cells:
+        say(f"{name:<{wide[0]}}  {rows:>{wide[1]}}  {gone:>{wide[2]}}")
+    complete = f", {alignment['complete']} of them complete" if outer else ""
+    say(f"{alignment['rows']} rows together{complete} (align {alignment['level']})")
     if settings.align is None and matching.by_position and len(parties) > 1:
         say(BY_POSITION)
     return together, alignment
@@ -712,21 +629,6 @@ def check_parties(files: Sequence[Path], settings: PartySettings) -> None:
             )
         if files[0].suffix.lower() == ".toml":
             raise InputError(f"{files[0]} is no dataset; add --parties if it names parties")
-
-
-def lines_of(alignment: Report) -> list[str]:
-    """Return the lines of a table of each party's rows: how many it has, and how many are lost."""
-    outer = alignment["join"] == "outer"
-    heads = ("party", "rows", "absent" if outer else "lost")
-    cells = [heads, *((one["name"], str(one["rows"]), str(one[heads[2]]))
-                      for one in alignment["parties"])]  # fmt: skip
-    wide = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
-        f"{name:<{wide[0]}}  {rows:>{wide[1]}}  {gone:>{wide[2]}}" for name, rows, gone in cells
-    ]
-    complete = f", {alignment['complete']} of them complete" if outer else ""
-    lines.append(f"{alignment['rows']} rows together{complete} (align {alignment['level']})")
-    return lines
 
 
 def place_of(agent: str | None, names: Sequence[str]) -> int:

@@ -23,9 +23,6 @@ from .data import (
     gather,
     graph_of,
     heaviest_of,
-    own_features,
-    own_rows,
-    own_weights,
     partition_of,
     stored_graph,
     workers_of,
@@ -405,17 +402,11 @@ class Task:
 
     def data(self) -> tuple[Any, Any, Report]:
         """Return this process's data, weights, and further arguments of a fit."""
-        from vpem.fits.spread import own_columns
+        from vpem.fits.spread import own_columns, own_part
 
         source, network, workers = self.source, self.network, self.workers
-        weights = None if self.weighed_by is None else source.sample_weight
-        names: Sequence[str] = source.feature_names
-        if workers is None:
-            X, names = own_features(source, network, self.limit)
-        else:
-            X = own_rows(source, workers, network, self.limit)
-            if self.weighed_by is not None:
-                weights = own_weights(source, workers, network)
+        X, weights, names = own_part(source, network, workers, self.limit)
+        weights = None if self.weighed_by is None else weights
         about: Report = {"feature_names": names}
         if self.labels_for_fit is not None:
             about["labels_for_fit"] = self.labels_for_fit

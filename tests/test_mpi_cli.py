@@ -12,7 +12,7 @@ import pytest
 
 from vpem.files.data import read_dataset
 from vpem.files.models import read_model
-from vpem_cli.data import own_features
+from vpem.fits.spread import own_part
 
 from .cli_support import AGENTS, done, make_data, run
 from .forks import MAIN, environment
@@ -106,7 +106,7 @@ def test_a_rank_keeps_its_own_columns_only(data):
     agents = SimpleNamespace(apart=True, own=[1])
     network = SimpleNamespace(agents=agents, features=[np.array([0]), np.array([4, 1])])
     for source in (lazy, whole):
-        kept, names = own_features(source, network)
+        kept, _, names = own_part(source, network, None)
         assert kept.shape == (len(whole.X), 2)
         assert kept.base is None
         np.testing.assert_array_equal(kept, whole.X[:, [4, 1]])

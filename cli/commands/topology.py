@@ -10,7 +10,8 @@ import typer
 from vpem.errors import InputError, check_choice, shorten
 from vpem.files.table_settings import TableSettings
 from vpem.fits.settings import PlanSettings
-from vpem.records import changed, setting
+from vpem.records import changed, not_both, setting
+from vpem.rules import BY_FEATURES
 from vpem.settings import TOPOLOGIES, GraphSettings, HoldingSettings
 
 from ..data import graph_of, partition_of, read_one, stored_graph, teller
@@ -60,6 +61,18 @@ class PlannedHolding(HoldingSettings, heading="Data", kept=False):
         help="Number of agents, or workers; of a dataset, contiguous, nearly equal parts.",
         flags="-n --agents",
         idle=None,
+    )
+    partition: Path | None = changed(
+        HoldingSettings,
+        "partition",
+        idle=[
+            (
+                lambda given: given.get("source", "") in (None, *TOPOLOGIES),
+                (" names the features of a dataset; give one",),
+            ),
+            not_both("agents", "partition"),
+            BY_FEATURES,
+        ],
     )
     features: int | None = setting(
         None,
@@ -155,7 +168,6 @@ def _named(
         (graph.topology is not None,
          "--topology is for a dataset; without one give the topology's name alone: vpem topology "
          "describe cycle -n 8"),
-        (holding.partition is not None, "--partition names the features of a dataset; give one"),
         (source is not None and graph.graph is not None,
          f"give a topology ({source}) or --graph, not both"),
         (source is None and graph.graph is None,

@@ -14,14 +14,17 @@ from numpy.typing import NDArray
 from vpem.checks import Floats, check_data, check_finite
 from vpem.engines.engine import set_topic
 from vpem.errors import InputError
+from vpem.files.datasets import Dataset, Share
 from vpem.files.matrix import FileMatrix, Spool
 from vpem.fits.labels import KnownLabels
+from vpem.fits.local_rows import read_rows
 from vpem.fits.parts import agree_on_kinds, gathered, own_columns_of_hubs
 from vpem.fits.prepare import MARGINALIZE
 from vpem.fits.results import Fit
 from vpem.fits.settings import PrivacySettings
 from vpem.fits.vpem import fit_vpem
 from vpem.network.hubs import find_routes
+from vpem.network.partition import Workers
 from vpem.settings import FitSettings
 from vpem.steps.recovery import Saver
 from vpem.steps.runs import Progress
@@ -101,6 +104,40 @@ def own_columns(network: Network) -> NDArray[np.intp]:
     """Columns that this process's agents hold: by agent, then by column."""
     columns = (network.features[agent] for agent in network.agents.own)
     return np.concatenate([np.empty(0, dtype=np.intp), *columns])
+
+
+def own_part(
+    source: Dataset, network: Network, workers: Workers | None, limit: int | None = None
+) -> tuple[Any, NDArray[np.float64] | None, Sequence[str]]:
+    """Return this process's part of a dataset, the weights of its rows, and its features' names.
+
+    That are the rows of its workers or, without ``workers``, the features of its agents. What would
+    take more than ``limit`` bytes of memory stays on disk.
+    """
+    X, weights, names = source.X, source.sample_weight, source.feature_names
+    if not network.agents.apart:
+        return X, weights, names
+    if workers is not None:
+        if isinstance(source, Share):
+            return X, weights, names
+        groups = [workers.rows[worker] for worker in network.agents.own]
+        if weights is not None:
+            weights = weights[np.concatenate([np.empty(0, dtype=np.intp), *groups])]
+        stored = X.of_rows(groups).beyond(limit) if isinstance(X, FileMatrix) else None
+        return read_rows(X, groups) if stored is None else stored, weights, names
+    columns = own_columns(network)
+    own_names = [names[j] for j in columns]
+    if isinstance(source, Share) or not len(columns):
+        return X if len(columns) else None, weights, own_names
+    if isinstance(X, np.ndarray):
+        return np.ascontiguousarray(X[:, columns]), weights, own_names
+    part = X.select(columns.tolist())
+    if (values := part.beyond(limit)) is None:
+        values = np.empty(part.shape, dtype=X.dtype)
+        for start, run in part.runs():
+            values[start : start + len(run)] = run
+        X.close()
+    return values, weights, own_names
 
 
 def bring(
