@@ -219,20 +219,19 @@ def stored_graph(
     chosen = graph.values("graph_seed").values()
     if source.edges is None or any(value is not None for value in chosen):
         return graph_of(parts.n_agents, parts.names, graph)
-    stored = parts if source.partition is None else source.partition
-    if stored.n_agents != parts.n_agents:
-        if holding.agents is not None:
-            screen.print_note(
-                f"the graph of {stored.n_agents} agents stored in the dataset is ignored, since "
-                f"there are --agents {parts.n_agents}, which a server joins; --topology gives "
-                "another graph"
-            )
-            return graph_of(parts.n_agents, parts.names, graph)
+    n_stored = (source.partition or parts).n_agents
+    if n_stored == parts.n_agents:
+        return from_edges(source.edges, parts.n_agents, parts.names, topology="dataset")
+    if holding.agents is None:
         raise InputError(
-            f"the graph stored in the dataset joins {stored.n_agents} agents, but {parts.n_agents} "
-            "hold the features; give --topology or --graph"
+            f"the graph stored in the dataset joins {n_stored} agents, but {parts.n_agents} hold "
+            "the features; give --topology or --graph"
         )
-    return from_edges(source.edges, parts.n_agents, parts.names, topology="dataset")
+    screen.print_note(
+        f"the graph of {n_stored} agents stored in the dataset is ignored, since there are "
+        f"--agents {parts.n_agents}, which a server joins; --topology gives another graph"
+    )
+    return graph_of(parts.n_agents, parts.names, graph)
 
 
 def heaviest_of(source: Dataset, column: str | None) -> float:
@@ -445,16 +444,18 @@ class FileSettings(TableSettings, PartySettings, heading="Data"):
 
     numbers_only: ClassVar[bool] = False
     """Whether features can be Gaussian alone."""
+    kind: ClassVar[type[TableSettings]] = TableSettings
 
     @property
     def table(self) -> TableSettings:
         """How each is read."""
-        return self.into(TableSettings)
+        return self.into(self.kind)
 
 
 class FitFiles(FileSettings, LabelledTable, heading="Data"):
     """Files for a fit, one of which may have labels of some rows."""
 
+    kind = LabelledTable
     labels_at: str | None = setting(
         None,
         "Agent or party, by name or number, that has the labels for the fit: they are added to its "
@@ -465,10 +466,6 @@ class FitFiles(FileSettings, LabelledTable, heading="Data"):
             (" says who has labels for the fit; add ", Setting("labels_for_fit")),
         ),
     )
-
-    @property
-    def table(self) -> LabelledTable:
-        return self.into(LabelledTable)
 
 
 class NumberFiles(FileSettings, heading="Data"):
@@ -511,10 +508,7 @@ class DataParties(FileSettings, heading="Data", kept=False):
         "split",
         help="With --parties: each has features of all rows (features), or all features of its "
         "rows (rows).",
-        idle=(
-            lambda given: not given["parties"],
-            (" is for data of several parties; add --parties",),
-        ),
+        idle=OF_PARTIES[:1],
     )
     secure_sum: bool = changed(
         SumSettings,

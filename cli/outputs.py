@@ -384,10 +384,12 @@ class LabelFile:
         for_each(holders, range(len(paths)), check)
 
     def _paths(self, names: Sequence[str]) -> Sequence[Path | None]:
-        """Return where each party's table goes; None: nowhere here."""
+        """Return where each party's table goes, or that of one dataset; None: nowhere here."""
         from vpem.fits.parts import shard_path
 
         file = self.file
+        if not self.parties:
+            return [file]
         if file is None or self.where.own_users:
             return [file] * len(names)
         plain = [shard_path(file, name) for name in names]
@@ -402,14 +404,13 @@ class LabelFile:
         ``by_party`` has columns by party, of joined rows; one dataset is party 0 of the first
         process.
         """
-        if self.parties:
-            partition = source.partition or source.workers
-            assert partition is not None
-            self.write_homes(source.homes, partition.names, by_party, holders, screen)
-        elif self:
+        if not self:
+            return
+        held, homes = source.partition or source.workers, source.homes
+        if not self.parties:
             whole = whole_of(source.ids, source.n_samples, counted=source.counted)
-            homes = {0: whole} if self.where.speaks else {}
-            self.write_homes(homes, (), by_party, holders, screen)
+            held, homes = None, {0: whole} if self.where.speaks else {}
+        self.write_homes(homes, held.names if held else (), by_party, holders, screen)
 
     def write_homes(
         self,
@@ -423,9 +424,7 @@ class LabelFile:
         from vpem.engines.placement import for_each
         from vpem.files.results import write_columns
 
-        if not self:
-            return
-        paths: Sequence[Path | None] = self._paths(names) if self.parties else [self.file]
+        paths = self._paths(names)
 
         def write(party: int) -> list[Any]:
             home, path = homes.get(party), paths[party]

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -40,9 +40,6 @@ class Play:
 
     home: Path  # each name has a folder of its own in it
     messages: bool = False  # print these too
-    environment: dict[str, str] = field(
-        default_factory=lambda: {**os.environ, "OMP_WAIT_POLICY": "passive"}
-    )
 
     def tell(self, sentence: str) -> None:
         print(f"\n# {sentence}", flush=True)
@@ -51,14 +48,14 @@ class Play:
         print(f"{who}$ {shlex.join(words)}", flush=True)
 
     def run(self, who: str, command: str, *words: str) -> str:
-        self.show(who, "vpem", *command.split(), *words)
         return self.end(who, self.start(who, *command.split(), *words))
 
     def start(self, who: str, *words: str) -> subprocess.Popen[str]:
+        self.show(who, "vpem", *words)
         return subprocess.Popen(
             [sys.executable, "-c", MAIN, *words],
             cwd=self.home / who,
-            env=self.environment,
+            env={**os.environ, "OMP_WAIT_POLICY": "passive"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if self.messages else subprocess.PIPE,
@@ -132,11 +129,8 @@ def demo(keep: Keep = None) -> None:
 
 SERVER = "hub"
 PARTIES = ("clinic", "lab", "imaging")
-KNOWN = 550
-"""Patients in each party's table, of all 569."""
-
-ROWS = 3
-"""Rows of labels shown for each party."""
+KNOWN = 550  # patients in each party's table, of all 569
+ROWS = 3  # of labels that are shown for each party
 
 
 def demo_of_study(keep: Keep = None) -> None:
@@ -155,7 +149,11 @@ def demo_of_study(keep: Keep = None) -> None:
         play = Play(home)
         _write_tables(home)
         play.tell("Each makes a key, which stays at home:")
-        words = {who: _words(play.run(who, "party init", "--name", who)) for who in members}
+        words = {}
+        for who in members:
+            lines = play.run(who, "party init", "--name", who).splitlines()
+            place = next(n for n, line in enumerate(lines) if line.strip().startswith("in words"))
+            words[who] = " ".join([*lines[place].split()[2:], *lines[place + 1].split()])
         play.tell("The server's organiser says what will be run, and signs it:")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -179,7 +177,6 @@ def demo_of_study(keep: Keep = None) -> None:
                 if who != SERVER:
                     fit += [f"{who}.csv", "--id-column", "patient"]
                     fit += ["--labels", f"{who}-clusters.csv"]
-                play.show(who, "vpem", *fit)
                 processes[who] = play.start(who, *fit)
             printed = {who: play.end(who, process) for who, process in processes.items()}
         finally:
@@ -196,13 +193,6 @@ def demo_of_study(keep: Keep = None) -> None:
             print("\n".join(lines[: ROWS + 1]))
         if keep is not None:
             screen.say(f"all files are in {keep}")
-
-
-def _words(shown: str) -> str:
-    """Return the twelve words of what 'vpem party init' prints."""
-    lines = shown.splitlines()
-    place = next(place for place, line in enumerate(lines) if line.strip().startswith("in words"))
-    return " ".join([*lines[place].split()[2:], *lines[place + 1].split()])
 
 
 def _write_tables(home: Path) -> None:
