@@ -302,15 +302,12 @@ def teller(say: Callable[[str], None], families: bool = False) -> Callable[..., 
         if dataset.table is None:
             return
         ids = dataset.table.id_column
-        warned = [name for name, why in dataset.left_out.items() if why in GUESSED]
-        if ids is not None and ids not in (
-            table.id_column,
-            model_table and model_table.id_column,
-            *warned,
-        ):
+        others = {name: why for name, why in dataset.left_out.items() if why not in GUESSED}
+        warned = dataset.left_out.keys() - others.keys()
+        named = {table.id_column, model_table and model_table.id_column}
+        if ids is not None and ids not in named | warned:
             say(f"{dataset.source}: ids of rows are taken from {ids!r}; --id-column names another")
-        if len(warned) < len(dataset.left_out):
-            others = {name: why for name, why in dataset.left_out.items() if name not in warned}
+        if others:
             listed = (f"{name} ({why})" for name, why in others.items())
             texts = [name for name, why in dataset.left_out.items() if why == "text"]
             advice = ""

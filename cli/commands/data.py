@@ -129,7 +129,7 @@ def _size(dataset: Dataset) -> str:
     return ", ".join(parts)
 
 
-class Simulated(Settings, kept=False):
+class SimulationSettings(Settings, kept=False):
     """Which data are drawn."""
 
     samples: int = setting(1000, "Number of examples.", flags="--samples -n")
@@ -143,7 +143,7 @@ class Simulated(Settings, kept=False):
 
 
 @app.command()
-def simulate(output: Output, *, mixture: Simulated, writing: Writing) -> None:
+def simulate(output: Output, *, mixture: SimulationSettings, writing: Writing) -> None:
     """Draw a dataset from a random Gaussian mixture.
 
     Covariances are full. The labels are the true components; the true parameters are stored in the
@@ -231,7 +231,7 @@ def _targets(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
     return [value / file if value.is_dir() else value] if value else [Path(file)]
 
 
-class Copies(Settings, kept=False):
+class CopySettings(Settings, kept=False):
     """Where copies go."""
 
     output: Path | None = setting(
@@ -254,7 +254,7 @@ def copy(
         ),
     ] = None,
     *,
-    to: Copies,
+    to: CopySettings,
     writing: Writing,
 ) -> None:
     """Copy a dataset that comes with vpem, or all of them.
@@ -282,7 +282,7 @@ def copy(
         )
 
 
-class Fetched(Settings, kept=False):
+class FetchSettings(Settings, kept=False):
     """Where an open dataset comes from, and goes."""
 
     output: Path | None = setting(
@@ -312,7 +312,7 @@ class Fetched(Settings, kept=False):
 def fetch(
     name: Annotated[str, typer.Argument(help="Which dataset: htru2 (pulsar candidates, UCI).")],
     *,
-    files: Fetched,
+    files: FetchSettings,
     writing: Writing,
 ) -> None:
     """Write an open dataset, downloaded once and checked.
@@ -354,7 +354,7 @@ class PartyHolding(HoldingSettings, heading="Data", kept=False):
     )
 
 
-class Cut(Settings, kept=False):
+class CutSettings(Settings, kept=False):
     """How rows of parties differ."""
 
     shuffle: bool = setting(False, "Shuffle the rows of each party on their own.")
@@ -373,7 +373,7 @@ def split(
         typer.Option("--output", "-o", help="Folder for the files; created if need be."),
     ],
     *,
-    rows: Cut,
+    rows: CutSettings,
     writing: Annotated[Writing, Without("quiet")],
     table: TableSettings,
     holding: Annotated[PartyHolding, Without("split workers worker_rows sample_weight")],
@@ -488,14 +488,14 @@ class TableFile(DatasetFile):
 
 def _summary(data: Path, table: TableSettings, path: str | None = None) -> Report:
     from vpem.files.datasets import read_about
-    from vpem.files.families import settle
+    from vpem.files.families import describe_dataset, settle
     from vpem.files.opening import format_of
 
     profiles: list[ColumnProfile] = []
     dataset = read_one(data, table, Where(), None, dataset=path, profiles=profiles)
     dataset = settle(dataset, table.family, dataset.partition)
     stored = str(data) != STDIN and format_of(data, str(data)) == "hdf5"
-    summary = dataset.describe() | {"about": read_about(data) if stored else {}}
+    summary = describe_dataset(dataset) | {"about": read_about(data) if stored else {}}
     families = {one["name"]: one["family"] for one in summary["features"]}
     summary["columns"] = columns = [vars(column) for column in profiles]
     for one in columns:

@@ -249,50 +249,6 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
         """Number of columns."""
         return int(self.X.shape[1])
 
-    def describe(self) -> dict[str, Any]:
-        """Return its size, labels, agents and graph, and what is known of each feature."""
-        from vpem.files.families import summarize_features
-
-        parts, found = self.partition, summarize_features(self.X)
-        names, agents, labels = self.feature_names, None, None
-        families = ("gaussian",) * len(names) if self.kinds is None else self.kinds.families
-        if parts is not None:
-            agents = [
-                {"name": name, "features": [names[j] for j in part]}
-                for name, part in zip(parts.names, parts.features, strict=True)
-            ]
-        if self.labels is not None:
-            counted = np.unique(self.labels, return_counts=True)
-            pairs = zip(*(one.tolist() for one in counted), strict=True)
-            labels = [{"label": value, "count": count} for value, count in pairs]
-        statistics = {name: column.tolist() for name, column in vars(found).items()}
-        return {
-            "path": self.source,
-            "n_samples": self.n_samples,
-            "n_features": self.n_features,
-            "dtype": str(self.X.dtype),
-            "bytes": self.X.nbytes,
-            "has_ids": self.ids is not None,
-            "n_agents": None if parts is None else parts.n_agents,
-            "agents": agents,
-            "labels": labels,
-            "edges": None if self.edges is None else self.edges.tolist(),
-            "n_non_finite": int(found.non_finite.sum()),
-            "n_missing": int(found.missing.sum()),
-            "n_constant": int(found.constant.sum()),
-            "features": [
-                {
-                    "name": name,
-                    "family": families[j],
-                    "levels": list(self.levels.get(name, ())) or None,
-                    "agent": None if parts is None else parts.names[parts.agent_of[j]],
-                    **{key: column[j] for key, column in statistics.items()},
-                }
-                for j, name in enumerate(names)
-            ],
-            "left_out": self.left_out,
-        }
-
 
 @dataclass
 class Share(Dataset):

@@ -349,3 +349,46 @@ def summarize_features(X: Matrix) -> FeatureSummary:
         sd = np.where(used > 0, np.sqrt(squares / used), np.nan)
     low, high = np.where(used > 0, low, np.nan), np.where(used > 0, high, np.nan)
     return FeatureSummary(mean, sd, low, high, low == high, n_samples - used, missing)
+
+
+def describe_dataset(dataset: Dataset) -> dict[str, Any]:
+    """Return its size, labels, agents and graph, and what is known of each feature, for JSON."""
+    parts, found = dataset.partition, summarize_features(dataset.X)
+    names, agents, labels = dataset.feature_names, None, None
+    families = ("gaussian",) * len(names) if dataset.kinds is None else dataset.kinds.families
+    if parts is not None:
+        agents = [
+            {"name": name, "features": [names[j] for j in part]}
+            for name, part in zip(parts.names, parts.features, strict=True)
+        ]
+    if dataset.labels is not None:
+        counted = np.unique(dataset.labels, return_counts=True)
+        pairs = zip(*(one.tolist() for one in counted), strict=True)
+        labels = [{"label": value, "count": count} for value, count in pairs]
+    statistics = {name: column.tolist() for name, column in vars(found).items()}
+    return {
+        "path": dataset.source,
+        "n_samples": dataset.n_samples,
+        "n_features": dataset.n_features,
+        "dtype": str(dataset.X.dtype),
+        "bytes": dataset.X.nbytes,
+        "has_ids": dataset.ids is not None,
+        "n_agents": None if parts is None else parts.n_agents,
+        "agents": agents,
+        "labels": labels,
+        "edges": None if dataset.edges is None else dataset.edges.tolist(),
+        "n_non_finite": int(found.non_finite.sum()),
+        "n_missing": int(found.missing.sum()),
+        "n_constant": int(found.constant.sum()),
+        "features": [
+            {
+                "name": name,
+                "family": families[j],
+                "levels": list(dataset.levels.get(name, ())) or None,
+                "agent": None if parts is None else parts.names[parts.agent_of[j]],
+                **{key: column[j] for key, column in statistics.items()},
+            }
+            for j, name in enumerate(names)
+        ],
+        "left_out": dataset.left_out,
+    }
