@@ -38,7 +38,7 @@ ALLOWED = {
 }
 """The arrows that may be, by the room they come from."""
 
-FLOORS_OF_COMMANDS = "names display outputs options help session data runner commands study app"
+FLOORS_OF_COMMANDS = "names display outputs options session data runner commands study app"
 """Files and folders of the command line, from the ground up: imports go down."""
 
 DIALECT = ("told", "asked", "whoever", "nobody", "somebody", "wanted", "anew", "taken back",

@@ -346,7 +346,9 @@ VERBS = re.compile(
 """What says things in the open; `Placement.add`, `add_up`, `any`, `largest` and `join` may not."""
 
 TALKERS = {
-    "cli": "engine labels loading meeting ranks results saem_choices saem_data",
+    "cli": "outputs session",
+    "cli/commands": "rows saem_data",
+    "cli/study": "member",
     "vpem/files": "checkpoints",
     "vpem/files/parties": "alignment joining observing opening",
     "vpem/fits": "contribution feature_kmeans fedem_setup labels likely_hubs local_rows "

@@ -257,7 +257,7 @@ class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
         least=0.0, above=True)
     missing: str = setting("refuse", "What to do about missing values (NaN): refuse, or "
         "marginalize. The latter integrates them out, as missing at random.",
-        heading="Data", choices=MISSINGS)
+        heading="Data", choices=MISSINGS, often=True)
     batch_size: int | None = setting(None, "Rows of a batch (over rows, of each worker), whose "
         "statistics replace their previous ones. Default: all rows in every iteration.",
         heading="Method", least=1)
@@ -311,12 +311,12 @@ class SelectSettings(Settings, heading="Selection", kept=False):
     """A grid of models and how they are judged: see `vpem.fits.selection.search`."""
 
     n_components: str = setting("1-8", "Numbers of components: 1-8, 1,2,5, 2-20:3 (steps of 3).",
-        flags="-k --components", heading="Model")
+        flags="-k --components", heading="Model", often=True)
     hops: str = setting("0", "Numbers of hops: 0-2. Agents at most this many hops from a root send "
-        "it their features.", heading="Network")
+        "it their features.", heading="Network", often=True)
     covariance_type: str = setting("full", "Covariance types, with commas: full, diag, "
         "spherical, tied, tied-diag, tied-spherical.", flags="--covariance", heading="Model",
-        words=COVARIANCE_TYPES)
+        words=COVARIANCE_TYPES, often=True)
     criterion: str = setting("bic", "bic, aic, icl, or heldout: log-likelihood of rows not fitted "
         "to. It is per sample, and higher is better; of the others lower is better, icl being BIC "
         "plus twice the entropy of the responsibilities.", choices=CRITERIA, often=True)
@@ -428,10 +428,10 @@ class FedMixtureSettings(MixtureSettings, FedSettings, heading="Model"):
     compress: str | None = changed(SumSettings, "compress", help="Codec of what workers send: "
         "qsgd:6bits:32, or qsgd:4bits:32 with a tied covariance. Others: qsgd:8bits, "
         "natural:12bits, blockp:64, randk:0.1, topk:0.1 (with error feedback), float32. The setup "
-        "is then sent in few bits, too. Default: numbers as they are.")
+        "is then sent in few bits, too. Default: numbers as they are.", often=True)
     covariance_type: str = changed(MixtureSettings, "covariance_type", help="full, diag, "
         "spherical, tied, tied-diag, tied-spherical. Tied ones are shared by all components, with "
-        "far smaller messages.")
+        "far smaller messages.", often=False)
     missing: str = changed(FitSettings, "missing")
     floor: float | None = setting(None, "Least variance in any direction, relative to that of the "
         "features; smaller ones, which noise can cause, are raised to it. Default: the error of a "

@@ -53,6 +53,12 @@ class Writing(Settings, kept=False):
 class ImportSettings(TableSettings, heading="Data", kept=False):
     """What the columns of a table are, and which are kept."""
 
+    features: str | None = changed(TableSettings, "features", often=True)
+    drop: str | None = changed(TableSettings, "drop", often=True)
+    family: str | None = changed(TableSettings, "family", often=True)
+    na: str | None = changed(TableSettings, "na", often=True)
+    decimal: str | None = changed(TableSettings, "decimal", often=True)
+    delimiter: str | None = changed(TableSettings, "delimiter", often=True)
     sample_weight: str | None = setting(
         None,
         "Column of the rows' weights: its name or place. It is written as sample_weight, for "
@@ -348,6 +354,7 @@ class PartyHolding(HoldingSettings, heading="Data", kept=False):
         "agents",
         help="Divide the features among this many parties, in order. Default: the partition stored "
         "in the dataset.",
+        often=True,
     )
     partition: Path | None = changed(
         HoldingSettings, "partition", help="JSON file that says which party gets which features."
@@ -357,9 +364,9 @@ class PartyHolding(HoldingSettings, heading="Data", kept=False):
 class CutSettings(Settings, kept=False):
     """How rows of parties differ."""
 
-    shuffle: bool = setting(False, "Shuffle the rows of each party on their own.")
+    shuffle: bool = setting(False, "Shuffle the rows of each party on their own.", often=True)
     drop_ids: float = setting(
-        0.0, "Share of the rows that each party lacks, drawn for each on its own."
+        0.0, "Share of the rows that each party lacks, drawn for each on its own.", often=True
     )
     seed: int = setting(0, "Seeds --shuffle and --drop-ids.")
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 class FedWorkers(WorkerSettings, heading="Data"):
     """Who holds which rows."""
 
+    workers: int | None = changed(WorkerSettings, "workers", often=True)
     sort_by_label: bool = setting(
         False, "Sort rows by label before they are dealt out, so that workers differ."
     )

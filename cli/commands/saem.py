@@ -51,7 +51,7 @@ class ModelSettings(Settings, heading="Model", kept=False):
         "(a formula or function), bifactor (general and group factors), gmm (mixture), or lda "
         "(topics). Doses are absorbed and eliminated at rates of first order; the time of a row is "
         "its item (bifactor) or feature (gmm).",
-        choices=SAEM_MODELS,
+        choices=SAEM_MODELS, often=True,
     )  # fmt: skip
     slopes: str | None = setting(
         None, "linear: covariates with a random slope, with commas between, or none. Default: "
@@ -94,7 +94,7 @@ class ModelSettings(Settings, heading="Model", kept=False):
     )
     components: int | None = setting(
         None, "gmm, lda: components, topics. Default: 2, 10.", flags="-k --components", least=1,
-        idle=_of("gmm", "lda"),
+        idle=_of("gmm", "lda"), often=True,
     )  # fmt: skip
     alpha: float | None = setting(
         None, "lda: how even the topics of a document are. Default: 1 / topics.", least=1e-4,
@@ -248,6 +248,7 @@ class SaemGraph(GraphSettings, heading="Network"):
         help="Graph of the devices: star (a server), cycle, path, complete, grid, geometric, "
         "erdos-renyi, small-world, scale-free, tree; there every device keeps a statistic of its "
         "own, or with --sum tree one is added up along a tree. Default: star.",
+        often=False,
     )
 
 

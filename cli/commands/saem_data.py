@@ -86,12 +86,18 @@ class HeldIndividuals(PartySettings, heading="Individuals", kept=False):
         None, "lda: where in HDF5 the counts are, such as layers/counts. Default: X.", local=True,
         idle=OF_DOCUMENTS,
     )  # fmt: skip
-    id: str | None = setting(None, "Column of individuals. Default: id or document.", local=True)
-    time: str | None = setting(None, "Column with the time. Default: time or word.", local=True)
-    value: str | None = setting(None, "Column with the value. Default: value or count.", local=True)
+    id: str | None = setting(
+        None, "Column of individuals. Default: id or document.", local=True, often=True
+    )
+    time: str | None = setting(
+        None, "Column with the time. Default: time or word.", local=True, often=True
+    )
+    value: str | None = setting(
+        None, "Column with the value. Default: value or count.", local=True, often=True
+    )
     covariates: str | None = setting(
         None, "Other columns to read, with commas between; dose=amt reads the column amt as the "
-        "dose. Default: those that the model needs.", local=True, idle=OF_ROWS,
+        "dose. Default: those that the model needs.", local=True, idle=OF_ROWS, often=True,
     )  # fmt: skip
     doses: str | None = setting(
         None, "Lines may be doses: columns that are not named amt, rate, duration, evid, mdv, addl "
@@ -104,7 +110,7 @@ class HeldIndividuals(PartySettings, heading="Individuals", kept=False):
     )  # fmt: skip
     devices: int | None = setting(
         None, "Devices, which hold individuals in order. Default: 1.",
-        heading="Network", least=1, idle=OF_ONE_FILE,
+        heading="Network", least=1, idle=OF_ONE_FILE, often=True,
     )  # fmt: skip
     device_individuals: Path | None = setting(
         None, 'Individuals of each device, JSON: {"name": ["individual", ...], ...}.',

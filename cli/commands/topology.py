@@ -47,7 +47,7 @@ class GraphOutput(Printing, heading="Output", kept=False):
     """What is printed and drawn."""
 
     plot: Path | None = setting(
-        None, "Draw the graph coloured by hub (.png, .svg, .pdf).", file=WRITTEN
+        None, "Draw the graph coloured by hub (.png, .svg, .pdf).", file=WRITTEN, often=True
     )
     force: bool = changed(Output, "force", help="Replace an existing picture.")
 
@@ -61,6 +61,7 @@ class PlannedHolding(HoldingSettings, heading="Data", kept=False):
         help="Number of agents, or workers; of a dataset, contiguous, nearly equal parts.",
         flags="-n --agents",
         idle=None,
+        often=True,
     )
     partition: Path | None = changed(
         HoldingSettings,

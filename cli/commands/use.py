@@ -45,6 +45,7 @@ class RowSettings(Settings, heading="Data", kept=False):
         "a table has them in its --label-column.",
         file="read",
         local=True,
+        often=True,
     )
     dataset: str | None = changed(WorkerSettings, "dataset", local=True)
     sample_weight: str | None = changed(WorkerSettings, "sample_weight")
@@ -66,12 +67,13 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
     """Options about individuals."""
 
     individual: list[str] | None = setting(
-        None, "Fits of SAEM: this individual of DATA only. Several: repeat it."
+        None, "Fits of SAEM: this individual of DATA only. Several: repeat it.", often=True
     )
     times: str | None = setting(
         None,
         "Fits of SAEM: when to predict, 0:24:0.5 (from, to, step) or 0,1,2.5. Default: at the "
         "rows of DATA; without DATA 50 times over those of the fit.",
+        often=True,
     )
     population: bool = setting(
         False, "Fits of SAEM: the curve of the mean latents, for individuals without rows."

@@ -98,7 +98,7 @@ class NewStudy(Settings, heading="Study", kept=False):
     """How members of a new study are linked, and what they will have."""
 
     star: str | None = setting(
-        None, "HOST:PORT where others dial the organiser, who adds up (a star).",
+        None, "HOST:PORT where others dial the organiser, who adds up (a star).", often=True,
         idle=(lambda given: given["topology"] not in (None, "star"),
               (" says where a star's server is; on other graphs give ", Setting("address"))),
     )  # fmt: skip
@@ -106,6 +106,7 @@ class NewStudy(Settings, heading="Study", kept=False):
         None,
         "HOST:PORT of a 'vpem relay', which passes sealed messages on between members that cannot "
         "be dialled; needs --relay-certificate.",
+        often=True,
         idle=(lambda given: given["relay_certificate"] is None,
               (" and ", Setting("relay_certificate"), " go together: members pin it")),
     )  # fmt: skip

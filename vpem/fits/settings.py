@@ -63,7 +63,8 @@ class ImputeSettings(Settings, heading="Model"):
     n_components: int | str = changed(MixtureSettings, "n_components", 1, help="Number of "
         "components of the mixture: 1 is a normal law; of several numbers (1-4) the one of lowest "
         "BIC is kept.", idle=OF_MIXTURES)
-    covariance_type: str = changed(MixtureSettings, "covariance_type", idle=OF_MIXTURES)
+    covariance_type: str = changed(MixtureSettings, "covariance_type", idle=OF_MIXTURES,
+        often=False)
     reg_covar: float | str = changed(MixtureSettings, "reg_covar", idle=OF_MIXTURES)
     n_init: int = changed(FitSettings, "n_init", idle=OF_MIXTURES)
     draws: int | None = setting(None, "With a mixture: number of multiple imputations, for Rubin's "
