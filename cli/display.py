@@ -20,12 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vpem.errors import VpemWarning, printable
-from vpem.pictures.contents import communication as communication
-from vpem.pictures.contents import how_summed as how_summed
-from vpem.pictures.contents import number as number
-from vpem.pictures.contents import plural as plural
-from vpem.pictures.contents import size as size
-from vpem.pictures.contents import took as took
+from vpem.pictures.contents import plural, size
 
 from .names import in_options
 

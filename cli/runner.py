@@ -15,6 +15,7 @@ import typer
 
 from vpem.errors import InputError, Interrupted, Setting
 from vpem.files.table_settings import TableSettings
+from vpem.pictures.contents import plural
 from vpem.records import Settings, setting
 from vpem.settings import FitSettings, HoldingSettings
 
@@ -27,7 +28,7 @@ from .data import (
     stored_graph,
     workers_of,
 )
-from .display import ProgressLine, Screen, answer, plural, print_json, show, table, tell_of_tree
+from .display import ProgressLine, Screen, answer, print_json, show, table, tell_of_tree
 from .outputs import LabelFile, LabelledOutput, Output, Role
 from .session import EngineSettings, where_of
 

@@ -13,11 +13,12 @@ import typer
 
 from vpem.errors import InputError, Setting, check_choice, shorten
 from vpem.files.table_settings import TableSettings
+from vpem.pictures.contents import number, plural
 from vpem.records import Settings, changed, setting
 from vpem.settings import HoldingSettings
 
 from ..data import STDIN, DataFile, partition_of, read_one, tell_families, teller
-from ..display import Screen, number, plural, print_json, show, table
+from ..display import Screen, print_json, show, table
 from ..options import Json, Without
 from ..outputs import FOLDER, READ, WRITTEN, Printing, Role, reads, writes
 from ..session import Where

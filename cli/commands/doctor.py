@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from vpem.errors import did_you_mean, printable
+from vpem.pictures.contents import plural
 
-from ..display import plural, print_json, show, table
+from ..display import print_json, show, table
 from ..names import leaves
 from ..options import Json, variables
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from vpem.errors import InputError, Setting, shorten
 from vpem.fits.settings import PrivacySettings
+from vpem.pictures.contents import plural
 from vpem.settings import WEIGHT_PRIORS, FitSettings, GraphSettings, HoldingSettings, SumSettings
 
 from ..data import (
@@ -19,7 +20,7 @@ from ..data import (
     started,
     with_families_of,
 )
-from ..display import ProgressLine, Screen, plural, tell_of_parameters
+from ..display import ProgressLine, Screen, tell_of_parameters
 from ..options import Given, MemoryLimit
 from ..outputs import LabelledOutput, check_shards, of_workers, write_shards
 from ..runner import CheckpointSettings, CommandRun, FitOutcome, Task, refuse

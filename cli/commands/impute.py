@@ -11,6 +11,7 @@ import typer
 
 from vpem.errors import InputError, Setting, VpemWarning
 from vpem.fits.settings import ImputeSettings
+from vpem.pictures.contents import communication, how_summed, number, plural, took
 from vpem.records import Settings, changed, refuse_both, setting
 from vpem.settings import DEALS, GraphSettings, HoldingSettings, SumSettings, WorkerSettings
 
@@ -24,18 +25,7 @@ from ..data import (
     refuse_shared_stdin,
     teller,
 )
-from ..display import (
-    ProgressLine,
-    Screen,
-    communication,
-    how_summed,
-    note_of_one_column,
-    number,
-    plural,
-    show,
-    table,
-    took,
-)
+from ..display import ProgressLine, Screen, note_of_one_column, show, table
 from ..options import Without
 from ..outputs import READ, TableOutput
 from ..runner import CheckpointSettings, CommandRun, FitOutcome

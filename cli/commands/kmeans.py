@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from vpem.errors import Setting
 from vpem.fits.settings import PrivacySettings
+from vpem.pictures.contents import plural
 from vpem.records import changed
 from vpem.settings import GraphSettings, KmeansHolding, KmeansSettings, SumSettings
 
 from ..data import DataFiles, NumberFiles, StartSettings, rows_of
-from ..display import ProgressLine, Screen, note_of_one_feature, plural
+from ..display import ProgressLine, Screen, note_of_one_feature
 from ..options import Given, MemoryLimit, Without
 from ..outputs import LabelledOutput, Output, of_clusters
 from ..runner import CheckpointSettings, CommandRun, FitOutcome, Task, refuse

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vpem.errors import FileError, InputError, brief, check_choice
+from vpem.pictures.contents import number, plural
 from vpem.records import changed
 
 from ..data import OF_A_FIT, DataParties
-from ..display import Screen, number, plural, print_json
+from ..display import Screen, print_json
 from ..options import Force, Json, Quiet, Without
 from ..outputs import READ, WRITTEN, ResultSettings, TableOutput
 from ..session import EngineSettings

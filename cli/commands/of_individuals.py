@@ -11,8 +11,9 @@ from vpem.errors import InputError
 from vpem.files.hdf5 import atomic_write, check_writable
 from vpem.files.observations import is_long_csv
 from vpem.files.temporaries import ending_of
+from vpem.pictures.contents import plural
 
-from ..display import as_plain, plural, print_json, show, table
+from ..display import as_plain, print_json, show, table
 from .kinds import StoredFile, reported
 from .saem_data import RowReader, as_rows, latents_of, named_columns
 from .use import PredictedSettings, UseRequest, refuse_given

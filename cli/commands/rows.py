@@ -31,13 +31,14 @@ from vpem.fits.contribution import contribution, spread_contribution
 from vpem.fits.labels import columns_of
 from vpem.fits.prepare import weighed
 from vpem.fits.spread_use import SpreadRows
+from vpem.pictures.contents import plural
 from vpem.settings import MISSINGS
 from vpem.terms.rows import check_missing, check_values, rows_with_values
 from vpem.terms.statistics import leaves
 from vpem.terms.units import Scaling
 
 from ..data import check_parties, joined, kept_of, read_one, teller
-from ..display import plural, print_json, table, what_is_read
+from ..display import print_json, table, what_is_read
 from ..names import key_of
 from ..outputs import whole_of
 from ..session import place_parties

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vpem.errors import InputError, Setting
+from vpem.pictures.contents import communication, number
 from vpem.records import Settings, changed, setting
 from vpem.settings import SAEM_MODELS, SAMPLERS, GraphSettings, SaemSettings, SumSettings
 
 from ..data import graph_of
-from ..display import ProgressLine, Screen, communication, number, show, table
+from ..display import ProgressLine, Screen, show, table
 from ..options import FEW_VARY, InitModel, Without
 from ..outputs import WRITTEN, LabelFile, LabelledOutput, of_individuals
 from ..runner import CheckpointSettings, CommandRun, FitOutcome
@@ -380,7 +381,8 @@ def saem(
         run.finish(FitOutcome(
             fit.converged, tell, lambda path, report: save_saem(path, shown, force=out.force),
             lambda report: _show(report, shown),
-            own=lambda _: {"labels_files": labels.written, **_write(mine, out)},
+            own=lambda _: {"labels_files": labels.written if fit.corpus is None else None,
+                           **_write(mine, out)},
         ))  # fmt: skip
 
 

@@ -12,10 +12,10 @@ import typer
 
 from vpem.errors import FileError, InputError, MissingColumnError, Setting, did_you_mean
 from vpem.files.table_settings import TableSettings
+from vpem.pictures.contents import plural
 from vpem.records import Rule, changed, refuse_both, setting
 
 from ..data import PartySettings
-from ..display import plural
 from ..outputs import READ
 from ..session import place_parties
 from .kinds import CORPUS_MODEL, reported

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from vpem.errors import VpemError, VpemWarning, printable
 from vpem.fits.settings import as_ranges, parse_names, parse_numbers
-from vpem.pictures.contents import lines_of
+from vpem.pictures.contents import lines_of, number, plural
 from vpem.records import Rule, changed, setting, stated
 from vpem.settings import (
     COVARIANCE_TYPES,
@@ -27,7 +27,7 @@ from vpem.settings import (
 )
 
 from ..data import DataFiles, FileSettings, StartSettings
-from ..display import ProgressLine, Screen, number, plural, show, span, table, tell_of_parameters
+from ..display import ProgressLine, Screen, show, span, table, tell_of_parameters
 from ..names import in_options
 from ..options import Given, MemoryLimit, Without
 from ..outputs import WRITTEN, Output, Role
@@ -386,7 +386,7 @@ class Search:
 
 def _state(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
     beside = options["output"]
-    state = value or (beside and beside.with_name(f"{beside.stem}.select.h5"))
+    state = value or (beside and beside.parent / f"{beside.stem}.select.h5")
     return files_kept([state] if state else [], options)
 
 
@@ -416,7 +416,7 @@ class SelectOutput(Output, heading="Output", kept=False):
     @property
     def kept_in(self) -> Path | None:
         out = self.output
-        return self.state or (out and out.with_name(f"{out.stem}.select.h5"))
+        return self.state or (out and out.parent / f"{out.stem}.select.h5")
 
 
 TOGETHER: Rule = (

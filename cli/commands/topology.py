@@ -10,12 +10,13 @@ import typer
 from vpem.errors import InputError, check_choice, shorten
 from vpem.files.table_settings import TableSettings
 from vpem.fits.settings import PlanSettings
+from vpem.pictures.contents import how_summed, number, plural, size
 from vpem.records import changed, not_both, setting
 from vpem.rules import BY_FEATURES
 from vpem.settings import TOPOLOGIES, GraphSettings, HoldingSettings
 
 from ..data import graph_of, partition_of, read_one, stored_graph, teller
-from ..display import Screen, how_summed, number, plural, print_json, show, size, table
+from ..display import Screen, print_json, show, table
 from ..options import Without
 from ..outputs import READ, WRITTEN, Output, Printing
 from ..session import Where

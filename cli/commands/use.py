@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vpem.errors import InputError, Setting, brief, check_choice
+from vpem.pictures.contents import plural
 from vpem.records import Settings, changed, setting
 from vpem.settings import FitSettings, WorkerSettings
 
 from ..data import OF_A_FIT, DataParties
-from ..display import Screen, plural, print_json, show, table
+from ..display import Screen, print_json, show, table
 from ..names import in_options
 from ..options import Without
 from ..outputs import READ, LabelFile, Output, Printing, ResultSettings, writes

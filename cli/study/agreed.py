@@ -30,12 +30,12 @@ from vpem.files.table_settings import TableSettings
 from vpem.fits.settings import parse_numbers
 from vpem.network.graph import make_graph
 from vpem.network.schema import Report
+from vpem.pictures.contents import plural
 from vpem.pictures.disclosures import disclosures
 from vpem.records import refuse_both
 from vpem.sums.exchanges import settled
 
 from ..data import refuse_families, teller
-from ..display import plural
 from ..names import STUDY, in_options, is_flag, key_of, name_of, nearest, speak_of
 from ..options import options_of, path_of, refuse_idle, take_defaults
 

@@ -26,9 +26,10 @@ from vpem.files.studies import identities
 from vpem.files.studies.study import Study, read_study
 from vpem.files.table_settings import TableSettings
 from vpem.network.schema import Report
+from vpem.pictures.contents import plural
 
 from ..commands.use import refuse_given
-from ..display import Screen, plural, show, table
+from ..display import Screen, show, table
 from ..names import spoken
 from .agreed import INDIVIDUALS, look_at
 

@@ -45,12 +45,13 @@ from vpem.fits.results import few_rows_of
 from vpem.network.faults import Outlast
 from vpem.network.messages import decode, encode
 from vpem.network.schema import Report
+from vpem.pictures.contents import size
 from vpem.steps.recovery import REPEATED, Keeper
 
 from ..commands.kinds import stored_at
 from ..commands.saem_data import files_in
 from ..data import STDIN
-from ..display import Screen, as_plain, size, tell
+from ..display import Screen, as_plain, tell
 from ..names import STUDY, name_of, spoken
 from ..options import in_files, path_of, source_of
 from ..outputs import Output, writes

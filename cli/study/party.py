@@ -10,9 +10,10 @@ import typer
 
 from vpem.errors import FileError, InputError, printable, shorten
 from vpem.files.table_settings import TableSettings
+from vpem.pictures.contents import plural, size
 
 from ..commands.use import refuse_given
-from ..display import PrintedTable, Screen, plural, print_json, show, size, table
+from ..display import PrintedTable, Screen, print_json, show, table
 from ..options import Json, Quiet, Without
 from ..outputs import FOLDER, READ, WRITTEN
 

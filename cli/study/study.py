@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vpem.errors import InputError, Setting, check_choice
+from vpem.pictures.contents import plural
 from vpem.records import Settings, setting
 from vpem.settings import TOPOLOGIES
 
 from ..commands.demo import demo_of_study
-from ..display import Screen, plural, print_json, show, table
+from ..display import Screen, print_json, show, table
 from ..options import Json, Quiet
 from ..outputs import READ
 from .party import As, about_certificate, card_of, in_words, warn_of_refusals
