@@ -250,12 +250,6 @@ def not_both(one: str, other: str) -> Rule:
     return lambda given: given.get(one) not in (None, False), sentence
 
 
-def refuse_both(record: Settings, one: str, other: str) -> None:
-    """Raise InputError where two settings say the same thing."""
-    if getattr(record, one) is not None and getattr(record, other) is not None:
-        raise InputError("give ", Setting(one), " or ", Setting(other), ", not both")
-
-
 class _Facts(Formatter):
     """Formats numbers of things, ``{n_hubs:hub}``, and what is or is not, ``{is_here:yes|no}``."""
 

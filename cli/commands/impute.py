@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +11,7 @@ import typer
 from vpem.errors import InputError, Setting, VpemWarning
 from vpem.fits.settings import ImputeSettings
 from vpem.pictures.contents import communication, how_summed, number, plural, took
-from vpem.records import Settings, changed, refuse_both, setting
+from vpem.records import Settings, changed, not_both, setting
 from vpem.settings import DEALS, GraphSettings, HoldingSettings, SumSettings, WorkerSettings
 
 from ..data import (
@@ -90,8 +89,12 @@ class Dealing(Settings, heading="Data", kept=False):
         None,
         "Deal the columns out to this many, in order: as --workers N --split features.",
         least=1,
+        idle=not_both("workers", "agents"),
     )
-    partition: Path | None = changed(HoldingSettings, "partition", idle=None)
+    partition: Path | None = changed(
+        HoldingSettings, "partition",
+        idle=[not_both("workers", "partition"), not_both("agents", "partition")],
+    )  # fmt: skip
     holdout: float | None = setting(
         None,
         "Hide this share of the entries, and report the error on them beside those of column "
@@ -114,11 +117,6 @@ class Dealing(Settings, heading="Data", kept=False):
         "weights of its rows.",
     )
     dataset: str | None = setting(None, "Path of a 2-D dataset inside the HDF5 file, instead of X.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for one, other in combinations(("workers", "agents", "partition"), 2):
-            refuse_both(self, one, other)
 
 
 def observed(

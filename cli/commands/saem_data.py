@@ -13,7 +13,7 @@ import typer
 from vpem.errors import FileError, InputError, MissingColumnError, Setting, did_you_mean
 from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import plural
-from vpem.records import Rule, changed, refuse_both, setting
+from vpem.records import Rule, changed, not_both, setting
 
 from ..data import PartySettings
 from ..outputs import READ
@@ -114,12 +114,9 @@ class HeldIndividuals(PartySettings, heading="Individuals", kept=False):
     )  # fmt: skip
     device_individuals: Path | None = setting(
         None, 'Individuals of each device, JSON: {"name": ["individual", ...], ...}.',
-        heading="Network", file="read", idle=OF_ONE_FILE,
+        heading="Network", file="read",
+        idle=[not_both("devices", "device_individuals"), OF_ONE_FILE],
     )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        refuse_both(self, "devices", "device_individuals")
 
 
 def words_of(text: str) -> list[str]:

@@ -32,7 +32,6 @@ from vpem.network.graph import make_graph
 from vpem.network.schema import Report
 from vpem.pictures.contents import plural
 from vpem.pictures.disclosures import disclosures
-from vpem.records import refuse_both
 from vpem.sums.exchanges import settled
 
 from ..data import refuse_families, teller
@@ -126,7 +125,6 @@ def new_study(name: str, organiser: str | None, setup: NewStudy) -> Study:
     members could not reach each other.
     """
     star, topology, address = setup.star, setup.topology or "star", setup.star or setup.address
-    refuse_both(setup, "star", "address")
     if star is None and setup.relay is None and topology == "star":
         raise InputError(
             "how do members reach each other? Give ", Setting("star", "HOST:PORT"),

@@ -11,7 +11,7 @@ import typer
 
 from vpem.errors import InputError, Setting, check_choice
 from vpem.pictures.contents import plural
-from vpem.records import Settings, setting
+from vpem.records import Settings, not_both, setting
 from vpem.settings import TOPOLOGIES
 
 from ..commands.demo import demo_of_study
@@ -126,6 +126,7 @@ class NewStudy(Settings, heading="Study", kept=False):
         None,
         "HOST:PORT where others can dial the organiser, on graphs other than a star.",
         often=True,
+        idle=not_both("star", "address"),
     )
     listen: str | None = setting(
         None, "HOST:PORT where the organiser listens on its own machine, if others dial another.",
