@@ -386,13 +386,6 @@ OF_PARTIES: list[Rule] = [
         ),
     ),
 ]
-WITHOUT_KEY: Rule = (
-    lambda given: given["align"] == "hmac" and given["align_key"] is None,
-    (
-        " hmac needs --align-key FILE, with a key that all parties share, such as one of 'openssl "
-        "rand -hex 32'",
-    ),
-)
 WITHOUT_HMAC: Rule = (
     lambda given: given["align"] != "hmac",
     (" is for ", Setting("align", "hmac"), "; leave it out, or add that"),
@@ -414,7 +407,7 @@ class PartySettings(Settings, heading="Data"):
         "position; hmac compares keyed hashes of ids, psi is private set intersection. Default: by "
         "position, if ids agree or no party has any.",
         choices=ALIGNMENTS,
-        idle=[*OF_PARTIES, WITHOUT_KEY],
+        idle=OF_PARTIES,
     )
     align_key: Path | None = setting(
         None,
@@ -620,6 +613,12 @@ def check_parties(files: Sequence[Path], settings: PartySettings) -> None:
             )
         if files[0].suffix.lower() == ".toml":
             raise InputError(f"{files[0]} is no dataset; add --parties if it names parties")
+    # A study says how rows are aligned, each member where its key is: no rule of settings.
+    if settings.align == "hmac" and settings.align_key is None:
+        raise InputError(
+            "--align hmac needs --align-key FILE, with a key that all parties share, such as one "
+            "of 'openssl rand -hex 32'"
+        )
 
 
 def place_of(agent: str | None, names: Sequence[str]) -> int:

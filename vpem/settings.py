@@ -313,7 +313,7 @@ class SelectSettings(Settings, heading="Selection", kept=False):
     n_components: str = setting("1-8", "Numbers of components: 1-8, 1,2,5, 2-20:3 (steps of 3).",
         flags="-k --components", heading="Model", often=True)
     hops: str = setting("0", "Numbers of hops: 0-2. Agents at most this many hops from a root send "
-        "it their features.", heading="Network", often=True)
+        "it their features.", heading="Network", idle=rules.BY_FEATURES, often=True)
     covariance_type: str = setting("full", "Covariance types, with commas: full, diag, "
         "spherical, tied, tied-diag, tied-spherical.", flags="--covariance", heading="Model",
         words=COVARIANCE_TYPES, often=True)
