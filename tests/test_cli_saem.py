@@ -439,7 +439,10 @@ def test_as_a_process_of_its_own():
         (("--average", "models", "--feedback", "memory"), "needs --average statistics"),
         (("--feedback", "error"), "it needs --compress"),
         (("--feedback", "none"), "it needs --compress"),
-        (("--feedback", "errors", "--compress", "float32"), "--feedback must be one of none, change, error, memory"),
+        (
+            ("--feedback", "errors", "--compress", "float32"),
+            "--feedback must be one of none, change, error, memory",
+        ),
         (("--compress", "qsdg:8bits"), "codec must be one of"),
         (("--compress", "topk:2"), "fraction of topk"),
         (("--participation", "0"), "--participation must be"),

@@ -145,7 +145,7 @@ def test_a_reader_of_the_file_learns_what_is_promised_and_why_there_is_no_histor
     write_model(tmp_path / "m.h5", found.kept(names, found.describe(names, list("ABC")), {}))
     shown = " ".join(done(capsys, "model", "show", tmp_path / "m.h5").out.split())
     for said in ("epsilon 4, delta 1e-05", "outsiders who see the model alone",
-                 "this gives no privacy", "BIC (less is better) not published"):  # fmt: skip
+                 "this gives no privacy", "quality not published, to protect rows"):  # fmt: skip
         assert said in shown
     failed = run(capsys, "plot", tmp_path / "m.h5", "--kind", "history", "-o", tmp_path / "x.png")
     assert failed.code == 2

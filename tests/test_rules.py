@@ -41,6 +41,10 @@ OTHERS = {
 """Values of options that know none of their own."""
 
 
+BESIDE = {"min_documents": {"model": "lda"}, "max_share": {"model": "lda"}}
+"""Further options without which another rule of a setting comes first."""
+
+
 def values_of(leaf, param):
     """Values that an option may be given, apart from its default."""
     setting = leaf.callback.settings.get(param.name)
@@ -54,7 +58,8 @@ def values_of(leaf, param):
         return words
     kind = str(param.type_descriptor)
     if "int" in kind.lower() or "float" in kind.lower() or (setting and setting.least is not None):
-        least = 0.5 if setting is None or setting.least is None else setting.least
+        usual = 0.5 if "float" in kind.lower() else 1
+        least = usual if setting is None or setting.least is None else setting.least
         most = 100 if setting is None or setting.most is None else setting.most
         if isinstance(param.default, int) or (least == int(least) and "float" not in kind.lower()):
             several = [int(least), int(least) + 1, int(least) + 2]
@@ -87,7 +92,7 @@ def lines_of(path, name, why):
         choices = [[(name, value) for value in single[name]]]
         choices += [[(one, value) for value in single[one]] for one in more]
         for given in product(*choices):
-            given = dict(given)
+            given = {**BESIDE.get(name, {}), **dict(given)} if "model" in options else dict(given)
             values = usual | given
             values["algorithm"] = algorithm_of(leaf.name, values)
             if broken(leaf, given, values) == (name, why):
