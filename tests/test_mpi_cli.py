@@ -201,6 +201,9 @@ def test_a_launcher_of_another_mpi_is_found_out(first, data):
 
 def test_without_mpi4py_it_is_said_how_to_get_it(data, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
+    # Another test of this process may have loaded it.
+    monkeypatch.delitem(sys.modules, "vpem.engines.mpi", raising=False)
+    monkeypatch.delattr("vpem.engines.mpi", raising=False)
     told = run(capsys, "fit", data, "--engine", "mpi").sentence
     assert "pip install 'vpem[mpi]'" in told
 
