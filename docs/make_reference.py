@@ -208,6 +208,7 @@ def table() -> str:
     """Return the page of what goes with what, with a number for each sentence of refusal."""
     sentences: list[str] = []
     rows = []
+    speak_of(dict(leaves(command(), ()))[("fit",)].params)
     for algorithm, title in ALGORITHMS.items():
         cells = [title]
         for way in WAYS:
