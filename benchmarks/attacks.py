@@ -249,11 +249,11 @@ def _off(guess: Matrix, X: Matrix) -> str:
 
 
 def of_noise(too_small: int = 1) -> str:
-    """Return a lower bound of an epsilon of 4, by 2,000 sums with and without a row.
+    """Return a lower bound of an epsilon of 4, by 5,000 sums with and without a row.
 
     The audit of whole fits is `benchmarks.audit`.
     """
-    budget, runs, unit = Budget(4.0, 1e-3), 2000, 2.0**-20
+    budget, runs, unit = Budget(4.0, 1e-3), 5000, 2.0**-20
     scales = np.full(runs, int(budget.multipliers([1.0])[0] / unit))
     values = np.zeros((2, runs))
     values[1] = 1.0  # as far as a row may move it
