@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 import typer
 
 from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
-from vpem.files.table_settings import OF_ONE_FIT, LabelledTable, TableSettings
+from vpem.files.table_settings import OF_ONE_FIT, LabelledTable, TableSettings, settings_in
 from vpem.fits.settings import parse_numbers
 from vpem.records import Rule, Settings, changed, not_both, setting
 from vpem.settings import ALIGNMENTS, FitSettings, HoldingSettings, MixtureSettings, SumSettings
@@ -89,7 +89,18 @@ class StartSettings(Settings, heading="Start"):
     """Where a fit begins; by default it finds a start of its own."""
 
     init_rows: str | None = setting(
-        None, "Start with means, or centres, at these rows, counted from 0: 3,77,120."
+        None,
+        "Start with means, or centres, at these rows, counted from 0: 3,77,120.",
+        idle=(
+            lambda given: given.get("method") == "grid",
+            (
+                Setting("method", "grid"),
+                " starts each agent's own clustering by k-means++: ",
+                Setting("init_rows"),
+                " are for ",
+                Setting("method", "lloyd"),
+            ),
+        ),
     )
     init_model: Path | None = setting(
         None,
@@ -352,7 +363,6 @@ def refuse_families(kinds: Kinds | None, names: Sequence[str], source: str) -> N
 def kept_of(stored: Any) -> TableSettings:
     """Return how the data of a fit were read, by its options and its families of features."""
     from vpem.files.families import words_for_model
-    from vpem.files.table_settings import TableSettings, settings_in
 
     options = stored.options
     names = [name for name in TableSettings.settings_by_name if name != "family"]

@@ -33,11 +33,6 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
 
 
-FEW_VARY: Rule = (
-    lambda given: given["covariance"] == "full" and "," not in (given["random"] or ","),
-    (" is for two or more that vary; let more of them vary, or leave it out",),
-)
-
 KINDS: Report = {
     "list[str]": list[str],
     "bool": bool,

@@ -16,7 +16,7 @@ import typer
 from vpem.errors import InputError, Interrupted, Setting
 from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import plural
-from vpem.records import Settings, setting
+from vpem.records import Rule, Settings, not_both, setting
 from vpem.settings import FitSettings, HoldingSettings
 
 from .data import (
@@ -78,6 +78,12 @@ def _kept(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
     return [*files, *map(part_of, files)]
 
 
+WITHOUT_CHECKPOINT: Rule = (
+    lambda given: given["checkpoint"] is None,
+    (" needs ", Setting("checkpoint", "FILE")),
+)
+
+
 class CheckpointSettings(Settings, heading="Checkpoints", kept=False):
     """Where a run keeps its state."""
 
@@ -86,20 +92,16 @@ class CheckpointSettings(Settings, heading="Checkpoints", kept=False):
         file=Role(writes=True, files=_kept),
     )  # fmt: skip
     checkpoint_every: int | None = setting(
-        None, "Iterations from one checkpoint to the next. Default: 10.", least=1
+        None, "Iterations from one checkpoint to the next. Default: 10.", least=1,
+        idle=WITHOUT_CHECKPOINT,
+    )  # fmt: skip
+    resume: bool = setting(
+        False, "Go on from --checkpoint, to the same result bit by bit.", idle=WITHOUT_CHECKPOINT
     )
-    resume: bool = setting(False, "Go on from --checkpoint, to the same result bit by bit.")
     resume_if_any: bool = setting(
-        False, "As --resume, but start at the beginning if there is no checkpoint."
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.resume and self.resume_if_any:
-            raise InputError("give --resume or --resume-if-any, not both")
-        for name, value in self.values("checkpoint").items():
-            if self.checkpoint is None and value:
-                raise InputError(Setting(name), " needs --checkpoint FILE")
+        False, "As --resume, but start at the beginning if there is no checkpoint.",
+        idle=[not_both("resume", "resume_if_any"), WITHOUT_CHECKPOINT],
+    )  # fmt: skip
 
     def saver(self, run: CommandRun) -> FileSaver | None:
         """Return a writer of checkpoints, if any."""
@@ -183,10 +185,10 @@ class CommandRun:
         self.table: TableSettings | None = None
         self.where = where_of(engine, screen)
         self.engine, self.shards = self.where.engine, engine.shards
-        refuse((
-            out.publish_anyway and not self.where.least_rows,
-            "--publish-anyway is for a study, which publishes a model to others; leave it out",
-        ))  # fmt: skip
+        if out.publish_anyway and not self.where.least_rows:
+            raise InputError(
+                "--publish-anyway is for a study, which publishes a model to others; leave it out"
+            )
         if out.output is not None and self.where.speaks and not self.shards:
             check_writable(out.output, out.force, kind)
         self._file = (checkpoints or CheckpointSettings()).saver(self)
@@ -282,13 +284,6 @@ def reminding(progress: ProgressLine, seconds: float = 1.0) -> Iterator[None]:
         clock.cancel()
 
 
-def refuse(*rules: tuple[object, str]) -> None:
-    """Raise InputError with the sentence of the first rule that holds."""
-    for holds, sentence in rules:
-        if holds:
-            raise InputError(sentence)
-
-
 @dataclass(frozen=True)
 class FitOutcome:
     """The result of a fit.
@@ -360,7 +355,6 @@ class Task:
 
         Over rows there is one, of 0. ``warnings`` are those raised until each was made.
         """
-        from vpem.fits.likely_hubs import connect_by_likelihood
         from vpem.sums.connect import connect, connect_workers
 
         run, sums = self.run, sums.changed(seed=self.seed_of_graph)
@@ -383,6 +377,8 @@ class Task:
             self.networks[number], self.warnings[number] = self.networks[last], self.warnings[last]
         if not chosen:
             return
+        from vpem.fits.likely_hubs import connect_by_likelihood
+
         X, weights, about = self.data()
         network = connect_by_likelihood(
             X, self.graph, self.parts, sums, self.settings, over=run.spread_network,
@@ -426,15 +422,16 @@ class Task:
 
     def fit(self, data: tuple[Any, Any, Report], **more: Any) -> Fit:
         """Fit the data as `data` returns them; parameters stay in the processes of their hubs."""
-        from vpem.fits.rows import fit_em
-        from vpem.fits.spread import fit_spread
-
         (X, weights, about), workers = data, self.workers
         wide = self.network.whole.blocks.widths if workers is None else [self.source.n_features]
         settings = self.run.protecting(self.settings, int(max(wide)), self.n_rows)
         more = settings.values() | {"sample_weight": weights} | about | more
         if workers is None:
+            from vpem.fits.spread import fit_spread
+
             return fit_spread(X, self.network, shards=True, **more)
+        from vpem.fits.rows import fit_em
+
         return fit_em(X, workers, self.network, **more)
 
     def problem(self, kind: type[Problem], settings: FitSettings, **more: Any) -> Problem:

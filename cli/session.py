@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vpem.errors import InputError, shorten
+from vpem.errors import InputError, Setting, shorten
 from vpem.records import Rule, Settings, setting
 
 from .outputs import reads, writes, written
@@ -350,6 +350,22 @@ RANKS: Rule = (
     lambda given: given["engine"] != "mpi",
     (" is for processes of their own; add --engine mpi",),
 )
+SHARDS_OF_ROWS: Rule = (
+    lambda given: given.get("split") == "rows",
+    (
+        " have the features of one hub each, but with ",
+        Setting("split", "rows"),
+        " every worker's model has all features; leave it out",
+    ),
+)
+SHARDS_OF_POSTERIOR: Rule = (
+    lambda given: given.get("weight_concentration_prior_type") not in (None, "map"),
+    (
+        " hold means and covariances, but a posterior needs its priors too; leave it out, or take "
+        "EM without ",
+        Setting("weight_concentration_prior_type"),
+    ),
+)
 MEMBERS: Rule = (
     lambda given: given.get("study") is None,
     (" is for members of a study; add --study FILE",),
@@ -419,7 +435,7 @@ class EngineSettings(Settings, heading="Running", kept=False):
         False,
         "Each hub's root writes its own parameters: with --engine mpi beside --output and named "
         "after it, in a study (if that says so) to --output; see 'vpem model join'.",
-        idle=APART,
+        idle=[APART, SHARDS_OF_ROWS, SHARDS_OF_POSTERIOR],
     )
 
 

@@ -5,7 +5,7 @@ searched for that breaks this rule and no other one before it; it is refused wit
 the rule before a file is read.
 """
 
-from itertools import chain, combinations
+from itertools import chain, combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +55,7 @@ def values_of(leaf, param):
     words = [word for word in (setting.choices or setting.words if setting else ())
              if word != param.default]  # fmt: skip
     if words:
-        return words
+        return [*words, param.default]  # which may be given too
     kind = str(param.type_descriptor)
     if "int" in kind.lower() or "float" in kind.lower() or (setting and setting.least is not None):
         usual = 0.5 if "float" in kind.lower() else 1
@@ -97,13 +97,6 @@ def lines_of(path, name, why):
             values["algorithm"] = algorithm_of(leaf.name, values)
             if broken(leaf, given, values) == (name, why):
                 yield given
-
-
-def product(first, *rest):
-    """As `itertools.product`."""
-    for one in first:
-        for others in product(*rest) if rest else [()]:
-            yield (one, *others)
 
 
 def words_of(leaf, given):

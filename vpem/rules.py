@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from vpem.errors import InputError, Setting
-from vpem.records import Condition, Rule, Sentence
+from vpem.records import Condition, Rule, Sentence, refused
 
 ALGORITHMS = {
     "vp-em": "VP-EM",
@@ -93,19 +93,14 @@ def _of(*algorithms: str) -> Condition:
 
 def _private(algorithms: tuple[str, ...], reasons: Mapping[str, str]) -> Iterator[Row]:
     """Rows of settings that a fit with noise in its sums over rows cannot have."""
+    is_one = _of(*algorithms)
     for name, why in reasons.items():
         yield Row(
-            lambda values: values.get("algorithm") in algorithms and _is_noisy(values),
+            lambda values: is_one(values) and values.get("epsilon") is not None,
             name,
             (" is not possible with ", Setting("epsilon"), f": {why}{LEAVE}"),
         )
 
-
-def _is_noisy(values: Mapping[str, Any]) -> bool:
-    return values.get("epsilon") is not None
-
-
-FEDERATED = _of("fedem", "vr-fedem", "fedmissem", "saem")
 
 FORBIDDEN: tuple[Row, ...] = (
     Row(_of("em-rows"), "compress", (
@@ -127,7 +122,7 @@ FORBIDDEN: tuple[Row, ...] = (
 
 ROWS: tuple[Row, ...] = (
     *FORBIDDEN,
-    Row(FEDERATED, "agent_dropout", (
+    Row(_of("fedem", "vr-fedem", "fedmissem", "saem"), "agent_dropout", (
         ": absent agents are drawn by --participation; take that",
     )),
     Row(_of("vp-em", "em-rows"), "participation", (
@@ -200,7 +195,7 @@ def refuse(values: Mapping[str, Any], given: Collection[str]) -> None:
     """Raise InputError for the first of the given settings that the algorithm cannot have."""
     for row in ROWS:
         if row.setting in given and row.when(values):
-            raise InputError(Setting(row.setting), *row.why)
+            raise refused(Setting(row.setting), row.why)
 
 
 def refusal(algorithm: str, way: str) -> InputError | None:
@@ -208,7 +203,7 @@ def refusal(algorithm: str, way: str) -> InputError | None:
     names = [flag.split()[0][2:].replace("-", "_") for flag in WAYS[way].flags]
     for row in FORBIDDEN:
         if [row.setting] == names and row.when({"algorithm": algorithm}):
-            return InputError(Setting(row.setting), *row.why)
+            return refused(Setting(row.setting), row.why)
     return None
 
 
@@ -265,6 +260,14 @@ WITHOUT_BATCHES: Rule = (
     (
         " is how far the statistics move toward those of a batch, but there are no batches; give ",
         Setting("batch_size"),
+    ),
+)
+GRID_OF_ROWS: Rule = (
+    lambda given: given["method"] == "grid" and given.get("split") == "rows",
+    (
+        Setting("method", "grid"),
+        " joins clusterings of different features: it needs ",
+        Setting("split", "features"),
     ),
 )
 FEW_STARTS: Rule = (

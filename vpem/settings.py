@@ -284,7 +284,7 @@ class KmeansSettings(Settings, heading="Model"):
     n_clusters: int = setting(2, "Number of clusters.", flags="-k --clusters", least=1, often=True)
     method: str = setting("lloyd", "lloyd: iterations until no row changes its cluster; grid: one "
         "shot over features, with one message from each agent (Ding et al. 2016).",
-        heading="Method", choices=METHODS)
+        heading="Method", choices=METHODS, idle=rules.GRID_OF_ROWS)
     scale: str = setting("none", "Features as they are (none), or standardized (standard). "
         "Centres keep the data's units; distances and inertia are those of standardized features.",
         choices=SCALES)

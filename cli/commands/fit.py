@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vpem.errors import InputError, Setting, shorten
 from vpem.fits.settings import PrivacySettings
 from vpem.pictures.contents import plural
-from vpem.settings import WEIGHT_PRIORS, FitSettings, GraphSettings, HoldingSettings, SumSettings
+from vpem.settings import FitSettings, GraphSettings, HoldingSettings, SumSettings
 
 from ..data import (
     ComponentSettings,
@@ -23,7 +23,7 @@ from ..data import (
 from ..display import ProgressLine, Screen, tell_of_parameters
 from ..options import Given, MemoryLimit
 from ..outputs import LabelledOutput, check_shards, of_workers, write_shards
-from ..runner import CheckpointSettings, CommandRun, FitOutcome, Task, refuse
+from ..runner import CheckpointSettings, CommandRun, FitOutcome, Task
 from ..session import EngineSettings, describe_engine
 
 if TYPE_CHECKING:
@@ -127,16 +127,8 @@ def fit(
 
             check_several(choices, begin, sums)
         run = CommandRun(screen, out, "models", engine, checkpoints if len(counts) == 1 else None)
-        refuse(
-            (run.shards and holding.split == "rows",
-             "--shards have the features of one hub each, but with --split rows every worker's "
-             "model has all features; leave it out"),
-            (run.shards and settings.weight_concentration_prior_type in WEIGHT_PRIORS,
-             "--shards hold means and covariances, but a posterior needs its priors too; leave it "
-             "out, or take EM without --prior"),
-            (run.shards and out.output is None and not run.where.own_users,
-             "--shards are named after --output; give it"),
-        )  # fmt: skip
+        if run.shards and out.output is None and not run.where.own_users:
+            raise InputError("--shards are named after --output; give it")
         graph, parties = graph.seeded(settings.seed), with_families_of(parties, begin)
         networked = graph.is_asked or sums.is_asked
         task = Task(run, data, parties, holding, graph, settings, memory_limit, networked)

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vpem.errors import Setting
+from vpem.errors import InputError, Setting
 from vpem.fits.settings import PrivacySettings
 from vpem.pictures.contents import plural
 from vpem.records import changed
@@ -17,7 +17,7 @@ from ..data import DataFiles, NumberFiles, StartSettings, rows_of
 from ..display import ProgressLine, Screen, note_of_one_feature
 from ..options import Given, MemoryLimit, Without
 from ..outputs import LabelledOutput, Output, of_clusters
-from ..runner import CheckpointSettings, CommandRun, FitOutcome, Task, refuse
+from ..runner import CheckpointSettings, CommandRun, FitOutcome, Task
 from ..session import EngineSettings, describe_engine
 
 if TYPE_CHECKING:
@@ -79,16 +79,11 @@ def kmeans(
         settings, privacy = choices.into(KmeansSettings), choices.into(PrivacySettings)
         run = CommandRun(screen, out, "clusterings", engine, checkpoints)
         rows = None if start.init_rows is None else rows_of(start.init_rows)
-        refuse(
-            (settings.method == "grid" and holding.split == "rows",
-             "--method grid joins clusterings of different features: it needs --split features"),
-            (settings.method == "grid" and rows,
-             "--method grid starts each agent's own clustering by k-means++: --init-rows are for "
-             "--method lloyd"),
-            (rows and len(rows) != settings.n_clusters,
-             f"--clusters {settings.n_clusters} needs as many --init-rows, got {len(rows or ())}"),
-        )  # fmt: skip
-        if rows:
+        if rows is not None:
+            if len(rows) != settings.n_clusters:
+                raise InputError(
+                    f"--clusters {settings.n_clusters} needs as many --init-rows, got {len(rows)}"
+                )
             settings = settings.changed(init=rows)
         if settings.method == "grid" and not graph.is_asked:
             graph = graph.changed(topology="star")

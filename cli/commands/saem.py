@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from vpem.errors import InputError, Setting
 from vpem.pictures.contents import communication, number
-from vpem.records import Settings, changed, setting
+from vpem.records import Rule, Settings, changed, setting
 from vpem.settings import SAEM_MODELS, SAMPLERS, GraphSettings, SaemSettings, SumSettings
 
 from ..data import graph_of
 from ..display import ProgressLine, Screen, show, table
-from ..options import FEW_VARY, InitModel, Without
+from ..options import InitModel, Without
 from ..outputs import WRITTEN, LabelFile, LabelledOutput, of_individuals
 from ..runner import CheckpointSettings, CommandRun, FitOutcome
 from ..session import EngineSettings, describe_engine
@@ -42,6 +42,12 @@ def _of(*models: str) -> Any:
     """Refuse an option for all other models."""
     said = f" is for the {_listed('model', models)}; leave it out"
     return (lambda given: given.get("model", models[0]) not in models, (said,))
+
+
+FEW_VARY: Rule = (
+    lambda given: given["covariance"] == "full" and "," not in (given["random"] or ","),
+    (" is for two or more that vary; let more of them vary, or leave it out",),
+)
 
 
 class ModelSettings(Settings, heading="Model", kept=False):

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vpem.errors import VpemError, VpemWarning, printable
+from vpem.errors import InputError, VpemError, VpemWarning, printable
 from vpem.fits.settings import as_ranges, parse_names, parse_numbers
 from vpem.pictures.contents import lines_of, number, plural
 from vpem.records import Rule, changed, setting, stated
@@ -40,7 +40,6 @@ from ..runner import (
     each_file,
     files_kept,
     handling,
-    refuse,
     reminding,
 )
 from ..session import EngineSettings, describe_engine
@@ -266,11 +265,11 @@ class Search:
         )
         self.cells = without_repeats(cells, self.problem)
         stored, n_jobs = isinstance(self.problem.X, FileMatrix), settings.n_jobs
-        refuse((
-            stored and n_jobs not in (None, 1),
-            f"--jobs {n_jobs} is for data in memory, but these are read from disk; leave it out, "
-            "or raise --memory-limit",
-        ))  # fmt: skip
+        if stored and n_jobs not in (None, 1):
+            raise InputError(
+                f"--jobs {n_jobs} is for data in memory, but these are read from disk; leave it "
+                "out, or raise --memory-limit"
+            )
         alone = stored or run.engine.apart
         self.n_jobs = 1 if alone else processors() if n_jobs is None else n_jobs
         self.record = Record(out.kept_in, facts_of(self.problem), out.force, run.engine)
@@ -508,7 +507,7 @@ class EachProgress(ProgressLine):
 def check_several(choices: FitChoices, begin: StartSettings, sums: SumSettings) -> None:
     """Raise InputError where options allow only one number of components."""
     several = f"--components {choices.n_components} are several numbers of components, but "
-    refuse(
+    for holds, sentence in (
         (begin.init_model,
          f"{several}--init-model starts one; give one number, or leave --init-model out"),
         (begin.init_rows,
@@ -519,7 +518,9 @@ def check_several(choices: FitChoices, begin: StartSettings, sums: SumSettings) 
          f"{several}under --prior one fit finds how many are in use; give the largest number"),
         (choices.is_asked,
          f"{several}choosing one of them looks at the data without noise; give one number"),
-    )  # fmt: skip
+    ):  # fmt: skip
+        if holds:
+            raise InputError(sentence)
 
 
 def each_checkpoint(

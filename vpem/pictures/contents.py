@@ -231,9 +231,9 @@ def _steps(report: Report) -> str:
     return f"at most {most}, safe {number(report['safe_step'], 3)} ({noise}){loops}"
 
 
-def _iterations(report: Report) -> str:
+def _iterations(report: Report) -> str | None:
     if report.get("one_shot") is not None:
-        raise ValueError
+        return None
     count, *rest = took(report)
     if report.get("lost_sums"):
         rest.insert(0, f"{plural(len(report['lost_sums']), 'sum')} rejected")
