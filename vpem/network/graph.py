@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vpem._core.balls import hops_from
 from vpem.checks import check_int, check_memory
 from vpem.errors import InputError, Setting, VpemWarning, check_choice, shorten
 from vpem.records import Shown
@@ -244,15 +245,16 @@ def _from_labels(
 
 def components(graph: Graph) -> list[NDArray[np.intp]]:
     """Return the nodes of each connected component, in order of their smallest node."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
-
     indptr, indices = graph.adjacency
-    shape = (graph.n_nodes, graph.n_nodes)
-    matrix = csr_array((np.ones(len(indices)), indices, indptr), shape=shape)
-    _, part = connected_components(matrix, directed=False)
-    order = np.argsort(part, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(part[order])) + 1)
+    steps, queue = np.empty((2, graph.n_nodes), dtype=np.int32)
+    reached = np.zeros(graph.n_nodes, dtype=bool)
+    parts = []
+    for node in range(graph.n_nodes):
+        if not reached[node]:
+            hops_from(indptr, indices, node, steps, queue)
+            parts.append(np.flatnonzero(steps >= 0))
+            reached[parts[-1]] = True
+    return parts
 
 
 def check_connected(graph: Graph) -> None:

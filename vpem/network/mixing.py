@@ -312,13 +312,13 @@ def _extreme(matrix: csr_array, end: int) -> float:
     bound, cheap on such graphs, and Lanczos runs on the inverse. The constant vector is deflated
     and the start vector fixed, so that results are reproducible.
     """
-    from scipy.sparse import eye_array
-    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, splu
-
     n = matrix.shape[0]
     away = 2.0 * abs(matrix).sum(axis=1).max()  # takes the ones to the other end of the spectrum
     if n <= DENSE:
         return end * float(np.linalg.eigvalsh(end * matrix.toarray() - away / n)[-1])
+    from scipy.sparse import eye_array  # takes long to load
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, splu
+
     start = np.random.default_rng(0).standard_normal(n)
 
     def lanczos(apply: Callable[[NDArray[np.float64]], NDArray[np.float64]], **more: int) -> float:
