@@ -26,7 +26,7 @@ ROOMS = {
     "Estimators": ("vpem.fits.estimators",),
     "Recipes": (
         "vpem.fits.vpem", "vpem.fits.rows", "vpem.fits.row_kmeans", "vpem.fits.feature_kmeans",
-        "vpem.fits.fedem", "vpem.fits.imputation", "vpem.saem.fit",
+        "vpem.fits.fedem", "vpem.fits.exponential", "vpem.fits.imputation", "vpem.saem.fit",
     ),
     "Data and models": (
         "vpem.files", "vpem.terms", "vpem.network.partition", "vpem.network.partition",

@@ -42,6 +42,8 @@ if TYPE_CHECKING:  # the names of `_HOMES`, for those who read types
     from vpem.fits.estimators.mixtures import VPEM as VPEM
     from vpem.fits.estimators.rows import DistributedGaussianMixture as DistributedGaussianMixture
     from vpem.fits.estimators.rows import FedEM as FedEM
+    from vpem.fits.exponential import ExponentialFamily as ExponentialFamily
+    from vpem.fits.exponential import fit_family as fit_family
     from vpem.fits.feature_kmeans import kmeans_features as kmeans_features
     from vpem.fits.fedem import fit_fedem as fit_fedem
     from vpem.fits.imputation import fit_imputation as fit_imputation
@@ -90,6 +92,7 @@ _HOMES = {
     "Dataset": "vpem.files.datasets",
     "DistributedGaussianMixture": "vpem.fits.estimators.rows",
     "DistributedKMeans": "vpem.fits.estimators.clustering",
+    "ExponentialFamily": "vpem.fits.exponential",
     "FedEM": "vpem.fits.estimators.rows",
     "FedMissEM": "vpem.fits.estimators.completion",
     "FileError": "vpem.errors",
@@ -123,6 +126,7 @@ _HOMES = {
     "example_path": "vpem.files.examples",
     "find_hubs": "vpem.network.hubs",
     "fit_em": "vpem.fits.rows",
+    "fit_family": "vpem.fits.exponential",
     "fit_fedem": "vpem.fits.fedem",
     "fit_imputation": "vpem.fits.imputation",
     "fit_saem": "vpem.saem.fit",

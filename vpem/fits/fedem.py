@@ -181,6 +181,11 @@ def warn_of_noise(
             ),
             stacklevel=3,
         )
+    warn_of_rest(run, settings, codec)
+
+
+def warn_of_rest(run: FedRun, settings: FedSettings, codec: Codec | None) -> None:
+    """Warn where noise stays in the result, or the run did not converge."""
     if run.in_noise:
         of, without = "of codecs or absent workers", "memory first"
         if settings.batch_size is not None:
@@ -189,7 +194,7 @@ def warn_of_noise(
             f"at rest after {run.n_iter} iterations, except for the noise {of}, which stays in the "
             f"result: {without} removes it, smaller steps reduce it",
             VpemWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     if run.spoiled and settings.tol > 0:
         warnings.warn(
@@ -197,7 +202,7 @@ def warn_of_noise(
                 f"not converged in {run.n_iter} iterations: statistics were projected in most of "
                 "them, so that they came to rest where EM would not"
             ),
-            stacklevel=3,
+            stacklevel=4,
         )
     elif settings.tol > 0 and not run.converged:
         # Some noise stays in corrections however long a run is.
@@ -211,7 +216,7 @@ def warn_of_noise(
                 f"not converged within {run.n_iter} iterations: corrections are still above tol="
                 f"{settings.tol:g}; {advice}"
             ),
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

@@ -1,0 +1,466 @@
+"""Models that a user brings: a curved exponential family of three methods, fitted by FedEM.
+
+EM of such a model is a map of one mean statistic (Dieuleveut, Fort, Moulines and Robin 2021, A 1 to
+A 3): expect it, sum it over workers, move towards it, maximise.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vpem._core.threads import one_blas_thread, thread_count
+from vpem.checks import Doubles, Indices, as_array, check_data, check_int
+from vpem.engines.placement import Placement
+from vpem.errors import InputError, VpemWarning
+from vpem.files.checkpoints import describe_run, describe_steps
+from vpem.fits.fedem import warn_of_rest
+from vpem.fits.fedem_setup import codec_of_first
+from vpem.fits.local_rows import LocalRows
+from vpem.fits.prepare import network_of_all
+from vpem.fits.results import SUMMED, Result
+from vpem.network.codecs import parse_codec
+from vpem.network.ledger import Ledger
+from vpem.network.partition import Workers, evenly, from_worker_of_row
+from vpem.network.schema import NOTHING, Array, Report, Schema, State
+from vpem.settings import FedSettings
+from vpem.steps.fedem import first_statistics, run_fedem
+from vpem.steps.fedem_sums import FedProgress, FedRun, check_masked
+from vpem.steps.recovery import Saver
+from vpem.steps.restarts import OneRun
+from vpem.sums.connect import Network
+from vpem.terms.rows import check_missing
+
+
+class ExponentialFamily(ABC):
+    """A latent variable model of the curved exponential family, for `vpem.fit_family`.
+
+    The log-likelihood of a row and its latent variable is linear in a statistic of both; EM takes
+    the mean over all rows of what that statistic is expected to be at the current parameters, and
+    maximizes. A subclass says how, in three methods and the length of the statistic; parameters are
+    any object of its own. `vpem.fit_family` brings workers, codecs, partial participation,
+    minibatches, variance reduction, graphs, masks, processes and checkpoints.
+
+    Attributes
+    ----------
+    size : int
+        Numbers of a statistic, P.
+    pieces : tuple of slice, optional
+        Parts of a statistic, in order and together all of it, that a codec scales one by one: put
+        numbers of one unit together. None: one piece.
+    bounds : ndarray of shape (P,), optional
+        What no number of a worker's mean statistic is beyond, in modulus: masked sums need to know
+        where that may be a million or more.
+    least_batch : int
+        Rows of which a minibatch has at least so many; 1 by default.
+
+    Notes
+    -----
+    Source: Dieuleveut, Fort, Moulines, Robin (2021), section 2, A 1 to A 3. `maximization` must
+    return the same for the same statistic.
+
+    Examples
+    --------
+    Counts with an excess of zeros, of which a share cannot be anything else:
+
+    >>> import numpy as np
+    >>> import vpem
+    >>> class ZeroInflatedPoisson(vpem.ExponentialFamily):
+    ...     size = 2  # shares of rows that count, and counts of these
+    ...     def expectation(self, parameters, X):
+    ...         share, rate = parameters
+    ...         zero = share * np.exp(-rate)
+    ...         counted = np.where(X[:, 0] == 0, zero / (1 - share + zero), 1.0)
+    ...         return np.array([counted.mean(), (counted * X[:, 0]).mean()])
+    ...     def maximization(self, statistic):
+    ...         return statistic[0], statistic[1] / statistic[0]
+    ...     def objective(self, parameters, X):
+    ...         share, rate = parameters
+    ...         zeros = (X[:, 0] == 0).mean()
+    ...         rest = (1 - zeros) * np.log(share * np.exp(-rate)) + X[:, 0].mean() * np.log(rate)
+    ...         return zeros * np.log(1 - share + share * np.exp(-rate)) + rest
+    >>> X = np.array([0, 0, 0, 0, 3, 5, 4, 0, 2, 6])[:, None]
+    >>> fit = vpem.fit_family(ZeroInflatedPoisson(), X, 2, start=(0.9, 1.0))
+    >>> print(np.round(fit.parameters, 3), fit.converged)
+    [0.51  3.921] True
+    """
+
+    size: int
+    pieces: tuple[slice, ...] | None = None
+    bounds: NDArray[Any] | None = None
+    least_batch: int = 1
+
+    @abstractmethod
+    def expectation(self, parameters: Any, X: Doubles) -> ArrayLike:
+        """Return the mean over some rows of the expected statistic.
+
+        Parameters
+        ----------
+        parameters : object
+            What `maximization` returned, or the start.
+        X : ndarray of shape (m, d)
+            Rows of one worker, all or a minibatch; at least one.
+
+        Returns
+        -------
+        ndarray of shape (P,)
+            Finite; the mean over the rows, not their sum.
+        """
+
+    @abstractmethod
+    def maximization(self, statistic: Doubles) -> Any:
+        """Return the parameters that maximize the expected log-likelihood of a mean statistic.
+
+        Parameters
+        ----------
+        statistic : ndarray of shape (P,)
+            What `project` returned: to be read, not changed.
+
+        Returns
+        -------
+        object
+            The parameters. Penalties and priors belong here, too.
+        """
+
+    @abstractmethod
+    def objective(self, parameters: Any, X: Doubles) -> float:
+        """Return the mean over some rows of the log-likelihood, for the history.
+
+        Parameters
+        ----------
+        parameters : object
+            What `maximization` returned.
+        X : ndarray of shape (m, d)
+            All rows of one worker; at least one.
+
+        Returns
+        -------
+        float
+            In nats per row; a penalty is subtracted from every worker's mean alike.
+        """
+
+    def project(self, statistic: Doubles) -> Doubles:
+        """Return the nearest statistic that `maximization` can take, by default the same.
+
+        The noise of codecs and of absent workers may push a statistic where no rows can: a share
+        below 0, say. How often that happened is in the result.
+
+        Parameters
+        ----------
+        statistic : ndarray of shape (P,)
+            To be read, not changed.
+
+        Returns
+        -------
+        ndarray of shape (P,)
+        """
+        return statistic
+
+
+@dataclass(kw_only=True)
+class FamilyFit(
+    Result,
+    facts="{converged:converged|not converged} after {n_iter:iteration}, objective {objective:.6g}",
+):
+    """A fitted model of a user's own.
+
+    Attributes
+    ----------
+    parameters : object
+        What `ExponentialFamily.maximization` returned for `statistic`.
+    statistic : ndarray of shape (P,)
+        The last one; on a graph the mean of the workers'.
+    run : FedRun
+        History, memories, projections.
+    workers : Workers
+        Who held which rows.
+    network : Network
+        Who took part.
+    options : dict
+        Settings as used.
+    converged, seconds, communication
+        See `vpem.fits.results.Result`.
+    """
+
+    parameters: Any
+    statistic: Doubles
+    run: FedRun
+    workers: Workers
+    network: Network
+    options: Report
+
+    @property
+    def n_iter(self) -> int:
+        """Iterations."""
+        return self.run.n_iter
+
+    @property
+    def objective(self) -> float:
+        """Mean over all rows of the log-likelihood at the parameters, in nats."""
+        return self.run.history.objective[-1]
+
+    def describe(self) -> Report:
+        """Summarize the fit in values that JSON can hold, but for the parameters."""
+        run, history = self.run, self.run.history
+        return {
+            "algorithm": "vr-fedem" if self.options["variance_reduction"] else "fedem",
+            "n_samples": self.workers.n_samples,
+            "n_workers": self.workers.n_workers,
+            "worker_names": list(self.workers.names),
+            "statistic": self.statistic.tolist(),
+            "objective": self.objective,
+            "converged": self.converged,
+            "in_noise": run.in_noise,
+            "n_iter": self.n_iter,
+            "projections": run.projections,
+            **self.network.describe("topology", "edges", "server", *SUMMED, "faults"),
+            **self.options,
+            "partitions": [{"iteration": at, "reason": reason} for at, reason in run.partitions],
+            "disagreement": history.disagreement[-1],
+            "history": history.objective,
+            "mean_field": history.mean_field,
+            "epochs": history.epochs,
+            "bytes_up": history.bytes_up,
+            "communication": self.communication,
+            "seconds": self.seconds,
+        }
+
+
+def fit_family(
+    family: ExponentialFamily,
+    X: ArrayLike,
+    workers: Workers | ArrayLike,
+    start: Any,
+    settings: FedSettings | None = None,
+    *,
+    network: Network | None = None,
+    compress: str | None = None,
+    seed: int = 0,
+    callback: Callable[[FedProgress], None] | None = None,
+    saver: Saver | None = None,
+    **changes: Any,
+) -> FamilyFit:
+    """Fit a model of a user's own to rows that workers hold: EM, FedEM or VR-FedEM.
+
+    Without a codec, absent workers and minibatches this is EM.
+
+    Parameters
+    ----------
+    family : ExponentialFamily
+        The model.
+    X : array_like of shape (M, d)
+        The data; NaN is for the model to understand. Where workers live in several processes
+        (`vpem.sums.connect.spread_workers`) each has the rows of its own, worker by worker.
+    workers : Workers, int or array_like of shape (M,)
+        Who holds which rows; or so many workers, with as many rows each; or the worker of every
+        row, by number from 0 or by name.
+    start : object
+        Parameters to start from, which all workers know.
+    settings : FedSettings, optional
+        None: the defaults.
+    network : Network, optional
+        From `vpem.connect_workers`; None: a server. On any other graph every worker keeps a
+        statistic of its own, and compression is the network's.
+    compress : str, optional
+        Codec of corrections on the way to a server, such as "qsgd:8bits:32"; None: as float64.
+        First statistics go by the finer of it and qsgd:8bits:32.
+    seed : int
+        Of workers, minibatches and codec.
+    callback : callable, optional
+        Called after every iteration.
+    saver : Saver, optional
+        Keeps checkpoints, and has the one to go on from (`vpem.files.checkpoints.FileSaver`).
+    **changes
+        Settings that differ: ``participation``, ``batch_size``, ``variance_reduction``,
+        ``step_size``, ``memory``, ``max_iter``, ``tol`` and the others of
+        `vpem.settings.FedSettings`.
+
+    Returns
+    -------
+    FamilyFit
+
+    Raises
+    ------
+    InputError
+        If an option cannot be used, or a method returns what its description does not allow.
+    NumericalError
+        If noise outgrows the steps.
+
+    Warns
+    -----
+    NotConvergedWarning
+        If ``tol`` is above 0 and the iterations ran out.
+    VpemWarning
+        If noise stays in the result, or the last statistic had to be projected.
+
+    Notes
+    -----
+    Source: Dieuleveut, Fort, Moulines, Robin (2021), Algorithms 1 and 2; see
+    `vpem.steps.fedem.run_fedem`.
+    """
+    began = time.perf_counter()
+    if not isinstance(family, ExponentialFamily):
+        raise InputError(
+            f"the model must be a subclass of vpem.ExponentialFamily, got {type(family).__name__}"
+        )
+    settings = FedSettings.resolve(settings, **changes)
+    settings = settings.changed(n_threads=thread_count(settings.n_threads))
+    data = as_array("the data", X)
+    data = check_data(data, data.shape[-1] if data.ndim else 0, finite=check_missing)
+    rows = data.astype(np.float64, copy=False)
+    if isinstance(workers, int):
+        workers = evenly(len(rows), workers)
+    elif not isinstance(workers, Workers):
+        workers = from_worker_of_row(workers)
+    codec = None if compress is None else parse_codec(compress)
+    network = network_of_all(network, workers.n_workers, "workers", workers.names)
+    check_masked(network, codec, settings.participation)
+    model = _FamilyStatistics(family, rows, workers, network.total.holders)
+    if saver is not None:
+        saver.begin(describe_run(
+            "exponential family", model.rows, None, network.whole, **settings.values("step_size"),
+            model=type(family).__qualname__, seed=seed,
+            codec=None if codec is None else codec.name,
+            step_size=describe_steps(settings.step_size),
+        ))  # fmt: skip
+    ledger = Ledger(network.graph)
+    saving = OneRun(saver, ledger)
+    if saving.saved is not None:
+        saving.restored(NOTHING)
+    with one_blas_thread(), np.errstate(over="ignore"):
+        network.charge_setup(ledger, workers.n_samples, 0)
+        run = run_fedem(
+            model,
+            None if saving.saved is not None else first_statistics(model, (None, start)),
+            settings,
+            codec=codec,
+            first_codec=codec_of_first(codec),
+            network=network,
+            ledger=ledger,
+            rng=np.random.default_rng([seed, 1]),
+            callback=callback,
+            saver=saving.inner(None),
+        )
+    if run.projected[-1:] == [run.n_iter]:
+        warnings.warn(
+            "the last statistic had to be projected: noise pushed it where no rows can; take "
+            "smaller steps, or a finer codec",
+            VpemWarning,
+            stacklevel=2,
+        )
+    warn_of_rest(run, settings, codec)
+    return FamilyFit(
+        parameters=run.parameters[1],
+        statistic=run.statistic,
+        run=run,
+        workers=workers,
+        network=network.whole,
+        converged=run.converged,
+        seconds=time.perf_counter() - began + saving.seconds,
+        communication={**ledger.summary(), "bytes_by_iteration": list(run.history.bytes)},
+        options={
+            **settings.values(),
+            "step_size": describe_steps(settings.step_size),
+            "compress": network.compress if codec is None else codec.name,
+            "alpha": run.alpha,
+            "seed": seed,
+        },
+    )
+
+
+class _FamilyStatistics:
+    """A user's model as `vpem.steps.fedem_sums.StatisticModel`: checked, and worker by worker."""
+
+    def __init__(
+        self, family: ExponentialFamily, X: Doubles, workers: Workers, holders: Placement
+    ) -> None:
+        size = getattr(family, "size", None)
+        if size is None:
+            raise InputError(
+                f"{type(family).__name__} must have a size: how many numbers a statistic has"
+            )
+        self.family, self.holders = family, holders
+        self.size = check_int(f"{type(family).__name__}.size", size, least=1)
+        self.pieces = family.pieces or (slice(0, self.size),)
+        self.least_batch = family.least_batch
+        self.bounds = family.bounds
+        self.counts = self.masses = workers.counts
+        local = LocalRows(holders, workers.counts)
+        if not holders.apart:
+            if len(X) != workers.n_samples:
+                raise InputError(
+                    f"the workers hold {workers.n_samples} rows, but there are {len(X)}"
+                )
+            X = X if workers.in_order else X[workers.order]
+        elif len(X) != local.rows.stop - local.rows.start:
+            raise InputError(
+                f"this process's workers hold {local.rows.stop - local.rows.start} rows, but there "
+                f"are {len(X)}"
+            )
+        self.rows, self._runs = X, local.runs
+
+    def _returned(self, name: str, value: ArrayLike, shape: tuple[int, ...]) -> Doubles:
+        try:
+            values = np.asarray(value, dtype=np.float64)
+        except (TypeError, ValueError):
+            values = np.full(0, np.nan)
+        if values.shape != shape or not np.isfinite(values).all():
+            what = "a finite number" if not shape else f"{shape[0]} finite numbers"
+            raise InputError(
+                f"{type(self.family).__name__}.{name} must return {what}, got "
+                + (f"shape {values.shape}" if values.shape != shape else "NaN or infinity")
+            )
+        return values
+
+    def draw(self, worker: int, count: int, rng: np.random.Generator) -> Indices:
+        drawn: Indices = rng.choice(self.counts[worker], count, replace=False, shuffle=False)
+        return drawn
+
+    def expect(self, worker: int, parameters: Any, rows: Indices | None) -> Doubles:
+        """Mean expected statistic (P,) of some of a worker's rows; zero of other processes'."""
+        own = self.rows[self._runs[worker]]
+        if not len(own):
+            return np.zeros(self.size)
+        taken = own if rows is None else own[rows]
+        statistic = self.family.expectation(parameters[1], taken)
+        return self._returned("expectation", statistic, (self.size,))
+
+    def maximize(self, statistic: Doubles, root: int = 0) -> tuple[Any, int]:
+        """Parameters beside the statistic that they are of, by which they are saved."""
+        valid = self._returned("project", self.family.project(statistic.copy()), (self.size,))
+        moved = int((valid != statistic).any())
+        return (valid, self.family.maximization(valid.copy())), moved
+
+    def objective(self, parameters: Any) -> float:
+        total = np.zeros((len(self.holders.own), 1))
+        for place, worker in enumerate(self.holders.own.tolist()):
+            rows = self.rows[self._runs[worker]]
+            if len(rows):
+                mean = self.family.objective(parameters[1], rows)
+                total[place] = len(rows) * float(self._returned("objective", mean, ()))
+        return float(self.holders.add_up(total)[0]) / int(self.counts.sum())
+
+    def pack(self, parameters: Any) -> State:
+        return {"statistic": parameters[0]}
+
+    def packed(self) -> Schema:
+        return {"statistic": Array("f8", (self.size,))}
+
+    def unpack(self, state: State) -> Any:
+        return state["statistic"], self.family.maximization(state["statistic"].copy())
+
+    def state(self) -> State:
+        return {}
+
+    def schema(self) -> Schema:
+        return {}
+
+    def restore(self, state: State) -> None:
+        """Nothing carries over from one M-step to the next."""
