@@ -9,7 +9,7 @@ import pytest
 
 from vpem.errors import FileError, InputError
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.files.models import Model, match_features, read_model, write_json, write_model, write_npz
+from vpem.files.models import Model, match_features, read_model, write_export, write_model
 from vpem.network.partition import Blocks
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.mixture import Mixture
@@ -115,7 +115,7 @@ def test_one_group_a_hub_holds_the_root_and_what_it_knows(tmp_path):
             np.testing.assert_array_equal(hub["covariances"][()], covariances)
 
 
-WRITERS = {"m.h5": write_model, "m.npz": write_npz, "m.json": write_json}
+WRITERS = {"m.h5": write_model, "m.npz": write_export, "m.json": write_export}
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -171,8 +171,8 @@ def test_a_missing_folder_is_named(tmp_path):
 
 @pytest.mark.parametrize("model", EVERY_MODEL)
 def test_exports_hold_the_assembled_mixture(tmp_path, model):
-    write_npz(tmp_path / "m.npz", model)
-    write_json(tmp_path / "m.json", model)
+    write_export(tmp_path / "m.npz", model)
+    write_export(tmp_path / "m.json", model)
     text = (tmp_path / "m.json").read_text(encoding="utf-8")
     plain = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} in JSON"))
     with np.load(tmp_path / "m.npz", allow_pickle=False) as archive:
@@ -191,7 +191,7 @@ def test_an_exported_mixture_has_the_density_of_the_model(tmp_path, covariance_t
     from scipy.stats import multivariate_normal
 
     model = make_model(covariance_type, shared=False, scaled=True)
-    write_npz(tmp_path / "m.npz", model)
+    write_export(tmp_path / "m.npz", model)
     X = np.random.default_rng(3).standard_normal((20, 5)) * 2
     with np.load(tmp_path / "m.npz", allow_pickle=False) as archive:
         covariances = archive["covariances"]
@@ -210,7 +210,7 @@ def test_an_exported_mixture_has_the_density_of_the_model(tmp_path, covariance_t
 
 def test_json_holds_every_hub_and_what_was_reported(tmp_path):
     model = make_model("diag", shared=False)
-    write_json(tmp_path / "m.json", model)
+    write_export(tmp_path / "m.json", model)
     plain = json.loads((tmp_path / "m.json").read_text(encoding="utf-8"))
     assert [hub["features"] for hub in plain["hubs"]] == list(map(list, FEATURES))
     assert [hub["root"] for hub in plain["hubs"]] == [2, 0, 5]

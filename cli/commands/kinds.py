@@ -30,7 +30,7 @@ KINDS = {
     "vpem-saem": ("of_individuals", "SaemFile"),
     "vpem-imputation": ("kinds", "ImputationFile"),
     "vpem-dataset": ("data", "DatasetFile"),
-    "vpem-checkpoint": ("kinds", "CheckpointFile"),
+    "vpem-checkpoint": ("kinds", "checkpoint"),
 }
 """Where the class of each kind is, by what files say that they are."""
 
@@ -49,8 +49,8 @@ def stored_at(path: Path, curve: str | None = None) -> StoredFile:
     with open_read(path) as file:
         encoding = read_attribute(file, "encoding-type") or "vpem-model"
         of_documents = encoding == "vpem-saem" and read_attribute(file, "model") == CORPUS_MODEL
-    other = ("kinds", "OtherFile") if encoding.startswith("vpem-") else KINDS["vpem-model"]
-    module, name = KINDS.get(encoding, other)
+    rest = ("kinds", "other") if encoding.startswith("vpem-") else KINDS["vpem-model"]
+    module, name = KINDS.get(encoding, rest)
     name = "TopicsFile" if of_documents else name
     stored: StoredFile = getattr(import_module(f"{__package__}.{module}"), name)(path)
     stored.curve = curve
@@ -79,7 +79,7 @@ class StoredFile:
     `UseRequest`, which return what was written, or how many rows; and ``export``.
     """
 
-    holds: ClassVar[str]
+    holds: str
     instead: ClassVar[dict[str, str]] = {}
     """Why commands cannot use it, and what to do instead."""
 
@@ -138,18 +138,20 @@ class StoredFile:
 
 
 class FactsFile(StoredFile):
-    """A file that has only facts to show."""
+    """A file that has only facts to show, which ``found`` returns."""
 
     holds = "no model"
 
-    def found(self) -> Report:
-        """Return the facts that are shown of it."""
-        raise NotImplementedError
+    def __init__(
+        self, path: Path, found: Callable[[Path], Report] = lambda _: {}, holds: str = ""
+    ) -> None:
+        super().__init__(path)
+        self.found, self.holds = found, holds or type(self).holds
 
     @cached_property
     def facts(self) -> Report:
         """What `vpem show` prints of it."""
-        return {"file": str(self.path), **self.found()}
+        return {"file": str(self.path), **self.found(self.path)}
 
     def as_json(self) -> Report:
         return self.facts
@@ -159,17 +161,17 @@ class FactsFile(StoredFile):
         show(table(lines, "", ""))
 
 
-class CheckpointFile(FactsFile):
-    """A run that can go on."""
+def checkpoint(path: Path) -> FactsFile:
+    """Return the file of a run that can go on."""
+    from vpem.files.checkpoints import read_state
 
-    holds = "a checkpoint of a run, which goes on with --checkpoint and --resume"
-
-    def found(self) -> Report:
-        from vpem.files.checkpoints import read_state
-
-        recorded = reported(read_state(self.path), "facts", dict) or {}
+    def found(path: Path) -> Report:
+        recorded = reported(read_state(path), "facts", dict) or {}
         plain = {name: one for name, one in recorded.items() if isinstance(one, str | int | float)}
         return {"holds": "a checkpoint"} | plain
+
+    what = "a checkpoint of a run, which goes on with --checkpoint and --resume"
+    return FactsFile(path, found, what)
 
 
 OTHERS = {
@@ -184,23 +186,22 @@ OTHERS = {
     "vpem-saem-residuals": "residuals of a fit of SAEM",
     "vpem-topic-words": "words of topics",
 }
-"""What else files of vpem hold, in words."""
+"""What else files of vpem hold, in words: tables of results, data that Python has written."""
 
 
-class OtherFile(FactsFile):
-    """A table of results, or data that Python programs have written."""
+def other(path: Path) -> FactsFile:
+    """Return any other file of vpem."""
+    from vpem.files.hdf5 import list_datasets, open_read, read_attribute
 
-    holds = "neither a model nor another fit"
-
-    def found(self) -> Report:
-        from vpem.files.hdf5 import list_datasets, open_read, read_attribute
-
-        with open_read(self.path) as file:
+    def found(path: Path) -> Report:
+        with open_read(path) as file:
             kind = read_attribute(file, "encoding-type")
             shapes = {path: one.shape or () for path, one in list_datasets(file).items()}
         return {"holds": OTHERS.get(kind or "", kind)} | {
             path: " x ".join(map(str, shape)) or "one value" for path, shape in shapes.items()
         }
+
+    return FactsFile(path, found, "neither a model nor another fit")
 
 
 class ImputationFile(FactsFile):
@@ -212,7 +213,8 @@ class ImputationFile(FactsFile):
         "a completed matrix: 'vpem model export' writes it as a table",
     )
 
-    def found(self) -> Report:
+    @cached_property
+    def facts(self) -> Report:
         from vpem.files.hdf5 import open_read
         from vpem.files.json_text import read_json_element
         from vpem.files.results import read_imputed
@@ -224,6 +226,7 @@ class ImputationFile(FactsFile):
                  "converged": bool, "log_likelihood": float}  # fmt: skip
         facts = {name: reported(report, name, kind) for name, kind in kinds.items()}
         return {
+            "file": str(self.path),
             "holds": self.holds,
             "source": imputed.source,
             "rows": len(imputed.row_names),

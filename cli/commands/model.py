@@ -14,13 +14,12 @@ from vpem.errors import FileError, InputError, brief, check_choice
 from vpem.pictures.contents import number, plural
 from vpem.records import changed
 
-from ..data import OF_A_FIT, DataParties
+from ..data import OF_A_FIT
 from ..display import Screen, print_json
 from ..options import Force, Json, Quiet, Without
-from ..outputs import READ, WRITTEN, ResultSettings, TableOutput
-from ..session import EngineSettings
+from ..outputs import READ, WRITTEN, TableOutput
 from .kinds import FactsFile, StoredFile, stored_at
-from .use import ModelFile, RowSettings, UseRequest
+from .use import INDIVIDUALS, ModelFile, UseRequest, UseSettings
 
 if TYPE_CHECKING:
     from vpem.files.models import Model
@@ -162,13 +161,14 @@ def best(
         check_choice("--criterion", criterion, CRITERIA)
         if output is not None:
             check_writable(output, force, "models")
-        candidates = [_judged(file, read_model(file)) for file in models]
-        for one in candidates[1:]:
-            _check_comparable(candidates[0], one, criterion)
-        name = CRITERIA[criterion]
-        sign = 1 if criterion == "log-likelihood" else -1
+        first, *others = candidates = [_judged(file, read_model(file)) for file in models]
+        for one in others:
+            _check_comparable(first, one, criterion)
+        name, largest = CRITERIA[criterion], criterion == "log-likelihood"
         # The first of equals; none with degenerate components if another has none.
-        chosen = max(candidates, key=lambda one: (not one["last"], sign * one[name]))
+        chosen = max(
+            candidates, key=lambda one: (not one["last"], one[name] if largest else -one[name])
+        )
         if output is not None:
             with atomic_write(output, force, "models") as temporary:
                 shutil.copyfile(chosen["model"], temporary)
@@ -181,28 +181,23 @@ def best(
             })  # fmt: skip
         else:
             print(chosen["model"])
-        least = min(sign * one[name] for one in candidates) * sign
+        least = (min if largest else max)(one[name] for one in candidates)
         screen.say(
             f"{criterion} {number(chosen[name], 10)}, the best of "
             f"{plural(len(candidates), 'model')} down to {number(least, 10)}"
         )
 
 
-class ContributionResults(ResultSettings, heading="Output", kept=False):
-    """Where figures go."""
+class ContributionSettings(UseSettings, kept=False):
+    """By which rows parties are judged, where these live, and where figures go."""
 
     output: Path | None = changed(
-        ResultSettings,
+        UseSettings,
         "output",
         help="Write all figures here, a row for each party and feature: .csv, .parquet or .h5.",
     )
-
-
-class RankSettings(EngineSettings, heading="Running", kept=False):
-    """Where parties live."""
-
     engine: str = changed(
-        EngineSettings,
+        UseSettings,
         "engine",
         help="simulator: one process holds all agents. mpi: each party is a rank of its own, or "
         "some share one (mpiexec -n 3 {command} ... --engine mpi; needs vpem[mpi]).",
@@ -223,10 +218,10 @@ def contribution(
         ),
     ],
     *,
-    rows: Annotated[RowSettings, Without("features sample_weight")],
-    parties: Annotated[DataParties, Without(OF_A_FIT)],
-    engine: Annotated[RankSettings, Without("shards study member listen log")],
-    results: ContributionResults,
+    settings: Annotated[
+        ContributionSettings,
+        Without(f"drawn sample_weight shards study member listen log {INDIVIDUALS} {OF_A_FIT}"),
+    ],
 ) -> None:
     """Tell which parties and features matter, without fitting again.
 
@@ -244,9 +239,8 @@ def contribution(
 
     Example: vpem model contribution model.h5 data/breast_cancer.h5 --json
     """
-    with Screen(results.quiet) as screen:
-        request = UseRequest(data, screen, rows, output=results, parties=parties, engine=engine)
-        request.run(model, "model contribution")
+    with Screen(settings.quiet) as screen:
+        UseRequest(model, data, settings, screen).run("model contribution")
 
 
 def _judged(file: Path, model: Model) -> Report:
@@ -276,24 +270,22 @@ def _check_comparable(one: Report, other: Report, criterion: str) -> None:
     """Raise InputError unless the criterion can compare both models, of the same data."""
     first, second = one["model"], other["model"]
     features, others = one["features"], other["features"]
-    sizes, fitted = one["n_parameters"], f"{second} was fitted to"
-    unlike = {
-        f"{second} has {len(others)} features, {first} has {len(features)}":
-            len(features) != len(others),
-        f"{second} and {first} have different features": features != others,
-        f"{fitted} {other['n_samples']} rows, {first} to {one['n_samples']} rows":
-            one["n_samples"] != other["n_samples"],
-        f"{fitted} the data {other['data']}, {first} to the data {one['data']}":
-            one["data"] != other["data"],
-    }  # fmt: skip
-    for sentence, is_so in unlike.items():
-        if is_so:
-            raise InputError(f"{sentence}; give models of the same data")
-    if criterion == "log-likelihood" and sizes != other["n_parameters"]:
-        raise InputError(
-            f"{second} has {other['n_parameters']} parameters, {first} {sizes}: the log-likelihood "
-            "prefers the larger model; take --criterion bic"
-        )
+    sizes, others_sizes = one["n_parameters"], other["n_parameters"]
+    fitted, models = f"{second} was fitted to", "; give models of the same data"
+    for unlike, sentence in (
+        (len(features) != len(others),
+         f"{second} has {len(others)} features, {first} has {len(features)}{models}"),
+        (features != others, f"{second} and {first} have different features{models}"),
+        (one["n_samples"] != other["n_samples"],
+         f"{fitted} {other['n_samples']} rows, {first} to {one['n_samples']} rows{models}"),
+        (one["data"] != other["data"],
+         f"{fitted} the data {other['data']}, {first} to the data {one['data']}{models}"),
+        (criterion == "log-likelihood" and sizes != others_sizes,
+         f"{second} has {others_sizes} parameters, {first} {sizes}: the log-likelihood prefers the "
+         "larger model; take --criterion bic"),
+    ):  # fmt: skip
+        if unlike:
+            raise InputError(sentence)
 
 
 MARKS = {
@@ -338,12 +330,13 @@ def _stored(file: Path, start: bytes) -> StoredFile:
         return stored_at(file)
     said = next((what for mark, what in MARKS.items() if plain.startswith(mark)), None)
     if said is None:
-        if start.startswith(b"PK") and file.suffix == ".npz":
-            return ArchiveFile(file)
-        if plain.startswith(b"{"):
-            return JsonFile(file)
-        if file.name == "policy.toml":
-            return PolicyFile(file)
+        for found, is_so in (
+            (_arrays, start.startswith(b"PK") and file.suffix == ".npz"),
+            (_fields, plain.startswith(b"{")),
+            (_rules, file.name == "policy.toml"),
+        ):
+            if is_so:
+                return FactsFile(file, found)
         if start.startswith((b"PAR1", b"ARROW1", b"\x93NUMPY")) or file.suffix.lower() in TEXTS:
             from .data import TableFile
 
@@ -355,53 +348,44 @@ def _stored(file: Path, start: bytes) -> StoredFile:
     )
 
 
-class ArchiveFile(FactsFile):
-    """Arrays of NumPy, as `vpem model export` writes them."""
+def _arrays(path: Path) -> Report:
+    """Return arrays of an export by their headers; none is read."""
+    from vpem.files.readers.numpy_files import list_npz
 
-    def found(self) -> Report:
-        """Return arrays by their headers; none is read."""
-        from vpem.files.readers.numpy_files import list_npz
-
-        return {"holds": "arrays of NumPy", **list_npz(self.path)}
+    return {"holds": "arrays of NumPy", **list_npz(path)}
 
 
-class JsonFile(FactsFile):
-    """A model as JSON, as `vpem model export` writes it."""
+def _fields(path: Path) -> Report:
+    """Return fields of an export: short values, and sizes of lists and objects."""
+    from vpem.files.json_text import read_json_file
 
-    def found(self) -> Report:
-        """Return fields: short values, and sizes of lists and objects."""
-        from vpem.files.json_text import read_json_file
-
-        content = read_json_file(self.path)
-        if not isinstance(content, dict):
-            raise InputError(f"{self.path} is no object of JSON")
-        return {"holds": "JSON"} | {
-            name: _extent(value) or (value if isinstance(value, str) else brief(value))
-            for name, value in content.items()
-        }
+    content = read_json_file(path)
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is no object of JSON")
+    return {"holds": "JSON"} | {name: _extent(value) for name, value in content.items()}
 
 
-def _extent(value: Any) -> str | None:
-    """Return the lengths of nested lists, or how many fields an object has."""
+def _extent(value: Any) -> str:
+    """Return a short value, the lengths of nested lists, or how many fields an object has."""
     if isinstance(value, dict):
         return f"{len(value)} fields"
+    if not isinstance(value, list):
+        return value if isinstance(value, str) else brief(value)
     lengths = []
     while isinstance(value, list):
         lengths.append(str(len(value)))
         # Lists of different lengths have no further dimension.
         alike = {len(one) if isinstance(one, list) else None for one in value}
         value = value[0] if len(alike) == 1 else None
-    return f"list of {' x '.join(lengths)}" if lengths else None
+    return f"list of {' x '.join(lengths)}"
 
 
-class PolicyFile(FactsFile):
-    """What a party allows."""
+def _rules(path: Path) -> Report:
+    """Return what a party allows."""
+    from vpem.files.studies.policy import read_policy
 
-    def found(self) -> Report:
-        from vpem.files.studies.policy import read_policy
-
-        return {"holds": "what this party allows"} | {
-            name: ", ".join(value) if isinstance(value, tuple) else value
-            for name, value in vars(read_policy(self.path)).items()
-            if name != "path" and value is not None and value is not False
-        }
+    return {"holds": "what this party allows"} | {
+        name: ", ".join(value) if isinstance(value, tuple) else value
+        for name, value in vars(read_policy(path)).items()
+        if name != "path" and value is not None and value is not False
+    }

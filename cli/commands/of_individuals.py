@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vpem.errors import InputError
-from vpem.files.hdf5 import atomic_write, check_writable
 from vpem.files.observations import is_long_csv
-from vpem.files.temporaries import ending_of
 from vpem.pictures.contents import plural
 
+from ..data import DataParties
 from ..display import as_plain, print_json, show, table
+from ..session import EngineSettings
 from .kinds import StoredFile, reported
 from .saem_data import RowReader, as_rows, latents_of, named_columns
-from .use import PredictedSettings, UseRequest, refuse_given
+from .use import IndividualSettings, PredictSettings, RowSettings, UseRequest, refuse_given
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,15 +31,16 @@ if TYPE_CHECKING:
 
 def _refuse_for_rows(request: UseRequest, units: str) -> None:
     """Refuse options of data that only mixtures and clusters have."""
-    for about in (request.parties, request.engine):
-        refuse_given(about, f"is for mixtures and clusters; {units} are in one file")
+    for kind in (DataParties, EngineSettings):
+        sentence = f"is for mixtures and clusters; {units} are in one file"
+        refuse_given(request.settings, sentence, kind=kind)
 
 
 def _tell(
     request: UseRequest, kind: str, columns: Report, report: Report, model: str, n: int, **more: Any
 ) -> int:
     """Write what is predicted as a table, or print it as JSON; return the number of its rows."""
-    output = request.output
+    output = request.settings
     output.write(columns, kind)
     if output.json:
         path = None if output.output is None else str(output.output)
@@ -78,16 +79,19 @@ class SaemFile(StoredFile):
         saved = self.stored
         fitted = reported(saved.settings, "columns", dict) or {}
         missing = saved.settings.get("missing") == "marginalize"
-        return RowReader(request.individuals, saved.model, saved.model_options, missing, fitted)
+        return RowReader(request.settings, saved.model, saved.model_options, missing, fitted)
 
     def evaluation_data(self, request: UseRequest) -> Individuals | None:
         _refuse_for_rows(request, "individuals")
-        refuse_given(request.rows, "is for mixtures and clusters; individuals are used as is")
+        options = request.settings
+        sentence = "is for mixtures and clusters; individuals are used as is"
+        refuse_given(options, sentence, kind=RowSettings)
         if request.data is None:
-            if not isinstance(request.individuals, PredictedSettings):
-                refuse_given(request.individuals, "is about the data: give them after the model")
+            if not isinstance(options, PredictSettings):
+                sentence = "is about the data: give them after the model"
+                refuse_given(options, sentence, kind=IndividualSettings)
             return None
-        individuals, names = self.reader(request).read(request.data), request.individuals.individual
+        individuals, names = self.reader(request).read(request.data), options.individual
         return individuals if names is None else individuals.named(names)
 
     def predict(self, request: UseRequest) -> int:
@@ -97,7 +101,7 @@ class SaemFile(StoredFile):
         from vpem.saem.models.model import has_curves
         from vpem.saem.prediction import Predictor
 
-        saved, options = self.stored, request.individuals
+        saved, options = self.stored, request.settings
         predictor, times = Predictor(saved), options.grid()
         curves = has_curves(saved.model, saved.model_options) and not options.latents
         self._check(request, curves)
@@ -151,10 +155,10 @@ class SaemFile(StoredFile):
 
     def _check(self, request: UseRequest, curves: bool) -> None:
         """Refuse options that exclude each other, or that this model or no DATA excludes."""
-        saved, data, options = self.stored, request.data, request.individuals
+        saved, data, options = self.stored, request.data, request.settings
         names, population = options.individual, options.population
         timed = population or options.times is not None
-        column = next((name for name, value in options.columns.items() if value), None)
+        column = next(iter(named_columns(options)), None)
         what = "--latents" if options.latents else f"the model {saved.model}"
         for wrong, sentence in (
             (options.residuals and (options.latents or timed),
@@ -185,7 +189,7 @@ class SaemFile(StoredFile):
         individuals = self.evaluation_data(request)
         assert individuals is not None
         report, facts = self.scored(individuals, request)
-        if request.output.json:
+        if request.settings.json:
             print_json(report)
         else:
             show(table(facts.items(), "", ""))
@@ -230,20 +234,9 @@ class SaemFile(StoredFile):
         return arrays | {name: np.array(getattr(saved, name), dtype=np.str_) for name in texts}
 
     def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
-        import json
+        from vpem.files.results import arrays_or_json
 
-        import numpy as np
-
-        check_writable(output, force, "exported models")
-        content, arrays = self.as_json(), self.arrays()
-        with atomic_write(output, force, "exported models") as temporary:
-            if ending_of(output) == ".json":
-                with open(temporary, "w", encoding="utf-8") as stream:
-                    json.dump(as_plain(content), stream, allow_nan=False)
-                    stream.write("\n")
-                return
-            with open(temporary, "wb") as binary:
-                np.savez(binary, **arrays)
+        arrays_or_json(output, self.arrays, lambda: as_plain(self.as_json()), force)
 
 
 def _table_of(names: Sequence[str], latents: Sequence[str], estimates: Any) -> Report:
@@ -276,9 +269,10 @@ class TopicsFile(SaemFile):
         from vpem.saem.formats.individuals import COLUMNS, read_corpus
 
         _refuse_for_rows(request, "documents")
-        options = request.individuals
-        refuse_given(request.rows, NO_DOCUMENTS, "dataset")
-        refuse_given(options, NO_DOCUMENTS, "individual", "id", "time", "value")
+        options = request.settings
+        kept = ("dataset", "individual", "id", "time", "value")
+        for kind in (RowSettings, IndividualSettings):
+            refuse_given(options, NO_DOCUMENTS, *kept, kind=kind)
         if request.data is None:
             return None
         columns = named_columns(options)
@@ -287,7 +281,7 @@ class TopicsFile(SaemFile):
             for one, usual in COLUMNS.items():
                 if isinstance(fitted.get(one), str) and fitted[one] != usual:
                     columns.setdefault(one, fitted[one])
-        documents = read_corpus(request.data, columns, request.rows.dataset)
+        documents = read_corpus(request.data, columns, request.settings.dataset)
         if options.individual is None:
             return documents
         return documents.named(options.individual, "document")
@@ -313,7 +307,7 @@ class TopicsFile(SaemFile):
         found: Latents | Conditional
         unknown: Report = {}
         if documents is None:
-            found = Predictor(saved).stored_latents(request.individuals.individual)
+            found = Predictor(saved).stored_latents(request.settings.individual)
             names = found.names
         else:
             heard = self._hear(request, documents)

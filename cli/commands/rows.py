@@ -20,9 +20,15 @@ from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, shorten
 from vpem.files.datasets import Dataset, default_names, write_dataset
 from vpem.files.families import FamilyChoice, levels_for_model, settle_for_model
-from vpem.files.hdf5 import check_writable
 from vpem.files.matrix import FileMatrix
-from vpem.files.models import match_features, model_as_json, read_model, write_json, write_npz
+from vpem.files.models import (
+    match_features,
+    model_as_json,
+    names_in_model,
+    owners_of,
+    read_model,
+    write_export,
+)
 from vpem.files.parties.opening import choose_parties
 from vpem.files.results import read_clustering
 from vpem.files.temporaries import ending_of
@@ -37,13 +43,13 @@ from vpem.terms.rows import check_missing, check_values, rows_with_values
 from vpem.terms.statistics import leaves
 from vpem.terms.units import Scaling
 
-from ..data import check_parties, joined, kept_of, read_one, teller
+from ..data import DataParties, check_parties, joined, kept_of, read_one, teller
 from ..display import print_json, table, what_is_read
 from ..names import key_of
 from ..outputs import whole_of
 from ..session import place_parties
 from .kinds import StoredFile, reported
-from .use import UseRequest, refuse_given
+from .use import IndividualSettings, RowSettings, UseRequest, refuse_given
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Home
@@ -68,6 +74,7 @@ class UsedData:
 
     def __init__(self, file: RowFile, request: UseRequest, missing: str, narrow: bool) -> None:
         self.file, self.request, self.missing = file, request, missing
+        self.settings, self.say = request.settings, request.screen.say
         self.alignment: Report | None = None  # of several parties' rows
         self.apart = request.where.engine.apart
         if self.apart:
@@ -75,7 +82,7 @@ class UsedData:
         read = what_is_read(request.files)
         with nullcontext() if self.apart else request.screen.doing(read):
             self.source = self._read()
-        columns = self._columns(narrow)
+        self.columns = columns = self._columns(narrow)
         mixture = getattr(file.stored, "mixture", None)
         kinds = getattr(mixture, "kinds", None)
         self.source = levels_for_model(self.source, kinds, columns, missing)
@@ -94,12 +101,11 @@ class UsedData:
         holders = Placement.evenly(request.where.engine, len(called), called)
         self.X = SpreadRows(
             X, self.source.partition, columns or range(self.source.n_features), holders, names,
-            missing, request.parties.secure_sum,
+            missing, self.settings.secure_sum,
         )  # fmt: skip
         for party, root, features in [] if mixture is None else self.X.moves(mixture.blocks):
             listed = shorten(repr(names[feature]) for feature in features)
-            said = f"{called[party]} sends {called[root]} features of their hub: {listed}"
-            request.screen.say(said)
+            self.say(f"{called[party]} sends {called[root]} features of their hub: {listed}")
 
     def __len__(self) -> int:
         return len(self.X)
@@ -111,66 +117,61 @@ class UsedData:
         return {} if self.alignment is None else {"alignment": self.alignment}
 
     def _check_apart(self) -> None:
-        parties, engine = self.request.parties, self.request.where.engine
-        if not parties.parties:
-            raise InputError(
-                "--engine mpi is for parties, each read by a rank of its own; add --parties"
-            )
-        if parties.split == "rows":
-            raise InputError(
-                "a party that has all features of a row needs no other party: let each use the "
-                "model on its own file, without --engine mpi"
-            )
+        engine, settings = self.request.where.engine, self.settings
         digest = hashlib.sha256(b"".join(one.tobytes() for one in self.file.parameters()))
-        marks = engine.allgather(f"{digest.hexdigest()} {self.missing}")
-        for rank, mark in enumerate(marks):
-            if mark != marks[0]:
-                raise InputError(
-                    f"{engine.names[rank]} has another model than {engine.names[0]}; give all the "
-                    "same one"
-                )
+        marks = [f"{digest.hexdigest()} {self.missing}"]
+        if settings.parties and settings.split != "rows":
+            marks = engine.allgather(marks[0])
+        unlike = next((rank for rank, mark in enumerate(marks) if mark != marks[0]), 0)
+        for wrong, sentence in (
+            (not settings.parties,
+             "--engine mpi is for parties, each read by a rank of its own; add --parties"),
+            (settings.split == "rows",
+             "a party that has all features of a row needs no other party: let each use the model "
+             "on its own file, without --engine mpi"),
+            (unlike, f"{engine.names[unlike]} has another model than {engine.names[0]}; give all "
+             "the same one"),
+        ):  # fmt: skip
+            if wrong:
+                raise InputError(sentence)
 
     def _read(self) -> Dataset:
         """Read the one dataset, or join those of parties."""
-        request, expected = self.request, self.file.stored.feature_names
-        files, settings, say = request.files, request.parties, request.screen.say
-        weight = request.rows.sample_weight
-        if not files and not request.where.own_users:
+        request, settings, expected = self.request, self.settings, self.file.stored.feature_names
+        files, where, weight = request.files, request.where, settings.sample_weight
+        if not files and not where.own_users:
             raise InputError("vpem predict needs DATA: a dataset with the model's features")
-        over_rows = settings.split == "rows"
         check_parties(files, settings)
         kept = kept_of(self.file.stored)
-        if not request.labels:
-            kept = kept.changed(label_column=None)
+        kept = kept if request.labels else kept.changed(label_column=None)
         if settings.parties:
-            of_one = ("labels", "features", "missing", "sample_weight")
-            refuse_given(request.rows, "is for one file; with --parties leave it out", *of_one)
-            parties = request.where.parties(files, settings.table, kept)
-            output = None if request.tables else request.output.output
-            holders = place_parties(parties, output, False, request.where, request.tables)
-            missing = self.missing != "refuse"
+            if settings.dataset is not None:
+                raise InputError(
+                    Setting("dataset"), " is for one file; with --parties leave it out"
+                )
+            parties = where.parties(files, settings.table, kept)
+            holders = place_parties(parties, None, False, where, request.tables)
+            over_rows, missing = settings.split == "rows", self.missing != "refuse"
             source, self.alignment = joined(
-                parties, settings, over_rows, missing, weight, holders, say, True
+                parties, settings, over_rows, missing, weight, holders, self.say, True
             )
-            request.where.watch(source.n_samples, over_rows, request.screen)
+            where.watch(source.n_samples, over_rows, request.screen)
             return source
         [file], [party] = files, choose_parties(files)
         # Those of the model, with the names of parties before them or without.
-        known = frozenset((*expected, *_owners(expected)))
+        known = frozenset((*expected, *owners_of(expected)))
         source = read_one(
-            file, settings.table, request.where, None, model_table=kept,
-            dataset=request.rows.dataset, sample_weight=weight, memory_limit=available_memory(),
-            keep_constant=True,
+            file, settings.table, where, None, model_table=kept, dataset=settings.dataset,
+            sample_weight=weight, memory_limit=available_memory(), keep_constant=True,
             columns=None if expected == default_names(len(expected)) else known,
         )  # fmt: skip
-        names = source.feature_names
-        source.feature_names = _as_in_model(file, party.name, names, expected)
-        teller(say)(source, settings.table, kept)
+        source.feature_names = names_in_model(file, party.name, source.feature_names, expected)
+        teller(self.say)(source, settings.table, kept)
         return settle_for_model(source, FamilyChoice.parse(kept.family))
 
     def _columns(self, narrow: bool) -> Sequence[int] | None:
         """Return the column of each of the model's features; None: they are in its order."""
-        file, parties, names = self.file, self.request.parties, self.source.feature_names
+        file, names = self.file, self.source.feature_names
         expected, present = file.stored.feature_names, set(names)
         there = [column for column, name in enumerate(expected) if name in present]
         lacking = [name for name in expected if name not in present]
@@ -183,73 +184,53 @@ class UsedData:
                     Setting("missing", "marginalize"),
                 )
             file.stored = file.stored.take_features(there)
-            self.request.screen.say(
+            self.say(
                 f"{len(lacking)} of the model's {len(expected)} features are not in the data and "
                 f"are {file.goes_without}"
             )
-        apart = parties.parties and parties.split == "features"
+        apart = self.settings.parties and self.settings.split == "features"
         return match_features(file.stored.feature_names, names, ordered=not apart)
+
+    def parties(self) -> dict[str, list[int]] | None:
+        """Return the model's features that each party of the data has; None of one dataset."""
+        partition, settings = self.source.partition, self.settings
+        if partition is None or not settings.parties or settings.split == "rows":
+            return None
+        columns = self.columns or range(len(self.file.stored.feature_names))
+        place = {column: j for j, column in enumerate(columns)}
+        return {
+            name: [place[column] for column in features.tolist() if column in place]
+            for name, features in zip(partition.names, partition.features, strict=True)
+        }
+
+    @property
+    def labelled(self) -> bool:
+        """Whether there are labels, or the user says where."""
+        return self.settings.labels != "labels" or self.source.labels is not None
 
     def labels(self) -> Labels:
         """Read labels from the dataset, another place in its file, or a text file."""
-        where, parties, files = self.request.rows.labels, self.request.parties, self.request.files
-        named = ", ".join(map(str, files))
-        if where == "labels":
-            if self.source.labels is None:
-                who = (
-                    "every party" if parties.split == "rows" else "one party that has all the rows"
-                )
-                raise InputError(
-                    f"{named} has no labels; name their column with --label-column, or another "
-                    "place with --labels"
-                    if not parties.parties
-                    else f"{who} must have labels: in HDF5, or in a column that --label-column or "
-                    "a manifest names; or name a text file with --labels"
-                )
+        settings, files = self.settings, self.request.files
+        where, named, parties = settings.labels, ", ".join(map(str, files)), settings.parties
+        if where == "labels" and self.source.labels is not None:
             return np.asarray(self.source.labels)
-        if parties.parties and parties.align not in (None, "none"):
-            raise InputError(
-                f"--labels {where} has one label a line, but parties are aligned by their ids; "
-                "give labels to one party, or align them first"
-            )
-        if not h5py.is_hdf5(str(files[0])) and not Path(where).exists():
-            raise InputError(
-                f"{named} is a table, whose labels are a column: ", Setting("label_column", where)
-            )
+        who = "every party" if settings.split == "rows" else "one party that has all the rows"
+        there = h5py.is_hdf5(str(files[0])) or Path(where).exists()
+        for wrong, *sentence in (
+            (where == "labels" and parties,
+             f"{who} must have labels: in HDF5, or in a column that --label-column or a manifest "
+             "names; or name a text file with --labels"),
+            (where == "labels", f"{named} has no labels; name their column with --label-column, or "
+             "another place with --labels"),
+            (parties and settings.align not in (None, "none"),
+             f"--labels {where} has one label a line, but parties are aligned by their ids; give "
+             "labels to one party, or align them first"),
+            (not there, f"{named} is a table, whose labels are a column: ",
+             Setting("label_column", where)),
+        ):  # fmt: skip
+            if wrong:
+                raise InputError(*sentence)
         return read_labels(where, files[0], self.source.n_samples)
-
-
-def _owners(expected: Sequence[str]) -> dict[str, set[str]]:
-    """Return the parties that a model has features of, by their names without the party's."""
-    owners: dict[str, set[str]] = {}
-    for full in expected:
-        for dot in (place for place, letter in enumerate(full) if letter == "."):
-            owners.setdefault(full[dot + 1 :], set()).add(full[:dot])
-    return owners
-
-
-def _as_in_model(
-    file: Path, called: str, names: Sequence[str], expected: Sequence[str]
-) -> tuple[str, ...]:
-    """Return names of a file's features, with the party's before those that several parties have.
-
-    It is the party that the file is called after, or else the only one that has all of these.
-    """
-    owners, known = _owners(expected), set(expected)
-    unknown = [name for name in names if name not in known]
-    shared = [name for name in unknown if len(owners.get(name, ())) > 1]
-    if shared and not any(called in owners.get(name, ()) for name in names):
-        fitting = set.intersection(*(owners[name] for name in shared))
-        if len(fitting) != 1:
-            ending = "".join(file.suffixes)
-            listed = sorted(fitting or set.union(*(owners[name] for name in shared)))
-            raise InputError(
-                f"{file} has {shorten(map(repr, shared))}, which the model has of several parties; "
-                f"name the file after its party: {shorten([one + ending for one in listed])}"
-            )
-        [called] = fitting
-    prefixed = {name for name in unknown if called in owners.get(name, ())}
-    return tuple(f"{called}.{name}" if name in prefixed else name for name in names)
 
 
 COMMANDS = {"vp-em": "fit", "em-rows": "fit", "vr-fedem": "fedem", "k-means": "kmeans"}
@@ -287,32 +268,30 @@ class RowFile(StoredFile):
         """
         self._refuse_individuals(request)
         fitted = self.stored.options.get("missing")
-        missing = request.rows.missing or (fitted if fitted in MISSINGS else MISSINGS[0])
-        if request.parties.missing_parties or (picture and not self.needs_values):
+        missing = request.settings.missing or (fitted if fitted in MISSINGS else MISSINGS[0])
+        if request.settings.missing_parties or (picture and not self.needs_values):
             missing = "marginalize"
         return UsedData(self, request, missing, narrow=not picture)
 
     def _refuse_individuals(self, request: UseRequest) -> None:
-        refuse_given(
-            request.individuals, f"is for fits of SAEM, which {self.path} is not; leave it out"
-        )
+        sentence = f"is for fits of SAEM, which {self.path} is not; leave it out"
+        refuse_given(request.settings, sentence, kind=IndividualSettings)
 
     def evaluation_data(self, request: UseRequest) -> EvaluationData | None:
         from vpem.pictures.saved import EvaluationData
 
         self._refuse_individuals(request)
         if not request.files:
-            for options, without in ((request.rows, "features"), (request.parties, "")):
-                refuse_given(options, "is about the data: give them after the model", without)
+            sentence = "is about the data: give them after the model"
+            for kind in (RowSettings, DataParties):
+                refuse_given(request.settings, sentence, "drawn", kind=kind)
             return None
         data = self.load(request, picture=True)
-        named = request.rows.labels != "labels"
-        labelled = request.labelled or named or data.source.labels is not None
-        labels = data.labels() if labelled else None
+        labels = data.labels() if request.labelled or data.labelled else None
         return EvaluationData(data.X, labels, ", ".join(map(str, request.files)))
 
     def predict(self, request: UseRequest) -> int:
-        output, tables = request.output, request.tables
+        output, tables = request.settings, request.tables
         data = self.load(request)
         source, count = data.source, len(data)
         columns, shown = self.assign(data, request.proba)
@@ -361,23 +340,22 @@ class RowFile(StoredFile):
         """Return the command that fitted it, made of its options; None where they are not known."""
         options = self.stored.options
         algorithm = str(self.stored.report.get("algorithm"))
-        name = COMMANDS.get(algorithm, algorithm)
-        if name not in root.commands or not options.get("data"):
+        leaf = root.commands.get(COMMANDS.get(algorithm, algorithm))
+        if leaf is None or not options.get("data"):
             return None
-        words = ["vpem", name]
-        params, known = root.commands[name].params, root.commands[name].callback.settings
-        values = {p.name: options.get(key_of(p).replace("-", "_"), p.default) for p in params}
-        for parameter in params:
-            value = values[parameter.name]
-            if parameter.name in known and known[parameter.name].why_idle(values):
+        words, known = ["vpem", leaf.name], leaf.callback.settings
+        values = {
+            one.name: options.get(key_of(one).replace("-", "_"), one.default) for one in leaf.params
+        }
+        for one in leaf.params:
+            value = values[one.name]
+            if value is None or (one.name in known and known[one.name].why_idle(values)):
                 continue
+            if one.param_type_name == "argument":
+                words += str(value).split(", ")
             # A flag that is off has its default value.
-            usual = value is False or str(value) == str(parameter.default)
-            usual = usual or value == parameter.default
-            if parameter.param_type_name == "argument":
-                words += str(value).split(", ") if value is not None else []
-            elif value is not None and not usual:
-                words += [parameter.opts[-1]] if value is True else [parameter.opts[-1], str(value)]
+            elif value is not False and str(value) != str(one.default) and value != one.default:
+                words += [one.opts[-1]] if value is True else [one.opts[-1], str(value)]
         return shlex.join(words)
 
 
@@ -491,7 +469,7 @@ class MixtureFile(RowFile):
         return {
             "n_samples": len(data),
             "n_without_values": len(data) - int(there.sum()),
-            "sample_weight": data.request.rows.sample_weight,
+            "sample_weight": data.request.settings.sample_weight,
             "n_parameters": mixture.n_parameters,
             "log_likelihood": total / used,
             "total_log_likelihood": total,
@@ -500,10 +478,9 @@ class MixtureFile(RowFile):
         }
 
     def contribution(self, request: UseRequest) -> str:
-        data, stored, out = self.load(request), self.stored, request.output
-        named, partition = request.rows.labels != "labels", data.source.partition
+        data, stored, settings = self.load(request), self.stored, request.settings
         if data.apart:
-            if named:
+            if settings.labels != "labels":
                 raise InputError(
                     "--labels are compared with the components of rows without each party, which "
                     "only the root of its hub knows; leave it out, or read all parties' files in "
@@ -511,35 +488,26 @@ class MixtureFile(RowFile):
                 )
             result = spread_contribution(data.X, stored.mixture, stored.feature_names)
         else:
-            labels = data.labels() if named or data.source.labels is not None else None
-            parties, apart = None, request.parties.parties and request.parties.split != "rows"
-            if apart and partition is not None:  # else they are those of the fit
-                names = stored.feature_names
-                columns = match_features(names, data.source.feature_names, ordered=False)
-                place = {column: j for j, column in enumerate(columns or range(len(names)))}
-                parties = {
-                    name: [place[column] for column in features.tolist() if column in place]
-                    for name, features in zip(partition.names, partition.features, strict=True)
-                }
+            labels = data.labels() if data.labelled else None
             result = contribution(
-                stored, data.X, parties=parties, labels=labels, missing=data.missing
+                stored, data.X, parties=data.parties(), labels=labels, missing=data.missing
             )
         report = result.describe() | data.report()
         request.leave_it_to_the_first()
-        if out.output is not None:
-            out.write(result.columns(), "vpem-contributions")
-        if out.json or out.output is None:
+        if settings.output is not None:
+            settings.write(result.columns(), "vpem-contributions")
+        if settings.json or settings.output is None:
             labelled = dict([LABELLED] if result.adjusted_rand_index is not None else ())
             request.tell(report, CONTRIBUTED | labelled, *tables_of(result))
         return "the figures"
 
     def sample(self, request: UseRequest, count: int, seed: int) -> int:
-        stored, file = self.stored, request.output.output
+        stored, file = self.stored, request.settings.output
         X, labels = stored.mixture.sample(count, np.random.default_rng(seed))
         kinds = getattr(stored.mixture, "kinds", None)
         if file is not None and ending_of(file) not in (".csv", ".parquet"):
             drawn = Dataset(X, stored.feature_names, labels=labels, source=str(file), kinds=kinds)
-            write_dataset(file, drawn, request.output.force)
+            write_dataset(file, drawn, request.settings.force)
             return count
         levels = {} if kinds is None else kinds.levels
         columns = {
@@ -549,13 +517,11 @@ class MixtureFile(RowFile):
         name = "component"
         while name in columns:
             name += "_"
-        request.output.write({**columns, name: labels}, "vpem-samples")
+        request.settings.write({**columns, name: labels}, "vpem-samples")
         return count
 
     def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
-        check_writable(output, force, "exported models")
-        write = write_npz if ending_of(output) == ".npz" else write_json
-        write(output, self.stored, force)
+        write_export(output, self.stored, force)
 
     def as_json(self) -> Report:
         stored = self.stored

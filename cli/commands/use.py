@@ -7,7 +7,7 @@ What a command does with a kind of file is the business of that (`kinds`, `rows`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +23,7 @@ from ..data import OF_A_FIT, DataParties
 from ..display import Screen, print_json, show, table
 from ..names import in_options
 from ..options import Without
-from ..outputs import READ, LabelFile, Output, Printing, ResultSettings, writes
+from ..outputs import READ, LabelFile, ResultSettings, writes
 from ..session import EngineSettings, where_of
 from .kinds import stored_at
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from ..display import PrintedTable
     from ..session import Where
+    from .kinds import StoredFile
 
 
 MOST_TIMES = 100_000
@@ -50,10 +51,11 @@ class RowSettings(Settings, heading="Data", kept=False):
     )
     dataset: str | None = changed(WorkerSettings, "dataset", local=True)
     sample_weight: str | None = changed(WorkerSettings, "sample_weight")
-    features: str | None = setting(
+    drawn: str | None = setting(
         None,
         "Features that profile, marginals or pairs draw, by name or number (from 0), with commas "
         "between. Default: those in which components differ most.",
+        flags="--features",
     )
     missing: str | None = changed(
         FitSettings,
@@ -104,10 +106,6 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
         "the file of a fit is run.",
     )  # fmt: skip
 
-    @property
-    def columns(self) -> dict[str, str | None]:
-        return {"id": self.id, "time": self.time, "value": self.value}
-
     def grid(self) -> list[float] | None:
         from vpem.checks import read_float
 
@@ -150,54 +148,70 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
         return values
 
 
-def refuse_given(options: Settings, sentence: str, *without: str) -> None:
-    """Refuse the first option that was given, by its name followed by the sentence."""
-    for one in options.fields():
-        if one.name not in without and getattr(options, one.name) != one.default:
-            raise InputError(Setting(one.name), f" {sentence}")
+class UseSettings(
+    ResultSettings, EngineSettings, IndividualSettings, DataParties, RowSettings, kept=False
+):
+    """All options about a fit at work; each command has some."""
 
 
-class PredictedSettings(IndividualSettings, heading="Individuals", kept=False):
-    """Options about individuals that are predicted, with data or without."""
+INDIVIDUALS, RUNNING = map(" ".join, (IndividualSettings.settings_by_name,
+                                      EngineSettings.settings_by_name))  # fmt: skip
+WRITTEN = "output force quote_formulas digits"
+NOT_DRAWN = f"missing sample_weight secure_sum quote_formulas digits {RUNNING} {OF_A_FIT}"
+NOT_DATA = "times population latents residuals"
+
+
+class PredictSettings(UseSettings, kept=False):
+    """Options about what is predicted, with data or without."""
 
     individual: list[str] | None = changed(
-        IndividualSettings,
+        UseSettings,
         "individual",
         help="Fits of SAEM: this individual only, of DATA or, without DATA, of the fit. Several: "
         "repeat it.",
     )
     covariates: str | None = changed(
-        IndividualSettings,
+        UseSettings,
         "covariates",
         help="Fits of SAEM: dose=amt reads the column amt as the dose (default: as fitted); "
         "without DATA, with --population, dose=4.5 is the dose.",
     )
 
 
+def refuse_given(
+    options: Settings, sentence: str, *without: str, kind: type[Settings] | None = None
+) -> None:
+    """Refuse the first option (of a kind) that was given, by its name before the sentence."""
+    for one in (kind or options).fields():
+        if one.name not in without and getattr(options, one.name) != one.default:
+            raise InputError(Setting(one.name), f" {sentence}")
+
+
 @dataclass(frozen=True)
 class UseRequest:
     """What a command does with a fit."""
 
+    model: Path
     files: Sequence[Path]  # the data
+    settings: UseSettings
     screen: Screen
-    rows: RowSettings = field(default_factory=RowSettings)
-    individuals: IndividualSettings = field(default_factory=IndividualSettings)
-    output: ResultSettings = field(default_factory=ResultSettings)
     proba: bool = False  # responsibilities, too
     labelled: bool = False  # rows must have labels
     labels: bool = True  # are read, if there are any
-    parties: DataParties = field(default_factory=DataParties)
-    engine: EngineSettings = field(default_factory=EngineSettings)
+
+    @cached_property
+    def stored(self) -> StoredFile:
+        return stored_at(self.model, self.settings.curve)
 
     @cached_property
     def where(self) -> Where:
-        return where_of(self.engine, self.screen)
+        return where_of(self.settings, self.screen)
 
     @cached_property
     def tables(self) -> LabelFile:
         """Tables of parties' rows, each party's in its process; none if one process has all."""
-        out = self.output
-        file = out.output if self.where.engine.apart and self.parties.parties else None
+        out = self.settings
+        file = out.output if self.where.engine.apart and out.parties else None
         return LabelFile(
             "output", file, self.where, True, force=out.force, quote_formulas=out.quote_formulas,
             digits=out.digits,
@@ -209,16 +223,16 @@ class UseRequest:
             raise InputError(f"give one file of individuals, got {len(self.files)}")
         return self.files[0] if self.files else None
 
-    def run(self, model: Path, command: str, *arguments: object) -> None:
+    def run(self, command: str, *arguments: object) -> None:
         """Have a file do what a command asks, and print what was written, if anything was."""
         from vpem.files.hdf5 import check_writable
 
-        file = self.output.output
+        file = self.settings.output
         if file is not None and command == "predict" and self.tables:
             file = None  # but one for each party
         if file is not None and self.where.speaks:
-            check_writable(file, self.output.force, "results")
-        written = stored_at(model, self.individuals.curve).able(command)(self, *arguments)
+            check_writable(file, self.settings.force, "results")
+        written = self.stored.able(command)(self, *arguments)
         if file is not None:
             what = plural(written, "row") if isinstance(written, int) else written
             self.screen.say(f"wrote {what} to {file}")
@@ -231,11 +245,19 @@ class UseRequest:
 
     def tell(self, report: Report, facts: Mapping[str, str], *tables: PrintedTable | str) -> None:
         """Print a report as JSON, or a table of facts, which are formats of it, and others."""
-        if self.output.json:
+        if self.settings.json:
             print_json(report)
-            return
-        lines = ((name, form.format_map(report)) for name, form in facts.items())
-        show(table(lines, "", ""), *tables)
+        else:
+            lines = ((name, form.format_map(report)) for name, form in facts.items())
+            show(table(lines, "", ""), *tables)
+
+    def beside(self, ending: str) -> Path:
+        """Return where a picture or page goes: by default to the model's name, with an ending."""
+        if self.settings.output is not None:
+            return self.settings.output
+        output = self.model.parent / f"{self.model.stem}{ending}"
+        writes("--output", output)
+        return output
 
 
 ModelFile = Annotated[Path, READ, typer.Argument(help="Model, from 'vpem fit --output'.")]
@@ -244,7 +266,6 @@ FitFile = Annotated[
 ]
 DATA = "Dataset with the model's features; with --parties a file each, or a manifest."
 DataFile = Annotated[list[Path], READ, typer.Argument(help=DATA)]
-Columns = Annotated[IndividualSettings, Without("individual times population latents residuals")]
 
 
 def predict(
@@ -258,11 +279,9 @@ def predict(
         bool, typer.Option("--proba", help="Add the responsibilities of every component.")
     ] = False,
     *,
-    rows: Annotated[RowSettings, Without("labels features sample_weight")],
-    parties: Annotated[DataParties, Without(f"{OF_A_FIT} label_column")],
-    individuals: PredictedSettings,
-    engine: Annotated[EngineSettings, Without("shards")],
-    results: ResultSettings,
+    settings: Annotated[
+        PredictSettings, Without(f"labels drawn sample_weight label_column shards {OF_A_FIT}")
+    ],
 ) -> None:
     """Assign rows to components or centres; predict individuals.
 
@@ -278,23 +297,18 @@ def predict(
 
     Example: vpem predict growth.h5 data/oxford_boys.csv --individual 7 --times -1:1:0.5
     """
-    with Screen(results.quiet) as screen:
-        request = UseRequest(
-            data or (), screen, rows, individuals, results, proba, parties=parties, engine=engine,
-            labels=False,
-        )  # fmt: skip
-        request.run(model, "predict")
+    with Screen(settings.quiet) as screen:
+        UseRequest(model, data or (), settings, screen, proba, labels=False).run("predict")
 
 
 def score(
     model: FitFile,
     data: DataFile,
     *,
-    rows: Annotated[RowSettings, Without("labels features")],
-    parties: Annotated[DataParties, Without(f"{OF_A_FIT} label_column")],
-    individuals: Columns,
-    engine: Annotated[EngineSettings, Without("shards")],
-    results: Annotated[ResultSettings, Without("output force quote_formulas digits")],
+    settings: Annotated[
+        UseSettings,
+        Without(f"labels drawn label_column shards individual {NOT_DATA} {WRITTEN} {OF_A_FIT}"),
+    ],
 ) -> None:
     """Compute log-likelihood, BIC and AIC of data under a model.
 
@@ -303,11 +317,8 @@ def score(
 
     Example: vpem score model.h5 data/breast_cancer.h5 --json
     """
-    with Screen(results.quiet) as screen:
-        request = UseRequest(
-            data, screen, rows, individuals, results, parties=parties, engine=engine, labels=False
-        )
-        request.run(model, "score")
+    with Screen(settings.quiet) as screen:
+        UseRequest(model, data, settings, screen, labels=False).run("score")
 
 
 def sample(
@@ -326,16 +337,17 @@ def sample(
 
         count = check_int("-n", n, least=1)
         check_int("seed", seed, least=0)
-        UseRequest((), screen, output=results).run(model, "sample", count, seed)
+        UseRequest(model, (), results.into(UseSettings), screen).run("sample", count, seed)
 
 
 def evaluate(
     model: FitFile,
     data: DataFile,
     *,
-    rows: Annotated[RowSettings, Without("features sample_weight")],
-    parties: Annotated[DataParties, Without(OF_A_FIT)],
-    results: Annotated[ResultSettings, Without("output force quote_formulas digits")],
+    settings: Annotated[
+        UseSettings,
+        Without(f"drawn sample_weight {INDIVIDUALS} {RUNNING} {WRITTEN} {OF_A_FIT}"),
+    ],
 ) -> None:
     """Compare components or clusters with labels.
 
@@ -344,8 +356,8 @@ def evaluate(
 
     Example: vpem evaluate model.h5 data/breast_cancer.h5 --labels labels
     """
-    with Screen(results.quiet) as screen:
-        UseRequest(data, screen, rows, output=results, parties=parties).run(model, "evaluate")
+    with Screen(settings.quiet) as screen:
+        UseRequest(model, data, settings, screen).run("evaluate")
 
 
 OptionalData = Annotated[
@@ -355,20 +367,20 @@ OptionalData = Annotated[
 ]
 
 
-class PictureSettings(Printing, heading="Output", kept=False):
-    """Where a picture goes."""
+class PictureSettings(UseSettings, kept=False):
+    """What is drawn, and where the picture goes."""
 
-    output: Path | None = setting(
-        None,
-        "Write here: .png, .svg or .pdf. Default: beside the model, as model-KIND.png.",
-        flags="-o --output",
-        file="written",
+    output: Path | None = changed(
+        UseSettings,
+        "output",
+        help="Write here: .png, .svg or .pdf. Default: beside the model, as model-KIND.png.",
+        often=False,
     )
-    force: bool = changed(Output, "force", idle=None)
+    force: bool = changed(UseSettings, "force", idle=None)
 
 
-class PageSettings(PictureSettings, heading="Output", kept=False):
-    """Where a page goes."""
+class PageSettings(PictureSettings, kept=False):
+    """What a page is about, and where it goes."""
 
     output: Path | None = changed(
         PictureSettings,
@@ -390,10 +402,7 @@ def plot(
         ),
     ] = None,
     *,
-    rows: Annotated[RowSettings, Without("missing sample_weight")],
-    parties: Annotated[DataParties, Without(f"{OF_A_FIT} secure_sum")],
-    individuals: Annotated[IndividualSettings, Without("times population latents residuals")],
-    target: PictureSettings,
+    settings: Annotated[PictureSettings, Without(f"{NOT_DATA} {NOT_DRAWN}")],
 ) -> None:
     """Draw a model: its components, how they differ, how the fit went.
 
@@ -407,28 +416,25 @@ def plot(
 
     Example: vpem plot growth.h5 data/oxford_boys.csv --kind curves -o curves.png
     """
-    with Screen(target.quiet) as screen:
+    with Screen(settings.quiet) as screen:
         from vpem.pictures.figure import check_picture, save_picture
         from vpem.pictures.page import KINDS, check_kind, draw, kinds_of, next_kinds
 
         if kind is not None:
             check_choice("kind", kind, KINDS)
-        stored = stored_at(model, individuals.curve)
-        saved = stored.saved
+        request = UseRequest(model, data or (), settings, screen)
+        saved = request.stored.saved
         kind = kind or next(iter(kinds_of(saved)))
         labelled = check_kind(kind, saved).labels
-        output = target.output or beside(model, f"-{kind}.png")
-        check_picture(output, target.force)
-        request = UseRequest(
-            data or (), screen, rows, individuals, labelled=labelled, parties=parties
-        )
-        evaluation = stored.evaluation_data(request)
+        output = request.beside(f"-{kind}.png")
+        check_picture(output, settings.force)
+        evaluation = request.stored.evaluation_data(replace(request, labelled=labelled))
         features = None
-        if rows.features is not None:
-            features = [name.strip() for name in rows.features.split(",") if name.strip()]
+        if settings.drawn is not None:
+            features = [name.strip() for name in settings.drawn.split(",") if name.strip()]
         picture = draw(kind, saved, evaluation, features=features)
         next_ones = next_kinds(kind, saved, evaluation)
-        save_picture(output, picture, force=target.force)
+        save_picture(output, picture, force=settings.force)
         for note in picture.notes:
             screen.print_note(note)
         screen.say(f"wrote {output}")
@@ -438,7 +444,7 @@ def plot(
                 for needs, names in next_ones.items()
             )
             screen.say(f"next, --kind: {listed}")
-        if target.json:
+        if settings.json:
             print_json({
                 "plot": str(output),
                 "kind": kind,
@@ -449,22 +455,12 @@ def plot(
             })  # fmt: skip
 
 
-def beside(model: Path, ending: str) -> Path:
-    """Return the default name of a result: the model's, with another ending."""
-    output = model.parent / f"{model.stem}{ending}"
-    writes("--output", output)
-    return output
-
-
 def report(
     context: typer.Context,
     model: FitFile,
     data: OptionalData = None,
     *,
-    rows: Annotated[RowSettings, Without("features missing sample_weight")],
-    parties: Annotated[DataParties, Without(f"{OF_A_FIT} secure_sum")],
-    individuals: Columns,
-    target: PageSettings,
+    settings: Annotated[PageSettings, Without(f"drawn individual {NOT_DATA} {NOT_DRAWN}")],
 ) -> None:
     """Write a page on a model: how well it fits, with all pictures.
 
@@ -474,23 +470,25 @@ def report(
 
     Example: vpem report growth.h5 data/oxford_boys.csv --output growth.html
     """
-    with Screen(target.quiet) as screen:
+    with Screen(settings.quiet) as screen:
         from vpem.files.hdf5 import check_writable
 
-        output = target.output or beside(model, ".html")
-        check_writable(output, target.force, "reports")
+        request = UseRequest(model, data or (), settings, screen)
+        output = request.beside(".html")
+        check_writable(output, settings.force, "reports")
         from vpem.pictures.page import write_page
 
-        stored = stored_at(model, individuals.curve)
-        request = UseRequest(data or (), screen, rows, individuals, parties=parties)
+        stored = request.stored
         evaluation = stored.evaluation_data(request)
         command = stored.command(context.find_root().command)
-        left_out = write_page(output, stored.saved, evaluation, command=command, force=target.force)
+        left_out = write_page(
+            output, stored.saved, evaluation, command=command, force=settings.force
+        )
         screen.say(f"wrote {output}")
         not_drawn = {one: in_options(error) for one, error in left_out.items()}
         for one, why in not_drawn.items():
             screen.print_note(f"no picture of {one}: {why}")
-        if target.json:
+        if settings.json:
             print_json({
                 "report": str(output),
                 "not_drawn": [": ".join(one) for one in not_drawn.items()],

@@ -6,10 +6,11 @@ and covariances. Models for other programs are a NumPy archive, or JSON.
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from vpem.files.hdf5 import (
 )
 from vpem.files.json_text import write_json_element
 from vpem.files.opening import PathLike
+from vpem.files.results import arrays_or_json
 from vpem.network.partition import Blocks
 from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Maybe, Report, TableOf
 from vpem.records import Shown
@@ -483,6 +485,39 @@ def match_features(
     raise InputError(f"the data lack features of the model: {shorten(map(repr, missing))}")
 
 
+def owners_of(expected: Sequence[str]) -> dict[str, set[str]]:
+    """Return the parties that a model has features of, by their names without the party's."""
+    owners: dict[str, set[str]] = {}
+    for full in expected:
+        for dot in (place for place, letter in enumerate(full) if letter == "."):
+            owners.setdefault(full[dot + 1 :], set()).add(full[:dot])
+    return owners
+
+
+def names_in_model(
+    file: Path, called: str, names: Sequence[str], expected: Sequence[str]
+) -> tuple[str, ...]:
+    """Return names of a file's features, with the party's before those that several parties have.
+
+    It is the party that the file is called after, or else the only one that has all of these.
+    """
+    owners, known = owners_of(expected), set(expected)
+    unknown = [name for name in names if name not in known]
+    shared = [name for name in unknown if len(owners.get(name, ())) > 1]
+    if shared and not any(called in owners.get(name, ()) for name in names):
+        fitting = set.intersection(*(owners[name] for name in shared))
+        if len(fitting) != 1:
+            ending = "".join(file.suffixes)
+            listed = sorted(fitting or set.union(*(owners[name] for name in shared)))
+            raise InputError(
+                f"{file} has {shorten(map(repr, shared))}, which the model has of several parties; "
+                f"name the file after its party: {shorten([one + ending for one in listed])}"
+            )
+        [called] = fitting
+    prefixed = {name for name in unknown if called in owners.get(name, ())}
+    return tuple(f"{called}.{name}" if name in prefixed else name for name in names)
+
+
 def assembled(model: Model) -> dict[str, NDArray[np.float64]]:
     """Return the one mixture a user wants, in the user's order and units.
 
@@ -508,19 +543,21 @@ def assembled(model: Model) -> dict[str, NDArray[np.float64]]:
     return arrays
 
 
-def write_npz(path: PathLike, model: Model, force: bool = False) -> None:
-    """Write the assembled mixture as a NumPy archive (``weights, means, covariances, ...``)."""
-    mixture, kinds = model.mixture, {}
+def write_export(path: PathLike, model: Model, force: bool = False) -> None:
+    """Write the assembled mixture to .npz, or to .json all, also hub by hub in fitted units."""
+    arrays_or_json(path, partial(_archived, model), partial(model_as_json, model), force)
+
+
+def _archived(model: Model) -> dict[str, Any]:
+    mixture = model.mixture
+    arrays: dict[str, Any] = {
+        **assembled(model),
+        "feature_names": np.array(model.feature_names, dtype=np.str_),
+        "covariance_type": np.array(mixture.covariance_type),
+    }
     if isinstance(mixture, MixedMixture):
-        kinds = {"families": np.array(mixture.kinds.families, dtype=np.str_)}
-    with atomic_write(path, force, "exported models") as temporary, open(temporary, "wb") as stream:
-        np.savez(
-            stream,
-            **assembled(model),  # type: ignore[arg-type]
-            feature_names=np.array(model.feature_names, dtype=np.str_),
-            covariance_type=np.array(model.mixture.covariance_type),
-            **kinds,  # type: ignore[arg-type]
-        )
+        arrays["families"] = np.array(mixture.kinds.families, dtype=np.str_)
+    return arrays
 
 
 def model_as_json(model: Model) -> Report:
@@ -589,13 +626,3 @@ def _hub_as_json(mixture: Any, b: int) -> Report:
         hub["mean_precisions"] = mixture.mean_precisions[b].tolist()
         hub["degrees_of_freedom"] = mixture.degrees_of_freedom[b].tolist()
     return hub
-
-
-def write_json(path: PathLike, model: Model, force: bool = False) -> None:
-    """Write the whole model as JSON: the assembled mixture, and hub by hub in fitted units."""
-    with (
-        atomic_write(path, force, "exported models") as temporary,
-        open(temporary, "w", encoding="utf-8") as stream,
-    ):
-        json.dump(model_as_json(model), stream, allow_nan=False)
-        stream.write("\n")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import sys
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TextIO
 
@@ -343,3 +344,17 @@ def write_imputed(
         taken = (first, *imputed.column_names)
         table = imputed.numbered(taken) | dict(zip(taken, (rows, *values.T), strict=True))
     write_columns(path, table, "vpem-imputed", force, quote_formulas)
+
+
+def arrays_or_json(
+    path: PathLike, arrays: Callable[[], Report], content: Callable[[], Report], force: bool
+) -> None:
+    """Write a fit by the ending of the file: its arrays to .npz, or all of it to .json."""
+    with atomic_write(path, force, "exported models") as temporary:
+        if ending_of(path) == ".npz":
+            with open(temporary, "wb") as binary:
+                np.savez(binary, **arrays())
+            return
+        with open(temporary, "w", encoding="utf-8") as stream:
+            json.dump(content(), stream, allow_nan=False)
+            stream.write("\n")
