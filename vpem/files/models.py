@@ -111,13 +111,8 @@ def current_versions() -> dict[str, str]:
     import h5py
     import scipy
 
-    return {
-        "vpem": vpem.__version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "scipy": scipy.__version__,
-        "h5py": h5py.__version__,
-    }
+    libraries = {one.__name__: one.__version__ for one in (np, scipy, h5py)}
+    return {"vpem": vpem.__version__, "python": platform.python_version(), **libraries}
 
 
 def write_model(path: PathLike, model: Any, force: bool = False) -> None:
@@ -143,11 +138,8 @@ def write_model(path: PathLike, model: Any, force: bool = False) -> None:
     model = as_kept(model, Model, "a model is written of a Model or a fitted mixture")
     mixture = model.mixture
     blocks, mixed = mixture.blocks, isinstance(mixture, MixedMixture)
-    texts = {
-        "report": model.report,
-        "options": model.options,
-        "versions": model.versions or current_versions(),
-    }
+    texts = {"report": model.report, "options": model.options}
+    texts["versions"] = model.versions or current_versions()
     check_written(path, MODEL, **texts)
     with (
         atomic_write(path, force, "models") as temporary,
@@ -171,18 +163,11 @@ def write_model(path: PathLike, model: Any, force: bool = False) -> None:
             write_array(hub, "agents", np.array(blocks.agents[b], dtype=np.int64))
             write_array(hub, "features", blocks.features[b].astype(np.int64))
             write_array(hub, "weights", mixture.weights[b if len(mixture.weights) > 1 else 0])
-            if not mixed:
-                _, means, covariances = mixture.block(b)
-                write_array(hub, "means", means)
-                write_array(hub, "covariances", covariances)
-            if isinstance(mixture, FactorMixture):
-                write_array(hub, "loadings", mixture.block_loadings(b))
+            for family, arrays in _hub_arrays(mixture, b).items():
+                for name, values in arrays.items():
+                    write_array(hub, f"parts/{family}/{name}" if mixed else name, values)
         if mixed:
             elements.write_kinds(file, mixture.kinds)
-            for b in range(blocks.n_blocks):
-                for family, arrays in _hub_arrays(mixture, b).items():
-                    for name, values in arrays.items():
-                        write_array(file, f"hubs/{b}/parts/{family}/{name}", values)
         else:
             write_posterior(file, mixture)
         for name, value in texts.items():
@@ -209,8 +194,12 @@ def write_posterior(file: h5py.File, mixture: Mixture) -> None:
             write_array(file, f"hubs/{b}/posterior/{name}", values)
 
 
-def _hub_arrays(mixture: MixedMixture, b: int) -> dict[str, Arrays]:
-    """Return the parameters that a hub has of each family that it has features of."""
+def _hub_arrays(mixture: Any, b: int) -> dict[str, Arrays]:
+    """Return the parameters that a hub has of each family, or of the one, without a name."""
+    if not isinstance(mixture, MixedMixture):
+        own: Arrays = dict(zip(("means", "covariances"), mixture.block(b)[1:], strict=True))
+        factors = isinstance(mixture, FactorMixture)
+        return {"": own | ({"loadings": mixture.block_loadings(b)} if factors else {})}
     families: dict[str, Arrays] = {}
     for law, part in zip(mixture.laws, mixture.parts, strict=True):
         if not part.features.blocks.widths[b]:
@@ -282,11 +271,8 @@ def _read_parts(file: h5py.File) -> Model:
         "loadings": Maybe(Array("f", ("components", "width", "factors"))),
     }
     schema = HUB if families is not None else {**HUB, **arrays}
-    sizes = {
-        "features": len(whole["feature_names"]),
-        "components": k,
-        "copies": 1 if is_tied(kind) else k,
-    }
+    d, copies = len(whole["feature_names"]), 1 if is_tied(kind) else k
+    sizes = {"features": d, "components": k, "copies": copies}
     hubs = []
     for b in range(n_hubs):
         hub = find(file, f"hubs/{b}")
@@ -416,13 +402,8 @@ def read_posterior(file: h5py.File, plain: Mixture) -> Mixture:
     """Return the posterior that a file has with these means and covariances; else these."""
     if find(file, "prior") is None:
         return plain
-    numbers = read_elements(
-        file,
-        {
-            "@weight_concentration_prior_type": Choice(WEIGHT_PRIORS),
-            "prior": Array("f", (2,), positive=True),
-        },
-    )
+    kind = {"@weight_concentration_prior_type": Choice(WEIGHT_PRIORS)}
+    numbers = read_elements(file, {**kind, "prior": Array("f", (2,), positive=True)})
     shape = ("width",) if plain.is_diagonal else ("width", "width")
     schema: Elements = {
         "counts": Array("f", ("components",), least=0),
@@ -489,8 +470,9 @@ def owners_of(expected: Sequence[str]) -> dict[str, set[str]]:
     """Return the parties that a model has features of, by their names without the party's."""
     owners: dict[str, set[str]] = {}
     for full in expected:
-        for dot in (place for place, letter in enumerate(full) if letter == "."):
-            owners.setdefault(full[dot + 1 :], set()).add(full[:dot])
+        words = full.split(".")
+        for at in range(1, len(words)):
+            owners.setdefault(".".join(words[at:]), set()).add(".".join(words[:at]))
     return owners
 
 
@@ -502,20 +484,19 @@ def names_in_model(
     It is the party that the file is called after, or else the only one that has all of these.
     """
     owners, known = owners_of(expected), set(expected)
-    unknown = [name for name in names if name not in known]
-    shared = [name for name in unknown if len(owners.get(name, ())) > 1]
+    found = {name: owners.get(name, set()) for name in names if name not in known}
+    shared = {name: parties for name, parties in found.items() if len(parties) > 1}
     if shared and not any(called in owners.get(name, ()) for name in names):
-        fitting = set.intersection(*(owners[name] for name in shared))
+        fitting = set.intersection(*shared.values())
         if len(fitting) != 1:
             ending = "".join(file.suffixes)
-            listed = sorted(fitting or set.union(*(owners[name] for name in shared)))
+            listed = sorted(fitting or set.union(*shared.values()))
             raise InputError(
                 f"{file} has {shorten(map(repr, shared))}, which the model has of several parties; "
                 f"name the file after its party: {shorten([one + ending for one in listed])}"
             )
         [called] = fitting
-    prefixed = {name for name in unknown if called in owners.get(name, ())}
-    return tuple(f"{called}.{name}" if name in prefixed else name for name in names)
+    return tuple(f"{called}.{name}" if called in found.get(name, ()) else name for name in names)
 
 
 def assembled(model: Model) -> dict[str, NDArray[np.float64]]:
@@ -548,16 +529,12 @@ def write_export(path: PathLike, model: Model, force: bool = False) -> None:
     arrays_or_json(path, partial(_archived, model), partial(model_as_json, model), force)
 
 
-def _archived(model: Model) -> dict[str, Any]:
+def _archived(model: Model) -> Report:
     mixture = model.mixture
-    arrays: dict[str, Any] = {
-        **assembled(model),
-        "feature_names": np.array(model.feature_names, dtype=np.str_),
-        "covariance_type": np.array(mixture.covariance_type),
-    }
+    texts = {"feature_names": model.feature_names, "covariance_type": mixture.covariance_type}
     if isinstance(mixture, MixedMixture):
-        arrays["families"] = np.array(mixture.kinds.families, dtype=np.str_)
-    return arrays
+        texts["families"] = mixture.kinds.families
+    return assembled(model) | {name: np.array(one, np.str_) for name, one in texts.items()}
 
 
 def model_as_json(model: Model) -> Report:
@@ -612,16 +589,11 @@ def _hub_as_json(mixture: Any, b: int) -> Report:
         "features": blocks.features[b].tolist(),
         "weights": mixture.weights[b if len(mixture.weights) > 1 else 0].tolist(),
     }
-    if isinstance(mixture, MixedMixture):
-        hub["parts"] = {
-            family: {name: array.tolist() for name, array in arrays.items()}
-            for family, arrays in _hub_arrays(mixture, b).items()
-        }
-        return hub
-    _, means, covariances = mixture.block(b)
-    hub |= {"means": means.tolist(), "covariances": covariances.tolist()}
-    if isinstance(mixture, FactorMixture):
-        hub["loadings"] = mixture.block_loadings(b).tolist()
+    parts = {
+        family: {name: array.tolist() for name, array in arrays.items()}
+        for family, arrays in _hub_arrays(mixture, b).items()
+    }
+    hub |= {"parts": parts} if isinstance(mixture, MixedMixture) else parts[""]
     if isinstance(mixture, VariationalMixture):
         hub["mean_precisions"] = mixture.mean_precisions[b].tolist()
         hub["degrees_of_freedom"] = mixture.degrees_of_freedom[b].tolist()
