@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -45,8 +46,6 @@ from ..runner import (
 from ..session import EngineSettings, describe_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from vpem.fits.results import Fit
     from vpem.fits.selection.search import Selection
     from vpem.fits.selection.trials import Cell, Outcome, Trial
@@ -65,10 +64,6 @@ class Stopped(VpemError):
     exit_code = 128
 
 
-class _Signal(KeyboardInterrupt):
-    """A signal, raised out of the work that it interrupts."""
-
-
 @contextmanager
 def stopping(what: Callable[[], str]) -> Iterator[Callable[[], AbstractContextManager[None]]]:
     """End the block with `Stopped` at Ctrl-C or SIGTERM, but never inside what is yielded."""
@@ -78,7 +73,7 @@ def stopping(what: Callable[[], str]) -> Iterator[Callable[[], AbstractContextMa
     def note(number: int, _: Any) -> None:
         caught.append(number)
         if not busy:
-            raise _Signal
+            raise KeyboardInterrupt
 
     @contextmanager
     def whole() -> Iterator[None]:
@@ -89,12 +84,14 @@ def stopping(what: Callable[[], str]) -> Iterator[Callable[[], AbstractContextMa
         finally:
             busy = False
         if caught:
-            raise _Signal
+            raise KeyboardInterrupt
 
     try:
         with handling(note):
             yield whole
-    except _Signal:
+    except KeyboardInterrupt:
+        if not caught:
+            raise
         name = "Ctrl-C" if caught[0] == signal.SIGINT else "SIGTERM"
         stopped = Stopped(f"interrupted by {name}; {what()}")
         stopped.exit_code = 128 + caught[0]
@@ -104,28 +101,41 @@ def stopping(what: Callable[[], str]) -> Iterator[Callable[[], AbstractContextMa
 class SearchProgress(ProgressLine):
     """Progress of a search: a live line in a terminal, a line from time to time in logs."""
 
-    done = failed = unconverged = to_do = 0
-
     def start(self, to_do: int) -> None:
-        self.to_do = to_do
+        self.to_do, self.ended = to_do, Counter[str]()
         self.began = self.last_line = time.monotonic()
 
     def __call__(self, trial: Trial, result: Outcome) -> None:  # type: ignore[override]
-        self.done += 1
-        self.failed += result["status"] == "failed"
-        self.unconverged += result["status"] == "not converged"
+        self.ended[result["status"]] += 1
         self.remind()
         if not self.is_due():
             return
-        left = (time.monotonic() - self.began) / self.done * (self.to_do - self.done)
-        parts = [f"{self.done} of {plural(self.to_do, 'fit')} done"]
-        if self.failed:
-            parts.append(f"{self.failed} failed")
-        if self.unconverged:
-            parts.append(f"{self.unconverged} not converged")
-        self.tell(*parts, f"about {span(left)} to go", f"last: {trial}")
+        done = self.ended.total()
+        left = (time.monotonic() - self.began) / done * (self.to_do - done)
+        said = (f"{self.ended[one]} {one}" for one in ("failed", "not converged")
+                if self.ended[one])  # fmt: skip
+        about = f"about {span(left)} to go"
+        self.tell(f"{done} of {plural(self.to_do, 'fit')} done", *said, about, f"last: {trial}")
 
 
+def _status(cell: Report) -> str:
+    status = [cell["status"]]
+    if cell["status"] != "failed":
+        status += [plural(cell["recoveries"], "collapse")] if cell["recoveries"] else []
+        names = ("given_up", "degenerate")
+        status += [f"{cell[one]} {one.replace('_', ' ')}" for one in names if cell[one]]
+    if "below" in cell:
+        status.append(f"below K = {cell['below']}")
+    return ", ".join(status)
+
+
+COLUMNS: Lines = {
+    "K": "{n_components}",
+    "hops": lambda cell: ", ".join(as_ranges(cell["stands_for_hops"])),
+    "covariance": "{covariance_type}",
+    "hubs": "{n_hubs}",
+    "params": "{n_parameters}",
+}
 OF_FOLDS: Lines = {
     "held-out": "{heldout:.4f}",
     "s.e.": "{standard_error:.4f}",
@@ -134,7 +144,21 @@ OF_FOLDS: Lines = {
 OF_ALL: Lines = {
     "log-lik.": "{log_likelihood:.4f}", "BIC": "{bic:.2f}", "AIC": "{aic:.2f}", "ICL": "{icl:.2f}"
 }  # fmt: skip
-"""Columns of models that were judged on held-out rows, and on all."""
+"""Columns of all models, of those judged on held-out rows, and of those judged on all."""
+
+FACTS: Lines = {
+    "folds": lambda report: (
+        f"{report['folds']}, of {plural(report['n_samples'], 'row')}" if report["folds"] else None
+    ),
+    "fits": lambda report: (
+        f"{report['n_fits']}"
+        + f", {report['n_kept']} of them from the state" * bool(report["n_kept"])
+    ),
+    "time": "{seconds:.3g} s, {jobs:job}",
+    "state": lambda report: report["state"] or "not kept (give --state or --output)",
+    "picture": lambda report: report["plot"] or "not drawn (give --plot)",
+}
+"""How a search went."""
 
 
 def show_selection(selection: Selection, report: Report) -> None:
@@ -142,20 +166,14 @@ def show_selection(selection: Selection, report: Report) -> None:
     cells, choice, criterion = selection.cells, selection.choice, selection.criterion
     held_out, over_rows = criterion == "heldout", report["split"] == "rows"
     name, best, small = NAMES[criterion], choice.best, choice.one_standard_error
-    worst = f"worst {name}"
-    columns: Lines = {
-        "K": "{n_components}",
-        "hops": lambda cell: ", ".join(as_ranges(cell["stands_for_hops"])),
-        "covariance": "{covariance_type}",
-        "hubs": "{n_hubs}",
-        "params": "{n_parameters}",
-        **(OF_FOLDS if held_out else OF_ALL),
-        worst: lambda cell: f"{max(start[criterion] for start in cell['restarts']):.2f}",
-        "iterations": "{n_iter}",
-        "status": _status,
-    }
-    without = ["hops", "hubs"] * over_rows + [worst] * (held_out or report["n_init"] == 1)
-    columns = {head: line for head, line in columns.items() if head not in without}
+    columns = COLUMNS | (OF_FOLDS if held_out else OF_ALL)
+    if not held_out and report["n_init"] > 1:
+        columns[f"worst {name}"] = lambda cell: (
+            f"{max(start[criterion] for start in cell['restarts']):.2f}"
+        )
+    columns |= {"iterations": "{n_iter}", "status": _status}
+    for head in ("hops", "hubs") if over_rows else ():
+        del columns[head]
     marks = {small: "1 s.e."} | {best: "best, 1 s.e." if best == small else "best"}
     rows = []
     for place, said in enumerate(dict(lines_of(cell, columns)) for cell in cells):
@@ -172,67 +190,43 @@ def show_selection(selection: Selection, report: Report) -> None:
         cell = selection.grid[place]
         return f"K = {cell.n_components}, {cell.covariance_type}" if over_rows else str(cell)
 
-    def judged(place: int) -> str:
-        value = "{heldout:.4f} (standard error {standard_error:.4f})"
-        value = stated(value if held_out else f"{{{criterion}:.2f}}", cells[place].__getitem__)
-        return f"{named(place)}: {name} {value}"
-
-    facts = [("best", judged(best))]
-    if small is not None:
-        facts.append(("fewest parameters within 1 s.e.", judged(small)))
-    if held_out:
-        facts.append(("folds", f"{report['folds']}, of {plural(report['n_samples'], 'row')}"))
-    from_state = f", {report['n_kept']} of them from the state" if report["n_kept"] else ""
-    other = f": {named(report['chosen'])}" if report["chosen"] != best else ""
-    facts += [
-        ("fits", f"{report['n_fits']}{from_state}"),
-        ("time", f"{number(report['seconds'], 3)} s, {plural(report['jobs'], 'job')}"),
-        ("state", report["state"] or "not kept (give --state or --output)"),
-        ("picture", report["plot"] or "not drawn (give --plot)"),
-        ("model", f"{report['model']}{other}" if report["model"] else "not kept (give --output)"),
+    value = "{heldout:.4f} (standard error {standard_error:.4f})"
+    value = value if held_out else f"{{{criterion}:.2f}}"
+    facts = [
+        (what, f"{named(place)}: {name} {stated(value, cells[place].__getitem__)}")
+        for what, place in (("best", best), ("fewest parameters within 1 s.e.", small))
+        if place is not None
     ]
-    show(models, table(facts, "", ""))
-
-
-def _status(cell: Report) -> str:
-    status = [cell["status"]]
-    if cell["status"] != "failed":
-        status += [plural(cell["recoveries"], "collapse")] if cell["recoveries"] else []
-        names = ("given_up", "degenerate")
-        status += [f"{cell[one]} {one.replace('_', ' ')}" for one in names if cell[one]]
-    if "below" in cell:
-        status.append(f"below K = {cell['below']}")
-    return ", ".join(status)
+    other = f": {named(report['chosen'])}" if report["chosen"] != best else ""
+    model = f"{report['model']}{other}" if report["model"] else "not kept (give --output)"
+    show(models, table([*facts, *lines_of(report, FACTS), ("model", model)], "", ""))
 
 
 def warn_of(screen: Screen, selection: Selection, chosen: int) -> None:
     """Warn of models that failed or were passed over, and of a choice that is not sound."""
-    cells, grid = selection.cells, selection.grid
-    failed = [place for place, cell in enumerate(cells) if cell["status"] == "failed"]
-    if failed:
-        first = failed[0]
-        screen.warn(
-            f"{len(failed)} of {plural(len(cells), 'model')} failed; the first, {grid[first]}: "
-            f"{cells[first]['reason']}"
-        )
-    if selection.choice.passed_over:
-        better = selection.choice.passed_over[0]
+    cells, grid, passed = selection.cells, selection.grid, selection.choice.passed_over
+
+    def warn_of_some(key: str, sentence: str) -> None:
+        some = [place for place, cell in enumerate(cells) if key in cell]
+        if some:
+            many = f"{len(some)} of {plural(len(cells), 'model')}"
+            screen.warn(f"{many} {sentence.format(grid[some[0]], cells[some[0]][key])}")
+
+    warn_of_some("reason", "failed; the first, {}: {}")
+    for better in passed[:1]:
         why, what = "did not converge", "try more --max-iter"
         if cells[better]["degenerate"]:
             why, what = "has degenerate components", "--floor-fits keep counts it like others"
+        value = number(cells[better][selection.criterion], 8)
         screen.warn(
-            f"{grid[better]} has a better {NAMES[selection.criterion]} "
-            f"({number(cells[better][selection.criterion], 8)}) but {why}, and was "
-            f"passed over; {what}"
+            f"{grid[better]} has a better {NAMES[selection.criterion]} ({value}) but {why}, and "
+            f"was passed over; {what}"
         )
-    below = [place for place, cell in enumerate(cells) if "below" in cell]
-    if below:
-        first = below[0]
-        screen.warn(
-            f"{len(below)} of {plural(len(cells), 'model')} ended less likely than one of fewer "
-            f"components; the first, {grid[first]}, below K = {cells[first]['below']}: try more "
-            "starts, --n-init 10"
-        )
+    warn_of_some(
+        "below",
+        "ended less likely than one of fewer components; the first, {}, below K = {}: try more "
+        "starts, --n-init 10",
+    )
     if cells[chosen].get("degenerate"):
         screen.warn(
             f"{grid[chosen]} is chosen although it has degenerate components, as have all models "
@@ -278,19 +272,20 @@ class Search:
             for cell in self.cells
             for trial in trials_of(cell, settings.criterion, task.settings.n_init, settings.n_folds)
         ]
-        self.n_kept = self._finished()
+        self.n_kept = self.n_finished
 
-    def _finished(self) -> int:
+    @property
+    def n_finished(self) -> int:
         return sum(trial.key in self.record.results for trial in self.trials)
 
     def _so_far(self) -> str:
-        return f"{self._finished()} of {plural(len(self.trials), 'fit')} are in {self.out.kept_in}"
+        return f"{self.n_finished} of {plural(len(self.trials), 'fit')} are in {self.out.kept_in}"
 
     def _kept(self) -> str:
         if self.out.kept_in is None:
             return "nothing was kept (give --state or --output)"
         done = f"{self._so_far()}: give the same command to go on"
-        return done if self._finished() else "no fit was finished yet"
+        return done if self.n_finished else "no fit was finished yet"
 
     def run(self, given: Given, began: float) -> None:
         """Run the trials that are not kept, and choose; the command began at ``began``."""
@@ -360,22 +355,22 @@ class Search:
 
     def describe(self, selection: Selection, chosen: int) -> Report:
         """Return the report, but for the model, warnings and time."""
-        settings, choice, source = self.settings, selection.choice, self.task.source
-        held_out = settings.criterion == "heldout"
+        choice, source, fits = selection.choice, self.task.source, self.task.settings
+        held_out = selection.criterion == "heldout"
         return {
-            "criterion": settings.criterion,
+            "criterion": selection.criterion,
             "better": "higher" if held_out else "lower",
             "best": choice.best,
             "one_standard_error": choice.one_standard_error,
             "chosen": chosen,
             "passed_over": choice.passed_over,
             "cells": selection.cells,
-            "n_init": self.task.settings.n_init,
-            "folds": settings.n_folds if held_out else None,
+            "n_init": fits.n_init,
+            "folds": self.settings.n_folds if held_out else None,
             "split": self.split,
             "n_samples": source.n_samples,
             "n_features": source.n_features,
-            "seed": self.task.settings.seed,
+            "seed": fits.seed,
             "n_fits": len(self.trials),
             "n_kept": self.n_kept,
             "jobs": self.n_jobs,
@@ -383,9 +378,12 @@ class Search:
         }
 
 
+def _state_of(state: Path | None, output: Path | None) -> Path | None:
+    return state or (output and output.parent / f"{output.stem}.select.h5")
+
+
 def _state(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
-    beside = options["output"]
-    state = value or (beside and beside.parent / f"{beside.stem}.select.h5")
+    state = _state_of(value, options["output"])
     return files_kept([state] if state else [], options)
 
 
@@ -414,8 +412,7 @@ class SelectOutput(Output, heading="Output", kept=False):
 
     @property
     def kept_in(self) -> Path | None:
-        out = self.output
-        return self.state or (out and out.parent / f"{out.stem}.select.h5")
+        return _state_of(self.state, self.output)
 
 
 TOGETHER: Rule = (
@@ -523,28 +520,6 @@ def check_several(choices: FitChoices, begin: StartSettings, sums: SumSettings) 
             raise InputError(sentence)
 
 
-def each_checkpoint(
-    settings: CheckpointSettings, counts: Sequence[int], run: CommandRun
-) -> CheckpointSettings:
-    """Return settings of checkpoints of several fits, whose files can all be written."""
-    from vpem.files.checkpoints import own_files
-    from vpem.files.hdf5 import check_writable
-    from vpem.files.temporaries import check_ending
-
-    if settings.checkpoint is None:
-        return settings
-    check_ending(settings.checkpoint, "checkpoints")
-    again = run.out.force or run.where.gone_on or settings.resume or settings.resume_if_any
-    each = [each_file(settings.checkpoint, count) for count in counts]
-    files = [file for path in each for file in own_files(path, run.engine)]
-    for file in files:
-        check_writable(file, again)
-    if settings.resume and any(file.exists() for file in files):
-        # The run may have been interrupted before it reached the others.
-        return settings.changed(resume=False, resume_if_any=True)
-    return settings
-
-
 def choose_by_bic(
     task: Task, counts: Sequence[int], checkpoints: CheckpointSettings, more: Report
 ) -> tuple[Fit, Report, Any]:
@@ -552,11 +527,22 @@ def choose_by_bic(
 
     Returns it, the report of how it ran, and the data.
     """
+    from vpem.files.checkpoints import own_files
+    from vpem.files.hdf5 import check_writable
+    from vpem.files.temporaries import check_ending
     from vpem.fits.selection.search import choose, search
     from vpem.fits.selection.trials import Cell, Problem
 
     run, screen, settings = task.run, task.run.screen, task.settings
-    files = each_checkpoint(checkpoints, counts, run)
+    file, resumes = checkpoints.checkpoint, checkpoints.resume or checkpoints.resume_if_any
+    if file is not None:
+        check_ending(file, "checkpoints")
+        files = [one for count in counts for one in own_files(each_file(file, count), run.engine)]
+        for path in files:
+            check_writable(path, run.out.force or run.where.gone_on or resumes)
+        if checkpoints.resume and any(path.exists() for path in files):
+            # The run may have been interrupted before it reached the others.
+            checkpoints = checkpoints.changed(resume=False, resume_if_any=True)
     found: list[Outcome] = []
     kept: list[tuple[Fit, Report, Sequence[VpemWarning]]] = []
 
@@ -564,8 +550,8 @@ def choose_by_bic(
         """A problem whose best fit is kept."""
 
         def fit(self, cell: Cell, rows: Any = None, **options: Any) -> Fit:
-            path = files.checkpoint and each_file(files.checkpoint, cell.n_components)
-            saver = files.changed(checkpoint=path).saver(run)
+            path = file and each_file(file, cell.n_components)
+            saver = checkpoints.changed(checkpoint=path).saver(run)
             progress.cell = cell
             with catching(saver):
                 options |= {"callback": progress, "saver": saver, **more}
@@ -588,15 +574,13 @@ def choose_by_bic(
                 warnings.warn(one, stacklevel=2)
         best = selection.choice.best
         warn_of(screen, selection, best)
-        parts = []
+        parts, listed = [], []
         for place, cell in enumerate(selection.cells):
             value = "failed" if cell["status"] == "failed" else f"{cell['bic']:.2f}"
             value += " (not converged)" * (cell["status"] == "not converged")
             value += " (degenerate)" * bool(cell.get("degenerate"))
             parts.append(f"{cell['n_components']}: {value}{', kept' * (place == best)}")
+            without = ("restart", "restarts", "stands_for_hops")
+            listed.append({name: cell[name] for name in cell if name not in without})
         screen.say(f"BIC by components (lower is better): {'; '.join(parts)}")
-    without = ("restart", "restarts", "stands_for_hops")
-    listed = [
-        {name: cell[name] for name in cell if name not in without} for cell in selection.cells
-    ]
     return fit, ran | {"selection": {"criterion": "bic", "best": best, "cells": listed}}, problem.X
