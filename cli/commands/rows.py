@@ -65,16 +65,50 @@ if TYPE_CHECKING:
     """Columns of a table, the first with labels of rows, and what JSON has of these."""
 
 
-class UsedData:
-    """Data that a mixture or clusters are used on: X (M, d) has their features, in their order.
+COMMANDS = {"vp-em": "fit", "em-rows": "fit", "vr-fedem": "fedem", "k-means": "kmeans"}
+"""Commands that are not called as their algorithms are."""
 
-    It is an array, a `FileMatrix`, or `SpreadRows` where processes are ``apart``, each of which has
-    some of the features. With ``narrow`` the file goes on without features that the data lack.
+
+class RowFile(StoredFile):
+    """A mixture or clusters, with data that they are used on.
+
+    These are X (M, d), which has the features of the file in their order: an array, a `FileMatrix`,
+    or `SpreadRows` where processes are ``apart``, each of which has some of the features.
     """
 
-    def __init__(self, file: RowFile, request: UseRequest, missing: str, narrow: bool) -> None:
-        self.file, self.request, self.missing = file, request, missing
-        self.settings, self.say = request.settings, request.screen.say
+    needs_values: ClassVar[bool]
+    """Whether pictures refuse rows that lack values, unless the fit took such rows."""
+    advice: ClassVar[tuple[str | Setting, ...]]
+    """What to try where values are missing."""
+    goes_without: ClassVar[str]
+    """What becomes of features that the data lack."""
+    scored: ClassVar[Mapping[str, str]]
+    """Names of what a score has, and their formats."""
+
+    @abstractmethod
+    def parameters(self) -> Sequence[NDArray[Any]]:
+        """Return all of them."""
+
+    @abstractmethod
+    def assign(self, proba: bool = False) -> Assigned:
+        """Assign rows to components or clusters."""
+
+    @abstractmethod
+    def score_of(self) -> Report:
+        """Say how well it describes rows."""
+
+    def load(self, request: UseRequest, picture: bool = False) -> None:
+        """Read data, which for a picture must have all features of the file.
+
+        Otherwise it goes on without those that the data lack. Missing values are treated as in the
+        fit, unless parties lack rows or the user says.
+        """
+        self._refuse_individuals(request)
+        self.request, self.settings, self.say = request, request.settings, request.screen.say
+        fitted = self.stored.options.get("missing")
+        self.missing = self.settings.missing or (fitted if fitted in MISSINGS else MISSINGS[0])
+        if self.settings.missing_parties or (picture and not self.needs_values):
+            self.missing = "marginalize"
         self.alignment: Report | None = None  # of several parties' rows
         self.apart = request.where.engine.apart
         if self.apart:
@@ -82,35 +116,36 @@ class UsedData:
         read = what_is_read(request.files)
         with nullcontext() if self.apart else request.screen.doing(read):
             self.source = self._read()
-        self.columns = columns = self._columns(narrow)
-        mixture = getattr(file.stored, "mixture", None)
+        self.columns = columns = self._columns(not picture)
+        mixture = getattr(self.stored, "mixture", None)
         kinds = getattr(mixture, "kinds", None)
-        self.source = levels_for_model(self.source, kinds, columns, missing)
-        names, X = file.stored.feature_names, self.source.X
+        self.source = levels_for_model(self.source, kinds, columns, self.missing)
+        names, X = self.stored.feature_names, self.source.X
+        self.X: Any = X
         if not self.apart:
             if columns is not None:
-                X = X.select(columns) if isinstance(X, FileMatrix) else X[:, columns]
-            if missing == "refuse":
-                check_finite(X, names, file.advice if narrow else ())
+                self.X = X = X.select(columns) if isinstance(X, FileMatrix) else X[:, columns]
+            if self.missing == "refuse":
+                check_finite(X, names, () if picture else self.advice)
             else:
                 check_missing(X, names)
-            self.X: Any = X
             return
         assert self.source.partition is not None
         called = self.source.partition.names
         holders = Placement.evenly(request.where.engine, len(called), called)
         self.X = SpreadRows(
             X, self.source.partition, columns or range(self.source.n_features), holders, names,
-            missing, self.settings.secure_sum,
+            self.missing, self.settings.secure_sum,
         )  # fmt: skip
         for party, root, features in [] if mixture is None else self.X.moves(mixture.blocks):
             listed = shorten(repr(names[feature]) for feature in features)
             self.say(f"{called[party]} sends {called[root]} features of their hub: {listed}")
 
-    def __len__(self) -> int:
-        return len(self.X)
+    def _refuse_individuals(self, request: UseRequest) -> None:
+        sentence = f"is for fits of SAEM, which {self.path} is not; leave it out"
+        refuse_given(request.settings, sentence, kind=IndividualSettings)
 
-    def report(self) -> Report:
+    def of_data(self) -> Report:
         """Return what JSON says of the data: alignment of rows, and what processes sent."""
         if self.apart:
             return {"alignment": self.alignment, "communication": self.X.communication}
@@ -118,7 +153,7 @@ class UsedData:
 
     def _check_apart(self) -> None:
         engine, settings = self.request.where.engine, self.settings
-        digest = hashlib.sha256(b"".join(one.tobytes() for one in self.file.parameters()))
+        digest = hashlib.sha256(b"".join(one.tobytes() for one in self.parameters()))
         marks = [f"{digest.hexdigest()} {self.missing}"]
         if settings.parties and settings.split != "rows":
             marks = engine.allgather(marks[0])
@@ -137,12 +172,12 @@ class UsedData:
 
     def _read(self) -> Dataset:
         """Read the one dataset, or join those of parties."""
-        request, settings, expected = self.request, self.settings, self.file.stored.feature_names
+        request, settings, expected = self.request, self.settings, self.stored.feature_names
         files, where, weight = request.files, request.where, settings.sample_weight
         if not files and not where.own_users:
             raise InputError("vpem predict needs DATA: a dataset with the model's features")
         check_parties(files, settings)
-        kept = kept_of(self.file.stored)
+        kept = kept_of(self.stored)
         kept = kept if request.labels else kept.changed(label_column=None)
         if settings.parties:
             if settings.dataset is not None:
@@ -171,8 +206,8 @@ class UsedData:
 
     def _columns(self, narrow: bool) -> Sequence[int] | None:
         """Return the column of each of the model's features; None: they are in its order."""
-        file, names = self.file, self.source.feature_names
-        expected, present = file.stored.feature_names, set(names)
+        names, expected = self.source.feature_names, self.stored.feature_names
+        present = set(names)
         there = [column for column, name in enumerate(expected) if name in present]
         lacking = [name for name in expected if name not in present]
         named = all(each != default_names(len(each)) for each in (names, expected))
@@ -183,20 +218,20 @@ class UsedData:
                     "integrate them out with ",
                     Setting("missing", "marginalize"),
                 )
-            file.stored = file.stored.take_features(there)
+            self.stored = self.stored.take_features(there)
             self.say(
                 f"{len(lacking)} of the model's {len(expected)} features are not in the data and "
-                f"are {file.goes_without}"
+                f"are {self.goes_without}"
             )
         apart = self.settings.parties and self.settings.split == "features"
-        return match_features(file.stored.feature_names, names, ordered=not apart)
+        return match_features(self.stored.feature_names, names, ordered=not apart)
 
     def parties(self) -> dict[str, list[int]] | None:
         """Return the model's features that each party of the data has; None of one dataset."""
         partition, settings = self.source.partition, self.settings
         if partition is None or not settings.parties or settings.split == "rows":
             return None
-        columns = self.columns or range(len(self.file.stored.feature_names))
+        columns = self.columns or range(len(self.stored.feature_names))
         place = {column: j for j, column in enumerate(columns)}
         return {
             name: [place[column] for column in features.tolist() if column in place]
@@ -232,51 +267,6 @@ class UsedData:
                 raise InputError(*sentence)
         return read_labels(where, files[0], self.source.n_samples)
 
-
-COMMANDS = {"vp-em": "fit", "em-rows": "fit", "vr-fedem": "fedem", "k-means": "kmeans"}
-"""Commands that are not called as their algorithms are."""
-
-
-class RowFile(StoredFile):
-    """A mixture, or clusters."""
-
-    needs_values: ClassVar[bool]
-    """Whether pictures refuse rows that lack values, unless the fit took such rows."""
-    advice: ClassVar[tuple[str | Setting, ...]]
-    """What to try where values are missing."""
-    goes_without: ClassVar[str]
-    """What becomes of features that the data lack."""
-    scored: ClassVar[Mapping[str, str]]
-    """Names of what a score has, and their formats."""
-
-    @abstractmethod
-    def parameters(self) -> Sequence[NDArray[Any]]:
-        """Return all of them."""
-
-    @abstractmethod
-    def assign(self, data: UsedData, proba: bool = False) -> Assigned:
-        """Assign rows to components or clusters."""
-
-    @abstractmethod
-    def score_of(self, data: UsedData) -> Report:
-        """Say how well it describes rows."""
-
-    def load(self, request: UseRequest, picture: bool = False) -> UsedData:
-        """Read data, which for a picture must have all features of the model.
-
-        Missing values are treated as in the fit, unless parties lack rows or the user says.
-        """
-        self._refuse_individuals(request)
-        fitted = self.stored.options.get("missing")
-        missing = request.settings.missing or (fitted if fitted in MISSINGS else MISSINGS[0])
-        if request.settings.missing_parties or (picture and not self.needs_values):
-            missing = "marginalize"
-        return UsedData(self, request, missing, narrow=not picture)
-
-    def _refuse_individuals(self, request: UseRequest) -> None:
-        sentence = f"is for fits of SAEM, which {self.path} is not; leave it out"
-        refuse_given(request.settings, sentence, kind=IndividualSettings)
-
     def evaluation_data(self, request: UseRequest) -> EvaluationData | None:
         from vpem.pictures.saved import EvaluationData
 
@@ -286,19 +276,19 @@ class RowFile(StoredFile):
             for kind in (RowSettings, DataParties):
                 refuse_given(request.settings, sentence, "drawn", kind=kind)
             return None
-        data = self.load(request, picture=True)
-        labels = data.labels() if request.labelled or data.labelled else None
-        return EvaluationData(data.X, labels, ", ".join(map(str, request.files)))
+        self.load(request, picture=True)
+        labels = self.labels() if request.labelled or self.labelled else None
+        return EvaluationData(self.X, labels, ", ".join(map(str, request.files)))
 
     def predict(self, request: UseRequest) -> int:
         output, tables = request.settings, request.tables
-        data = self.load(request)
-        source, count = data.source, len(data)
-        columns, shown = self.assign(data, request.proba)
-        facts = data.report()
+        self.load(request)
+        source, count = self.source, len(self.X)
+        columns, shown = self.assign(request.proba)
+        facts = self.of_data()
         if tables:
-            everyones = dict.fromkeys(data.X.parties.own.tolist(), columns)
-            tables.write(source, everyones, data.X.parties, request.screen)
+            everyones = dict.fromkeys(self.X.parties.own.tolist(), columns)
+            tables.write(source, everyones, self.X.parties, request.screen)
         request.leave_it_to_the_first()
         rows: Home | None = whole_of(source.ids, count, counted=source.counted)
         if request.where.own_users:  # a member that brings no data has no rows
@@ -317,21 +307,21 @@ class RowFile(StoredFile):
         return count
 
     def score(self, request: UseRequest) -> None:
-        data = self.load(request)
-        report = self.score_of(data) | data.report()
+        self.load(request)
+        report = self.score_of() | self.of_data()
         request.leave_it_to_the_first()
         request.tell(report, self.scored)
 
     def evaluate(self, request: UseRequest) -> None:
-        data = self.load(request)
-        found = compare(data.labels(), self.assign(data)[0]["label"], self.stored.n_components)
+        self.load(request)
+        found = compare(self.labels(), self.assign()[0]["label"], self.stored.n_components)
         mapping, order = found.mapping, found.order
         heads = [f"{c} = {mapping[c]}" if c in mapping else str(c) for c in order]
         labelled = zip(found.classes, found.confusion[:, order], strict=True)
         counts = ((label, *row) for label, row in labelled)
         title = "Rows of each label in each component"
         request.tell(
-            {"n_samples": len(data), **found.describe(), **data.report()},
+            {"n_samples": len(self.X), **found.describe(), **self.of_data()},
             dict(found.facts()),
             table(counts, "label", *heads, title=title, right=heads),
         )
@@ -384,29 +374,29 @@ class ClustersFile(RowFile):
     def parameters(self) -> Sequence[NDArray[Any]]:
         return [self.stored.centres]
 
-    def assign(self, data: UsedData, proba: bool = False) -> Assigned:
+    def assign(self, proba: bool = False) -> Assigned:
         if proba:
             raise InputError(
                 f"{self.path} holds clusters, whose rows have no responsibilities; leave out "
                 "--proba, or fit a mixture with 'vpem fit'"
             )
         stored = self.stored
-        if data.apart:
+        if self.apart:
             scaling = stored.scaling or Scaling.none(len(stored.feature_names))
-            labels, squares = data.X.nearest(stored.centres, scaling)
+            labels, squares = self.X.nearest(stored.centres, scaling)
             distances = np.sqrt(squares)
         else:
-            check_values(data.X)
-            labels, distances = stored.assign(data.X)
+            check_values(self.X)
+            labels, distances = stored.assign(self.X)
         return {"label": labels, "distance": distances}, {"labels": labels, "distances": distances}
 
-    def score_of(self, data: UsedData) -> Report:
-        inertia = float(np.square(self.assign(data)[0]["distance"]).sum())
+    def score_of(self) -> Report:
+        inertia = float(np.square(self.assign()[0]["distance"]).sum())
         return {
-            "n_samples": len(data),
+            "n_samples": len(self.X),
             "n_clusters": self.stored.n_components,
             "inertia": inertia,
-            "inertia_per_sample": inertia / len(data),
+            "inertia_per_sample": inertia / len(self.X),
         }
 
     def as_json(self) -> Report:
@@ -448,28 +438,28 @@ class MixtureFile(RowFile):
         mixture = self.stored.mixture
         return [*leaves(mixture.arrays()), mixture.blocks.order]
 
-    def assign(self, data: UsedData, proba: bool = False) -> Assigned:
+    def assign(self, proba: bool = False) -> Assigned:
         mixture = self.stored.mixture
-        if data.apart:
-            shares = data.X.posteriors(mixture)[0]
+        if self.apart:
+            shares = self.X.posteriors(mixture)[0]
         else:
-            shares = mixture.predict_proba(data.X, missing=data.missing)
+            shares = mixture.predict_proba(self.X, missing=self.missing)
         columns = columns_of(shares) if proba else {"label": shares.argmax(axis=1)}
         return columns, {"labels": columns["label"], **({"proba": shares} if proba else {})}
 
-    def score_of(self, data: UsedData) -> Report:
-        mixture, weights = self.stored.mixture, data.source.sample_weight
-        if data.apart:
-            scores, there = data.X.posteriors(mixture)[1], data.X.seen()
+    def score_of(self) -> Report:
+        mixture, weights = self.stored.mixture, self.source.sample_weight
+        if self.apart:
+            scores, there = self.X.posteriors(mixture)[1], self.X.seen()
         else:
-            scores = mixture.score_samples(data.X, missing=data.missing)
-            there = rows_with_values(data.X, data.missing)
+            scores = mixture.score_samples(self.X, missing=self.missing)
+            there = rows_with_values(self.X, self.missing)
         # As in a fit, rows without a value count for nothing.
         total, used = weighed(scores, there, weights)
         return {
-            "n_samples": len(data),
-            "n_without_values": len(data) - int(there.sum()),
-            "sample_weight": data.request.settings.sample_weight,
+            "n_samples": len(self.X),
+            "n_without_values": len(self.X) - int(there.sum()),
+            "sample_weight": self.request.settings.sample_weight,
             "n_parameters": mixture.n_parameters,
             "log_likelihood": total / used,
             "total_log_likelihood": total,
@@ -478,21 +468,22 @@ class MixtureFile(RowFile):
         }
 
     def contribution(self, request: UseRequest) -> str:
-        data, stored, settings = self.load(request), self.stored, request.settings
-        if data.apart:
+        self.load(request)
+        stored, settings = self.stored, request.settings
+        if self.apart:
             if settings.labels != "labels":
                 raise InputError(
                     "--labels are compared with the components of rows without each party, which "
                     "only the root of its hub knows; leave it out, or read all parties' files in "
                     "one process"
                 )
-            result = spread_contribution(data.X, stored.mixture, stored.feature_names)
+            result = spread_contribution(self.X, stored.mixture, stored.feature_names)
         else:
-            labels = data.labels() if data.labelled else None
+            labels = self.labels() if self.labelled else None
             result = contribution(
-                stored, data.X, parties=data.parties(), labels=labels, missing=data.missing
+                stored, self.X, parties=self.parties(), labels=labels, missing=self.missing
             )
-        report = result.describe() | data.report()
+        report = result.describe() | self.of_data()
         request.leave_it_to_the_first()
         if settings.output is not None:
             settings.write(result.columns(), "vpem-contributions")
