@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from vpem.errors import FileError, InputError, printable
+from vpem.pictures.contents import lines_of
 
 from ..display import show, table
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
+    from vpem.pictures.contents import Lines
     from vpem.pictures.contents import Table as Contained
     from vpem.pictures.page import Data
     from vpem.pictures.saved import Saved
 
+    from ..display import PrintedTable
     from .use import UseRequest
 
 
@@ -70,6 +73,13 @@ def as_printed(item: Contained, heading: str = "") -> Any:
     )
     heads = item.heads or ("",) * len(item.rows[0])
     return table(item.rows, *heads, title=item.caption or heading, right=right)
+
+
+def table_of(reports: Iterable[Report], columns: Lines, **looks: Any) -> PrintedTable:
+    """Return a table with a row for each report, without columns of which none has anything."""
+    rows = [dict(lines_of(one, columns)) for one in reports]
+    heads = [head for head in columns if any(head in row for row in rows)]
+    return table(([row.get(head, "-") for head in heads] for row in rows), *heads, **looks)
 
 
 class StoredFile:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -48,15 +48,15 @@ from ..display import print_json, table, what_is_read
 from ..names import key_of
 from ..outputs import whole_of
 from ..session import place_parties
-from .kinds import StoredFile, reported
+from .kinds import StoredFile, reported, table_of
 from .use import IndividualSettings, RowSettings, UseRequest, refuse_given
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Home
     from vpem.files.models import Model
     from vpem.files.results import StoredClustering
-    from vpem.fits.contribution import Contribution
     from vpem.network.schema import Report
+    from vpem.pictures.contents import Lines
     from vpem.pictures.saved import EvaluationData
 
     from ..display import PrintedTable
@@ -82,7 +82,7 @@ class RowFile(StoredFile):
     """What to try where values are missing."""
     goes_without: ClassVar[str]
     """What becomes of features that the data lack."""
-    scored: ClassVar[Mapping[str, str]]
+    scored: ClassVar[Lines]
     """Names of what a score has, and their formats."""
 
     @abstractmethod
@@ -488,8 +488,7 @@ class MixtureFile(RowFile):
         if settings.output is not None:
             settings.write(result.columns(), "vpem-contributions")
         if settings.json or settings.output is None:
-            labelled = dict([LABELLED] if result.adjusted_rand_index is not None else ())
-            request.tell(report, CONTRIBUTED | labelled, *tables_of(result))
+            request.tell(report, CONTRIBUTED, *tables_of(report))
         return "the figures"
 
     def sample(self, request: UseRequest, count: int, seed: int) -> int:
@@ -520,23 +519,32 @@ class MixtureFile(RowFile):
         return {"components": components, **model_as_json(stored), "history": stored.history}
 
 
-CONTRIBUTED = {
+CONTRIBUTED: Lines = {
     "rows": "{n_samples}",
     "log-likelihood": "{log_likelihood:.6f} per sample",
     "entropy of the mixing weights": "{entropy:.4f}",
+    "adjusted Rand index with labels": "{adjusted_rand_index:.4f}",
 }
-LABELLED = ("adjusted Rand index with labels", "{adjusted_rand_index:.4f}")
 
-FIGURES = {
-    "information": "{0.information:.4f}",
-    "lost": "{0.information_lost:.4f}",
-    "shared": "{0.shared_information:.4f}",
-    "likelihood": "{0.log_likelihood_lost:.4f}",
-    "moved": "{0.rows_moved:.1%}",
-    "agreement": "{0.agreement:.4f}",
-    "labels": "{0.adjusted_rand_index:.4f}",
+PARTIES: Lines = {
+    "party": "{name}",
+    "features": lambda party: str(len(party["features"])),
+    "information": "{information:.4f}",
+    "lost": "{information_lost:.4f}",
+    "shared": "{shared_information:.4f}",
+    "likelihood": "{log_likelihood_lost:.4f}",
+    "moved": "{rows_moved:.1%}",
+    "agreement": "{agreement:.4f}",
+    "labels": "{adjusted_rand_index:.4f}",
 }
-"""Columns of the table of parties, the last where there are labels."""
+FEATURES: Lines = {
+    "rank": "{rank}",
+    "feature": "{name}",
+    "party": lambda feature: feature["party"] or "-",
+    "information": "{information:.4f}",
+    "share": "{share:.1%}",
+}
+"""Columns of tables of contributions."""
 
 CAPTION = (
     "In nats: information, what its features alone tell of the component; lost, what no others "
@@ -550,22 +558,17 @@ MOST_FEATURES = 30
 """Features that a table has; files and JSON have all."""
 
 
-def tables_of(result: Contribution) -> list[PrintedTable | str]:
-    """Return the tables of a terminal."""
-    figures = list(FIGURES.items())[: None if result.adjusted_rand_index is not None else -1]
-    heads = ["features", *(head for head, _ in figures)]
-    parties = table(
-        ((one.name, len(one.features), *(form.format(one) for _, form in figures))
-         for one in result.parties),
-        "party", *heads, title="Without each party", right=heads,
+def tables_of(report: Report) -> list[PrintedTable | str]:
+    """Return the tables of contributions for a terminal."""
+    parties = table_of(
+        report["parties"], PARTIES, title="Without each party", right=list(PARTIES)[1:],
         spare=("likelihood", "features", "agreement", "shared"), caption=CAPTION,
     )  # fmt: skip
-    more = result.n_features - MOST_FEATURES
-    features = table(
-        ((place, one.name, one.party or "-", f"{one.information:.4f}", f"{one.share:.1%}")
-         for place, one in enumerate(result.features[:MOST_FEATURES], 1)),
-        "rank", "feature", "party", "information", "share",
-        title="Each feature alone", right=("rank", "information", "share"), spare=("party", "rank"),
+    ranked = [{**one, "rank": rank} for rank, one in enumerate(report["features"], 1)]
+    more = len(ranked) - MOST_FEATURES
+    features = table_of(
+        ranked[:MOST_FEATURES], FEATURES, title="Each feature alone",
+        right=("rank", "information", "share"), spare=("party", "rank"),
         caption=f"and {plural(more, 'feature')} that tell less: see --json" if more > 0 else None,
     )  # fmt: skip
-    return [parties, "", features] if result.parties else [features]
+    return [parties, "", features] if report["parties"] else [features]

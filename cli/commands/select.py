@@ -44,6 +44,7 @@ from ..runner import (
     reminding,
 )
 from ..session import EngineSettings, describe_engine
+from .kinds import table_of
 
 if TYPE_CHECKING:
     from vpem.fits.results import Fit
@@ -130,21 +131,21 @@ def _status(cell: Report) -> str:
 
 
 COLUMNS: Lines = {
+    "choice": "{choice}",
     "K": "{n_components}",
     "hops": lambda cell: ", ".join(as_ranges(cell["stands_for_hops"])),
     "covariance": "{covariance_type}",
     "hubs": "{n_hubs}",
     "params": "{n_parameters}",
-}
-OF_FOLDS: Lines = {
+    # Of models that were judged on held-out rows, and on all.
     "held-out": "{heldout:.4f}",
     "s.e.": "{standard_error:.4f}",
     "to best, s.e.": "{difference:+.4f}, {difference_error:.4f}",
+    "log-lik.": "{log_likelihood:.4f}",
+    "BIC": "{bic:.2f}",
+    "AIC": "{aic:.2f}",
+    "ICL": "{icl:.2f}",
 }
-OF_ALL: Lines = {
-    "log-lik.": "{log_likelihood:.4f}", "BIC": "{bic:.2f}", "AIC": "{aic:.2f}", "ICL": "{icl:.2f}"
-}  # fmt: skip
-"""Columns of all models, of those judged on held-out rows, and of those judged on all."""
 
 FACTS: Lines = {
     "folds": lambda report: (
@@ -166,21 +167,18 @@ def show_selection(selection: Selection, report: Report) -> None:
     cells, choice, criterion = selection.cells, selection.choice, selection.criterion
     held_out, over_rows = criterion == "heldout", report["split"] == "rows"
     name, best, small = NAMES[criterion], choice.best, choice.one_standard_error
-    columns = COLUMNS | (OF_FOLDS if held_out else OF_ALL)
-    if not held_out and report["n_init"] > 1:
-        columns[f"worst {name}"] = lambda cell: (
-            f"{max(start[criterion] for start in cell['restarts']):.2f}"
-        )
-    columns |= {"iterations": "{n_iter}", "status": _status}
-    for head in ("hops", "hubs") if over_rows else ():
+    worst = f"worst {name}"
+    columns = {**COLUMNS, worst: "{worst:.2f}", "iterations": "{n_iter}", "status": _status}
+    for head in ["hops", "hubs"] * over_rows + [worst] * (report["n_init"] == 1):
         del columns[head]
     marks = {small: "1 s.e."} | {best: "best, 1 s.e." if best == small else "best"}
     rows = []
-    for place, said in enumerate(dict(lines_of(cell, columns)) for cell in cells):
-        rows.append([marks.get(place, ""), *(said.get(head, "-") for head in columns)])
-    models = table(
-        rows, "choice", *columns, title=f"Models by {name} ({report['better']} is better)",
-        right=[head for head in columns if head not in ("covariance", "status")],
+    for place, cell in enumerate(cells):
+        starts = [start[criterion] for start in cell.get("restarts", ())]
+        rows.append({**cell, "choice": marks.get(place, ""), "worst": max(starts, default="")})
+    models = table_of(
+        rows, columns, title=f"Models by {name} ({report['better']} is better)",
+        right=[head for head in columns if head not in ("choice", "covariance", "status")],
         # The most dispensable first; JSON has them all.
         spare=["iterations", "hubs", "log-lik.", "params", "to best, s.e.",
                *(other for other in ("AIC", "ICL", "BIC") if other != name)],

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vpem.errors import InputError, Setting, brief, check_choice
-from vpem.pictures.contents import plural
+from vpem.pictures.contents import lines_of, plural
 from vpem.records import Settings, changed, setting
 from vpem.settings import FitSettings, WorkerSettings
 
@@ -29,6 +29,7 @@ from .kinds import stored_at
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
+    from vpem.pictures.contents import Lines
 
     from ..display import PrintedTable
     from ..session import Where
@@ -243,13 +244,12 @@ class UseRequest:
         if not self.where.speaks:
             raise typer.Exit
 
-    def tell(self, report: Report, facts: Mapping[str, str], *tables: PrintedTable | str) -> None:
-        """Print a report as JSON, or a table of facts, which are formats of it, and others."""
+    def tell(self, report: Report, facts: Lines, *tables: PrintedTable | str) -> None:
+        """Print a report as JSON, or a table of its facts, and others."""
         if self.settings.json:
             print_json(report)
         else:
-            lines = ((name, form.format_map(report)) for name, form in facts.items())
-            show(table(lines, "", ""), *tables)
+            show(table(lines_of(report, facts), "", ""), *tables)
 
     def beside(self, ending: str) -> Path:
         """Return where a picture or page goes: by default to the model's name, with an ending."""
