@@ -247,45 +247,42 @@ def _judged(file: Path, model: Model) -> Report:
     """Return what models are judged and compared by, in which no file is trusted."""
     import math
 
-    report = model.report
+    report, options = model.report, model.options
     for name in CRITERIA.values():
-        value = report.get(name)
-        if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
+        value: Any = report.get(name)
+        if type(value) not in (int, float) or not math.isfinite(value):
             raise InputError(f"{file} does not say its {name.replace('_', '-')}, got {value!r}")
     data = report.get("data")
     return {
         **{name: report.get(name) for name in JUDGED},
         "model": str(file),
-        "last": report.get("degenerate") and model.options.get("floor_fits") != "keep",
-        "seed": model.options.get("seed"),
-        "n_parameters": model.mixture.n_parameters,
-        # These must be the same.
+        "seed": options.get("seed"),
+        "last": report.get("degenerate") and options.get("floor_fits") != "keep",
+        "parameters": model.mixture.n_parameters,
         "features": model.feature_names,
-        "n_samples": report.get("n_samples"),
+        "rows": report.get("n_samples"),
         "data": Path(data).name if isinstance(data, str) else None,
     }
 
 
 def _check_comparable(one: Report, other: Report, criterion: str) -> None:
     """Raise InputError unless the criterion can compare both models, of the same data."""
-    first, second = one["model"], other["model"]
-    features, others = one["features"], other["features"]
-    sizes, others_sizes = one["n_parameters"], other["n_parameters"]
-    fitted, models = f"{second} was fitted to", "; give models of the same data"
-    for unlike, sentence in (
-        (len(features) != len(others),
-         f"{second} has {len(others)} features, {first} has {len(features)}{models}"),
-        (features != others, f"{second} and {first} have different features{models}"),
-        (one["n_samples"] != other["n_samples"],
-         f"{fitted} {other['n_samples']} rows, {first} to {one['n_samples']} rows{models}"),
-        (one["data"] != other["data"],
-         f"{fitted} the data {other['data']}, {first} to the data {one['data']}{models}"),
-        (criterion == "log-likelihood" and sizes != others_sizes,
-         f"{second} has {others_sizes} parameters, {first} {sizes}: the log-likelihood prefers the "
-         "larger model; take --criterion bic"),
-    ):  # fmt: skip
-        if unlike:
-            raise InputError(sentence)
+    first, second, fitted = one["model"], other["model"], f"{other['model']} was fitted to"
+    d, others = len(one["features"]), len(other["features"])
+    unlike = {name for name, value in one.items() if value != other[name]}
+    for wrong, sentence in (
+        (d != others, f"{second} has {others} features, {first} has {d}"),
+        ("features" in unlike, f"{second} and {first} have different features"),
+        ("rows" in unlike, f"{fitted} {other['rows']} rows, {first} to {one['rows']} rows"),
+        ("data" in unlike, f"{fitted} the data {other['data']}, {first} to the data {one['data']}"),
+    ):
+        if wrong:
+            raise InputError(f"{sentence}; give models of the same data")
+    if criterion == "log-likelihood" and "parameters" in unlike:
+        raise InputError(
+            f"{second} has {other['parameters']} parameters, {first} {one['parameters']}: the "
+            "log-likelihood prefers the larger model; take --criterion bic"
+        )
 
 
 MARKS = {
@@ -359,25 +356,22 @@ def _fields(path: Path) -> Report:
     """Return fields of an export: short values, and sizes of lists and objects."""
     from vpem.files.json_text import read_json_file
 
+    def extent(value: Any) -> str:
+        lengths = []
+        while isinstance(value, list):
+            lengths.append(str(len(value)))
+            # Lists of different lengths have no further dimension.
+            alike = {len(one) if isinstance(one, list) else None for one in value}
+            value = value[0] if len(alike) == 1 else None
+        if lengths:
+            return f"list of {' x '.join(lengths)}"
+        short = value if isinstance(value, str) else brief(value)
+        return f"{len(value)} fields" if isinstance(value, dict) else short
+
     content = read_json_file(path)
     if not isinstance(content, dict):
         raise InputError(f"{path} is no object of JSON")
-    return {"holds": "JSON"} | {name: _extent(value) for name, value in content.items()}
-
-
-def _extent(value: Any) -> str:
-    """Return a short value, the lengths of nested lists, or how many fields an object has."""
-    if isinstance(value, dict):
-        return f"{len(value)} fields"
-    if not isinstance(value, list):
-        return value if isinstance(value, str) else brief(value)
-    lengths = []
-    while isinstance(value, list):
-        lengths.append(str(len(value)))
-        # Lists of different lengths have no further dimension.
-        alike = {len(one) if isinstance(one, list) else None for one in value}
-        value = value[0] if len(alike) == 1 else None
-    return f"list of {' x '.join(lengths)}"
+    return {"holds": "JSON"} | {name: extent(value) for name, value in content.items()}
 
 
 def _rules(path: Path) -> Report:

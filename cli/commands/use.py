@@ -110,12 +110,12 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
     def grid(self) -> list[float] | None:
         from vpem.checks import read_float
 
-        text = self.times
-        if text is None:
+        if self.times is None:
             return None
-        words = text.split(":" if ":" in text else ",")
+        steps = ":" in self.times
+        words = self.times.split(":" if steps else ",")
         numbers = [n for n in (read_float(word, finite=True) for word in words) if n is not None]
-        if len(numbers) == len(words) <= MOST_TIMES and ":" not in text:
+        if len(numbers) == len(words) <= MOST_TIMES and not steps:
             return numbers
         if len(numbers) == len(words) == 3 and numbers[2] > 0:
             first, last, step = numbers
@@ -124,25 +124,23 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
                 return [first + place * step for place in range(int(count) + 1)]
         raise InputError(
             "--times must be from:to:step with a step above 0, such as 0:24:0.5, or numbers with "
-            f"commas between, at most {MOST_TIMES}, got {brief(text)}"
+            f"commas between, at most {MOST_TIMES}, got {brief(self.times)}"
         )
 
     def known_values(self, words: Mapping[str, Sequence[str]]) -> dict[str, float]:
         """Values of covariates, numbers or words of a fit: ``dose=4.5,weight=70,Sex=Male``."""
         from vpem.checks import read_float
 
-        text = self.covariates
         values: dict[str, float] = {}
-        for word in [] if text is None else text.split(","):
-            name, _, number = (part.strip() for part in word.partition("="))
-            known = list(words.get(name, ()))
-            value = read_float(number, finite=True)
+        for word in [] if self.covariates is None else self.covariates.split(","):
+            name, _, text = (part.strip() for part in word.partition("="))
+            value, known = read_float(text, finite=True), list(words.get(name, ()))
             if known:
-                value = float(known.index(number)) if number in known else None
+                value = float(known.index(text)) if text in known else None
             if value is None or not name or name in values:
                 raise InputError(
                     "without DATA --covariates must be values with commas between, such as "
-                    f"dose=4.5,weight=70, got {brief(text)}"
+                    f"dose=4.5,weight=70, got {brief(self.covariates)}"
                 )
             values[name] = value
             values |= {f"{name}={one}": float(at == value) for at, one in enumerate(known)}
