@@ -40,7 +40,7 @@ from .options import (
     variables,
     where_from,
 )
-from .outputs import READ, Role, begin, roles_of
+from .outputs import READ, Role, begin
 from .session import joined, launched
 
 HEADINGS = (
@@ -268,7 +268,12 @@ class Command(_Manners, TyperCommand):
 
     def roles(self) -> dict[str, Role]:
         """Return the roles of the files that options name, by the names of parameters."""
-        return roles_of(self.callback)
+        return {
+            name: extra
+            for name, hint in get_type_hints(self.callback, include_extras=True).items()
+            for extra in getattr(hint, "__metadata__", ())
+            if isinstance(extra, Role)
+        }
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; sentences about a value say where it came from."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from vpem.errors import FileError, VpemError
 from vpem.records import Rule, Settings, changed, setting
@@ -25,25 +25,17 @@ from .names import FILE, name_of
 if TYPE_CHECKING:
     from vpem.engines.placement import Placement
     from vpem.files.datasets import Dataset, Home
-    from vpem.fits.clustering import Clustering
     from vpem.fits.results import Fit
     from vpem.network.partition import Workers
     from vpem.network.schema import Report
     from vpem.saem.results import SaemFit
     from vpem.sums.connect import Network
-    from vpem.terms.mixture import Mixture
 
     from .runner import CommandRun
     from .session import Where
 
     Found = Mapping[int, Mapping[str, Any]]
     """Columns of labels, by party."""
-
-
-def _named(value: Any, options: Mapping[str, Any]) -> Iterable[Any]:
-    if value is None:
-        return ()
-    return value if isinstance(value, list | tuple) else (value,)
 
 
 @dataclass(frozen=True)
@@ -55,7 +47,9 @@ class Role:
     """
 
     writes: bool  # it may be read before, too
-    files: Callable[[Any, Mapping[str, Any]], Iterable[Any]] = _named
+    files: Callable[[Any, Mapping[str, Any]], Iterable[Any]] = lambda value, options: (
+        () if value is None else value if isinstance(value, list | tuple) else (value,)
+    )
     goes_on_in: str = ""  # option that may name the same file
 
 
@@ -69,31 +63,12 @@ FOLDER = Role(writes=False, files=lambda value, options: ())
 """A folder; its files are added by `reads` and `writes`."""
 
 
-@dataclass(frozen=True)
-class _Use:
-    option: str
-    path: str
-    writes: bool
-    goes_on_in: str = ""
-
-
 MOVING = "--checkpoint"
 """Its files replace each other, in other processes too, while they are compared."""
 
 
-_uses: dict[tuple[Any, ...], list[_Use]] = {}
-"""Uses of files by the command that runs, by `_identity`."""
-
-
-def roles_of(function: Any) -> dict[str, Role]:
-    """Return the roles of a command's options, by the names of its function's parameters."""
-    hints = get_type_hints(function, include_extras=True)
-    return {
-        name: extra
-        for name, hint in hints.items()
-        for extra in getattr(hint, "__metadata__", ())
-        if isinstance(extra, Role)
-    }
+_uses: dict[tuple[Any, ...], list[tuple[str, str, Role]]] = {}
+"""Options that the command runs with, their files and roles, by `_identity`."""
 
 
 def begin(context: Any, roles: Mapping[str, Role]) -> None:
@@ -102,15 +77,13 @@ def begin(context: Any, roles: Mapping[str, Role]) -> None:
     FileError if one to be written is read or written under another name, however spelled.
     """
     _uses.clear()
-    for name, role in roles.items():
-        if role is READ and context.params.get(name) is not None:
-            context.params[name] = _found(context.params[name])
     values = {**context.params, "config": context.meta.get(FILE)}
     for param in context.command.params:
-        if param.name in roles:
-            role = roles[param.name]
-            for path in role.files(values.get(param.name), values):
-                _add(_Use(name_of(param), os.fspath(path), role.writes, role.goes_on_in))
+        role = roles.get(param.name)
+        if role is READ and context.params.get(param.name) is not None:
+            values[param.name] = context.params[param.name] = _found(values[param.name])
+        if role is not None:
+            _note(role, name_of(param), *role.files(values.get(param.name), values))
 
 
 def _found(value: Any) -> Any:
@@ -128,43 +101,39 @@ def _found(value: Any) -> Any:
 
 def reads(option: str, *paths: str | os.PathLike[str]) -> None:
     """Note files that the command will read, which must be none that it writes."""
-    for path in paths:
-        _add(_Use(option, os.fspath(path), writes=False))
+    _note(READ, option, *paths)
 
 
 def writes(option: str, *paths: str | os.PathLike[str]) -> None:
     """Note files that the command will write, which must be none that it reads or writes."""
-    for path in paths:
-        _add(_Use(option, os.fspath(path), writes=True))
+    _note(WRITTEN, option, *paths)
 
 
 def written() -> list[tuple[str, str]]:
     """Return the files that the command will write, with their options."""
     uses = chain.from_iterable(_uses.values())
-    return [(use.option, os.path.realpath(use.path)) for use in uses if use.writes]
+    return [(option, os.path.realpath(path)) for option, path, role in uses if role.writes]
 
 
-def _add(use: _Use) -> None:
-    """Note a use of a file, or raise FileError if it conflicts with another."""
-    same = _uses.setdefault(_identity(use.path), [])
-    for other in same:
-        one, two = (use, other) if use.writes else (other, use)
-        if not one.writes or two.goes_on_in == one.option:
-            continue
-        # Two processes may report the same use, and files of checkpoints replace each other.
-        if one.option == two.option and (
-            one.option == MOVING or os.path.realpath(one.path) == os.path.realpath(two.path)
-        ):
-            continue
-        if two.writes:
+def _note(role: Role, option: str, *paths: str | os.PathLike[str]) -> None:
+    """Note a use of files, or raise FileError if one conflicts with another use."""
+    for path in [os.fspath(one) for one in paths]:
+        same = _uses.setdefault(_identity(path), [])
+        for other in same:
+            uses = (option, path, role), other
+            (one, target, how), (two, source, second) = uses if role.writes else uses[::-1]
+            if not how.writes or second.goes_on_in == one:
+                continue
+            # Two processes may report the same use, and files of checkpoints replace each other.
+            alike = os.path.realpath(target) == os.path.realpath(source)
+            if one == two and (one == MOVING or alike):
+                continue
             raise FileError(
-                f"{two.option} {two.path} and {one.option} {one.path} are one file; give two names"
+                f"{two} {source} and {one} {target} are one file; give two names"
+                if second.writes
+                else f"{one} {target} is the input {source} ({two}) itself; write to another name"
             )
-        raise FileError(
-            f"{one.option} {one.path} is the input {two.path} ({two.option}) itself; write to "
-            "another name"
-        )
-    same.append(use)
+        same.append((option, path, role))
 
 
 def _identity(path: str) -> tuple[Any, ...]:
@@ -218,9 +187,7 @@ NOTHING_REPLACED: Rule = (
 
 
 NO_CSV_AT_ALL: Rule = (
-    lambda given: (
-        not _writes_csv(given) and (given.get("output") is not None or bool(given.get("json")))
-    ),
+    lambda given: NO_CSV[0](given) and bool(given.get("output") or given.get("json")),
     NO_CSV[1],
 )
 """Where CSV goes to standard output by default."""
@@ -326,36 +293,29 @@ class LabelledOutput(TableOutput, heading="Output", kept=False):
 
 
 class LabelFile:
-    """Where labels go, if anywhere; ``setting``, one of `OPTIONS`, names the file.
+    """Where labels go, if anywhere; a ``setting`` of ``out``, one of `OPTIONS`, names the file.
 
     That is the file of one dataset, or of a process that has a user of its own; else files are
     named after it and the parties, as shards are. If any process has one, labels are ``needed``
     in all, which compute them together. ``written`` lists files, only its own in a process that
     has a user; if that could not be written, ``written`` raises its error, when all have results.
-    Further arguments are those of `vpem.files.results.write_columns`.
     """
 
     def __init__(
-        self, setting: str, file: Path | None, where: Where, parties: bool, **options: Any
+        self, out: Any, where: Where, parties: bool, setting: str = "labels_file", here: bool = True
     ) -> None:
         from vpem.files.hdf5 import check_writable
         from vpem.files.temporaries import check_ending
 
-        self.option, self.file, self.where, self.parties = OPTIONS[setting], file, where, parties
-        self.options, self._written = options, list[str]()
+        self.file: Path | None = getattr(out, setting) if here else None
+        self.option, self.out, self.where, self.parties = OPTIONS[setting], out, where, parties
+        self._written: list[str] = []
         self._failed: VpemError | None = None
-        self.needed = where.anybody(setting, file is not None)
-        if file is not None:
-            check_ending(file, "results")
+        self.needed = where.anybody(setting, self.file is not None)
+        if self.file is not None:
+            check_ending(self.file, "results")
             if not parties and where.speaks:
-                check_writable(file, options["force"], "results")
-
-    @classmethod
-    def begin(cls, out: LabelledOutput, where: Where, parties: bool) -> LabelFile:
-        return cls(
-            "labels_file", out.labels_file, where, parties, force=out.force,
-            quote_formulas=out.quote_formulas, digits=out.digits,
-        )  # fmt: skip
+                check_writable(self.file, out.force, "results")
 
     def __bool__(self) -> bool:
         return self.needed
@@ -371,17 +331,16 @@ class LabelFile:
         from vpem.engines.placement import for_each
         from vpem.files.hdf5 import check_writable
 
-        if not self:
-            return
         paths = self._paths(names)
 
         def check(party: int) -> None:
             path = paths[party]
             if path is not None:
                 writes(self.option, path)
-                check_writable(path, self.options["force"], "results")
+                check_writable(path, self.out.force, "results")
 
-        for_each(holders, range(len(paths)), check)
+        if self:
+            for_each(holders, range(len(paths)), check)
 
     def _paths(self, names: Sequence[str]) -> Sequence[Path | None]:
         """Return where each party's table goes, or that of one dataset; None: nowhere here."""
@@ -398,25 +357,60 @@ class LabelFile:
             for number, (name, path) in enumerate(zip(names, plain, strict=True))
         ]
 
-    def write(self, source: Dataset, by_party: Found, holders: Placement, screen: Screen) -> None:
+    def write(
+        self,
+        source: Dataset,
+        found: Found,
+        holders: Placement,
+        screen: Screen,
+        workers: Workers | None = None,
+    ) -> None:
         """Write labels, and print how many rows have none; all processes call this.
 
-        ``by_party`` has columns by party, of joined rows; one dataset is party 0 of the first
-        process.
+        ``found`` has columns by party, of joined rows, or by those ``workers`` of theirs; one
+        dataset is party 0 of the first process.
         """
+        from vpem.files.datasets import Home
+        from vpem.fits.labels import stacked
+
         if not self:
             return
         held, homes = source.partition or source.workers, source.homes
         if not self.parties:
-            whole = whole_of(source.ids, source.n_samples, counted=source.counted)
+            whole = Home.whole(source.ids, source.n_samples, counted=source.counted)
             held, homes = None, {0: whole} if self.where.speaks else {}
-        self.write_homes(homes, held.names if held else (), by_party, holders, screen)
+            found = found if workers is None else stacked(found, workers, holders)
+        self.write_homes(homes, held.names if held else (), found, holders, screen)
+
+    def write_individuals(
+        self, fit: SaemFit, devices: Workers, holders: Placement, screen: Screen
+    ) -> None:
+        """Write classes of individuals, for each device its own, or for one dataset all."""
+        import numpy as np
+
+        from vpem.files.datasets import Home
+        from vpem.fits.labels import columns_of, of_each, stacked
+
+        if not self:
+            return
+        assert fit.people.probabilities is not None
+        table = {"id": np.array(fit.people.names, np.str_), **columns_of(fit.people.probabilities)}
+        columns = of_each(table, devices, holders)
+        if not self.parties:
+            columns = stacked(columns, devices, holders)
+        homes = {}
+        for device, device_columns in columns.items():
+            name = devices.names[device] if self.parties else ""
+            # Names of individuals of parties begin with the party's.
+            ids = [one.removeprefix(f"{name}/") for one in device_columns.pop("id").tolist()]
+            homes[device] = Home.whole(np.array(ids, np.str_), len(ids), name)
+        self.write_homes(homes, devices.names, columns, holders, screen)
 
     def write_homes(
         self,
         homes: Mapping[int, Home],
         names: Sequence[str],
-        by_party: Found,
+        found: Found,
         holders: Placement,
         screen: Screen,
     ) -> None:
@@ -424,15 +418,17 @@ class LabelFile:
         from vpem.engines.placement import for_each
         from vpem.files.results import write_columns
 
-        paths = self._paths(names)
+        paths, out = self._paths(names), self.out
 
         def write(party: int) -> list[Any]:
             home, path = homes.get(party), paths[party]
             if home is None or path is None:
                 return []
-            columns = home.columns(by_party[party])
+            columns = home.columns(found[party])
             try:
-                write_columns(path, columns, "vpem-predictions", **self.options)
+                write_columns(
+                    path, columns, "vpem-predictions", out.force, out.quote_formulas, out.digits
+                )
             except VpemError as error:
                 if not self.where.own_users:
                     raise
@@ -453,124 +449,45 @@ class LabelFile:
                 )
 
 
-def whole_of(ids: Any, n_rows: int, name: str = "", counted: Any = None) -> Home:
-    """Return the place of rows that all took part."""
-    import numpy as np
-
-    from vpem.files.datasets import Home
-
-    return Home(name, ids, np.arange(n_rows), counted)
-
-
-def of_workers(
-    labels: LabelFile,
-    X: Any,
-    workers: Workers,
-    mixtures: Sequence[Mixture],
-    holders: Placement,
-    missing: str,
-) -> Found:
-    """Return labels of workers' rows by their models: of each its own, or of one dataset."""
-    from vpem.fits.labels import columns_of, responsibilities_of_workers, stacked
-
-    if not labels:
-        return {}
-    shares = responsibilities_of_workers(X, workers, mixtures, holders, missing)
-    by_worker = {worker: columns_of(share) for worker, share in shares.items()}
-    return by_worker if labels.parties else stacked(by_worker, workers, holders)
-
-
-def of_clusters(
-    run: CommandRun,
-    source: Dataset,
-    clustering: Clustering,
-    network: Network,
-    workers: Workers | None = None,
-) -> None:
-    """Write clusters of rows; ``workers`` hold different rows, agents features of all rows."""
-    from vpem.fits.labels import columns_of_clusters, stacked
-
-    labels, agents = run.labels, network.agents
-    if not labels:
-        return
-    columns = columns_of_clusters(clustering, agents, workers)
-    if workers is not None and not labels.parties:
-        columns = stacked(columns, workers, agents)
-    labels.write(source, columns, agents, run.screen)
-
-
-def of_individuals(
-    labels: LabelFile, fit: SaemFit, devices: Workers, holders: Placement, screen: Screen
-) -> None:
-    """Write classes of individuals, for each device its own, or for one dataset all."""
-    import numpy as np
-
-    from vpem.fits.labels import columns_of, of_each, stacked
-
-    if not labels:
-        return
-    assert fit.people.probabilities is not None
-    table = {"id": np.array(fit.people.names, np.str_), **columns_of(fit.people.probabilities)}
-    columns = of_each(table, devices, holders)
-    if not labels.parties:
-        columns = stacked(columns, devices, holders)
-    homes = {}
-    for device, device_columns in columns.items():
-        ids = device_columns.pop("id")
-        name = devices.names[device] if labels.parties else ""
-        # Names of individuals of parties begin with the party's.
-        ids = np.array([one.removeprefix(f"{name}/") for one in ids.tolist()], np.str_)
-        homes[device] = whole_of(ids, len(ids), name)
-    labels.write_homes(homes, devices.names, columns, holders, screen)
-
-
-def _own_paths(run: CommandRun, network: Network, names: Sequence[str]) -> dict[int, Path]:
-    """Return the files of this process's shards by the numbers of hubs.
+class ShardFiles:
+    """The files of this process's shards, by the numbers of hubs; FileError if one cannot be.
 
     They are beside --output and named after hubs' roots; where each process has a user, who names
-    a file, its only shard goes there.
+    a file, its only shard goes there. ``names`` are those of all agents.
     """
-    from vpem.fits.parts import shard_paths
 
-    if run.out.output is None:
-        return {}
-    paths = shard_paths(run.out.output, network.whole.blocks, names)
-    local_paths = {
-        number: paths[number] for number in network.total.holders.own.tolist() if number in paths
-    }
-    if run.where.own_users and len(local_paths) == 1:
-        return dict.fromkeys(local_paths, run.out.output)
-    return local_paths
+    def __init__(self, run: CommandRun, network: Network, names: Sequence[str]) -> None:
+        from vpem.files.hdf5 import check_writable
+        from vpem.fits.parts import shard_paths
 
+        self.run, self.names, output = run, names, run.out.output
+        self.paths: dict[int, Path] = {}
+        if output is None:
+            return
+        paths = shard_paths(output, network.whole.blocks, names)
+        own = [number for number in network.total.holders.own.tolist() if number in paths]
+        alone = run.where.own_users and len(own) == 1
+        self.paths = {number: output if alone else paths[number] for number in own}
+        for path in self.paths.values():
+            writes("--shards", path)
+            check_writable(path, run.out.force, "models")
 
-def check_shards(run: CommandRun, network: Network, names: Sequence[str]) -> None:
-    """Raise FileError or InputError where a shard of this process cannot be written."""
-    from vpem.files.hdf5 import check_writable
+    def write(self, fit: Fit, feature_names: Sequence[str], options: Report) -> tuple[Fit, Report]:
+        """Write the parameters of this process's hubs, a file each.
 
-    for path in _own_paths(run, network, names).values():
-        writes("--shards", path)
-        check_writable(path, run.out.force, "models")
+        Returns the outline of the fit for a report, and its facts on the files.
+        """
+        from vpem.fits.parts import outline, write_shard
 
-
-def write_shards(
-    run: CommandRun, fit: Fit, names: Sequence[str], feature_names: Sequence[str], options: Report
-) -> tuple[Fit, Report]:
-    """Write the parameters of this process's hubs, a file each.
-
-    Returns the outline of the fit for a report, and its facts on the files.
-    """
-    from vpem.fits.parts import outline, write_shard
-
-    blocks, out = fit.network.whole.blocks, run.out
-    paths = _own_paths(run, fit.network, names)
-    for place, number in enumerate(fit.network.total.holders.own.tolist()):
-        if number in paths:
-            block_features = [feature_names[j] for j in blocks.features[number]]
-            write_shard(paths[number], fit, place, names, block_features, options, out.force)
-    files: Report = {}
-    if run.where.own_users:
-        files = {"model": ", ".join(map(str, paths.values())) or None}
-    elif out.output is not None:
-        stem, suffix = out.output.with_name(out.output.stem), out.output.suffix
-        files = {"model": f"{stem}.*{suffix}, a shard for each hub"}
-    return outline(fit), files
+        features, out = fit.network.whole.blocks.features, self.run.out
+        for place, number in enumerate(fit.network.total.holders.own.tolist()):
+            if number in self.paths:
+                own = [feature_names[j] for j in features[number]]
+                write_shard(self.paths[number], fit, place, self.names, own, options, out.force)
+        files: Report = {}
+        if self.run.where.own_users:
+            files = {"model": ", ".join(map(str, self.paths.values())) or None}
+        elif out.output is not None:
+            stem, suffix = out.output.with_name(out.output.stem), out.output.suffix
+            files = {"model": f"{stem}.*{suffix}, a shard for each hub"}
+        return outline(fit), files

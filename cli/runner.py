@@ -326,7 +326,7 @@ class Task:
         networked: bool = True,
     ) -> None:
         if isinstance(run.out, LabelledOutput):
-            run.labels = LabelFile.begin(run.out, run.where, parties.parties)
+            run.labels = LabelFile(run.out, run.where, parties.parties)
         if parties.missing_parties:
             settings = settings.changed(missing="marginalize")
         self.run, self.files, self.settings = run, files, settings
@@ -484,7 +484,8 @@ class Task:
                     "which were clipped; this is not reported to others"
                 )
         if found is not None and run.labels is not None:
-            run.labels.write(self.source, found, self.network.agents, run.screen)
+            agents = self.network.agents
+            run.labels.write(self.source, found, agents, run.screen, self.workers)
 
     def finish(self, result: Any, outcome: FitOutcome) -> None:
         """End the run with a result, of which others get what this process has found."""

@@ -471,8 +471,9 @@ def test_a_process_with_a_user_of_its_own_writes_the_file_that_was_named(folder,
         own, said = tmp_path / str(engine.rank), []
         own.mkdir()
         where = SimpleNamespace(own_users=True, speaks=True, anybody=lambda *_: True)
-        how = {"force": False, "quote_formulas": False}
-        tables = LabelFile("labels_file", own / "mine.csv", where, True, **how)
+        how = {"force": False, "quote_formulas": False, "digits": 7}
+        out = SimpleNamespace(labels_file=own / "mine.csv", **how)
+        tables = LabelFile(out, where, True)
         tables.place(AGENTS, holders)
         columns = {"label": np.arange(source.n_samples)}
         found = dict.fromkeys(holders.own.tolist(), columns)

@@ -13,11 +13,12 @@ import pytest
 from vpem.engines.engine import OneProcess
 from vpem.engines.placement import Placement
 from vpem.errors import FileError, InputError, VpemError
+from vpem.files.datasets import Home
 from vpem.files.models import read_model
 from vpem.files.studies.identities import make_identity
 from vpem.files.studies.message_log import entries, read_log
 from vpem_cli.display import Screen
-from vpem_cli.outputs import LabelFile, whole_of
+from vpem_cli.outputs import LabelFile
 from vpem_cli.study.member import (
     Meeting,
     check_alike,
@@ -359,10 +360,11 @@ def test_a_command_that_goes_on_is_the_same_but_for_that():
 def test_labels_that_cannot_be_written_are_spoken_of_in_the_end(tmp_path):
     path = tmp_path / "gone" / "labels.csv"
     where = SimpleNamespace(own_users=True, anybody=lambda *_: True)
-    labels = LabelFile("labels_file", path, where, True, force=False, quote_formulas=False)
+    out = SimpleNamespace(labels_file=path, force=False, quote_formulas=False, digits=7)
+    labels = LabelFile(out, where, True)
     columns = {0: {"label": np.zeros(2, np.int64)}}
     everybody, screen = Placement.evenly(OneProcess(), 1), Screen()
-    labels.write_homes({0: whole_of(None, 2, "lab")}, ["lab"], columns, everybody, screen)
+    labels.write_homes({0: Home.whole(None, 2, "lab")}, ["lab"], columns, everybody, screen)
     with pytest.raises(FileError, match=r"gone.labels.csv"):  # once all have what was found
         labels.written  # noqa: B018
 

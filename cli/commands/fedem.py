@@ -13,7 +13,7 @@ from vpem.settings import FedMixtureSettings, GraphSettings, SumSettings, Worker
 from ..data import DataFiles, RowParties, StartSettings, started
 from ..display import ProgressLine, Screen
 from ..options import Given, MemoryLimit, Without
-from ..outputs import LabelledOutput, of_workers
+from ..outputs import LabelledOutput
 from ..runner import CheckpointSettings, CommandRun, FitOutcome, Task
 from ..session import EngineSettings, describe_engine
 
@@ -76,6 +76,7 @@ def fedem(
     with Screen(out.quiet) as screen:
         from vpem.files.models import write_model
         from vpem.fits.fedem import fit_fedem
+        from vpem.fits.labels import columns_of_workers
         from vpem.pictures.contents import name_of_fedem
         from vpem.pictures.figure import check_picture, save_picture
         from vpem.pictures.history import draw_histories
@@ -102,9 +103,9 @@ def fedem(
                 saver=run.saver, **about,
             )  # fmt: skip
         ran, agents = describe_engine(task.network), task.network.agents
-        assert run.labels is not None
-        found = of_workers(run.labels, X, workers, [fit.mixture], agents, settings.missing)
-        task.tell_and_label(fit, found)
+        mixtures, missing = [fit.mixture], settings.missing
+        labelled = run.labels and columns_of_workers(X, workers, mixtures, agents, missing)
+        task.tell_and_label(fit, labelled or None)
 
         def write(path: Path, report: Report) -> None:
             options = task.options(given, fit, components=settings.n_components)

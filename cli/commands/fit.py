@@ -22,7 +22,7 @@ from ..data import (
 )
 from ..display import ProgressLine, Screen, tell_of_parameters
 from ..options import Given, MemoryLimit
-from ..outputs import LabelledOutput, check_shards, of_workers, write_shards
+from ..outputs import LabelledOutput, ShardFiles
 from ..runner import CheckpointSettings, CommandRun, FitOutcome, Task
 from ..session import EngineSettings, describe_engine
 
@@ -135,8 +135,7 @@ def fit(
         source = task.source
         settings = task.settings = started(task.settings, begin, source, given)
         task.connect(sums, private=privacy.is_asked)
-        if run.shards and out.output is not None:
-            check_shards(run, task.network, task.names)
+        shard_files = ShardFiles(run, task.network, task.names) if run.shards else None
         if privacy.epsilon is not None:
             foretold = foretell(
                 settings, privacy, task.n_rows, len(source.feature_names), task.network
@@ -151,8 +150,8 @@ def fit(
         )
         task.tell_and_label(fitted, found)
         shards: Report = {}
-        if run.shards:
-            fitted, shards = write_shards(run, fitted, task.names, source.feature_names, options)
+        if shard_files is not None:
+            fitted, shards = shard_files.write(fitted, source.feature_names, options)
 
         def tell() -> Report:
             report = task.describe(fitted, ran, "component")
@@ -180,7 +179,7 @@ def _fit(
 
     Returns also a report of how it ran, and labels of rows by holder, if they are written.
     """
-    from vpem.fits.labels import columns_of
+    from vpem.fits.labels import columns_of, columns_of_workers
     from vpem.fits.results import RowFit
 
     run, settings, agents = task.run, task.settings, task.network.agents
@@ -199,7 +198,7 @@ def _fit(
             ran, X = describe_engine(task.network), data[0]
     found: Found = {}
     if run.labels and isinstance(fitted, RowFit):
-        found = of_workers(run.labels, X, task.parts, fitted.mixtures, agents, settings.missing)
+        found = columns_of_workers(X, task.parts, fitted.mixtures, agents, settings.missing)
     elif run.labels:
         found = {agent: columns_of(shares) for agent, shares in fitted.responsibilities.items()}
     if (known := fitted.labels_for_fit) is not None:

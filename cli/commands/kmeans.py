@@ -16,7 +16,7 @@ from vpem.settings import GraphSettings, KmeansHolding, KmeansSettings, SumSetti
 from ..data import DataFiles, NumberFiles, StartSettings, rows_of
 from ..display import ProgressLine, Screen, note_of_one_feature
 from ..options import Given, MemoryLimit, Without
-from ..outputs import LabelledOutput, Output, of_clusters
+from ..outputs import LabelledOutput, Output
 from ..runner import CheckpointSettings, CommandRun, FitOutcome, Task
 from ..session import EngineSettings, describe_engine
 
@@ -74,6 +74,7 @@ def kmeans(
         from vpem.files.results import write_clustering
         from vpem.fits.clustering import check_absent
         from vpem.fits.feature_kmeans import kmeans_features
+        from vpem.fits.labels import columns_of_clusters
         from vpem.fits.row_kmeans import kmeans_rows
 
         settings, privacy = choices.into(KmeansSettings), choices.into(PrivacySettings)
@@ -99,8 +100,9 @@ def kmeans(
                 if workers is None
                 else kmeans_rows(X, workers, task.network, settings, privacy=privacy, **about)
             )
-        of_clusters(run, source, clustering, task.network, workers)
-        task.tell_and_label(clustering)
+        agents = task.network.agents
+        found = columns_of_clusters(clustering, agents, workers) if run.labels else None
+        task.tell_and_label(clustering, found)
         ran = describe_engine(task.network)
         # One feature of large numbers may decide the clusters alone.
         alone = settings.scale == "none" and clustering.guarantee is None and run.where.speaks

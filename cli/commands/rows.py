@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from vpem.checks import Labels, available_memory, check_finite
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, shorten
-from vpem.files.datasets import Dataset, default_names, write_dataset
+from vpem.files.datasets import Dataset, Home, default_names, write_dataset
 from vpem.files.families import FamilyChoice, levels_for_model, settle_for_model
 from vpem.files.matrix import FileMatrix
 from vpem.files.models import (
@@ -46,13 +46,11 @@ from vpem.terms.units import Scaling
 from ..data import DataParties, check_parties, joined, kept_of, read_one, teller
 from ..display import print_json, table, what_is_read
 from ..names import key_of
-from ..outputs import whole_of
 from ..session import place_parties
 from .kinds import StoredFile, reported, table_of
 from .use import IndividualSettings, RowSettings, UseRequest, refuse_given
 
 if TYPE_CHECKING:
-    from vpem.files.datasets import Home
     from vpem.files.models import Model
     from vpem.files.results import StoredClustering
     from vpem.network.schema import Report
@@ -290,7 +288,7 @@ class RowFile(StoredFile):
             everyones = dict.fromkeys(self.X.parties.own.tolist(), columns)
             tables.write(source, everyones, self.X.parties, request.screen)
         request.leave_it_to_the_first()
-        rows: Home | None = whole_of(source.ids, count, counted=source.counted)
+        rows: Home | None = Home.whole(source.ids, count, counted=source.counted)
         if request.where.own_users:  # a member that brings no data has no rows
             rows = next(iter(source.homes.values()), None)
             shown = {} if rows is None else {name: rows.values(at) for name, at in shown.items()}

@@ -14,7 +14,7 @@ from vpem.settings import SAEM_MODELS, SAMPLERS, GraphSettings, SaemSettings, Su
 from ..data import graph_of
 from ..display import ProgressLine, Screen, show, table
 from ..options import InitModel, Without
-from ..outputs import WRITTEN, LabelFile, LabelledOutput, of_individuals
+from ..outputs import WRITTEN, LabelFile, LabelledOutput
 from ..runner import CheckpointSettings, CommandRun, FitOutcome
 from ..session import EngineSettings, describe_engine
 from .kinds import CORPUS_MODEL, as_printed
@@ -339,7 +339,7 @@ def saem(
         options = model.options
         fitting = moves.arguments(model.model, options)
         run = CommandRun(screen, out, "fits of SAEM", engine, checkpoints)
-        run.labels = labels = LabelFile.begin(out, run.where, holding.parties)
+        run.labels = labels = LabelFile(out, run.where, holding.parties)
         if run.where.speaks:
             for file in filter(None, (out.individuals, out.topics)):
                 check_writable(file, out.force, "results")
@@ -370,7 +370,7 @@ def saem(
                 **fitting,
             )  # fmt: skip
         ran, apart = describe_engine(network), network.agents.apart
-        of_individuals(labels, fit, source.held, network.agents, screen)
+        labels.write_individuals(fit, source.held, network.agents, screen)
         shown = fit
         if apart and (out.individuals is None or run.where.own_users):
             shown = leave_out(fit)

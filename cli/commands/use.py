@@ -209,12 +209,8 @@ class UseRequest:
     @cached_property
     def tables(self) -> LabelFile:
         """Tables of parties' rows, each party's in its process; none if one process has all."""
-        out = self.settings
-        file = out.output if self.where.engine.apart and out.parties else None
-        return LabelFile(
-            "output", file, self.where, True, force=out.force, quote_formulas=out.quote_formulas,
-            digits=out.digits,
-        )  # fmt: skip
+        apart = self.where.engine.apart and bool(self.settings.parties)
+        return LabelFile(self.settings, self.where, True, "output", here=apart)
 
     @property
     def data(self) -> Path | None:

@@ -66,6 +66,11 @@ class Home:
     counted: Labels | None = None  # (m,) numbers of rows that have no ids; None: from 0
 
     @classmethod
+    def whole(cls, ids: Any, n_rows: int, name: str = "", counted: Any = None) -> Self:
+        """Make one of rows that all took part."""
+        return cls(name, ids, np.arange(n_rows), counted)
+
+    @classmethod
     def joined(cls, name: str, ids: Labels | None, n_rows: int, rows: NDArray[np.intp]) -> Self:
         """Make one of the party's row behind each joined row, (M,); -1 where it has none."""
         places = np.full(n_rows, -1, dtype=np.intp)

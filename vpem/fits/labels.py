@@ -8,7 +8,7 @@ checked, agreed on, and placed in their hub.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -177,6 +177,14 @@ def columns_of(shares: Shares) -> dict[str, NDArray[Any]]:
     return {"label": shares.argmax(axis=1), **proba}
 
 
+def columns_of_workers(
+    X: Any, workers: Workers, mixtures: Sequence[Mixture], holders: Placement, missing: str
+) -> dict[int, dict[str, NDArray[Any]]]:
+    """Return tables of workers' rows, as `responsibilities_of_workers` has their shares."""
+    shares = responsibilities_of_workers(X, workers, mixtures, holders, missing)
+    return {worker: columns_of(share) for worker, share in shares.items()}
+
+
 def columns_of_clusters(
     clustering: Clustering, holders: Placement, workers: Workers | None
 ) -> dict[int, dict[str, NDArray[Any]]]:
@@ -211,10 +219,10 @@ def of_each(
 
 
 def stacked(
-    tables: dict[int, dict[str, NDArray[Any]]], workers: Workers, holders: Placement
+    tables: Mapping[int, Mapping[str, Any]], workers: Workers, holders: Placement
 ) -> dict[int, dict[str, NDArray[Any]]]:
     """Put what workers have of one dataset's rows in its order, at the first process."""
-    parts = holders.gather(tables)
+    parts: Any = holders.gather({**tables})
     if parts is None:
         return {}
     order = np.argsort(workers.order)
