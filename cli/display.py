@@ -16,7 +16,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vpem.errors import VpemWarning, printable
@@ -25,8 +25,6 @@ from vpem.pictures.contents import plural, size
 from .names import in_options
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from vpem.fits.answer import Answer
     from vpem.fits.observers import Completed
     from vpem.network.schema import Report
@@ -59,78 +57,64 @@ class PrintedTable:
     spare: Sequence[str] = ()
     caption: str | None = None  # below
 
-    def fitting(self, width: int) -> PrintedTable:
+    def drawn(self, width: int) -> Any:
         """Return the table as it is shown in ``width`` columns, or in a pipe.
 
         In a narrow terminal columns in ``spare`` are left out; then text is broken at its words;
         and if that is not enough, every cell that is not empty takes a line of its own.
         """
-        one = self
-        for name in () if self.is_whole else self.spare:
-            if _total(one._widths(0)) <= width:
-                break
-            columns = [j for j, head in enumerate(one.heads) if head != name]
-            rows = [[row[j] for j in columns] for row in one.rows]
-            one = replace(one, heads=[one.heads[j] for j in columns], rows=rows)
-        if self.is_whole or not any(one.heads) or _total(one._least()) <= width:
-            return one
-        lines: list[list[str]] = []
-        for row in one.rows:
-            lines += [["", ""]] if lines else []
-            named = zip(one.heads, row, strict=True)
-            lines += [[head, cell] for head, cell in named if head or cell]
-        return replace(one, heads=["", ""], rows=lines, right=())
-
-    @property
-    def is_whole(self) -> bool:
-        return bool(self.spare) and not sys.stdout.isatty()
-
-    def widths(self, width: int) -> list[int]:
-        """Return the width of each column; together they take at most ``width``."""
-        widths, least = self._widths(0), self._least()
-        widths = [max(min(one, width), few) for one, few in zip(widths, least, strict=True)]
-        while not self.is_whole and _total(widths) > max(width, _total([1] * len(widths))):
-            room = [one if one > few else 0 for one, few in zip(widths, least, strict=True)]
-            if not any(room):
-                room = widths
-            widths[room.index(max(room))] -= 1
-        return widths
-
-    def _widths(self, most: int) -> list[int]:
-        """Return the longest text of each column; with ``most`` its longest piece up to that."""
-        from rich.cells import cell_len
-
-        def taken(text: str, place: int) -> int:
-            number = self.heads[place] in self.right and text is not self.heads[place]
-            if not most or number:
-                return cell_len(text)
-            words = (cell_len(word) for word in text.split())
-            return min(max(words, default=0), most)
-
-        lines = [list(self.heads), *self.rows]
-        return [max(taken(line[j], j) for line in lines) for j in range(len(self.heads))]
-
-    def _least(self) -> list[int]:
-        first, *others = self._widths(LEAST)
-        # In a list of facts the names stay in one line, unless they are long.
-        whole = self._widths(0)[0] if self.heads and not any(self.heads) else 0
-        return [max(whole, first) if whole <= LONGEST_NAME else first, *others]
-
-    def drawn(self, console: Console) -> Any:
         from rich import box
         from rich.table import Table
 
-        one = self.fitting(console.width)
-        drawn = Table(title=one.title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-        drawn.show_header = any(one.heads)
-        widths = one.widths(console.width)
-        for head, width in zip(one.heads, widths, strict=True):
-            justify: Any = "right" if head in one.right else "left"
-            drawn.add_column(head, justify=justify, width=width, overflow="fold")
-        for row in one.rows:
+        columns = [*zip(self.heads, *self.rows, strict=True)]
+        whole = bool(self.spare) and not sys.stdout.isatty()
+        for name in () if whole else self.spare:
+            if _total(self._widths(columns)) > width:
+                columns = [one for one in columns if one[0] != name]
+        if not whole and any(self.heads) and _total(self._least(columns)) > width:
+            heads, *rows = zip(*columns, strict=True)
+            lines = [("", "")]
+            for row in rows:
+                lines += [
+                    (head, cell) for head, cell in zip(heads, row, strict=True) if head or cell
+                ]
+                lines += [("", "")]
+            columns = [*zip(*lines[:-1], strict=True)]
+        longest, least = self._widths(columns), self._least(columns)
+        widths = [max(min(one, width), few) for one, few in zip(longest, least, strict=True)]
+        while not whole and _total(widths) > max(width, _total([1] * len(widths))):
+            room = [one if one > few else 0 for one, few in zip(widths, least, strict=True)]
+            widest = room if any(room) else widths
+            widths[widest.index(max(widest))] -= 1
+        drawn = Table(
+            title=self.title, caption=self.caption, box=box.SIMPLE_HEAD, width=_total(widths),
+            pad_edge=False, title_justify="left", caption_justify="left",
+            show_header=any(one[0] for one in columns),
+        )  # fmt: skip
+        for (head, *_), taken in zip(columns, widths, strict=True):
+            justify: Any = "right" if head in self.right else "left"
+            drawn.add_column(head, justify=justify, width=taken, overflow="fold")
+        for row in [*zip(*columns, strict=True)][1:]:
             drawn.add_row(*map(_between_items, row, widths))
-        drawn.width, drawn.caption, drawn.caption_justify = _total(widths), one.caption, "left"
         return drawn
+
+    def _widths(self, columns: Sequence[Sequence[str]], most: int = 0) -> list[int]:
+        """Return the longest text of each column; with ``most`` its longest word up to that."""
+        from rich.cells import cell_len
+
+        widths = []
+        for column in columns:
+            broken = 0 if not most else 1 if column[0] in self.right else len(column)
+            words = map(cell_len, " ".join(column[:broken]).split())
+            longest = min(max(words, default=0), most)
+            widths.append(max([longest, *map(cell_len, column[broken:])]))
+        return widths
+
+    def _least(self, columns: Sequence[Sequence[str]]) -> list[int]:
+        least = self._widths(columns, LEAST)
+        # In a list of facts the names stay in one line, unless they are long.
+        names = 0 if any(one[0] for one in columns) else self._widths(columns)[0]
+        return [max(names * (names <= LONGEST_NAME), least[0]), *least[1:]]
 
 
 def _between_items(text: str, width: int) -> str:
@@ -444,7 +428,7 @@ def show(*items: PrintedTable | str) -> None:
     # Not printed by Rich, which would end the process if the reader of a pipe has gone.
     with console.capture() as printed:
         for item in items:
-            console.print(item.drawn(console) if isinstance(item, PrintedTable) else item)
+            console.print(item.drawn(console.width) if isinstance(item, PrintedTable) else item)
     # Cells are padded with blanks; at the end of a line they go, colours between them stay.
     trailing = re.compile(r"(?: |\x1b\[[0-9;]*m)+$", re.MULTILINE)
     sys.stdout.write(trailing.sub(lambda end: end[0].replace(" ", ""), printed.get()))
