@@ -36,7 +36,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors are one sentence on stderr."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        _prepare_streams()
+        # stdout and stderr take every character; writing to a closed stdout is an error.
+        sys.stdout = sys.stdout or open(os.devnull, encoding="utf-8")  # noqa: SIM115
+        sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="backslashreplace")
         # Libraries that read these variables fail where they are no size of a terminal.
         for name in ("COLUMNS", "LINES"):
             if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get(name, "1")):
@@ -77,29 +82,49 @@ def _fail(message: str, code: int = 2) -> int:
 
 
 def _join(words: list[str]) -> None:
-    """Join the MPI job of this process if --engine mpi is chosen, before anything is parsed."""
+    """Join the MPI job of this process if --engine mpi is chosen, before anything is parsed.
+
+    Processes of a job must join it before an option of one of them is refused. A file that cannot
+    be read stands for MPI where a launcher started several processes.
+    """
     from .names import value_in
 
-    chosen, variables = value_in(words, "--engine"), any(name[:5] == "VPEM_" for name in os.environ)
-    if chosen is None and (variables or value_in(words, "--config")):
-        from .app import command, configured_engine
+    chosen, file = value_in(words, "--engine"), value_in(words, "--config")
+    if chosen is None and (file or any(name[:5] == "VPEM_" for name in os.environ)):
+        from vpem.errors import VpemError
+        from vpem.files.json_text import read_toml
 
-        chosen = configured_engine(words, command())
+        from .options import variable_of
+        from .session import launched
+
+        path = _path_in(words)
+        chosen = os.environ.get(variable_of(path, "engine"))
+        file = file or os.environ.get(variable_of(path, "config"))
+        if file and not chosen:
+            try:
+                table: Any = read_toml(file)
+            except VpemError:
+                table, path = {"engine": "mpi"} if launched() else {}, []
+            for word in [*path, "engine"]:
+                table = table.get(word) if isinstance(table, dict) else None
+            chosen = table
     if chosen == "mpi":
         from .session import join_job
 
         join_job()
 
 
-def _prepare_streams() -> None:
-    """Let stdout and stderr take every character, and writing to a closed stdout be an error."""
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, encoding="utf-8")  # noqa: SIM115
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+def _path_in(words: list[str]) -> list[str]:
+    """Return the first words of a command line, which name a command or group."""
+    from .app import command
+
+    path, node = [], command()
+    for word in words:
+        node = getattr(node, "commands", {}).get(word)
+        if node is None:
+            break
+        path.append(word)
+    return path
 
 
 def _drop_stdout() -> None:
@@ -156,19 +181,16 @@ def _sentence(error: Exception, words: list[str]) -> str | None:
     return _usage(error, words) if hasattr(error, "format_message") else None
 
 
-def _usage(error: Exception, words: list[str]) -> str:
+def _usage(error: Any, words: list[str]) -> str:
     """One sentence for options and arguments that the parser refuses, with the nearest name."""
-    from .app import command, path_in
-    from .names import in_options, meant, name_of
-    from .options import why_refused
+    from .names import ELSE, hint, in_options, meant, name_of
+    from .options import origin_of, why_refused
 
-    context = getattr(error, "ctx", None)
-    if context is None:
-        path = " ".join(["vpem", *path_in(words, command())])
-    else:
-        path = context.command_path
-    name = getattr(error, "option_name", None)
-    if type(error).__name__ == "NoSuchOption" and name and context is not None:
+    context, param = getattr(error, "ctx", None), getattr(error, "param", None)
+    name, what = getattr(error, "option_name", None), ""
+    near: list[str] = []
+    path = context.command_path if context else " ".join(["vpem", *_path_in(words)])
+    if type(error).__name__ == "NoSuchOption" and name and context:
         why = why_refused(context.info_name, name)
         if why is not None:
             return in_options(why)
@@ -176,43 +198,28 @@ def _usage(error: Exception, words: list[str]) -> str:
         known = {word.lstrip("-"): name_of(option) for option in options for word in option.opts}
         # A long option with one dash is read as short ones: search for the word as typed.
         typed = [word for word in words if word.startswith(name) and name[1] != "-"]
-        word = next(iter(typed), name)
+        what, word = "option", next(iter(typed), name)
         near = [known[one] for one in meant(word, known)]
-        sentence = f"no such option: {name}{_hint(near, word)}"
-    elif "No such command" in str(error) and context is not None:
-        name = str(error).split("'")[1] if "'" in str(error) else ""
-        sentence = f"no such command: {name}{_hint(_commands(name, context), name)}"
+    elif "No such command" in str(error) and context:
+        what, word = "command", str(error).split("'")[1] if "'" in str(error) else ""
+        name, near = word, _commands(word, context)
+    if what:
+        advice = (f"; {advice}" for words, advice in ELSE if word.strip("-") in words)
+        sentence = f"no such {what}: {name}{hint(near) or next(advice, '')}"
     else:
-        message = error.format_message()  # type: ignore[attr-defined]
-        sentence = " ".join(str(message).split()).rstrip(".")
+        sentence = " ".join(str(error.format_message()).split()).rstrip(".")
         sentence = sentence[:1].lower() + sentence[1:]
-    param = getattr(error, "param", None)
-    if context is not None and param is not None:
-        from .options import origin_of
-
-        origin = origin_of(context, param)
-        sentence = sentence if origin is None else f"{sentence}; {origin}"
-    return f"{sentence}; see '{path} --help'"
-
-
-def _hint(near: list[str], word: str) -> str:
-    """Suggest what a word may stand for, or what to do in its place, if either is known."""
-    from .names import ELSE
-
-    if near:
-        return f" (did you mean {' or '.join(map(repr, near))}?)"
-    return next((f"; {advice}" for words, advice in ELSE if word.strip("-") in words), "")
+    origin = origin_of(context, param) if context and param else None
+    return f"{'; '.join(filter(None, (sentence, origin)))}; see '{path} --help'"
 
 
 def _commands(word: str, context: Any) -> list[str]:
     """Return the commands that a word may stand for: of this group, or of others by full name."""
     from .names import leaves, meant
 
-    below: dict[str, list[str]] = {}
-    for path, _ in leaves(context.find_root().command):
-        if len(path) > 1:
-            below.setdefault(path[-1], []).append(" ".join(("vpem", *path)))
-    in_group = meant(word, getattr(context.command, "commands", {}))
-    if word in below or not in_group:
-        return [path for name in meant(word, below) for path in below[name]] or in_group
-    return in_group
+    below = [path for path, _ in leaves(context.find_root().command) if len(path) > 1]
+    names, in_group = [path[-1] for path in below], meant(word, context.command.commands)
+    if in_group and word not in names:
+        return in_group
+    found = meant(word, dict.fromkeys(names))
+    return [" ".join(("vpem", *path)) for path in below if path[-1] in found] or in_group

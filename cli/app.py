@@ -10,10 +10,8 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import sys
 from collections import UserDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from importlib import import_module
 from pathlib import Path
@@ -24,24 +22,28 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from vpem import __version__
-from vpem.errors import FileError, InputError, VpemError, brief, printable
+from vpem.errors import brief
 
-from .display import print_json
-from .names import FILE, STUDY, in_options, is_flag, key_of, near_file, speak_of, value_in
-from .options import (
-    check_environment,
-    in_files,
-    options_of,
-    path_of,
-    refuse_idle,
-    source_of,
-    spread,
-    take_defaults,
-    variables,
-    where_from,
+from .names import (
+    SHOW,
+    STUDY,
+    WHOLE,
+    is_flag,
+    key_of,
+    speak_of,
 )
-from .outputs import READ, Role, begin
-from .session import joined, launched
+from .options import (
+    Common,
+    check_environment,
+    load,
+    noting_origins,
+    refuse_idle,
+    show_config,
+    spread,
+    variables,
+)
+from .outputs import Role, begin
+from .session import joined
 
 HEADINGS = (
     "Options", "Data", "Individuals", "Model", "Prior", "Selection", "Network", "Privacy", "Output",
@@ -98,85 +100,44 @@ def often(command: Any) -> list[Any] | None:
     options = [one for _, group in grouped(command.params) for one in group]
     if isinstance(command, TyperGroup) or len(options) <= MANY:
         return None
-    known = command.callback.settings
-    shown = []
+    known, shown = command.callback.settings, []
     for one in options:
         own = key_of(one) not in HOMES["Configuration"] and one.rich_help_panel is None
         if known[one.name].often if one.name in known else own:
-            shown.append(copy(one))
-            shown[-1].help = in_brief(one.help or "")
+            brief = copy(one)
+            brief.help = in_brief(one.help or "")
             short = [word for word in one.opts if not word.startswith("--")]
-            shown[-1].opts = [*short, f"--{key_of(one)}"]
+            brief.opts = [*short, f"--{key_of(one)}"]
+            shown.append(brief)
     return shown
 
 
-SHOW = "vpem.show"
-"""Under this name a context keeps whether values are only shown (--show-config)."""
-
-WHOLE = "vpem.whole"
-"""Under this name a context keeps whether its help shows everything (--help-all)."""
-
-
-def _load(context: typer.Context, value: Path | None) -> Path | None:
-    if value is not None and not context.resilient_parsing:
-        from vpem.files.json_text import read_toml
-
-        tables = options_of(read_toml(value), value, context)
-        take_defaults(context, value, tables.get(path_of(context), {}))
-        context.meta[FILE] = value
-    return value
-
-
-def _help_all(context: typer.Context, value: bool) -> None:
+def _help_all(context: typer.Context, param: Any, value: bool) -> None:
     if value and not context.resilient_parsing:
         context.meta[WHOLE] = True
         print(context.get_help())
         raise typer.Exit
 
 
-HelpAll = Annotated[
-    bool,
-    typer.Option(
-        "--help-all",
-        is_eager=True,
-        expose_value=False,
-        callback=_help_all,
-        help="Show every option, or every command, and exit.",
-    ),
-]
+# `vpem_cli.run` prints the version, without a parser, where that is all.
+def _version(context: typer.Context, param: Any, value: bool) -> None:
+    if value:
+        print(f"vpem {__version__}")
+        raise typer.Exit
 
 
-def _own(
-    config: Annotated[
-        Path | None,
-        READ,
-        typer.Option(
-            "--config",
-            metavar="FILE",
-            is_eager=True,
-            expose_value=False,
-            callback=_load,
-            help="Take options from this TOML file, with a table for each command, where neither "
-            "the command line nor the environment gives them.",
-        ),
-    ] = None,
-    show_config: Annotated[
-        bool,
-        typer.Option(
-            "--show-config",
-            is_eager=True,
-            expose_value=False,
-            help="Print every option's value and where it comes from, as TOML or, where there is "
-            "--json, with that as JSON, and do nothing else.",
-        ),
-    ] = False,
-    help_all: HelpAll = False,
-) -> None:
-    pass
+def _study(context: typer.Context, param: Any, value: Path | None) -> Path | None:
+    if value is None:
+        return None
+    from .study.agreed import load_study
+
+    return load_study(context, value)
 
 
-def _of_groups(help_all: HelpAll = False) -> None:
-    pass
+EAGER = {
+    "config": load, "version": _version, "help_all": _help_all, "study": _study,
+}  # fmt: skip
+"""What is done with values of parameters before others are read."""
 
 
 EXAMPLES = 2
@@ -235,8 +196,18 @@ class Command(_Manners, TyperCommand):
             rest = super().parse_args(ctx, args)
         finally:
             self.params = known
-        if not ctx.meta[SHOW] and not ctx.resilient_parsing:
-            _refuse_missing(ctx, known)
+        if ctx.meta[SHOW] or ctx.resilient_parsing:
+            return rest
+        if STUDY in ctx.meta:
+            from .study.agreed import check_data
+
+            check_data(ctx)
+        for param in known:
+            if param.required and ctx.params.get(param.name) in (None, [], ()):
+                if STUDY in ctx.meta and param.name == "data":
+                    ctx.params[param.name] = []
+                else:
+                    param.process_value(ctx, None)  # raises what the parser itself does
         return rest
 
     def make_parser(self, ctx: Any) -> Any:
@@ -256,11 +227,13 @@ class Command(_Manners, TyperCommand):
             for one in params
             if one.param_type_name == "argument"
         ]
-        _write(formatter, "Arguments", arguments)
         chosen = None if WHOLE in ctx.meta else often(self)
         groups = grouped(params) if chosen is None else [("Options", chosen)]
-        for heading, group in groups:
-            _write(formatter, heading, filter(None, (one.get_help_record(ctx) for one in group)))
+        told = [(name, [one.get_help_record(ctx) for one in group]) for name, group in groups]
+        for heading, rows in [("Arguments", arguments), *told]:
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl([(names, text.replace("-", KEPT)) for names, text in rows])
         if chosen is not None:
             others = sum(len(group) for _, group in grouped(params)) - len(chosen)
             formatter.write_paragraph()
@@ -280,14 +253,14 @@ class Command(_Manners, TyperCommand):
         joined().agree(ctx)
         if ctx.meta[SHOW]:
             return show_config(ctx)
-        with _noting_where_from(ctx):
+        with noting_origins(ctx):
             begin(ctx, self.roles())
             refuse_idle(ctx)
         if STUDY in ctx.meta:
             from .study.member import meet
 
             meet(ctx)
-        with _noting_where_from(ctx):
+        with noting_origins(ctx):
             return super().invoke(ctx)
 
 
@@ -301,56 +274,12 @@ class Group(_Manners, TyperGroup):
             formatter.write_dl([*members.listed(() if WHOLE in ctx.meta else None)])
 
 
-def _write(formatter: Any, heading: str, rows: Iterable[tuple[str, str]]) -> None:
-    unbroken = [(name, text.replace("-", KEPT)) for name, text in rows]
-    if unbroken:
-        with formatter.section(heading):
-            formatter.write_dl(unbroken)
-
-
-@contextmanager
-def _noting_where_from(context: Any) -> Iterator[None]:
-    """Let errors about a value say which file or variable it came from."""
-    try:
-        yield
-    except (InputError, FileError) as error:
-        for note in [*near_file(str(error)), *where_from(context, in_options(error))]:
-            error.add_note(note)
-        raise
-
-
-def _study(context: Any, param: Any, value: Path | None) -> Path | None:
-    if value is None:
-        return None
-    from .study.agreed import load_study
-
-    return load_study(context, value)
-
-
-def _refuse_missing(context: Any, params: list[Any]) -> None:
-    """Raise the parser's error where an argument is missing, unless a study allows that."""
-    if STUDY in context.meta:
-        from .study.agreed import check_data
-
-        check_data(context)
-    for param in params:
-        value = context.params.get(param.name)
-        if param.required and (value is None or value in ([], ())):
-            if STUDY in context.meta and param.name == "data":
-                context.params[param.name] = []
-                continue
-            # What the parser itself raises.
-            param.process_value(context, None)
-
-
 def _read_here(param: Any, kind: Any) -> Any:
     """Return a parameter that is not required, and whose values are read here.
 
     Whether data are missing is known once the member of a study is known. Typer would read values
     by a library that takes as long to load as NumPy.
     """
-    read = copy(param)
-    read.required = False
     while get_args(kind):
         kind = next(one for one in get_args(kind) if one is not NoneType)
 
@@ -358,14 +287,13 @@ def _read_here(param: Any, kind: Any) -> Any:
         try:
             value = _value_of(value, kind, several=param.multiple or param.nargs == -1)
         except ValueError as error:
-            if context.resilient_parsing:
-                return value
-            raise typer.BadParameter(str(error), ctx=context, param=param) from None
-        if param.callback is None or context.resilient_parsing:
-            return value
-        return param.callback(context, param, value)
+            if not context.resilient_parsing:
+                raise typer.BadParameter(str(error), ctx=context, param=param) from None
+        skipped = param.callback is None or context.resilient_parsing
+        return value if skipped else param.callback(context, param, value)
 
-    read.process_value = process_value
+    read = copy(param)
+    read.required, read.process_value = False, process_value
     return read
 
 
@@ -431,19 +359,12 @@ def show_help(
         root.invoke(again)
 
 
-class Elsewhere:
-    """Stands for a command, or a group (``app``), of another module until it is called."""
-
-    def __init__(self, module: str, name: str, summary: str) -> None:
-        self.module, self.name = module, name
-        self.__doc__ = summary
-
-    def __call__(self) -> Any:
-        return getattr(import_module(f".{self.module}", __package__), self.name)
+Maker = tuple[Callable[..., Any] | str, str, dict[str, Any] | None]
+"""A function, or "module:name" of one or of an app; what it does; settings of its parser."""
 
 
-Maker = tuple[Callable[..., Any], dict[str, Any] | None]
-"""The function of a command, or an `Elsewhere`, and settings of its parser."""
+def _nothing() -> None:
+    pass
 
 
 class Members(UserDict[str, Any]):
@@ -455,55 +376,66 @@ class Members(UserDict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if self.data[name] is None:
-            self.data[name] = _made(*self.makers[name], (*self.path, name))
+            home, _, parsing = self.makers[name]
+            if isinstance(home, str):
+                module, _, attribute = home.partition(":")
+                home = getattr(import_module(f".{module}", __package__), attribute)
+            self.data[name] = _made(home, parsing, (*self.path, name))
         return self.data[name]
 
     def listed(self, path: tuple[str, ...] | None) -> Iterator[tuple[str, str]]:
         """Yield names of commands and what they do; with a path, also those of subgroups."""
-        for name, (callback, _) in self.makers.items():
-            summary = (inspect.getdoc(callback) or "").partition("\n\n")[0]
-            yield " ".join((*(path or ()), name)), " ".join(summary.split())
-            if path is not None and getattr(callback, "name", "") == "app":
+        for name, (home, told, _) in self.makers.items():
+            yield " ".join((*(path or ()), name)), told
+            if path is not None and str(home).endswith(":app"):
                 yield from self[name].commands.listed((*path, name))
 
 
-def _made(
-    callback: Callable[..., Any], parsing: dict[str, Any] | None, path: tuple[str, ...]
-) -> Any:
+def _made(one: Any, parsing: dict[str, Any] | None, path: tuple[str, ...]) -> Any:
     """Return the command of a function, or the group of an app."""
-    one: Any = callback() if isinstance(callback, Elsewhere) else callback
     if isinstance(one, typer.Typer):
-        makers = {
-            info.name or info.callback.__name__: (info.callback, info.context_settings)
-            for info in list[Any](one.registered_commands)
-        }
         group = typer.Typer(
             name=path[-1], cls=Group, help=one.info.help, no_args_is_help=True,
             add_completion=False, rich_markup_mode=None,
         )  # fmt: skip
-        group.callback()(_of_groups)
+        group.callback()(spread(_nothing, path, ["help_all"]))
+        makers: dict[str, Maker] = {}
+        for info in list[Any](one.registered_commands):
+            told = (inspect.getdoc(info.callback) or "").partition("\n\n")[0]
+            name = info.name or info.callback.__name__
+            makers[name] = info.callback, " ".join(told.split()), info.context_settings
         return tree(group, makers, path)
     maker = typer.Typer(add_completion=False, rich_markup_mode=None)
-    maker.command(path[-1], cls=Command, context_settings=parsing)(spread(one, path, _own))
+    maker.command(path[-1], cls=Command, context_settings=parsing)(
+        spread(one, path, ["config", "show_config", "help_all"])
+    )
     command: Any = typer.main.get_command(maker)
     for param in command.params:
         if param.help:
             param.help = param.help.replace("{command}", " ".join(("vpem", *path)))
-        if param.name == "study":
-            param.is_eager, param.callback = True, _study
     for name, param in variables(path, command).items():
         param.envvar, param.show_envvar = name, False
+    return _settled(command)
+
+
+def _settled(command: Any) -> Any:
+    """Let parameters that all commands have act on their own, and need no library."""
+    for param in command.params:
+        if param.name in EAGER:
+            param.is_eager, param.callback = True, EAGER[param.name]
+        if param.name in Common.settings_by_name:
+            param.expose_value = False
+            param.metavar = "FILE" if param.name == "config" else None
+        # With the default False the type of a flag needs no library to be checked.
+        if is_flag(param) and param.default is None:
+            param.default = False
     return command
 
 
 def tree(app: typer.Typer, makers: dict[str, Maker], path: tuple[str, ...] = ()) -> Any:
     """Return the group of an app, whose commands are made at their first use."""
-    group: Any = typer.main.get_command(app)
+    group = _settled(typer.main.get_command(app))
     group.commands = Members(path, makers)
-    for param in group.params:
-        # With the default False the type of a flag needs no library to be checked.
-        if is_flag(param) and param.default is None:
-            param.default = False
     return group
 
 
@@ -526,22 +458,7 @@ app = typer.Typer(
 )
 
 
-# `vpem_cli.run` prints the version, without a parser, where that is all.
-def _version(value: bool) -> None:
-    if value:
-        print(f"vpem {__version__}")
-        raise typer.Exit
-
-
-Version = typer.Option(
-    "-V", "--version", callback=_version, is_eager=True, help="Print the version."
-)
-
-
-@app.callback()
-def _options(version: Annotated[bool, Version] = False, help_all: HelpAll = False) -> None:
-    pass
-
+app.callback()(spread(_nothing, (), ["version", "help_all"]))
 
 COMMANDS = {
     "fit": ("commands.fit", "Fit a Gaussian mixture to features, or rows, that are distributed."),
@@ -575,79 +492,9 @@ GROUPS = {
 
 def command() -> Any:
     """Return the parser of the whole tree."""
-    found = {name: Elsewhere(home, name, told) for name, (home, told) in COMMANDS.items()}
-    groups = {name: Elsewhere(home, "app", told) for name, (home, told) in GROUPS.items()}
-    everything: dict[str, Any] = {**found, "help": show_help, **groups}
-    return tree(app, {name: (callback, None) for name, callback in everything.items()})
-
-
-def path_in(words: list[str], root: Any) -> list[str]:
-    """Return the first words of a command line, which name a command or group."""
-    path, node = [], root
-    for word in words:
-        node = getattr(node, "commands", {}).get(word)
-        if node is None:
-            break
-        path.append(word)
-    return path
-
-
-def configured_engine(words: list[str], root: Any) -> str | None:
-    """Return the engine that the environment or a file sets, before anything is parsed.
-
-    Processes of an MPI job must join it before an option of one of them is refused. A file that
-    cannot be read stands for MPI where a launcher started several processes.
-    """
-    from vpem.files.json_text import read_toml
-
-    path = path_in(words, root)
-    start = "_".join(("VPEM", *path, "")).upper().replace("-", "_")
-    engine = os.environ.get(f"{start}ENGINE")
-    if engine:
-        return engine
-    file = value_in(words, "--config") or os.environ.get(f"{start}CONFIG")
-    if not file:
-        return None
-    try:
-        table: Any = read_toml(file)
-    except VpemError:
-        return "mpi" if launched() else None
-    for word in [*path, "engine"]:
-        table = table.get(word) if isinstance(table, dict) else None
-    return table if isinstance(table, str) else None
-
-
-def show_config(context: Any) -> None:
-    """Print the value of every option with its source, as TOML or, with --json, as JSON."""
-    from vpem.files.json_text import as_toml
-
-    if not joined().speaks:
-        return
-    options, lines = {}, []
-    for param in in_files(context):
-        name, value = key_of(param), _as_written(context.params.get(param.name))
-        kind, place = source_of(context, param)
-        options[name] = {"value": value, "source": kind, "from": place}
-        comment = kind if place is None else f"{kind} {place}"
-        if value is None or value == []:
-            comment = "missing: it must be given" if param.required else f"{comment}: not set"
-            lines.append((f"# {name} =", comment))
-        else:
-            lines.append((f"{name} = {as_toml(value)}", comment))
-    if context.params.get("json") and options["json"]["source"] == "command line":
-        print_json({"command": context.command_path, "options": options})
-        return
-    width = min(44, max((len(line) for line, _ in lines), default=0))
-    path = path_of(context)
-    words = " ".join(("vpem", *path))
-    print(f"# {words}: every option, and where its value is from.")
-    print(f"# To use it: {words} --config FILE\n[{'.'.join(path)}]")
-    for line, comment in lines:
-        sys.stdout.write(f"{line:{width}}  # {printable(comment)}\n")
-
-
-def _as_written(value: Any) -> Any:
-    """Return a value as TOML and JSON can write it."""
-    if isinstance(value, list | tuple):
-        return [_as_written(item) for item in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+    makers: dict[str, Maker] = {
+        name: (f"{home}:{name}", told, None) for name, (home, told) in COMMANDS.items()
+    }
+    makers["help"] = show_help, "Show the help of a command.", None
+    makers |= {name: (f"{home}:app", told, None) for name, (home, told) in GROUPS.items()}
+    return tree(app, makers)

@@ -243,7 +243,7 @@ class ProgressLine:
         self.began = self.last_line = self._first = time.monotonic()
         self.iterations = 0
         self.latest: Any = None
-        self._restart: tuple[int, int] | None = None
+        self._restart = ""
         self._shown: Sequence[str] = ()
         self._over = threading.Event()
         if not quiet and is_terminal():
@@ -260,9 +260,8 @@ class ProgressLine:
 
     def restarting(self, number: int, count: int, most: int) -> None:
         """Count restarts from 1 to ``count``, each with ``most`` iterations at most."""
-        self.most = most
-        self._restart = (number, count) if count > 1 else None
-        self.latest = None
+        self.most, self.latest = most, None
+        self._restart = f"restart {number}/{count}, " if count > 1 else ""
 
     def reading(self, path: str, part: float) -> None:
         """Show which part of the rows of a file was read; logs do not."""
@@ -275,15 +274,12 @@ class ProgressLine:
 
     def starting(self, step: str) -> None:
         self.remind()
-        self.tell(f"{self._which()}start: {step}")
+        self.tell(f"{self._restart}start: {step}")
 
     def place(self, progress: Any) -> str:
         """Return the number of the iteration, and of the restart if there are several."""
         most = "" if self.most is None else f"/{self.most}"
-        return f"{self._which()}iteration {progress.iteration}{most}"
-
-    def _which(self) -> str:
-        return "" if self._restart is None else "restart {}/{}, ".format(*self._restart)
+        return f"{self._restart}iteration {progress.iteration}{most}"
 
     def facts(self, progress: Any) -> Iterator[str]:
         """Yield the results of an iteration (`vpem.steps.runs.Progress`), most important first."""
@@ -291,33 +287,21 @@ class ProgressLine:
         if progress.change is not None:
             yield f"change {progress.change:+.0e}"
 
-    def rate(self) -> str:
-        """Return the iterations per second, or the seconds per iteration."""
-        now, done = time.monotonic(), self.iterations - 1
-        a_second = done / max(now - self._first, 1e-9)
-        if done < 1:
-            return ""
-        return f"{a_second:.3g} it/s" if a_second >= 1 else f"{1 / a_second:.3g} s/it"
-
     def remind(self) -> None:
         """Note once, after a second, that the result of a run will not be kept."""
         if self.unkept and not self.quiet and time.monotonic() - self.began >= 1.0:
             # From the run or from the clock (`driver.reminding`), whichever is first.
-            with alone, suppress(OSError):
+            with alone:
                 unkept, self.unkept = self.unkept, None
                 if unkept:
-                    take_away()
-                    note = f"note: the result will not be kept; to keep it give {unkept}"
-                    print(in_rows(note), file=sys.stderr, flush=True)
+                    tell(f"note: the result will not be kept; to keep it give {unkept}")
 
     def is_due(self) -> bool:
         now = time.monotonic()
-        if self.quiet or now - self.began < 1.0:
-            return False
         wait = self.DRAW_EVERY
         if not is_terminal():
             wait = min(max(self.LOG_EVERY, (now - self.began) / 10), self.MOST_BETWEEN)
-        return now - self.last_line >= wait
+        return not self.quiet and now - self.began >= 1.0 and now - self.last_line >= wait
 
     def tell(self, *parts: str) -> None:
         """Show a line if it is time for one; in a terminal it replaces the last."""
@@ -325,24 +309,25 @@ class ProgressLine:
         if self.is_due():
             self._show()
 
+    def announce(self, line: str) -> None:
+        """Show at once what a run does now, unless it is in its first second."""
+        self._shown, self.iterations = (line,), 0
+        if not self.quiet and time.monotonic() - self.began >= 1.0:
+            self._show()
+
     def _show(self) -> None:
-        self.last_line = time.monotonic()
-        spent = self.last_line - self.began
-        rate = [self.rate()] if self.rate() else []
-        with alone:
+        now, done = time.monotonic(), self.iterations - 1
+        self.last_line, spent, rate = now, now - self.began, list[str]()
+        if done >= 1:
+            a_second = done / max(now - self._first, 1e-9)
+            slow = f"{1 / a_second:.3g} s/it"
+            rate = [f"{a_second:.3g} it/s" if a_second >= 1 else slow]
+        with alone, suppress(OSError):
             if is_terminal():
                 take_away(fitting(self._shown, _columns() - 1, [clock(spent), *rate]))
                 return
-        stamp = f"{time.strftime('%Y-%m-%d %H:%M:%S')} (after {span(spent)})"
-        with suppress(OSError):
+            stamp = f"{time.strftime('%Y-%m-%d %H:%M:%S')} (after {span(spent)})"
             print(BETWEEN.join([stamp, *self._shown, *rate]), file=sys.stderr, flush=True)
-
-    def announce(self, line: str) -> None:
-        """Show at once what a run does now, unless it is in its first second."""
-        self._shown = (line,)
-        self.iterations = 0
-        if not self.quiet and time.monotonic() - self.began >= 1.0:
-            self._show()
 
     def _tick(self) -> None:
         """Update the time while a step takes long."""
@@ -359,10 +344,9 @@ class ProgressLine:
 
 
 def _of_size(path: object, before: str = " of ") -> str:
-    try:
+    with suppress(OSError):
         return f"{before}{size(os.path.getsize(str(path)))}"
-    except OSError:
-        return ""
+    return ""
 
 
 def what_is_read(files: Sequence[object]) -> str:
@@ -381,12 +365,14 @@ def clock(seconds: float) -> str:
 
 def span(seconds: float) -> str:
     """Write a time for a reader: 12 s, 3 min 05 s, 2 h 07 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    return (
+        f"{minutes // 60} h {minutes % 60:02d} min"
+        if minutes >= 60
+        else f"{minutes} min {rest:02d} s"
+    )
 
 
 def tell(line: str) -> None:
@@ -507,8 +493,9 @@ def answer(report: Report, noun: str = "component") -> PrintedTable:
 
 def note_of_one_feature(answered: Answer) -> str | None:
     """Return a note if one feature with large values decides the clusters."""
-    leader = answered.leading if len(answered.feature_names) > 1 else ("", 0.0)
-    return _note_of_one(*leader, "the distances between the centres", "features")
+    leader, share = answered.leading
+    share *= len(answered.feature_names) > 1
+    return _note_of_one(leader, share, "the distances between the centres", "features")
 
 
 def note_of_one_column(fit: Completed) -> str | None:
@@ -520,31 +507,29 @@ def note_of_one_column(fit: Completed) -> str | None:
 
 
 def _note_of_one(leader: str, share: float, whole: str, others: str) -> str | None:
-    return (
-        None
-        if not share >= MOST_OF_IT
-        else (
-            f"{leader} makes up {share:.1%} of {whole}, since its values are the largest; "
-            f"--scale standard lets all {others} count"
-        )
+    note = (
+        f"{leader} makes up {share:.1%} of {whole}, since its values are the largest; "
+        f"--scale standard lets all {others} count"
     )
+    return note if share >= MOST_OF_IT else None
 
 
 def tell_of_parameters(
     screen: Screen, settings: FitSettings, kind: str, k: int, n_parameters: int, n_rows: int
 ) -> None:
     """Note that a mixture has more parameters than there are rows, and which have fewer."""
-    if n_parameters <= n_rows:
-        return
-    ways = ["--covariance diag"] * (not kind.endswith(("diag", "spherical")))
-    ways += ["--covariance tied"] * (k > 1 and not kind.startswith("tied"))
-    ways += ["--prior map"] * (settings.weight_concentration_prior_type is None)
-    ways += ["fewer components"] * (k > 1)
-    listed = " or ".join(filter(None, (", ".join(ways[:-1]), *ways[-1:]))) or "fewer features"
-    screen.print_note(
-        f"{plural(n_parameters, 'parameter')} for {plural(n_rows, 'row')}: the fit may follow "
-        f"chance; try {listed}"
-    )
+    ways = {
+        "--covariance diag": not kind.endswith(("diag", "spherical")),
+        "--covariance tied": k > 1 and not kind.startswith("tied"),
+        "--prior map": settings.weight_concentration_prior_type is None,
+        "fewer components": k > 1,
+    }
+    *more, last = [way for way, helps in ways.items() if helps] or ["fewer features"]
+    if n_parameters > n_rows:
+        screen.print_note(
+            f"{plural(n_parameters, 'parameter')} for {plural(n_rows, 'row')}: the fit may follow "
+            f"chance; try {', '.join(more)}{' or ' * bool(more)}{last}"
+        )
 
 
 def tell_of_tree(network: Network, screen: Screen) -> None:

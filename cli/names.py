@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
@@ -74,10 +75,20 @@ CLOSE = 0.75
 _options: list[Any] = []
 """Parameters of the command that runs."""
 
+FILE, STUDY, SHOW, WHOLE = "vpem.file", "vpem.study", "vpem.show", "vpem.whole"
+"""Under these names a context keeps the file that --config names, the study that a member takes
+part in, whether values are only shown (--show-config), and whether help is (--help-all)."""
+
 
 def speak_of(options: Iterable[Any]) -> None:
     """Let sentences name these parameters of a command."""
     _options[:] = options
+
+
+def key_of(param: Any) -> str:
+    """Name of an option or argument in files: the first long option without its dashes."""
+    long = [opt for opt in param.opts if opt.startswith("--")]
+    return str((long or param.opts)[0].lstrip("-").replace("_", "-"))
 
 
 def name_of(option: Any) -> str:
@@ -86,6 +97,27 @@ def name_of(option: Any) -> str:
         return str(option.name).upper()
     long = any(word.startswith("--") for word in option.opts)
     return f"--{key_of(option)}" if long else str(option.opts[0])
+
+
+def is_flag(param: Any) -> bool:
+    """Whether a parameter is an option without a value."""
+    return bool(getattr(param, "is_flag", False))
+
+
+def leaves(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every command below a group, with the words that name it."""
+    for name, member in group.commands.items():
+        if hasattr(member, "commands"):
+            yield from leaves(member, (*path, name))
+        else:
+            yield (*path, name), member
+
+
+def value_in(words: list[str], option: str) -> str | None:
+    """Return the last value that words give an option, before they are parsed."""
+    values = [words[at] for at, word in enumerate(words[:-1], 1) if word == option]
+    values += [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
+    return values[-1] if values else None
 
 
 def in_options(error: VpemError | VpemWarning) -> str:
@@ -102,18 +134,21 @@ def _typed(setting: Setting) -> str:
     """Return what a user types to set a parameter; its name in Python if no option sets it."""
     options = {key_of(one): one for one in _options if one.param_type_name == "option"}
     # A separate option for one value: resume="if-any", --resume-if-any.
-    value_option = options.get(f"{setting.name}-{setting.value}")
-    named = {one.name: key for key, one in options.items()}
-    key = named.get(setting.name) or next(
-        (key for key in _alike(setting.name) if key in options), None
-    )
-    if value_option is not None or key is None:
-        return str(setting) if value_option is None else name_of(value_option)
-    flag = name_of(options[key])
-    if setting.value is None or is_flag(options[key]):
-        return flag
+    if f"{setting.name}-{setting.value}" in options:
+        return name_of(options[f"{setting.name}-{setting.value}"])
+    named = {one.name: one for one in options.values()}
+    alike = (options[key] for key in _alike(setting.name) if key in options)
+    option = named.get(setting.name) or next(alike, None)
+    if option is None:
+        return str(setting)
+    if setting.value is None or is_flag(option):
+        return name_of(option)
     values = setting.value if isinstance(setting.value, list) else [setting.value]
-    return " ".join(f"{flag} {quote(str(value))}" for value in values)
+    return " ".join(f"{name_of(option)} {quote(str(value))}" for value in values)
+
+
+def _letters(word: str) -> str:
+    return word.lower().replace("_", "-").strip("-")
 
 
 def _alike(word: str) -> Iterator[str]:
@@ -132,16 +167,11 @@ def _alike(word: str) -> Iterator[str]:
 
 def meant(word: str, names: Iterable[str]) -> list[str]:
     """Return those of some names that a word may stand for; see `nearest`."""
-    known, plain = list(names), _letters(word)
-    several = [name for name in SEVERAL.get(plain, ()) if name in known]
-    if several and several[0] == "samples":
-        return several[:1]
-    one = nearest(word, known)
-    return several or ([] if one is None else [one])
-
-
-def _letters(word: str) -> str:
-    return word.lower().replace("_", "-").strip("-")
+    known = list(names)
+    several = [name for name in SEVERAL.get(_letters(word), ()) if name in known]
+    if several:
+        return several[:1] if several[0] == "samples" else several
+    return [one for one in [nearest(word, known)] if one is not None]
 
 
 def nearest(word: str, names: Iterable[str]) -> str | None:
@@ -155,37 +185,14 @@ def nearest(word: str, names: Iterable[str]) -> str | None:
     if alike is not None or len(plain) < 2:
         return alike
     begun = [name for name in known if len(plain) > 2 and name.startswith(plain)]
-    if len(begun) == 1:
-        return begun[0]
-    return next(iter(get_close_matches(plain, known, n=1, cutoff=CLOSE)), None)
+    close = get_close_matches(plain, known, n=1, cutoff=CLOSE)
+    return begun[0] if len(begun) == 1 else next(iter(close), None)
 
 
-FILE = "vpem.file"
-"""Under this name a context keeps the file that --config names."""
-
-
-STUDY = "vpem.study"
-"""Under this name a context keeps the study that a member takes part in."""
-
-
-def is_flag(param: Any) -> bool:
-    """Whether a parameter is an option without a value."""
-    return bool(getattr(param, "is_flag", False))
-
-
-def leaves(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every command below a group, with the words that name it."""
-    for name, member in group.commands.items():
-        if hasattr(member, "commands"):
-            yield from leaves(member, (*path, name))
-        else:
-            yield (*path, name), member
-
-
-def key_of(param: Any) -> str:
-    """Name of an option or argument in files: the first long option without its dashes."""
-    long = [opt for opt in param.opts if opt.startswith("--")]
-    return str((long or param.opts)[0].lstrip("-").replace("_", "-"))
+def hint(near: Iterable[str | None]) -> str:
+    """Suggest what a word may stand for, if anything is known."""
+    known = [repr(one) for one in near if one is not None]
+    return f" (did you mean {' or '.join(known)}?)" if known else ""
 
 
 MOST_FILES = 10_000
@@ -197,15 +204,12 @@ def near_file(sentence: str) -> list[str]:
     missing = re.fullmatch(r"'(.+)' does not exist|there is no file (.+)", sentence)
     if missing is None:
         return []
-    path = Path(missing[1] or missing[2])
-    try:
-        with os.scandir(path.parent) as entries:
-            names = [entry.name for entry in islice(entries, MOST_FILES)]
-    except OSError:
-        names = []
+    path, names = Path(missing[1] or missing[2]), list[str]()
+    with suppress(OSError), os.scandir(path.parent) as entries:
+        names = [entry.name for entry in islice(entries, MOST_FILES)]
     # Without endings, which would make all names alike.
     stems = {name.partition(".")[0]: name for name in sorted(names, reverse=True)}
-    near = get_close_matches(path.name.partition(".")[0], stems, n=1, cutoff=0.75)
+    near = get_close_matches(path.name.partition(".")[0], stems, n=1, cutoff=CLOSE)
     if near:
         return [f"did you mean {str(path.with_name(stems[near[0]]))!r}?"]
     from vpem.files.examples import EXAMPLES
@@ -213,13 +217,7 @@ def near_file(sentence: str) -> list[str]:
     examples = [name for name, example in EXAMPLES.items() if example.file == path.name]
     if path.parent == Path("data"):
         return ["'vpem data copy' writes it" for _ in examples]
-    if not path.parent.is_dir():
-        return []
-    return [f"'vpem data copy {name} -o {quote(str(path))}' writes it" for name in examples]
-
-
-def value_in(words: list[str], option: str) -> str | None:
-    """Return the last value that words give an option, before they are parsed."""
-    values = [words[at] for at, word in enumerate(words[:-1], 1) if word == option]
-    values += [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
-    return values[-1] if values else None
+    to = quote(str(path))
+    return [
+        f"'vpem data copy {name} -o {to}' writes it" for name in examples if path.parent.is_dir()
+    ]

@@ -14,7 +14,8 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import Field
 from functools import wraps
 from pathlib import Path
@@ -22,12 +23,14 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from vpem.errors import InputError, did_you_mean
-from vpem.records import Rule, Settings, describe_field, refused
+from vpem.errors import FileError, InputError, did_you_mean, printable
+from vpem.records import Rule, Settings, describe_field, refused, setting
 from vpem.rules import OF_COMMANDS, ROWS, algorithm_of, why_not
 
-from .names import is_flag, key_of, leaves, name_of, nearest
+from .display import print_json
+from .names import FILE, hint, in_options, is_flag, key_of, leaves, name_of, near_file, nearest
 from .outputs import READ, WRITTEN, Role
+from .session import joined
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
@@ -67,6 +70,24 @@ KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 ROLES = {"read": READ, "written": WRITTEN}
 
 
+class Common(Settings, heading="Configuration", kept=False):
+    """What all commands and groups have some of; their functions do not see it."""
+
+    config: Path | None = setting(
+        None,
+        "Take options from this TOML file, with a table for each command, where neither the "
+        "command line nor the environment gives them.",
+        file="read",
+    )
+    show_config: bool = setting(
+        False,
+        "Print every option's value and where it comes from, as TOML or, where there is --json, "
+        "with that as JSON, and do nothing else.",
+    )
+    version: bool = setting(False, "Print the version.", flags="-V --version")
+    help_all: bool = setting(False, "Show every option, or every command, and exit.")
+
+
 class Without:
     """Marks a record of which a command lacks some settings: ``names``, separated by blanks."""
 
@@ -92,13 +113,13 @@ class Given:
 
 
 def spread(
-    function: Callable[..., Any], path: Sequence[str], all_have: Callable[..., None]
+    function: Callable[..., Any], path: Sequence[str], common: Sequence[str]
 ) -> Callable[..., Any]:
     """Return a command with options in place of the parameters that are records of settings.
 
-    ``path`` are the words that name the command; it also has the parameters of ``all_have``.
+    ``path`` are the words that name it; ``common`` are the settings of `Common` that it has.
     """
-    params: list[inspect.Parameter] = []
+    own: list[inspect.Parameter] = []
     records: dict[str, tuple[type[Settings], list[Field[Any]]]] = {}
     as_given = []
     for param in inspect.signature(function, eval_str=True).parameters.values():
@@ -109,25 +130,26 @@ def spread(
             left_out = [name for mark in marks if isinstance(mark, Without) for name in mark.names]
             records[param.name] = record, [f for f in record.fields() if f.name not in left_out]
         else:
-            params.append(param)
+            own.append(param)
             words = OFFERED.get(" ".join((*path, param.name)))
             if words:
                 marks[-1].autocompletion = offering(words)
-    names = {param.name for param in params}
-    required = [param for param in params if param.default is param.empty]
-    lists = [p.name for p in required if get_args(p.annotation)[:1] == (list[Path],)]
-    kept = {
-        word_of(one): describe_field(one)
-        for record, _ in records.values() for one in record.fields() if record.kept
-    }  # fmt: skip
-    files = [word for word, known in kept.items() if known.local or known.file]
+    names = [param.name for param in own]
+    lists = [
+        param.name for param in own
+        if param.default is param.empty and get_args(param.annotation)[:1] == (list[Path],)
+    ]  # fmt: skip
+    kept = [name for name, (record, _) in records.items() if record.kept]
+    files = [
+        word_of(one) for name in kept for one in records[name][0].fields()
+        if describe_field(one).local or describe_field(one).file
+    ]  # fmt: skip
     settings: dict[str, Field[Any]] = {}
     for one in (one for _, fields in records.values() for one in fields):
         if one.name not in names:
             settings.setdefault(one.name, one)
-    common = inspect.signature(all_have, eval_str=True).parameters.values()
-    merged = [*params, *(_option(one) for one in settings.values())]
-    merged += [one.replace(kind=KEYWORD_ONLY) for one in common]
+    merged = [*own, *(_option(one) for one in settings.values())]
+    merged += [_option(Common.settings_by_name[name]) for name in common]
     if as_given:
         merged.append(inspect.Parameter("context", KEYWORD_ONLY, annotation=typer.Context))
 
@@ -144,17 +166,18 @@ def spread(
         values |= {name: [] for name in lists if values[name] is None}
         recorded = {
             word_of(one): getattr(arguments[name], one.name)
-            for name, (record, fields) in records.items() if record.kept for one in fields
+            for name in kept for one in records[name][1]
         }  # fmt: skip
         recorded |= {word: str(one) for word, one in recorded.items() if isinstance(one, Path)}
         for name in as_given:
             arguments[name] = Given(values["context"], recorded, files)
         return function(**{name: values[name] for name in names}, **arguments)
 
-    command.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
-    command.__annotations__ = {param.name: param.annotation for param in merged}
-    command.records = made_of  # type: ignore[attr-defined]
-    command.settings = {name: describe_field(one) for name, one in settings.items()}  # type: ignore[attr-defined]
+    done: Any = command
+    done.__signature__ = inspect.Signature(merged)
+    done.__annotations__ = {param.name: param.annotation for param in merged}
+    done.records = made_of
+    done.settings = {name: describe_field(one) for name, one in settings.items()}
     return command
 
 
@@ -191,11 +214,11 @@ def _option(one: Field[Any]) -> inspect.Parameter:
         autocompletion=offering(words) if words else None,
         metavar="<str>" if kind == list[str] else None,
     )
-    hint: Any = kind | None if one.default is None else kind
+    hinted: Any = kind | None if one.default is None else kind
     role = ROLES.get(known.file, known.file)
-    hint = Annotated[hint, option] if role is None else Annotated[hint, role, option]
+    hinted = Annotated[hinted, option] if role is None else Annotated[hinted, role, option]
     default = str(one.default) if kind is str and type(one.default) is int else one.default
-    return inspect.Parameter(one.name, KEYWORD_ONLY, default=default, annotation=hint)
+    return inspect.Parameter(one.name, KEYWORD_ONLY, default=default, annotation=hinted)
 
 
 def _read(one: Field[Any], value: Any) -> Any:
@@ -230,29 +253,30 @@ InitModel = Annotated[
     typer.Option(help="Start from the parameters of a model.", rich_help_panel="Start"),
 ]
 
-
 NOT_IN_FILES = ("config", "show-config", "help-all")
 
 FILES = "vpem.files"
 """Under this name a context keeps the files that values are from, by names of parameters."""
 
 
+def variable_of(path: Sequence[str], key: str = "") -> str:
+    """Return the environment variable of an option, or what those of a command begin with."""
+    return "_".join(("vpem", *path, key)).upper().replace("-", "_")
+
+
 def variables(path: tuple[str, ...], command: Any) -> Report:
     """Options of a command that environment variables may set, by variable."""
     return {
-        "_".join(("vpem", *path, key_of(param))).upper().replace("-", "_"): param
+        variable_of(path, key_of(param)): param
         for param in command.params
-        if param.param_type_name == "option" and key_of(param) not in ("show-config", "help-all")
+        if param.param_type_name == "option" and key_of(param) not in NOT_IN_FILES[1:]
     }
 
 
 def path_of(context: Any) -> tuple[str, ...]:
     """Words that name the command of a context, without the program's."""
-    words: list[str] = []
-    while context.parent is not None:
-        words.insert(0, str(context.info_name))
-        context = context.parent
-    return tuple(words)
+    above = context.parent
+    return () if above is None else (*path_of(above), str(context.info_name))
 
 
 def take_defaults(context: Any, path: Path, values: Report, *, last: bool = False) -> None:
@@ -274,32 +298,42 @@ def options_of(content: Report, file: Path, context: Any) -> dict[tuple[str, ...
     if a file names commands or options that do not exist.
     """
     try:
-        return _tables(content, context.find_root().command, ())
+        found = _tables(content, context.find_root().command, ())
+        return {path: _values(table, command, ".".join(path)) for path, command, table in found}
     except InputError as error:
         raise InputError(f"{file}: {error}") from None
 
 
-def _tables(content: Report, group: Any, path: tuple[str, ...]) -> dict[tuple[str, ...], Report]:
-    tables: dict[tuple[str, ...], Report] = {}
+def load(context: Any, param: Any, value: Path | None) -> None:
+    """Take options from the file that --config names: the callback of its parameter."""
+    if value is not None and not context.resilient_parsing:
+        from vpem.files.json_text import read_toml
+
+        tables = options_of(read_toml(value), value, context)
+        take_defaults(context, value, tables.get(path_of(context), {}))
+        context.meta[FILE] = value
+
+
+def _tables(
+    content: Report, group: Any, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Any, Report]]:
     for name, value in content.items():
-        table = ".".join((*path, name))
-        member = group.commands.get(name)
-        if member is None and not isinstance(value, dict):
+        table, member = ".".join((*path, name)), group.commands.get(name)
+        if not isinstance(value, dict):
             home = ".".join((*path, next(iter(group.commands))))
             raise InputError(
                 f"{table!r} is not in the table of a command; put it below its command's name, "
                 f"such as [{home}]"
+                if member is None
+                else f"{table!r} must be a table, [{table}], got {value!r}"
             )
         if member is None:
-            hint = did_you_mean(name, group.commands)
-            raise InputError(f"[{table}] is not a table of a command{hint}; see 'vpem --help'")
-        if not isinstance(value, dict):
-            raise InputError(f"{table!r} must be a table, [{table}], got {value!r}")
+            near = did_you_mean(name, group.commands)
+            raise InputError(f"[{table}] is not a table of a command{near}; see 'vpem --help'")
         if hasattr(member, "commands"):
-            tables |= _tables(value, member, (*path, name))
+            yield from _tables(value, member, (*path, name))
         else:
-            tables[(*path, name)] = _values(value, member, table)
-    return tables
+            yield (*path, name), member, value
 
 
 def _values(content: Report, command: Any, table: str) -> Report:
@@ -308,16 +342,14 @@ def _values(content: Report, command: Any, table: str) -> Report:
     known = {key: param for key, param in known.items() if key not in NOT_IN_FILES}
     values: Report = {}
     for name, value in content.items():
-        key = name.replace("_", "-")
+        key, where = name.replace("_", "-"), f"[{table}] {name}"
         param = known.get(key)
         if param is None:
-            near = nearest(key, known)
-            hint = f" (did you mean {near!r}?)" if near else ""
-            see = f"vpem {table.replace('.', ' ')} --help"
-            raise InputError(f"[{table}] has no option {name!r}{hint}; see '{see}'")
+            see = f"{hint([nearest(key, known)])}; see 'vpem {table.replace('.', ' ')} --help'"
+            raise InputError(f"[{table}] has no option {name!r}{see}")
         if param.name in values:
             raise InputError(f"[{table}] gives {key!r} twice, once as {name!r}")
-        where, several = f"[{table}] {name}", param.multiple or param.nargs == -1
+        several = param.multiple or param.nargs == -1
         items = value if isinstance(value, list) else [value]
         if is_flag(param):
             if not isinstance(value, bool):
@@ -328,8 +360,8 @@ def _values(content: Report, command: Any, table: str) -> Report:
             raise InputError(f"{where} takes one value, written as on the command line, got a list")
         for item in items:
             if isinstance(item, bool) or not isinstance(item, str | int | float):
-                known_kinds = {dict: "a table", list: "a list", bool: str(item).lower()}
-                got = known_kinds.get(type(item), f"a {type(item).__name__}")
+                kinds = {dict: "a table", list: "a list", bool: str(item).lower()}
+                got = kinds.get(type(item), f"a {type(item).__name__}")
                 raise InputError(f"{where} must be a number or a string, got {got}")
         words = list(map(str, items))
         values[param.name] = words if several else words[0]
@@ -339,30 +371,24 @@ def _values(content: Report, command: Any, table: str) -> Report:
 def check_environment(context: Any) -> None:
     """Raise InputError where a variable is named like an option that the command does not have."""
     path = path_of(context)
-    start = "_".join(("VPEM", *path, "")).upper().replace("-", "_")
-    names = [name for name in os.environ if name.startswith(start)]
+    start = variable_of(path)
+    names = sorted(name for name in os.environ if name.startswith(start))
     if not names:
         return
-    root = context.find_root().command
     known = {key_of(param): name for name, param in variables(path, context.command).items()}
-    all_known = {name for at, leaf in leaves(root) for name in variables(at, leaf)}
-    for name in sorted(names):
-        if name not in all_known:
-            near = nearest(name.removeprefix(start), known)
-            hint = f" (did you mean {known[near]}?)" if near else ""
-            raise InputError(
-                f"the environment has {name}, but '{context.command_path}' has no such option"
-                f"{hint}; unset it"
-            )
+    every = {
+        name for at, leaf in leaves(context.find_root().command) for name in variables(at, leaf)
+    }
+    for name in (name for name in names if name not in every):
+        near = nearest(name.removeprefix(start), known)
+        raise InputError(
+            f"the environment has {name}, but '{context.command_path}' has no such option"
+            f"{hint([near and known[near]])}; unset it"
+        )
 
 
-SOURCES = {
-    "COMMANDLINE": "command line",
-    "ENVIRONMENT": "environment",
-    "DEFAULT_MAP": "file",
-    "DEFAULT": "default",
-}
-"""What the parser calls a source, and what users call it."""
+SOURCES = {"COMMANDLINE": "command line", "ENVIRONMENT": "environment", "DEFAULT_MAP": "file"}
+"""What the parser calls a source, and what users call it; all else is a default."""
 
 
 def in_files(context: Any) -> list[Any]:
@@ -395,29 +421,69 @@ def origin_of(context: Any, param: Any) -> str | None:
     return None if place is None else f"{name_of(param)} is from {kind} {place}"
 
 
-def where_from(context: Any, sentence: str) -> list[str]:
-    """Return the files or variables of the values that a sentence of an error speaks of."""
-    origins: dict[bool, list[str]] = {True: [], False: []}
-    for param in context.command.params:
-        origin = origin_of(context, param)
-        if origin is None:
-            continue
-        value = context.params.get(param.name)
-        values = value if isinstance(value, list | tuple) else [value]
-        plain = "[-_ ]".join(key_of(param).split("-"))
-        named = re.search(rf"(?<![\w-]){name_of(param)}(?![\w-])", sentence)
-        if named or any(repr(str(each)) in sentence for each in values):
-            origins[True].append(origin)
-        elif re.search(rf"(?<![\w-]){plain}(?![\w-])", sentence):
-            origins[False].append(origin)
-    return origins[True] or origins[False]
+@contextmanager
+def noting_origins(context: Any) -> Iterator[None]:
+    """Let errors about values say which files or variables these came from."""
+    try:
+        yield
+    except (InputError, FileError) as error:
+        sentence, sure, perhaps = in_options(error), list[str](), list[str]()
+
+        def names(what: str) -> bool:
+            return re.search(rf"(?<![\w-]){what}(?![\w-])", sentence) is not None
+
+        for param in context.command.params:
+            origin, value = origin_of(context, param), context.params.get(param.name)
+            values = value if isinstance(value, list | tuple) else [value]
+            if origin is None:
+                continue
+            if names(name_of(param)) or any(repr(str(each)) in sentence for each in values):
+                sure.append(origin)
+            elif names("[-_ ]".join(key_of(param).split("-"))):
+                perhaps.append(origin)
+        for note in [*near_file(str(error)), *(sure or perhaps)]:
+            error.add_note(note)
+        raise
+
+
+def show_config(context: Any) -> None:
+    """Print the value of every option with its source, as TOML or, with --json, as JSON."""
+    from vpem.files.json_text import as_toml
+
+    def plain(value: Any) -> Any:
+        return value if isinstance(value, bool | int | float | str | None) else str(value)
+
+    if not joined().speaks:
+        return
+    options, lines = {}, []
+    for param in in_files(context):
+        name, value = key_of(param), context.params.get(param.name)
+        value = [*map(plain, value)] if isinstance(value, list | tuple) else plain(value)
+        kind, place = source_of(context, param)
+        options[name] = {"value": value, "source": kind, "from": place}
+        comment, line = f"{kind} {place}" if place else kind, f"# {name} ="
+        if value not in (None, []):
+            line = f"{name} = {as_toml(value)}"
+        elif param.required:
+            comment = "missing: it must be given"
+        else:
+            comment += ": not set"
+        lines.append((line, comment))
+    if context.params.get("json") and options["json"]["source"] == "command line":
+        print_json({"command": context.command_path, "options": options})
+        return
+    width, path = min(44, max((len(line) for line, _ in lines), default=0)), path_of(context)
+    words = " ".join(("vpem", *path))
+    print(f"# {words}: every option, and where its value is from.")
+    print(f"# To use it: {words} --config FILE\n[{'.'.join(path)}]")
+    for line, comment in lines:
+        print(f"{line:{width}}  # {printable(comment)}")
 
 
 def why_refused(command: str, option: str) -> InputError | None:
     """Return why a command lacks an option, where no algorithm of it can have that."""
     name = option[2:].replace("-", "_")
-    ways = OF_COMMANDS.get(command, ())
-    reasons = [why_not(name, {"algorithm": algorithm}) for algorithm in ways]
+    reasons = [why_not(name, {"algorithm": one}) for one in OF_COMMANDS.get(command, ())]
     return InputError(option, *reasons[0]) if reasons and reasons[0] and all(reasons) else None
 
 

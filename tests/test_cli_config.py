@@ -233,7 +233,7 @@ def test_a_missing_dataset_says_who_named_it(capsys, folder):
     ("name", "value", "said"),
     [
         ("VPEM_FIT_COMPONENT", "3", "'vpem fit' has no such option (did you mean "
-         "VPEM_FIT_COMPONENTS?); unset it"),
+         "'VPEM_FIT_COMPONENTS'?); unset it"),
         ("VPEM_FIT_DATA", "d.h5", "'vpem fit' has no such option"),
         ("VPEM_FIT_SHOW_CONFIG", "1", "'vpem fit' has no such option"),
         ("VPEM_FIT_HOPS", "many", "must be an integer, got 'many'; --hops is from environment "

@@ -119,7 +119,7 @@ def toy(
 def played(capsys):
     app = typer.Typer(add_completion=False)
     app.callback()(lambda: None)
-    root = tree(app, {"toy": (toy, None)})
+    root = tree(app, {"toy": (toy, "", None)})
 
     def play(*words):
         with root.make_context("vpem", ["toy", *map(str, words)]) as context:
