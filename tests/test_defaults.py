@@ -117,11 +117,10 @@ ALONE = {
     "options of a model or a sampler, which recipes take as mappings": """
         error first groups no_precondition random sampler_steps slopes step_decay target
     """,
-    "of noise, which recipes take as a record of its own": "privacy repeatable_noise",
+    "of noise, which recipes take as a record of its own": "privacy",
     "scikit-learn's": """
         init_params means_init precisions_init verbose verbose_interval warm_start weights_init
     """,
-    "of rounding, which estimators leave as it is": "every_weight",
     "of searches, which do restarts one by one": "first_restart",
 }
 """Settings that doors of one kind alone may have, by the reason."""
@@ -141,7 +140,6 @@ LACKING = {
     ("rows", "hubs"): "workers do not show their rows to others",
     ("selection", "workers"): "of vpem fit --split rows",
     ("kmeans", "dtype"): "an estimator computes in the type of its data",
-    ("kmeans", "eigenvalue"): "an estimator takes the mixing rate of the graph that it is given",
     ("kmeans", "hubs"): "of k-means nothing is joint in a hub",
     ("kmeans", "release_epsilon"): "of mixtures",
     ("kmeans", "path"): "of tests: both ways give the same",
@@ -153,12 +151,11 @@ LACKING = {
     ("fedem", "path"): "of tests: both ways give the same",
     ("imputation", "agent_dropout"): "participation is what FedEM has for it",
     ("imputation", "alpha"): "experts set it, in Python",
+    ("imputation", "memory"): "experts set it, in Python",
     ("imputation", "eigenvalue"): "corrections need no estimate of the mixing rate",
     ("imputation", "hops"): "observers show nobody their entries",
     ("imputation", "hubs"): "observers show nobody their entries",
     ("imputation", "path"): "of tests: both ways give the same",
-    ("imputation", "memory"): "experts set it, in Python",
-    ("imputation", "n_threads"): "of the codec only, which an estimator leaves to all processors",
     ("imputation", "workers"): "a recipe is given observations that were dealt out",
     ("saem", "agent_dropout"): "participation is what SAEM has for it",
     ("saem", "eigenvalue"): "statistics need no estimate of the mixing rate",

@@ -14,6 +14,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from html import escape
 from numbers import Integral
@@ -90,6 +91,7 @@ MEANT = {
 class StoredEstimator(BaseEstimator):
     """Estimator that can be stored in a file, and sums up what was fitted."""
 
+    graph: Any
     verbose: int
     verbose_interval: int
     _without: ClassVar[dict[str, str]] = {}
@@ -426,11 +428,23 @@ def warn_of_columns(data: Floats, names: Sequence[str] | None) -> None:
         )
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class OnGraph(StoredEstimator):
-    """Estimator with parameters ``graph`` and ``random_state``, and settings of a recipe."""
+    """Estimator with a parameter ``graph``, settings of a recipe, and parameters of all fits."""
 
-    graph: Any
-    random_state: Any
+    sum: str | None = None
+    weights: str = "metropolis"
+    acceleration: str | None = None
+    consensus_tol: float = 1e-6
+    eigenvalue: str = "computed"
+    consensus: str = "auto"
+    link_failure: float = 0.0
+    stragglers: float = 0.0
+    secure_sum: bool = False
+    random_state: Any = 0
+    verbose: int = 0
+    verbose_interval: int = 10
+    n_threads: int | None = None
 
     def _settings(self, record: type[T], **changes: Any) -> T:
         parameters = vars(self)

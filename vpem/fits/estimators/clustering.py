@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,6 +29,7 @@ from vpem.terms.rows import check_values
 from vpem.terms.units import Scaling
 
 
+@dataclass(eq=False, repr=False)
 class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, OnGraph):
     """k-means of rows that workers hold, or of features that agents hold.
 
@@ -79,13 +81,15 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         Whether rounds are accelerated. Default: they are.
     consensus_tol : float, default=1e-6
         Consensus error to reach, where the number of rounds is "auto".
+    eigenvalue, consensus
+        Of the rounds; see `vpem.VPEM`.
     compress : str, optional
         Codec of the messages, such as "natural:12bits".
     link_failure, agent_dropout, stragglers : float, default=0.0
         Probabilities with which links and agents fail, on graphs without a server.
     secure_sum : bool, default=False
         Whether sums are masked: only totals are seen, no party's own terms (`vpem.SumSettings`).
-    epsilon, delta, bounds : float, float, str or pair of arrays, optional
+    epsilon, delta, bounds, repeatable_noise : float, float, str or pair of arrays, int, optional
         Over rows: differential privacy of one row, by noisy sums (`vpem.PrivacySettings`). There is
         no inertia then, and the noise comes from the system, not from ``random_state``.
     colluding : int, optional
@@ -124,74 +128,29 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     [[1.0, 2.0], [10.0, 2.0]]
     """
 
-    def __init__(
-        self,
-        n_clusters: int = 2,
-        split: str = "rows",
-        workers: Any = 1,
-        agents: Any = None,
-        graph: Any = "star",
-        *,
-        method: str = "lloyd",
-        init: Any = "k-means++",
-        n_init: int | str = 1,
-        max_iter: int = 300,
-        batch_size: int | None = None,
-        scale: str = "none",
-        missing: str = "refuse",
-        hops: int = 0,
-        sum: str | None = None,
-        n_rounds: int | str = "auto",
-        weights: str = "metropolis",
-        acceleration: str | None = None,
-        consensus_tol: float = 1e-6,
-        compress: str | None = None,
-        link_failure: float = 0.0,
-        agent_dropout: float = 0.0,
-        stragglers: float = 0.0,
-        secure_sum: bool = False,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        bounds: Any = None,
-        colluding: int | None = None,
-        participation: float = 1.0,
-        random_state: Any = 0,
-        verbose: int = 0,
-        verbose_interval: int = 10,
-        n_threads: int | None = None,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.split = split
-        self.workers = workers
-        self.agents = agents
-        self.graph = graph
-        self.method = method
-        self.init = init
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.scale = scale
-        self.missing = missing
-        self.hops = hops
-        self.sum = sum
-        self.n_rounds = n_rounds
-        self.weights = weights
-        self.acceleration = acceleration
-        self.consensus_tol = consensus_tol
-        self.compress = compress
-        self.link_failure = link_failure
-        self.agent_dropout = agent_dropout
-        self.stragglers = stragglers
-        self.secure_sum = secure_sum
-        self.epsilon = epsilon
-        self.delta = delta
-        self.bounds = bounds
-        self.colluding = colluding
-        self.participation = participation
-        self.random_state = random_state
-        self.verbose = verbose
-        self.verbose_interval = verbose_interval
-        self.n_threads = n_threads
+    n_clusters: int = 2
+    split: str = "rows"
+    workers: Any = 1
+    agents: Any = None
+    graph: Any = "star"
+    _: KW_ONLY
+    method: str = "lloyd"
+    init: Any = "k-means++"
+    n_init: int | str = 1
+    max_iter: int = 300
+    batch_size: int | None = None
+    scale: str = "none"
+    missing: str = "refuse"
+    hops: int = 0
+    n_rounds: int | str = "auto"
+    compress: str | None = None
+    agent_dropout: float = 0.0
+    epsilon: float | None = None
+    delta: float | None = None
+    bounds: Any = None
+    repeatable_noise: int | None = None
+    colluding: int | None = None
+    participation: float = 1.0
 
     def fit(
         self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None
@@ -272,7 +231,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         "copy_x": "data are never changed",
         "tol": "it stops when no row changes its cluster",
     }
-    _stored: StoredClustering
+    _stored: StoredClustering = field(init=False)
     """The file that it was loaded from, where it was."""
 
     def __sklearn_is_fitted__(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral
 from typing import Any
 
@@ -32,6 +32,7 @@ NEWTON_STEPS = 100
 """Most steps for the factors of rows that were not in the fit."""
 
 
+@dataclass(eq=False, repr=False)
 class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
     """Imputation of a matrix from what observers saw of it, by federated EM.
 
@@ -83,10 +84,14 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         Entries of its own that an observer draws in an iteration. Default: all.
     variance_reduction : bool, default=False
         VR-FedEM.
+    memory : {"first", "zero", "none"}, default="first"
+        Start of the observers' memories.
+    alpha : float, optional
+        Step of the memories. Default: ``1 / (1 + omega)`` of the codec.
     sum : {"server", "tree", "consensus"}, optional
         How they sum. Default: at a server on a star, else by consensus; "tree" is exact on any
         graph.
-    n_rounds, weights, acceleration, consensus_tol, link_failure, stragglers
+    n_rounds, weights, acceleration, consensus_tol, eigenvalue, consensus, link_failure, stragglers
         Of the rounds on a graph; see `vpem.VPEM`.
     secure_sum : bool, default=False
         Whether sums are masked: only totals are seen, no party's own terms (`vpem.SumSettings`).
@@ -99,6 +104,8 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         1: print progress, a line every so many iterations; 2: a line every iteration.
     random_state : int, Generator, RandomState or None, default=0
         Seed of the split, observers, batches and noise; None: another seed in every fit.
+    n_threads : int, optional
+        Threads of the codec. Default: all processors.
 
     Attributes
     ----------
@@ -135,76 +142,32 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
     16.0
     """
 
-    def __init__(
-        self,
-        rank: int | str | None = None,
-        ridge: float | str | None = None,
-        law: str = "gaussian",
-        *,
-        variance: float = 1.0,
-        method: str = "auto",
-        n_components: int | str = 1,
-        covariance_type: str = "full",
-        reg_covar: float | str = "auto",
-        n_init: int = 1,
-        draws: int | None = None,
-        n_workers: int = 1,
-        split: str | None = None,
-        copies: str = "auto",
-        scale: str = "auto",
-        graph: Any = "star",
-        compress: str | None = None,
-        participation: float = 1.0,
-        step_size: Any = "auto",
-        batch_size: int | None = None,
-        variance_reduction: bool = False,
-        sum: str | None = None,
-        n_rounds: int | str = "auto",
-        weights: str = "metropolis",
-        acceleration: str | None = None,
-        consensus_tol: float = 1e-6,
-        link_failure: float = 0.0,
-        stragglers: float = 0.0,
-        secure_sum: bool = False,
-        max_iter: int | None = None,
-        tol: float | None = None,
-        random_state: Any = 0,
-        verbose: int = 0,
-        verbose_interval: int = 10,
-    ) -> None:
-        self.rank = rank
-        self.ridge = ridge
-        self.law = law
-        self.variance = variance
-        self.method = method
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.reg_covar = reg_covar
-        self.n_init = n_init
-        self.draws = draws
-        self.n_workers = n_workers
-        self.split = split
-        self.copies = copies
-        self.scale = scale
-        self.graph = graph
-        self.compress = compress
-        self.participation = participation
-        self.step_size = step_size
-        self.batch_size = batch_size
-        self.variance_reduction = variance_reduction
-        self.sum = sum
-        self.n_rounds = n_rounds
-        self.weights = weights
-        self.acceleration = acceleration
-        self.consensus_tol = consensus_tol
-        self.link_failure = link_failure
-        self.stragglers = stragglers
-        self.secure_sum = secure_sum
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.verbose = verbose
-        self.verbose_interval = verbose_interval
+    rank: int | str | None = None
+    ridge: float | str | None = None
+    law: str = "gaussian"
+    _: KW_ONLY
+    variance: float = 1.0
+    method: str = "auto"
+    n_components: int | str = 1
+    covariance_type: str = "full"
+    reg_covar: float | str = "auto"
+    n_init: int = 1
+    draws: int | None = None
+    n_workers: int = 1
+    split: str | None = None
+    copies: str = "auto"
+    scale: str = "auto"
+    graph: Any = "star"
+    compress: str | None = None
+    participation: float = 1.0
+    step_size: Any = "auto"
+    batch_size: int | None = None
+    variance_reduction: bool = False
+    memory: str = "first"
+    alpha: float | None = None
+    n_rounds: int | str = "auto"
+    max_iter: int | None = None
+    tol: float | None = None
 
     def __sklearn_tags__(self) -> Any:
         """Say that values may be missing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ from vpem.terms.rows import rows_with_values
 class FittedMixture(DensityMixin, OnGraph):
     """Estimator that has a ``mixture_`` after `fit`, and parameters ``graph``, ``random_state``."""
 
+    n_components: int
+    init: Any
     mixture_: Mixture
     fit_: MixtureResult
     _holders: Sequence[str]
@@ -209,19 +212,38 @@ STARTS = {
 """Starts by scikit-learn's names, and what they are called here."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class FittedByEM(FittedMixture):
     """Gaussian mixture fitted by EM to what agents or workers hold."""
 
-    fit_: Fit
-    n_components: int
-    covariance_type: str
-    init: Any
-    init_params: str | None
-    n_init: int
-    weights_init: Any
-    means_init: Any
-    precisions_init: Any
-    warm_start: bool
+    fit_: Fit = field(init=False)
+    covariance_type: str = "full"
+    weight_concentration_prior_type: str | None = None
+    weight_concentration_prior: float | None = None
+    mean_precision_prior: float | None = None
+    degrees_of_freedom_prior: float | None = None
+    prior_covariance: float | None = None
+    delta: float | None = None
+    bounds: Any = None
+    repeatable_noise: int | None = None
+    agent_dropout: float = 0.0
+    init_params: str | None = None
+    weights_init: Any = None
+    means_init: Any = None
+    precisions_init: Any = None
+    n_init: int = 1
+    floor_fits: str = "last"
+    least_rows: float = 0.5
+    every_weight: bool = False
+    tol: float = 1e-7
+    max_iter: int = 1000
+    batch_size: int | None = None
+    step_size: float | None = None
+    accelerate: str | None = None
+    reg_covar: float | str = "auto"
+    scale: str = "none"
+    missing: str = "refuse"
+    warm_start: bool = False
 
     def _start(self, data: Floats) -> dict[str, Any]:
         """Return where to start, and how many times, as settings."""

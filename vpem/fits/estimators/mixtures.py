@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -39,12 +39,7 @@ class Streamed(FittedByEM):
     n_iter_: int
     n_batches_seen_: int
     family: Any
-    weight_concentration_prior_type: str | None
     release_epsilon: float | None
-    step_size: float | None
-    reg_covar: float | str
-    scale: str
-    n_threads: int | None
     _weight_seen: float
     _draws: np.random.Generator
     _dtype: Any
@@ -151,6 +146,7 @@ class Streamed(FittedByEM):
         return self
 
 
+@dataclass(eq=False, repr=False)
 class VPEM(Streamed):
     """Gaussian mixture of data split by features over agents on a graph.
 
@@ -200,6 +196,8 @@ class VPEM(Streamed):
         hub's M-step (`vpem.PrivacySettings`). There is no log-likelihood then, ``max_iter``
         iterations are run, by default 16, and the noise comes from the system, not from
         ``random_state``.
+    repeatable_noise : int, optional
+        For tests: a seed of that noise, which then protects nothing.
     covariance_type : str, default="full"
         Shape of the covariance inside a hub: "full", "diag", "spherical", "tied", "tied-diag" or
         "tied-spherical".
@@ -237,6 +235,8 @@ class VPEM(Streamed):
         Least number of rows (sum of responsibilities) of every component. If below one, a smaller
         component is reinitialised, and left out the fourth time; else the smallest is left out, one
         per iteration.
+    every_weight : bool, default=False
+        Count even responsibilities whose sum is below rounding (`vpem.FitSettings`).
     tol : float, default=1e-7
         Change of the log-likelihood per sample below which a root proposes to stop.
     max_iter : int, default=1000
@@ -319,108 +319,18 @@ class VPEM(Streamed):
     [0.5, 0.5]
     """
 
-    def __init__(
-        self,
-        n_components: int = 2,
-        agents: Any = None,
-        graph: Any = None,
-        hops: int = 0,
-        n_rounds: int | str = "auto",
-        init: Any = "kmeans",
-        *,
-        hubs: str = "size",
-        sum: str | None = None,
-        weights: str = "metropolis",
-        acceleration: str | None = None,
-        consensus_tol: float = 1e-6,
-        eigenvalue: str = "computed",
-        compress: str | None = None,
-        link_failure: float = 0.0,
-        agent_dropout: float = 0.0,
-        stragglers: float = 0.0,
-        secure_sum: bool = False,
-        release_epsilon: float | None = None,
-        delta: float | None = None,
-        bounds: Any = None,
-        covariance_type: str = "full",
-        weight_concentration_prior_type: str | None = None,
-        weight_concentration_prior: float | None = None,
-        mean_precision_prior: float | None = None,
-        degrees_of_freedom_prior: float | None = None,
-        prior_covariance: float | None = None,
-        family: Any = None,
-        n_factors: int = 0,
-        init_params: str | None = None,
-        weights_init: Any = None,
-        means_init: Any = None,
-        precisions_init: Any = None,
-        n_init: int = 1,
-        floor_fits: str = "last",
-        least_rows: float = 0.5,
-        tol: float = 1e-7,
-        max_iter: int = 1000,
-        batch_size: int | None = None,
-        step_size: float | None = None,
-        accelerate: str | None = None,
-        reg_covar: float | str = "auto",
-        scale: str = "none",
-        consensus: str = "auto",
-        missing: str = "refuse",
-        warm_start: bool = False,
-        random_state: Any = 0,
-        verbose: int = 0,
-        verbose_interval: int = 10,
-        n_threads: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.agents = agents
-        self.graph = graph
-        self.hops = hops
-        self.hubs = hubs
-        self.n_rounds = n_rounds
-        self.sum = sum
-        self.weights = weights
-        self.acceleration = acceleration
-        self.consensus_tol = consensus_tol
-        self.eigenvalue = eigenvalue
-        self.compress = compress
-        self.link_failure = link_failure
-        self.agent_dropout = agent_dropout
-        self.stragglers = stragglers
-        self.secure_sum = secure_sum
-        self.release_epsilon = release_epsilon
-        self.delta = delta
-        self.bounds = bounds
-        self.covariance_type = covariance_type
-        self.weight_concentration_prior_type = weight_concentration_prior_type
-        self.weight_concentration_prior = weight_concentration_prior
-        self.mean_precision_prior = mean_precision_prior
-        self.degrees_of_freedom_prior = degrees_of_freedom_prior
-        self.prior_covariance = prior_covariance
-        self.family = family
-        self.n_factors = n_factors
-        self.init = init
-        self.init_params = init_params
-        self.weights_init = weights_init
-        self.means_init = means_init
-        self.precisions_init = precisions_init
-        self.n_init = n_init
-        self.floor_fits = floor_fits
-        self.least_rows = least_rows
-        self.tol = tol
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.step_size = step_size
-        self.accelerate = accelerate
-        self.reg_covar = reg_covar
-        self.scale = scale
-        self.consensus = consensus
-        self.missing = missing
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
-        self.verbose_interval = verbose_interval
-        self.n_threads = n_threads
+    n_components: int = 2
+    agents: Any = None
+    graph: Any = None
+    hops: int = 0
+    n_rounds: int | str = "auto"
+    init: Any = "kmeans"
+    _: KW_ONLY
+    hubs: str = "size"
+    compress: str | None = None
+    release_epsilon: float | None = None
+    family: Any = None
+    n_factors: int = 0
 
     # ---- fitting -------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
 from typing import Any
 
@@ -67,6 +68,7 @@ def _holders(rows_of: Mapping[Any, Any], n_samples: int) -> NDArray[np.intp]:
     return holders
 
 
+@dataclass(eq=False, repr=False)
 class DistributedGaussianMixture(FittedByEM):
     """Gaussian mixture of rows that workers hold: distributed EM.
 
@@ -93,7 +95,7 @@ class DistributedGaussianMixture(FittedByEM):
         Faults on a graph; the last statistics of silent agents count.
     secure_sum : bool, default=False
         Whether sums are masked: only totals are seen, no party's own terms (`vpem.SumSettings`).
-    epsilon, delta, bounds : float, float, str or pair of arrays, optional
+    epsilon, delta, bounds, repeatable_noise : float, float, str or pair of arrays, int, optional
         Differential privacy of one row, by noisy sums of rows clipped to the bounds
         (`vpem.PrivacySettings`). There is no log-likelihood then, ``max_iter`` iterations are
         taken, by default 10, and the noise comes from the system, not from ``random_state``.
@@ -116,7 +118,9 @@ class DistributedGaussianMixture(FittedByEM):
         Where EM starts.
     batch_size, step_size, accelerate
         As for `vpem.VPEM`, of each worker's rows (`vpem.steps.row_batches.fit_row_batches`).
-    n_init, floor_fits, least_rows, tol, max_iter, reg_covar, scale, missing, warm_start
+    n_init, floor_fits, least_rows, every_weight, tol, max_iter, reg_covar, scale, missing
+        As for `vpem.VPEM`.
+    warm_start
         As for `vpem.VPEM`.
     random_state
         As for `vpem.VPEM`.
@@ -148,100 +152,14 @@ class DistributedGaussianMixture(FittedByEM):
     [0.5, 0.5]
     """
 
-    def __init__(
-        self,
-        n_components: int = 2,
-        workers: Any = 1,
-        graph: Any = "star",
-        n_rounds: int | str = "auto",
-        init: Any = "kmeans",
-        *,
-        sum: str | None = None,
-        weights: str = "metropolis",
-        acceleration: str | None = None,
-        consensus_tol: float = 1e-6,
-        eigenvalue: str = "computed",
-        consensus: str = "auto",
-        link_failure: float = 0.0,
-        agent_dropout: float = 0.0,
-        stragglers: float = 0.0,
-        secure_sum: bool = False,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        bounds: Any = None,
-        colluding: int | None = None,
-        covariance_type: str = "full",
-        weight_concentration_prior_type: str | None = None,
-        weight_concentration_prior: float | None = None,
-        mean_precision_prior: float | None = None,
-        degrees_of_freedom_prior: float | None = None,
-        prior_covariance: float | None = None,
-        init_params: str | None = None,
-        weights_init: Any = None,
-        means_init: Any = None,
-        precisions_init: Any = None,
-        n_init: int = 1,
-        floor_fits: str = "last",
-        least_rows: float = 0.5,
-        tol: float = 1e-7,
-        max_iter: int = 1000,
-        reg_covar: float | str = "auto",
-        scale: str = "none",
-        missing: str = "refuse",
-        batch_size: int | None = None,
-        step_size: float | None = None,
-        accelerate: str | None = None,
-        warm_start: bool = False,
-        random_state: Any = 0,
-        verbose: int = 0,
-        verbose_interval: int = 10,
-        n_threads: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.workers = workers
-        self.graph = graph
-        self.n_rounds = n_rounds
-        self.init = init
-        self.init_params = init_params
-        self.weights_init = weights_init
-        self.means_init = means_init
-        self.precisions_init = precisions_init
-        self.sum = sum
-        self.weights = weights
-        self.acceleration = acceleration
-        self.consensus_tol = consensus_tol
-        self.eigenvalue = eigenvalue
-        self.consensus = consensus
-        self.link_failure = link_failure
-        self.agent_dropout = agent_dropout
-        self.stragglers = stragglers
-        self.secure_sum = secure_sum
-        self.epsilon = epsilon
-        self.delta = delta
-        self.bounds = bounds
-        self.colluding = colluding
-        self.covariance_type = covariance_type
-        self.weight_concentration_prior_type = weight_concentration_prior_type
-        self.weight_concentration_prior = weight_concentration_prior
-        self.mean_precision_prior = mean_precision_prior
-        self.degrees_of_freedom_prior = degrees_of_freedom_prior
-        self.prior_covariance = prior_covariance
-        self.n_init = n_init
-        self.floor_fits = floor_fits
-        self.least_rows = least_rows
-        self.tol = tol
-        self.max_iter = max_iter
-        self.reg_covar = reg_covar
-        self.scale = scale
-        self.missing = missing
-        self.batch_size = batch_size
-        self.step_size = step_size
-        self.accelerate = accelerate
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
-        self.verbose_interval = verbose_interval
-        self.n_threads = n_threads
+    n_components: int = 2
+    workers: Any = 1
+    graph: Any = "star"
+    n_rounds: int | str = "auto"
+    init: Any = "kmeans"
+    _: KW_ONLY
+    epsilon: float | None = None
+    colluding: int | None = None
 
     def fit(
         self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None
@@ -297,6 +215,7 @@ class DistributedGaussianMixture(FittedByEM):
         return self
 
 
+@dataclass(eq=False, repr=False)
 class FedEM(FittedMixture):
     """Gaussian mixture of rows that workers hold, by FedEM or VR-FedEM.
 
@@ -357,7 +276,7 @@ class FedEM(FittedMixture):
     sum : {"server", "tree", "consensus"}, optional
         How they sum. Default: at a server on a star, else by consensus; "tree" is exact on any
         graph.
-    n_rounds, weights, acceleration, consensus_tol, link_failure, stragglers
+    n_rounds, weights, acceleration, consensus_tol, eigenvalue, consensus, link_failure, stragglers
         Of the rounds on a graph; see `vpem.VPEM`.
     secure_sum : bool, default=False
         Whether sums are masked: only totals are seen, no party's own terms (`vpem.SumSettings`).
@@ -404,80 +323,31 @@ class FedEM(FittedMixture):
     [0.5, 0.5]
     """
 
-    def __init__(
-        self,
-        n_components: int = 2,
-        workers: Any = 1,
-        graph: Any = "star",
-        compress: str | None = None,
-        init: Any = "kmeans",
-        *,
-        step_size: Any = "auto",
-        participation: float = 1.0,
-        batch_size: int | None = None,
-        variance_reduction: bool = False,
-        inner: int | None = None,
-        memory: str = "first",
-        alpha: float | None = None,
-        weighting: str = "rows",
-        covariance_type: str = "full",
-        known_covariance: Any = None,
-        max_iter: int | None = None,
-        n_epochs: float | None = None,
-        tol: float = 1e-10,
-        reg_covar: float | str = "auto",
-        floor: float | None = None,
-        scale: str = "none",
-        missing: str = "refuse",
-        sum: str | None = None,
-        n_rounds: int | str = "auto",
-        weights: str = "metropolis",
-        acceleration: str | None = None,
-        consensus_tol: float = 1e-6,
-        link_failure: float = 0.0,
-        stragglers: float = 0.0,
-        secure_sum: bool = False,
-        record_every: int = 1,
-        random_state: Any = 0,
-        verbose: int = 0,
-        verbose_interval: int = 10,
-        n_threads: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.workers = workers
-        self.graph = graph
-        self.compress = compress
-        self.init = init
-        self.step_size = step_size
-        self.participation = participation
-        self.batch_size = batch_size
-        self.variance_reduction = variance_reduction
-        self.inner = inner
-        self.memory = memory
-        self.alpha = alpha
-        self.weighting = weighting
-        self.covariance_type = covariance_type
-        self.known_covariance = known_covariance
-        self.max_iter = max_iter
-        self.n_epochs = n_epochs
-        self.tol = tol
-        self.reg_covar = reg_covar
-        self.floor = floor
-        self.scale = scale
-        self.missing = missing
-        self.sum = sum
-        self.n_rounds = n_rounds
-        self.weights = weights
-        self.acceleration = acceleration
-        self.consensus_tol = consensus_tol
-        self.link_failure = link_failure
-        self.stragglers = stragglers
-        self.secure_sum = secure_sum
-        self.record_every = record_every
-        self.random_state = random_state
-        self.verbose = verbose
-        self.verbose_interval = verbose_interval
-        self.n_threads = n_threads
+    n_components: int = 2
+    workers: Any = 1
+    graph: Any = "star"
+    compress: str | None = None
+    init: Any = "kmeans"
+    _: KW_ONLY
+    step_size: Any = "auto"
+    participation: float = 1.0
+    batch_size: int | None = None
+    variance_reduction: bool = False
+    inner: int | None = None
+    memory: str = "first"
+    alpha: float | None = None
+    weighting: str = "rows"
+    covariance_type: str = "full"
+    known_covariance: Any = None
+    max_iter: int | None = None
+    n_epochs: float | None = None
+    tol: float = 1e-10
+    reg_covar: float | str = "auto"
+    floor: float | None = None
+    scale: str = "none"
+    missing: str = "refuse"
+    n_rounds: int | str = "auto"
+    record_every: int = 1
 
     def fit(self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None) -> FedEM:
         """Fit the mixture.
