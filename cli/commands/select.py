@@ -238,15 +238,14 @@ class Search:
     """A search over the cells of a grid: its trials, and the record of those that are done."""
 
     def __init__(
-        self, task: Task, sums: SumSettings, cells: list[Cell], settings: SelectSettings,
-        out: SelectOutput,
-    ) -> None:  # fmt: skip
+        self, task: Task, sums: SumSettings, cells: list[Cell], settings: SearchSettings
+    ) -> None:
         from vpem._core.threads import processors
         from vpem.files.matrix import FileMatrix
         from vpem.fits.selection.search import Record, facts_of, trials_of, without_repeats
         from vpem.fits.selection.trials import Problem
 
-        self.task, self.settings, self.out, run = task, settings, out, task.run
+        self.task, self.settings, run = task, settings, task.run
         task.connect(sums.changed(n_threads=1), [cell.hops for cell in cells])
         run.network = None  # there are several: none of them is compared with a tree
         self.split = "features" if task.workers is None else "rows"
@@ -264,7 +263,7 @@ class Search:
             )
         alone = stored or run.engine.apart
         self.n_jobs = 1 if alone else processors() if n_jobs is None else n_jobs
-        self.record = Record(out.kept_in, facts_of(self.problem), out.force, run.engine)
+        self.record = Record(settings.kept_in, facts_of(self.problem), settings.force, run.engine)
         self.trials = [
             trial
             for cell in self.cells
@@ -277,10 +276,11 @@ class Search:
         return sum(trial.key in self.record.results for trial in self.trials)
 
     def _so_far(self) -> str:
-        return f"{self.n_finished} of {plural(len(self.trials), 'fit')} are in {self.out.kept_in}"
+        fits = plural(len(self.trials), "fit")
+        return f"{self.n_finished} of {fits} are in {self.settings.kept_in}"
 
     def _kept(self) -> str:
-        if self.out.kept_in is None:
+        if self.settings.kept_in is None:
             return "nothing was kept (give --state or --output)"
         done = f"{self._so_far()}: give the same command to go on"
         return done if self.n_finished else "no fit was finished yet"
@@ -292,12 +292,12 @@ class Search:
         from vpem.pictures.figure import save_picture
         from vpem.pictures.history import draw_selection
 
-        task, settings, out = self.task, self.settings, self.out
+        task, settings = self.task, self.settings
         run, screen, fits = task.run, task.run.screen, task.settings
         if self.n_kept:
             screen.say(f"{self._so_far()} already")
-        destination = out.kept_in or out.output or out.json
-        quiet = out.quiet or not run.where.speaks
+        destination = settings.kept_in or settings.output or settings.json
+        quiet = settings.quiet or not run.where.speaks
         progress = SearchProgress(quiet, None if destination else "--state FILE or --output FILE")
         with stopping(self._kept) as whole, reminding(progress):
             progress.start(len(self.trials) - self.n_kept)
@@ -319,7 +319,7 @@ class Search:
             )  # fmt: skip
             n_heard, fit = len(screen.warnings), None
             ran: Report = {}
-            if out.output is not None or run.where.own_users:
+            if settings.output is not None or run.where.own_users:
                 fit = task.whole(self.problem.fit(best, n_init=fits.n_init))
                 ran = describe_engine(task.networks[best.hops])
         heard = task.warnings[best.hops] + screen.warnings[n_heard:]
@@ -339,12 +339,12 @@ class Search:
             )  # fmt: skip
             described = task.describe(fit, ran | own)
             kept = fit.kept(task.source.feature_names, described, options)
-            write_model(path, kept, out.force)
+            write_model(path, kept, settings.force)
 
         def draw(report: Report) -> Report:
-            if out.plot is not None:
-                save_picture(out.plot, draw_selection(selection), force=out.force)
-            files = {"state": out.kept_in, "plot": out.plot}
+            if settings.plot is not None:
+                save_picture(settings.plot, draw_selection(selection), force=settings.force)
+            files = {"state": settings.kept_in, "plot": settings.plot}
             return {name: None if file is None else str(file) for name, file in files.items()}
 
         converged = all(one["status"] == "converged" for one in selection.cells)
@@ -385,9 +385,16 @@ def _state(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
     return files_kept([state] if state else [], options)
 
 
-class SelectOutput(Output, heading="Output", kept=False):
-    """What a search writes and prints, and its exit code."""
+TOGETHER: Rule = (
+    lambda given: given.get("engine", "simulator") != "simulator",
+    (" is for one process: those of an engine share each fit, one after another; leave it out",),
+)
 
+
+class SearchSettings(Output, EngineSettings, SelectSettings, kept=False):
+    """A grid of models and how they are judged, where, and what is written and printed."""
+
+    n_jobs: int | None = changed(SelectSettings, "n_jobs", idle=TOGETHER)
     output: Path | None = changed(
         Output, "output", help="Write the chosen model here (HDF5), the same as from 'vpem fit'."
     )
@@ -404,25 +411,13 @@ class SelectOutput(Output, heading="Output", kept=False):
         "--output, NAME.select.h5.", heading="Checkpoints", file=Role(writes=True, files=_state),
     )  # fmt: skip
     plot: Path | None = setting(
-        None, "Draw the criterion by components (.png, .svg, .pdf).",
+        None, "Draw the criterion by components (.png, .svg, .pdf).", heading="Output",
         file=WRITTEN,
     )  # fmt: skip
 
     @property
     def kept_in(self) -> Path | None:
         return _state_of(self.state, self.output)
-
-
-TOGETHER: Rule = (
-    lambda given: given.get("engine", "simulator") != "simulator",
-    (" is for one process: those of an engine share each fit, one after another; leave it out",),
-)
-
-
-class GridSettings(SelectSettings, heading="Selection", kept=False):
-    """A grid of models, and how they are judged."""
-
-    n_jobs: int | None = changed(SelectSettings, "n_jobs", idle=TOGETHER)
 
 
 class SearchedFit(FitSettings, heading="Model"):
@@ -444,7 +439,7 @@ def select(
     data: DataFiles,
     memory_limit: MemoryLimit = None,
     *,
-    settings: GridSettings,
+    settings: Annotated[SearchSettings, Without("shards")],
     parties: FileSettings,
     holding: HoldingSettings,
     graph: GraphSettings,
@@ -452,8 +447,6 @@ def select(
         SearchedFit, Without("n_components covariance_type n_threads weight_concentration_prior")
     ],
     sums: Annotated[SumSettings, Without("hops hubs n_threads")],
-    engine: Annotated[EngineSettings, Without("shards")],
-    out: SelectOutput,
     given: Given,
 ) -> None:
     """Fit a grid of models and choose the best by a criterion.
@@ -468,7 +461,7 @@ def select(
     Example: vpem select data/wine.h5 -k 1-3 --hops 0-1 --jobs 1 --criterion heldout --folds 3
     """
     began = time.perf_counter()
-    with Screen(out.quiet) as screen:
+    with Screen(settings.quiet) as screen:
         from vpem.fits.selection.search import grid
 
         cells = grid(
@@ -476,14 +469,14 @@ def select(
             parse_numbers("--hops", settings.hops),
             parse_names("--covariance", settings.covariance_type, COVARIANCE_TYPES),
         )
-        run = CommandRun(screen, out, "models", engine)
-        if out.plot is not None:
+        run = CommandRun(screen, settings, "models", settings)
+        if settings.plot is not None:
             from vpem.pictures.figure import check_picture
 
-            check_picture(out.plot, out.force)
+            check_picture(settings.plot, settings.force)
         networked = graph.is_asked or sums.is_asked or any(cell.hops for cell in cells)
         task = Task(run, data, parties, holding, graph, fits, memory_limit, networked)
-        Search(task, sums, cells, settings, out).run(given, began)
+        Search(task, sums, cells, settings).run(given, began)
 
 
 # ---- several numbers of components in one fit ----------------------------------------------------
