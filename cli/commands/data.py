@@ -22,7 +22,7 @@ from ..display import Screen, print_json, show, table
 from ..options import Json, Without
 from ..outputs import FOLDER, READ, WRITTEN, Printing, Role, reads, writes
 from ..session import Where
-from .kinds import FactsFile
+from .use import FactsFile
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset

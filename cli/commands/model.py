@@ -18,8 +18,7 @@ from ..data import OF_A_FIT
 from ..display import Screen, print_json
 from ..options import Force, Json, Quiet, Without
 from ..outputs import READ, WRITTEN, TableOutput
-from .kinds import FactsFile, StoredFile, stored_at
-from .use import INDIVIDUALS, ModelFile, UseRequest, UseSettings
+from .use import INDIVIDUALS, FactsFile, ModelFile, StoredFile, UseRequest, UseSettings, stored_at
 
 if TYPE_CHECKING:
     from vpem.files.models import Model

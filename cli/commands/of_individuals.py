@@ -14,9 +14,16 @@ from vpem.pictures.contents import plural
 from ..data import DataParties
 from ..display import as_plain, print_json, show, table
 from ..session import EngineSettings
-from .kinds import StoredFile, reported
 from .saem_data import RowReader, as_rows, latents_of, named_columns
-from .use import IndividualSettings, PredictSettings, RowSettings, UseRequest, refuse_given
+from .use import (
+    IndividualSettings,
+    PredictSettings,
+    RowSettings,
+    StoredFile,
+    UseRequest,
+    refuse_given,
+    reported,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -47,8 +47,15 @@ from ..data import DataParties, check_parties, joined, kept_of, read_one, teller
 from ..display import print_json, table, what_is_read
 from ..names import key_of
 from ..session import place_parties
-from .kinds import StoredFile, reported, table_of
-from .use import IndividualSettings, RowSettings, UseRequest, refuse_given
+from .use import (
+    IndividualSettings,
+    RowSettings,
+    StoredFile,
+    UseRequest,
+    refuse_given,
+    reported,
+    table_of,
+)
 
 if TYPE_CHECKING:
     from vpem.files.models import Model

@@ -17,8 +17,8 @@ from ..options import InitModel, Without
 from ..outputs import WRITTEN, LabelFile, LabelledOutput
 from ..runner import CheckpointSettings, CommandRun, FitOutcome
 from ..session import EngineSettings, describe_engine
-from .kinds import CORPUS_MODEL, as_printed
 from .saem_data import DeviceFiles, HeldIndividuals, as_rows, latents_of, read_source, words_of
+from .use import CORPUS_MODEL, as_printed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

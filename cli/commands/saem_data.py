@@ -18,7 +18,7 @@ from vpem.records import Rule, changed, not_both, setting
 from ..data import PartySettings
 from ..outputs import READ
 from ..session import place_parties
-from .kinds import CORPUS_MODEL, reported
+from .use import CORPUS_MODEL, reported
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -44,7 +44,7 @@ from ..runner import (
     reminding,
 )
 from ..session import EngineSettings, describe_engine
-from .kinds import table_of
+from .use import table_of
 
 if TYPE_CHECKING:
     from vpem.fits.results import Fit
