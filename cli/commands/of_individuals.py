@@ -11,19 +11,9 @@ from vpem.errors import InputError
 from vpem.files.observations import is_long_csv
 from vpem.pictures.contents import plural
 
-from ..data import DataParties
 from ..display import as_plain, print_json, show, table
-from ..session import EngineSettings
 from .saem_data import RowReader, as_rows, latents_of, named_columns
-from .use import (
-    IndividualSettings,
-    PredictSettings,
-    RowSettings,
-    StoredFile,
-    UseRequest,
-    refuse_given,
-    reported,
-)
+from .use import PredictSettings, StoredFile, UseRequest, reported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,13 +24,6 @@ if TYPE_CHECKING:
     from vpem.saem.prediction import Latents
     from vpem.saem.results import SavedSaem
     from vpem.saem.topics import Heard, Topics
-
-
-def _refuse_for_rows(request: UseRequest, units: str) -> None:
-    """Refuse options of data that only mixtures and clusters have."""
-    for kind in (DataParties, EngineSettings):
-        sentence = f"is for mixtures and clusters; {units} are in one file"
-        refuse_given(request.settings, sentence, kind=kind)
 
 
 def _tell(
@@ -89,14 +72,12 @@ class SaemFile(StoredFile):
         return RowReader(request.settings, saved.model, saved.model_options, missing, fitted)
 
     def evaluation_data(self, request: UseRequest) -> Individuals | None:
-        _refuse_for_rows(request, "individuals")
-        options = request.settings
-        sentence = "is for mixtures and clusters; individuals are used as is"
-        refuse_given(options, sentence, kind=RowSettings)
+        options, sentence = request.settings, "is for mixtures and clusters; individuals are "
+        request.refuse("parties processes", f"{sentence}in one file")
+        request.refuse("rows", f"{sentence}used as is")
         if request.data is None:
             if not isinstance(options, PredictSettings):
-                sentence = "is about the data: give them after the model"
-                refuse_given(options, sentence, kind=IndividualSettings)
+                request.refuse("individuals", "is about the data: give them after the model")
             return None
         individuals, names = self.reader(request).read(request.data), options.individual
         return individuals if names is None else individuals.named(names)
@@ -275,11 +256,10 @@ class TopicsFile(SaemFile):
     def evaluation_data(self, request: UseRequest) -> Individuals | None:
         from vpem.saem.formats.individuals import COLUMNS, read_corpus
 
-        _refuse_for_rows(request, "documents")
-        options = request.settings
-        kept = ("dataset", "individual", "id", "time", "value")
-        for kind in (RowSettings, IndividualSettings):
-            refuse_given(options, NO_DOCUMENTS, *kept, kind=kind)
+        options, kept = request.settings, ("dataset", "individual", "id", "time", "value")
+        sentence = "is for mixtures and clusters; documents are in one file"
+        request.refuse("parties processes", sentence)
+        request.refuse("rows individuals", NO_DOCUMENTS, *kept)
         if request.data is None:
             return None
         columns = named_columns(options)

@@ -43,19 +43,11 @@ from vpem.terms.rows import check_missing, check_values, rows_with_values
 from vpem.terms.statistics import leaves
 from vpem.terms.units import Scaling
 
-from ..data import DataParties, check_parties, joined, kept_of, read_one, teller
+from ..data import check_parties, joined, kept_of, read_one, teller
 from ..display import print_json, table, what_is_read
 from ..names import key_of
 from ..session import place_parties
-from .use import (
-    IndividualSettings,
-    RowSettings,
-    StoredFile,
-    UseRequest,
-    refuse_given,
-    reported,
-    table_of,
-)
+from .use import StoredFile, UseRequest, reported, table_of
 
 if TYPE_CHECKING:
     from vpem.files.models import Model
@@ -148,7 +140,7 @@ class RowFile(StoredFile):
 
     def _refuse_individuals(self, request: UseRequest) -> None:
         sentence = f"is for fits of SAEM, which {self.path} is not; leave it out"
-        refuse_given(request.settings, sentence, kind=IndividualSettings)
+        request.refuse("individuals", sentence)
 
     def of_data(self) -> Report:
         """Return what JSON says of the data: alignment of rows, and what processes sent."""
@@ -278,8 +270,7 @@ class RowFile(StoredFile):
         self._refuse_individuals(request)
         if not request.files:
             sentence = "is about the data: give them after the model"
-            for kind in (RowSettings, DataParties):
-                refuse_given(request.settings, sentence, "drawn", kind=kind)
+            request.refuse("rows parties", sentence, "drawn")
             return None
         self.load(request, picture=True)
         labels = self.labels() if request.labelled or self.labelled else None

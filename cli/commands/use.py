@@ -155,6 +155,10 @@ class UseSettings(
     """All options about a fit at work; each command has some."""
 
 
+ABOUT: dict[str, type[Settings]] = {
+    "rows": RowSettings, "parties": DataParties, "individuals": IndividualSettings,
+    "processes": EngineSettings,
+}  # fmt: skip
 INDIVIDUALS, RUNNING = map(" ".join, (IndividualSettings.settings_by_name,
                                       EngineSettings.settings_by_name))  # fmt: skip
 WRITTEN = "output force quote_formulas digits"
@@ -179,11 +183,9 @@ class PredictSettings(UseSettings, kept=False):
     )
 
 
-def refuse_given(
-    options: Settings, sentence: str, *without: str, kind: type[Settings] | None = None
-) -> None:
-    """Refuse the first option (of a kind) that was given, by its name before the sentence."""
-    for one in (kind or options).fields():
+def refuse_given(options: Settings, sentence: str, *without: str) -> None:
+    """Refuse the first option that was given, by its name followed by the sentence."""
+    for one in options.fields():
         if one.name not in without and getattr(options, one.name) != one.default:
             raise InputError(Setting(one.name), f" {sentence}")
 
@@ -199,6 +201,11 @@ class UseRequest:
     proba: bool = False  # responsibilities, too
     labelled: bool = False  # rows must have labels
     labels: bool = True  # are read, if there are any
+
+    def refuse(self, about: str, sentence: str, *without: str) -> None:
+        """Refuse the first option that was given of those about these (`ABOUT`)."""
+        for name in about.split():
+            refuse_given(self.settings.into(ABOUT[name]), sentence, *without)
 
     @cached_property
     def stored(self) -> StoredFile:
