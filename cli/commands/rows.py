@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from ..display import PrintedTable
 
     Assigned = tuple[dict[str, Labels], Report]
-    """Columns of a table, the first with labels of rows, and what JSON has of these."""
 
 
 COMMANDS = {"vp-em": "fit", "em-rows": "fit", "vr-fedem": "fedem", "k-means": "kmeans"}
@@ -83,16 +82,14 @@ class RowFile(StoredFile):
     """Names of what a score has, and their formats."""
 
     @abstractmethod
-    def parameters(self) -> Sequence[NDArray[Any]]:
-        """Return all of them."""
+    def parameters(self) -> Sequence[NDArray[Any]]: ...
 
     @abstractmethod
     def assign(self, proba: bool = False) -> Assigned:
-        """Assign rows to components or clusters."""
+        """Assign rows; return columns, labels first, and what JSON has of these."""
 
     @abstractmethod
-    def score_of(self) -> Report:
-        """Say how well it describes rows."""
+    def score_of(self) -> Report: ...
 
     def load(self, request: UseRequest, picture: bool = False) -> None:
         """Read data, which for a picture must have all features of the file.

@@ -325,8 +325,8 @@ class Search:
         heard = task.warnings[best.hops] + screen.warnings[n_heard:]
 
         def tell() -> Report:
-            report = self.describe(selection, chosen) | run.facts(task.files)
-            return report | {"seconds": time.perf_counter() - began}
+            seconds = {"seconds": time.perf_counter() - began}
+            return self.describe(selection, chosen) | run.facts(task.files) | seconds
 
         def write(path: Path, report: Report) -> None:
             """Write the model as `vpem fit` does."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -339,30 +339,25 @@ class StoredFile:
     def able(self, command: str) -> Callable[..., Any]:
         """Return its method for a command, called as the last word of that."""
         method: Callable[..., Any] | None = getattr(self, command.split()[-1], None)
-        return method or self._refuse(command)
-
-    def _refuse(self, command: str) -> NoReturn:
-        why = self.instead.get(command, f"which 'vpem {command}' cannot use")
-        raise InputError(f"{self.path} holds {self.holds}, {why}")
+        if method is None:
+            why = self.instead.get(command, f"which 'vpem {command}' cannot use")
+            raise InputError(f"{self.path} holds {self.holds}, {why}")
+        return method
 
     @cached_property
     def stored(self) -> Any:
-        """What a fit has left in the file."""
-        self._refuse("plot")
+        return self.able("plot")
 
     @cached_property
     def saved(self) -> Saved:
-        """What pictures are drawn of."""
         from vpem.pictures.saved import saved_of
 
         return saved_of(str(self.path), self.stored)
 
     def as_json(self) -> Report:
-        """Return its contents as values that JSON can hold."""
         raise NotImplementedError
 
     def show(self) -> None:
-        """Print its contents."""
         from vpem.pictures.contents import Table
         from vpem.pictures.page import contents_of
 
@@ -379,7 +374,8 @@ class StoredFile:
 
     def evaluation_data(self, request: UseRequest) -> Data | None:
         """Read data to compare the fit with, if there are any; refuse options about others."""
-        self._refuse("plot")
+        self.able("plot")
+        return None
 
     def command(self, root: Any) -> str | None:
         """Return the command that fitted it, where that is known."""
@@ -399,7 +395,6 @@ class FactsFile(StoredFile):
 
     @cached_property
     def facts(self) -> Report:
-        """What `vpem show` prints of it."""
         return {"file": str(self.path), **self.found(self.path)}
 
     def as_json(self) -> Report:
@@ -485,7 +480,6 @@ class ImputationFile(FactsFile):
         } | {name: value for name, value in facts.items() if value is not None}
 
     def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
-        """Write the table."""
         from vpem.files.hdf5 import check_writable
         from vpem.files.results import read_imputed, write_imputed
 
