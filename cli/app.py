@@ -24,16 +24,8 @@ from typer.core import TyperCommand, TyperGroup
 from vpem import __version__
 from vpem.errors import brief
 
-from .names import (
-    SHOW,
-    STUDY,
-    WHOLE,
-    is_flag,
-    key_of,
-    speak_of,
-)
+from .names import SHOW, STUDY, WHOLE, is_flag, key_of, speak_of
 from .options import (
-    Common,
     check_environment,
     load,
     noting_origins,
@@ -134,9 +126,7 @@ def _study(context: typer.Context, param: Any, value: Path | None) -> Path | Non
     return load_study(context, value)
 
 
-EAGER = {
-    "config": load, "version": _version, "help_all": _help_all, "study": _study,
-}  # fmt: skip
+EAGER = {"config": load, "version": _version, "help_all": _help_all, "study": _study}
 """What is done with values of parameters before others are read."""
 
 
@@ -423,7 +413,7 @@ def _settled(command: Any) -> Any:
     for param in command.params:
         if param.name in EAGER:
             param.is_eager, param.callback = True, EAGER[param.name]
-        if param.name in Common.settings_by_name:
+        if getattr(param, "rich_help_panel", "") == "Configuration":
             param.expose_value = False
             param.metavar = "FILE" if param.name == "config" else None
         # With the default False the type of a flag needs no library to be checked.

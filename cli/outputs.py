@@ -12,6 +12,7 @@ import os
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,16 +100,6 @@ def _found(value: Any) -> Any:
     return type(value)(folder_of_examples() / name) if shipped else value
 
 
-def reads(option: str, *paths: str | os.PathLike[str]) -> None:
-    """Note files that the command will read, which must be none that it writes."""
-    _note(READ, option, *paths)
-
-
-def writes(option: str, *paths: str | os.PathLike[str]) -> None:
-    """Note files that the command will write, which must be none that it reads or writes."""
-    _note(WRITTEN, option, *paths)
-
-
 def written() -> list[tuple[str, str]]:
     """Return the files that the command will write, with their options."""
     uses = chain.from_iterable(_uses.values())
@@ -134,6 +125,14 @@ def _note(role: Role, option: str, *paths: str | os.PathLike[str]) -> None:
                 else f"{one} {target} is the input {source} ({two}) itself; write to another name"
             )
         same.append((option, path, role))
+
+
+reads = partial(_note, READ)
+"""Note files that the command will read for an option, which must be none that it writes."""
+
+
+writes = partial(_note, WRITTEN)
+"""Note files that the command will write, which must be none that it reads or writes."""
 
 
 def _identity(path: str) -> tuple[Any, ...]:
@@ -264,8 +263,6 @@ class ResultSettings(Printing, heading="Output", kept=False):
         local=True,
         idle=NO_CSV_AT_ALL,
     )
-    json: bool = changed(Printing, "json")
-    quiet: bool = changed(Printing, "quiet")
 
     def write(self, columns: Mapping[str, Any], kind: str) -> None:
         from vpem.files.results import write_columns
@@ -344,18 +341,14 @@ class LabelFile:
 
     def _paths(self, names: Sequence[str]) -> Sequence[Path | None]:
         """Return where each party's table goes, or that of one dataset; None: nowhere here."""
-        from vpem.fits.parts import shard_path
+        from vpem.fits.parts import paths_apart
 
         file = self.file
         if not self.parties:
             return [file]
         if file is None or self.where.own_users:
             return [file] * len(names)
-        plain = [shard_path(file, name) for name in names]
-        return [
-            path if plain.count(path) == 1 else shard_path(file, f"{name}-{number}")
-            for number, (name, path) in enumerate(zip(names, plain, strict=True))
-        ]
+        return paths_apart(file, list(zip(names, range(len(names)), strict=True)))
 
     def write(
         self,

@@ -416,18 +416,19 @@ def shard_path(output: PathLike, name: str) -> Path:
     return path.with_name(f"{path.stem}.{safe}{path.suffix}")
 
 
+def paths_apart(output: PathLike, named: Sequence[tuple[str, int]]) -> list[Path]:
+    """Return files beside a model's, all different, of those with these names and numbers."""
+    plain = [shard_path(output, name) for name, _ in named]
+    return [
+        path if plain.count(path) == 1 else shard_path(output, f"{name}-{number}")
+        for (name, number), path in zip(named, plain, strict=True)
+    ]
+
+
 def shard_paths(output: PathLike, blocks: Blocks, names: Sequence[str]) -> dict[int, Path]:
     """Return files, all different, of the shards of all hubs with features, by their numbers."""
-    names = [*names, "server"]
-    plain = {b: shard_path(output, names[root]) for b, root in enumerate(blocks.roots)}
-    taken = list(plain.values())
-    return {
-        b: path
-        if taken.count(path) == 1
-        else shard_path(output, f"{names[blocks.roots[b]]}-{blocks.roots[b]}")
-        for b, path in plain.items()
-        if len(blocks.features[b])
-    }
+    paths = paths_apart(output, [([*names, "server"][root], root) for root in blocks.roots])
+    return {b: path for b, path in enumerate(paths) if len(blocks.features[b])}
 
 
 def write_shard(
