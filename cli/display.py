@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -458,15 +458,11 @@ class Screen:
         if not self.silent and not self.quiet:
             tell(f"vpem: warning: {where}{text}")
 
-    @contextmanager
-    def doing(self, what: str) -> Iterator[None]:
+    def doing(self, what: str) -> closing[ProgressLine]:
         """Show in a terminal a step that takes longer than a second, and its time."""
         progress = ProgressLine(self.quiet or self.silent)
         progress.announce(what)
-        try:
-            yield
-        finally:
-            progress.close()
+        return closing(progress)
 
     def print_note(self, text: str) -> None:
         self.say(f"note: {text}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import Field
 from functools import wraps
@@ -34,6 +34,8 @@ from .session import joined
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
+
+    Fields = list[Field[Any]]
 
 
 KINDS: Report = {
@@ -88,11 +90,8 @@ class Common(Settings, heading="Configuration", kept=False):
     help_all: bool = setting(False, "Show every option, or every command, and exit.")
 
 
-class Without:
-    """Marks a record of which a command lacks some settings: ``names``, separated by blanks."""
-
-    def __init__(self, names: str) -> None:
-        self.names = names.split()
+class Without(str):
+    """Marks a record of which a command lacks these settings, separated by blanks."""
 
 
 class Given:
@@ -102,12 +101,19 @@ class Given:
     ``files`` are local to one member, or name files.
     """
 
-    def __init__(self, context: typer.Context, record: Report, files: Sequence[str]) -> None:
+    def __init__(self, context: typer.Context, records: Iterable[tuple[Settings, Fields]]) -> None:
         self._context = context
-        self.record = record
-        self.files = files
+        self.record, self.files = dict[str, Any](), list[str]()
+        for settings, fields in records:
+            for one in settings.fields() if settings.kept else ():
+                value, known = getattr(settings, one.name), describe_field(one)
+                if one in fields:
+                    self.record[word_of(one)] = str(value) if isinstance(value, Path) else value
+                if known.local or known.file:
+                    self.files.append(word_of(one))
 
     def has(self, name: str) -> bool:
+        """Whether a user set a setting."""
         params = {param.name: param for param in self._context.command.params}
         return name in params and is_given(self._context, params[name])
 
@@ -120,33 +126,22 @@ def spread(
     ``path`` are the words that name it; ``common`` are the settings of `Common` that it has.
     """
     own: list[inspect.Parameter] = []
-    records: dict[str, tuple[type[Settings], list[Field[Any]]]] = {}
+    records: dict[str, tuple[type[Settings], Fields]] = {}
     as_given = []
     for param in inspect.signature(function, eval_str=True).parameters.values():
         record, *marks = get_args(param.annotation) or (param.annotation,)
         if record is Given:
             as_given.append(param.name)
         elif isinstance(record, type) and issubclass(record, Settings):
-            left_out = [name for mark in marks if isinstance(mark, Without) for name in mark.names]
+            left_out = [name for one in marks if isinstance(one, Without) for name in one.split()]
             records[param.name] = record, [f for f in record.fields() if f.name not in left_out]
         else:
             own.append(param)
-            words = OFFERED.get(" ".join((*path, param.name)))
-            if words:
+            if words := OFFERED.get(" ".join((*path, param.name))):
                 marks[-1].autocompletion = offering(words)
-    names = [param.name for param in own]
-    lists = [
-        param.name for param in own
-        if param.default is param.empty and get_args(param.annotation)[:1] == (list[Path],)
-    ]  # fmt: skip
-    kept = [name for name, (record, _) in records.items() if record.kept]
-    files = [
-        word_of(one) for name in kept for one in records[name][0].fields()
-        if describe_field(one).local or describe_field(one).file
-    ]  # fmt: skip
     settings: dict[str, Field[Any]] = {}
     for one in (one for _, fields in records.values() for one in fields):
-        if one.name not in names:
+        if all(one.name != param.name for param in own):
             settings.setdefault(one.name, one)
     merged = [*own, *(_option(one) for one in settings.values())]
     merged += [_option(Common.settings_by_name[name]) for name in common]
@@ -161,17 +156,16 @@ def spread(
 
     @wraps(function)
     def command(**values: Any) -> Any:
-        arguments = made_of(values)
-        # A member that only serves in a study has no data.
-        values |= {name: [] for name in lists if values[name] is None}
-        recorded = {
-            word_of(one): getattr(arguments[name], one.name)
-            for name in kept for one in records[name][1]
-        }  # fmt: skip
-        recorded |= {word: str(one) for word, one in recorded.items() if isinstance(one, Path)}
+        made = made_of(values)
+        kept = [(made[name], fields) for name, (_, fields) in records.items()]
         for name in as_given:
-            arguments[name] = Given(values["context"], recorded, files)
-        return function(**{name: values[name] for name in names}, **arguments)
+            made[name] = Given(values["context"], kept)
+        for param in own:
+            made[param.name] = values[param.name]
+            # A member that only serves in a study has no data.
+            if param.default is param.empty and get_args(param.annotation)[:1] == (list[Path],):
+                made[param.name] = made[param.name] or []
+        return function(**made)
 
     done: Any = command
     done.__signature__ = inspect.Signature(merged)
