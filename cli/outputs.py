@@ -164,13 +164,10 @@ NAMED_OUTPUTS = (
 )  # fmt: skip
 
 
-def _writes_csv(options: Any) -> bool:
-    files = (options.get("output"), options.get("individuals"), options.get("labels_file"))
-    return any(file is not None and str(file).lower().endswith(".csv") for file in files)
-
+WRITTEN_AS_CSV = ("output", "individuals", "labels_file")
 
 NO_CSV: Rule = (
-    lambda given: not _writes_csv(given),
+    lambda given: not any(str(given.get(name)).lower().endswith(".csv") for name in WRITTEN_AS_CSV),
     (" is for CSV, and none is written; leave it out",),
 )
 
@@ -212,7 +209,7 @@ class Output(Printing, heading="Output", kept=False):
         None,
         "Write the model here (HDF5).",
         flags="-o --output",
-        # Files of shards are checked by `check_shards`.
+        # Files of shards are checked by `ShardFiles`.
         file=Role(writes=True, files=lambda path, options: (
             [] if path is None or options.get("shards") else [path]
         )), often=True,
@@ -267,10 +264,9 @@ class ResultSettings(Printing, heading="Output", kept=False):
     def write(self, columns: Mapping[str, Any], kind: str) -> None:
         from vpem.files.results import write_columns
 
+        how = self.force, self.quote_formulas, self.digits
         if self.output is not None or not self.json:
-            write_columns(
-                self.output, dict(columns), kind, self.force, self.quote_formulas, self.digits
-            )
+            write_columns(self.output, dict(columns), kind, *how)
 
 
 class LabelledOutput(TableOutput, heading="Output", kept=False):
