@@ -68,8 +68,8 @@ def grouped(params: Sequence[Any]) -> list[tuple[str, list[Any]]]:
         return [("Options", options)]
     groups: dict[str, list[Any]] = {heading: [] for heading in HEADINGS}
     for one in options:
-        home = next((heading for heading, names in HOMES.items() if key_of(one) in names), None)
-        groups[getattr(one, "rich_help_panel", None) or home or "Options"].append(one)
+        home = (heading for heading, names in HOMES.items() if key_of(one) in names)
+        groups[getattr(one, "rich_help_panel", None) or next(home, "Options")].append(one)
     return [(heading, group) for heading, group in groups.items() if group]
 
 
@@ -94,8 +94,7 @@ def often(command: Any) -> list[Any] | None:
         return None
     known, shown = command.callback.settings, []
     for one in options:
-        own = key_of(one) not in HOMES["Configuration"] and one.rich_help_panel is None
-        if known[one.name].often if one.name in known else own:
+        if known[one.name].often if one.name in known else one.rich_help_panel is None:
             brief = copy(one)
             brief.help = in_brief(one.help or "")
             short = [word for word in one.opts if not word.startswith("--")]
@@ -163,12 +162,13 @@ class _Manners:
     def get_help(self, ctx: Any) -> str:
         return str(super().get_help(ctx)).replace(KEPT, "-")  # type: ignore[misc]
 
-    def get_help_option(self, ctx: Any) -> Any:
-        """Return --help with the default False, which needs no library to be checked."""
-        option: Any = super().get_help_option(ctx)  # type: ignore[misc]
-        if option is not None and option.default is None:
-            option.default = False
-        return option
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return flags with the default False, which needs no library to be checked."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if is_flag(param) and param.default is None:
+                param.default = False
+        return params
 
 
 class Command(_Manners, TyperCommand):
@@ -307,11 +307,10 @@ def _value_of(value: Any, kind: Any, several: bool = False) -> Any:
         return truths[1]
     from vpem.checks import read_float, read_int
 
-    number = read_int(value) if kind is int else read_float(value)
+    what, read = ("an integer", read_int) if kind is int else ("a number", read_float)
+    number = read(value)
     if number is None:
-        raise ValueError(
-            f"must be {'an integer' if kind is int else 'a number'}, got {brief(value)}"
-        )
+        raise ValueError(f"must be {what}, got {brief(value)}")
     return number
 
 
@@ -323,19 +322,18 @@ def _begun(context: typer.Context, incomplete: str) -> list[str]:
     return [name for name in getattr(node, "commands", ()) if name.startswith(incomplete)]
 
 
+Words = typer.Argument(
+    metavar="COMMAND",
+    help="Words that name a command, such as: data import.",
+    autocompletion=_begun,
+)
+All = typer.Option("--all", help="Show every option, as COMMAND --help-all does.")
+
+
 def show_help(
     context: typer.Context,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="COMMAND",
-            help="Words that name a command, such as: data import.",
-            autocompletion=_begun,
-        ),
-    ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Show every option, as COMMAND --help-all does.")
-    ] = False,
+    words: Annotated[list[str] | None, Words] = None,
+    everything: Annotated[bool, All] = False,
 ) -> None:
     """Show the help of a command.
 
@@ -343,8 +341,7 @@ def show_help(
 
     Example: vpem help data import
     """
-    root = context.find_root().command
-    flag = "--help-all" if everything else "--help"
+    root, flag = context.find_root().command, "--help-all" if everything else "--help"
     with root.make_context("vpem", [*(words or ()), flag]) as again:
         root.invoke(again)
 
@@ -409,16 +406,13 @@ def _made(one: Any, parsing: dict[str, Any] | None, path: tuple[str, ...]) -> An
 
 
 def _settled(command: Any) -> Any:
-    """Let parameters that all commands have act on their own, and need no library."""
+    """Let parameters that all commands have act on their own."""
     for param in command.params:
         if param.name in EAGER:
             param.is_eager, param.callback = True, EAGER[param.name]
         if getattr(param, "rich_help_panel", "") == "Configuration":
             param.expose_value = False
             param.metavar = "FILE" if param.name == "config" else None
-        # With the default False the type of a flag needs no library to be checked.
-        if is_flag(param) and param.default is None:
-            param.default = False
     return command
 
 

@@ -16,7 +16,6 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vpem.errors import VpemWarning, printable
@@ -42,7 +41,6 @@ GAP = 3
 """Blanks between the texts of neighbouring cells."""
 
 
-@dataclass
 class PrintedTable:
     """A table of a command's result; if all heads are empty there is no line of them.
 
@@ -50,12 +48,18 @@ class PrintedTable:
     ``spare`` columns, in this order; if there are any, a pipe gets all columns, however wide.
     """
 
-    heads: Sequence[str]
-    rows: list[list[str]]
-    title: str | None = None  # above
-    right: Sequence[str] = ()
-    spare: Sequence[str] = ()
-    caption: str | None = None  # below
+    def __init__(
+        self,
+        rows: Iterable[Iterable[object]],
+        *heads: str,
+        title: str | None = None,  # above
+        right: Iterable[str] = (),
+        spare: Sequence[str] = (),
+        caption: str | None = None,  # below
+    ) -> None:
+        self.title, self.spare, self.caption = title, spare, caption
+        self.heads, self.right = [*map(printable, heads)], [*map(printable, right)]
+        self.rows = [[printable(cell) for cell in row] for row in rows]
 
     def drawn(self, width: int) -> Any:
         """Return the table as it is shown in ``width`` columns, or in a pipe.
@@ -149,13 +153,7 @@ def _total(widths: Sequence[int]) -> int:
     return sum(widths) + GAP * len(widths) - 1
 
 
-def table(
-    rows: Iterable[Iterable[object]], *columns: str, right: Sequence[str] = (), **looks: Any
-) -> PrintedTable:
-    """Return a table in the house style, with ``looks`` as in `PrintedTable`."""
-    cells = [[printable(cell) for cell in row] for row in rows]
-    heads, right = [printable(one) for one in columns], [printable(one) for one in right]
-    return PrintedTable(heads, cells, right=right, **looks)
+table = PrintedTable
 
 
 BETWEEN, DOTS = "  ", "..."
