@@ -28,7 +28,7 @@ from vpem.records import Rule, Settings, describe_field, refused, setting
 from vpem.rules import OF_COMMANDS, ROWS, algorithm_of, why_not
 
 from .display import print_json
-from .names import FILE, hint, in_options, is_flag, key_of, leaves, name_of, near_file, nearest
+from .names import FILE, hint, in_options, is_flag, key_of, name_of, near_file, nearest
 from .outputs import READ, WRITTEN, Role
 from .session import joined
 
@@ -365,19 +365,13 @@ def _values(content: Report, command: Any, table: str) -> Report:
 def check_environment(context: Any) -> None:
     """Raise InputError where a variable is named like an option that the command does not have."""
     path = path_of(context)
-    start = variable_of(path)
-    names = sorted(name for name in os.environ if name.startswith(start))
-    if not names:
-        return
-    known = {key_of(param): name for name, param in variables(path, context.command).items()}
-    every = {
-        name for at, leaf in leaves(context.find_root().command) for name in variables(at, leaf)
-    }
-    for name in (name for name in names if name not in every):
-        near = nearest(name.removeprefix(start), known)
+    start, known = variable_of(path), variables(path, context.command)
+    for name in sorted(one for one in os.environ if one.startswith(start) and one not in known):
+        keys = {key_of(param): variable for variable, param in known.items()}
+        near = nearest(name.removeprefix(start), keys)
         raise InputError(
             f"the environment has {name}, but '{context.command_path}' has no such option"
-            f"{hint([near and known[near]])}; unset it"
+            f"{hint([near and keys[near]])}; unset it"
         )
 
 

@@ -10,7 +10,7 @@ import pytest
 from vpem.files.json_text import as_toml
 from vpem_cli.app import command
 from vpem_cli.names import key_of, leaves
-from vpem_cli.options import variables
+from vpem_cli.options import variable_of, variables
 
 from .cli_support import MAIN, done, listing, make_data, run
 from .forks import environment, interpreter
@@ -227,6 +227,11 @@ def test_a_missing_dataset_says_who_named_it(capsys, folder):
     assert said == "'nowhere.h5' does not exist; DATA is from file c.toml"
     said = run(capsys, "fit", "nowhere.h5", "--config", "c.toml").sentence
     assert said == "'nowhere.h5' does not exist"
+
+
+def test_no_variables_of_a_command_begin_like_those_of_another():
+    starts = [variable_of(path) for path, _ in LEAVES]
+    assert not [(a, b) for a in starts for b in starts if a != b and b.startswith(a)]
 
 
 @pytest.mark.parametrize(
