@@ -16,7 +16,6 @@ from vpem.fits.settings import parse_numbers
 from vpem.records import Rule, Settings, changed, not_both, setting
 from vpem.settings import ALIGNMENTS, FitSettings, HoldingSettings, MixtureSettings, SumSettings
 
-from .display import what_is_read
 from .outputs import READ, Role
 from .session import place_parties
 
@@ -537,7 +536,7 @@ def gather(
 
     over_rows = getattr(holding, "split", "rows") == "rows"
     table, say, alignment = settings.table, run.screen.say, None
-    with run.screen.doing(what_is_read(files)):
+    with run.screen.reading(files):
         check_parties(files, settings)
         if settings.parties:
             of_one = holding.values("split", "sample_weight") | {"memory_limit": memory_limit}

@@ -347,13 +347,6 @@ def _of_size(path: object, before: str = " of ") -> str:
     return ""
 
 
-def what_is_read(files: Sequence[object]) -> str:
-    """Return the message that files are being read."""
-    if len(files) != 1:
-        return f"reading {len(files)} files"
-    return f"reading {os.path.basename(str(files[0]))}{_of_size(files[0], ', ')}"
-
-
 def clock(seconds: float) -> str:
     """Write a time in few columns: 0:12, 3:05, 2:07:00."""
     minutes, rest = divmod(int(seconds), 60)
@@ -456,10 +449,12 @@ class Screen:
         if not self.silent and not self.quiet:
             tell(f"vpem: warning: {where}{text}")
 
-    def doing(self, what: str) -> closing[ProgressLine]:
-        """Show in a terminal a step that takes longer than a second, and its time."""
-        progress = ProgressLine(self.quiet or self.silent)
-        progress.announce(what)
+    def reading(self, files: Sequence[object]) -> closing[ProgressLine]:
+        """Show in a terminal that files are read, if that takes longer than a second."""
+        progress, what = ProgressLine(self.quiet or self.silent), f"{len(files)} files"
+        if len(files) == 1:
+            what = os.path.basename(str(files[0])) + _of_size(files[0], ", ")
+        progress.announce(f"reading {what}")
         return closing(progress)
 
     def print_note(self, text: str) -> None:

@@ -348,7 +348,7 @@ def test_time_goes_on_while_a_step_takes_long(capsys, terminal, monkeypatch):
     monkeypatch.setattr(ProgressLine, "DRAW_EVERY", 0.0)
     now = SimpleNamespace(time=100.0)
     monkeypatch.setattr(showing.time, "monotonic", lambda: now.time)
-    with Screen().doing("reading table.csv"):
+    with Screen().reading(["table.csv"]):
         assert capsys.readouterr().err == ""
         for second in (2, 3):
             now.time = 100.0 + second
@@ -357,7 +357,7 @@ def test_time_goes_on_while_a_step_takes_long(capsys, terminal, monkeypatch):
                     break
                 time.sleep(0.01)
             assert found.endswith(f"\r\x1b[Jreading table.csv  0:0{second}")
-    with Screen(quiet=True).doing("reading table.csv"):
+    with Screen(quiet=True).reading(["table.csv"]):
         now.time += 10
     assert capsys.readouterr().err.count("table.csv") == 0
 

@@ -44,7 +44,7 @@ from vpem.terms.statistics import leaves
 from vpem.terms.units import Scaling
 
 from ..data import check_parties, joined, kept_of, read_one, teller
-from ..display import print_json, table, what_is_read
+from ..display import print_json, table
 from ..names import key_of
 from ..session import place_parties
 from .use import StoredFile, UseRequest, reported, table_of
@@ -107,8 +107,7 @@ class RowFile(StoredFile):
         self.apart = request.where.engine.apart
         if self.apart:
             self._check_apart()
-        read = what_is_read(request.files)
-        with nullcontext() if self.apart else request.screen.doing(read):
+        with nullcontext() if self.apart else request.screen.reading(request.files):
             self.source = self._read()
         self.columns = columns = self._columns(not picture)
         mixture = getattr(self.stored, "mixture", None)
