@@ -219,8 +219,10 @@ class Command(_Manners, TyperCommand):
         ]
         chosen = None if WHOLE in ctx.meta else often(self)
         groups = grouped(params) if chosen is None else [("Options", chosen)]
-        told = [(name, [one.get_help_record(ctx) for one in group]) for name, group in groups]
-        for heading, rows in [("Arguments", arguments), *told]:
+        rows_of_help = [
+            (name, [one.get_help_record(ctx) for one in group]) for name, group in groups
+        ]
+        for heading, rows in [("Arguments", arguments), *rows_of_help]:
             if rows:
                 with formatter.section(heading):
                     formatter.write_dl([(names, text.replace("-", KEPT)) for names, text in rows])
@@ -242,7 +244,7 @@ class Command(_Manners, TyperCommand):
         """Run the command; sentences about a value say where it came from."""
         joined().agree(ctx)
         if ctx.meta[SHOW]:
-            return show_config(ctx)
+            return show_config(ctx) if joined().speaks else None
         with noting_origins(ctx):
             begin(ctx, self.roles())
             refuse_idle(ctx)
@@ -372,8 +374,8 @@ class Members(UserDict[str, Any]):
 
     def listed(self, path: tuple[str, ...] | None) -> Iterator[tuple[str, str]]:
         """Yield names of commands and what they do; with a path, also those of subgroups."""
-        for name, (home, told, _) in self.makers.items():
-            yield " ".join((*(path or ()), name)), told
+        for name, (home, summary, _) in self.makers.items():
+            yield " ".join((*(path or ()), name)), summary
             if path is not None and str(home).endswith(":app"):
                 yield from self[name].commands.listed((*path, name))
 
@@ -388,9 +390,9 @@ def _made(one: Any, parsing: dict[str, Any] | None, path: tuple[str, ...]) -> An
         group.callback()(spread(_nothing, path, ["help_all"]))
         makers: dict[str, Maker] = {}
         for info in list[Any](one.registered_commands):
-            told = (inspect.getdoc(info.callback) or "").partition("\n\n")[0]
+            summary = (inspect.getdoc(info.callback) or "").partition("\n\n")[0]
             name = info.name or info.callback.__name__
-            makers[name] = info.callback, " ".join(told.split()), info.context_settings
+            makers[name] = info.callback, " ".join(summary.split()), info.context_settings
         return tree(group, makers, path)
     maker = typer.Typer(add_completion=False, rich_markup_mode=None)
     maker.command(path[-1], cls=Command, context_settings=parsing)(
@@ -477,8 +479,8 @@ GROUPS = {
 def command() -> Any:
     """Return the parser of the whole tree."""
     makers: dict[str, Maker] = {
-        name: (f"{home}:{name}", told, None) for name, (home, told) in COMMANDS.items()
+        name: (f"{home}:{name}", summary, None) for name, (home, summary) in COMMANDS.items()
     }
     makers["help"] = show_help, "Show the help of a command.", None
-    makers |= {name: (f"{home}:app", told, None) for name, (home, told) in GROUPS.items()}
+    makers |= {name: (f"{home}:app", summary, None) for name, (home, summary) in GROUPS.items()}
     return tree(app, makers)

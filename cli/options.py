@@ -30,7 +30,6 @@ from vpem.rules import OF_COMMANDS, ROWS, algorithm_of, why_not
 from .display import print_json
 from .names import FILE, hint, in_options, is_flag, key_of, name_of, near_file, nearest
 from .outputs import READ, WRITTEN, Role
-from .session import joined
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
@@ -441,8 +440,6 @@ def show_config(context: Any) -> None:
     def plain(value: Any) -> Any:
         return value if isinstance(value, bool | int | float | str | None) else str(value)
 
-    if not joined().speaks:
-        return
     options, lines = {}, []
     for param in in_files(context):
         name, value = key_of(param), context.params.get(param.name)
