@@ -158,7 +158,7 @@ def test_equal_singular_values():
 def test_the_other_laws_descend_to_a_point_of_rest(law, seed, start):
     rng = np.random.default_rng(seed)
     entry, S = make_law(law), draw(law, seed, seen=1.1)
-    begin = LowRank.zeros(*S.shape, 3)
+    begin = LowRank(*(np.zeros((length, 3)) for length in S.shape))
     if start == "far":
         begin = LowRank.balanced(2 * rng.normal(size=(18, 3)), rng.normal(size=(12, 3)))
     found = begin
@@ -183,7 +183,7 @@ def test_full_rank_reaches_the_minimum_of_the_convex_problem(law):
     """There the gradient's singular values are at most the ridge (and equal it where theta's are
     not zero)."""
     entry, S = make_law(law), draw(law, 3, shape=(9, 7), seen=1.1)
-    found = LowRank.zeros(9, 7, 7)
+    found = LowRank(np.zeros((9, 7)), np.zeros((7, 7)))
     for _ in range(50):
         found = descend(entry, S, 2.0, found)
     spectrum = np.linalg.svd(S - entry.mean(found.theta), compute_uv=False)
@@ -194,7 +194,7 @@ def test_full_rank_reaches_the_minimum_of_the_convex_problem(law):
 
 def test_extreme_counts_do_not_break_the_line_search():
     S = np.array([[0.0, 1e6], [1e9, 3.0], [0.0, 0.0]])
-    point = LowRank.zeros(3, 2, 2)
+    point = LowRank(np.zeros((3, 2)), np.zeros((2, 2)))
     values = [objective(make_law("poisson"), point, S, 0.1)]
     for _ in range(40):
         point = descend(make_law("poisson"), S, 0.1, point)

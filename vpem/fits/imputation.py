@@ -296,7 +296,8 @@ class _Fits:
             network=self.network, ledger=self.ledger,
             rng=np.random.default_rng([self.settings.seed, HIDDEN, f]),
         )  # fmt: skip
-        return model.means(run.parameters), model, run.statistic if n_roots == 1 else None
+        means = self.law.mean(run.parameters.theta.ravel())
+        return means, model, run.statistic if n_roots == 1 else None
 
     def compare_mixtures(self, choice: ImputationChoice) -> None:
         """Try mixtures of more and more components, as long as errors fall."""

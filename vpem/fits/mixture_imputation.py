@@ -46,7 +46,7 @@ from vpem.network.schema import Report
 from vpem.settings import FitSettings
 from vpem.sums.connect import Network, spread
 from vpem.terms.lowrank.entries import Hidden
-from vpem.terms.lowrank.observations import Gaussian, Observations
+from vpem.terms.lowrank.observations import Observations, make_law
 from vpem.terms.mixture import Mixture, fill_gaps
 from vpem.terms.units import Scaling
 
@@ -161,7 +161,7 @@ def impute_by_mixture(
     return MixtureImputation(
         observations=work.observations,
         seen=work.seen,
-        law=Gaussian(1.0),
+        law=make_law("gaussian"),
         log_likelihood=fit.log_likelihood,
         network=network.whole,
         scaling=fit.mixture.scaling,

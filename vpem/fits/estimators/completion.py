@@ -25,7 +25,7 @@ from vpem.sums.connect import connect_workers
 from vpem.sums.exchanges import way_of
 from vpem.terms.lowrank.entries import from_matrices, split
 from vpem.terms.lowrank.model import fit_rows
-from vpem.terms.lowrank.observations import Gaussian, Observations, check_law
+from vpem.terms.lowrank.observations import Observations, check_law
 from vpem.terms.mixture import fill_gaps
 
 NEWTON_STEPS = 100
@@ -327,7 +327,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         fit, V = self.imputation_, self.imputation_.factors.V
         # The columns' factors may be zero in some direction, where the ridge alone decides.
         ridge = max(fit.ridge * fit.n_copies * law.dispersion, 1e-12 * float((V**2).sum()), 1e-300)
-        steps = 1 if isinstance(law, Gaussian) else NEWTON_STEPS
+        steps = 1 if law.name == "gaussian" else NEWTON_STEPS
         U = fit_rows(
             law, np.zeros((len(rows), fit.rank)), V, np.where(seen, scaled, 0.0), ridge,
             seen.astype(np.float64), steps,

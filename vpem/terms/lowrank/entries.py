@@ -51,7 +51,8 @@ def from_matrices(
         if shape is not None and matrix.shape != shape:
             raise InputError(
                 f"{source}: all observers see one matrix, but that of {name} is "
-                f"{_by(matrix.shape)} and those before it are {_by(shape)}"
+                f"{matrix.shape[0]} x {matrix.shape[1]} and those before it are {shape[0]} x "
+                f"{shape[1]}"
             )
         shape = matrix.shape
         flat = matrix.astype(np.float64).ravel()
@@ -75,7 +76,8 @@ def from_matrices(
     every = [as_array("weights", one) for one in (listed if several else [weights])]
     if [one.shape for one in every] != [shape] * len(named):
         raise InputError(
-            f"{source}: weights must be {len(named)} matrices of {_by(shape)}, as the entries are"
+            f"{source}: weights must be {len(named)} matrices of {shape[0]} x {shape[1]}, as the "
+            "entries are"
         )
     pairs = zip(every, places, strict=True)
     return weighted(observations, [one.astype(np.float64).ravel()[at] for one, at in pairs])
@@ -151,10 +153,6 @@ def weighted(
     heavy = replace(observations, weights=tuple(weights)).chosen([one > 0 for one in weights])
     _check(heavy, partial)
     return heavy
-
-
-def _by(shape: Sequence[int]) -> str:
-    return " x ".join(map(str, shape))
 
 
 def _names(what: str, names: Sequence[str] | None, number: int, source: str) -> tuple[str, ...]:

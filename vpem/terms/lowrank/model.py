@@ -22,7 +22,7 @@ import numpy as np
 from vpem.checks import Doubles, Indices
 from vpem.errors import NumericalError
 from vpem.network.schema import Array, Schema, State
-from vpem.terms.lowrank.observations import EntryLaw, Gaussian, Observations
+from vpem.terms.lowrank.observations import EntryLaw, Observations
 
 SMALL = 200
 """Rows or columns up to which all singular values are found, and not the largest alone."""
@@ -72,10 +72,6 @@ class LowRank:
         return 0.5 * float((self.U**2).sum() + (self.V**2).sum())
 
     @classmethod
-    def zeros(cls, n_rows: int, n_columns: int, rank: int) -> LowRank:
-        return cls(np.zeros((n_rows, rank)), np.zeros((n_columns, rank)))
-
-    @classmethod
     def balanced(cls, U: Doubles, V: Doubles) -> LowRank:
         """Return the same matrix by balanced factors."""
         left, upper = np.linalg.qr(U)
@@ -108,26 +104,21 @@ def shrink(matrix: Doubles, threshold: float, rank: int) -> LowRank:
     small = min(matrix.shape)
     if small <= SMALL or 10 * rank > small:
         left, s, right = np.linalg.svd(matrix, full_matrices=False)
+    elif not matrix.any():
+        left, s, right = np.eye(len(matrix), rank), np.zeros(rank), np.eye(rank, matrix.shape[1])
     else:
-        left, s, right = _largest(matrix, rank)
+        from scipy.sparse.linalg import ArpackError, svds
+
+        # A start that no singular vector is at right angles to, the same in every run.
+        first = np.random.default_rng(0).standard_normal(small)
+        try:
+            left, s, right = svds(matrix, k=rank, v0=first, tol=0)
+            order = np.argsort(-s)
+            left, s, right = left[:, order], s[order], right[order]
+        except ArpackError:  # values too near each other for its iterations
+            left, s, right = np.linalg.svd(matrix, full_matrices=False)
     shrunk = np.maximum(s[:rank] - threshold, 0.0)
     return _factored(left[:, :rank], shrunk, right[:rank].T, rank)
-
-
-def _largest(matrix: Doubles, rank: int) -> tuple[Doubles, Doubles, Doubles]:
-    """Find the largest singular values and their vectors, to rounding."""
-    from scipy.sparse.linalg import ArpackError, svds
-
-    if not matrix.any():
-        return np.eye(len(matrix), rank), np.zeros(rank), np.eye(rank, matrix.shape[1])
-    # A start that no singular vector is at right angles to, the same in every run.
-    first = np.random.default_rng(0).standard_normal(min(matrix.shape))
-    try:
-        left, s, right = svds(matrix, k=rank, v0=first, tol=0)
-    except ArpackError:  # values too near each other for its iterations
-        return np.linalg.svd(matrix, full_matrices=False)
-    order = np.argsort(-s)
-    return left[:, order], s[order], right[order]
 
 
 def objective(law: EntryLaw, point: LowRank, statistic: Doubles, ridge: float) -> float:
@@ -145,10 +136,25 @@ def descend(law: EntryLaw, statistic: Doubles, ridge: float, start: LowRank) -> 
     objective never rises. It ends at a point from which neither kind of step lowers it by much, or
     at what `MOST_TURNS` turns of both have reached: the next M-step goes on from there.
     """
-    point, value = start, objective(law, start, statistic, ridge)
+    point, value, rank = start, objective(law, start, statistic, ridge), start.U.shape[1]
     for _ in range(MOST_TURNS):
-        before = value
-        point, value = _threshold_step(law, point, value, statistic, ridge)
+        before, theta = value, point.theta
+        # Down the gradient and soft-threshold: directions that the factors lack can come in.
+        mean, curvature = law.slopes(theta)
+        slope = mean - statistic
+        bound = max(float(curvature.max()), 1e-8)
+        for _ in range(MOST_HALVINGS):
+            moved = shrink(theta - slope / bound, ridge / bound, rank)
+            moved_value = objective(law, moved, statistic, ridge)
+            change = moved.theta - theta
+            foretold = float((slope * change).sum()) + 0.5 * bound * float((change**2).sum())
+            foretold += ridge * (moved.penalty - point.penalty)
+            # The majorizer is at most what it was at the old point: this never raises the
+            # objective.
+            if moved_value <= value + min(foretold, 0.0):
+                point, value = moved, moved_value
+                break
+            bound *= 2.0
         for _ in range(NEWTON_SWEEPS):
             U = fit_rows(law, point.U, point.V, statistic, ridge)
             V = fit_rows(law, point.V, U, statistic.T, ridge)
@@ -163,28 +169,6 @@ def descend(law: EntryLaw, statistic: Doubles, ridge: float, start: LowRank) -> 
         if before - value <= SETTLED * max(abs(before), 1.0):
             break
     return point
-
-
-def _threshold_step(
-    law: EntryLaw, point: LowRank, value: float, statistic: Doubles, ridge: float
-) -> tuple[LowRank, float]:
-    """Go down the gradient and soft-threshold; directions that the factors lack can come in."""
-    theta = point.theta
-    mean, curvature = law.slopes(theta)
-    slope = mean - statistic
-    bound = max(float(curvature.max()), 1e-8)
-    rank = point.U.shape[1]
-    for _ in range(MOST_HALVINGS):
-        moved = shrink(theta - slope / bound, ridge / bound, rank)
-        moved_value = objective(law, moved, statistic, ridge)
-        change = moved.theta - theta
-        foretold = float((slope * change).sum()) + 0.5 * bound * float((change**2).sum())
-        foretold += ridge * (moved.penalty - point.penalty)
-        # The majorizer is at most what it was at the old point, so this never raises the objective.
-        if moved_value <= value + min(foretold, 0.0):
-            return moved, moved_value
-        bound *= 2.0
-    return point, value
 
 
 def fit_rows(
@@ -278,7 +262,8 @@ class ImputationModel:
             # What is foretold goes beyond what was seen, but not far.
             largest = 2.0 * (1.0 + self._share) * max(most, float(np.abs(self.start).max()), 1.0)
             self.bounds = np.full(self.size, largest)
-        self._points = [LowRank.zeros(*self.shape, rank)] * (1 if n_roots == 1 else n_roots + 1)
+        zero = LowRank(*(np.zeros((length, rank)) for length in self.shape))
+        self._points = [zero] * (1 if n_roots == 1 else n_roots + 1)
         self._known: tuple[LowRank, Doubles] | None = None
         self._add_up = add_up
         parts = [observations] if parts is None else parts
@@ -288,7 +273,7 @@ class ImputationModel:
             self._seen[one], self._total[one] = (sums.ravel() for sums in part.sums())
             places, values, weights = part.entries(range(part.n_observers))
             base = law.base(values)
-            if isinstance(law, Gaussian):
+            if law.name == "gaussian":
                 # Squares of what is left of a mean: those of the data themselves would cancel.
                 mean = self._total[one] / np.where(self._seen[one] > 0, self._seen[one], 1.0)
                 self._total[one], base = mean, law.base(values - mean[places])
@@ -303,12 +288,6 @@ class ImputationModel:
         drawn: Indices = rng.choice(int(self.counts[worker]), count, replace=False, shuffle=False)
         return drawn
 
-    def means(self, parameters: LowRank) -> Doubles:
-        """Expectations of all entries (I J,), kept from one observer's turn to the next."""
-        if self._known is None or self._known[0] is not parameters:
-            self._known = (parameters, self.law.mean(parameters.theta.ravel()))
-        return self._known[1]
-
     def expect(self, worker: int, parameters: Any, rows: Indices | None) -> Doubles:
         """Fill an observer's copy (I J,): what it saw, and elsewhere what the parameters foretell.
 
@@ -318,7 +297,10 @@ class ImputationModel:
         places = self.observations.places[worker]
         if not len(places):
             return np.zeros(self.size)
-        means = self.means(parameters)
+        # Expectations of all entries (I J,) are kept from one observer's turn to the next.
+        if self._known is None or self._known[0] is not parameters:
+            self._known = (parameters, self.law.mean(parameters.theta.ravel()))
+        means = self._known[1]
         filled = means.copy()
         values = self.observations.values[worker]
         share: Any = self._share
@@ -336,7 +318,7 @@ class ImputationModel:
         low, high = self.law.domain
         outside = (statistic < low - OUTSIDE) | (statistic > high + OUTSIDE)
         filled = np.clip(statistic, low, high).reshape(self.shape)
-        if isinstance(self.law, Gaussian):
+        if self.law.name == "gaussian":
             point = shrink(filled, self.ridge * self.law.dispersion, self.rank)
         else:
             point = descend(self.law, filled, self.ridge, self._points[root])
@@ -372,7 +354,7 @@ class ImputationModel:
         theta = parameters.theta.ravel()
         # Part by part: a product with all at once rounds by how many there are in this process.
         pairs = list(zip(self._total, self._seen, strict=True))
-        if isinstance(self.law, Gaussian):
+        if self.law.name == "gaussian":
             fit = np.array([-0.5 * (seen @ (mean - theta) ** 2) for mean, seen in pairs])
         else:
             cumulant = self.law.cumulant(theta)

@@ -5,10 +5,9 @@ Entries are Gaussian, Poisson or Bernoulli, by their natural parameter.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,38 +29,81 @@ NEAR_ZERO = 1e-12
 """Probabilities and intensities that losses are taken at are at least this."""
 
 
-class EntryLaw(ABC):
-    """Density ``h(y) exp((y theta - psi(theta)) / dispersion)`` of an entry y."""
+@dataclass(frozen=True)
+class EntryLaw:
+    """Density ``h(y) exp((y theta - psi(theta)) / dispersion)`` of an entry y.
 
-    name: ClassVar[str]  # one of `LAWS`
-    unit: ClassVar[str]  # of means, in words
-    domain: ClassVar[tuple[float, float]]  # smallest and largest mean there can be
-    loss: ClassVar[str] = ""  # what a mean deviance is called, where it is more than a square
-    dispersion = 1.0  # or the variance of a Gaussian law
+    Theta is the mean of Gaussian entries, which vary about it by a known variance, the logarithm of
+    the intensity of counts, or the log odds of a one.
+    """
 
-    @abstractmethod
+    name: str  # one of `LAWS`
+    unit: str  # of means, in words
+    domain: tuple[float, float]  # smallest and largest mean there can be
+    loss: str = ""  # what a mean deviance is called, where it is more than a square
+    dispersion: float = 1.0  # or the variance of a Gaussian law
+
     def cumulant(self, theta: Values) -> Values:
-        """Return ``psi(theta)``."""
+        """Return ``psi(theta)``; infinite where an intensity is too large."""
+        if self.name == "gaussian":
+            return 0.5 * theta * theta
+        if self.name == "bernoulli":
+            return np.asarray(np.logaddexp(0.0, theta))
+        with np.errstate(over="ignore"):
+            return np.asarray(np.exp(theta))
 
-    @abstractmethod
     def mean(self, theta: Values) -> Values:
         """Return ``psi'(theta)``, the expectation of y."""
+        if self.name == "gaussian":
+            return theta
+        if self.name == "poisson":
+            return self.cumulant(theta)
+        from scipy.special import expit
 
-    @abstractmethod
+        return np.asarray(expit(theta))
+
     def slopes(self, theta: Values) -> tuple[Values, Values]:
         """Return ``psi'(theta)`` and ``psi''(theta)``, the variance of y over the dispersion."""
+        mean = self.mean(theta)
+        if self.name == "poisson":
+            return mean, mean
+        return mean, mean * (1.0 - mean) if self.name == "bernoulli" else np.ones_like(theta)
 
-    @abstractmethod
     def base(self, values: Values) -> Values:
-        """Return ``log h(y)``."""
+        """Return ``log h(y)``; of a Gaussian ``-(y^2 / variance + log(2 pi variance)) / 2``."""
+        if self.name == "bernoulli":
+            return np.zeros_like(values)
+        if self.name == "poisson":
+            from scipy.special import gammaln
 
-    @abstractmethod
+            return np.asarray(-gammaln(values + 1.0))
+        constant = float(np.log(2 * np.pi * self.dispersion))
+        return np.asarray(-0.5 * (values**2 / self.dispersion + constant))
+
     def fault(self, values: Values) -> tuple[Mask, str]:
-        """Which values cannot be of this law, and what they must be."""
+        """Which values cannot be of this law, and what they must be.
+
+        Squares of Gaussian ones must be such as can be summed.
+        """
+        if self.name == "bernoulli":
+            return (values != 0) & (values != 1), "be 0 or 1"
+        if self.name == "poisson":
+            wrong = (values < 0) | (values != np.floor(values)) | (values > LARGEST_COUNT)
+            return wrong, "be counts (0, 1, 2, ...)"
+        large: Mask = np.abs(values) > LARGEST_VALUE
+        return large, f"be at most {LARGEST_VALUE:g} in magnitude"
 
     def deviance(self, values: Values, means: Values) -> Values:
-        """How far each is: its square, deviance or log-loss."""
-        return np.asarray((values - means) ** 2)
+        """How far each is: its square, twice the log-likelihood ratio, or minus the logarithm."""
+        if self.name == "gaussian":
+            return np.asarray((values - means) ** 2)
+        if self.name == "bernoulli":
+            safe = np.clip(means, NEAR_ZERO, 1 - NEAR_ZERO)
+            return np.asarray(-np.where(values > 0, np.log(safe), np.log1p(-safe)))
+        safe = np.maximum(means, NEAR_ZERO)
+        positive = np.where(values > 0, values, 1.0)
+        ratio = np.where(values > 0, values * np.log(positive / safe), 0.0)
+        return np.asarray(2 * (ratio - values + safe))
 
     def losses(self, values: Values, means: Values) -> dict[str, float]:
         """How far means are from values that were not seen."""
@@ -71,115 +113,12 @@ class EntryLaw(ABC):
         return losses
 
 
-class Gaussian(EntryLaw):
-    """Normal entries of known variance about their mean, which is theta."""
-
-    name = "gaussian"
-    unit = "mean"
-    domain = -np.inf, np.inf
-
-    def __init__(self, variance: float = 1.0) -> None:
-        self.dispersion = variance
-
-    def cumulant(self, theta: Values) -> Values:
-        """Return half the square."""
-        return 0.5 * theta * theta
-
-    def mean(self, theta: Values) -> Values:
-        return theta
-
-    def slopes(self, theta: Values) -> tuple[Values, Values]:
-        return theta, np.ones_like(theta)
-
-    def base(self, values: Values) -> Values:
-        """Return ``-(y^2 / variance + log(2 pi variance)) / 2``."""
-        constant = float(np.log(2 * np.pi * self.dispersion))
-        return np.asarray(-0.5 * (values**2 / self.dispersion + constant))
-
-    def fault(self, values: Values) -> tuple[Mask, str]:
-        """Refuse values whose squares cannot be summed."""
-        large: Mask = np.abs(values) > LARGEST_VALUE
-        return large, f"be at most {LARGEST_VALUE:g} in magnitude"
-
-
-class PoissonEntry(EntryLaw):
-    """Counts; theta is the logarithm of the intensity."""
-
-    name = "poisson"
-    unit = "intensity"
-    domain = 0.0, np.inf
-    loss = "deviance"  # 2 x log-likelihood ratio an entry
-
-    def cumulant(self, theta: Values) -> Values:
-        """Return ``exp(theta)``, infinite where it is too large."""
-        with np.errstate(over="ignore"):
-            values: Values = np.exp(theta)
-        return values
-
-    mean = cumulant  # the intensity
-
-    def slopes(self, theta: Values) -> tuple[Values, Values]:
-        """Return the intensity twice."""
-        rates = self.cumulant(theta)
-        return rates, rates
-
-    def base(self, values: Values) -> Values:
-        """Return ``-log(y!)``."""
-        from scipy.special import gammaln
-
-        constants: Values = -gammaln(values + 1.0)
-        return constants
-
-    def fault(self, values: Values) -> tuple[Mask, str]:
-        """Refuse what is no count."""
-        wrong = (values < 0) | (values != np.floor(values)) | (values > LARGEST_COUNT)
-        return wrong, "be counts (0, 1, 2, ...)"
-
-    def deviance(self, values: Values, means: Values) -> Values:
-        """Return twice the log-likelihood ratio."""
-        safe = np.maximum(means, NEAR_ZERO)
-        positive = np.where(values > 0, values, 1.0)
-        ratio = np.where(values > 0, values * np.log(positive / safe), 0.0)
-        deviances: Values = 2 * (ratio - values + safe)
-        return deviances
-
-
-class BernoulliEntry(EntryLaw):
-    """Zeros and ones; theta is the log odds of a one."""
-
-    name = "bernoulli"
-    unit = "probability"
-    domain = 0.0, 1.0
-    loss = "log_loss"  # minus the log-likelihood an entry, in nats
-
-    def cumulant(self, theta: Values) -> Values:
-        """Return ``log(1 + exp(theta))``."""
-        values: Values = np.logaddexp(0.0, theta)
-        return values
-
-    def mean(self, theta: Values) -> Values:
-        from scipy.special import expit
-
-        values: Values = expit(theta)
-        return values
-
-    def slopes(self, theta: Values) -> tuple[Values, Values]:
-        """Return the probability p and ``p (1 - p)``, at most 1/4."""
-        chance = self.mean(theta)
-        return chance, chance * (1.0 - chance)
-
-    def base(self, values: Values) -> Values:
-        return np.zeros_like(values)
-
-    def fault(self, values: Values) -> tuple[Mask, str]:
-        """Refuse what is neither 0 nor 1."""
-        return (values != 0) & (values != 1), "be 0 or 1"
-
-    def deviance(self, values: Values, means: Values) -> Values:
-        """Return minus the log-likelihood."""
-        safe = np.clip(means, NEAR_ZERO, 1 - NEAR_ZERO)
-        deviances: Values = -np.where(values > 0, np.log(safe), np.log1p(-safe))
-        return deviances
+ENTRY_LAWS = {
+    "gaussian": EntryLaw("gaussian", "mean", (-np.inf, np.inf)),
+    # Twice the log-likelihood ratio an entry, and minus the log-likelihood of one, in nats.
+    "poisson": EntryLaw("poisson", "intensity", (0.0, np.inf), "deviance"),
+    "bernoulli": EntryLaw("bernoulli", "probability", (0.0, 1.0), "log_loss"),
+}
 
 
 def make_law(name: str, variance: Any = 1.0) -> EntryLaw:
@@ -189,14 +128,12 @@ def make_law(name: str, variance: Any = 1.0) -> EntryLaw:
     """
     check_choice("law", name, LAWS)
     variance = check_number("variance", variance, least=1e-100, most=LARGEST_VALUE)
-    if name == "gaussian":
-        return Gaussian(variance)
-    if variance != 1.0:
+    if name != "gaussian" and variance != 1.0:
         raise InputError(
             f"only the gaussian law has a variance of its own: the {name} law's follows from the "
             f"mean; leave variance at 1, got {variance:g}"
         )
-    return PoissonEntry() if name == "poisson" else BernoulliEntry()
+    return replace(ENTRY_LAWS[name], dispersion=variance)
 
 
 @dataclass(frozen=True)
@@ -284,36 +221,32 @@ class Observations(
 
     def entries(self, observers: Collection[int]) -> tuple[Indices, Doubles, Doubles | None]:
         """Return places, values and weights of some observers' entries, one after another."""
-        none = np.empty(0)
+        places, values, weights = (
+            None
+            if parts is None
+            else np.concatenate([parts[0][:0], *(parts[i] for i in observers)])
+            for parts in (self.places, self.values, self.weights)
+        )
+        assert places is not None
+        assert values is not None
+        return places, values, weights
 
-        def of(parts: tuple[NDArray[Any], ...]) -> NDArray[Any]:
-            return np.concatenate([none.astype(parts[0].dtype), *(parts[i] for i in observers)])
-
-        weights = None if self.weights is None else of(self.weights)
-        return of(self.places), of(self.values), weights
-
-    def chosen(self, which: Sequence[NDArray[Any]]) -> Observations:
-        """Return some of every observer's entries, by masks or numbers."""
-
-        def some(parts: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
-            return tuple(part[keep] for part, keep in zip(parts, which, strict=True))
-
-        weights = None if self.weights is None else some(self.weights)
-        return replace(self, places=some(self.places), values=some(self.values), weights=weights)
+    def chosen(self, which: Sequence[Any]) -> Observations:
+        """Return some of every observer's entries, by masks, numbers or slices."""
+        places, values, weights = (
+            ()
+            if parts is None
+            else tuple(one[keep] for one, keep in zip(parts, which, strict=True))
+            for parts in (self.places, self.values, self.weights)
+        )
+        return replace(
+            self, places=places, values=values, weights=None if self.weights is None else weights
+        )
 
     def seen_by(self, observers: Collection[int]) -> Observations:
         """Return what some observers saw, and of the others only how many entries."""
-
-        def kept(parts: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], ...]:
-            return tuple(one if i in observers else one[:0] for i, one in enumerate(parts))
-
-        return replace(
-            self,
-            places=kept(self.places),
-            values=kept(self.values),
-            weights=None if self.weights is None else kept(self.weights),
-            sizes=self.counts,
-        )
+        keep = [slice(None) if i in observers else slice(0) for i in range(self.n_observers)]
+        return replace(self.chosen(keep), sizes=self.counts)
 
     part = former("part", "seen_by")
 
