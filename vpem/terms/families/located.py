@@ -42,14 +42,7 @@ class LocatedTerms:
             n_threads=settings.n_threads, dtype=settings.dtype,
             skip_negligible=settings.skip_negligible,
         )  # fmt: skip
-
-    @property
-    def scaling(self) -> Scaling:
-        return self.inner.scaling
-
-    @property
-    def reg_covar(self) -> Doubles:
-        return self.inner.reg_covar
+        self.scaling, self.reg_covar = self.inner.scaling, self.inner.reg_covar
 
     def prepare(self, part: Part) -> Made:
         """Factor every block, and remember them for expected values of the M-step."""
@@ -78,11 +71,12 @@ class LocatedTerms:
     def summarize(self, statistics: Any, responsibilities: Floats, rows: slice) -> None:
         self.inner.summarize(statistics, responsibilities, rows)
 
-    def update(self, statistics: Any, weights: Doubles) -> Part:
-        return self._part(replace(self.inner.update(statistics), weights=weights))
-
-    def update_early(self, statistics: Any, row: float, weights: Doubles) -> Part:
-        return self._part(replace(self.inner.update_early(statistics, row), weights=weights))
+    def update(self, statistics: Any, weights: Doubles, row: float | None = None) -> Part:
+        if row is None:
+            core = self.inner.update(statistics)
+        else:
+            core = self.inner.update_early(statistics, row)
+        return self._part(replace(core, weights=weights))
 
     def recentred(self, statistics: Any, centres: Floats) -> Any:
         return self.inner.recentred(statistics, centres)
@@ -92,9 +86,6 @@ class LocatedTerms:
 
     def _part(self, core: Mixture) -> Part:
         return Part(self.law.name, self.features, core=core)
-
-    def keep(self, part: Part, before: Part, hubs: Mask) -> Part:
-        return replace(part, core=self.inner.keep(core_of(part), core_of(before), hubs))
 
     def blank(self, n_components: int) -> Part:
         return self._part(self.inner.blank(n_components))
@@ -121,15 +112,12 @@ class LocatedTerms:
             data = np.where(self.inner.observed[rows] == 0, np.nan, data).astype(data.dtype)
         return data
 
-    def slice_rows(self, rows: slice, following: slice | None = None) -> Self:
-        return self._over(self.inner.slice_rows(rows, following))
-
-    def select_rows(self, rows: Indices, row_weights: Doubles | None) -> Self:
-        return self._over(self.inner.select_rows(rows, row_weights))
-
-    def _over(self, inner: FeatureTerms) -> Self:
+    def take_rows(self, rows: slice | Indices, also: Any) -> Self:
         chosen = copy(self)
-        chosen.inner = inner
+        if isinstance(rows, slice):
+            chosen.inner = self.inner.slice_rows(rows, also)
+        else:
+            chosen.inner = self.inner.select_rows(rows, also)
         return chosen
 
 

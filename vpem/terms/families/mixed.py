@@ -6,7 +6,7 @@ For a start's clusters the data are numbers between which distances mean somethi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
 from vpem.terms.families.kinds import Kinds
-from vpem.terms.families.located import LocatedTerms
+from vpem.terms.families.located import LocatedTerms, core_of
 from vpem.terms.families.mixture import MixedMixture, law_of, scaling_of
 from vpem.terms.families.part import Columns, How, IndependentTerms, Made, Part
 from vpem.terms.features import FeatureTerms, RowTerms
@@ -99,7 +99,7 @@ class _EmbeddedRows:
         return self._fitted(self._matrix[rows])
 
     def take(self, indices: Indices) -> Floats:
-        parts = [part.select_rows(indices, None) for part in self._matrix.terms.parts]
+        parts = [part.take_rows(indices, None) for part in self._matrix.terms.parts]
         return self._fitted(self._matrix.embed(parts, slice(0, len(indices))))
 
     def select_rows(self, indices: Indices) -> Rows:
@@ -198,7 +198,7 @@ class MixedTerms(RowTerms):
 
     def slice_rows(self, rows: slice, following: slice | None = None) -> MixedTerms:
         """Return the terms of a run of rows, which are counted from 0 in it."""
-        parts = [part.slice_rows(rows, following) for part in self.parts]
+        parts = [part.take_rows(rows, following) for part in self.parts]
         weights = None if self.row_weights is None else self.row_weights[rows]
         chosen = self._over(self.rows.slice_rows(rows, following), parts, weights)
         chosen.known = None if self.known is None else self.known.slice_rows(rows)
@@ -206,7 +206,7 @@ class MixedTerms(RowTerms):
 
     def select_rows(self, rows: Indices, row_weights: Doubles | None = None) -> MixedTerms:
         """Return the terms of some rows: rows may come twice, and weigh 1 or so much."""
-        parts = [part.select_rows(rows, row_weights) for part in self.parts]
+        parts = [part.take_rows(rows, row_weights) for part in self.parts]
         chosen = self._over(self.rows.select_rows(rows), parts, row_weights)
         chosen.known = None if self.known is None else self.known.select_rows(rows)
         return chosen
@@ -264,23 +264,14 @@ class MixedTerms(RowTerms):
         for terms, one in zip(self.parts, statistics.parts, strict=True):
             terms.summarize(one, responsibilities, rows)
 
-    def update(self, statistics: MixedStatistics) -> MixedMixture:
-        counts = statistics.counts
-        weights = counts / counts.sum(axis=1, keepdims=True)
-        parts = [
-            terms.update(one, weights)
-            for terms, one in zip(self.parts, statistics.parts, strict=True)
-        ]
-        return self._mixture(weights, parts)
-
-    def update_early(self, statistics: MixedStatistics, row: float) -> MixedMixture:
-        """Parameters from statistics in which `enough` rows count, each of them this much."""
+    def update(self, statistics: MixedStatistics, row: float | None = None) -> MixedMixture:
+        """Parameters from statistics, or of those in which `enough` rows count, each this much."""
         counts = statistics.counts
         weights = counts / counts.sum(axis=1, keepdims=True)
         both = zip(self.parts, statistics.parts, strict=True)
-        return self._mixture(
-            weights, [terms.update_early(one, row, weights) for terms, one in both]
-        )
+        return self._mixture(weights, [terms.update(one, weights, row) for terms, one in both])
+
+    update_early = update
 
     def recentred(self, statistics: MixedStatistics, centres: Floats) -> MixedStatistics:
         """Return the same statistics about other centres (K, d)."""
@@ -312,8 +303,17 @@ class MixedTerms(RowTerms):
         shape = (self.blocks.n_blocks, mixture.n_components)
         weights = np.broadcast_to(mixture.weights, shape).copy()
         weights[hubs] = np.broadcast_to(before.weights, shape)[hubs]
-        both = zip(self.parts, mixture.parts, before.parts, strict=True)
-        return self._mixture(weights, [terms.keep(new, old, hubs) for terms, new, old in both])
+        parts = []
+        for terms, part, old in zip(self.parts, mixture.parts, before.parts, strict=True):
+            cells, core = terms.law.hubs_of_cells(terms.features), part.core
+            tables = {
+                name: np.where(hubs[cells[name]], old.tables[name], table)
+                for name, table in part.tables.items()
+            }
+            if isinstance(terms, LocatedTerms):
+                core = terms.inner.keep(core_of(part), core_of(old), hubs)
+            parts.append(replace(part, tables=tables, core=core))
+        return self._mixture(weights, parts)
 
     def blank(self, n_components: int) -> MixedMixture:
         """Return a mixture of so many components with everything but parameters."""

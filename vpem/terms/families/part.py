@@ -257,17 +257,13 @@ class IndependentTerms:
             self.n_threads,
         )  # fmt: skip
 
-    def update(self, statistics: Cells, weights: Doubles) -> Part:
-        """M-step: the part with these mixing weights (R, K)."""
+    def update(self, statistics: Cells, weights: Doubles, row: float | None = None) -> Part:
+        """M-step: the part with these mixing weights (R, K), of few rows that count this much."""
         tables = self.law.family.update(statistics.tables, self.features, self.pooled)
         # Where statistics of a batch were taken away sums may be below 0 by rounding.
         for name, table in tables.items():
             np.clip(table, *RANGES[self.law.domains[name]], out=table)
         return Part(self.law.name, self.features, tables)
-
-    def update_early(self, statistics: Cells, row: float, weights: Doubles) -> Part:
-        """M-step from few rows, each of which counts this much."""
-        return self.update(statistics, weights)
 
     def recentred(self, statistics: Cells, centres: Floats) -> Cells:
         """Return the same statistics in tables of their own: they are about no centres."""
@@ -283,15 +279,6 @@ class IndependentTerms:
             cells = features.blocks.block_of[features.cells(counts)]
             tables[name] = np.where(hubs[cells], other.tables[name], table)
         return Cells(tables)
-
-    def keep(self, part: Part, before: Part, hubs: Mask) -> Part:
-        """Return the part with the parameters that these hubs (B,) had before."""
-        cells = self.law.hubs_of_cells(self.features)
-        tables = {
-            name: np.where(hubs[cells[name]], before.tables[name], table)
-            for name, table in part.tables.items()
-        }
-        return replace(part, tables=tables)
 
     def blank(self, n_components: int) -> Part:
         """Return a part of so many components with everything but parameters."""
@@ -327,18 +314,17 @@ class IndependentTerms:
         """Rows (m, n) in block order for distances: numbers, or codes; NaN missing."""
         return self.rows.read(rows)
 
-    def slice_rows(self, rows: slice, following: slice | None = None) -> Self:
-        """Return the terms of a run of rows, which are counted from 0 in it."""
-        return self._over(self.rows.slice_rows(rows, following))
+    def take_rows(self, rows: slice | Indices, also: Any) -> Self:
+        """Return the terms of some rows, counted from 0: of a run, or as listed.
 
-    def select_rows(self, rows: Indices, row_weights: Doubles | None) -> Self:
-        """Return the terms of some rows."""
-        return self._over(self.rows.select_rows(rows))
-
-    def _over(self, rows: Any) -> Self:
+        With a run go those that will follow it (None: none), with a list weights of its rows.
+        """
         assert self.pooled is not None  # of all rows, for which they are found before
         chosen = copy(self)
-        chosen.rows = rows
+        if isinstance(rows, slice):
+            chosen.rows = self.rows.slice_rows(rows, also)
+        else:
+            chosen.rows = self.rows.select_rows(rows)
         return chosen
 
 

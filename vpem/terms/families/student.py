@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from vpem.terms.families.counts import shape_of
 from vpem.terms.families.family import Features, Table, Tables
 from vpem.terms.families.located import GaussianLaw, LocatedTerms, core_of
 from vpem.terms.families.part import Made, Part
-from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingFactors, MissingTerms
 from vpem.terms.mixture import Factors, Mixture
 from vpem.terms.rows import marginal_terms
@@ -205,27 +204,28 @@ class StudentTerms(LocatedTerms):
             for b, (a, e) in enumerate(pairwise(blocks.offsets)):
                 statistics.seen[:, a:e] += counted[b].T @ there[:, a:e]
 
-    def update(self, statistics: StudentStatistics, weights: Table) -> Part:
+    def update(
+        self, statistics: StudentStatistics, weights: Table, row: float | None = None
+    ) -> Part:
         """M-step: locations, scatters, and degrees of freedom (K, B).
 
         Hubs that have next to no rows of a component keep its degrees of freedom.
         """
-        core = self.inner.update(self._as_gaussian(statistics))
-        least = self.inner.least_seen if isinstance(self.inner, MissingTerms) else 0.0
-        return self._part(replace(core, weights=weights), self._dof(statistics, least))
-
-    def update_early(self, statistics: StudentStatistics, row: float, weights: Table) -> Part:
-        core = self.inner.update_early(self._as_gaussian(statistics), row)
-        least = row * enough_rows(self.inner.blocks.widths[:, None])
-        return self._part(replace(core, weights=weights), self._dof(statistics, least))
-
-    def _dof(self, statistics: StudentStatistics, least: Doubles | float) -> Table:
-        there = statistics.there
+        gaussian, there = self._as_gaussian(statistics), statistics.there
+        least: Doubles | float = 0.0
+        if row is not None:
+            core = self.inner.update_early(gaussian, row)
+            least = row * enough_rows(self.inner.blocks.widths[:, None])
+        else:
+            core = self.inner.update(gaussian)
+            if isinstance(self.inner, MissingTerms):
+                least = self.inner.least_seen
+        core = replace(core, weights=weights)
         if self._latest is None:
-            return np.full(there.T.shape, START_DOF)
+            return self._part(core)
         stays = (there <= least) | (self.inner.blocks.widths == 0)[:, None]
         dof = degrees_of_freedom(statistics.gaps / np.where(stays, 1.0, there))
-        return np.where(stays.T, self._latest.dof, dof.T)
+        return self._part(core, np.where(stays.T, self._latest.dof, dof.T))
 
     def recentred(self, statistics: StudentStatistics, centres: Floats) -> StudentStatistics:
         moments = self.inner.recentred(statistics.moments, centres)
@@ -277,17 +277,13 @@ class StudentTerms(LocatedTerms):
 
     # ---- starts and repairs ---------------------------------------------------------------------
 
-    def keep(self, part: Part, before: Part, hubs: Mask) -> Part:
-        dof = np.where(hubs, dof_of(before), dof_of(part))
-        return replace(super().keep(part, before, hubs), tables=self._tables(dof))
-
     def reseeded(self, part: Part, component: int, centre: Table) -> Part:
         dof = dof_of(part)
         dof[component] = START_DOF
         return replace(super().reseeded(part, component, centre), tables=self._tables(dof))
 
-    def _over(self, inner: FeatureTerms) -> Self:
-        chosen = super()._over(inner)
+    def take_rows(self, rows: slice | Indices, also: Any) -> Self:
+        chosen = super().take_rows(rows, also)
         chosen._distances = None
         return chosen
 
