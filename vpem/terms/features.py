@@ -23,7 +23,7 @@ from vpem._core.sweep import sweep
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
 from vpem.terms.density import Density
-from vpem.terms.mixture import Factors, Mixture, block_views, factorise
+from vpem.terms.mixture import Factors, Mixture, block_views, factorise, is_diagonal, is_tied
 from vpem.terms.rows import Arranges, Known, Rows, arrange_rows
 from vpem.terms.statistics import BlockStatistics, Statistics
 from vpem.terms.units import FLOOR, Scaling
@@ -106,12 +106,6 @@ class RowTerms:
         """Log-density of parameters under a prior that terms have a part of; here there is none."""
         return 0.0
 
-    def labelled(self, terms: Floats, rows: slice) -> Floats:
-        """Add what is known of these rows to the terms (B, m, K) of their features."""
-        if self.known is not None:
-            self.known.add(terms, rows)
-        return terms
-
     def sweep(
         self: Any, mixture: Any, factors: Any, mix: Doubles, statistics: Any = None
     ) -> Doubles:
@@ -174,6 +168,7 @@ class FeatureTerms(RowTerms, BlockStatistics):
         skip_negligible: bool = True,
     ) -> None:
         self.blocks, self.covariance_type, self.scaling = blocks, covariance_type, scaling
+        self._is_tied, self._is_diagonal = is_tied(covariance_type), is_diagonal(covariance_type)
         self.rows = arrange_rows(X, blocks, scaling, dtype)
         self.row_weights = None if row_weights is None else np.ascontiguousarray(row_weights)
         self.reg_covar = np.broadcast_to(reg_covar, (blocks.n_features,))[blocks.order]
@@ -260,7 +255,9 @@ class FeatureTerms(RowTerms, BlockStatistics):
     def local(self, factors: Factors, rows: slice) -> Floats:
         """Terms ``Q`` of each hub for these rows, shape (B, m, K), Valdeira et al., (12)."""
         terms = factors.terms(self.rows.read(rows), self.blocks.offsets, self.n_threads)
-        return self.labelled(terms, rows)
+        if self.known is not None:
+            self.known.add(terms, rows)
+        return terms
 
     def distances(self, centres: Doubles, rows: slice) -> Floats:
         """Squared distances of each hub's part of these rows to centres (L, d), (B, m, L)."""

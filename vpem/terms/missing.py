@@ -7,23 +7,23 @@ and nothing where it has none; the M-step of a block takes the rows of which it 
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from vpem._core.assign import nearest_rows
 from vpem._core.covariances import covariances_full
 from vpem._core.missing import marginal_diag, marginal_moments_diag, marginal_moments_full
 from vpem._core.threads import one_blas_thread
-from vpem.checks import Doubles, Floats, Indices, Mask, row_blocks
+from vpem.checks import Doubles, Floats, Indices, row_blocks
 from vpem.network.partition import Blocks
 from vpem.terms.features import FeatureTerms, RowTerms
 from vpem.terms.mixture import Factors, Mixture, block_views, factorise
 from vpem.terms.rows import Arranges, MemoryRows, Plan, Rows, marginal_terms, pattern_plan
-from vpem.terms.statistics import BlockStatistics, MissingStatistics, Statistics, enough_rows
+from vpem.terms.statistics import MissingStatistics, Statistics, enough_rows
 from vpem.terms.units import Add, Reach, Scaling, alone
 
 LEAST_SEEN = 0.5
@@ -46,155 +46,6 @@ class MissingFactors(Factors):
 
     mixture: Mixture
 
-    def in_precision(self, dtype: DTypeLike) -> Factors:
-        means, inverse, log_dets = (
-            np.ascontiguousarray(part, dtype=dtype)
-            for part in (self.means, self.inverse, self.log_dets)
-        )
-        return Factors(means, inverse, log_dets, self.failed)
-
-
-class MissingBlockStatistics(BlockStatistics):
-    """`BlockStatistics` in which a block, or a feature, has seen fewer rows than a component.
-
-    ``share`` is the part of the rows' weight that has a feature (d,), where covariances are
-    diagonal, or something of a block (B,). A block changes parameters of a component of which it
-    has seen ``least_seen`` effective rows.
-    """
-
-    share: Doubles
-    least_seen: float
-
-    def _expecting(self, centres: Floats) -> MissingFactors:
-        """Parameters by which values are expected, of as many components as centres (K, d)."""
-        raise NotImplementedError
-
-    @property
-    def by_responsibilities(self) -> bool:
-        """Whether rows and their responsibilities are all that statistics are made of.
-
-        Where features of a block depend on each other, missing ones are expected by the current
-        parameters.
-        """
-        return self._is_diagonal
-
-    def empty(self, centres: Floats, n_roots: int) -> MissingStatistics:
-        plain = super().empty(centres, n_roots)
-        n_components, d = plain.shifts.shape
-        shape = (n_components, d) if self._is_diagonal else (self.blocks.n_blocks, n_components)
-        return MissingStatistics(
-            plain.counts, plain.first, plain.second, plain.shifts, seen=np.zeros(shape)
-        )
-
-    def recentred(self, statistics: Statistics, centres: Floats) -> MissingStatistics:
-        assert isinstance(statistics, MissingStatistics)
-        moved = super().recentred(statistics, centres)
-        assert isinstance(moved, MissingStatistics)
-        return replace(moved, seen=statistics.seen.copy())
-
-    def _per_feature(self, statistics: Statistics) -> Doubles:
-        assert isinstance(statistics, MissingStatistics)
-        if self._is_diagonal:
-            return statistics.seen
-        return self.blocks.of_feature(statistics.seen)
-
-    def with_hubs_of(
-        self, statistics: Statistics, other: Statistics, hubs: Mask
-    ) -> MissingStatistics:
-        assert isinstance(statistics, MissingStatistics)
-        assert isinstance(other, MissingStatistics)
-        taken = super().with_hubs_of(statistics, other, hubs)
-        columns = hubs[self.blocks.block_of] if self._is_diagonal else hubs[:, None]
-        return MissingStatistics(**vars(taken), seen=np.where(columns, other.seen, statistics.seen))
-
-    def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> MissingStatistics:
-        """Statistics for which `update` gives a mixture, about its means.
-
-        Every block sees the same part of each component's rows, as it does of all. Where stochastic
-        EM settles does not depend on that, only how far a step moves a block.
-        """
-        plain = super()._about_means(mixture, weight, n_roots)
-        if self._is_diagonal:
-            second = plain.second * self.share
-            seen = self.blocks.of_feature(plain.counts) * self.share
-            return MissingStatistics(plain.counts, plain.first, second, plain.shifts, seen=seen)
-        copies = 1 if self._is_tied else mixture.n_components
-        per_feature = self.share[self.blocks.block_of]
-        for columns, count, width, view in self._banded(plain.second, copies):
-            view *= per_feature[columns].reshape(count, width)[:, 0, None, None, None]
-        return MissingStatistics(**vars(plain), seen=plain.counts * self.share[:, None])
-
-    def _determinants(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> Doubles:
-        """Log-determinants (B,) of blocks' covariances, each as often as it is seen."""
-        assert isinstance(statistics, MissingStatistics)
-        seen = statistics.seen
-        if not self._is_diagonal:
-            return np.asarray((factors.log_dets.astype(np.float64).T * seen).sum(axis=1))
-        covariances = mixture.covariances
-        logs = np.log(np.where(covariances > 0, covariances, 1.0))
-        return self._over_hubs(logs * seen)
-
-    def update(self, statistics: Statistics) -> Mixture:
-        """Parameters from the statistics; where a block has next to no rows, as they were.
-
-        Parameters of which nothing is seen change no expectation: keeping them is a generalised
-        M-step.
-        """
-        return self._updated(statistics, np.array(self.least_seen))
-
-    def update_early(self, statistics: Statistics, row: float) -> Mixture:
-        """Parameters from statistics of few rows; of blocks with less than `enough`, as before."""
-        widths = 1 if self._is_diagonal else self.blocks.widths[:, None]
-        return self._updated(statistics, row * enough_rows(widths))
-
-    def _updated(self, statistics: Statistics, least: Doubles) -> Mixture:
-        """Parameters from the statistics, where a block has seen at least so much."""
-        assert isinstance(statistics, MissingStatistics)
-        before = self._expecting(statistics.shifts).mixture
-        n = statistics.seen
-        few = n < least
-        columns = few if self._is_diagonal else self.blocks.of_feature(few)
-        first = np.where(columns, 0.0, statistics.first)
-        per_feature = n if self._is_diagonal else self.blocks.of_feature(n)
-        means = statistics.shifts.astype(np.float64)
-        np.add(means, first / np.where(columns, 1.0, per_feature), out=means, where=~columns)
-        means = np.where(columns, before.means, means)
-        if self._is_diagonal:
-            covariances = self._variances(statistics, first, least, before)
-        else:
-            covariances = np.empty_like(statistics.second)
-            covariances_full(
-                first, statistics.second, n, self.blocks.offsets, self.reg_covar, covariances
-            )
-            if not self._is_tied and few.any():
-                new = block_views(covariances, self.blocks.widths, before.n_components)
-                old = block_views(before.covariances, self.blocks.widths, before.n_components)
-                for b, k in np.argwhere(few):
-                    new[b][k] = old[b][k]
-        counts = statistics.counts
-        weights = counts / counts.sum(axis=1, keepdims=True)
-        return Mixture(self.blocks, self.covariance_type, weights, means, covariances, self.scaling)
-
-    def _variances(
-        self, statistics: MissingStatistics, first: Doubles, least: Doubles, before: Mixture
-    ) -> Doubles:
-        """Variance of every feature by its own rows, of a block by all its values if spherical."""
-        n = statistics.seen
-        drop = np.square(first) / np.where(n < least, 1.0, n)
-        value = statistics.second - (drop.sum(axis=0, keepdims=True) if self._is_tied else drop)
-        total = n.sum(axis=0, keepdims=True) if self._is_tied else n
-        if self.covariance_type.endswith("spherical"):
-            value, total = (self._over_blocks(np.maximum(part, 0.0)) for part in (value, total))
-        variances = np.maximum(value / np.where(total > 0, total, 1.0), 0.0) + self.reg_covar
-        return np.where(total < least, before.covariances, variances)
-
-    def _over_blocks(self, values: Doubles) -> Doubles:
-        """Sum over the features of each block, repeated for each of them; (n, d)."""
-        sums = np.zeros((len(values), self.blocks.n_blocks))
-        for row_sums, row in zip(sums, values, strict=True):
-            np.add.at(row_sums, self.blocks.block_of, row)
-        return sums[:, self.blocks.block_of]
-
 
 @dataclass
 class _Found:
@@ -205,7 +56,7 @@ class _Found:
     parts: dict[tuple[int, int], _Found] = field(default_factory=dict)  # of runs of these rows
 
 
-class MissingTerms(MissingBlockStatistics, FeatureTerms):
+class MissingTerms(FeatureTerms):
     """Local terms of data that miss values, which are integrated out.
 
     X (M, d) is NaN where a value is missing; every row and every column has a value. ``add`` adds
@@ -213,9 +64,13 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
     units of fitting, all is known already. ``observed`` (M, d), in block order, is 1 where a value
     is present; ``centre`` and ``spread`` (d,) are mean and variance of these. Missing values of
     rows that become means are filled by the mean.
+
+    ``share`` is the part of the rows' weight that has a feature (d,), where covariances are
+    diagonal, or something of a block (B,). A block changes parameters of a component of which it
+    has seen ``least_seen`` effective rows.
     """
 
-    looks_at_gaps = True
+    looks_at_gaps = misses = True
 
     def __init__(
         self,
@@ -232,6 +87,8 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         super().__init__(
             X, blocks, covariance_type, scaling=scaling, row_weights=row_weights, **options
         )
+        # Where features of a block depend on each other, missing ones are expected by parameters.
+        self.by_responsibilities = self._is_diagonal
         self._add = add
         self._there: Doubles | None = None
         data = self.rows.read(slice(0, self.n_samples))
@@ -337,7 +194,9 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
             factors.means, factors.mixture.covariances, factors.inverse, factors.log_dets,
             self.n_threads,
         )  # fmt: skip
-        return self.labelled(terms, rows)
+        if self.known is not None:
+            self.known.add(terms, rows)
+        return terms
 
     def squares(self, centres: Doubles, rows: slice) -> Floats:
         """Squared distances by what is there of each block of these rows to centres, (B, m, L)."""
@@ -374,12 +233,23 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
             return RowTerms.sweep(self, mixture, factors, mix, statistics)
         if not self._found.split:
             complete = np.asarray(self.observed.all(axis=1))
-            self._found.split += [self._of_rows(complete), self._of_rows(~complete)]
+            for chosen in (complete, ~complete):
+                if chosen.all():
+                    part = copy(self)
+                    part._found = _Found()
+                else:
+                    weights = None if self.row_weights is None else self.row_weights[chosen]
+                    part = self.select_rows(np.flatnonzero(chosen), weights)
+                self._found.split.append(part)
         whole, others = self._found.split
         log_likelihoods = np.zeros(len(mix))
         if whole.n_samples:
             assert isinstance(factors, MissingFactors)
-            rounded = factors.in_precision(self.rows.dtype)
+            means, inverse, log_dets = (
+                np.ascontiguousarray(part, dtype=self.rows.dtype)
+                for part in (factors.means, factors.inverse, factors.log_dets)
+            )
+            rounded = Factors(means, inverse, log_dets, factors.failed)
             before = 0.0 if statistics is None else statistics.counts.copy()
             log_likelihoods += whole._sweep_complete(mixture, rounded, mix, statistics)
             if statistics is not None:
@@ -394,15 +264,6 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         return log_likelihoods
 
     _sweep_complete = FeatureTerms.sweep
-
-    def _of_rows(self, chosen: Mask) -> MissingTerms:
-        """Return the terms of the rows of a mask, for sweeps alone."""
-        if chosen.all():
-            copied = copy(self)
-            copied._found = _Found()
-            return copied
-        weights = None if self.row_weights is None else self.row_weights[chosen]
-        return self.select_rows(np.flatnonzero(chosen), weights)
 
     def select_rows(self, rows: Indices, row_weights: Doubles | None = None) -> MissingTerms:
         chosen = super().select_rows(rows, row_weights)
@@ -467,6 +328,94 @@ class MissingTerms(MissingBlockStatistics, FeatureTerms):
         return MissingFactors(
             factors.means, factors.inverse, factors.log_dets, factors.failed, mixture=mixture
         )
+
+    def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> MissingStatistics:
+        """Statistics for which `update` gives a mixture, about its means.
+
+        Every block sees the same part of each component's rows, as it does of all. Where stochastic
+        EM settles does not depend on that, only how far a step moves a block.
+        """
+        plain = super()._about_means(mixture, weight, n_roots)
+        if self._is_diagonal:
+            second = plain.second * self.share
+            seen = self.blocks.of_feature(plain.counts) * self.share
+            return MissingStatistics(plain.counts, plain.first, second, plain.shifts, seen=seen)
+        copies = 1 if self._is_tied else mixture.n_components
+        per_feature = self.share[self.blocks.block_of]
+        for columns, count, width, view in self._banded(plain.second, copies):
+            view *= per_feature[columns].reshape(count, width)[:, 0, None, None, None]
+        return MissingStatistics(**vars(plain), seen=plain.counts * self.share[:, None])
+
+    def _determinants(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> Doubles:
+        """Log-determinants (B,) of blocks' covariances, each as often as it is seen."""
+        assert isinstance(statistics, MissingStatistics)
+        seen = statistics.seen
+        if not self._is_diagonal:
+            return np.asarray((factors.log_dets.astype(np.float64).T * seen).sum(axis=1))
+        covariances = mixture.covariances
+        logs = np.log(np.where(covariances > 0, covariances, 1.0))
+        return self._over_hubs(logs * seen)
+
+    def update(self, statistics: Statistics) -> Mixture:
+        """Parameters from the statistics; where a block has next to no rows, as they were.
+
+        Parameters of which nothing is seen change no expectation: keeping them is a generalised
+        M-step.
+        """
+        return self._updated(statistics, np.array(self.least_seen))
+
+    def update_early(self, statistics: Statistics, row: float) -> Mixture:
+        """Parameters from statistics of few rows; of blocks with less than `enough`, as before."""
+        widths = 1 if self._is_diagonal else self.blocks.widths[:, None]
+        return self._updated(statistics, row * enough_rows(widths))
+
+    def _updated(self, statistics: Statistics, least: Doubles) -> Mixture:
+        """Parameters from the statistics, where a block has seen at least so much."""
+        assert isinstance(statistics, MissingStatistics)
+        before = self._expecting(statistics.shifts).mixture
+        n = statistics.seen
+        few = n < least
+        columns = few if self._is_diagonal else self.blocks.of_feature(few)
+        first = np.where(columns, 0.0, statistics.first)
+        per_feature = n if self._is_diagonal else self.blocks.of_feature(n)
+        means = statistics.shifts.astype(np.float64)
+        np.add(means, first / np.where(columns, 1.0, per_feature), out=means, where=~columns)
+        means = np.where(columns, before.means, means)
+        if self._is_diagonal:
+            covariances = self._variances(statistics, first, least, before)
+        else:
+            covariances = np.empty_like(statistics.second)
+            covariances_full(
+                first, statistics.second, n, self.blocks.offsets, self.reg_covar, covariances
+            )
+            if not self._is_tied and few.any():
+                new = block_views(covariances, self.blocks.widths, before.n_components)
+                old = block_views(before.covariances, self.blocks.widths, before.n_components)
+                for b, k in np.argwhere(few):
+                    new[b][k] = old[b][k]
+        counts = statistics.counts
+        weights = counts / counts.sum(axis=1, keepdims=True)
+        return Mixture(self.blocks, self.covariance_type, weights, means, covariances, self.scaling)
+
+    def _variances(
+        self, statistics: MissingStatistics, first: Doubles, least: Doubles, before: Mixture
+    ) -> Doubles:
+        """Variance of every feature by its own rows, of a block by all its values if spherical."""
+        n = statistics.seen
+        drop = np.square(first) / np.where(n < least, 1.0, n)
+        value = statistics.second - (drop.sum(axis=0, keepdims=True) if self._is_tied else drop)
+        total = n.sum(axis=0, keepdims=True) if self._is_tied else n
+        if self.covariance_type.endswith("spherical"):
+            value, total = (self._over_blocks(np.maximum(part, 0.0)) for part in (value, total))
+        variances = np.maximum(value / np.where(total > 0, total, 1.0), 0.0) + self.reg_covar
+        return np.where(total < least, before.covariances, variances)
+
+    def _over_blocks(self, values: Doubles) -> Doubles:
+        """Sum over the features of each block, repeated for each of them; (n, d)."""
+        sums = np.zeros((len(values), self.blocks.n_blocks))
+        for row_sums, row in zip(sums, values, strict=True):
+            np.add.at(row_sums, self.blocks.block_of, row)
+        return sums[:, self.blocks.block_of]
 
     def sample(self) -> Mixture:
         """Return one component after one M-step from the features' own variances."""

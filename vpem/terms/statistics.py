@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vpem.checks import Doubles, Floats, Mask
 from vpem.network.partition import Blocks
 from vpem.network.schema import Array, Schema
-from vpem.terms.mixture import Factors, Mixture, block_views, covariance_shape, is_diagonal, is_tied
+from vpem.terms.mixture import Factors, Mixture, block_views, covariance_shape
 from vpem.terms.rows import Rows
 from vpem.terms.units import Scaling
 
@@ -79,34 +79,31 @@ class BlockStatistics:
     widest: int  # features of the widest hub, of all processes
     n_factors = 0  # that hubs share (`vpem.terms.factors.FactorTerms`)
     add_up: Callable[[Doubles], float]
+    misses = False  # values: blocks have seen fewer rows than a component (`MissingStatistics`)
+    _is_tied: bool
+    _is_diagonal: bool
     _precisions: tuple[Factors, Doubles] | None
 
     tells_expected = True
     """Whether `expected` finds log-densities from statistics."""
 
-    @property
-    def by_responsibilities(self) -> bool:
-        """Whether rows and their responsibilities are all that statistics are made of."""
-        return True
-
-    @property
-    def _is_tied(self) -> bool:
-        return is_tied(self.covariance_type)
-
-    @property
-    def _is_diagonal(self) -> bool:
-        return is_diagonal(self.covariance_type)
+    by_responsibilities = True
+    """Whether rows and their responsibilities are all that statistics are made of."""
 
     def empty(self, centres: Floats, n_roots: int) -> Statistics:
         """Statistics of no rows about centres (K, d)."""
         shifts = np.ascontiguousarray(centres, dtype=self.rows.dtype)
         n_components = len(shifts)
-        return Statistics(
+        plain = Statistics(
             np.zeros((n_roots, n_components)),
             np.zeros(shifts.shape),
             np.zeros(covariance_shape(self.blocks, self.covariance_type, n_components)),
             shifts,
         )
+        if not self.misses:
+            return plain
+        shape = shifts.shape if self._is_diagonal else (self.blocks.n_blocks, n_components)
+        return MissingStatistics(**vars(plain), seen=np.zeros(shape))
 
     def _banded(self, flat: Doubles, copies: int) -> Iterator[tuple[slice, int, int, Doubles]]:
         """Views of shape (blocks, copies, width, width), one a band, into a flat array."""
@@ -121,6 +118,9 @@ class BlockStatistics:
         """Return the same statistics about other centres (K, d)."""
         shifts = np.ascontiguousarray(centres, dtype=self.rows.dtype)
         moved = statistics.shifts.astype(np.float64) - shifts
+        changed = {"counts": statistics.counts.copy()}
+        if isinstance(statistics, MissingStatistics):
+            changed["seen"] = statistics.seen.copy()
         first = statistics.first + self._per_feature(statistics) * moved
         second = statistics.second.copy()
         if self._is_diagonal:
@@ -139,12 +139,15 @@ class BlockStatistics:
                     view[:, 0] += old.swapaxes(1, 2) @ s + s.swapaxes(1, 2) @ new
                 else:
                     view += old[..., None] * s[..., None, :] + s[..., None] * new[..., None, :]
-        counts = statistics.counts.copy()
-        return replace(statistics, counts=counts, first=first, second=second, shifts=shifts)
+        return replace(statistics, **changed, first=first, second=second, shifts=shifts)
 
     def _per_feature(self, statistics: Statistics) -> Doubles:
         """Sum of responsibilities that each feature's moments have, (K, d)."""
-        return self.blocks.of_feature(statistics.counts)
+        if not isinstance(statistics, MissingStatistics):
+            return self.blocks.of_feature(statistics.counts)
+        if self._is_diagonal:
+            return statistics.seen
+        return self.blocks.of_feature(statistics.seen)
 
     def with_hubs_of(self, statistics: Statistics, other: Statistics, hubs: Mask) -> Statistics:
         """Return the statistics with those hubs' (B,) part taken from other ones."""
@@ -158,7 +161,12 @@ class BlockStatistics:
             copies = 1 if self._is_tied else len(first)
             sizes = copies * self.blocks.widths.astype(np.int64) ** 2
             second = np.where(np.repeat(hubs, sizes), other.second, statistics.second)
-        return Statistics(counts, first, second, statistics.shifts)
+        taken = Statistics(counts, first, second, statistics.shifts)
+        if not isinstance(statistics, MissingStatistics):
+            return taken
+        assert isinstance(other, MissingStatistics)
+        changed = columns if self._is_diagonal else hubs[:, None]
+        return MissingStatistics(**vars(taken), seen=np.where(changed, other.seen, statistics.seen))
 
     def enough(self, counts: Doubles) -> Mask:
         """Whether so many rows a component (R, K) are enough for an M-step, for each root (R,).

@@ -245,7 +245,9 @@ class MixedTerms(RowTerms):
         out = np.zeros(shape, dtype=self.dtype)
         for terms, prepared in zip(self.parts, factors.parts, strict=True):
             terms.add_terms(prepared, rows, out)
-        return self.labelled(out, rows)
+        if self.known is not None:
+            self.known.add(out, rows)
+        return out
 
     # ---- M-step --------------------------------------------------------------------------------
 
