@@ -465,26 +465,22 @@ class _Search:
     def value(self, agents: Agents) -> float:
         """What a hub gains; -inf where there can be none of these agents."""
         if agents not in self._gains:
-            root = self._root(agents)
-            if root is not None:
-                self.roots[agents] = root
-            self._gains[agents] = -np.inf if root is None else self.gain(agents)
+            # Its root is near all, by ways among them; of several it is that of the shortest ways.
+            shortest = None
+            for root in sorted(agents):
+                seen, rim, way = {root}, {root}, 0
+                for hop in range(1, self.hops + 1):
+                    rim = {b for a in rim for b in self.near[a] if b in agents and b not in seen}
+                    if not rim:
+                        break
+                    seen |= rim
+                    way += hop * sum(self.widths[agent] for agent in rim)
+                if len(seen) == len(agents) and (shortest is None or way < shortest[0]):
+                    shortest = way, root
+            if shortest is not None:
+                self.roots[agents] = shortest[1]
+            self._gains[agents] = -np.inf if shortest is None else self.gain(agents)
         return self._gains[agents]
-
-    def _root(self, agents: Agents) -> int | None:
-        """Agent that all are near, by ways among them; of several that of the shortest ways."""
-        shortest = None
-        for root in sorted(agents):
-            seen, rim, way = {root}, {root}, 0
-            for hop in range(1, self.hops + 1):
-                rim = {b for a in rim for b in self.near[a] if b in agents and b not in seen}
-                if not rim:
-                    break
-                seen |= rim
-                way += hop * sum(self.widths[agent] for agent in rim)
-            if len(seen) == len(agents) and (shortest is None or way < shortest[0]):
-                shortest = way, root
-        return None if shortest is None else shortest[1]
 
     def split(self, agents: Agents) -> list[Agents]:
         """Hubs of what is left of one: itself, or its connected parts, or agents alone."""

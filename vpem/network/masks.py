@@ -602,27 +602,23 @@ class Masks(OfOneProcess):
         n_words = values.shape[1]
         rings = np.zeros((rows.max(initial=0) + 1, n_words), dtype=np.uint64)
         for party, terms, row in zip(local, values, rows, strict=True):
-            self._add(terms, exponents, rings[row], party)
+            place = self.fixed.add(terms, exponents, rings[row], self._n_threads)
+            if place < 0:
+                continue
+            what = f"value {place} of {len(terms)} that {self.names[party]} adds to a masked sum"
+            if not np.isfinite(terms[place]):
+                raise InputError(f"{what} is NaN or infinite")
+            power = 0 if exponents is None else int(np.asarray(exponents)[place])
+            raise InputError(
+                f"{what} is larger than {np.ldexp(self.fixed.largest, power):.4g}, which is what "
+                f"fits for {self.n_parties} parties; standardise features, or leave out ",
+                Setting("secure_sum", True),
+            )
         if tag is None:
             return rings
         behind = np.zeros((len(rings), TAG_WORDS * tag[1]), dtype=np.uint64)
         tag[0].add(rings, behind, among[0] in local)
         return np.concatenate([rings, behind], axis=1)
-
-    def _add(self, terms: NDArray[Any], powers: ArrayLike | None, ring: Ring, party: int) -> None:
-        """Add a party's terms (P,), or say which of them cannot be added."""
-        place = self.fixed.add(terms, powers, ring, self._n_threads)
-        if place < 0:
-            return
-        what = f"value {place} of {len(terms)} that {self.names[party]} adds to a masked sum"
-        if not np.isfinite(terms[place]):
-            raise InputError(f"{what} is NaN or infinite")
-        power = 0 if powers is None else int(np.asarray(powers)[place])
-        raise InputError(
-            f"{what} is larger than {np.ldexp(self.fixed.largest, power):.4g}, which is what fits "
-            f"for {self.n_parties} parties; standardise features, or leave out ",
-            Setting("secure_sum", True),
-        )
 
     def _mask(
         self, ring: Ring, party: int, others: list[int], among: tuple[int, ...], nonce: bytes

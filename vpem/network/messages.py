@@ -143,7 +143,17 @@ class _Reader:
                 raise ValueError
             return header
         if "a" in header:
-            return self.read_array(header)
+            described, sizes, scalar = header["a"], header["s"], header["g"]
+            if len(header) != 3 or not isinstance(sizes, list) or len(sizes) > MOST_AXES:
+                raise ValueError
+            if not isinstance(described, str) or not DTYPE.fullmatch(described):
+                raise ValueError
+            dtype, shape = np.dtype(described), tuple(map(_count, sizes))
+            if dtype.itemsize == 0 or type(scalar) is not bool or (scalar and shape):
+                raise ValueError
+            raw = self.read_bytes(math.prod(shape) * dtype.itemsize)
+            array = np.frombuffer(raw, dtype).reshape(shape).copy()
+            return array[()] if scalar else array
         ((kind, content),) = header.items()
         if kind == "b":
             return bytes(self.read_bytes(_count(content)))
@@ -156,19 +166,6 @@ class _Reader:
             return table
         items = [self.read(item, depth + 1) for item in content]
         return items if kind == "l" else tuple(items)
-
-    def read_array(self, header: dict[str, Any]) -> Any:
-        described, sizes, scalar = header["a"], header["s"], header["g"]
-        if len(header) != 3 or not isinstance(sizes, list) or len(sizes) > MOST_AXES:
-            raise ValueError
-        if not isinstance(described, str) or not DTYPE.fullmatch(described):
-            raise ValueError
-        dtype, shape = np.dtype(described), tuple(map(_count, sizes))
-        if dtype.itemsize == 0 or type(scalar) is not bool or (scalar and shape):
-            raise ValueError
-        raw = self.read_bytes(math.prod(shape) * dtype.itemsize)
-        array = np.frombuffer(raw, dtype).reshape(shape).copy()
-        return array[()] if scalar else array
 
 
 def _count(value: object) -> int:

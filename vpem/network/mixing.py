@@ -393,7 +393,12 @@ def estimate_rate(
     values = values / start
     done, fallen, rate = 0, 1.0, LEAST
     while done < most:
-        mark = _next(done, most, rate, fallen if n_rounds is None else np.inf)
+        # They compare after twice as many rounds, or after those needed, if these are fewer.
+        mark = max(2 * done, 2)
+        if done and rate < 1.0 and n_rounds is None and fallen < np.inf:
+            needed = np.log(FALLEN / fallen) / np.log(max(rate, LEAST))
+            mark = min(mark, done + max(2, int(np.ceil(needed))))
+        mark = most if mark + 2 > most else mark
         for _ in range(mark - done - 2):
             values = mixing @ values
         before = values
@@ -412,12 +417,3 @@ def estimate_rate(
         values = values / largest
     rate = min(max(rate, LEAST), 1.0 - 1e-15)
     return float(rate + MARGIN * min(rate, 1.0 - rate))
-
-
-def _next(done: int, most: int, rate: float, fallen: float) -> int:
-    """Return the rounds after which agents compare next: twice as many, at most those needed."""
-    mark = max(2 * done, 2)
-    if done and rate < 1.0 and fallen < np.inf:
-        left = np.log(FALLEN / fallen) / np.log(max(rate, LEAST))
-        mark = min(mark, done + max(2, int(np.ceil(left))))
-    return most if mark + 2 > most else mark

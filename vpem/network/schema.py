@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Union
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem.errors import FileError, Setting
 
@@ -300,9 +299,23 @@ class Array(Field):
             return self._words(sizes)
         if not value.dtype.str[1:].startswith(self.kind):
             place.refuse(f"{self._words(sizes)} of type {self.kind}", value.dtype.str[1:])
-        wrong = self._wrong(value, self._most(sizes))
-        if wrong:
-            place.refuse(self._words(sizes), wrong)
+        most, got = self._most(sizes), ""
+        good = np.ones(value.shape, dtype=np.bool_)
+        if value.dtype.kind == "f":
+            good = np.isfinite(value) | (np.isnan(value) if self.nan else False)
+            good |= np.isinf(value) if self.inf else False
+        with np.errstate(invalid="ignore"):
+            good &= ~((value < self.least) | (value > most) | (self.positive & (value <= 0)))
+        if not good.all():
+            got = f"{value[~good][0]} among them"
+        elif self.sums is not None:
+            with np.errstate(over="ignore"):
+                totals = value.sum(axis=-1).reshape(-1)
+            off = ~(np.abs(totals - self.sums) <= SUM_ERROR)
+            if off.any():
+                got = f"a sum of {totals[off][0]:g}"
+        if got:
+            place.refuse(self._words(sizes), got)
         return None
 
     def _fits(self, shape: abc.Sequence[int], sizes: Sizes) -> bool:
@@ -330,23 +343,6 @@ class Array(Field):
 
     def _most(self, sizes: Sizes) -> float:
         return sizes[self.below] - 1 if self.below else self.most
-
-    def _wrong(self, value: NDArray[np.floating], most: float) -> str:
-        good = np.ones(value.shape, dtype=np.bool_)
-        if value.dtype.kind == "f":
-            good = np.isfinite(value) | (np.isnan(value) if self.nan else False)
-            good |= np.isinf(value) if self.inf else False
-        with np.errstate(invalid="ignore"):
-            good &= ~((value < self.least) | (value > most) | (self.positive & (value <= 0)))
-        if not good.all():
-            return f"{value[~good][0]} among them"
-        if self.sums is not None:
-            with np.errstate(over="ignore"):
-                totals = value.sum(axis=-1).reshape(-1)
-            off = ~(np.abs(totals - self.sums) <= SUM_ERROR)
-            if off.any():
-                return f"a sum of {totals[off][0]:g}"
-        return ""
 
 
 COUNT, NUMBER, PLAIN, TEXT = Integer(), Number(), Plain(), Choice()

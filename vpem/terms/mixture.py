@@ -386,7 +386,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
             for b in np.unique(own_block[columns]):
                 inside = np.flatnonzero(own_block[columns] == b)
                 places = own_place[columns[inside]]
-                part[:, inside[:, None], inside] = self._dense_part(int(b), places)
+                part[:, inside[:, None], inside] = self.dense(int(b), places)
             part *= np.outer(ratio[columns], ratio[columns])
             parts.append(np.tensordot(weights, part, axes=1)[None] if tied else part)
         if diagonal:
@@ -457,13 +457,14 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         shift[place], scale[place] = self.scaling.shift, self.scaling.scale
         return replace(self, blocks=blocks, scaling=Scaling(shift, scale))
 
-    def dense(self, b: int) -> Doubles:
-        """Covariances (K, d_b, d_b) of block b, in scaled units, whatever they are stored as."""
-        return self._dense_part(b, np.arange(self.blocks.offsets[b], self.blocks.offsets[b + 1]))
+    def dense(self, b: int, places: Indices | None = None) -> Doubles:
+        """Covariances (K, d_b, d_b) of block b, in scaled units, whatever they are stored as.
 
-    def _dense_part(self, b: int, places: Indices) -> Doubles:
-        """Covariances (K, n, n) of some features of block b, given by place in block order."""
+        Or those (K, n, n) of some of its features, given by place in block order.
+        """
         k = self.n_components
+        if places is None:
+            places = np.arange(self.blocks.offsets[b], self.blocks.offsets[b + 1])
         if self.is_diagonal:
             variances = np.broadcast_to(self.covariances, self.means.shape)[:, places]
             return variances[:, :, None] * np.eye(len(places))
@@ -496,7 +497,7 @@ class Coordinates:
             )
         spreads = np.empty_like(mixture.covariances)
         widths, copies = mixture.blocks.widths, mixture.n_copies
-        floors = _by_block(mixture.blocks, floor)
+        floors = [floor[a:b] for a, b in pairwise(mixture.blocks.offsets)]
         for view, block, least in zip(
             block_views(spreads, widths, copies), mixture.covariance_blocks, floors, strict=True
         ):
@@ -566,7 +567,7 @@ class Coordinates:
             covariances = np.empty_like(self.spreads)
             widths, copies = self.blocks.widths, like.n_copies
             logarithms = block_views(self.spreads, widths, copies)
-            floors = _by_block(self.blocks, floor)
+            floors = [floor[a:b] for a, b in pairwise(self.blocks.offsets)]
             for view, logs, least in zip(
                 block_views(covariances, widths, copies), logarithms, floors, strict=True
             ):
@@ -576,11 +577,6 @@ class Coordinates:
                 diagonals = _diagonals(view)
                 diagonals += least
         return like.replace_parameters(weights, self.means, covariances)
-
-
-def _by_block(blocks: Blocks, values: Doubles) -> list[Doubles]:
-    """What each block has of values (d,)."""
-    return [values[a:b] for a, b in pairwise(blocks.offsets)]
 
 
 def _sizes(blocks: Blocks, flat: Doubles) -> NDArray[np.int64]:

@@ -179,15 +179,14 @@ class MixtureStatistics:
     def _pass(self, part: FeatureTerms, mixture: Mixture) -> tuple[Doubles, float]:
         """Mean statistic (P,) and log-likelihood, without its constant, of some rows."""
         statistics = part.empty(mixture.means, 1)
-        log_likelihood = part.sweep(mixture, self._factors(mixture), ONE, statistics)
-        return self.to_mixture.packed(statistics) / part.total_weight, float(log_likelihood[0])
-
-    def _factors(self, mixture: Mixture) -> Factors:
         if not self.misses:
-            return mixture.factors
-        if self._prepared is None or self._prepared[0] is not mixture:
-            self._prepared = mixture, self.terms.prepare(mixture)
-        return self._prepared[1]
+            factors = mixture.factors
+        else:
+            if self._prepared is None or self._prepared[0] is not mixture:
+                self._prepared = mixture, self.terms.prepare(mixture)
+            factors = self._prepared[1]
+        log_likelihood = part.sweep(mixture, factors, ONE, statistics)
+        return self.to_mixture.packed(statistics) / part.total_weight, float(log_likelihood[0])
 
     def assigned(
         self, worker: int, labels: NDArray[np.int32], centres: Doubles | None = None

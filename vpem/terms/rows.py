@@ -338,21 +338,16 @@ def observed_moments(
     ``add`` adds sums over rows of all processes.
     """
     total, first, second = (np.zeros(X.shape[1]) for _ in range(3))
-
-    def weights(start: int, part: Floats) -> Doubles:
-        if row_weights is None:
-            return np.ones(len(part))
-        return row_weights[start : start + len(part)]
-
+    every = np.ones(len(X)) if row_weights is None else row_weights
     for start, part in row_blocks(X):
-        there = ~np.isnan(part)
-        total += weights(start, part) @ there
-        first += weights(start, part) @ np.where(there, part, 0).astype(np.float64)
+        there, weights = ~np.isnan(part), every[start : start + len(part)]
+        total += weights @ there
+        first += weights @ np.where(there, part, 0).astype(np.float64)
     total, first = add(total), add(first)
     shift = first / np.where(total > 0, total, 1.0)
     for start, part in row_blocks(X):
         away = np.where(np.isnan(part), 0.0, part - shift)
-        second += weights(start, part) @ np.square(away)
+        second += every[start : start + len(part)] @ np.square(away)
     return shift, deviations_of(shift, add(second) / np.where(total > 0, total, 1.0))
 
 
