@@ -579,7 +579,7 @@ def evaluate(
     *,
     settings: Annotated[
         UseSettings,
-        Without(f"drawn sample_weight {INDIVIDUALS} {RUNNING} {WRITTEN} {OF_A_FIT}"),
+        Without(f"drawn sample_weight secure_sum {INDIVIDUALS} {RUNNING} {WRITTEN} {OF_A_FIT}"),
     ],
 ) -> None:
     """Compare components or clusters with labels.
