@@ -118,13 +118,10 @@ def _path_in(words: list[str]) -> list[str]:
     """Return the first words of a command line, which name a command or group."""
     from .app import command
 
-    path, node = [], command()
-    for word in words:
-        node = getattr(node, "commands", {}).get(word)
-        if node is None:
-            break
-        path.append(word)
-    return path
+    node, place = command(), 0
+    while place < len(words) and words[place] in getattr(node, "commands", ()):
+        node, place = node.commands[words[place]], place + 1
+    return words[:place]
 
 
 def _drop_stdout() -> None:

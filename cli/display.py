@@ -504,9 +504,10 @@ def _note_of_one(leader: str, share: float, whole: str, others: str) -> str | No
 
 
 def tell_of_parameters(
-    screen: Screen, settings: FitSettings, kind: str, k: int, n_parameters: int, n_rows: int
+    screen: Screen, settings: FitSettings, fitted: Any, n_parameters: int, n_rows: int
 ) -> None:
     """Note that a mixture has more parameters than there are rows, and which have fewer."""
+    kind, k = fitted.covariance_type, fitted.n_components
     ways = {
         "--covariance diag": not kind.endswith(("diag", "spherical")),
         "--covariance tied": k > 1 and not kind.startswith("tied"),

@@ -165,10 +165,7 @@ def fit(
             if not run.shards:
                 write_model(path, fitted.kept(source.feature_names, report, options), out.force)
 
-        tell_of_parameters(
-            screen, settings, mixture.covariance_type, mixture.n_components, mixture.n_parameters,
-            fitted.n_samples,
-        )  # fmt: skip
+        tell_of_parameters(screen, settings, mixture, mixture.n_parameters, fitted.n_samples)
         task.finish(fitted, FitOutcome(fitted.converged, tell, write, own=lambda _: shards))
 
 

@@ -313,10 +313,7 @@ class Search:
             chosen = selection.choice.best if small is None else small
             best, n_parameters = selection.grid[chosen], selection.cells[chosen].get("n_parameters")
             warn_of(screen, selection, chosen)
-            tell_of_parameters(
-                screen, fits, best.covariance_type, best.n_components, n_parameters or 0,
-                task.source.n_samples,
-            )  # fmt: skip
+            tell_of_parameters(screen, fits, best, n_parameters or 0, task.source.n_samples)
             n_heard, fit = len(screen.warnings), None
             ran: Report = {}
             if settings.output is not None or run.where.own_users:
