@@ -14,7 +14,8 @@ from vpem.settings import COVARIANCE_TYPES
 from vpem.steps import em
 from vpem.sums.connect import connect_workers
 from vpem.terms.features import FeatureTerms
-from vpem.terms.row_statistics import Message, WorkerTerms
+from vpem.terms.row_statistics import WorkerTerms
+from vpem.terms.statistics import Message
 from vpem.terms.units import Scaling
 
 from .tables import each, each_once, over

@@ -48,7 +48,7 @@ from vpem.sums.quantizer import ITEM
 from vpem.sums.server import IN_FLIGHT
 from vpem.sums.tree import AlongTree
 from vpem.terms.features import CHUNK_BYTES, FeatureTerms
-from vpem.terms.row_statistics import Message
+from vpem.terms.statistics import Message
 from vpem.terms.units import Scaling
 
 EXPONENTIAL = 20

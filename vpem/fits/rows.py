@@ -78,8 +78,9 @@ from vpem.terms.degenerate import degenerate
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms, terms_of
 from vpem.terms.mixture import Mixture, is_diagonal
-from vpem.terms.row_statistics import Message, WorkerTerms
+from vpem.terms.row_statistics import WorkerTerms
 from vpem.terms.rows import MemoryRows
+from vpem.terms.statistics import Message
 from vpem.terms.units import floors_of, sharing
 
 ORDER_OF_BATCHES = 1

@@ -93,22 +93,13 @@ def draw_keys(rng: np.random.Generator, n_messages: int) -> Keys:
     return rng.integers(0, 2**64, size=n_messages, dtype=np.uint64)
 
 
-class _Packed(ABC):
+class _Packed(Codec, ABC):
     """Checks, memory and refusals of all codecs; ``bad`` (N,) marks rows that cannot be sent."""
 
     _kernels: ClassVar[tuple[Callable[..., None], ...]]
     """Which encode, decode and transmit; to decode the first ``_to_decode`` settings suffice."""
     _to_decode: ClassVar[int] = 1
     _draws: ClassVar[bool] = True  # kernels that send take keys
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """Canonical text."""
-
-    @abstractmethod
-    def message_size(self, n: int) -> int:
-        """Bytes of a message of n values."""
 
     @abstractmethod
     def _limit(self, n: int) -> str:

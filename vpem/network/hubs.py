@@ -145,25 +145,18 @@ def warn_of_one(graph: Graph, hubs: Sequence[Hub], hops: int) -> None:
         )
 
 
-def eccentricities(graph: Graph) -> NDArray[np.intp]:
+def diameter(graph: Graph) -> int:
+    """Hops between the two nodes farthest apart in a connected graph; 0 for a single node."""
+    return int(eccentricities(graph, only_diameter=True).max())
+
+
+def eccentricities(graph: Graph, *, only_diameter: bool = False) -> NDArray[np.intp]:
     """Return the hops (n_nodes,) from each node of a connected graph to the one farthest from it.
 
     A search from one node bounds the eccentricity of every other, and nodes whose bounds meet need
-    none of their own (Takes and Kosters 2013).
+    none of their own (Takes and Kosters 2013). With ``only_diameter`` lower bounds are returned as
+    soon as the largest of them is the diameter.
     """
-    low, high = _bounds(graph, only_diameter=False)
-    assert (low == high).all()
-    return low
-
-
-def diameter(graph: Graph) -> int:
-    """Hops between the two nodes farthest apart in a connected graph; 0 for a single node."""
-    low, _ = _bounds(graph, only_diameter=True)
-    return int(low.max())
-
-
-def _bounds(graph: Graph, only_diameter: bool) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Lower and upper bounds of eccentricities, searched for until they say enough."""
     indptr, indices = graph.adjacency
     n = graph.n_nodes
     low, high = np.zeros(n, dtype=np.intp), np.full(n, n, dtype=np.intp)
@@ -175,7 +168,7 @@ def _bounds(graph: Graph, only_diameter: bool) -> tuple[NDArray[np.intp], NDArra
             # Nodes that cannot be farther from others than what was found do not matter.
             open_ones &= high > low.max()
         if not open_ones.any():
-            return low, high
+            return low
         # Nodes at the rim raise lower bounds, nodes in the middle lower the upper ones.
         places = np.flatnonzero(open_ones)
         node = int(places[high[places].argmax() if widest else low[places].argmin()])

@@ -391,6 +391,7 @@ class Masks(OfOneProcess):
         super().__init__()
         self.fixed, self._keys, self.outlast = fixed, keys, outlast
         self.here, self.names = keys.here, keys.names
+        self.n_parties = fixed.n_parties  # of all processes, N
         self._all = tuple(range(fixed.n_parties))
         check_parties(len(self._all))
         self._number, self._chunk = 0, 0
@@ -403,11 +404,6 @@ class Masks(OfOneProcess):
             self._powers = _powers_of(_below_prime(expanded(group, b" point", b"")))
         self._rows = 0
         self._running: Tag | None = None
-
-    @property
-    def n_parties(self) -> int:
-        """Number of parties of all processes, N."""
-        return self.fixed.n_parties
 
     def begin(self, n_rows: int = 1) -> None:
         """Begin another sum, over so many rows, or the same one once more."""

@@ -43,8 +43,8 @@ from vpem.sums.sum import Sum
 from vpem.terms.factors import FactorTerms, LoadedFactors, Posterior
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture
-from vpem.terms.row_statistics import Message, WorkerTerms
-from vpem.terms.statistics import Statistics
+from vpem.terms.row_statistics import WorkerTerms
+from vpem.terms.statistics import Message, Statistics
 
 
 class EStep(Protocol):

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import replace
 from typing import Any, Self
@@ -23,9 +23,17 @@ from vpem._core.sweep import sweep
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
 from vpem.terms.density import Density
-from vpem.terms.mixture import Factors, Mixture, block_views, factorise, is_diagonal, is_tied
+from vpem.terms.mixture import (
+    Factors,
+    Mixture,
+    block_views,
+    covariance_shape,
+    factorise,
+    is_diagonal,
+    is_tied,
+)
 from vpem.terms.rows import Arranges, Known, Rows, arrange_rows
-from vpem.terms.statistics import BlockStatistics, Statistics
+from vpem.terms.statistics import MissingStatistics, Statistics, enough_rows
 from vpem.terms.units import FLOOR, Scaling
 
 CHUNK_BYTES = 1 << 24
@@ -141,7 +149,7 @@ def mixed(mix: Doubles, terms: Floats) -> Floats:
     return np.ascontiguousarray(sums).reshape(len(mix), *terms.shape[1:])
 
 
-class FeatureTerms(RowTerms, BlockStatistics):
+class FeatureTerms(RowTerms):
     """Local terms of data split by features over hubs, Valdeira et al., sections 5 and 6.
 
     X (M, d) is in the user's order and units, ``scaling`` the units to fit in, squared those of
@@ -153,6 +161,14 @@ class FeatureTerms(RowTerms, BlockStatistics):
 
     doubt = 0.0
     """Share of each row that a start by clusters divides evenly among all components."""
+    tells_expected = True
+    """Whether `expected` finds log-densities from statistics."""
+    by_responsibilities = True
+    """Whether rows and their responsibilities are all that statistics are made of."""
+    misses = False  # values: blocks have seen fewer rows than a component (`MissingStatistics`)
+    n_factors = 0  # that hubs share (`vpem.terms.factors.FactorTerms`)
+    add_up: Callable[[Doubles], float]  # of a number of each hub here (B,), over all processes
+    _precisions: tuple[Factors, Doubles] | None
 
     def __init__(
         self,
@@ -356,6 +372,168 @@ class FeatureTerms(RowTerms, BlockStatistics):
             for b in np.flatnonzero(hubs):
                 new[b][...] = old[b]
         return replace(mixture, weights=weights, means=means, covariances=covariances)
+
+    # ---- statistics about other centres, of some hubs, of a mixture -----------------------------
+
+    def empty(self, centres: Floats, n_roots: int) -> Statistics:
+        """Statistics of no rows about centres (K, d)."""
+        shifts = np.ascontiguousarray(centres, dtype=self.rows.dtype)
+        n_components = len(shifts)
+        plain = Statistics(
+            np.zeros((n_roots, n_components)),
+            np.zeros(shifts.shape),
+            np.zeros(covariance_shape(self.blocks, self.covariance_type, n_components)),
+            shifts,
+        )
+        if not self.misses:
+            return plain
+        shape = shifts.shape if self._is_diagonal else (self.blocks.n_blocks, n_components)
+        return MissingStatistics(**vars(plain), seen=np.zeros(shape))
+
+    def _banded(self, flat: Doubles, copies: int) -> Iterator[tuple[slice, int, int, Doubles]]:
+        """Views of shape (blocks, copies, width, width), one a band, into a flat array."""
+        start = 0
+        for columns, hubs, width in self.blocks.bands:
+            count = hubs.stop - hubs.start
+            stop = start + count * copies * width * width
+            yield columns, count, width, flat[start:stop].reshape(count, copies, width, width)
+            start = stop
+
+    def recentred(self, statistics: Statistics, centres: Floats) -> Statistics:
+        """Return the same statistics about other centres (K, d)."""
+        shifts = np.ascontiguousarray(centres, dtype=self.rows.dtype)
+        moved = statistics.shifts.astype(np.float64) - shifts
+        changed = {"counts": statistics.counts.copy()}
+        if isinstance(statistics, MissingStatistics):
+            changed["seen"] = statistics.seen.copy()
+        first = statistics.first + self._per_feature(statistics) * moved
+        second = statistics.second.copy()
+        if self._is_diagonal:
+            change = moved * (statistics.first + first)
+            second += change.sum(axis=0) if self._is_tied else change
+        elif moved.any():
+            n_components = len(moved)
+            copies = 1 if self._is_tied else n_components
+            for columns, count, width, view in self._banded(second, copies):
+                # With t' = t + n s about the new centre, U' = U + t s^T + s t'^T.
+                s, old, new = (
+                    part[:, columns].reshape(n_components, count, width).swapaxes(0, 1)
+                    for part in (moved, statistics.first, first)
+                )
+                if self._is_tied:
+                    view[:, 0] += old.swapaxes(1, 2) @ s + s.swapaxes(1, 2) @ new
+                else:
+                    view += old[..., None] * s[..., None, :] + s[..., None] * new[..., None, :]
+        return replace(statistics, **changed, first=first, second=second, shifts=shifts)
+
+    def _per_feature(self, statistics: Statistics) -> Doubles:
+        """Sum of responsibilities that each feature's moments have, (K, d)."""
+        if not isinstance(statistics, MissingStatistics):
+            return self.blocks.of_feature(statistics.counts)
+        if self._is_diagonal:
+            return statistics.seen
+        return self.blocks.of_feature(statistics.seen)
+
+    def with_hubs_of(self, statistics: Statistics, other: Statistics, hubs: Mask) -> Statistics:
+        """Return the statistics with those hubs' (B,) part taken from other ones."""
+        other = self.recentred(other, statistics.shifts)
+        counts = np.where(hubs[:, None], other.counts, statistics.counts)
+        columns = hubs[self.blocks.block_of]
+        first = np.where(columns, other.first, statistics.first)
+        if self._is_diagonal:
+            second = np.where(columns, other.second, statistics.second)
+        else:
+            copies = 1 if self._is_tied else len(first)
+            sizes = copies * self.blocks.widths.astype(np.int64) ** 2
+            second = np.where(np.repeat(hubs, sizes), other.second, statistics.second)
+        taken = Statistics(counts, first, second, statistics.shifts)
+        if not isinstance(statistics, MissingStatistics):
+            return taken
+        assert isinstance(other, MissingStatistics)
+        changed = columns if self._is_diagonal else hubs[:, None]
+        return MissingStatistics(**vars(taken), seen=np.where(changed, other.seen, statistics.seen))
+
+    def enough(self, counts: Doubles) -> Mask:
+        """Whether so many rows a component (R, K) are enough for an M-step, for each root (R,).
+
+        Ten times as many as a mean and a variance, or a covariance of the widest hub's features,
+        need at least to be sound: hubs that went ahead would impose their clusters on the others.
+        """
+        widest = 1 if self._is_diagonal else self.widest
+        return np.asarray(counts.min(axis=1) >= enough_rows(widest))
+
+    def update_early(self, statistics: Statistics, row: float) -> Mixture:
+        """Parameters from statistics in which `enough` rows count, each of them this much."""
+        return self.update(statistics)
+
+    def statistics_of(self, mixture: Mixture, weight: float, n_roots: int) -> Statistics:
+        """Statistics of rows of this total weight for which `update` gives ``mixture``."""
+        return self.recentred(self._about_means(mixture, weight, n_roots), mixture.means)
+
+    def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> Statistics:
+        """`statistics_of` about the means as they are, in double precision."""
+        counts = weight * mixture.weights
+        if len(counts) != n_roots:
+            counts = np.repeat(counts.mean(axis=0, keepdims=True), n_roots, axis=0)
+        n = self.blocks.of_feature(counts)
+        if self._is_diagonal:
+            n = n.sum(axis=0, keepdims=True) if self._is_tied else n
+            second = n * (mixture.covariances - self.reg_covar)
+        else:
+            second = mixture.covariances.copy()
+            copies = 1 if self._is_tied else mixture.n_components
+            for columns, count, width, view in self._banded(second, copies):
+                floors = self.reg_covar[columns].reshape(count, 1, width)
+                view[..., np.arange(width), np.arange(width)] -= floors
+                of_hubs = n[:, columns].reshape(-1, count, width)[..., 0].T
+                of_hubs = of_hubs.sum(axis=1, keepdims=True) if self._is_tied else of_hubs
+                view *= of_hubs[..., None, None]
+        return Statistics(counts, np.zeros_like(mixture.means), second, mixture.means)
+
+    def expected(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> float:
+        """Expected ``log g~`` of the rows in statistics that all roots share, under a mixture.
+
+        ``sum_m sum_k gamma_mk log g~_mk`` without `log_constant`, from the statistics alone:
+        ``sum_k n_k log pi_k - (n_k log|Sigma_k| + tr(Sigma_k^-1 U_k)) / 2``, U_k about the mean.
+        """
+        counts = statistics.counts[0]
+        used = counts > 0
+        value = float(counts[used] @ mixture.log_weights[0, used])
+        hubs = 0.5 * self._determinants(statistics, mixture, factors)
+        about = statistics
+        if not np.array_equal(statistics.shifts, factors.means):
+            about = self.recentred(statistics, factors.means)
+        if self._precisions is None or self._precisions[0] is not factors:
+            self._precisions = (factors, self._lower_precisions(factors))
+        hubs += 0.5 * self._over_hubs(self._precisions[1] * about.second)
+        return value - float(self.add_up(hubs))
+
+    def _determinants(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> Doubles:
+        """Log-determinants (B,) of hubs' covariances, each as often as its component is found."""
+        counts, log_dets = statistics.counts[0], factors.log_dets.astype(np.float64)
+        return np.asarray(counts @ np.broadcast_to(log_dets, (len(counts), log_dets.shape[1])))
+
+    def _over_hubs(self, seconds: Doubles) -> Doubles:
+        """Sum over each hub (B,) of what is laid out as second moments are."""
+        blocks = self.blocks
+        if self._is_diagonal:
+            sums = np.bincount(blocks.block_of, seconds.sum(axis=0), blocks.n_blocks)
+            return sums.astype(np.float64, copy=False)
+        views = block_views(seconds, blocks.widths, seconds.size // max(1, blocks.n_entries))
+        return np.array([float(view.sum()) for view in views])
+
+    def _lower_precisions(self, factors: Factors) -> Doubles:
+        """Inverse covariances for the trace with a symmetric matrix whose lower half is given."""
+        inverse = factors.inverse.astype(np.float64)
+        if self._is_diagonal:
+            return inverse
+        out = np.empty_like(inverse)
+        copies = factors.log_dets.shape[0]
+        both = zip(self._banded(inverse, copies), self._banded(out, copies), strict=True)
+        for (_, _, width, lower), (_, _, _, view) in both:
+            np.matmul(lower.swapaxes(2, 3), lower, out=view)
+            view *= np.tri(width) + np.tri(width, k=-1)
+        return out
 
     @property
     def measured(self) -> FeatureTerms:

@@ -136,11 +136,10 @@ class MissingTerms(FeatureTerms):
             self.spread += weights[rows] @ away
         self.spread = add(self.spread) / safe
 
-    def constants(self) -> Doubles:
-        return self._constants(self._weights(slice(0, self.n_samples)) @ self.observed)
-
-    def _constants(self, there: Doubles) -> Doubles:
+    def constants(self, there: Doubles | None = None) -> Doubles:
         """Sum constants over rows that have a value of each feature and weigh so much, (d,)."""
+        if there is None:
+            there = self._weights(slice(0, self.n_samples)) @ self.observed
         blocks = self.blocks
         per_feature = -0.5 * np.log(2 * np.pi) - np.log(self.scaling.scale[blocks.order])
         constants = np.bincount(blocks.block_of, there * per_feature, blocks.n_blocks)
@@ -154,7 +153,7 @@ class MissingTerms(FeatureTerms):
         if self._there is None:
             chosen.log_constant = float(self._add(np.array([self.log_constant]))[0])
         else:
-            chosen.log_constant = float(self._constants(self._there).sum())
+            chosen.log_constant = float(self.constants(self._there).sum())
         chosen.least_seen = LEAST_SEEN * min(1.0, chosen.total_weight / n_samples)
         return chosen
 

@@ -23,8 +23,8 @@ from vpem.errors import InputError
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture
 from vpem.terms.rows import Rows
-from vpem.terms.statistics import MissingStatistics, Statistics
-from vpem.terms.units import MOST_NATS, Reach
+from vpem.terms.statistics import Message
+from vpem.terms.units import Reach
 
 Integers = NDArray[np.int64]
 
@@ -347,73 +347,6 @@ class ResidualSums:
                     second = second.sum(keepdims=True) if layout.shape == "spherical" else second
                 copy = 0 if layout.copies == 1 else component
                 self.seconds[copy] += second - count * identity
-
-
-class Message:
-    """How statistics about ``shifts`` (K, d), known to all, and a log-likelihood are a vector."""
-
-    def __init__(self, terms: FeatureTerms, shifts: Doubles) -> None:
-        self.terms = terms
-        one = terms.empty(shifts, 1)
-        self.shifts = one.shifts
-        width = terms.blocks.n_features
-        self._is_dense = one.second.ndim == 1
-        copies = one.second.size // width**2
-        self._shape = (copies, width, width) if self._is_dense else one.second.shape
-        # Of symmetric matrices the lower half is sent.
-        self._lower = np.tril_indices(width)
-        n_second = copies * len(self._lower[0]) if self._is_dense else one.second.size
-        # Of one dense block every row that is used has something: seen is the counts.
-        self._misses = isinstance(one, MissingStatistics)
-        n_seen = one.first.size if self._misses and not self._is_dense else 0
-        self.expects = self._misses and self._is_dense
-        """Whether statistics are of expected values, which may lie farther out than any row."""
-        self._ends = np.cumsum([one.counts.size, one.first.size, n_second, n_seen])
-        self.size = int(self._ends[-1]) + 1
-        """Numbers of a message, P."""
-
-    def packed(self, statistics: Statistics, log_likelihood: float = 0.0) -> Doubles:
-        """Lay out the statistics of one root, shape (P,)."""
-        about = self.terms.recentred(statistics, self.shifts)
-        second = about.second
-        if self._is_dense:
-            second = second.reshape(self._shape)[:, self._lower[0], self._lower[1]]
-        parts = [about.counts, about.first, second]
-        if isinstance(about, MissingStatistics) and not self._is_dense:
-            parts.append(about.seen)
-        return np.concatenate([*(part.ravel() for part in parts), [log_likelihood]])
-
-    def exponents(self, reach: Reach) -> NDArray[np.int64]:
-        """Return powers of two (P,) in units of which the sum of messages is in fixed point."""
-        off = reach.off(self.shifts.astype(np.float64))
-        left, right = self._lower if self._is_dense else (slice(None), slice(None))
-        second = off[:, left] * off[:, right]
-        if self._shape[0] == 1:
-            # One covariance of all components, whose counts add up to the rows.
-            second = second.max(axis=0)
-        ones = np.ones(self._ends[0])
-        seen = np.ones(self._ends[3] - self._ends[2])
-        return reach.exponents(ones, off, second, seen, MOST_NATS)
-
-    def unpacked(self, message: Doubles) -> tuple[Statistics, float]:
-        """Return the statistics in a message (P,), and the log-likelihood."""
-        counts, first, second, seen, log_likelihood = np.split(message, self._ends)
-        if self._is_dense:
-            full = np.empty(self._shape)
-            half = second.reshape(self._shape[0], -1)
-            full[:, self._lower[0], self._lower[1]] = half
-            full[:, self._lower[1], self._lower[0]] = half
-            second = full.ravel()
-        statistics = Statistics(
-            counts.reshape(1, -1).copy(),
-            first.reshape(self.shifts.shape).copy(),
-            second.reshape(-1 if self._is_dense else self._shape).copy(),
-            self.shifts,
-        )
-        if self._misses:
-            observed = statistics.counts if self._is_dense else seen.reshape(self.shifts.shape)
-            statistics = MissingStatistics(**vars(statistics), seen=observed.copy())
-        return statistics, float(log_likelihood[0])
 
 
 class WorkerTerms:

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ MOST_NATS = 2.0**24
 """Log-likelihood of a row, without its sign, that a mean over all rows may have."""
 
 Kind = TypeVar("Kind", bound=np.generic)
+Values = TypeVar("Values", Doubles, Floats)
 
 SMALLEST = 1e-8
 """Least eigenvalue of the data's correlations; below, directions are noise."""
@@ -164,13 +165,7 @@ class Scaling:
         """The units of some of the features."""
         return Scaling(self.shift[columns], self.scale[columns])
 
-    @overload
-    def apply(self, X: Doubles) -> Doubles: ...
-
-    @overload
-    def apply(self, X: Floats) -> Floats: ...
-
-    def apply(self, X: Floats) -> Floats:
+    def apply(self, X: Values) -> Values:
         """Scale rows of shape (..., d)."""
         if self.is_none:
             return X
