@@ -306,7 +306,10 @@ def sample_roots(terms: WorkerTerms, total: Sum, about: Doubles) -> list[Feature
     ``about`` (d,) is a point among the data, known to all.
     """
     layout = Message(terms.whole, about[None])
-    values = [terms.moments(worker, layout) for worker in range(len(terms.parts))]
+    values = [  # all rows of a worker are in one component
+        terms.hard(worker, np.zeros(part.n_samples, dtype=np.int32), layout)
+        for worker, part in enumerate(terms.parts)
+    ]
     return [
         terms.whole.knowing(layout.unpacked(message)[0])
         for message in add_messages(terms, total, layout, values, "setup")

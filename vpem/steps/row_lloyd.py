@@ -146,7 +146,9 @@ class _Clusters:
                 bounds = [reach.off(centres)]
             elif self.n_parts > 1:
                 bounds.append(np.ones(centres.size))
-            units = reach.of_clusters(centres, bounds)
+            farthest = (reach.off(centres) ** 2).sum(axis=1).max()
+            units = reach.exponents(np.ones(len(centres)), *bounds, farthest)
+            units = np.append(units, reach.alike.exponents(1.0))  # how many rows changed
         totals = add_vectors(self.total, messages, self.kind, units)
         if reach is not None:
             changed = round(float(totals[0, -1]))

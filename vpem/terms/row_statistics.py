@@ -381,11 +381,6 @@ class WorkerTerms:
             log_likelihood = float(part.sweep(mixture, factors, np.ones((1, 1)), statistics)[0])
         return layout.packed(statistics, log_likelihood)
 
-    def moments(self, worker: int, layout: Message) -> Doubles:
-        """Return the statistics of a worker's rows in one component, shape (P,)."""
-        nothing = np.zeros(self.parts[worker].n_samples, dtype=np.int32)
-        return self.hard(worker, nothing, layout)
-
     def hard(
         self,
         worker: int,

@@ -293,16 +293,6 @@ class Reach:
         """How far any row may be from points (..., d), in each feature."""
         return self.radius + np.abs(points - self.points.centre)
 
-    def of_clusters(self, centres: Doubles, between: list[Doubles]) -> NDArray[np.int64]:
-        """Return exponents of what is summed of clusters about centres (K, d).
-
-        Weights, numbers ``between`` of which these are the bounds in a row, the inertia, and how
-        many rows changed.
-        """
-        farthest = (self.off(centres) ** 2).sum(axis=1).max()
-        exponents = self.exponents(np.ones(len(centres)), *between, farthest)
-        return np.append(exponents, self.alike.exponents(1.0))
-
     def exponents(self, *bounds: Any) -> NDArray[np.int64]:
         """Return exponents of sums over rows, in whose rows nothing is beyond these bounds."""
         flat = np.concatenate([np.ravel(np.asarray(one, dtype=np.float64)) for one in bounds])
