@@ -157,43 +157,33 @@ def refuse_repeatable(options: Mapping[str, Any]) -> None:
         )
 
 
-def _count(least: int, most: int = LARGEST) -> Callable[[str, object], int]:
-    """Return what reads a whole number of at least, and at most, so many."""
+def _rule(words: str, is_so: Callable[[Any], bool], default: Any = None) -> Any:
+    """Return a field with what a file must say of it; None: anything is allowed."""
 
-    def read(where: str, value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            upper = "" if most == LARGEST else f" and at most {most}"
-            raise InputError(
-                f"{where} must be a whole number of at least {least}{upper}, got {value!r}"
-            )
+    def read(where: str, value: Any) -> Any:
+        if not is_so(value):
+            raise InputError(f"{where} must be {words}, got {brief(value)}")
         return value
 
-    return read
+    return field(default=default, metadata={"read": read})
 
 
-def _number(where: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < LARGEST:
-        raise InputError(f"{where} must be a number above 0, got {value!r}")
-    return float(value)
+def _count(least: int, most: int = LARGEST, default: int | None = None) -> Any:
+    upper = "" if most == LARGEST else f" and at most {most}"
+    words = f"a whole number of at least {least}{upper}"
+    return _rule(words, lambda value: type(value) is int and least <= value <= most, default)
 
 
-def _one(where: str, value: object) -> str:
-    if value not in list(ADVERSARIES):
-        raise InputError(f"{where} must be {' or '.join(ADVERSARIES)}, got {value!r}")
-    return str(value)
+def _number() -> Any:
+    kinds = (int, float)
+    return _rule("a number above 0", lambda one: type(one) in kinds and 0 < one < LARGEST)
 
 
-def _digests(where: str, value: object) -> tuple[str, ...]:
-    digests = [str(one).lower() for one in value] if isinstance(value, list) else []
-    if not digests or not all(re.fullmatch("[0-9a-f]{64}", one) for one in digests):
-        raise InputError(
-            f"{where} must be a list of SHA-256 in 64 hexadecimal digits, as 'sha256sum model.h5' "
-            f"tells them, got {brief(value)}"
-        )
-    return tuple(digests)
+def _flag() -> Any:
+    return _rule("true or false", lambda value: isinstance(value, bool), False)
 
 
-def _some(choices: Sequence[str]) -> Callable[[str, object], tuple[str, ...]]:
+def _some(choices: Sequence[str]) -> Any:
     def read(where: str, value: object) -> tuple[str, ...]:
         if not isinstance(value, list) or not value:
             raise InputError(
@@ -206,18 +196,11 @@ def _some(choices: Sequence[str]) -> Callable[[str, object], tuple[str, ...]]:
                 raise InputError(f"{where} may have {shorten(choices, 12)}, got {one!r}{hint}")
         return tuple(dict.fromkeys(value))
 
-    return read
+    return field(default=None, metadata={"read": read})
 
 
-def _flag(where: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise InputError(f"{where} must be true or false, got {value!r}")
-    return value
-
-
-def _rule(read: Callable[[str, object], Any], default: Any = None) -> Any:
-    """Return a field with what reads the value of a file; None: anything is allowed."""
-    return field(default=default, metadata={"read": read})
+def _is_digest(one: object) -> bool:
+    return isinstance(one, str) and re.fullmatch("[0-9a-fA-F]{64}", one) is not None
 
 
 @dataclass(frozen=True)
@@ -225,27 +208,30 @@ class Policy:
     """The rules of a party."""
 
     path: Path
-    largest_hops: int | None = _rule(_count(0))  # that features may travel
-    fewest_parties: int | None = _rule(_count(1))
-    fewest_rows: int | None = _rule(_count(1))  # of all parties together
-    largest_ratio_of_rows: int | None = _rule(_count(1))  # see `check_sizes`
-    most_esteps: int | None = _rule(_count(1))  # in one run, see `ESteps`
-    commands: tuple[str, ...] | None = _rule(_some(COMMANDS))
-    align: tuple[str, ...] | None = _rule(_some(ALIGNMENTS))  # how rows may be
-    topologies: tuple[str, ...] | None = _rule(_some(TOPOLOGIES))
-    results: tuple[str, ...] | None = _rule(_some(RESULTS))  # what may become of them
-    masked_sums: bool = _rule(_flag, False)  # what one party adds to a sum is hidden from all
-    if_lost: tuple[str, ...] | None = _rule(_some(IF_LOST))  # what may become of a run then
-    publish_anyway: bool = _rule(_flag, False)  # a model may disclose few rows
-    most_components: int | None = _rule(_count(1))
-    fewest_rows_per_component: int | None = _rule(_count(1))
-    smallest_batch: int | None = _rule(_count(1))
-    models: tuple[str, ...] | None = _rule(_digests)  # SHA-256 of their files
-    largest_epsilon: float | None = _rule(_number)  # of one run
-    most_epsilon_in_all: float | None = _rule(_number)  # of all that have read one data file
-    epsilon_against: str = _rule(_one, "worker")
-    most_runs: int | None = _rule(_count(0))
-    in_days: int = _rule(_count(1, 36_500), 30)  # in which there may be so many
+    largest_hops: int | None = _count(0)  # that features may travel
+    fewest_parties: int | None = _count(1)
+    fewest_rows: int | None = _count(1)  # of all parties together
+    largest_ratio_of_rows: int | None = _count(1)  # see `check_sizes`
+    most_esteps: int | None = _count(1)  # in one run, see `ESteps`
+    commands: tuple[str, ...] | None = _some(COMMANDS)
+    align: tuple[str, ...] | None = _some(ALIGNMENTS)  # how rows may be
+    topologies: tuple[str, ...] | None = _some(TOPOLOGIES)
+    results: tuple[str, ...] | None = _some(RESULTS)  # what may become of them
+    masked_sums: bool = _flag()  # what one party adds to a sum is hidden from all
+    if_lost: tuple[str, ...] | None = _some(IF_LOST)  # what may become of a run then
+    publish_anyway: bool = _flag()  # a model may disclose few rows
+    most_components: int | None = _count(1)
+    fewest_rows_per_component: int | None = _count(1)
+    smallest_batch: int | None = _count(1)
+    models: tuple[str, ...] | None = _rule(
+        "a list of SHA-256 in 64 hexadecimal digits, as 'sha256sum model.h5' tells them",
+        lambda value: isinstance(value, list) and bool(value) and all(map(_is_digest, value)),
+    )  # SHA-256 of their files
+    largest_epsilon: float | None = _number()  # of one run
+    most_epsilon_in_all: float | None = _number()  # of all that have read one data file
+    epsilon_against: str = _rule(" or ".join(ADVERSARIES), list(ADVERSARIES).__contains__, "worker")
+    most_runs: int | None = _count(0)
+    in_days: int = _count(1, 36_500, 30)  # in which there may be so many
 
     def check(self, case: Case) -> None:
         """Raise PolicyError where a command may not be run."""
@@ -289,7 +275,7 @@ class Policy:
             rule = f"requires batches of {self.smallest_batch} rows"
             yield self._error(rule, "but got ", Setting("batch_size", batch))
         for file, digest in case.models.items():
-            if self.models is not None and digest not in self.models:
+            if self.models is not None and digest not in map(str.lower, self.models):
                 yield self._error("does not allow this model", f"{file}, whose SHA-256 is {digest}")
         if self.largest_epsilon is not None:
             yield from self._private(case, self.largest_epsilon)
