@@ -127,6 +127,15 @@ class GraphSettings(Settings, heading="Network"):
         return self.changed(graph_seed=seed if self.graph_seed is None else self.graph_seed)
 
 
+class HolderGraph(GraphSettings, heading="Network"):
+    """The graph of those who hold rows, individuals or entries, and send statistics of them."""
+
+    topology: str | None = changed(GraphSettings, "topology", help="Graph of those who hold the "
+        "data: star (a server), cycle, path, complete, grid, geometric, erdos-renyi, small-world, "
+        "scale-free, tree; there each keeps a statistic of its own, or with --sum tree one is "
+        "added up along a tree. Default: star.")
+
+
 class WorkerSettings(Settings, heading="Data"):
     """Who holds which rows."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from vpem.errors import InputError
 from vpem.records import changed, setting
-from vpem.settings import FedMixtureSettings, GraphSettings, SumSettings, WorkerSettings
+from vpem.settings import FedMixtureSettings, HolderGraph, SumSettings, WorkerSettings
 
 from ..data import DataFiles, RowParties, StartSettings, started
 from ..display import ProgressLine, Screen
@@ -30,19 +30,6 @@ class FedWorkers(WorkerSettings, heading="Data"):
     )
 
 
-class FedGraph(GraphSettings, heading="Network"):
-    """The graph of the workers."""
-
-    topology: str | None = changed(
-        GraphSettings,
-        "topology",
-        help="Graph of the workers: star (a server, as in the paper), cycle, path, complete, "
-        "grid, geometric, erdos-renyi, small-world, scale-free, tree; there every worker "
-        "keeps a statistic of its own, or with --sum tree one is added up along a tree. Default: "
-        "star.",
-    )
-
-
 class FedOutput(LabelledOutput, heading="Output", kept=False):
     """What is written and printed."""
 
@@ -57,7 +44,7 @@ def fedem(
     *,
     parties: Annotated[RowParties, Without("family align align_key missing_parties")],
     holding: FedWorkers,
-    graph: Annotated[FedGraph, Without("graph_seed")],
+    graph: Annotated[HolderGraph, Without("graph_seed")],
     settings: Annotated[FedMixtureSettings, Without("floor")],
     sums: Annotated[SumSettings, Without("hops hubs eigenvalue consensus compress agent_dropout")],
     begin: StartSettings,

@@ -12,7 +12,7 @@ from vpem.errors import InputError, Setting, VpemWarning
 from vpem.fits.settings import ImputeSettings
 from vpem.pictures.contents import communication, how_summed, number, plural, took
 from vpem.records import Settings, changed, not_both, setting
-from vpem.settings import DEALS, GraphSettings, HoldingSettings, SumSettings, WorkerSettings
+from vpem.settings import DEALS, HolderGraph, HoldingSettings, SumSettings, WorkerSettings
 
 from ..data import (
     BY_POSITION,
@@ -193,18 +193,6 @@ LISTED = 20
 """Columns up to which the trend over them is printed."""
 
 
-class ImputeGraph(GraphSettings, heading="Network"):
-    """The graph of the observers."""
-
-    topology: str | None = changed(
-        GraphSettings,
-        "topology",
-        help="Graph of the observers: star (a server, as in the paper), cycle, path, complete, "
-        "grid, geometric, erdos-renyi, small-world, scale-free, tree; there every observer "
-        "keeps a statistic of its own. Default: star.",
-    )
-
-
 class ImputeOutput(TableOutput, heading="Output", kept=False):
     """What is written and printed."""
 
@@ -233,7 +221,7 @@ def impute(
     settings: Annotated[ImputeSettings, Without("memory alpha")],
     parties: Annotated[ObserverFiles, Without("family align_key missing_parties")],
     dealing: Dealing,
-    graph: Annotated[ImputeGraph, Without("graph_seed")],
+    graph: Annotated[HolderGraph, Without("graph_seed")],
     sums: Annotated[SumSettings, Without("hops hubs eigenvalue consensus compress agent_dropout")],
     checkpoints: CheckpointSettings,
     engine: Annotated[EngineSettings, Without("shards")],

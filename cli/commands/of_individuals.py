@@ -11,13 +11,11 @@ from vpem.errors import InputError
 from vpem.files.observations import is_long_csv
 from vpem.pictures.contents import plural
 
-from ..display import as_plain, print_json, show, table
-from .saem_data import RowReader, as_rows, latents_of, named_columns
+from ..display import as_plain, print_json
+from .saem_data import RowReader, as_rows, named_columns
 from .use import PredictSettings, StoredFile, UseRequest, reported
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from vpem.network.schema import Report
     from vpem.saem.conditional import Conditional
     from vpem.saem.individuals import Individuals
@@ -88,6 +86,7 @@ class SaemFile(StoredFile):
         from vpem.saem.diagnostics import residuals_of
         from vpem.saem.models.model import has_curves
         from vpem.saem.prediction import Predictor
+        from vpem.saem.results import latent_columns, latents_of_each
 
         saved, options = self.stored, request.settings
         predictor, times = Predictor(saved), options.grid()
@@ -122,8 +121,8 @@ class SaemFile(StoredFile):
             else:
                 found = predictor.latents(individuals)
             kind, names = "vpem-saem-individuals", found.names
-            columns = _table_of(names, saved.latents, found)
-            each = as_rows({"id": names, "latents": latents_of(saved.latents, found)})
+            columns = {"id": np.array(names, np.str_), **latent_columns(saved.latents, found)}
+            each = as_rows({"id": names, "latents": latents_of_each(saved.latents, found)})
             report = {"level": found.level, "individuals": each}
         elif individuals is None:
             raise InputError(
@@ -177,10 +176,7 @@ class SaemFile(StoredFile):
         individuals = self.evaluation_data(request)
         assert individuals is not None
         report, facts = self.scored(individuals, request)
-        if request.settings.json:
-            print_json(report)
-        else:
-            show(table(facts.items(), "", ""))
+        request.tell(report, {name: str(fact) for name, fact in facts.items()})
 
     def scored(self, individuals: Individuals, request: UseRequest) -> tuple[Report, Report]:
         """Return how well the fit describes individuals, and facts of it for a reader."""
@@ -225,14 +221,6 @@ class SaemFile(StoredFile):
         from vpem.files.results import arrays_or_json
 
         arrays_or_json(output, self.arrays, lambda: as_plain(self.as_json()), force)
-
-
-def _table_of(names: Sequence[str], latents: Sequence[str], estimates: Any) -> Report:
-    import numpy as np
-
-    from vpem.saem.results import latent_columns
-
-    return {"id": np.array(names, dtype=np.str_), **latent_columns(latents, estimates)}
 
 
 NO_DOCUMENTS = "is not for documents, which have words and counts"
@@ -288,7 +276,10 @@ class TopicsFile(SaemFile):
         return heard
 
     def predict(self, request: UseRequest) -> int:
+        import numpy as np
+
         from vpem.saem.prediction import Predictor
+        from vpem.saem.results import latent_columns
 
         saved, documents = self.stored, self.evaluation_data(request)
         found: Latents | Conditional
@@ -302,7 +293,7 @@ class TopicsFile(SaemFile):
             unknown = {"n_unknown": heard.n_unknown, "n_left_out": heard.n_left_out}
         ends = {"proportions": found.means, "lower": found.lower, "upper": found.upper}
         report = {"level": saved.level, "individuals": as_rows({"id": names, **ends})}
-        columns = _table_of(names, saved.latents, found)
+        columns = {"id": np.array(names, np.str_), **latent_columns(saved.latents, found)}
         return _tell(
             request, "vpem-saem-individuals", columns, report, "lda", len(names), **unknown
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from vpem.errors import InputError, Setting
 from vpem.pictures.contents import communication, number
 from vpem.records import Rule, Settings, changed, setting
-from vpem.settings import SAEM_MODELS, SAMPLERS, GraphSettings, SaemSettings, SumSettings
+from vpem.settings import SAEM_MODELS, SAMPLERS, HolderGraph, SaemSettings, SumSettings
 
 from ..data import graph_of
 from ..display import ProgressLine, Screen, show, table
@@ -17,7 +17,7 @@ from ..options import InitModel, Without
 from ..outputs import WRITTEN, LabelFile, LabelledOutput
 from ..runner import CheckpointSettings, CommandRun, FitOutcome
 from ..session import EngineSettings, describe_engine
-from .saem_data import DeviceFiles, HeldIndividuals, as_rows, latents_of, read_source, words_of
+from .saem_data import DeviceFiles, HeldIndividuals, as_rows, read_source, words_of
 from .use import CORPUS_MODEL, as_printed
 
 if TYPE_CHECKING:
@@ -246,17 +246,10 @@ class SamplerSettings(Settings, heading="Sampler", kept=False):
         return {"sampler": self.sampler, "sampler_options": parameters, "gradient_codec": codec}
 
 
-class SaemGraph(GraphSettings, heading="Network"):
-    """The graph of the devices."""
+class SaemGraph(HolderGraph, heading="Network"):
+    """The graph of the devices, which few need."""
 
-    topology: str | None = changed(
-        GraphSettings,
-        "topology",
-        help="Graph of the devices: star (a server), cycle, path, complete, grid, geometric, "
-        "erdos-renyi, small-world, scale-free, tree; there every device keeps a statistic of its "
-        "own, or with --sum tree one is added up along a tree. Default: star.",
-        often=False,
-    )
+    topology: str | None = changed(HolderGraph, "topology", often=False)
 
 
 class SaemOutput(LabelledOutput, heading="Output", kept=False):
@@ -482,6 +475,8 @@ def _report(fit: SaemFit, devices: Workers) -> Report:
 
 
 def _individuals(fit: SaemFit, devices: Workers) -> list[Report]:
+    from vpem.saem.results import latents_of_each
+
     people, given, odds = fit.people, fit.given, fit.people.probabilities
     columns: Report = {
         "id": people.names,
@@ -495,7 +490,7 @@ def _individuals(fit: SaemFit, devices: Workers) -> list[Report]:
     if odds is not None:
         columns |= {"component": odds.argmax(axis=1), "probabilities": odds}
     elif not fit.model.discrete:
-        columns["latents"] = latents_of(fit.model.latents, given)
+        columns["latents"] = latents_of_each(fit.model.latents, given)
     return as_rows(columns)
 
 

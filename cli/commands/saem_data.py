@@ -130,19 +130,6 @@ def as_rows(columns: Mapping[str, Any]) -> list[Report]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=False)]
 
 
-def latents_of(latents: Sequence[str], estimates: Any) -> list[Report]:
-    """Return the mean, sd and interval of each latent of each individual."""
-    from vpem.saem.results import latent_columns
-
-    columns = latent_columns(latents, estimates)
-    parts = {"mean": "", "sd": " sd", "lower": " lower", "upper": " upper"}
-    return [
-        {latent: {name: columns[f"{latent}{end}"][one] for name, end in parts.items()}
-         for latent in latents}
-        for one in range(len(estimates.means))
-    ]  # fmt: skip
-
-
 def named_columns(settings: Any, id_column: str | None = None) -> dict[str, str]:
     """Return the columns that options name, or that a party does, by what they hold."""
     named = {name: getattr(settings, name) for name in THREE}

@@ -291,6 +291,16 @@ def latent_columns(latents: Sequence[str], estimates: Any) -> dict[str, Doubles]
             for end, part in parts.items()}  # fmt: skip
 
 
+def latents_of_each(latents: Sequence[str], estimates: Any) -> list[Report]:
+    """Mean, sd and interval of each latent, by individual and name."""
+    columns = latent_columns(latents, estimates)
+    ends = {"mean": "", "sd": " sd", "lower": " lower", "upper": " upper"}
+    return [
+        {name: {what: columns[name + end][i] for what, end in ends.items()} for name in latents}
+        for i in range(len(estimates.means))
+    ]
+
+
 def warn_of_few(likelihood: LogLikelihood, names: Sequence[str], n_draws: int) -> None:
     """Warn where the draws of latents cannot be those of their law: chains that hardly move."""
     if not len(names):
