@@ -90,20 +90,12 @@ class LocatedTerms:
     def blank(self, n_components: int) -> Part:
         return self._part(self.inner.blank(n_components))
 
-    def at_rows(self, indices: Indices) -> Table:
-        return self.inner.at_rows(indices)
-
     def start(self, centres: Table, weights: Doubles) -> Part:
         """Locations at centres (K, n), every covariance the block's sample one."""
         return self._part(replace(self.inner.start(centres), weights=weights))
 
     def reseeded(self, part: Part, component: int, centre: Table) -> Part:
         return replace(part, core=self.inner.reseeded(core_of(part), component, centre, 0.0))
-
-    def middle(self, part: Part, weights: Doubles) -> Table:
-        """The mean of all components (n,)."""
-        middle: Table = weights @ core_of(part).means
-        return middle
 
     def embedded(self, rows: slice) -> Floats:
         """Rows (m, n) in block order and units of fitting; NaN missing."""

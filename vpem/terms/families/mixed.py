@@ -325,17 +325,27 @@ class MixedTerms(RowTerms):
     # ---- starts and repairs ---------------------------------------------------------------------
 
     def at_rows(self, indices: Indices) -> Doubles:
-        """Rows of the data as centres, shape (len(indices), d), in block order and fit units."""
+        """Rows of the data as centres, shape (len(indices), d), in block order and fit units.
+
+        What is missing is as in all rows together.
+        """
         values = np.empty((len(indices), self.blocks.n_features))
         for terms, places in zip(self.parts, self.places, strict=True):
-            values[:, places] = terms.at_rows(indices)
+            if isinstance(terms, LocatedTerms):
+                values[:, places] = terms.inner.at_rows(indices)
+            else:
+                rows = terms.rows.take(indices).astype(np.float64)
+                values[:, places] = np.where(np.isnan(rows), terms.usual, rows)
         return values
 
     def middle(self, mixture: MixedMixture) -> Doubles:
         """A centre (d,) that is no row: means of numbers, the commonest levels of categories."""
         middle, weights = np.empty(self.blocks.n_features), mixture.weights.mean(axis=0)
         for terms, part, places in zip(self.parts, mixture.parts, self.places, strict=True):
-            middle[places] = terms.middle(part, weights)
+            if isinstance(terms, LocatedTerms):
+                middle[places] = weights @ core_of(part).means
+            else:
+                middle[places] = terms.usual
         return middle
 
     def start(self, centres: Doubles) -> MixedMixture:

@@ -286,11 +286,10 @@ class IndependentTerms:
         tables = {name: np.zeros((n_components, len(features))) for name, features in cells.items()}
         return Part(self.family, self.features, tables)
 
-    def at_rows(self, indices: Indices) -> Table:
-        """Rows of the data as centres (L, n); what is missing is as in all rows together."""
-        rows = self.rows.take(indices).astype(np.float64)
-        usual = self.law.family.means(self.pooled, self.features)
-        return np.where(np.isnan(rows), usual, rows)
+    @property
+    def usual(self) -> Table:
+        """Values (n,) that are usual in all rows together."""
+        return np.asarray(self.law.family.means(self.pooled, self.features)).reshape(-1)
 
     def start(self, centres: Table, weights: Doubles) -> Part:
         """Parameters to start from at centres (K, n), in block order and units of fitting."""
@@ -304,11 +303,6 @@ class IndependentTerms:
         for name, table in tables.items():
             table[component] = fresh[name][0]
         return replace(part, tables=tables)
-
-    def middle(self, part: Part, weights: Doubles) -> Table:
-        """A centre (n,) that is no row: the usual values of all."""
-        usual: Table = self.law.family.means(self.pooled, self.features)
-        return np.asarray(usual).reshape(-1)
 
     def embedded(self, rows: slice) -> Floats:
         """Rows (m, n) in block order for distances: numbers, or codes; NaN missing."""
