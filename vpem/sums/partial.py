@@ -62,16 +62,16 @@ class Wrapper(Sum):
         self.inner.count(sizes, senders)
 
     def send(self, values: Doubles, senders: Senders | None = None) -> Doubles:
-        """Send a vector of each sender (a, P): what the server has of them then."""
-        return self.inner.send(values, senders)
+        """Send a vector of each active sender (a, P): what the server has of them then."""
+        return self.inner.send(values, self.active if senders is None else senders)
 
     def aggregate(self, received: Doubles, senders: Senders | None = None) -> Doubles:
-        """Add up what the server has of some senders (a, P), or of all: shape (1, P)."""
-        return self.inner.aggregate(received, senders)
+        """Add up what the server has of the active senders (a, P), or of some: shape (1, P)."""
+        return self.inner.aggregate(received, self.active if senders is None else senders)
 
     def broadcast(self, size: int, receivers: Senders | None = None) -> None:
-        """Count a message of the server to some of the senders, or to all."""
-        self.inner.broadcast(size, receivers)
+        """Count a message of the server to the active senders, or to some."""
+        self.inner.broadcast(size, self.active if receivers is None else receivers)
 
     def draw(self) -> None:
         """Draw who takes part in the next sum."""
@@ -258,18 +258,6 @@ class Partial(Wrapper):
         self._active = self.among
         if self._probability < 1:
             self._active = self.among[self.rng.random(len(self.among)) < self._probability]
-
-    def send(self, values: Doubles, senders: Senders | None = None) -> Doubles:
-        """Send a vector of each active sender (a, P): what the server has of them then."""
-        return self.inner.send(values, self.active if senders is None else senders)
-
-    def aggregate(self, received: Doubles, senders: Senders | None = None) -> Doubles:
-        """Add up what the server has of the active senders (a, P), or of some: shape (1, P)."""
-        return self.inner.aggregate(received, self.active if senders is None else senders)
-
-    def broadcast(self, size: int, receivers: Senders | None = None) -> None:
-        """Count a message of the server to the active senders, or to some."""
-        self.inner.broadcast(size, self.active if receivers is None else receivers)
 
 
 class Channel(AtServer):
