@@ -75,140 +75,6 @@ FEWEST = {False: 2, True: 3}
 AGAIN = ("--resume", "--no-resume", "--resume-if-any", "--no-resume-if-any")
 
 
-class Lasting(Where):
-    """A run of a study that goes on when a member is lost, if the study says so.
-
-    ``fewest`` has how many parties each member's policy requires, once all have met; ``options``
-    are those of the command, by names of parameters.
-    """
-
-    engine: TlsEngine
-    _post: Post
-
-    def __init__(self, study: Study, member: Member, options: dict[str, Any]) -> None:
-        self._whole, self.member, self._options = study, member, options
-        self._first = study.roster.members[0].name
-        self._met = False
-        self.fewest: dict[str, int] = {}
-        self.lost: list[tuple[str, int]]
-        self.lost, self._kept, opened = inherited()
-        self.keeper: Keeper | None = None
-        self.outlast: Outlast | None = None
-        if study.if_lost == "without" and options.get("secure_sum"):
-            self.outlast = Outlast(self._too_few, opened)
-        again = options.get("resume") or options.get("resume_if_any")
-        if not self.lost and again and member.name == self._first:
-            # A checkpoint that cannot be read is reported where the run resumes.
-            with suppress(FileError, KeyError, TypeError, ValueError):
-                path = options.get("checkpoint")
-                lost = [] if path is None else read_state(path)["facts"]["without"]
-                names = {one.name for one in study.roster.members[1:]}
-                self.lost = [(name, int(since)) for name, since in lost if name in names]
-        # Without the lost members.
-        self.study = replace(study, roster=study.roster.without(self._names))
-
-    @property
-    def _names(self) -> list[str]:
-        return [name for name, _ in self.lost]
-
-    @property
-    def gone_on(self) -> bool:
-        return bool(self.lost)
-
-    @property
-    def _lost(self) -> list[tuple[str, int]]:
-        """The lost members, and since when, as far as the run has come."""
-        return self.lost if self.keeper is None else self.keeper.lost
-
-    @property
-    def _states(self) -> dict[int, Any]:
-        return self._kept if self.keeper is None else self.keeper.newest()
-
-    def keep(self, saver: FileSaver | None) -> Any:
-        """Return a saver that also keeps the state from which the others would go on."""
-        if self._whole.if_lost != "without":
-            return saver
-        self.keeper = Keeper(saver, self.engine, self.lost, self._kept)
-        return self.keeper
-
-    def _deal_with(self, error: Exception) -> Exception:
-        """Go on without the member that an error is about, in a new image, if that is possible.
-
-        Otherwise returns the error to report.
-        """
-        if self._whole.if_lost != "without":
-            return error
-        fault: Exception = error
-        gone = [self.engine.names[n] for n in sorted(self.outlast.gone)] if self.outlast else []
-        if self.outlast is not None and self.outlast.error is not None:
-            self._post.flush()  # what others need to end this iteration, too
-            if not isinstance(error, VpemError):  # it follows from the loss
-                fault = self.outlast.error
-        if isinstance(fault, Unheard | Returned) and self.engine.rank and fault.name != self._first:
-            try:
-                self._post.report(fault.name, str(fault))
-            except Exception as answer:
-                fault = answer
-        if isinstance(fault, GoneOn):
-            return self._follow(fault)
-        if not isinstance(fault, Unheard | Returned):
-            return fault
-        names = list(dict.fromkeys([*gone, fault.name, *self._post.silent]))
-        reason = self._too_few(names) or self._repeats(names)
-        if reason is None:
-            self._go_on(names, f"{spoken(fault)}; going on without {', '.join(names)}")
-        fault.add_note(f"the others do not go on: {reason}")
-        return fault
-
-    def _too_few(self, names: Sequence[str]) -> str | None:
-        """Return why the others cannot go on without these members, or None if they can."""
-        members = self.study.roster.members
-        if self._first in names:
-            return f"they cannot without {self._first}, the first member of {self._whole.name}"
-        left = sum(one.holds and one.name not in names for one in members)
-        masked = bool(self._options.get("secure_sum"))
-        if left < FEWEST[masked]:
-            needed = "masked sums need three parties" if masked else "a fit needs two parties"
-            return f"{needed}, and {left} would be left"
-        for name, fewest in self.fewest.items():
-            if left < fewest and name not in names:
-                return f"{name}'s policy requires {fewest} parties, and {left} would be left"
-        return None
-
-    def _repeats(self, names: Sequence[str]) -> str | None:
-        """Return why the masked sums that follow must not be taken, or None if they may be."""
-        left = {one.name for one in self.study.roster.members} - set(names)
-        repeats = self.outlast is not None and self.outlast.repeats(self._states, left)
-        return REPEATED if repeats else None
-
-    def _follow(self, fault: Any) -> Exception:
-        """Go on without the members that the first one leaves out."""
-        members = {one.name for one in self._whole.roster.members[1:]}
-        names = [name for name in fault.without if name not in self._names]
-        if not set(names) <= members - {self.member.name}:
-            return InputError(f"{self._first} goes on without one that is not another member")
-        if reason := self._repeats(names):
-            return StalledError(f"{fault}; this member cannot: {reason}")
-        self._go_on(names, f"{self._first} goes on without {', '.join(names)}")
-
-    def _go_on(self, names: Sequence[str], why: str) -> NoReturn:
-        """Run the same command again, without these members either; does not return."""
-        if not self._options.get("quiet"):
-            tell(f"{why}, as {self._whole.name} says")
-        resuming = [name for name in ("resume", "resume_if_any") if self._options.get(name)]
-        words = _with(sys.orig_argv, *(f"--no-{name.replace('_', '-')}" for name in resuming))
-        opened = None if self.outlast is None else self.outlast.state()
-        lost = [*self._lost, *((name, -1) for name in names)]
-        begin_again(words if self._met else sys.orig_argv, lost, self._states, opened)
-
-    def _come_back(self) -> NoReturn:
-        """Run the command again, from the newest checkpoint that all have; does not return."""
-        members = [one.name for one in self.study.roster.members]
-        opened = None if self.outlast is None else self.outlast.state(members)
-        words = going_on(sys.orig_argv) if self._met else sys.orig_argv
-        begin_again(words, self._lost, {}, opened)
-
-
 def begin_again(
     words: Sequence[str],
     lost: Sequence[tuple[str, int]],
@@ -389,21 +255,43 @@ def meet(context: Any) -> Meeting:
     return meeting
 
 
-class Meeting(Lasting):
-    """A member of a study while its command runs."""
+class Meeting(Where):
+    """A member of a study while its command runs, with ``options`` by names of parameters.
+
+    The run goes on when another member is lost, if the study says so. ``fewest`` has how many
+    parties each member's policy requires, once all have met.
+    """
 
     word = "tls"
     own_users = True
     least_rows = LEAST_ROWS
+    engine: TlsEngine
 
     def __init__(self, whole: Study, member: Member, command: str, options: dict[str, Any]) -> None:
-        super().__init__(whole, member, options)
-        study = self.study
-        self.outputs: frozenset[str] = frozenset()
-        self.guard = Guard(study)
-        self.files: Sequence[Path] = options.get("data") or ()
+        self._whole, self.member, self._options = whole, member, options
+        self._first = whole.roster.members[0].name
+        self._met = self._delivered = False
         self._there = set[int]()
-        self._delivered = False
+        self.fewest: dict[str, int] = {}
+        self.outputs: frozenset[str] = frozenset()
+        self.files: Sequence[Path] = options.get("data") or ()
+        self.lost: list[tuple[str, int]]
+        self.lost, self._kept, opened = inherited()
+        self.keeper: Keeper | None = None
+        self.outlast: Outlast | None = None
+        if whole.if_lost == "without" and options.get("secure_sum"):
+            self.outlast = Outlast(self._too_few, opened)
+        again = options.get("resume") or options.get("resume_if_any")
+        if not self.lost and again and member.name == self._first:
+            # A checkpoint that cannot be read is reported where the run resumes.
+            with suppress(FileError, KeyError, TypeError, ValueError):
+                path = options.get("checkpoint")
+                lost = [] if path is None else read_state(path)["facts"]["without"]
+                names = {one.name for one in whole.roster.members[1:]}
+                self.lost = [(name, int(since)) for name, since in lost if name in names]
+        # Without the lost members.
+        self.study = study = replace(whole, roster=whole.roster.without(self._names))
+        self.guard = Guard(study)
         with Screen():
             identity = identity_of(study, member.name)  # before anything is written
         log, listen = options.get("log") or log_beside(study.path, member.name), options["listen"]
@@ -424,6 +312,107 @@ class Meeting(Lasting):
             self.engine.limit = self.guard.policy.check_sizes
         self._post.start()
         signal.signal(signal.SIGTERM, terminate)
+
+    @property
+    def _names(self) -> list[str]:
+        return [name for name, _ in self.lost]
+
+    @property
+    def gone_on(self) -> bool:
+        return bool(self.lost)
+
+    @property
+    def _lost(self) -> list[tuple[str, int]]:
+        """The lost members, and since when, as far as the run has come."""
+        return self.lost if self.keeper is None else self.keeper.lost
+
+    @property
+    def _states(self) -> dict[int, Any]:
+        return self._kept if self.keeper is None else self.keeper.newest()
+
+    def keep(self, saver: FileSaver | None) -> Any:
+        """Return a saver that also keeps the state from which the others would go on."""
+        if self._whole.if_lost != "without":
+            return saver
+        self.keeper = Keeper(saver, self.engine, self.lost, self._kept)
+        return self.keeper
+
+    def _deal_with(self, error: Exception) -> Exception:
+        """Go on without the member that an error is about, in a new image, if that is possible.
+
+        Otherwise returns the error to report.
+        """
+        if self._whole.if_lost != "without":
+            return error
+        fault: Exception = error
+        gone = [self.engine.names[n] for n in sorted(self.outlast.gone)] if self.outlast else []
+        if self.outlast is not None and self.outlast.error is not None:
+            self._post.flush()  # what others need to end this iteration, too
+            if not isinstance(error, VpemError):  # it follows from the loss
+                fault = self.outlast.error
+        if isinstance(fault, Unheard | Returned) and self.engine.rank and fault.name != self._first:
+            try:
+                self._post.report(fault.name, str(fault))
+            except Exception as answer:
+                fault = answer
+        if isinstance(fault, GoneOn):
+            return self._follow(fault)
+        if not isinstance(fault, Unheard | Returned):
+            return fault
+        names = list(dict.fromkeys([*gone, fault.name, *self._post.silent]))
+        reason = self._too_few(names) or self._repeats(names)
+        if reason is None:
+            self._go_on(names, f"{spoken(fault)}; going on without {', '.join(names)}")
+        fault.add_note(f"the others do not go on: {reason}")
+        return fault
+
+    def _too_few(self, names: Sequence[str]) -> str | None:
+        """Return why the others cannot go on without these members, or None if they can."""
+        members = self.study.roster.members
+        if self._first in names:
+            return f"they cannot without {self._first}, the first member of {self._whole.name}"
+        left = sum(one.holds and one.name not in names for one in members)
+        masked = bool(self._options.get("secure_sum"))
+        if left < FEWEST[masked]:
+            needed = "masked sums need three parties" if masked else "a fit needs two parties"
+            return f"{needed}, and {left} would be left"
+        for name, fewest in self.fewest.items():
+            if left < fewest and name not in names:
+                return f"{name}'s policy requires {fewest} parties, and {left} would be left"
+        return None
+
+    def _repeats(self, names: Sequence[str]) -> str | None:
+        """Return why the masked sums that follow must not be taken, or None if they may be."""
+        left = {one.name for one in self.study.roster.members} - set(names)
+        repeats = self.outlast is not None and self.outlast.repeats(self._states, left)
+        return REPEATED if repeats else None
+
+    def _follow(self, fault: Any) -> Exception:
+        """Go on without the members that the first one leaves out."""
+        members = {one.name for one in self._whole.roster.members[1:]}
+        names = [name for name in fault.without if name not in self._names]
+        if not set(names) <= members - {self.member.name}:
+            return InputError(f"{self._first} goes on without one that is not another member")
+        if reason := self._repeats(names):
+            return StalledError(f"{fault}; this member cannot: {reason}")
+        self._go_on(names, f"{self._first} goes on without {', '.join(names)}")
+
+    def _go_on(self, names: Sequence[str], why: str) -> NoReturn:
+        """Run the same command again, without these members either; does not return."""
+        if not self._options.get("quiet"):
+            tell(f"{why}, as {self._whole.name} says")
+        resuming = [name for name in ("resume", "resume_if_any") if self._options.get(name)]
+        words = _with(sys.orig_argv, *(f"--no-{name.replace('_', '-')}" for name in resuming))
+        opened = None if self.outlast is None else self.outlast.state()
+        lost = [*self._lost, *((name, -1) for name in names)]
+        begin_again(words if self._met else sys.orig_argv, lost, self._states, opened)
+
+    def _come_back(self) -> NoReturn:
+        """Run the command again, from the newest checkpoint that all have; does not return."""
+        members = [one.name for one in self.study.roster.members]
+        opened = None if self.outlast is None else self.outlast.state(members)
+        words = going_on(sys.orig_argv) if self._met else sys.orig_argv
+        begin_again(words, self._lost, {}, opened)
 
     def _tell(self, sentence: str) -> None:
         """Print a line; until all have met, the first member sends it to those who wait, too."""
