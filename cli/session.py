@@ -49,6 +49,9 @@ PASSED_ON = 0.5
 LAST_WORDS = 0.1
 """Seconds in which the launcher reads what was printed, before the job is ended."""
 
+NOT_THERE = "nothing"
+"""The value of an option that is not given, in comparisons."""
+
 STALLED = 4
 """Exit code where a rank did not answer."""
 
@@ -233,6 +236,24 @@ def _leave_it_to_the_first() -> None:
         raise SystemExit(2)
 
 
+def check_alike(
+    names: Sequence[str], everyones: Sequence[dict[str, Any]], must: str, but: str = ""
+) -> None:
+    """Raise InputError where processes have different values of an option, except of ``but``.
+
+    ``everyones`` has each one's values and their sources by options; those not there are defaults.
+    """
+    first = everyones[0]
+    for name, others in zip(names, everyones, strict=True):
+        for option in sorted({*first, *others} - {but}):
+            one, two = (each.get(option, [NOT_THERE, "default"]) for each in (first, others))
+            if one[0] != two[0]:
+                raise InputError(
+                    f"{option} is set differently: {names[0]} has {one[0]:.300} ({one[1]:.60}), "
+                    f"{name} has {two[0]:.300} ({two[1]:.60}); {must}"
+                )
+
+
 class Job(Where):
     """A rank of an MPI job."""
 
@@ -256,17 +277,10 @@ class Job(Where):
         for param in context.command.params:
             kind, place = source_of(context, param)
             if place is not None:
-                ours[name_of(param)] = (str(context.params.get(param.name)), f" ({kind} {place})")
-        everyones = self.engine.allgather(ours)
-        for name in sorted({name for options in everyones for name in options}):
-            first, *others = (options.get(name, ("nothing", "")) for options in everyones)
-            for rank, other in enumerate(others, 1):
-                if other[0] != first[0]:
-                    raise InputError(
-                        f"{name} is set differently: rank 0 has {''.join(first)}, rank {rank} "
-                        f"{''.join(other)}; give it on the command line, or give all ranks the "
-                        "same file and variables"
-                    )
+                value = str(context.params.get(param.name))
+                ours[name_of(param)] = [value, f"{kind} {place}"]
+        must = "give it on the command line, or give all ranks the same file and variables"
+        check_alike(self.engine.names, self.engine.allgather(ours), must)
 
     def prepare(self, settings: EngineSettings, screen: Screen) -> None:
         """Share the processors of each machine, and let the first rank speak."""

@@ -306,8 +306,8 @@ def test_ranks_that_were_told_differently_end_with_one_sentence(folder):
     assert found.returncode == 2
     assert found.stderr.count("error:") == 1
     assert (
-        "--hops is set differently: rank 0 has nothing, rank 1 1 (environment VPEM_FIT_HOPS)"
-        in found.stderr
+        "--hops is set differently: rank 0 has nothing (default), rank 1 has 1 (environment "
+        "VPEM_FIT_HOPS); give it on the command line" in found.stderr
     )
 
 

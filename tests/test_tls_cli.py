@@ -21,8 +21,7 @@ from vpem_cli.display import Screen
 from vpem_cli.outputs import LabelFile
 from vpem_cli.study.member import (
     Meeting,
-    check_alike,
-    goes_on,
+    check_introduced,
     going_on,
     introduced,
     receive,
@@ -204,7 +203,7 @@ def test_other_options_at_one_member_are_refused_at_all(company):
 )
 def test_what_differs_is_named_with_both_members(theirs, sentence):
     with pytest.raises(InputError) as error:
-        check_alike(["a", "b"], [["fit", {"--tol": ["0.2", "x.toml"]}, []], theirs], "heart")
+        check_introduced(["a", "b"], [["fit", {"--tol": ["0.2", "x.toml"]}, []], theirs], "heart")
     assert sentence in str(error.value)
 
 
@@ -448,10 +447,10 @@ def test_a_member_that_is_interrupted_ends_all_of_them(slower):
 def test_whoever_comes_back_before_all_have_met_is_welcome():
     words = [("nothing", "default"), ("if any", "command line"), ("True", "command line")]
     fresh, back, on = (["fit", {"--resume": list(word)}, []] for word in words)
-    check_alike(["a", "b"], [fresh, back], "heart")
-    assert [goes_on([fresh, one]) for one in (fresh, back, on)] == [False, True, False]
+    alike = [check_introduced(["a", "b"], [fresh, one], "heart") for one in (fresh, back)]
+    assert alike == [False, True]
     with pytest.raises(InputError, match="--resume is set differently"):
-        check_alike(["a", "b"], [fresh, on], "heart")
+        check_introduced(["a", "b"], [fresh, on], "heart")
 
 
 def test_a_killed_member_comes_back_to_the_same_bits(company, fitted):

@@ -56,7 +56,7 @@ from ..names import STUDY, name_of, spoken
 from ..options import in_files, path_of, source_of
 from ..outputs import Output, writes
 from ..runner import FitOutcome
-from ..session import EngineSettings, Where, join, terminate
+from ..session import NOT_THERE, EngineSettings, Where, check_alike, join, terminate
 from .agreed import OWN_OPTIONS, own_party, whose_options
 from .guard import Guard
 
@@ -127,8 +127,6 @@ def _with(words: Sequence[str], *more: str) -> list[str]:
 IF_ANY = "if any"
 """Stands for --resume-if-any, which any member may give: all resume then, or start."""
 
-NOT_THERE = "nothing"
-
 
 def terms_of(context: Any) -> dict[str, list[str]]:
     """Return the value and source of every option that all members must share, by option.
@@ -158,32 +156,25 @@ def terms_of(context: Any) -> dict[str, list[str]]:
     return terms
 
 
-def check_alike(names: Sequence[str], everyones: Sequence[Any], study: str) -> None:
+def check_introduced(names: Sequence[str], everyones: Sequence[Any], study: str) -> bool:
     """Raise InputError unless all members run the same command with the same options.
+
+    Returns whether all resume from checkpoints, if there are any: a member has come back.
 
     ``everyones`` has the introduction of each member: the words of its command, its `terms_of`,
     the outputs that it requests, and the fewest parties with data that its policy allows.
     """
-    command, terms, *_ = everyones[0]
-    for name, (theirs, others, *_) in zip(names[1:], everyones[1:], strict=True):
-        if theirs != command:
+    for name, one in zip(names, everyones, strict=True):
+        if one[0] != everyones[0][0]:
             raise InputError(
-                f"{names[0]} runs 'vpem {command}' and {name} 'vpem {theirs:.40}'; all members of "
-                f"{study} must run the same command"
+                f"{names[0]} runs 'vpem {everyones[0][0]}' and {name} 'vpem {one[0]:.40}'; all "
+                f"members of {study} must run the same command"
             )
-        for option in sorted({*terms, *others} - ({"--resume"} if goes_on(everyones) else set())):
-            one, two = (each.get(option, [NOT_THERE, "default"]) for each in (terms, others))
-            if one[0] != two[0]:
-                raise InputError(
-                    f"{option} is set differently: {names[0]} has {one[0]:.300} ({one[1]:.60}), "
-                    f"{name} has {two[0]:.300} ({two[1]:.60}); all members of {study} "
-                    "must have the same"
-                )
-
-
-def goes_on(everyones: Sequence[Any]) -> bool:
-    """Whether all resume from their checkpoints, if there are any: a member has come back."""
-    return any(terms.get("--resume", [None])[0] == IF_ANY for _, terms, *_ in everyones)
+    terms = [one[1] for one in everyones]
+    goes_on = any(one.get("--resume", [None])[0] == IF_ANY for one in terms)
+    must = f"all members of {study} must have the same"
+    check_alike(names, terms, must, but="--resume" if goes_on else "")
+    return goes_on
 
 
 def introduced(value: Any, name: str) -> Any:
@@ -247,8 +238,7 @@ def meet(context: Any) -> Meeting:
     fewest = meeting.guard.rules.fewest_parties or 1
     everyones = meeting.introduce([command, terms, outputs, fewest])
     meeting.fewest = dict(zip(meeting.engine.names, (one[3] for one in everyones), strict=True))
-    check_alike(meeting.engine.names, everyones, study.name)
-    if goes_on(everyones):
+    if check_introduced(meeting.engine.names, everyones, study.name):
         options |= {"resume": False, "resume_if_any": True}
     meeting.guard.begin()
     meeting.outputs = frozenset(name for _, _, theirs, *_ in everyones for name in theirs)
