@@ -14,16 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import isinf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
 from vpem.files.json_text import read_toml
 from vpem.files.opening import PathLike, check_readable, open_regular
 from vpem.files.studies.study import IF_LOST, RESULTS
 from vpem.settings import ALIGNMENTS, TOPOLOGIES
-
-if TYPE_CHECKING:
-    pass
 
 FILE = "policy.toml"
 """Its name, in the folder of the study."""
@@ -244,71 +241,64 @@ class Policy:
         Of its options, ``hops``, ``align``, ``topology``, ``graph``, ``split``, ``batch_size``,
         ``secure_sum`` and ``publish_anyway`` are looked at.
         """
-        command, options = case.command, case.options
-        if self.masked_sums and not options.get("secure_sum"):
-            without = f"but 'vpem {command}' runs without "
-            yield self._error("requires masked sums", without, Setting("secure_sum", True))
-        if options.get("publish_anyway") and not self.publish_anyway:
-            rule = "does not have publish-anyway = true, so that no model discloses few rows"
-            yield self._error(rule, "but got ", Setting("publish_anyway", True))
-        yield from self._among("commands", "command", command, f"but this is 'vpem {command}'")
-        if self.fewest_parties is not None and case.n_parties < self.fewest_parties:
-            yield self._error(
-                f"requires at least {self.fewest_parties} parties",
-                f"but the study has {case.n_parties} with data",
-            )
-        yield from self._among(
-            "results", "result", case.result, f"but the study says {case.result!r}"
-        )
-        if self.if_lost is not None and case.if_lost not in self.if_lost:
-            allowed = " or ".join(map(repr, self.if_lost))
-            yield self._error(
-                f"allows only if-lost = {allowed}", f"but the study says {case.if_lost!r}"
-            )
-        if self.most_components is not None and case.n_components > self.most_components:
-            yield self._error(
-                f"allows at most {self.most_components} components",
-                f"but 'vpem {command}' has {case.n_components}",
-            )
-        batch = int(options.get("batch_size") or LARGEST)
-        if self.smallest_batch is not None and batch < self.smallest_batch:
-            rule = f"requires batches of {self.smallest_batch} rows"
-            yield self._error(rule, "but got ", Setting("batch_size", batch))
-        for file, digest in case.models.items():
-            if self.models is not None and digest not in map(str.lower, self.models):
-                yield self._error("does not allow this model", f"{file}, whose SHA-256 is {digest}")
-        if self.largest_epsilon is not None:
-            yield from self._private(case, self.largest_epsilon)
+        command, options, this = case.command, case.options, f"but 'vpem {case.command}'"
         usual = "features" if command in OVER_FEATURES else "rows"
-        over_rows = options.get("split", usual) == "rows"
-        hops = int(options.get("hops") or 0)
-        if self.largest_hops is not None and hops > self.largest_hops and not over_rows:
-            hop = "hop" if self.largest_hops == 1 else "hops"
-            yield self._error(
-                f"allows at most {self.largest_hops} {hop}", "but got ", Setting("hops", hops)
-            )
-        if "align" in options and not over_rows:
-            align = str(options["align"] or "none")
-            got = "but got ", Setting("align", align)
-            yield from self._among("align", "alignment", align, *got)
-        if "topology" in options:
-            graph = options.get("graph")
-            topology = "a file" if graph else str(options["topology"] or "star")
-            setting = Setting("graph", str(graph)) if graph else Setting("topology", topology)
-            yield from self._among("topologies", "topology", topology, "but got ", setting)
+        over_features = options.get("split", usual) != "rows"
+        batch, hops = int(options.get("batch_size") or LARGEST), int(options.get("hops") or 0)
+        align, graph = str(options.get("align") or "none"), options.get("graph")
+        topology = "a file" if graph else str(options.get("topology") or "star")
+        drawn = Setting("graph", str(graph)) if graph else Setting("topology", topology)
+        far = self.largest_hops
+        hop = "hop" if far == 1 else "hops"
+        models = None if self.models is None else [*map(str.lower, self.models)]
+        most, against, epsilons = self.largest_epsilon, self.epsilon_against, case.epsilons
+        epsilon = (epsilons or {}).get(against)
+        private = (
+            f"requires differential privacy with epsilon {most or 0:g} or less against "
+            f"{ADVERSARIES[against]}"
+        )
 
-    def _private(self, case: Case, most: float) -> Iterator[PolicyError]:
-        who = ADVERSARIES[self.epsilon_against]
-        rule = f"requires differential privacy with epsilon {most:g} or less against {who}"
-        if case.epsilons is None:
-            yield self._error(
-                rule, f"but 'vpem {case.command}' runs without the noise that ", Setting("epsilon"),
-                " or ", Setting("release_epsilon"), " adds",
-            )  # fmt: skip
-        elif (epsilon := case.epsilons.get(self.epsilon_against)) is None:
-            yield self._error(rule, "from whom the noise of this run does not protect")
-        elif epsilon > most * UP:
-            yield self._error(rule, f"but that of this run is {epsilon:.3g}")
+        def only(noun: str, allowed: Sequence[str] | None, value: str) -> tuple[bool, str]:
+            """Return whether a value is not allowed, and the rule."""
+            refused = allowed is not None and value not in allowed
+            return refused, f"allows only {noun} {' or '.join(allowed or ())}"
+
+        rows: list[tuple[Any, ...]] = [
+            (self.masked_sums and not options.get("secure_sum"), "requires masked sums",
+             f"{this} runs without ", Setting("secure_sum", True)),
+            (options.get("publish_anyway") and not self.publish_anyway,
+             "does not have publish-anyway = true, so that no model discloses few rows",
+             "but got ", Setting("publish_anyway", True)),
+            (*only("the command", self.commands, command), f"but this is 'vpem {command}'"),
+            (case.n_parties < (self.fewest_parties or 0),
+             f"requires at least {self.fewest_parties} parties",
+             f"but the study has {case.n_parties} with data"),
+            (*only("the result", self.results, case.result), f"but the study says {case.result!r}"),
+            (*only("if-lost =", self.if_lost and [*map(repr, self.if_lost)], repr(case.if_lost)),
+             f"but the study says {case.if_lost!r}"),
+            (case.n_components > (self.most_components or LARGEST),
+             f"allows at most {self.most_components} components",
+             f"{this} has {case.n_components}"),
+            (batch < (self.smallest_batch or 0), f"requires batches of {self.smallest_batch} rows",
+             "but got ", Setting("batch_size", batch)),
+            *((models is not None and digest not in models, "does not allow this model",
+               f"{file}, whose SHA-256 is {digest}") for file, digest in case.models.items()),
+            (most and epsilons is None, private, f"{this} runs without the noise that ",
+             Setting("epsilon"), " or ", Setting("release_epsilon"), " adds"),
+            (most and epsilons is not None and epsilon is None, private,
+             "from whom the noise of this run does not protect"),
+            (most and epsilon is not None and epsilon > most * UP, private,
+             f"but that of this run is {epsilon or 0:.3g}"),
+            (far is not None and hops > far and over_features, f"allows at most {far} {hop}",
+             "but got ", Setting("hops", hops)),
+            (*only("the alignment", self.align if "align" in options and over_features else None,
+                   align), "but got ", Setting("align", align)),
+            (*only("the topology", self.topologies if "topology" in options else None, topology),
+             "but got ", drawn),
+        ]  # fmt: skip
+        for refuses, rule, *found in rows:
+            if refuses:
+                yield self._error(rule, *found)
 
     def check_runs(self, n_runs: int) -> None:
         """Raise PolicyError where so many runs, of the days that count, leave none."""
@@ -351,13 +341,6 @@ class Policy:
                 f"but party {names[sizes.index(largest)]!r} has {largest} and {names[party]!r} "
                 f"{sizes[party]}",
             )
-
-    def _among(
-        self, name: str, noun: str, value: str, *case: str | Setting
-    ) -> Iterator[PolicyError]:
-        allowed = getattr(self, name)
-        if allowed is not None and value not in allowed:
-            yield self._error(f"allows only the {noun} {' or '.join(allowed)}", *case)
 
     def _error(self, rule: str, *case: str | Setting) -> PolicyError:
         return PolicyError(rule, *case, file=self.path)
