@@ -36,19 +36,6 @@ As = Annotated[
 Days = Annotated[int, typer.Option(help="For how many days the certificate is valid.")]
 
 
-def about_certificate(name: str, certificate: bytes) -> Report:
-    """Return the JSON report on a certificate."""
-    from vpem.engines.tls.trust import fingerprint, fingerprint_words, validity
-    from vpem.files.studies.signed import moment
-
-    begins, ends = validity(certificate)
-    return {
-        "name": name, "fingerprint": fingerprint(certificate),
-        "words": fingerprint_words(certificate), "valid_from": moment(begins),
-        "valid_until": moment(ends),
-    }  # fmt: skip
-
-
 def in_words(about: Report) -> list[str]:
     """Return the words of a fingerprint as two lines of six, to be compared by telephone."""
     words = about["words"].split()
@@ -65,14 +52,14 @@ def card(about: Report, *facts: tuple[str, object], title: str | None = None) ->
 
 def card_of(request: MembershipRequest, *facts: tuple[str, object], title: str) -> PrintedTable:
     """Return a table of the contents of a request, below other facts."""
-    from vpem.engines.tls.trust import fingerprint, written_address
+    from vpem.engines.tls.trust import fingerprint
 
     member, brings = request.member, "features that it does not name"
     if request.features:
         brings = f"{plural(len(request.features), 'feature')}: {shorten(request.features, 8)}"
-    address = "-" if member.address is None else written_address(member.address)
-    facts = (*facts, ("brings", brings if member.holds else "no data"), ("dialled at", address))
-    shown = card(about_certificate(member.name, member.certificate), *facts, title=title)
+    brings = brings if member.holds else "no data"
+    facts = (*facts, ("brings", brings), ("dialled at", member.where or "-"))
+    shown = card(member.describe(), *facts, title=title)
     if request.before is not None:
         shown.rows.append(["before", fingerprint(request.before)[:32] + "..."])
     return shown
@@ -85,7 +72,7 @@ def show_request(file: Path, json: bool) -> None:
 
         request = read_request(file)
         if json:
-            about = about_certificate(request.member.name, request.member.certificate)
+            about = request.member.describe()
             print_json({"study": request.study, **about, "features": list(request.features)})
         else:
             show(card_of(request, title=f"{request.member.name} asks to be in {request.study}"))
@@ -136,12 +123,13 @@ def init(
     Example: vpem party init --name lab
     """
     with Screen(quiet) as screen:
+        from vpem.engines.tls.trust import Member
         from vpem.files.studies.identities import certificate_of, make_identity
 
         if folder is not None and not folder.is_dir():
             raise FileError(f"there is no folder {folder}")
         identity = make_identity(folder or Path(), name, days)
-        about = about_certificate(name, certificate_of(identity))
+        about = Member(name, certificate_of(identity)).describe()
         screen.say(f"wrote {identity.key}, which is to stay secret, and {identity.certificate}")
         if json:
             print_json(about)
@@ -163,6 +151,7 @@ def show_identity(
     Example: vpem party show lab.crt
     """
     with Screen():
+        from vpem.engines.tls.trust import Member
         from vpem.files.studies import identities
         from vpem.files.studies.signed import common_name
 
@@ -171,14 +160,13 @@ def show_identity(
             if not names:
                 raise InputError("there is no key here; make one by 'vpem party init --name ...'")
             keys = [identities.read_identity(Path(), name) for name in names]
-            shown = list(zip(names, map(identities.certificate_of, keys), strict=True))
+            shown = [Member(one.name, identities.certificate_of(one)) for one in keys]
         elif file.suffix == ".request":
-            member = identities.read_request(file).member
-            shown = [(member.name, member.certificate)]
+            shown = [identities.read_request(file).member]
         else:
             certificate = identities.read_certificate(file)
-            shown = [(common_name(certificate), certificate)]
-        abouts = [about_certificate(*one) for one in shown]
+            shown = [Member(common_name(certificate), certificate)]
+        abouts = [one.describe() for one in shown]
         if json:
             print_json({"certificates": abouts})
         else:
@@ -271,7 +259,7 @@ def _show_sent(study: Study, request: MembershipRequest, screen: Screen) -> None
     show(card_of(request, ("request", request.path), title=title))
     warn_of_refusals(study, screen, so_far=True)
     if request.member.name != study.organiser:
-        about = about_certificate(study.organiser, study.member(study.organiser).certificate)
+        about = study.member(study.organiser).describe()
         title = f"The organiser of {study.name}: let them read these words to you"
         show(card(about, ("name", study.organiser), title=title))
 

@@ -18,7 +18,7 @@ from ..commands.demo import demo_of_study
 from ..display import Screen, print_json, show, table
 from ..options import Json, Quiet
 from ..outputs import READ
-from .party import As, about_certificate, card_of, in_words, warn_of_refusals
+from .party import As, card_of, in_words, warn_of_refusals
 
 if TYPE_CHECKING:
     from vpem.files.studies.study import Study
@@ -29,33 +29,6 @@ WIDEST = 96
 
 VARIADIC = {"ignore_unknown_options": True, "allow_extra_args": True}
 """Context of commands whose further words are options of the commands to be run."""
-
-
-def report_of(study: Study) -> Report:
-    """Return the whole study as plain values."""
-    from vpem.engines.tls.trust import fingerprint, written_address
-
-    relay = study.roster.relay
-    members = []
-    for rank, one in enumerate(study.roster.members):
-        about = about_certificate(one.name, one.certificate)
-        del about["valid_from"]
-        address = None if one.address is None else written_address(one.address)
-        members.append({
-            "name": one.name, "rank": rank, "data": one.holds, "address": address,
-            "features": study.features.get(one.name, ()), **about,
-        })  # fmt: skip
-    return {
-        "name": study.name, "id": study.id, "edition": study.edition, "signed": study.signed,
-        "organiser": study.organiser, "vpem": study.version, "result": study.result,
-        "timeout": study.timeout, "if_lost": study.if_lost, "options": study.options,
-        "runs": study.runs, "shows": study.shows, "members": members,
-        "revoked": dict(study.roster.revoked),
-        "relay": None if relay is None else {
-            "name": relay.name, "fingerprint": fingerprint(relay.certificate),
-            "address": relay.address and written_address(relay.address),
-        },
-    }  # fmt: skip
 
 
 def show_study(report: Report) -> None:
@@ -205,7 +178,7 @@ def init(
         first = running(new_study(name, organiser, setup), agreed)
         study = sign_edition(first, force=False)
         if not quiet:
-            show_study(report_of(study))
+            show_study(study.describe())
         screen.say(
             f"wrote {study.path}, edition 1, signed by {study.organiser}; send it to those who are "
             f"to take part: they join by 'vpem party request {study.path.name}'"
@@ -225,7 +198,7 @@ def show_file(file: StudyFile, json: Json = False) -> None:
         from vpem.files.studies.study import read_study
 
         study = read_study(file)
-        (print_json if json else show_study)(report_of(study))
+        (print_json if json else show_study)(study.describe())
         warn_of_refusals(study, screen)
 
 
@@ -356,7 +329,7 @@ def change(
         agreed = agree_on(context, names, str(file), study.topology, study.options)
         edition = sign_edition(running(following(study), agreed))
         if not quiet:
-            show_study(report_of(edition))
+            show_study(edition.describe())
         _end(edition, screen)
 
 

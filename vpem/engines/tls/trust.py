@@ -84,6 +84,18 @@ class Member:
     address: tuple[str, int] | None = None  # where others dial it; None: it only dials
     holds: bool = True  # brings data; a server may only add up
 
+    @property
+    def where(self) -> str | None:
+        """Its address as people write it."""
+        return None if self.address is None else written_address(self.address)
+
+    def describe(self) -> dict[str, Any]:
+        """Return name, fingerprint and dates of its certificate as plain values."""
+        begins, ends = (f"{one:%Y-%m-%dT%H:%M:%SZ}" for one in validity(self.certificate))
+        mark, words = fingerprint(self.certificate), fingerprint_words(self.certificate)
+        about = {"name": self.name, "fingerprint": mark, "words": words}
+        return about | {"valid_from": begins, "valid_until": ends}
+
 
 @dataclass(frozen=True)
 class Roster:

@@ -360,7 +360,7 @@ def member_table(
     return {
         "name": member.name,
         "certificate": pem_of(member.certificate),
-        "address": None if member.address is None else written_address(member.address),
+        "address": member.where,
         "listen": None if listen is None else written_address(listen),
         "data": member.holds,
         "features": features or None,

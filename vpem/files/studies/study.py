@@ -103,6 +103,27 @@ class Study:
         """Members with data."""
         return sum(member.holds for member in self.roster.members)
 
+    def describe(self) -> Report:
+        """Return the whole study as plain values."""
+        relay, members = self.roster.relay, []
+        for rank, one in enumerate(self.roster.members):
+            features = self.features.get(one.name, ())
+            about = {"name": one.name, "rank": rank, "data": one.holds, "address": one.where}
+            about |= {"features": features, **one.describe()}
+            del about["valid_from"]
+            members.append(about)
+        return {
+            "name": self.name, "id": self.id, "edition": self.edition, "signed": self.signed,
+            "organiser": self.organiser, "vpem": self.version, "result": self.result,
+            "timeout": self.timeout, "if_lost": self.if_lost, "options": self.options,
+            "runs": self.runs, "shows": self.shows, "members": members,
+            "revoked": dict(self.roster.revoked),
+            "relay": relay and {
+                "name": relay.name, "fingerprint": fingerprint(relay.certificate),
+                "address": relay.where,
+            },
+        }  # fmt: skip
+
     def member(self, name: str) -> Member:
         """Return the member that is called so."""
         rank = self.roster.rank_of(name)
