@@ -18,14 +18,12 @@ from vpem.files.models import read_model
 from vpem.files.studies.identities import make_identity
 from vpem.files.studies.message_log import entries, read_log
 from vpem_cli.display import Screen
-from vpem_cli.outputs import LabelFile
+from vpem_cli.outputs import LabelFile, Output
 from vpem_cli.study.member import (
     Meeting,
     check_introduced,
     going_on,
     introduced,
-    receive,
-    send,
 )
 
 from .cli_support import NAMES, done, overlapping, run
@@ -300,25 +298,33 @@ class Said:
 )
 def test_what_the_first_member_sends_is_checked(said, sentence, tmp_path):
     result = SimpleNamespace(apart=False)
+    lab = object.__new__(Meeting)
+    lab.engine, lab._first = Said(*said), "hub"
     with pytest.raises(VpemError) as error:
-        receive(Said(*said), result, tmp_path / "model.h5", False)
+        lab.receive(result, Output(output=tmp_path / "model.h5"))
     assert sentence in str(error.value)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_model_that_the_first_member_cannot_write_is_sent_all_the_same(tmp_path):
+    class Noted(Meeting):
+        def _over(self):
+            over.append(len(hub.said))
+
     hub, over = Said(), []
+    first = object.__new__(Noted)
+    first.engine = hub
     hub.bcast = lambda value, root=0: hub.said.append(value)
     result = SimpleNamespace(apart=False, tell=lambda: {"rows": 2}, write=write_a_word)
     for path in (tmp_path / "there.h5", None):
         hub.said = []
-        assert send(hub, result, path, lambda: over.append(1)) == {"rows": 2}
+        assert first.send(result, Output(output=path)) == {"rows": 2}
         assert hub.said == [{"rows": 2}, 4, b"word"]
     hub.said = []
     with pytest.raises(FileError, match=r"gone.model.h5 could not be written"):
-        send(hub, result, tmp_path / "gone" / "model.h5", lambda: over.append(len(hub.said)))
+        first.send(result, Output(output=tmp_path / "gone" / "model.h5"))
     assert hub.said == [{"rows": 2}, 4, b"word"]
-    assert over == [1, 1, 3]  # others had all when it was said
+    assert over == [3, 3, 3]  # others had all when it was said
 
 
 def write_a_word(path, report):

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from vpem._core.threads import thread_count
 from vpem.checks import check_number, read_int
-from vpem.engines.engine import Engine, StalledError
+from vpem.engines.engine import StalledError
 from vpem.engines.tls.engine import TlsEngine
 from vpem.engines.tls.faults import Fault, GoneOn, LeftOut, Parted, Returned, Unheard
 from vpem.engines.tls.mailbox import Post
@@ -245,6 +245,13 @@ def meet(context: Any) -> Meeting:
     return meeting
 
 
+PIECE = 1 << 20
+"""Bytes of a file that are sent at a time."""
+
+MOST = 1 << 32
+"""Most bytes of a file from another member."""
+
+
 class Meeting(Where):
     """A member of a study while its command runs, with ``options`` by names of parameters.
 
@@ -397,13 +404,6 @@ class Meeting(Where):
         lost = [*self._lost, *((name, -1) for name in names)]
         begin_again(words if self._met else sys.orig_argv, lost, self._states, opened)
 
-    def _come_back(self) -> NoReturn:
-        """Run the command again, from the newest checkpoint that all have; does not return."""
-        members = [one.name for one in self.study.roster.members]
-        opened = None if self.outlast is None else self.outlast.state(members)
-        words = going_on(sys.orig_argv) if self._met else sys.orig_argv
-        begin_again(words, self._lost, {}, opened)
-
     def _tell(self, sentence: str) -> None:
         """Print a line; until all have met, the first member sends it to those who wait, too."""
         if not self._options.get("quiet"):
@@ -491,10 +491,7 @@ class Meeting(Where):
         """Send the report to all members, and the model to those with --output, who check it."""
         if self.outlast is not None and self.outlast.error is not None:
             raise self.outlast.error  # masked sums went on so far without a lost member
-        if self.engine.rank == 0:
-            report = send(self.engine, result, out.output, self._over)
-        else:
-            report = receive(self.engine, result, out.output, out.force, self._over)
+        report = self.receive(result, out) if self.engine.rank else self.send(result, out)
         local_facts = super().facts(screen, self.files)
         report |= {name: value for name, value in local_facts.items() if value or name != "data"}
         if result.apart and out.output is not None:
@@ -503,8 +500,69 @@ class Meeting(Where):
         return report | result.own(report)
 
     def _over(self) -> None:
-        """Note that no member needs this process any more, however it ends."""
+        """Note that no member needs this process any more: later errors concern it alone."""
         self._delivered = True
+
+    def send(self, result: FitOutcome, out: Output) -> Report:
+        """Send report and file from the first member to all others; returns the report.
+
+        FileError if the model cannot be written: after others have it, if it can be made at all.
+        """
+        report: Report = as_plain(result.tell())
+        self.engine.topic = "result"
+        self.engine.bcast(report)
+        content = failed = None
+        with TemporaryDirectory() as folder:
+            for path in () if result.apart else (out.output, Path(folder, "model.h5")):
+                if content is None and path is not None:
+                    try:
+                        result.write(path, report)
+                        content = path.read_bytes()
+                    except FileError as error:
+                        failed = failed or error
+        if content is not None:
+            self.engine.bcast(len(content))
+            for begin in range(0, len(content), PIECE):
+                self.engine.bcast(content[begin : begin + PIECE])
+        if content is not None or result.apart:
+            self._over()
+        if failed is not None:
+            raise failed
+        return report
+
+    def receive(self, result: FitOutcome, out: Output) -> Report:
+        """Receive report and file from the first member; the file is checked by reading it."""
+        engine, first = self.engine, self._first
+        engine.topic = "result"
+        report: Any = engine.bcast(None)
+        if not isinstance(report, dict):
+            raise InputError(f"{first} has sent no report; do all run the same version?")
+        size: Any = 0 if result.apart else engine.bcast(None)
+        if not isinstance(size, int) or not 0 <= size <= MOST or not (size or result.apart):
+            raise InputError(f"{first} has sent a file of {str(size)[:20]} bytes")
+        with TemporaryFile() as buffer:
+            while buffer.tell() < size:
+                piece: Any = engine.bcast(None)
+                if not isinstance(piece, bytes) or not 0 < len(piece) <= size - buffer.tell():
+                    raise InputError(f"{first} has sent a file in pieces that do not fit")
+                if out.output is not None:
+                    buffer.write(piece)
+                else:
+                    buffer.seek(len(piece), os.SEEK_CUR)
+            self._over()
+            if out.output is None or result.apart:
+                return report
+            buffer.seek(0)
+            with atomic_write(out.output, out.force) as temporary:
+                with open(temporary, "wb") as file:
+                    copyfileobj(buffer, file)
+                try:
+                    _ = stored_at(temporary).stored
+                except FileError as error:
+                    raise FileError(
+                        f"what {first} has sent is not the result of a fit: {error}"
+                    ) from None
+        return report
 
     def check_published(self, result: FitOutcome) -> None:
         """Raise InputError, at all members alike, where a model would disclose few rows."""
@@ -548,7 +606,10 @@ class Meeting(Where):
                     f"{error.name} has begun again; resuming from the newest checkpoint that all "
                     "have"
                 )
-            self._come_back()
+            members = [one.name for one in self.study.roster.members]
+            opened = None if self.outlast is None else self.outlast.state(members)
+            words = going_on(sys.orig_argv) if self._met else sys.orig_argv
+            begin_again(words, self._lost, {}, opened)
         try:
             error = self._deal_with(error)
         except KeyboardInterrupt:
@@ -616,85 +677,3 @@ def _door(address: str) -> tuple[str, int]:
     if not 0 < number < 65536:
         raise InputError(Setting("listen"), f" must be PORT or HOST:PORT, got {brief(address)}")
     return host.strip("[]"), number
-
-
-PIECE = 1 << 20
-"""Bytes of a file that are sent at a time."""
-
-
-MOST = 1 << 32
-"""Most bytes of a file from another member."""
-
-
-def send(
-    engine: Engine, result: FitOutcome, output: Path | None, over: Callable[[], None] = lambda: None
-) -> Report:
-    """Send report and file from the first member to all others; returns the report.
-
-    ``over`` is called when all is sent: later errors concern only this member. FileError if the
-    model cannot be written: after others have it, if it can be made at all.
-    """
-    report: Report = as_plain(result.tell())
-    engine.topic = "result"
-    engine.bcast(report)
-    content = failed = None
-    with TemporaryDirectory() as folder:
-        for path in () if result.apart else (output, Path(folder, "model.h5")):
-            if content is None and path is not None:
-                try:
-                    result.write(path, report)
-                    content = path.read_bytes()
-                except FileError as error:
-                    failed = failed or error
-    if content is not None:
-        engine.bcast(len(content))
-        for begin in range(0, len(content), PIECE):
-            engine.bcast(content[begin : begin + PIECE])
-    if content is not None or result.apart:
-        over()
-    if failed is not None:
-        raise failed
-    return report
-
-
-def receive(
-    engine: Engine,
-    result: FitOutcome,
-    output: Path | None,
-    force: bool,
-    over: Callable[[], None] = lambda: None,
-) -> Report:
-    """Receive report and file from the first member; the file is checked by reading it.
-
-    ``over`` is called when everything has arrived: later errors concern only this member.
-    """
-    engine.topic = "result"
-    report: Any = engine.bcast(None)
-    if not isinstance(report, dict):
-        raise InputError(f"{engine.names[0]} has sent no report; do all run the same version?")
-    size: Any = 0 if result.apart else engine.bcast(None)
-    if not isinstance(size, int) or not 0 <= size <= MOST or not (size or result.apart):
-        raise InputError(f"{engine.names[0]} has sent a file of {str(size)[:20]} bytes")
-    with TemporaryFile() as buffer:
-        while buffer.tell() < size:
-            piece: Any = engine.bcast(None)
-            if not isinstance(piece, bytes) or not 0 < len(piece) <= size - buffer.tell():
-                raise InputError(f"{engine.names[0]} has sent a file in pieces that do not fit")
-            if output is not None:
-                buffer.write(piece)
-            else:
-                buffer.seek(len(piece), os.SEEK_CUR)
-        over()
-        if output is None or result.apart:
-            return report
-        buffer.seek(0)
-        with atomic_write(output, force) as temporary:
-            with open(temporary, "wb") as file:
-                copyfileobj(buffer, file)
-            try:
-                _ = stored_at(temporary).stored
-            except FileError as error:
-                raise FileError(
-                    f"what {engine.names[0]} has sent is not the result of a fit: {error}"
-                ) from None
-    return report
