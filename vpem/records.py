@@ -251,7 +251,10 @@ def not_both(one: str, other: str) -> Rule:
 
 
 class _Facts(Formatter):
-    """Formats numbers of things, ``{n_hubs:hub}``, and what is or is not, ``{is_here:yes|no}``."""
+    """Formats numbers of things, and words for what is or is not, or may not be.
+
+    So ``{n_hubs:hub}``, ``{is_here:yes|no}``, ``{file:?none}``.
+    """
 
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the fact of this name from the one argument, a function."""
@@ -259,6 +262,8 @@ class _Facts(Formatter):
 
     def format_field(self, value: Any, format_spec: str) -> str:
         """Format one fact."""
+        if format_spec.startswith("?"):
+            return str(value or format_spec[1:])
         if "|" in format_spec:
             return format_spec.split("|")[0 if value else 1]
         if format_spec.isalpha() and len(format_spec) > 1:
