@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
@@ -22,6 +23,7 @@ from .session import place_parties
 if TYPE_CHECKING:
     from vpem.engines.placement import Placement
     from vpem.files.datasets import Dataset
+    from vpem.files.models import Model
     from vpem.files.parties.opening import Party
     from vpem.network.graph import Graph
     from vpem.network.partition import Partition, Workers
@@ -109,6 +111,72 @@ class StartSettings(Settings, heading="Start"):
         idle=not_both("init_rows", "init_model"),
     )
 
+    @property
+    def rows(self) -> list[int] | None:
+        """The rows to start at."""
+        from vpem.checks import read_int
+
+        if self.init_rows is None:
+            return None
+        rows = [row for row in map(read_int, self.init_rows.split(",")) if row is not None]
+        if len(rows) <= self.init_rows.count(","):
+            raise InputError(
+                "--init-rows must be row numbers with commas between, such as 3,77,120, got "
+                f"{brief(self.init_rows)}"
+            )
+        return rows
+
+    @cached_property
+    def model(self) -> Model | None:
+        """The model to start from."""
+        from vpem.files.models import read_model
+
+        return None if self.init_model is None else read_model(self.init_model)
+
+    def families(self, files: S) -> S:
+        """Return settings of files with the families of features of the model, if none is said."""
+        model = self.model if files.family is None else None
+        kinds = None if model is None else getattr(model.mixture, "kinds", None)
+        if model is None or kinds is None:
+            return files
+        said = dict(zip(model.feature_names, kinds.families, strict=True))
+        return files.changed(family={"": "gaussian"} | said)
+
+    def begun(self, settings: F, source: Dataset, given: Given) -> F:
+        """Return the settings of a fit with the start that the user chose, if any.
+
+        Features of the model are matched with the data's by name, and their levels too.
+        """
+        if (model := self.model) is None:
+            return settings if self.init_rows is None else settings.changed(init=self.rows)
+        from vpem.files.families import in_levels_of
+        from vpem.files.models import match_features
+
+        mixture: Density = model.mixture
+        n, have = source.n_features, source.kinds
+        columns = match_features(model.feature_names, source.feature_names)
+        if (kinds := getattr(mixture, "kinds", None)) is not None:
+            families = ("gaussian",) * n if have is None else have.families
+            for j, column in enumerate(range(kinds.n_features) if columns is None else columns):
+                name, family = source.feature_names[column], kinds.families[j]
+                if families[column] != family:
+                    raise InputError(
+                        f"the starting model takes {name!r} as {family}, the data have it as "
+                        f"{families[column]}; say ", Setting("family", f"{name}={family}"),
+                    )  # fmt: skip
+            settled, unseen = in_levels_of(source, kinds, columns)
+            for sentence in unseen:
+                raise InputError(f"{source.source}: {sentence}, so that a fit cannot start from it")
+            source.X, source.kinds = settled.X, settled.kinds
+        if columns is not None:
+            if len(columns) != n:
+                raise InputError(
+                    f"the starting model has {len(columns)} features, the data have {n}"
+                )
+            mixture = mixture.renumbered(columns)
+        count = settings.n_components if given.has("n_components") else mixture.n_components
+        return settings.changed(init=mixture, n_components=count)
+
 
 class ComponentSettings(FitSettings, heading="Model"):
     """A fit of one number of components, or of several."""
@@ -119,85 +187,21 @@ class ComponentSettings(FitSettings, heading="Model"):
         "kept. An --init-model has its own.",
     )  # fmt: skip
 
+    @staticmethod
+    def counts(n_components: int | str) -> list[int]:
+        """Read a number of components, or several; whether one can be fitted is not checked."""
+        from vpem.checks import read_int
 
-def counts_of(n_components: int | str) -> list[int]:
-    """Read a number of components, or several; whether one can be fitted is not checked."""
-    from vpem.checks import read_int
-
-    text = str(n_components)
-    number = read_int(text)
-    if number is not None:
-        return [number]
-    counts = parse_numbers("--components", text, least=1)
-    if len(counts) == 1:
-        raise InputError(
-            f"--components {text} is one number: give {counts[0]}, or several, such as 2-6"
-        )
-    return counts
-
-
-def rows_of(text: str) -> list[int]:
-    """Read row indices such as 3,77,120."""
-    from vpem.checks import read_int
-
-    rows = [row for row in map(read_int, text.split(",")) if row is not None]
-    if len(rows) <= text.count(","):
-        raise InputError(
-            "--init-rows must be row numbers with commas between, such as 3,77,120, got "
-            f"{brief(text)}"
-        )
-    return rows
-
-
-def with_families_of(files: S, begin: StartSettings) -> S:
-    """Return settings of files with the families of features of a model to start from, if any."""
-    if begin.init_model is None or files.family is not None:
-        return files
-    from vpem.files.models import read_model
-
-    model = read_model(begin.init_model)
-    kinds = getattr(model.mixture, "kinds", None)
-    if kinds is None:
-        return files
-    said = dict(zip(model.feature_names, kinds.families, strict=True))
-    return files.changed(family={"": "gaussian"} | said)
-
-
-def started(settings: F, begin: StartSettings, source: Dataset, given: Given) -> F:
-    """Return the settings of a fit with the start that the user chose, if any.
-
-    Features of a model to start from are matched with the data's by name, and their levels too.
-    """
-    if begin.init_rows is not None:
-        return settings.changed(init=rows_of(begin.init_rows))
-    if begin.init_model is None:
-        return settings
-    from vpem.files.families import in_levels_of
-    from vpem.files.models import match_features, read_model
-
-    model = read_model(begin.init_model)
-    mixture: Density = model.mixture
-    columns = match_features(model.feature_names, source.feature_names)
-    if (kinds := getattr(mixture, "kinds", None)) is not None:
-        have = ("gaussian",) * source.n_features if source.kinds is None else source.kinds.families
-        for j, column in enumerate(range(kinds.n_features) if columns is None else columns):
-            name, family = source.feature_names[column], kinds.families[j]
-            if have[column] != family:
-                raise InputError(
-                    f"the starting model takes {name!r} as {family}, the data have it as "
-                    f"{have[column]}; say ", Setting("family", f"{name}={family}"),
-                )  # fmt: skip
-        settled, unseen = in_levels_of(source, kinds, columns)
-        for sentence in unseen:
-            raise InputError(f"{source.source}: {sentence}, so that a fit cannot start from it")
-        source.X, source.kinds = settled.X, settled.kinds
-    if columns is not None and len(columns) != source.n_features:
-        raise InputError(
-            f"the starting model has {len(columns)} features, the data have {source.n_features}"
-        )
-    mixture = mixture if columns is None else mixture.renumbered(columns)
-    count = settings.n_components if given.has("n_components") else mixture.n_components
-    return settings.changed(init=mixture, n_components=count)
+        text = str(n_components)
+        number = read_int(text)
+        if number is not None:
+            return [number]
+        counts = parse_numbers("--components", text, least=1)
+        if len(counts) == 1:
+            raise InputError(
+                f"--components {text} is one number: give {counts[0]}, or several, such as 2-6"
+            )
+        return counts
 
 
 def partition_of(source: Dataset, holding: HoldingSettings, networked: bool) -> Partition:

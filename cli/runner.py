@@ -20,7 +20,7 @@ from vpem.records import Rule, Settings, not_both, setting
 from vpem.settings import FitSettings, HoldingSettings
 
 from .data import (
-    counts_of,
+    ComponentSettings,
     gather,
     graph_of,
     heaviest_of,
@@ -72,7 +72,7 @@ def _kept(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
         return []
     from vpem.files.checkpoints import part_of
 
-    counts = counts_of(options.get("n_components", 2))
+    counts = ComponentSettings.counts(options.get("n_components", 2))
     paths = [value] if len(counts) == 1 else [each_file(value, count) for count in counts]
     files = files_kept(paths, options)
     return [*files, *map(part_of, files)]

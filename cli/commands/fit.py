@@ -30,10 +30,7 @@ from ..data import (
     FitFiles,
     RowParties,
     StartSettings,
-    counts_of,
     place_of,
-    started,
-    with_families_of,
 )
 from ..display import ProgressLine, Screen, tell_of_parameters
 from ..options import Given, MemoryLimit, Without
@@ -50,12 +47,11 @@ if TYPE_CHECKING:
 
 
 def known_to(
-    task: Task, files: FitFiles, start: Path | None, counts: Sequence[int]
+    task: Task, files: FitFiles, begin: StartSettings, counts: Sequence[int]
 ) -> KnownLabels | None:
-    """Return what this process knows of labels for a fit, matched with ``start`` by name."""
+    """Return what this process knows of labels for a fit, matched with the start by name."""
     import numpy as np
 
-    from vpem.files.models import read_model
     from vpem.fits.answer import labels_of
     from vpem.fits.labels import KnownLabels
 
@@ -69,13 +65,13 @@ def known_to(
             "components; give one number of ", Setting("n_components"),
         )  # fmt: skip
     agent = source.labelled_by if files.parties else place_of(files.labels_at, task.names)
-    if start is None or known.names:
+    if begin.model is None or known.names:
         return KnownLabels(known.values, agent, known.names or None)
-    names = labels_of(read_model(start).report)
+    names = labels_of(begin.model.report)
     if not names:
         raise InputError(
-            f"{start} was fitted without labels, so that its components have no names; leave out ",
-            Setting("labels_for_fit"), " or the start",
+            f"{begin.init_model} was fitted without labels, so that its components have no names; "
+            "leave out ", Setting("labels_for_fit"), " or the start",
         )  # fmt: skip
     n = len(known.values)
     codes, label_names = KnownLabels(known.values).parsed(n, max(n, 1))
@@ -83,7 +79,7 @@ def known_to(
     if strange:
         raise InputError(
             Setting("labels_for_fit"), f" have {shorten(map(repr, strange), 3)}, but no component "
-            f"of {start} has such a name: they are {shorten(names, 10)}",
+            f"of {begin.init_model} has such a name: they are {shorten(names, 10)}",
         )  # fmt: skip
     shares = np.zeros((n, task.settings.n_components))  # labels as probabilities of components
     for place, name in enumerate(label_names):
@@ -132,7 +128,7 @@ def fit(
 
         if out.output is not None:
             check_ending(out.output, "models")
-        counts = counts_of(choices.n_components)
+        counts = choices.counts(choices.n_components)
         settings = choices.into(FitSettings, n_components=counts[0])
         privacy = choices.into(PrivacySettings)
         if len(counts) > 1:
@@ -142,11 +138,11 @@ def fit(
         run = CommandRun(screen, out, "models", engine, checkpoints if len(counts) == 1 else None)
         if run.shards and out.output is None and not run.where.own_users:
             raise InputError("--shards are named after --output; give it")
-        graph, parties = graph.seeded(settings.seed), with_families_of(parties, begin)
+        graph, parties = graph.seeded(settings.seed), begin.families(parties)
         networked = graph.is_asked or sums.is_asked
         task = Task(run, data, parties, holding, graph, settings, memory_limit, networked)
         source = task.source
-        settings = task.settings = started(task.settings, begin, source, given)
+        settings = task.settings = begin.begun(task.settings, source, given)
         task.connect(sums, private=privacy.is_asked)
         shard_files = ShardFiles(run, task.network, task.names) if run.shards else None
         if privacy.epsilon is not None:
@@ -155,7 +151,7 @@ def fit(
             )
             foretold.check()
             screen.print_note(str(foretold))
-        task.labels_for_fit = known_to(task, parties, begin.init_model, counts)
+        task.labels_for_fit = known_to(task, parties, begin, counts)
         fitted, ran, found = _fit(task, counts, privacy, checkpoints)
         mixture = fitted.mixture
         options = task.options(
@@ -276,7 +272,7 @@ def fedem(
             raise InputError("--strict needs a --tol above 0: without it nothing can converge")
         task = Task(run, data, parties, holding, graph, settings, memory_limit)
         source, workers = task.source, task.parts
-        settings = started(settings, begin, source, given)
+        settings = begin.begun(settings, source, given)
         if way_of(task.graph, sums) == "consensus":
             # By consensus the codec compresses rounds; elsewhere corrections, not the sum.
             sums = sums.changed(compress=settings.compress)

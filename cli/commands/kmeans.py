@@ -13,7 +13,7 @@ from vpem.pictures.contents import plural
 from vpem.records import changed
 from vpem.settings import GraphSettings, KmeansHolding, KmeansSettings, SumSettings
 
-from ..data import DataFiles, NumberFiles, StartSettings, rows_of
+from ..data import DataFiles, NumberFiles, StartSettings
 from ..display import ProgressLine, Screen, note_of_one_feature
 from ..options import Given, MemoryLimit, Without
 from ..outputs import LabelledOutput, Output
@@ -79,8 +79,7 @@ def kmeans(
 
         settings, privacy = choices.into(KmeansSettings), choices.into(PrivacySettings)
         run = CommandRun(screen, out, "clusterings", engine, checkpoints)
-        rows = None if start.init_rows is None else rows_of(start.init_rows)
-        if rows is not None:
+        if (rows := start.rows) is not None:
             if len(rows) != settings.n_clusters:
                 raise InputError(
                     f"--clusters {settings.n_clusters} needs as many --init-rows, got {len(rows)}"
