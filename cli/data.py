@@ -18,7 +18,6 @@ from vpem.records import Rule, Settings, changed, not_both, setting
 from vpem.settings import ALIGNMENTS, FitSettings, HoldingSettings, MixtureSettings, SumSettings
 
 from .outputs import READ, Role
-from .session import place_parties
 
 if TYPE_CHECKING:
     from vpem.engines.placement import Placement
@@ -26,41 +25,15 @@ if TYPE_CHECKING:
     from vpem.files.models import Model
     from vpem.files.parties.opening import Party
     from vpem.network.graph import Graph
-    from vpem.network.partition import Partition, Workers
+    from vpem.network.partition import Partition
     from vpem.network.schema import Report
-    from vpem.settings import GraphSettings, WorkerSettings
+    from vpem.settings import GraphSettings
     from vpem.terms.density import Density
     from vpem.terms.families.kinds import Kinds
 
     from .display import Screen
     from .options import Given
-    from .runner import CommandRun
     from .session import Where
-
-
-def workers_of(
-    source: Dataset, holding: WorkerSettings, screen: Screen, sort_by_label: bool = False
-) -> Workers:
-    """Choose who holds which rows; a note says so where one worker holds them all by default."""
-    from vpem.files.networks import read_workers
-    from vpem.network.partition import by_label, evenly
-
-    if sort_by_label:
-        if holding.workers is None:
-            raise InputError("--sort-by-label needs --workers: how many to deal the rows out to")
-        if source.labels is None:
-            raise InputError(f"{source.source} has no labels to sort rows by")
-        return by_label(source.labels, holding.workers)
-    if holding.worker_rows is not None:
-        return read_workers(holding.worker_rows, source.n_samples)
-    if holding.workers is not None:
-        return evenly(source.n_samples, holding.workers)
-    if source.workers is not None:
-        return source.workers
-    screen.print_note(
-        "one worker holds all rows; for more: --workers N (equal parts), or --worker-rows FILE"
-    )
-    return evenly(source.n_samples, 1)
 
 
 def graph_of(n_agents: int, names: Sequence[str] | None, graph: GraphSettings) -> Graph:
@@ -246,12 +219,6 @@ def stored_graph(
         f"--agents {parts.n_agents}, which a server joins; --topology gives another graph"
     )
     return graph_of(parts.n_agents, parts.names, graph)
-
-
-def heaviest_of(source: Dataset, column: str | None) -> float:
-    """Return the largest weight of a row of this process; 1 where rows have none."""
-    weights = source.sample_weight
-    return 1.0 if column is None or weights is None else float(weights.max(initial=0.0)) or 1.0
 
 
 STDIN = "-"
@@ -520,61 +487,6 @@ class DataParties(FileSettings, heading="Data", kept=False):
         "parties or more, each a process of its own.",
         idle=IN_ONE_PLACE,
     )
-
-
-def gather(
-    files: Sequence[Path],
-    settings: FileSettings,
-    holding: WorkerSettings,
-    missing: bool,
-    memory_limit: str | None,  # for one dataset
-    run: CommandRun,
-) -> tuple[Dataset, Report | None]:
-    """Read the one dataset, or join those of the parties; with the report of their alignment.
-
-    ``holding`` says who holds what of one dataset: rows, unless its ``split`` says otherwise.
-    Joined data have a partition, or workers.
-    """
-    from vpem.files.data import settle_labels
-    from vpem.files.families import settle
-
-    over_rows = getattr(holding, "split", "rows") == "rows"
-    table, say, alignment = settings.table, run.screen.say, None
-    with run.screen.reading(files):
-        check_parties(files, settings)
-        if settings.parties:
-            of_one = holding.values("split", "sample_weight") | {"memory_limit": memory_limit}
-            for name, value in of_one.items():
-                if value not in (None, False):
-                    raise InputError(Setting(name), " is for one file; with --parties leave it out")
-            parties = run.where.parties(files, table)
-            if table.labels_for_fit is not None and not run.where.own_users:
-                unlabelled = run.where.parties(files, table.changed(labels_for_fit=None))
-                at = place_of(getattr(settings, "labels_at", None), [one.name for one in parties])
-                parties = [*unlabelled[:at], parties[at], *unlabelled[at + 1 :]]
-            holders = place_parties(parties, run.out.output, run.shards, run.where, run.labels)
-            weight = holding.sample_weight
-            source, alignment = joined(parties, settings, over_rows, missing, weight, holders, say)
-        else:
-            source = read_one(
-                files[0], table, run.where, teller(say, not settings.numbers_only),
-                dataset=holding.dataset, sample_weight=holding.sample_weight,
-                memory_limit=run.memory(memory_limit),
-            )  # fmt: skip
-            run.table = source.table
-            source.labels_for_fit = settle_labels(
-                source.labels_for_fit, [source], source.ids, table
-            )
-            parts = None
-            if table.family is not None and isinstance(holding, HoldingSettings) and not over_rows:
-                parts = partition_of(source, holding, True)
-            source = settle(source, table.family, parts)
-        if settings.numbers_only:
-            refuse_families(source.kinds, source.feature_names, source.source)
-        tell_families(source, table, say)
-        if settings.parties:
-            run.where.watch(source.n_samples, over_rows, run.screen)
-    return source, alignment
 
 
 def joined(

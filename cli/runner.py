@@ -21,19 +21,24 @@ from vpem.settings import FitSettings, HoldingSettings
 
 from .data import (
     ComponentSettings,
-    gather,
+    check_parties,
     graph_of,
-    heaviest_of,
+    joined,
     partition_of,
+    place_of,
+    read_one,
+    refuse_families,
     stored_graph,
-    workers_of,
+    tell_families,
+    teller,
 )
 from .display import ProgressLine, Screen, answer, print_json, show, table, tell_of_tree
 from .outputs import LabelFile, LabelledOutput, Output, Role
-from .session import EngineSettings, where_of
+from .session import EngineSettings, place_parties, where_of
 
 if TYPE_CHECKING:
     from vpem.files.checkpoints import FileSaver
+    from vpem.files.datasets import Dataset
     from vpem.fits.labels import KnownLabels
     from vpem.fits.results import Fit
     from vpem.fits.selection.trials import Problem
@@ -330,9 +335,9 @@ class Task:
         if parties.missing_parties:
             settings = settings.changed(missing="marginalize")
         self.run, self.files, self.settings = run, files, settings
-        misses = settings.missing == "marginalize"
-        source, self.alignment = gather(files, parties, holding, misses, memory_limit, run)
-        self.source, self.limit = source, run.memory(memory_limit)
+        self.alignment: Report | None = None
+        self.source = source = self._gather(parties, holding, memory_limit)
+        self.limit = run.memory(memory_limit)
         self.weighed_by = holding.sample_weight
         self.labels_for_fit: KnownLabels | None = None
         self.networks: dict[int, Network] = {}
@@ -344,11 +349,85 @@ class Task:
             self.parts = partition_of(source, holding, networked)
             self.graph = stored_graph(source, holding, self.parts, graph, run.screen)
         else:
-            dealt = getattr(holding, "sort_by_label", False)
-            self.parts = self.workers = workers_of(source, holding, run.screen, dealt)
+            self.parts = self.workers = self._deal(holding)
             self.graph = graph_of(self.workers.n_workers, self.workers.names, graph)
         self.names: Sequence[str] = self.parts.names
         self.n_rows = int(source.n_samples if self.workers is None else self.workers.n_samples)
+
+    def _gather(
+        self, settings: FileSettings, holding: WorkerSettings, memory_limit: str | None
+    ) -> Dataset:
+        """Read the one dataset, or join those of the parties, with a partition or workers."""
+        from vpem.files.data import settle_labels
+        from vpem.files.families import settle
+
+        run, files, table, say = self.run, self.files, settings.table, self.run.screen.say
+        over_rows = getattr(holding, "split", "rows") == "rows"
+        with run.screen.reading(files):
+            check_parties(files, settings)
+            if settings.parties:
+                of_one = holding.values("split", "sample_weight") | {"memory_limit": memory_limit}
+                for name, value in of_one.items():
+                    if value not in (None, False):
+                        raise InputError(
+                            Setting(name), " is for one file; with --parties leave it out"
+                        )
+                parties = run.where.parties(files, table)
+                if table.labels_for_fit is not None and not run.where.own_users:
+                    unlabelled = run.where.parties(files, table.changed(labels_for_fit=None))
+                    names = [one.name for one in parties]
+                    at = place_of(getattr(settings, "labels_at", None), names)
+                    parties = [*unlabelled[:at], parties[at], *unlabelled[at + 1 :]]
+                holders = place_parties(parties, run.out.output, run.shards, run.where, run.labels)
+                source, self.alignment = joined(
+                    parties, settings, over_rows, self.settings.missing == "marginalize",
+                    holding.sample_weight, holders, say,
+                )  # fmt: skip
+            else:
+                source = read_one(
+                    files[0], table, run.where, teller(say, not settings.numbers_only),
+                    dataset=holding.dataset, sample_weight=holding.sample_weight,
+                    memory_limit=run.memory(memory_limit),
+                )  # fmt: skip
+                run.table = source.table
+                source.labels_for_fit = settle_labels(
+                    source.labels_for_fit, [source], source.ids, table
+                )
+                parts = None
+                if isinstance(holding, HoldingSettings) and table.family and not over_rows:
+                    parts = partition_of(source, holding, True)
+                source = settle(source, table.family, parts)
+            if settings.numbers_only:
+                refuse_families(source.kinds, source.feature_names, source.source)
+            tell_families(source, table, say)
+            if settings.parties:
+                run.where.watch(source.n_samples, over_rows, run.screen)
+        return source
+
+    def _deal(self, holding: WorkerSettings) -> Workers:
+        """Choose who holds which rows; a note says where one worker has them all by default."""
+        from vpem.files.networks import read_workers
+        from vpem.network.partition import by_label, evenly
+
+        source = self.source
+        if getattr(holding, "sort_by_label", False):
+            if holding.workers is None:
+                raise InputError(
+                    "--sort-by-label needs --workers: how many to deal the rows out to"
+                )
+            if source.labels is None:
+                raise InputError(f"{source.source} has no labels to sort rows by")
+            return by_label(source.labels, holding.workers)
+        if holding.worker_rows is not None:
+            return read_workers(holding.worker_rows, source.n_samples)
+        if holding.workers is not None:
+            return evenly(source.n_samples, holding.workers)
+        if source.workers is not None:
+            return source.workers
+        self.run.screen.print_note(
+            "one worker holds all rows; for more: --workers N (equal parts), or --worker-rows FILE"
+        )
+        return evenly(source.n_samples, 1)
 
     def connect(self, sums: SumSettings, hops: Sequence[int] = (), private: bool = False) -> None:
         """Make networks, by numbers of hops; by default one, of those of ``sums``.
@@ -495,7 +574,8 @@ class Task:
             files = {} if labels is None else {"labels_files": labels.written}
             return files | outcome.own(report)
 
-        heaviest = heaviest_of(self.source, self.weighed_by)
+        weights = None if self.weighed_by is None else self.source.sample_weight
+        heaviest = 1.0 if weights is None else float(weights.max(initial=0.0)) or 1.0
         self.run.finish(
             replace(outcome, own=own, apart=self.run.shards, found=result, heaviest=heaviest)
         )
