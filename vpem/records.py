@@ -263,7 +263,7 @@ class _Facts(Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         """Format one fact."""
         if format_spec.startswith("?"):
-            return str(value or format_spec[1:])
+            return format_spec[1:] if value in (None, "") else str(value)
         if "|" in format_spec:
             return format_spec.split("|")[0 if value else 1]
         if format_spec.isalpha() and len(format_spec) > 1:
