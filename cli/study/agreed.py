@@ -157,33 +157,28 @@ def running(study: Study, agreed: Sequence[Agreed]) -> Study:
 
     InputError where a run could not go on without a lost member, but should.
     """
-    for one in agreed if study.if_lost == "without" else ():
-        if why := _needs_all(one.command, one.values):
+    for command, _, values, _ in agreed if study.if_lost == "without" else ():
+        rows, wait = values.get("split") == "rows", "let it wait"
+        elsewhere = rows or command not in ("fit", "kmeans") or values.get("sum") == "tree"
+        noises = ("epsilon", "release-epsilon")
+        noise = [one for one in noises if values.get(one.replace("-", "_")) is not None]
+        needs_all = {
+            "is not possible with 'vpem select', which compares fits to the features of the same "
+            f"parties; {wait}": command == "select",
+            f"is not possible with --{[*noise, ''][0]}, which is spent where a run begins again; "
+            f"{wait}": noise,
+            "is possible with --secure-sum only for 'vpem fit' and 'vpem kmeans' over features, at "
+            "a server: others start with sums that would be taken again without the lost member; "
+            f"{wait}": values.get("secure_sum") and elsewhere,
+            "is not possible with --hops above 0: hubs have features of others, and of a lost "
+            f"member; give --hops 0, or {wait}": not rows and str(values.get("hops") or 0) != "0",
+        }  # fmt: skip
+        for why in (why for why, needs in needs_all.items() if needs):
             raise InputError(Setting("if_lost", "without"), f" {why}")
     study = replace(study, options={one.command: one.table for one in agreed})
     shows = disclosures(study, {one.command: one.values for one in agreed})
     runs = (" ".join(["vpem", one.command, *typed(one.table)]) for one in agreed)
     return replace(study, runs=tuple(runs), shows=tuple(one.text for one in shows))
-
-
-def _needs_all(command: str, values: Report) -> str | None:
-    """Return why a run of a command cannot go on without a member; None if it can."""
-    rows, wait = values.get("split") == "rows", "let it wait"
-    elsewhere = rows or command not in ("fit", "kmeans") or values.get("sum") == "tree"
-    over_rows, released = (values.get(name) is not None for name in ("epsilon", "release_epsilon"))
-    option = "--epsilon" if over_rows else "--release-epsilon"
-    reasons = {
-        "is not possible with 'vpem select', which compares fits to the features of the same "
-        f"parties; {wait}": command == "select",
-        f"is not possible with {option}, which is spent where a run begins again; {wait}":
-        over_rows or released,
-        "is possible with --secure-sum only for 'vpem fit' and 'vpem kmeans' over features, at a "
-        "server: others start with sums that would be taken again without the lost member; "
-        f"{wait}": values.get("secure_sum") and elsewhere,
-        "is not possible with --hops above 0: hubs have features of others, and of a lost member; "
-        f"give --hops 0, or {wait}": not rows and str(values.get("hops") or 0) != "0",
-    }  # fmt: skip
-    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def agreed_before(context: Any, study: Study) -> list[Agreed]:
@@ -427,20 +422,17 @@ def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequenc
     if over_features and level is None:
         others = {who: features for who, features in study.features.items() if who != party.name}
         refuse_shared([party.name, *others], [names, *others.values()])
-    if over_features and not one.values.get("missing_parties"):
-        _check_rows(one, holding.n_samples, party.name)
+    # The smallest fit must not have more components than the party has rows.
+    for noun in ("components", "clusters"):
+        given = one.values.get(f"n_{noun}")
+        if not over_features or one.values.get("missing_parties") or given is None:
+            continue
+        least = min(parse_numbers(f"--{noun}", str(given), least=1))
+        if holding.n_samples < least:
+            raise InputError(
+                f"party {party.name!r} has {plural(holding.n_samples, 'row')}, and {least} {noun} "
+                "need at least as many rows that all parties share"
+            )
     if one.command in ("kmeans", "fedem"):
         refuse_families(holding.kinds, names, str(party.path))
     return names, holding.n_samples
-
-
-def _check_rows(one: Agreed, n_rows: int, name: str) -> None:
-    """Raise InputError where a party has fewer rows than the smallest fit has components."""
-    for noun in ("components", "clusters"):
-        requested = one.values.get(f"n_{noun}")
-        least = 0 if requested is None else min(parse_numbers(f"--{noun}", str(requested), least=1))
-        if n_rows < least:
-            raise InputError(
-                f"party {name!r} has {plural(n_rows, 'row')}, and {least} {noun} need at least "
-                "as many rows that all parties share"
-            )
