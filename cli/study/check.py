@@ -50,13 +50,11 @@ class Serving:
         screen: Screen,
         relay: Relay | None = None,
     ) -> None:
-
         self.study = study
         self.screen = screen
         self._identify = identify
-        self.identity = identify(study)
-        self.lobby = Lobby(study.roster, self.identity, relay)
-        context = trust.server_context(self.identity, trust.believed(study.roster))
+        self.lobby = Lobby(study.roster, identify(study), relay)
+        context = trust.server_context(self.lobby.identity, trust.believed(study.roster))
         self.door = Door(context, self.lobby.welcome, screen.say)
         self._seen = _mark(study.path)
 
@@ -122,7 +120,7 @@ class Serving:
         def deliver(stream: Any) -> None:
             self.door.admit(stream, relay.name)
 
-        await calls(relay, self.identity, roster, deliver, tell)
+        await calls(relay, self.lobby.identity, roster, deliver, tell)
 
     async def _renew(self, look: Any) -> None:
         """Use newer editions of the study; one that cannot be used leaves the last in use."""
@@ -136,14 +134,13 @@ class Serving:
             self._seen = _mark(self.study.path)
             try:
                 edition = read_study(self.study.path)
-                self.identity = self._identify(edition)
+                self.lobby.identity = identity = self._identify(edition)
             except VpemError as error:
                 self.screen.warn(f"{error}; edition {self.study.edition} stays in use")
                 continue
             self.study = edition
-            self.lobby.identity = self.identity
             self.lobby.renew(edition.roster)
-            self.door.context = trust.server_context(self.identity, trust.believed(edition.roster))
+            self.door.context = trust.server_context(identity, trust.believed(edition.roster))
             use = f"edition {edition.edition} of {edition.name} is in use"
             self.screen.say(f"{use}, for {_names(edition)}")
 

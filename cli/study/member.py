@@ -191,22 +191,6 @@ def introduced(value: Any, name: str) -> Any:
     raise InputError(f"{name} has sent no introduction; do all run the same version?")
 
 
-def check_own(options: dict[str, Any]) -> None:
-    """Raise the errors that this member alone can mend, before others connect and have to end."""
-    check_number("--timeout", float(options["timeout"]), least=0.0, above=True)
-    thread_count(options.get("n_threads"))
-    for file in map(str, options.get("data") or ()):
-        if file == STDIN:
-            raise InputError(
-                "standard input (-) can be read only once; a member of a study names a file"
-            )
-        if not has_magic(file):
-            check_readable(file)
-    if (labels := options.get("labels_file")) is not None:
-        check_ending(labels, "results")
-        writes("--labels", labels)
-
-
 HELLO = 0
 """Tag of the introductions, which come before anything else; engines number from 2."""
 
@@ -224,7 +208,19 @@ def meet(context: Any) -> Meeting:
     """
     study, options = context.meta[STUDY], context.params
     command = " ".join(path_of(context))
-    check_own(options)
+    # What this member alone can mend is told before others connect and have to end.
+    check_number("--timeout", float(options["timeout"]), least=0.0, above=True)
+    thread_count(options.get("n_threads"))
+    for file in map(str, options.get("data") or ()):
+        if file == STDIN:
+            raise InputError(
+                "standard input (-) can be read only once; a member of a study names a file"
+            )
+        if not has_magic(file):
+            check_readable(file)
+    if (labels := options.get("labels_file")) is not None:
+        check_ending(labels, "results")
+        writes("--labels", labels)
     member = study.member(only_identity(study.folder, options["member"]))
     meeting = Meeting(study, member, command, options)
     context.meta[STUDY] = meeting.study
