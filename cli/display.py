@@ -75,7 +75,8 @@ class PrintedTable:
         for name in () if whole else self.spare:
             if _total(self._widths(columns)) > width:
                 columns = [one for one in columns if one[0] != name]
-        if not whole and any(self.heads) and _total(self._least(columns)) > width:
+        upright = not whole and any(self.heads) and len(columns[0]) > 1
+        if upright and _total(self._least(columns)) > width:
             heads, *rows = zip(*columns, strict=True)
             lines = [("", "")]
             for row in rows:

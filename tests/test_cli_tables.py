@@ -143,3 +143,11 @@ def test_what_is_refused(capsys, table, words, sentence):
     assert (result.code, result.out) == (2, "")
     assert sentence in result.err.splitlines()[-1]
     assert len(result.err.splitlines()) == 1
+
+
+def test_a_table_without_rows_has_its_heads(monkeypatch, capsys):
+    from vpem_cli.display import show, table
+
+    monkeypatch.setenv("COLUMNS", "20")
+    show(table([], "a" * 40, "b" * 40))
+    assert "aaaa" in capsys.readouterr().out

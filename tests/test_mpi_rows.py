@@ -68,6 +68,14 @@ def test_commands_over_ranks(n_ranks, words, names, data, tmp_path, capsys):
         np.testing.assert_allclose(one["centres"][()], other["centres"][()], rtol=1e-9)
 
 
+def test_a_rank_without_workers_takes_part_in_labels(data, tmp_path, capsys):
+    words = ("fedem", data, "--workers", "2", "--max-iter", "3")
+    ours = run_cli(3, *words, "--engine", "mpi", "--labels", tmp_path / "ours.csv")
+    assert ours.returncode == 0, ours.stderr
+    done(capsys, *words, "--labels", tmp_path / "theirs.csv")
+    assert (tmp_path / "ours.csv").read_text() == (tmp_path / "theirs.csv").read_text()
+
+
 # ---- parties that hold rows ----------------------------------------------------------------------
 
 

@@ -102,6 +102,7 @@ class Normals(vpem.ExponentialFamily):
     def __init__(self, k, d, variance):
         self.k, self.d, self.variance = k, d, variance
         self.size = k * (1 + d)
+        self.pieces = (slice(0, k), slice(k, self.size))
 
     def _log_joint(self, parameters, X):
         weights, means = parameters
@@ -170,6 +171,19 @@ def test_processes_and_resuming_change_nothing(page, fit, options):
     check_resumes(lambda saver: fit(saver=saver, **options), same)
 
 
+def test_rows_are_not_changed():
+    """What a method does to rows would stay, and count in all that follows."""
+
+    class Rude(Normals):
+        def expectation(self, parameters, X):
+            X *= 2
+            return super().expectation(parameters, X)
+
+    X = np.random.default_rng(0).normal(size=(20, 1))
+    with pytest.raises(ValueError, match="read-only"):
+        vpem.fit_family(Rude(2, 1, 1.0), X, 2, (np.full(2, 0.5), X[:2]))
+
+
 def test_projections_are_counted_and_said(page):
     """Noise at the least bits pushes shares below what they may be."""
     X = np.where(np.arange(200) < 3, 50, 2)[:, None]
@@ -191,9 +205,20 @@ class Wrong(Normals):
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"size": 5}, r"Wrong.expectation must return 5 finite numbers, got shape \(4,\)"),
+        (
+            {"size": 5, "pieces": None},
+            r"Wrong.expectation must return 5 finite numbers, got shape \(4,\)",
+        ),
         ({"size": None}, "Wrong must have a size"),
         ({"size": 0}, "Wrong.size"),
+        ({"pieces": (slice(0, 2), slice(3, 4))}, "Wrong.pieces must be slices that cover the 4"),
+        ({"pieces": (slice(0, 2),)}, "Wrong.pieces"),
+        ({"pieces": (slice(0, 3), slice(2, 4))}, "Wrong.pieces"),
+        ({"pieces": slice(0, 2)}, "Wrong.pieces"),
+        ({"bounds": [1.0, 0.0, 1.0, 1.0]}, "Wrong.bounds must be above 0"),
+        ({"bounds": [1.0]}, "Wrong.bounds must be 4 finite numbers"),
+        ({"least_batch": 0}, "least_batch"),
+        ({"expectation": lambda p, X: np.full(4, 1j)}, "Wrong.expectation must return 4 finite"),
         ({"expectation": lambda p, X: np.full(4, np.nan)}, "Wrong.expectation .* NaN or infinity"),
         ({"expectation": lambda p, X: "much"}, "Wrong.expectation must return 4 finite numbers"),
         ({"objective": lambda p, X: None}, "Wrong.objective must return a finite number"),
@@ -213,7 +238,11 @@ def test_wrong_models_are_one_sentence(changes, why):
         ({"X": [["a"], ["b"]], "workers": 1}, "real numbers"),
         ({"X": np.array([[1.0], [np.inf]]), "workers": 1}, "row 1, feature 0 is inf"),
         ({"X": np.ones(4), "workers": 1}, "2-D"),
-        ({"family": int}, "subclass of vpem.ExponentialFamily"),
+        ({"family": int}, "subclass of vpem.ExponentialFamily, got the class int"),
+        ({"workers": [[0, 1], [2]]}, "the workers must be an array"),
+        ({"workers": 0}, "workers"),
+        ({"seed": -1}, "seed"),
+        ({"alpha": 0.5}, "no memory changes"),
         ({"compress": "zip"}, "zip"),
         ({"batch_size": 0}, "batch_size"),
         ({"workers": 3, "network": vpem.connect_workers(vpem.make_graph("cycle", 4))}, "3 workers"),
@@ -232,3 +261,54 @@ def test_the_example_of_its_description(capsys):
 
     assert doctest.run_docstring_examples(vpem.ExponentialFamily, {}, name="family") is None
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e12])
+def test_masks_suit_numbers_of_any_size(scale):
+    """Rows times a factor have means times that factor, also where numbers are tiny."""
+    X = np.random.default_rng(0).normal(size=(60, 1)) + 4 * (np.arange(60)[:, None] % 2)
+    star = vpem.connect_workers(vpem.make_graph("star", 3), secure_sum=True)
+    found = [
+        vpem.fit_family(
+            Normals(2, 1, factor**2), X * factor, 3, (np.full(2, 0.5), factor * X[:2]),
+            network=star if masked else None, tol=1e-18,
+        ).parameters[1] / factor
+        for factor, masked in [(1.0, False), (scale, True)]
+    ]  # fmt: skip
+    np.testing.assert_allclose(*found, rtol=1e-6)
+
+
+def test_a_checkpoint_is_of_one_run(tmp_path, fit, page):
+    """Another division of rows, start, or attribute is refused; messages are counted once."""
+    from vpem.files.checkpoints import FileSaver
+
+    class Ended(Exception):
+        pass
+
+    def stop(progress):
+        if progress.iteration == 4:
+            raise Ended
+
+    tree = vpem.connect_workers(vpem.make_graph("path", 4), sum="tree")
+    common = {"network": {"sum": "tree"}, "graph": "path", "max_iter": 9, "tol": 0.0}
+    whole = fit(**common)
+    path = tmp_path / "state.h5"
+    with pytest.raises(Ended):
+        fit(saver=FileSaver(path, every=2), callback=stop, **common)
+    other = from_worker_of_row(np.repeat(range(4), 150))
+    swapped = START[0], START[1][::-1]
+    heavy = page["PoissonMixture"](3)
+    heavy.penalty = 1.0
+    for family, workers, start in [
+        (page["PoissonMixture"](3), other, START),
+        (page["PoissonMixture"](3), WORKERS, swapped),
+        (heavy, WORKERS, START),
+    ]:
+        with pytest.raises(vpem.VpemError):
+            vpem.fit_family(
+                family, page["counts"], workers, start, network=tree, max_iter=9, tol=0.0,
+                saver=FileSaver(path, resume=True),
+            )  # fmt: skip
+    resumed = fit(saver=FileSaver(path, resume=True), **common)
+    np.testing.assert_array_equal(resumed.statistic, whole.statistic)
+    assert resumed.communication == whole.communication

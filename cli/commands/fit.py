@@ -287,8 +287,10 @@ def fedem(
             )  # fmt: skip
         ran, agents = describe_engine(task.network), task.network.agents
         mixtures, missing = [fit.mixture], settings.missing
-        labelled = run.labels and columns_of_workers(X, workers, mixtures, agents, missing)
-        task.tell_and_label(fit, labelled or None)
+        labelled = None
+        if run.labels:  # {} where a rank holds no worker
+            labelled = columns_of_workers(X, workers, mixtures, agents, missing)
+        task.tell_and_label(fit, labelled)
 
         def write(path: Path, report: Report) -> None:
             options = task.options(given, fit, components=settings.n_components)

@@ -9,18 +9,20 @@ from __future__ import annotations
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Doubles, Indices, as_array, check_data, check_int
+from vpem.checks import Doubles, Indices, as_array, check_data, check_int, check_memory
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, VpemWarning
-from vpem.files.checkpoints import describe_run, describe_steps
+from vpem.files.checkpoints import checksum, describe_run, describe_steps
 from vpem.fits.fedem import warn_of_rest
 from vpem.fits.fedem_setup import codec_of_first
 from vpem.fits.local_rows import LocalRows
@@ -30,13 +32,34 @@ from vpem.network.codecs import parse_codec
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Workers, evenly, from_worker_of_row
 from vpem.network.schema import NOTHING, Array, Report, Schema, State
-from vpem.settings import FedSettings
+from vpem.records import changed
+from vpem.settings import FedMixtureSettings, FedSettings
 from vpem.steps.fedem import first_statistics, run_fedem
 from vpem.steps.fedem_sums import FedProgress, FedRun, check_masked
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import OneRun
 from vpem.sums.connect import Network
+from vpem.sums.private import powers_above
 from vpem.terms.rows import check_missing
+
+ROOM = 2.0**16
+"""Masked statistics may grow to so many times the largest number at the start."""
+
+DEEPEST = 8
+"""Objects within objects that a checkpoint looks into."""
+
+
+class FamilySettings(FedSettings, heading="Method"):
+    """FedEM of a model of one's own: see `vpem.fit_family`."""
+
+    compress: str | None = changed(
+        FedMixtureSettings,
+        "compress",
+        help="Codec of corrections on "
+        "the way to a server, such as qsgd:8bits:32. First statistics go by the finer of it and "
+        "qsgd:8bits:32. Default: numbers as they are.",
+    )
+    seed: int = changed(FedMixtureSettings, "seed", help="Seed of workers, minibatches and codec.")
 
 
 class ExponentialFamily(ABC):
@@ -53,11 +76,12 @@ class ExponentialFamily(ABC):
     size : int
         Numbers of a statistic, P.
     pieces : tuple of slice, optional
-        Parts of a statistic, in order and together all of it, that a codec scales one by one: put
-        numbers of one unit together. None: one piece.
+        Parts of a statistic, in order and together all of it, that codecs and masks scale one by
+        one: put numbers of one unit together. None: one piece.
     bounds : ndarray of shape (P,), optional
-        What no number of a worker's mean statistic is beyond, in modulus: masked sums need to know
-        where that may be a million or more.
+        What no number of a worker's mean statistic is beyond, in modulus, for masked sums, which
+        count in units that suit it. None: `ROOM` times the largest number in the same piece of all
+        workers' statistics at the start, whose power of two all learn.
     least_batch : int
         Rows of which a minibatch has at least so many; 1 by default.
 
@@ -106,7 +130,7 @@ class ExponentialFamily(ABC):
         parameters : object
             What `maximization` returned, or the start.
         X : ndarray of shape (m, d)
-            Rows of one worker, all or a minibatch; at least one.
+            Rows of one worker, all or a minibatch; at least one. To be read, not changed.
 
         Returns
         -------
@@ -174,7 +198,7 @@ class FamilyFit(
     Attributes
     ----------
     parameters : object
-        What `ExponentialFamily.maximization` returned for `statistic`.
+        What `ExponentialFamily.maximization` returned for what `project` made of `statistic`.
     statistic : ndarray of shape (P,)
         The last one; on a graph the mean of the workers'.
     run : FedRun
@@ -238,11 +262,9 @@ def fit_family(
     X: ArrayLike,
     workers: Workers | ArrayLike,
     start: Any,
-    settings: FedSettings | None = None,
+    settings: FamilySettings | None = None,
     *,
     network: Network | None = None,
-    compress: str | None = None,
-    seed: int = 0,
     callback: Callable[[FedProgress], None] | None = None,
     saver: Saver | None = None,
     **changes: Any,
@@ -263,24 +285,20 @@ def fit_family(
         row, by number from 0 or by name.
     start : object
         Parameters to start from, which all workers know.
-    settings : FedSettings, optional
+    settings : FamilySettings, optional
         None: the defaults.
     network : Network, optional
         From `vpem.connect_workers`; None: a server. On any other graph every worker keeps a
         statistic of its own, and compression is the network's.
-    compress : str, optional
-        Codec of corrections on the way to a server, such as "qsgd:8bits:32"; None: as float64.
-        First statistics go by the finer of it and qsgd:8bits:32.
-    seed : int
-        Of workers, minibatches and codec.
     callback : callable, optional
         Called after every iteration.
     saver : Saver, optional
         Keeps checkpoints, and has the one to go on from (`vpem.files.checkpoints.FileSaver`).
     **changes
-        Settings that differ: ``participation``, ``batch_size``, ``variance_reduction``,
-        ``step_size``, ``memory``, ``max_iter``, ``tol`` and the others of
-        `vpem.settings.FedSettings`.
+        Settings that differ: ``compress`` (a codec of corrections on the way to a server, such as
+        "qsgd:8bits:32"), ``participation``, ``batch_size``, ``variance_reduction``, ``step_size``,
+        ``memory``, ``max_iter``, ``tol``, ``seed`` and the others of
+        `vpem.fits.exponential.FamilySettings`.
 
     Returns
     -------
@@ -307,44 +325,49 @@ def fit_family(
     """
     began = time.perf_counter()
     if not isinstance(family, ExponentialFamily):
+        got = f"the class {family.__name__}" if isinstance(family, type) else type(family).__name__
         raise InputError(
-            f"the model must be a subclass of vpem.ExponentialFamily, got {type(family).__name__}"
+            f"the model must be an object of a subclass of vpem.ExponentialFamily, got {got}"
         )
-    settings = FedSettings.resolve(settings, **changes)
+    settings = FamilySettings.resolve(settings, **changes)
     settings = settings.changed(n_threads=thread_count(settings.n_threads))
     data = as_array("the data", X)
     data = check_data(data, data.shape[-1] if data.ndim else 0, finite=check_missing)
-    rows = data.astype(np.float64, copy=False)
-    if isinstance(workers, int):
-        workers = evenly(len(rows), workers)
+    rows = data.astype(np.float64, copy=False).view()
+    rows.flags.writeable = False
+    if isinstance(workers, Integral):
+        workers = evenly(len(rows), check_int("workers", workers, least=1))
     elif not isinstance(workers, Workers):
-        workers = from_worker_of_row(workers)
-    codec = None if compress is None else parse_codec(compress)
+        workers = from_worker_of_row(as_array("the workers", workers))
+    codec = None if settings.compress is None else parse_codec(settings.compress)
     network = network_of_all(network, workers.n_workers, "workers", workers.names)
     check_masked(network, codec, settings.participation)
     model = _FamilyStatistics(family, rows, workers, network.total.holders)
     if saver is not None:
         saver.begin(describe_run(
-            "exponential family", model.rows, None, network.whole, **settings.values("step_size"),
-            model=type(family).__qualname__, seed=seed,
+            "exponential family", model.rows, None, network.whole,
+            **settings.values("step_size", "compress", "n_threads"),
             codec=None if codec is None else codec.name,
             step_size=describe_steps(settings.step_size),
+            **{"who holds which rows": checksum(workers.order, workers.counts),
+               "what the model is": checksum(*_plain(family)), "start": checksum(*_plain(start))},
         ))  # fmt: skip
     ledger = Ledger(network.graph)
     saving = OneRun(saver, ledger)
-    if saving.saved is not None:
-        saving.restored(NOTHING)
     with one_blas_thread(), np.errstate(over="ignore"):
         network.charge_setup(ledger, workers.n_samples, 0)
+        first = model.begin(start, network, ledger, saving.saved is None)
+        if saving.saved is not None:
+            saving.restored(NOTHING)
         run = run_fedem(
             model,
-            None if saving.saved is not None else first_statistics(model, (None, start)),
-            settings,
+            first,
+            settings.into(FedSettings),
             codec=codec,
             first_codec=codec_of_first(codec),
             network=network,
             ledger=ledger,
-            rng=np.random.default_rng([seed, 1]),
+            rng=np.random.default_rng([settings.seed, 1]),
             callback=callback,
             saver=saving.inner(None),
         )
@@ -370,9 +393,23 @@ def fit_family(
             "step_size": describe_steps(settings.step_size),
             "compress": network.compress if codec is None else codec.name,
             "alpha": run.alpha,
-            "seed": seed,
         },
     )
+
+
+def _plain(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Yield numbers, texts and arrays that an object is made of, and the types of all else."""
+    if isinstance(value, bool | int | float | str | np.ndarray | np.generic | slice | None):
+        yield value
+        return
+    yield type(value).__qualname__
+    if isinstance(value, Mapping):
+        value = [*value.items()]
+    elif hasattr(value, "__dict__") and not callable(value):
+        value = [*vars(value).items()]
+    if isinstance(value, list | tuple) and depth < DEEPEST:
+        for one in value:
+            yield from _plain(one, depth + 1)
 
 
 class _FamilyStatistics:
@@ -388,10 +425,15 @@ class _FamilyStatistics:
             )
         self.family, self.holders = family, holders
         self.size = check_int(f"{type(family).__name__}.size", size, least=1)
-        self.pieces = family.pieces or (slice(0, self.size),)
-        self.least_batch = family.least_batch
-        self.bounds = family.bounds
+        self.pieces = self._pieces(family.pieces)
+        self.least_batch = check_int("least_batch", family.least_batch, least=1)
+        self.bounds: Doubles | None = None
+        if family.bounds is not None:
+            self.bounds = self._returned("bounds", family.bounds, (self.size,))
+            if not (self.bounds > 0).all():
+                raise InputError(f"{type(family).__name__}.bounds must be above 0")
         self.counts = self.masses = workers.counts
+        check_memory(8 * 4 * self.size * (len(self.counts) + 1), f"{self.size} numbers a worker")
         local = LocalRows(holders, workers.counts)
         if not holders.apart:
             if len(X) != workers.n_samples:
@@ -406,15 +448,49 @@ class _FamilyStatistics:
             )
         self.rows, self._runs = X, local.runs
 
+    def _pieces(self, pieces: Any) -> tuple[slice, ...]:
+        """Return the pieces of a statistic; InputError unless they cover it in order."""
+        if pieces is None:
+            return (slice(0, self.size),)
+        found, end = [], 0
+        for one in pieces if isinstance(pieces, list | tuple) else [pieces]:
+            begin, end_of_one, step = (
+                one.indices(self.size) if isinstance(one, slice) else (-1, -1, 1)
+            )
+            if begin != end or end_of_one <= begin or step != 1:
+                break
+            found.append(slice(begin, end := end_of_one))
+        if end != self.size or len(found) < len(pieces):
+            raise InputError(
+                f"{type(self.family).__name__}.pieces must be slices that cover the {self.size} "
+                f"numbers of a statistic one after the other, got {pieces!r}"
+            )
+        return tuple(found)
+
+    def begin(self, start: Any, network: Network, ledger: Ledger, fresh: bool) -> Doubles | None:
+        """Statistics (n, P) at the start, of a ``fresh`` run; by them masked sums know bounds."""
+        masked = self.holders.masks is not None and self.bounds is None
+        if not (fresh or masked):
+            return None
+        first = first_statistics(self, (None, start))
+        if masked:
+            begins = [piece.start for piece in self.pieces]
+            sizes = np.maximum.reduceat(np.abs(first[self.holders.own]), begins, axis=1)
+            largest = powers_above(network.total.counted_on(ledger), sizes)
+            widths = [piece.stop - piece.start for piece in self.pieces]
+            self.bounds = np.repeat(ROOM * np.where(largest > 0, largest, 1.0), widths)
+        return first if fresh else None
+
     def _returned(self, name: str, value: ArrayLike, shape: tuple[int, ...]) -> Doubles:
-        try:
-            values = np.asarray(value, dtype=np.float64)
-        except (TypeError, ValueError):
-            values = np.full(0, np.nan)
+        values = np.full(0, np.nan)
+        if not np.iscomplexobj(value) and not np.ma.is_masked(value):
+            with suppress(TypeError, ValueError):
+                values = np.asarray(value, dtype=np.float64)
         if values.shape != shape or not np.isfinite(values).all():
             what = "a finite number" if not shape else f"{shape[0]} finite numbers"
+            must = "be" if name == "bounds" else "return"
             raise InputError(
-                f"{type(self.family).__name__}.{name} must return {what}, got "
+                f"{type(self.family).__name__}.{name} must {must} {what}, got "
                 + (f"shape {values.shape}" if values.shape != shape else "NaN or infinity")
             )
         return values

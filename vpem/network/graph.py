@@ -247,14 +247,17 @@ def components(graph: Graph) -> list[NDArray[np.intp]]:
     """Return the nodes of each connected component, in order of their smallest node."""
     indptr, indices = graph.adjacency
     steps, queue = np.empty((2, graph.n_nodes), dtype=np.int32)
-    reached = np.zeros(graph.n_nodes, dtype=bool)
-    parts = []
-    for node in range(graph.n_nodes):
-        if not reached[node]:
-            hops_from(indptr, indices, node, steps, queue)
-            parts.append(np.flatnonzero(steps >= 0))
-            reached[parts[-1]] = True
-    return parts
+    hops_from(indptr, indices, 0, steps, queue)
+    if (steps >= 0).all():
+        return [np.arange(graph.n_nodes)]
+    from scipy.sparse import csr_array  # takes long to load
+    from scipy.sparse.csgraph import connected_components
+
+    shape = (graph.n_nodes, graph.n_nodes)
+    matrix = csr_array((np.ones(len(indices)), indices, indptr), shape=shape)
+    _, part = connected_components(matrix, directed=False)
+    order = np.argsort(part, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(part[order])) + 1)
 
 
 def check_connected(graph: Graph) -> None:

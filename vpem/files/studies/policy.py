@@ -154,13 +154,16 @@ def refuse_repeatable(options: Mapping[str, Any]) -> None:
         )
 
 
-def _rule(words: str, is_so: Callable[[Any], bool], default: Any = None) -> Any:
+def _rule(
+    words: str, is_so: Callable[[Any], bool], default: Any = None,
+    taken_as: Callable[[Any], Any] = lambda value: value,
+) -> Any:  # fmt: skip
     """Return a field with what a file must say of it; None: anything is allowed."""
 
     def read(where: str, value: Any) -> Any:
         if not is_so(value):
             raise InputError(f"{where} must be {words}, got {brief(value)}")
-        return value
+        return taken_as(value)
 
     return field(default=default, metadata={"read": read})
 
@@ -223,6 +226,7 @@ class Policy:
     models: tuple[str, ...] | None = _rule(
         "a list of SHA-256 in 64 hexadecimal digits, as 'sha256sum model.h5' tells them",
         lambda value: isinstance(value, list) and bool(value) and all(map(_is_digest, value)),
+        taken_as=lambda value: tuple(map(str.lower, value)),
     )  # SHA-256 of their files
     largest_epsilon: float | None = _number()  # of one run
     most_epsilon_in_all: float | None = _number()  # of all that have read one data file
@@ -250,7 +254,6 @@ class Policy:
         drawn = Setting("graph", str(graph)) if graph else Setting("topology", topology)
         far = self.largest_hops
         hop = "hop" if far == 1 else "hops"
-        models = None if self.models is None else [*map(str.lower, self.models)]
         most, against, epsilons = self.largest_epsilon, self.epsilon_against, case.epsilons
         epsilon = (epsilons or {}).get(against)
         private = (
@@ -281,7 +284,7 @@ class Policy:
              f"{this} has {case.n_components}"),
             (batch < (self.smallest_batch or 0), f"requires batches of {self.smallest_batch} rows",
              "but got ", Setting("batch_size", batch)),
-            *((models is not None and digest not in models, "does not allow this model",
+            *((self.models is not None and digest not in self.models, "does not allow this model",
                f"{file}, whose SHA-256 is {digest}") for file, digest in case.models.items()),
             (most and epsilons is None, private, f"{this} runs without the noise that ",
              Setting("epsilon"), " or ", Setting("release_epsilon"), " adds"),

@@ -14,7 +14,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from html import escape
 from numbers import Integral
@@ -447,10 +447,8 @@ class OnGraph(StoredEstimator):
     n_threads: int | None = None
 
     def _settings(self, record: type[T], **changes: Any) -> T:
-        parameters = vars(self)
-        values = {
-            one.name: parameters[one.name] for one in record.fields() if one.name in parameters
-        }
+        own = {one.name for one in fields(self) if one.init}
+        values = {one.name: getattr(self, one.name) for one in record.fields() if one.name in own}
         return record(**{**values, **changes})
 
     def _validate(self, X: Rows, *, reset: bool) -> Floats:
