@@ -77,11 +77,6 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "asked", "rule", "found"), REFUSED)
-def test_digests_are_read_in_lower_case(tmp_path):
-    policy = policy_of(tmp_path, f"models = ['{'A' * 64}', '{'b' * 64}']")
-    assert policy.models == ("a" * 64, "b" * 64)
-
-
 def test_what_is_refused_is_told_in_full_here_and_by_name_elsewhere(
     tmp_path, text, asked, rule, found
 ):
@@ -306,3 +301,8 @@ def test_over_rows_all_sums_in_which_data_travel_are_counted_once(fit, monkeypat
 
     assert together(3, fitted) == travelled
     assert travelled[0] > 10
+
+
+def test_digests_are_read_in_lower_case(tmp_path):
+    policy = policy_of(tmp_path, f"models = ['{'A' * 64}', '{'b' * 64}']")
+    assert policy.models == ("a" * 64, "b" * 64)
