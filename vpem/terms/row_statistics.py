@@ -135,11 +135,14 @@ class Residuals:
         """What noise of variance 1 on each costs, relative to a component of one row, (3,)."""
         self.cost = float(np.sqrt(self.losses * self.lengths).sum() ** 2)
         """Nats that noise of multiplier 1 costs, relative to a component of one row."""
-        self.scales = balanced([self])[0]
+
+    @property
+    def scales(self) -> Doubles:
         """Standard deviations (3,) of noise of multiplier 1 that costs least.
 
         What a row adds, divided by them, is never longer than 1.
         """
+        return balanced([self])[0]
 
     def deviations(self, scales: Doubles | None = None) -> Doubles:
         """Return the standard deviation of each number of a message for a multiplier of 1, (P,).
