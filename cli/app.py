@@ -95,11 +95,10 @@ def often(command: Any) -> list[Any] | None:
     known, shown = command.callback.settings, []
     for one in options:
         if known[one.name].often if one.name in known else one.rich_help_panel is None:
-            brief = copy(one)
-            brief.help = in_brief(one.help or "")
+            shown.append(copy(one))
+            shown[-1].help = in_brief(one.help or "")
             short = [word for word in one.opts if not word.startswith("--")]
-            brief.opts = [*short, f"--{key_of(one)}"]
-            shown.append(brief)
+            shown[-1].opts = [*short, f"--{key_of(one)}"]
     return shown
 
 

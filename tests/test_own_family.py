@@ -184,6 +184,17 @@ def test_rows_are_not_changed():
         vpem.fit_family(Rude(2, 1, 1.0), X, 2, (np.full(2, 0.5), X[:2]))
 
 
+@pytest.mark.parametrize("pieces", [slice(0, 4), (slice(None, 2), slice(2, None))])
+def test_pieces_are_slices_as_of_numpy(pieces):
+    X = np.random.default_rng(0).normal(size=(20, 1))
+    start = np.full(2, 0.5), X[:2]
+    ours, theirs = (
+        vpem.fit_family(family, X, 2, start, tol=1e-12).statistic
+        for family in (Wrong(pieces=pieces), Normals(2, 1, 1.0))
+    )
+    np.testing.assert_array_equal(ours, theirs)
+
+
 def test_projections_are_counted_and_said(page):
     """Noise at the least bits pushes shares below what they may be."""
     X = np.where(np.arange(200) < 3, 50, 2)[:, None]
@@ -215,6 +226,8 @@ class Wrong(Normals):
         ({"pieces": (slice(0, 2),)}, "Wrong.pieces"),
         ({"pieces": (slice(0, 3), slice(2, 4))}, "Wrong.pieces"),
         ({"pieces": slice(0, 2)}, "Wrong.pieces"),
+        ({"pieces": (0, 1)}, "Wrong.pieces"),
+        ({"pieces": (slice(0, 4, 2), slice(4, 4))}, "Wrong.pieces"),
         ({"bounds": [1.0, 0.0, 1.0, 1.0]}, "Wrong.bounds must be above 0"),
         ({"bounds": [1.0]}, "Wrong.bounds must be 4 finite numbers"),
         ({"least_batch": 0}, "least_batch"),

@@ -232,7 +232,7 @@ class FamilyFit(
 
     def describe(self) -> Report:
         """Summarize the fit in values that JSON can hold, but for the parameters."""
-        run, history = self.run, self.run.history
+        run = self.run
         return {
             "algorithm": "vr-fedem" if self.options["variance_reduction"] else "fedem",
             "n_samples": self.workers.n_samples,
@@ -246,12 +246,7 @@ class FamilyFit(
             "projections": run.projections,
             **self.network.describe("topology", "edges", "server", *SUMMED, "faults"),
             **self.options,
-            "partitions": [{"iteration": at, "reason": reason} for at, reason in run.partitions],
-            "disagreement": history.disagreement[-1],
-            "history": history.objective,
-            "mean_field": history.mean_field,
-            "epochs": history.epochs,
-            "bytes_up": history.bytes_up,
+            **run.describe(),
             "communication": self.communication,
             "seconds": self.seconds,
         }
@@ -429,7 +424,7 @@ class _FamilyStatistics:
         self.least_batch = check_int("least_batch", family.least_batch, least=1)
         self.bounds: Doubles | None = None
         if family.bounds is not None:
-            self.bounds = self._returned("bounds", family.bounds, (self.size,))
+            self.bounds = self._checked("bounds", family.bounds, (self.size,), must="be")
             if not (self.bounds > 0).all():
                 raise InputError(f"{type(family).__name__}.bounds must be above 0")
         self.counts = self.masses = workers.counts
@@ -452,20 +447,20 @@ class _FamilyStatistics:
         """Return the pieces of a statistic; InputError unless they cover it in order."""
         if pieces is None:
             return (slice(0, self.size),)
-        found, end = [], 0
-        for one in pieces if isinstance(pieces, list | tuple) else [pieces]:
-            begin, end_of_one, step = (
-                one.indices(self.size) if isinstance(one, slice) else (-1, -1, 1)
-            )
-            if begin != end or end_of_one <= begin or step != 1:
-                break
-            found.append(slice(begin, end := end_of_one))
-        if end != self.size or len(found) < len(pieces):
+        given = pieces if isinstance(pieces, list | tuple) else (pieces,)
+        known = [one.indices(self.size) for one in given if isinstance(one, slice)]
+        begins, ends = ([one[place] for one in known] for place in range(2))
+        in_order = begins == [0, *ends[:-1]] and ends[-1:] == [self.size]
+        if (
+            len(known) < len(given)
+            or not in_order
+            or any(begin >= end or step != 1 for begin, end, step in known)
+        ):
             raise InputError(
                 f"{type(self.family).__name__}.pieces must be slices that cover the {self.size} "
                 f"numbers of a statistic one after the other, got {pieces!r}"
             )
-        return tuple(found)
+        return tuple(map(slice, begins, ends))
 
     def begin(self, start: Any, network: Network, ledger: Ledger, fresh: bool) -> Doubles | None:
         """Statistics (n, P) at the start, of a ``fresh`` run; by them masked sums know bounds."""
@@ -481,14 +476,15 @@ class _FamilyStatistics:
             self.bounds = np.repeat(ROOM * np.where(largest > 0, largest, 1.0), widths)
         return first if fresh else None
 
-    def _returned(self, name: str, value: ArrayLike, shape: tuple[int, ...]) -> Doubles:
+    def _checked(
+        self, name: str, value: ArrayLike, shape: tuple[int, ...], must: str = "return"
+    ) -> Doubles:
         values = np.full(0, np.nan)
         if not np.iscomplexobj(value) and not np.ma.is_masked(value):
             with suppress(TypeError, ValueError):
                 values = np.asarray(value, dtype=np.float64)
         if values.shape != shape or not np.isfinite(values).all():
             what = "a finite number" if not shape else f"{shape[0]} finite numbers"
-            must = "be" if name == "bounds" else "return"
             raise InputError(
                 f"{type(self.family).__name__}.{name} must {must} {what}, got "
                 + (f"shape {values.shape}" if values.shape != shape else "NaN or infinity")
@@ -506,11 +502,11 @@ class _FamilyStatistics:
             return np.zeros(self.size)
         taken = own if rows is None else own[rows]
         statistic = self.family.expectation(parameters[1], taken)
-        return self._returned("expectation", statistic, (self.size,))
+        return self._checked("expectation", statistic, (self.size,))
 
     def maximize(self, statistic: Doubles, root: int = 0) -> tuple[Any, int]:
         """Parameters beside the statistic that they are of, by which they are saved."""
-        valid = self._returned("project", self.family.project(statistic.copy()), (self.size,))
+        valid = self._checked("project", self.family.project(statistic.copy()), (self.size,))
         moved = int((valid != statistic).any())
         return (valid, self.family.maximization(valid.copy())), moved
 
@@ -520,7 +516,7 @@ class _FamilyStatistics:
             rows = self.rows[self._runs[worker]]
             if len(rows):
                 mean = self.family.objective(parameters[1], rows)
-                total[place] = len(rows) * float(self._returned("objective", mean, ()))
+                total[place] = len(rows) * float(self._checked("objective", mean, ()))
         return float(self.holders.add_up(total)[0]) / int(self.counts.sum())
 
     def pack(self, parameters: Any) -> State:

@@ -176,7 +176,7 @@ class Imputation(
         Log-likelihoods are in nats per entry seen; ``history`` is the penalized one, of the start
         and after every iteration, as are ``mean_field``, ``epochs`` and ``bytes_up``.
         """
-        run, network, history = self.run, self.network, self.run.history
+        run, network = self.run, self.network
         return {
             "algorithm": "fedmissem",
             **self._common(),
@@ -186,17 +186,12 @@ class Imputation(
             "n_copies": self.n_copies,
             "singular_values": self.factors.singular_values.tolist(),
             "row_trend": self.row_trend.tolist(),
-            "objective": history.objective[-1],
+            "objective": run.history.objective[-1],
             "in_noise": run.in_noise,
             "projections": run.projections,
             "compress": self.compress,
             **network.describe("topology", "edges", "server", *SUMMED, "faults"),
-            "partitions": [{"iteration": at, "reason": reason} for at, reason in run.partitions],
-            "disagreement": history.disagreement[-1],
-            "history": history.objective,
-            "mean_field": history.mean_field,
-            "epochs": history.epochs,
-            "bytes_up": history.bytes_up,
+            **run.describe(),
         }
 
 

@@ -19,7 +19,7 @@ from vpem.errors import InputError, Setting
 from vpem.network.codecs import Codec
 from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
-from vpem.network.schema import Schema, State
+from vpem.network.schema import Report, Schema, State
 from vpem.rules import MASKED_ABSENT, MASKED_CODES
 from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, add_vectors
@@ -205,6 +205,21 @@ class FedRun:
     def spoiled(self) -> bool:
         """Whether most of the later iterations led to statistics that no rows can have."""
         return self.n_iter >= FEW and self.projected_share > MOST
+
+    def describe(self) -> Report:
+        """Return what reports say of the iterations: when the network was disconnected, and the records.
+
+        ``history`` has the objectives.
+        """
+        history = self.history
+        return {
+            "partitions": [{"iteration": at, "reason": reason} for at, reason in self.partitions],
+            "disagreement": history.disagreement[-1],
+            "history": history.objective,
+            "mean_field": history.mean_field,
+            "epochs": history.epochs,
+            "bytes_up": history.bytes_up,
+        }
 
     @property
     def projected_share(self) -> float:

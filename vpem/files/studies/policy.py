@@ -155,9 +155,11 @@ def refuse_repeatable(options: Mapping[str, Any]) -> None:
 
 
 def _rule(
-    words: str, is_so: Callable[[Any], bool], default: Any = None,
+    words: str,
+    is_so: Callable[[Any], bool],
+    default: Any = None,
     taken_as: Callable[[Any], Any] = lambda value: value,
-) -> Any:  # fmt: skip
+) -> Any:
     """Return a field with what a file must say of it; None: anything is allowed."""
 
     def read(where: str, value: Any) -> Any:
