@@ -207,10 +207,7 @@ class FedRun:
         return self.n_iter >= FEW and self.projected_share > MOST
 
     def describe(self) -> Report:
-        """Return what reports say of the iterations: when the network was disconnected, and the records.
-
-        ``history`` has the objectives.
-        """
+        """Return what reports say of the iterations; ``history`` has the objectives."""
         history = self.history
         return {
             "partitions": [{"iteration": at, "reason": reason} for at, reason in self.partitions],
