@@ -6,12 +6,14 @@ import pytest
 from vpem import connect, make_graph
 from vpem._core.threads import one_blas_thread
 from vpem.network.partition import contiguous
+from vpem.settings import FitSettings
 from vpem.steps.batches import fit_batches
 from vpem.steps.row_sampling import RowStream
 from vpem.terms.features import FeatureTerms
 from vpem.terms.units import Scaling
 
 KEPT = ("statistics", "responsibilities")
+BATCHES = ("batch_size", "step_size")
 NETWORKS = {
     "star": {"topology": "star", "hops": 0},
     "operator": {"topology": "cycle", "hops": 1, "consensus": "operator", "n_rounds": 6},
@@ -43,11 +45,13 @@ def few_rounds_and_one_blas_thread(recwarn):
 
 def run(terms, total, start=None, *, function=fit_batches, seed=0, n_iter=5, **options):
     stream = RowStream(np.random.default_rng(seed), terms.row_weights, terms.n_samples)
-    common = {"tol": 0.0, "max_iter": n_iter, "draw_row": stream.draw}
+    common = {"draw_row": stream.draw}
     if function is fit_batches:
         common["rng"] = np.random.default_rng(seed)
     start = start_of(terms) if start is None else start
-    return function(terms, total, start, **{**common, **options})
+    own = {name: options.pop(name) for name in ("tol", *BATCHES) if name in options}
+    settings = FitSettings(**{"tol": 0.0, "max_iter": n_iter, **own})
+    return function(terms, total, start, settings, **common, **options)
 
 
 def assert_same(one, two, tolerance=1e-9):

@@ -18,7 +18,7 @@ from vpem import (
 from vpem.network.codecs import parse_codec
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Blocks, by_label, evenly, from_worker_of_row
-from vpem.settings import COVARIANCE_TYPES
+from vpem.settings import COVARIANCE_TYPES, FitSettings
 from vpem.steps.em import fit
 from vpem.steps.fedem import first_statistics, run_fedem
 from vpem.steps.fedem_steps import Drift, Rest, looks_needed
@@ -76,7 +76,13 @@ REG = 1e-6
 @over(n_workers=[1, 3, 7], covariance_type=COVARIANCE_TYPES)
 def test_without_anything_it_is_em(X, n_workers, covariance_type):
     terms = FeatureTerms(X, Blocks.one(4), covariance_type, scaling=Scaling.none(4), reg_covar=REG)
-    wanted = fit(terms, ServerSum(1), terms.start(X[ROWS]), tol=0, max_iter=12, draw_row=lambda: 0)
+    wanted = fit(
+        terms,
+        ServerSum(1),
+        terms.start(X[ROWS]),
+        FitSettings(tol=0, max_iter=12),
+        draw_row=lambda: 0,
+    )
     how = {"covariance_type": covariance_type, "reg_covar": REG}
     ours = run(X, n_workers, **how, max_iter=11, **EXACT)
     history = [float(value[0]) / len(X) for value in wanted.history][1:]
@@ -98,7 +104,11 @@ def test_it_is_em_where_components_are_nearly_singular(X, n_workers, covariance_
         flat, Blocks.one(5), covariance_type, scaling=Scaling.none(5), reg_covar=REG
     )
     wanted = fit(
-        terms, ServerSum(1), terms.start(flat[rows]), tol=0, max_iter=30, draw_row=lambda: 0
+        terms,
+        ServerSum(1),
+        terms.start(flat[rows]),
+        FitSettings(tol=0, max_iter=30),
+        draw_row=lambda: 0,
     )
     plain = {"n_components": 3, "init": rows, "covariance_type": covariance_type}
     plain["reg_covar"] = REG

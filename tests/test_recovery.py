@@ -23,6 +23,7 @@ from vpem import (
     make_graph,
 )
 from vpem.network.partition import contiguous, evenly, from_worker_of_row
+from vpem.settings import FitSettings
 from vpem.steps import em
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
@@ -108,7 +109,11 @@ class Passed(ServerSum):
 def run_script(script, tol=0.1):
     total = Passed(len(script[0]))
     return em.fit(
-        Scripted(script), total, anything(), tol=tol, max_iter=len(script), draw_row=lambda: 0
+        Scripted(script),
+        total,
+        anything(),
+        FitSettings(tol=tol, max_iter=len(script)),
+        draw_row=lambda: 0,
     )
 
 
@@ -277,7 +282,8 @@ class Brittle(FeatureTerms):
 
 def fit_brittle(terms, max_iter=8, tol=1e-12):
     total = ServerSum(terms.blocks.n_blocks)
-    return em.fit(terms, total, terms.first, tol=tol, max_iter=max_iter, draw_row=terms.draw_row)
+    stop = FitSettings(tol=tol, max_iter=max_iter)
+    return em.fit(terms, total, terms.first, stop, draw_row=terms.draw_row)
 
 
 def test_after_three_times_a_component_is_given_up(overlapping):

@@ -125,10 +125,14 @@ class RowRestart:
         self.tell: Tell | None = None
 
     def run(
-        self, began_at: GivenStart, start_rows: NDArray[np.intp] | None, stop: Report
+        self,
+        began_at: GivenStart,
+        start_rows: NDArray[np.intp] | None,
+        settings: FitSettings,
+        pace: Report,
     ) -> tuple[Run, NDArray[np.intp] | None]:
         """Run the restart, and judge it; returns also the rows that it started at."""
-        self.tell = teller(stop.get("callback"))
+        self.tell = teller(pace["callback"])
         init = began_at.init
         if self.restart.saved is not None:
             starts, shifts, rows = self._again()
@@ -151,13 +155,13 @@ class RowRestart:
         options: Report = {
             "draw_row": lambda: int(self._placed(np.array([self.stream.draw()]))[0]),
             "saver": saver,
-            **stop,
+            **pace,
         }
-        if "batch_size" in stop:
+        if settings.batch_size is not None:
             order = np.random.default_rng([*self.restart.seed, ORDER_OF_BATCHES])
-            run = fit_row_batches(step, starts, rng=order, **options)
+            run = fit_row_batches(step, starts, settings, rng=order, **options)
         else:
-            run = iterate(step, starts, last=began_at.last, **options)
+            run = iterate(step, starts, settings, last=began_at.last, **options)
         run.judge(self.terms.whole, self.total)
         return run, rows
 
@@ -349,10 +353,9 @@ def fit_em(
     settings = settings.changed(
         n_threads=thread_count(settings.n_threads), dtype=prepared.precision.name
     )
-    batches: Report = {}
-    if settings.batch_size is not None:
-        batches = {"batch_size": settings.batch_size, "step_size": settings.step_size}
-    steps = batches or {"accelerate": acceleration_of(settings, network, over_rows=True)}
+    pace: Report = {"callback": callback}
+    if settings.batch_size is None:
+        pace["accelerate"] = acceleration_of(settings, network, over_rows=True)
     if saver is not None:
         facts: State = settings.values() | (
             {"first_restart": first_restart} if first_restart else {}
@@ -373,14 +376,15 @@ def fit_em(
         runs = MixtureRuns(
             terms.whole, total, settings.n_components, settings.floor_fits, over_rows=True
         )
-        stop = {"tol": settings.tol, "max_iter": settings.max_iter, "callback": callback, **steps}
         numbers = restart_numbers(settings, first_restart)
         restarts = Restarts(
             saver, ledger, numbers, settings.seed, settings.max_iter, runs, callback
         )
         place = None if used.in_order else np.argsort(used.order)
         start = partial(RowRestart, terms, weights, runs, place)
-        best = restarts.best(total, lambda one: start(one).run(began_at, prepared.rows, stop))
+        best = restarts.best(
+            total, lambda one: start(one).run(began_at, prepared.rows, settings, pace)
+        )
     run = best.run
     # Where all share one sum, on a graph that mixes in one round too, all have the same.
     roots = slice(1 if network.whole.total.n_roots == 1 else None)
@@ -400,8 +404,9 @@ def fit_em(
         partitions=run.partitions,
         mixtures=_gathered(run, runs, network.total)[roots],
         workers=workers,
-        **batches,
-        n_passes=run.n_passes if batches else None,
+        batch_size=settings.batch_size,
+        step_size=settings.step_size,
+        n_passes=None if settings.batch_size is None else run.n_passes,
         free_energy=run.free_energy,
         accelerate=settings.accelerate,
         lost=run.lost,

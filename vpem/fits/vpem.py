@@ -391,17 +391,17 @@ class _Attempts:
             terms = terms.drawn(loadings, self.settings.n_components, columns)
             fit = em.fit_with_factors
         start = terms.begun(start)
-        size, step = self.settings.batch_size, self.settings.step_size
         going: Report = {
-            "tol": self.settings.tol, "max_iter": self.settings.max_iter, "callback": self.callback,
-            "draw_row": stream.draw, "saver": restart.saver(rows=rows),
+            "callback": self.callback, "draw_row": stream.draw, "saver": restart.saver(rows=rows)
         }  # fmt: skip
-        if size is None:
-            pace = {"accelerate": self.acceleration, "last": self.began_at.last}
-            return fit(terms, total, start, **pace, **going), rows
-        order = np.random.default_rng([*restart.seed, ORDER_OF_BATCHES])
-        run = fit_batches(terms, total, start, batch_size=size, step_size=step, rng=order, **going)
-        return run, rows
+        if self.settings.batch_size is None:
+            going |= {"accelerate": self.acceleration, "last": self.began_at.last}
+        else:
+            fit, going["rng"] = (
+                fit_batches,
+                np.random.default_rng([*restart.seed, ORDER_OF_BATCHES]),
+            )
+        return fit(terms, total, start, self.settings, **going), rows
 
     def _start(
         self, restart: Restart, stream: RowStream
@@ -459,8 +459,8 @@ class _Attempts:
         starts = [clusters]
         for _ in range(STARTS_OF_CATEGORIES):
             starts.append(draw_start("random", terms, total, settings.n_components, stream))
-        short = {"tol": settings.tol, "max_iter": SHORT_RUN, "draw_row": stream.draw}
-        runs = [em.fit(terms, total, start, **short) for start, _ in starts]
+        short = settings.changed(max_iter=SHORT_RUN)
+        runs = [em.fit(terms, total, start, short, draw_row=stream.draw) for start, _ in starts]
         best = max(range(len(runs)), key=lambda number: runs[number].score)
         return runs[best].mixture, starts[best][1]
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from vpem.checks import Doubles, Floats, Indices, Mask, check_memory
 from vpem.errors import PartitionedError, check_choice
 from vpem.network.schema import COUNT, FLAG, NOTHING, NUMBER, Array, ListOf, Maybe, Schema, State
+from vpem.settings import FitSettings
 from vpem.steps.em import expect, log_likelihood
 from vpem.steps.recovery import STREAM, NoSaver, Saver
 from vpem.steps.runs import (
@@ -49,11 +50,8 @@ def fit_batches(
     terms: FeatureTerms,
     total: Sum,
     start: Mixture,
+    settings: FitSettings,
     *,
-    batch_size: int,
-    step_size: float | None = None,
-    tol: float,
-    max_iter: int,
     draw_row: Callable[[], int],
     rng: np.random.Generator,
     keep: str = "auto",
@@ -96,30 +94,30 @@ def fit_batches(
     from the statistics that its parameters stand for. Raises NumericalError if a log-likelihood is
     not finite, or no component is left.
     """
-    size = min(batch_size, terms.n_samples)
+    size = min(settings.batch_size or terms.n_samples, terms.n_samples)
     check_choice("keep", keep, KEEPS)
     edges = [*range(0, terms.n_samples, size), terms.n_samples]
     batches = [slice(begin, end) for begin, end in pairwise(edges)]
     visits = Visits(terms, total, batches, Run([start]), draw_row)
     fitting: Incremental | Stochastic
-    if step_size is None:
+    if settings.step_size is None:
         fitting = Incremental(visits, start, keep, STEP_SIZE)
     else:
-        fitting = Stochastic(visits, step_size)
+        fitting = Stochastic(visits, settings.step_size)
     saver = saver or NoSaver()
     passes = _Passes(visits, fitting, rng)
-    passes.begin(start, saver, max_iter)
+    passes.begin(start, saver, settings.max_iter)
     run = visits.run
-    while len(run.history) < max_iter and not run.converged:
+    while len(run.history) < settings.max_iter and not run.converged:
         if not passes.advance():
             saver.offer(passes.state)
             continue
         log_likelihoods = total.roots.join(visits.log_likelihoods.sum(axis=0) + terms.log_constant)
         check_finite(log_likelihoods, len(run.history) + 1)
-        small = run.record_iteration(terms, total, log_likelihoods, tol, callback)
+        small = run.record_iteration(terms, total, log_likelihoods, settings, callback)
         heard = bool((2 * total.roots.join(visits.heard) > len(batches)).all())
         run.converged = small and heard and not visits.reinitialised
-        saver.offer(passes.state, last=run.converged or len(run.history) == max_iter)
+        saver.offer(passes.state, last=run.converged or len(run.history) == settings.max_iter)
     run.end([terms], total, visits.check())
     return run
 

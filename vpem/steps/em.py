@@ -25,6 +25,7 @@ from vpem._core.normalise import differences
 from vpem.checks import Doubles, Floats, Mask
 from vpem.errors import PartitionedError
 from vpem.network.schema import State
+from vpem.settings import FitSettings
 from vpem.steps.accelerate import Accelerated, Acceleration, LocalSteps, PlainSteps
 from vpem.steps.recovery import NoSaver, Saver
 from vpem.steps.runs import (
@@ -71,26 +72,29 @@ class EStep(Protocol):
         """Log-likelihoods (R,), and statistics of each of ``roots``, but none for a "check"."""
 
 
-def fit(terms: FeatureTerms, total: Sum, start: Mixture, **settings: Any) -> Run:
-    """Fit a mixture by EM, with settings as for `iterate`."""
-    step, pace = _OverFeatures(terms, total), settings.get("accelerate")
+def fit(
+    terms: FeatureTerms, total: Sum, start: Mixture, settings: FitSettings, **options: Any
+) -> Run:
+    """Fit a mixture by EM, with settings and options as for `iterate`."""
+    step, pace = _OverFeatures(terms, total), options.get("accelerate")
     if pace is not None and pace.local:
         n_hubs, least = len(total.holders.own), least_weight(terms)
         step.local = LocalSteps(terms, n_hubs, start.n_components, least)
-    return iterate(step, [start], **settings)
+    return iterate(step, [start], settings, **options)
 
 
-def fit_with_factors(terms: FactorTerms, total: Sum, start: Mixture, **settings: Any) -> Run:
+def fit_with_factors(
+    terms: FactorTerms, total: Sum, start: Mixture, settings: FitSettings, **options: Any
+) -> Run:
     """Fit a mixture with factors by EM, as `fit` does one without."""
-    return iterate(_OverFactors(terms, total), [start], **settings)
+    return iterate(_OverFactors(terms, total), [start], settings, **options)
 
 
 def iterate(
     step: EStep,
     starts: Sequence[Mixture],
+    settings: FitSettings,
     *,
-    tol: float,
-    max_iter: int,
     draw_row: Callable[[], int],
     callback: Callable[[Progress], None] | None = None,
     saver: Saver | None = None,
@@ -100,22 +104,22 @@ def iterate(
     """Run EM, from parameters of each of ``step.roots``, or on from a saved state.
 
     Each root watches its own log-likelihood per sample (nats) and proposes to stop when it changed
-    by less than ``tol``, or than the rounding of the terms; the network stops when all roots
-    propose it at the same iteration. With ``tol = 0`` none ever does. ``last`` (R,) is that of the
-    run that this one goes on from, in its last iteration. ``draw_row`` is the next row of the
-    stream shared by all agents, for re-initialising collapsed components.
+    by less than ``settings.tol``, or than the rounding of the terms; the network stops when all
+    roots propose it at the same iteration. With ``tol = 0`` none ever does. ``last`` (R,) is that
+    of the run that this one goes on from, in its last iteration. ``draw_row`` is the next row of
+    the stream shared by all agents, for re-initialising collapsed components.
 
     Of what is tried beyond M-steps (`vpem.steps.accelerate`) iterations whose sum was lost count
     among ``max_iter``, and have no entry in the history.
     """
     run = Run(list(starts), step.over_rows, last=last)
-    loop = _Loop(step, run, draw_row, accelerate)
+    loop = _Loop(step, run, settings, draw_row, accelerate)
     saver = saver or NoSaver()
-    done = loop.begin(starts, saver, max_iter)
+    done, max_iter = loop.begin(starts, saver), settings.max_iter
     for iteration in range(done + 1, max_iter + 1):
         if run.converged:
             break
-        loop.advance(iteration, tol, callback)
+        loop.advance(iteration, callback)
         state = partial(loop.state, iteration)
         saver.offer(state, last=run.converged or iteration == max_iter)
     run.mixtures, factors = loop.pace.settled(run.mixtures, loop.factors)
@@ -128,9 +132,14 @@ class _Loop:
     """One iteration of EM after the other."""
 
     def __init__(
-        self, step: EStep, run: Run, draw_row: Callable[[], int], accelerate: Acceleration | None
+        self,
+        step: EStep,
+        run: Run,
+        settings: FitSettings,
+        draw_row: Callable[[], int],
+        accelerate: Acceleration | None,
     ) -> None:
-        self.step, self.run = step, run
+        self.step, self.run, self.settings = step, run, settings
         whole, total = step.whole, step.total
         self.reinitialiser = Reinitialiser(whole, total, draw_row, run.recoveries, step.over_rows)
         self.pace = PlainSteps()
@@ -138,7 +147,7 @@ class _Loop:
             self.pace = Accelerated(accelerate, step.roots, total, step.over_rows, step.local)
         self.factors: list[Factors] = []
 
-    def begin(self, starts: Sequence[Mixture], saver: Saver, max_iter: int) -> int:
+    def begin(self, starts: Sequence[Mixture], saver: Saver) -> int:
         step, run = self.step, self.run
         if saver.saved is None:
             run.mixtures, self.factors, again = self.reinitialiser.start(step.roots, starts)
@@ -146,7 +155,8 @@ class _Loop:
                 step.total.agree("flooding", step.reinitialised_bytes)
             return 0
         schema, like = self.pace.schema(starts[0]), starts[0]
-        done = run.restore(saver, step.total, self.reinitialiser, max_iter, more=schema)
+        limit = self.settings.max_iter
+        done = run.restore(saver, step.total, self.reinitialiser, limit, more=schema)
         self.pace.restore(saver.saved, like)
         self.factors = [root.prepare(one) for root, one in zip(step.roots, starts, strict=True)]
         return done
@@ -155,9 +165,7 @@ class _Loop:
         state = self.run.state(self.step.total, self.reinitialiser, iteration)
         return state | self.pace.state()
 
-    def advance(
-        self, iteration: int, tol: float, callback: Callable[[Progress], None] | None
-    ) -> None:
+    def advance(self, iteration: int, callback: Callable[[Progress], None] | None) -> None:
         """Take a sum and, unless it is lost or the network is disconnected, an M-step."""
         step, run, pace, total = self.step, self.run, self.pace, self.step.total
         before = run.mixtures
@@ -171,7 +179,8 @@ class _Loop:
             silent = total.roots.any(total.roots.padded(silent))
             log_likelihoods = np.where(silent, np.nan, log_likelihoods)
         emptied = partial(self.reinitialiser.emptied, [one.counts for one in statistics])
-        if pace.refuses(log_likelihoods, emptied, run.is_small(step.whole, log_likelihoods, tol)):
+        small = run.is_small(step.whole, log_likelihoods, self.settings.tol)
+        if pace.refuses(log_likelihoods, emptied, small):
             run.mixtures, self.factors = pace.undo()
             run.lost.append(iteration)
             run.converged = pace.ended
@@ -180,7 +189,7 @@ class _Loop:
         check_finite(log_likelihoods if silent is None else log_likelihoods[~silent], iteration)
         updated, counts = maximize(step.roots, before, statistics, total.silent)
         small = run.record_iteration(
-            step.whole, total, log_likelihoods, tol, callback, pace.decides
+            step.whole, total, log_likelihoods, self.settings, callback, pace.decides
         )
         run.mixtures, self.factors, again = self.reinitialiser.check(
             step.roots, updated, counts, iteration

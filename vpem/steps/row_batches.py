@@ -10,6 +10,7 @@ import numpy as np
 from vpem.checks import Doubles
 from vpem.errors import PartitionedError
 from vpem.network.schema import COUNT, FLAG, NOTHING, Array, ListOf, Maybe, Schema, State
+from vpem.settings import FitSettings
 from vpem.steps.batches import towards
 from vpem.steps.em import OverRows, add_messages, maximize
 from vpem.steps.recovery import STREAM, NoSaver, Saver
@@ -22,11 +23,8 @@ from vpem.terms.statistics import Statistics
 def fit_row_batches(
     step: OverRows,
     starts: Sequence[Mixture],
+    settings: FitSettings,
     *,
-    batch_size: int,
-    step_size: float | None = None,
-    tol: float,
-    max_iter: int,
     draw_row: Callable[[], int],
     rng: np.random.Generator,
     callback: Callable[[Progress], None] | None = None,
@@ -52,18 +50,18 @@ def fit_row_batches(
     `vpem.steps.batches.fit_batches`: history and ``max_iter`` count passes, and states are offered
     after each. Raises NumericalError if a log-likelihood is not finite, or no component is left.
     """
-    passes = _Passes(step, batch_size, step_size, rng, Run(list(starts), over_rows=True), draw_row)
+    passes = _Passes(step, settings, rng, Run(list(starts), over_rows=True), draw_row)
     saver, run, total = saver or NoSaver(), passes.run, step.total
-    passes.begin(starts, saver, max_iter)
-    while len(run.history) < max_iter and not run.converged:
+    passes.begin(starts, saver, settings.max_iter)
+    while len(run.history) < settings.max_iter and not run.converged:
         log_likelihoods = passes.advance()
         if log_likelihoods is None:
             saver.offer(passes.state)
             continue
         check_finite(log_likelihoods, len(run.history) + 1)
-        small = run.record_iteration(step.whole, total, log_likelihoods, tol, callback)
+        small = run.record_iteration(step.whole, total, log_likelihoods, settings, callback)
         run.converged = small and not passes.full_pass
-        saver.offer(passes.state, last=run.converged or len(run.history) == max_iter)
+        saver.offer(passes.state, last=run.converged or len(run.history) == settings.max_iter)
     run.check_heard()
     run.end(step.roots, total, step.expect(run.mixtures, passes.factors, "check")[0])
     return run
@@ -127,17 +125,16 @@ class _Passes:
     def __init__(
         self,
         step: OverRows,
-        batch_size: int,
-        step_size: float | None,
+        settings: FitSettings,
         rng: np.random.Generator,
         run: Run,
         draw_row: Callable[[], int],
     ) -> None:
-        self.step, self.step_size, self.rng, self.run = step, step_size, rng, run
+        self.step, self.step_size, self.rng, self.run = step, settings.step_size, rng, run
         total, whole = step.total, step.whole
         self.reinitialiser = Reinitialiser(whole, total, draw_row, run.recoveries, True)
         largest = max(1, int(step.terms.counts.max()))
-        size = min(batch_size, largest)
+        size = min(settings.batch_size or largest, largest)
         self.workers = [_Worker.split(part, size) for part in step.terms.parts]
         self.n_steps = -(-largest // size)
         counts = step.terms.counts

@@ -28,6 +28,7 @@ from vpem.network.schema import (
     State,
     check,
 )
+from vpem.settings import FitSettings
 from vpem.steps.recovery import Saver, check_length
 from vpem.sums.sum import Sum
 from vpem.terms.degenerate import degenerate
@@ -142,7 +143,7 @@ class Run:
         terms: FeatureTerms,
         total: Sum,
         log_likelihoods: Doubles,
-        tol: float,
+        settings: FitSettings,
         callback: Callable[[Progress], None] | None,
         decides: bool = False,
     ) -> bool:
@@ -152,10 +153,10 @@ class Run:
         """
         before = self.before(terms, log_likelihoods)
         change = None if before is None else (log_likelihoods - before) / terms.total_weight
-        small = self.is_small(terms, log_likelihoods, tol)
+        small = self.is_small(terms, log_likelihoods, settings.tol)
         self.history.append(log_likelihoods)
         self.bytes_sent.append(total.bytes_sent)
-        if tol > 0 or decides:
+        if settings.tol > 0 or decides:
             total.agree("stopping")
         if callback is not None:
             mean = mean_over_roots(log_likelihoods) / terms.total_weight
