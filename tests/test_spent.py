@@ -14,8 +14,8 @@ import pytest
 from vpem.errors import FileError, InputError
 from vpem.files.models import read_model
 from vpem.files.studies.spent import Ran, Spent, now
+from vpem.fits.guard import Guard, epsilon_in_all
 from vpem.fits.privacy import Budget, spent
-from vpem_cli.study.guard import Guard, epsilon_in_all
 
 from .cli_support import done, run
 from .company_support import make_company

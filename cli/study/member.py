@@ -41,6 +41,7 @@ from vpem.files.studies.policy import LEAST_ROWS, PolicyError, file_digest
 from vpem.files.studies.study import Study
 from vpem.files.table_settings import TableSettings
 from vpem.files.temporaries import check_ending
+from vpem.fits.guard import Guard
 from vpem.fits.results import few_rows_of
 from vpem.network.faults import Outlast
 from vpem.network.messages import decode, encode
@@ -58,7 +59,6 @@ from ..outputs import Output, writes
 from ..runner import FitOutcome
 from ..session import NOT_THERE, EngineSettings, Where, check_alike, join, terminate
 from .agreed import OWN_OPTIONS, own_party, whose_options
-from .guard import Guard
 
 PRIVATE = "it cannot use its data or its machine; ask there"
 """Sent to others in place of most errors: the contents of a member's files stay with it."""

@@ -80,8 +80,9 @@ def show_request(file: Path, json: bool) -> None:
 
 def warn_of_refusals(study: Study, screen: Screen, so_far: bool = False) -> None:
     """Warn of what the policy beside a study refuses; if ``so_far``, more parties will join."""
+    from vpem.fits.guard import Guard
+
     from .agreed import typed
-    from .guard import Guard
 
     def option(setting: Setting) -> str:
         value = True if setting.value is None else setting.value
@@ -369,8 +370,7 @@ def budget(
     """
     from vpem.files.studies.policy import FILE, Policy, policy_beside
     from vpem.files.studies.spent import Spent
-
-    from .guard import disclosed
+    from vpem.fits.guard import disclosed
 
     where = where or Path()
     if not where.exists():

@@ -50,12 +50,11 @@ def case_of(study: Study, command: str, options: Mapping[str, Any]) -> Case:
             centres = getattr(file.get("centres"), "shape", ())
             stored = (file.attrs.get("n_components"), *centres[:1])
             counts += [int(one) for one in stored if isinstance(one, Integral)]
-    if noise := noise_of(options):
+    if budget := _budget(options):
         masked, known = bool(options.get("secure_sum")), options.get("colluding")
         over_rows = options.get("epsilon") is not None
         by = noise_by(masked, str(options.get("sum"))) if over_rows else "hubs"
         known = min(1 if known is None else int(known), study.n_parties - 1) if masked else 0
-        budget = Budget(noise["noise"]["epsilon"], noise["noise"]["delta"])
         against = Guarantee(budget, (), by, False, study.n_parties, known).against()
         epsilons = {who: some and some["add_or_remove"] for who, some in against.items()}
     return Case(
@@ -64,17 +63,9 @@ def case_of(study: Study, command: str, options: Mapping[str, Any]) -> Case:
     )  # fmt: skip
 
 
-def noise_of(options: Mapping[str, Any]) -> Report:
-    """Return the entries of a ledger for the noise of a run; none where there is no noise."""
-    over_rows, epsilon = (options.get(name) for name in ("epsilon", "release_epsilon"))
-    epsilon, delta = over_rows or epsilon, options.get("delta")
-    if epsilon is None or delta is None:
-        return {}
-    budget = Budget(float(epsilon), float(delta))
-    noise = {"epsilon": budget.epsilon, "delta": budget.delta, "multiplier": budget.multiplier}
-    # colluding = 0 allows for no share that is known, but every worker knows its own.
-    own_share = options.get("secure_sum") and options.get("colluding") == 0
-    return {"noise": noise, "protects": "all" if over_rows and not own_share else "outsiders"}
+def _budget(options: Mapping[str, Any]) -> Budget | None:
+    epsilon, delta = options.get("epsilon") or options.get("release_epsilon"), options.get("delta")
+    return None if epsilon is None or delta is None else Budget(float(epsilon), float(delta))
 
 
 class Guard:
@@ -118,10 +109,17 @@ class Guard:
         if self.policy is not None or member.holds:
             self.rules.check(self._case)
         if files:
+            noise: Report = {}
+            budget, masked = _budget(options), bool(options.get("secure_sum"))
+            if budget is not None:
+                noise["noise"] = {**vars(budget), "multiplier": budget.multiplier}
+                # colluding = 0 allows for no share that is known, but every worker knows its own.
+                own_share = masked and options.get("colluding") == 0
+                to_all = options.get("epsilon") and not own_share
+                noise["protects"] = "all" if to_all else "outsiders"
             self._run = Ran(
                 token_hex(8), now(), self.study.id, self.study.edition, command,
-                self.spent.digests(files), self.study.n_parties, bool(options.get("secure_sum")),
-                **noise_of(options),
+                self.spent.digests(files), self.study.n_parties, masked, **noise,
             )  # fmt: skip
             self._check_spent()
 
@@ -133,11 +131,10 @@ class Guard:
         runs, since = self.spent.runs(), datetime.now(UTC) - timedelta(days=policy.in_days)
         times = [datetime.fromisoformat(one.time) for one in runs if one.study == run.study]
         policy.check_runs(sum(time > since for time in times))
-        for file, digest in run.data.items():
+        for file, digest in run.data.items() if policy.most_epsilon_in_all is not None else ():
             read = [*(one for one in runs if one.has_read({file, digest})), run]
-            if policy.most_epsilon_in_all is not None:
-                epsilon = epsilon_in_all(read, policy.epsilon_against)
-                policy.check_spent(run.command, Path(file).name, epsilon)
+            epsilon = epsilon_in_all(read, policy.epsilon_against)
+            policy.check_spent(run.command, Path(file).name, epsilon)
 
     def begin(self) -> None:
         """Note a run that all have agreed to, before anything of its data is sent."""
@@ -163,23 +160,6 @@ class Guard:
                 self.spent.end(self._run, max(sums, bool(travelled)))
 
 
-def disclosed(ledger: Spent, data: Path | None, rules: Policy) -> list[Report]:
-    """Return what runs have disclosed of each data file, or of one.
-
-    Files with one path or one content count as one. Where the rules limit the epsilon of all runs,
-    also what that leaves for one more.
-    """
-    runs = ledger.runs()
-    files = {file: {file} for ran in runs for file in ran.data}
-    if data is not None and runs:
-        files = {file: {file, digest} for file, digest in ledger.digests([data]).items()}
-    for ran in runs:
-        for file in files.keys() & ran.data.keys():
-            files[file].add(ran.data[file])
-    read = {file: [ran for ran in runs if ran.has_read(files[file])] for file in sorted(files)}
-    return [_report(file, some, rules) for file, some in read.items() if some]
-
-
 def epsilon_in_all(runs: Sequence[Ran], against: str) -> float:
     """Return the epsilon of all runs together against an adversary.
 
@@ -190,32 +170,44 @@ def epsilon_in_all(runs: Sequence[Ran], against: str) -> float:
     return inf if len(noise) < len(runs) else spent_in_all(noise)
 
 
-def _left(runs: Sequence[Ran], rules: Policy) -> float | None:
-    """Return the epsilon left for one more run, at the largest delta of earlier runs."""
-    most = rules.most_epsilon_in_all
-    if most is None or epsilon_in_all(runs, rules.epsilon_against) >= most:
-        return most and 0.0
-    noise = [ran.noise for ran in runs if ran.noise]
-    delta = max(one["delta"] for one in noise)
-    rest = Budget(most, delta).multiplier ** -2 - sum(one["multiplier"] ** -2 for one in noise)
-    return 0.999 * spent([rest**-0.5], delta) if rest > 0 else 0.0  # of noise on integers
+def disclosed(ledger: Spent, data: Path | None, rules: Policy) -> list[Report]:
+    """Return what runs have disclosed of each data file, or of one.
 
-
-def _report(file: str, runs: Sequence[Ran], rules: Policy) -> Report:
-    noisy = [ran for ran in runs if ran.noise is not None]
-    whom = ("outsider", "worker")
-    epsilons = {who: epsilon_in_all(noisy, who) if noisy else inf for who in whom}
-    return {
-        "file": file,
-        "runs": dict(Counter(ran.command for ran in runs)),
-        "first": runs[0].time,
-        "last": runs[-1].time,
-        "sums": sum(ran.sums or 0 for ran in runs),
-        "not_ended": sum(ran.sums is None for ran in runs),
-        "not_masked": sum(not ran.masked for ran in runs),
-        "without_noise": len(runs) - len(noisy),
-        "with_noise": len(noisy),
-        "epsilon": {who: one if isfinite(one) else None for who, one in epsilons.items()},
-        "delta": max((ran.noise["delta"] for ran in noisy if ran.noise), default=None),
-        "left": _left(runs, rules),
-    }
+    Files with one path or one content count as one. Where the rules limit the epsilon of all runs,
+    also what that leaves for one more, at the largest delta of earlier ones.
+    """
+    runs, most = ledger.runs(), rules.most_epsilon_in_all
+    files = {file: {file} for ran in runs for file in ran.data}
+    if data is not None and runs:
+        files = {file: {file, digest} for file, digest in ledger.digests([data]).items()}
+    for ran in runs:
+        for file in files.keys() & ran.data.keys():
+            files[file].add(ran.data[file])
+    reports = []
+    for file, names in sorted(files.items()):
+        if not (read := [ran for ran in runs if ran.has_read(names)]):
+            continue
+        noisy, left = [ran for ran in read if ran.noise], most and 0.0
+        noise = [ran.noise for ran in noisy if ran.noise]
+        epsilons = [epsilon_in_all(noisy, who) if noisy else inf for who in ("outsider", "worker")]
+        delta = max((one["delta"] for one in noise), default=None)
+        if most and delta and epsilon_in_all(read, rules.epsilon_against) < most:
+            rest = Budget(most, delta).multiplier ** -2
+            rest -= sum(one["multiplier"] ** -2 for one in noise)
+            left = 0.999 * spent([rest**-0.5], delta) if rest > 0 else 0.0  # of noise on integers
+        outsider, worker = (one if isfinite(one) else None for one in epsilons)
+        reports.append({
+            "file": file,
+            "runs": dict(Counter(ran.command for ran in read)),
+            "first": read[0].time,
+            "last": read[-1].time,
+            "sums": sum(ran.sums or 0 for ran in read),
+            "not_ended": sum(ran.sums is None for ran in read),
+            "not_masked": sum(not ran.masked for ran in read),
+            "without_noise": len(read) - len(noisy),
+            "with_noise": len(noisy),
+            "epsilon": {"outsider": outsider, "worker": worker},
+            "delta": delta,
+            "left": left,
+        })  # fmt: skip
+    return reports
