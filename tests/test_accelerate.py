@@ -15,7 +15,6 @@ from vpem.steps import accelerate
 from vpem.steps.accelerate import LocalSteps, parse_acceleration
 from vpem.steps.em import expect
 from vpem.terms.missing import terms_of
-from vpem.terms.mixture import Coordinates
 
 from .cli_support import done, overlapping
 from .resume_support import check_resumes
@@ -175,19 +174,21 @@ def test_coordinates_are_those_of_a_vector_space(covariance_type):
         X, network(), n_components=3, covariance_type=covariance_type, max_iter=3, n_threads=1
     ).mixture
     floors = np.full(X.shape[1], 1e-7)
-    here = Coordinates.from_mixture(mixture, floors)
-    again = here.mixture(mixture, floors)
+    here = mixture.coordinates(floors)
+    again = mixture.at_coordinates(here, floors)
     for name in ("weights", "means", "covariances"):
         np.testing.assert_allclose(getattr(again, name), getattr(mixture, name), rtol=1e-12)
     # Far out in any direction there is a mixture with covariances above the floor.
-    ahead = here.minus(Coordinates.from_mixture(fit_vpem(X, network(), n_components=3, max_iter=1,
-        covariance_type=covariance_type, n_threads=1).mixture, floors))  # fmt: skip
+    before = fit_vpem(
+        X, network(), n_components=3, covariance_type=covariance_type, max_iter=1, n_threads=1
+    ).mixture
+    ahead = here.minus(before.coordinates(floors))
     for step in (-30.0, 30.0):
-        far = here.moved(np.array([step]), ahead).mixture(mixture, floors)
+        far = mixture.at_coordinates(here.moved(np.array([step]), ahead), floors)
         np.testing.assert_allclose(far.weights.sum(), 1)
         assert not far.factors.failed.any()
     parts = ahead.dot(ahead, 1 / 3)
-    total = sum((one**2).sum() for one in (ahead.weights, ahead.means, ahead.spreads))
+    total = sum((one**2).sum() for one in (ahead.weights, *ahead.columns, ahead.flat))
     np.testing.assert_allclose(parts.sum(), total)
 
 

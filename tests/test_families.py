@@ -9,6 +9,7 @@ from scipy import optimize, special, stats
 from vpem import connect, fit_vpem, make_graph
 from vpem.network.partition import Blocks, from_lists
 from vpem.terms.families.counts import LARGEST_SHAPE, LARGEST_SIZE, shape_of
+from vpem.terms.families.family import Part
 from vpem.terms.families.kinds import FAMILIES, Kinds
 
 K, D, LEVELS = 3, 4, (2, 3, 4, 1)
@@ -46,7 +47,7 @@ def drawn(name, seed, m=400, holes=0.1):
     rng = np.random.default_rng(seed)
     features = features_of(name, (list(range(D)),))
     labels = rng.integers(0, K, m)
-    X = FAMILIES[name].draw(parameters_of(name, rng, features), features, labels, rng)
+    X = FAMILIES[name].draw(Part(name, features, parameters_of(name, rng, features)), labels, rng)
     X[rng.random(X.shape) < holes] = np.nan
     X[np.isnan(X).all(axis=1), 0] = 1
     return X, labels
@@ -128,16 +129,19 @@ def textbook(name, X, weights, cells, n_iter, row_weights):
     return weights, cells, likelihood
 
 
+def cells_of_features(name, features):
+    return features.n_levels if name == "categorical" else np.ones(D, dtype=np.intp)
+
+
 def cells_of(mixture):
     """Parameters of a fit by component and feature, in the user's order."""
     part = mixture.parts[0]
-    features, family = part.features, FAMILIES[part.family]
-    counts = family.a_feature(features)
+    features, counts = part.features, cells_of_features(part.family, part.features)
     found = [[{} for _ in range(D)] for _ in range(K)]
     for name, table in part.tables.items():
-        ends = np.cumsum(counts[name])
-        for place, j in enumerate(features.columns[features.blocks.order]):
-            own = table[:, ends[place] - counts[name][place] : ends[place]]
+        ends = np.cumsum(counts)
+        for place, j in enumerate(features.ordered):
+            own = table[:, ends[place] - counts[place] : ends[place]]
             for k in range(K):
                 found[k][j][name] = own[k] if part.family == "categorical" else own[k, 0]
     return found
@@ -187,7 +191,8 @@ def test_rows_that_are_drawn_tell_the_parameters(name):
     family, features, rng = FAMILIES[name], features_of(name), np.random.default_rng(3)
     truth = parameters_of(name, rng, features)
     labels = np.repeat(np.arange(K), 40_000)
-    X = family.draw(truth, features, labels, rng)
+    part = Part(name, features, truth)
+    X = features.blocks.arrange(family.draw(part, labels, rng), np.float64)
     assert not family.wrong(X.ravel()).any()
     statistics, shares = family.empty(features, K), np.eye(K)[labels][None]
     family.add_moments(statistics, None, features, X, shares, 2)
@@ -195,10 +200,10 @@ def test_rows_that_are_drawn_tell_the_parameters(name):
     for word, values in truth.items():
         np.testing.assert_allclose(found[word], values, rtol=0.08, atol=0.01)
     if name not in ("categorical", "bernoulli"):
-        np.testing.assert_allclose(X[labels == 1].mean(axis=0), family.means(truth, features)[1],
+        np.testing.assert_allclose(X[labels == 1].mean(axis=0), family.locations(part)[1],
                                    rtol=0.02)  # fmt: skip
-    n_cells = sum(int(count.sum()) for count in family.a_feature(features).values())
-    assert family.n_free(features) == n_cells - (D if name == "categorical" else 0)
+    n_cells = len(family.domains) * int(cells_of_features(name, features).sum())
+    assert family.n_parameters(part) == K * (n_cells - (D if name == "categorical" else 0))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -212,9 +217,9 @@ def test_parameters_at_rows_and_of_components_without_any(name):
     family.add_moments(one, None, features, X, np.ones((1, len(X), 1)), 1)
     pooled = family.update(one, features, None)
     found = family.update(statistics, features, pooled)
-    counts = family.a_feature(features)
+    counts = cells_of_features(name, features)
     for word, table in found.items():
-        own = features.cells(counts[word]) == 1
+        own = np.repeat(np.arange(D), counts) == 1
         np.testing.assert_array_equal(table[2, own], pooled[word][0, own])
         assert not np.array_equal(table[0, own], pooled[word][0, own])
     near = family.start_near(X[:K], features, pooled)
@@ -366,7 +371,7 @@ def test_one_agent_is_stepmix(mixed):
     features = features_of("categorical", ([0, 1, 2, 3],))
     truth = parameters_of("categorical", rng, features)
     labels = rng.integers(0, K, 500)
-    X = FAMILIES["categorical"].draw(truth, features, labels, rng)[:, :3]
+    X = FAMILIES["categorical"].draw(Part("categorical", features, truth), labels, rng)[:, :3]
     kinds, measurement = Kinds(("categorical",) * 3, LEVELS[:3]), "categorical"
     if mixed:
         X = np.hstack([X, rng.normal(size=(500, 2)) + labels[:, None]])

@@ -7,7 +7,7 @@ from vpem.network.partition import Blocks
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.mixed import MixedTerms
-from vpem.terms.families.mixture import law_of
+from vpem.terms.families.mixture import LAWS
 from vpem.terms.missing import terms_of
 from vpem.terms.units import Scaling
 
@@ -69,4 +69,4 @@ def test_expected_values_and_draws_are_those_of_a_log_normal():
 
 def test_values_without_a_logarithm_are_wrong():
     values = np.array([1.0, 0.0, -2.0, np.inf, 5e-324])
-    assert law_of("log-normal").wrong(values).tolist() == [False, True, True, True, False]
+    assert LAWS["log-normal"].wrong(values).tolist() == [False, True, True, True, False]

@@ -41,9 +41,9 @@ from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Maybe, Rep
 from vpem.records import Shown
 from vpem.settings import COVARIANCE_TYPES, WEIGHT_PRIORS
 from vpem.terms.factors import FactorMixture
+from vpem.terms.families.family import RANGES, Family, Part
 from vpem.terms.families.kinds import Kinds
-from vpem.terms.families.mixture import Law, MixedMixture, law_of
-from vpem.terms.families.part import RANGES, Part
+from vpem.terms.families.mixture import LAWS, MixedMixture
 from vpem.terms.mixture import Mixture, is_diagonal, is_tied
 from vpem.terms.priors import Prior, wishart_sizes
 from vpem.terms.units import Scaling
@@ -205,9 +205,9 @@ def _hub_arrays(mixture: Any, b: int) -> dict[str, Arrays]:
         if not part.features.blocks.widths[b]:
             continue
         arrays: Arrays = {}
-        hubs = law.hubs_of_cells(part.features)
+        ends = np.cumsum([0, *part.features.cells(law.each)])
         for name, table in part.tables.items():
-            arrays[name] = np.ascontiguousarray(table[:, hubs[name] == b])
+            arrays[name] = np.ascontiguousarray(table[:, ends[b] : ends[b + 1]])
         if part.core is not None:
             _, arrays["means"], arrays["covariances"] = part.core.block(b)
         families[part.family] = arrays
@@ -330,20 +330,20 @@ def read_families(
         raise InputError(f"hubs have {blocks.n_features} of {kinds.n_features} features")
     parts = []
     for family, features in kinds.split(blocks).items():
-        law, tables = law_of(family), {}
-        cells = law.cells_of_hubs(features)
+        law, tables = LAWS[family], {}
+        cells = features.cells(law.each)
         like = None
         if law.has_core:
             units = scaling.take_features(features.columns)
             like = Mixture.blank(features.blocks, covariance_type, weights.shape[1], units)
         hubs = [
-            _read_hub(file, law, b, {name: int(counts[b]) for name, counts in cells.items()}, like)
+            _read_hub(file, law, b, dict.fromkeys(law.domains, int(cells[b])), like)
             if features.blocks.widths[b]
             else None
             for b in range(blocks.n_blocks)
         ]
         there = [hub for hub in hubs if hub is not None]
-        for name in cells:
+        for name in law.domains:
             tables[name] = np.concatenate([hub[name] for hub in there], axis=1)
         core = None
         if like is not None:
@@ -362,7 +362,7 @@ def read_families(
 
 
 def _read_hub(
-    file: h5py.File, law: Law, b: int, cells: dict[str, int], like: Mixture | None
+    file: h5py.File, law: Family, b: int, cells: dict[str, int], like: Mixture | None
 ) -> Arrays:
     place = f"hubs/{b}/parts/{law.name}"
     group = find(file, place)
@@ -383,11 +383,10 @@ def _read_hub(
 
 def _check(mixture: MixedMixture) -> None:
     for law, part in zip(mixture.laws, mixture.parts, strict=True):
-        for name, owners in law.features_of_cells(part.features).items():
-            if law.domains[name] == "simplex":
-                table = part.tables[name]
-                firsts = np.flatnonzero(np.diff(owners, prepend=-1))
-                totals = np.add.reduceat(table, firsts, axis=1)
+        for name, domain in law.domains.items():
+            if domain == "simplex":
+                firsts = part.features.level_offsets[:-1]
+                totals = np.add.reduceat(part.tables[name], firsts, axis=1)
                 if np.abs(totals - 1).max(initial=0.0) > SUM_TOLERANCE:
                     raise InputError(f"{name} of a {part.family} feature do not add up to 1")
     with np.errstate(all="ignore"):

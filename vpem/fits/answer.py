@@ -195,7 +195,7 @@ class Answer:
                 if part.family == "t":
                     freedom = np.where(part.features.blocks.widths > 0, dof_of(part), np.nan)
                 features = part.features
-                named = features.columns[features.blocks.order].tolist()
+                named = features.ordered.tolist()
                 for place, j in enumerate(named if part.family == "categorical" else ()):
                     columns = slice(*features.level_offsets[place : place + 2])
                     shares = part.tables["probabilities"][:, columns]

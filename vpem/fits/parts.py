@@ -40,9 +40,9 @@ from vpem.network.schema import (
 )
 from vpem.sums.connect import Network
 from vpem.terms.factors import FactorMixture, mixture_of
+from vpem.terms.families.family import Part
 from vpem.terms.families.kinds import Kinds
-from vpem.terms.families.mixture import MixedMixture, law_of
-from vpem.terms.families.part import Part
+from vpem.terms.families.mixture import LAWS, MixedMixture
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture, block_views, covariance_shape, is_diagonal, is_tied
 from vpem.terms.units import Scaling
@@ -196,17 +196,17 @@ def join_families(
     weights = joined_weights(blocks.n_blocks, sent)
     parts = []
     for family, features in kinds.split(blocks).items():
-        law = law_of(family)
-        hubs = law.hubs_of_cells(features)
+        law = LAWS[family]
+        cells = features.cells(law.each)
+        hubs = np.repeat(np.arange(blocks.n_blocks), cells)
         with_family = [one for one in sent if family in one["parts"]]
-        tables = {name: np.zeros((weights.shape[1], len(cells))) for name, cells in hubs.items()}
+        tables = {name: np.zeros((weights.shape[1], len(hubs))) for name in law.domains}
         for one in with_family:
-            counts = {n: cells[one["numbers"]] for n, cells in law.cells_of_hubs(features).items()}
+            ends = np.cumsum([0, *cells[one["numbers"]]])
             for name, table in tables.items():
-                ends = np.cumsum([0, *counts[name]])
                 for place, number in enumerate(one["numbers"]):
                     there = one["parts"][family][name][:, ends[place] : ends[place + 1]]
-                    table[:, hubs[name] == number] = there
+                    table[:, hubs == number] = there
         core = None
         if law.has_core:
             both = ("numbers", "weights")
@@ -272,12 +272,11 @@ def cut(mixture: Any, numbers: Sequence[int] | NDArray[np.intp]) -> Any:
     kinds, parts = mixture.kinds.take_features(joined([whole.features[b] for b in numbers])), []
     for part in mixture.parts:
         if part.family in kinds.present:
-            cells = law_of(part.family).hubs_of_cells(part.features)
+            cells = part.features.cells(LAWS[part.family].each)
+            ends = np.cumsum([0, *cells])
+            places = joined([np.arange(ends[b], ends[b + 1]) for b in numbers])
             tables = {
-                name: np.ascontiguousarray(
-                    table[:, np.concatenate([np.flatnonzero(cells[name] == b) for b in numbers])]
-                )
-                for name, table in part.tables.items()
+                name: np.ascontiguousarray(table[:, places]) for name, table in part.tables.items()
             }
             core = None if part.core is None else cut_blocks(part.core, numbers)
             features = kinds.features(part.family, blocks)
@@ -384,14 +383,8 @@ def outline(fit: Fit) -> Fit:
             none = np.zeros((*mixture.means.shape, fit.mixture.n_factors))
             mixture = FactorMixture(**vars(mixture), loadings=none)
     else:
-        k, parts = weights.shape[1], []
-        for family, features in kinds.split(blocks).items():
-            law = law_of(family)
-            cells = law.hubs_of_cells(features)
-            tables = {name: np.zeros((k, len(columns))) for name, columns in cells.items()}
-            core = Mixture.blank(features.blocks, kind, k) if law.has_core else None
-            parts.append(Part(family, features, tables, core))
-        mixture = MixedMixture(blocks, kinds, kind, weights, tuple(parts))
+        blank = MixedMixture.blank(blocks, kinds, kind, weights.shape[1])
+        mixture = replace(blank, weights=weights)
     return replace(fit, mixture=mixture, network=network)
 
 

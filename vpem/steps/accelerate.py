@@ -23,7 +23,6 @@ from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Maybe, Num
 from vpem.steps.summing import FARTHEST
 from vpem.sums.private import add_numbers
 from vpem.sums.sum import Sum
-from vpem.terms.families.mixture import coordinates_of
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture
 
@@ -305,14 +304,14 @@ class Accelerated(PlainSteps):
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             lines: list[Line] = []
             for three in zip(origin, before, updated, strict=True):
-                first, second, third = (coordinates_of(one, self.floor) for one in three)
+                first, second, third = (one.coordinates(self.floor) for one in three)
                 ahead = second.minus(first)
                 lines.append((first, ahead, third.minus(second).minus(ahead)))
             lengths = self._lengths(lines)
             mixtures: list[Mixture] = []
             for like, length, (first, ahead, bend) in zip(updated, lengths, lines, strict=True):
                 there = first.moved(2 * length, ahead).moved(length**2, bend)
-                mixtures.append(there.mixture(like, self.floor))
+                mixtures.append(like.at_coordinates(there, self.floor))
             prepared_there = [
                 terms.prepare(one) for terms, one in zip(self.roots, mixtures, strict=True)
             ]

@@ -9,7 +9,7 @@ lies on the line through two mixtures is one too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -280,6 +280,53 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
 
     at = former("at", "replace_parameters")
 
+    def coordinates(self, floor: Doubles) -> Coordinates:
+        """Return the coordinates of this mixture; NaN of a covariance not above the floor.
+
+        Its blocks are positive definite. The floor (d,) is a diagonal matrix below its covariances,
+        from which coordinates count them.
+        """
+        weights = np.log(np.where(self.shares > 0, self.shares, 1.0))
+        hubs, common = self.blocks.block_of, (self.blocks.n_blocks, weights)
+        if self.is_diagonal:
+            spreads = 0.5 * np.log(self.covariances - floor)
+            return Coordinates(*common, hubs, (self.located, spreads))
+        spreads, widths = np.empty_like(self.covariances), self.blocks.widths
+        floors = [floor[a:b] for a, b in pairwise(self.blocks.offsets)]
+        views = block_views(spreads, widths, self.n_copies)
+        for view, block, least in zip(views, self.covariance_blocks, floors, strict=True):
+            diagonals = _diagonals(view)
+            view[...] = block
+            diagonals -= least
+            try:
+                view[...] = np.linalg.cholesky(view)
+            except np.linalg.LinAlgError:  # at the edge of rounding
+                view[...] = np.nan
+            np.log(diagonals, out=diagonals)
+        return Coordinates(*common, hubs, (self.located,), spreads, self.n_copies * widths**2)
+
+    def at_coordinates(self, point: Coordinates, floor: Doubles) -> Mixture:
+        """Return the mixture at a point, over the same floor as in `coordinates`.
+
+        What is not in the coordinates is as here, and components without weight stay as they are.
+        """
+        weights = point.shares(self.shares)
+        if self.is_diagonal:
+            covariances = np.exp(2 * point.columns[1]) + floor
+        else:
+            covariances = np.empty_like(point.flat)
+            widths, copies = self.blocks.widths, self.n_copies
+            logarithms = block_views(point.flat, widths, copies)
+            floors = [floor[a:b] for a, b in pairwise(self.blocks.offsets)]
+            views = block_views(covariances, widths, copies)
+            for view, logs, least in zip(views, logarithms, floors, strict=True):
+                factors = logs.copy()
+                np.exp(_diagonals(logs), out=_diagonals(factors))
+                np.matmul(factors, factors.swapaxes(1, 2), out=view)
+                diagonals = _diagonals(view)
+                diagonals += least
+        return self.replace_parameters(weights, point.columns[0], covariances)
+
     # ---- the assembled view, in the user's order and units -------------------------------------
 
     @property
@@ -475,113 +522,66 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
 
 @dataclass(frozen=True)
 class Coordinates:
-    """A mixture in unconstrained coordinates, or the difference of two."""
+    """A mixture in unconstrained coordinates, or the difference of two.
 
-    blocks: Blocks  # of the mixture
+    What lies over hubs has columns, or is ``flat``, hub by hub. Those of several families are
+    ``inner`` ones, in which mixing weights do not count.
+    """
+
+    n_hubs: int  # B
     weights: Doubles  # (R, K) log mixing weights; 0 of components without weight
-    means: Doubles  # (K, d), or (K (1 + q), d): with q factors the loadings follow
-    spreads: Doubles  # log-Cholesky factors, shaped as the mixture's covariances
-
-    @classmethod
-    def from_mixture(cls, mixture: Mixture, floor: Doubles) -> Coordinates:
-        """Return the coordinates of a mixture; NaN of a covariance that is not above the floor.
-
-        Its blocks are positive definite. The floor (d,) is a diagonal matrix below its covariances,
-        from which coordinates count them.
-        """
-        shares = mixture.shares
-        weights = np.log(np.where(shares > 0, shares, 1.0))
-        if mixture.is_diagonal:
-            return cls(
-                mixture.blocks, weights, mixture.located, 0.5 * np.log(mixture.covariances - floor)
-            )
-        spreads = np.empty_like(mixture.covariances)
-        widths, copies = mixture.blocks.widths, mixture.n_copies
-        floors = [floor[a:b] for a, b in pairwise(mixture.blocks.offsets)]
-        for view, block, least in zip(
-            block_views(spreads, widths, copies), mixture.covariance_blocks, floors, strict=True
-        ):
-            diagonals = _diagonals(view)
-            view[...] = block
-            diagonals -= least
-            try:
-                view[...] = np.linalg.cholesky(view)
-            except np.linalg.LinAlgError:  # at the edge of rounding
-                view[...] = np.nan
-            np.log(diagonals, out=diagonals)
-        return cls(mixture.blocks, weights, mixture.located, spreads)
+    hubs: Indices  # (n,) of each column
+    columns: tuple[Doubles, ...] = ()  # (L, n) each: means and loadings, spreads, cells
+    flat: Doubles = field(default_factory=lambda: np.zeros(0))
+    """Log-Cholesky factors, as the mixture's covariances lie."""
+    sizes: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.intp))  # (B,) of these
+    inner: tuple[Coordinates, ...] = ()
 
     def minus(self, other: Coordinates) -> Coordinates:
         """Return how this one differs from another."""
-        return Coordinates(
-            self.blocks,
-            self.weights - other.weights,
-            self.means - other.means,
-            self.spreads - other.spreads,
+        return replace(
+            self,
+            weights=self.weights - other.weights,
+            columns=tuple(a - b for a, b in zip(self.columns, other.columns, strict=True)),
+            flat=self.flat - other.flat,
+            inner=tuple(a.minus(b) for a, b in zip(self.inner, other.inner, strict=True)),
         )
 
     def moved(self, steps: Doubles, along: Coordinates) -> Coordinates:
         """Return this point moved ``along`` a direction, each root (R,) by a step of its own."""
-        blocks = self.blocks
-        if len(steps) == 1:
-            of_columns = of_spreads = steps
-        else:
-            of_columns = steps[blocks.block_of]
-            of_spreads = of_columns
-            if self.spreads.ndim == 1:
-                of_spreads = np.repeat(steps, _sizes(blocks, self.spreads))
-        return Coordinates(
-            blocks,
-            self.weights + steps[:, None] * along.weights,
-            self.means + of_columns * along.means,
-            self.spreads + of_spreads * along.spreads,
+        of_columns = of_flat = steps
+        if len(steps) > 1:
+            of_columns, of_flat = steps[self.hubs], np.repeat(steps, self.sizes)
+        both = zip(self.columns, along.columns, strict=True)
+        return replace(
+            self,
+            weights=self.weights + steps[:, None] * along.weights,
+            columns=tuple(a + of_columns * b for a, b in both),
+            flat=self.flat + of_flat * along.flat,
+            inner=tuple(a.moved(steps, b) for a, b in zip(self.inner, along.inner, strict=True)),
         )
 
     def dot(self, other: Coordinates, share: float = 1.0) -> Doubles:
-        """Inner product of each block's part, (B,), with a share of its root's mixing weights."""
-        blocks = self.blocks
+        """Inner product of each hub's part, (B,), with a share of its root's mixing weights."""
         weights = share * (self.weights * other.weights).sum(axis=1)
-        columns = (self.means * other.means).sum(axis=0)
-        products = np.broadcast_to(weights, blocks.n_blocks).copy()
-        if self.spreads.ndim == 2:
-            columns += (self.spreads * other.spreads).sum(axis=0)
-        else:
-            one, two = self.spreads, other.spreads
-            ends = [0, *np.cumsum(_sizes(blocks, one)).tolist()]
-            products += [one[a:b] @ two[a:b] for a, b in pairwise(ends)]
-        products += np.bincount(blocks.block_of, columns, minlength=blocks.n_blocks)
+        products = np.broadcast_to(weights, self.n_hubs).copy()
+        ends = [0, *np.cumsum(self.sizes).tolist()]
+        if len(self.flat):
+            products += [self.flat[a:b] @ other.flat[a:b] for a, b in pairwise(ends)]
+        columns = np.zeros(len(self.hubs))
+        for one, two in zip(self.columns, other.columns, strict=True):
+            columns += (one * two).sum(axis=0)
+        products += np.bincount(self.hubs, columns, self.n_hubs)
+        for part, way in zip(self.inner, other.inner, strict=True):
+            products += part.dot(way, 0.0)
         return products
 
-    def mixture(self, like: Mixture, floor: Doubles) -> Mixture:
-        """Return the mixture at this point, over the same floor as in `from_mixture`.
-
-        What is not in the coordinates is as in ``like``, and components without weight stay as they
-        are there.
-        """
-        logs = np.where(like.shares > 0, self.weights, -np.inf)
-        weights = np.exp(logs - logs.max(axis=1, keepdims=True))
+    def shares(self, before: Doubles) -> Doubles:
+        """Mixing weights (R, K) at this point, of those components that had some ``before``."""
+        logs = np.where(before > 0, self.weights, -np.inf)
+        weights: Doubles = np.exp(logs - logs.max(axis=1, keepdims=True))
         weights /= weights.sum(axis=1, keepdims=True)
-        if like.is_diagonal:
-            covariances = np.exp(2 * self.spreads) + floor
-        else:
-            covariances = np.empty_like(self.spreads)
-            widths, copies = self.blocks.widths, like.n_copies
-            logarithms = block_views(self.spreads, widths, copies)
-            floors = [floor[a:b] for a, b in pairwise(self.blocks.offsets)]
-            for view, logs, least in zip(
-                block_views(covariances, widths, copies), logarithms, floors, strict=True
-            ):
-                factors = logs.copy()
-                np.exp(_diagonals(logs), out=_diagonals(factors))
-                np.matmul(factors, factors.swapaxes(1, 2), out=view)
-                diagonals = _diagonals(view)
-                diagonals += least
-        return like.replace_parameters(weights, self.means, covariances)
-
-
-def _sizes(blocks: Blocks, flat: Doubles) -> NDArray[np.int64]:
-    """Numbers that each block has in a flat array of covariances, (B,)."""
-    return blocks.widths.astype(np.int64) ** 2 * (len(flat) // max(blocks.n_entries, 1))
+        return weights
 
 
 def _diagonals(block: Doubles) -> Doubles:

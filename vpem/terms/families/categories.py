@@ -11,8 +11,9 @@ from numpy.typing import DTypeLike
 from vpem._core.families import cell_moments, cell_terms
 from vpem.checks import Floats, Indices, Mask
 from vpem.terms.families.family import (
-    Family,
     Features,
+    Independent,
+    Part,
     Table,
     Tables,
     row_shares,
@@ -28,7 +29,7 @@ term, 1382, is still no larger than those of points a few dozen standard deviati
 """
 
 
-class Levels(Family):
+class Levels(Independent):
     """Features that have one of some levels, with a probability each.
 
     A level that no row of the fit had is as improbable in every component: it changes no
@@ -82,14 +83,7 @@ class Categorical(Levels):
 
     name = "categorical"
     domains: ClassVar[dict[str, str]] = {"probabilities": "simplex"}
-
-    def a_feature(self, features: Features) -> dict[str, Indices]:
-        """Probabilities: one a level."""
-        return {"probabilities": features.n_levels}
-
-    def n_free(self, features: Features) -> int:
-        """One less than its levels for each feature."""
-        return int((features.n_levels - 1).sum())
+    each = "level"
 
     def wrong(self, values: Floats) -> Mask:
         """Whatever is no code: negative, or no whole number."""
@@ -120,7 +114,7 @@ class Categorical(Levels):
 
     def update(self, statistics: Tables, features: Features, pooled: Tables | None) -> Tables:
         """Probabilities as levels are counted: ``p_l = counts_l / seen``."""
-        cells = features.cells(features.n_levels)
+        cells = np.repeat(np.arange(features.n_features), features.n_levels)
         counts, seen = statistics["counts"], statistics["seen"][:, cells]
         return {"probabilities": where_seen(counts, seen, "probabilities", pooled)}
 
@@ -134,31 +128,30 @@ class Categorical(Levels):
             probabilities[k, firsts[j] + int(centres[k, j])] += shares[k]
         return {"probabilities": probabilities}
 
-    def means(self, parameters: Tables, features: Features) -> Table:
+    def locations(self, part: Part) -> Table:
         """Level that is most probable, the first of them."""
-        probabilities = parameters["probabilities"]
+        probabilities, features = part.tables["probabilities"], part.features
         runs = pairwise(features.level_offsets)
         modes = np.array([probabilities[:, i:j].argmax(axis=1) for i, j in runs], dtype=np.float64)
         return modes.reshape(features.n_features, len(probabilities)).T
 
-    def variances(self, parameters: Tables, features: Features) -> Table:
+    def spread(self, parameters: Tables, features: Features) -> Table:
         squares = np.square(parameters["probabilities"])
         variances: Table = 1 - np.add.reduceat(squares, features.level_offsets[:-1], axis=1)
         return variances
 
-    def draw(
-        self, parameters: Tables, features: Features, labels: Indices, rng: np.random.Generator
-    ) -> Table:
+    def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
         """Draw levels by inversion of each component's distribution."""
+        probabilities, features = part.tables["probabilities"], part.features
         drawn = np.empty((len(labels), features.n_features))
-        members = [np.flatnonzero(labels == k) for k in range(len(parameters["probabilities"]))]
+        members = [np.flatnonzero(labels == k) for k in range(len(probabilities))]
         for j in range(features.n_features):
             levels = slice(*features.level_offsets[j : j + 2])
             points = rng.random(len(labels))
-            for rows, chances in zip(members, parameters["probabilities"][:, levels], strict=True):
+            for rows, chances in zip(members, probabilities[:, levels], strict=True):
                 below = np.cumsum(chances)[:-1] / chances.sum()
                 drawn[rows, j] = np.searchsorted(below, points[rows], side="right")
-        return drawn
+        return drawn[:, features.blocks.position]
 
 
 class Bernoulli(Levels):
@@ -202,7 +195,7 @@ class Bernoulli(Levels):
         probabilities = where_seen(ones, seen, "probabilities", pooled)
         return {"probabilities": np.minimum(probabilities, 1.0)}
 
-    def variances(self, parameters: Tables, features: Features) -> Table:
+    def spread(self, parameters: Tables, features: Features) -> Table:
         """``p (1 - p)``."""
         ones = parameters["probabilities"]
         return ones * (1 - ones)

@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike
 from vpem._core.families import cell_moments, cell_terms, product_moments, product_terms
 from vpem._core.rising import rising_moments, rising_terms
 from vpem.checks import Doubles, Floats, Indices, Mask
-from vpem.terms.families.family import Family, Features, Table, Tables, where_seen
+from vpem.terms.families.family import Features, Independent, Table, Tables, where_seen
 
 LEAST_RATE = 1e-300
 """What a rate counts as in a term where it is smaller: zero stays zero in EM, and terms finite."""
@@ -51,7 +51,7 @@ STEPS = 6
 """Of Newton's method, whose number of right digits each step doubles at least, from two."""
 
 
-class Products(Family):
+class Products(Independent):
     """Features with a cell of each parameter, and sums over rows of a few functions of each."""
 
     kind: ClassVar[int]
@@ -117,7 +117,7 @@ class Poisson(Products):
         total, seen = statistics["total"], statistics["seen"]
         return {"rates": where_seen(total, seen, "rates", pooled)}
 
-    def variances(self, parameters: Tables, features: Features) -> Table:
+    def spread(self, parameters: Tables, features: Features) -> Table:
         """Rates."""
         return parameters["rates"]
 
@@ -125,7 +125,7 @@ class Poisson(Products):
         return rng.poisson(parameters["rates"]).astype(np.float64)
 
 
-class NegativeBinomial(Family):
+class NegativeBinomial(Independent):
     """Counts with a mean and a size r, ``variance = mean + mean^2 / r``: Poisson as r grows.
 
     ``f = Gamma(x + r) / (Gamma(r) x!) (r / (r + mean))^r (mean / (r + mean))^x``.
@@ -237,7 +237,7 @@ class NegativeBinomial(Family):
             sizes = np.where(seen > 0, sizes, pooled["sizes"])
         return {"means": means, "sizes": sizes}
 
-    def variances(self, parameters: Tables, features: Features) -> Table:
+    def spread(self, parameters: Tables, features: Features) -> Table:
         """``mean + mean^2 / r``."""
         means = parameters["means"]
         return means + np.square(means) / parameters["sizes"]
@@ -363,7 +363,7 @@ class Exponential(Products):
             return {"means": np.where(means > 0, means, 1.0)}
         return {"means": np.maximum(means, LEAST_PART * pooled["means"])}
 
-    def variances(self, parameters: Tables, features: Features) -> Table:
+    def spread(self, parameters: Tables, features: Features) -> Table:
         """Squares of the means."""
         return np.square(parameters["means"])
 
@@ -404,7 +404,7 @@ class Gamma(Products):
             shapes = np.where(seen > 0, shapes, pooled["shapes"])
         return {"means": means, "shapes": shapes}
 
-    def variances(self, parameters: Tables, features: Features) -> Table:
+    def spread(self, parameters: Tables, features: Features) -> Table:
         """``mean^2 / a``."""
         return np.square(parameters["means"]) / parameters["shapes"]
 

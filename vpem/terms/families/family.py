@@ -1,26 +1,51 @@
-"""What a family of densities answers to, whose features are independent within a component.
+"""What a family of densities answers to: what it says of its part of a mixture, and its rows.
 
-Parameters and statistics of such a family are tables of K rows: every feature has some cells of
-each, side by side in block order. What is done with tables whatever they mean (adding, sending,
-keeping, joining) is therefore done once, for all families; a family knows what is in the cells.
+A mixture of several families is a list of parts, one a family, each over all hubs. A `Family` says
+what the parameters of a part mean; its terms hold rows and find them. Columns are read through the
+rows that all families share.
+
+Parameters and statistics of families whose features are independent within a component are tables
+of K rows: every feature has some cells of each, side by side in block order. What is done with
+tables whatever they mean (adding, sending, keeping, joining) is therefore done once, for all
+families. Those of `vpem.terms.families.located` have locations and scatter besides.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from vpem.checks import Floats, Indices, Mask
+from vpem._core.threads import thread_count
+from vpem.checks import Doubles, Floats, Indices, Mask, Matrix, row_blocks
 from vpem.network.partition import Blocks
+from vpem.network.schema import Array, Schema, State
+from vpem.terms.mixture import Mixture
+from vpem.terms.rows import Rows, Shaped
+from vpem.terms.statistics import Sums
+from vpem.terms.units import Scaling
 
 Table = NDArray[np.float64]
 Tables = dict[str, Table]
 """Parameters or statistics by name, each of shape (K, C) with C cells in block order."""
+
+Change = Callable[[Floats], Floats]
+"""What becomes of values before they are scaled."""
+
+RANGES: dict[str, tuple[float, float]] = {
+    "positive": (0.0, np.inf), "probability": (0.0, 1.0), "simplex": (0.0, 1.0),
+    "any": (-np.inf, np.inf),
+}  # fmt: skip
+"""What numbers of a domain are between. Some that are positive may come to be 0."""
+
+CHUNK_VALUES = 1 << 20
+"""Values of rows that are looked at together for what all of them have in common."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +61,75 @@ class Features:
         """Number of features, n."""
         return self.blocks.n_features
 
-    def cells(self, a_feature: Indices) -> Indices:
-        """Feature (in block order) of each cell, (C,), where a feature has so many (n,)."""
-        return np.repeat(np.arange(len(a_feature), dtype=np.intp), a_feature)
+    @cached_property
+    def ordered(self) -> Indices:
+        """Among all features of the user (n,), in block order."""
+        return self.columns[self.blocks.order]
 
     @cached_property
     def level_offsets(self) -> Indices:
         """First cell of each feature where each has a cell a level, and the end; (n + 1,)."""
         return np.concatenate([[0], np.cumsum(self.n_levels)]).astype(np.intp)
+
+    def cells(self, each: str) -> Indices:
+        """Cells that each hub (B,) has of a table with one a "feature", "level", or "hub".
+
+        A hub's lie side by side; hubs without features have none.
+        """
+        if each == "level":
+            return np.diff(self.level_offsets[self.blocks.offsets])
+        return np.minimum(self.blocks.widths, 1) if each == "hub" else self.blocks.widths
+
+
+@dataclass(frozen=True)
+class Part:
+    """Parameters of the features of one family, over all hubs.
+
+    Tables (K, C) are in block order; `Features.cells` says whose the cells are. A family that has
+    locations and scatter keeps them in ``core``, over ``features.blocks``; its columns are those of
+    ``features.columns``, from 0, and its mixing weights those of the whole mixture.
+    """
+
+    family: str
+    features: Features
+    tables: Tables = field(default_factory=dict)
+    core: Any = None  # a `Mixture`
+
+    def arrays(self) -> State:
+        """Parameters as arrays: tables, and what the core has but mixing weights."""
+        core = {} if self.core is None else self.core.arrays()
+        return self.tables | {name: core[name] for name in core if name != "weights"}
+
+    def schema(self, domains: dict[str, str]) -> Schema:
+        """Say what `arrays` must be, of tables of these domains."""
+        core = {} if self.core is None else self.core.schema()
+        return {
+            **{
+                name: Array("f8", table.shape, *RANGES[domains[name]])
+                for name, table in self.tables.items()
+            },
+            **{name: one for name, one in core.items() if name != "weights"},
+        }
+
+    def having(self, arrays: State) -> Part:
+        """Return the same part with other parameters."""
+        tables = {name: arrays[name] for name in self.tables}
+        core = self.core
+        if core is not None:
+            of_core = {name: one for name, one in arrays.items() if name not in tables}
+            core = core.having({"weights": core.weights, **of_core})
+        return replace(self, tables=tables, core=core)
+
+    def weighing(self, weights: Doubles) -> Part:
+        """Return the same part, its core with these mixing weights (R, K)."""
+        core = None if self.core is None else replace(self.core, weights=weights)
+        return replace(self, core=core)
+
+    def permuted(self, order: Indices) -> Part:
+        """Return the same part with its components in another order."""
+        tables = {name: table[order] for name, table in self.tables.items()}
+        core = None if self.core is None else self.core.permuted(order)
+        return replace(self, tables=tables, core=core)
 
 
 def where_seen(totals: Table, seen: Table, name: str, pooled: Tables | None) -> Table:
@@ -62,33 +148,320 @@ def row_shares(n_components: int) -> Table:
 
 
 class Family(ABC):
+    """What is said of a part of a mixture; values in the user's order and units where not said."""
+
+    name: ClassVar[str]
+    domains: ClassVar[dict[str, str]] = {}
+    """Tables, and what their numbers may be (`RANGES`); the cells of a feature in a "simplex" add
+    up to 1."""
+    each: ClassVar[str] = "feature"
+    """What has a cell of its own in each table; see `Features.cells`."""
+    has_core: ClassVar[bool] = False
+    """Whether it has locations and scatter."""
+    change: Change | None = None
+    """What becomes of values before they are fitted: their logarithms, say."""
+    terms: ClassVar[type[Any]]
+    """Of data."""
+
+    def blank(
+        self,
+        features: Features,
+        covariance_type: str,
+        n_components: int,
+        units: Scaling | None = None,
+    ) -> Part:
+        """Return a part with everything but parameters, for its shapes."""
+        shape = (n_components, int(features.cells(self.each).sum()))
+        core = None
+        if self.has_core:
+            core = Mixture.blank(features.blocks, covariance_type, n_components, units)
+        tables = {name: np.broadcast_to(0.0, shape) for name in self.domains}
+        return Part(self.name, features, tables, core)
+
+    def tables_over(self, part: Part, features: Features, origin: Indices) -> Tables:
+        """Tables of some of a part's features over other hubs.
+
+        ``origin`` (n,) says which feature of the part each is, both in block order.
+        """
+        ends = np.arange(part.features.n_features + 1)
+        if self.each == "level":
+            ends = part.features.level_offsets
+        cells = [np.arange(ends[j], ends[j + 1], dtype=np.intp) for j in origin]
+        chosen = np.concatenate([np.empty(0, dtype=np.intp), *cells])
+        return {name: np.ascontiguousarray(table[:, chosen]) for name, table in part.tables.items()}
+
+    def n_parameters(self, part: Part) -> int:
+        """Free parameters of all components, but mixing weights."""
+        n_free = 0
+        for name, domain in self.domains.items():
+            k, n_cells = part.tables[name].shape
+            n_free += k * (n_cells - (part.features.n_features if domain == "simplex" else 0))
+        core = part.core
+        return n_free if core is None else n_free + core.n_parameters - (core.n_components - 1)
+
+    @abstractmethod
+    def wrong(self, values: Floats) -> Mask:
+        """Which values (m,) of a feature, none of them missing, this family cannot have."""
+
+    @abstractmethod
+    def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
+        """``-2 log f`` (B, m, K) of each hub, constants included, of what is there of rows.
+
+        ``values`` (m, n) are in the order of ``part.features.columns``.
+        """
+
+    @abstractmethod
+    def locations(self, part: Part) -> Table:
+        """Where components lie, (K, n) in block order and units of fitting."""
+
+    @abstractmethod
+    def means(self, part: Part) -> Table:
+        """Expected value of each feature in each component (K, n); of a category its mode."""
+
+    @abstractmethod
+    def variances(self, part: Part) -> Table:
+        """Variance of each feature in each component (K, n); of a category that of all levels.
+
+        That is ``1 - sum_l p_l^2``, the variances of zeros and ones that say which level it is.
+        """
+
+    @abstractmethod
+    def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
+        """Draw rows of these components (m,), shape (m, n)."""
+
+
+class Columns(Shaped):
+    """The columns of one family as a matrix of their own, which arranges its own rows.
+
+    ``X`` (M, d) has all columns, in the user's order and units, ``rows`` the same in block order;
+    ``change`` makes something else of values: their logarithms, say.
+    """
+
+    def __init__(
+        self, X: Matrix, rows: Rows, features: Features, blocks: Blocks, change: Change | None
+    ) -> None:
+        self._X, self._rows, self._columns, self._change = X, rows, features.columns, change
+        self._places = blocks.position[features.columns[features.blocks.order]]
+        self.shape = (len(X), features.n_features)
+        self.dtype = rows.dtype
+
+    def __getitem__(self, rows: slice) -> Floats:
+        return self._own(self._X[rows])
+
+    def _own(self, part: Floats) -> Floats:
+        values = part[:, self._columns]
+        return values if self._change is None else self._change(values)
+
+    def runs(self) -> Iterator[tuple[int, Floats]]:
+        """Yield runs of rows with the number of the first of each."""
+        for start, part in row_blocks(self._X):
+            yield start, self._own(part)
+
+    def arranged(self, blocks: Blocks, scaling: Scaling, dtype: DTypeLike) -> PartRows:
+        """Return the rows in block order, in the units and precision of fitting."""
+        precision: np.dtype[np.floating] = np.empty(0, dtype).dtype
+        units = None if scaling.is_none else scaling.take_features(blocks.order)
+        return PartRows(self._rows, self._places, units, precision, self._change)
+
+
+@dataclass
+class PartRows:
+    """Rows of one family's columns (`vpem.terms.rows.Rows`)."""
+
+    whole: Rows  # all, in block order and the user's units
+    places: Indices  # (n,) of the columns
+    units: Scaling | None  # of fitting, for these columns
+    dtype: np.dtype[np.floating]
+    change: Change | None  # of values, before
+    n_samples: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.n_samples = self.whole.n_samples
+
+    def runs(self) -> Iterator[slice]:
+        """Runs of rows that are best read whole, in order."""
+        return self.whole.runs()
+
+    def cut(self, step: int) -> None:
+        """Let runs have so many rows, as those of other processes have."""
+        self.whole.cut(step)
+
+    def read(self, rows: slice) -> Floats:
+        """A run of rows, shape (m, n), C-contiguous."""
+        return self._fitted(self.whole.read(rows))
+
+    def take(self, indices: Indices) -> Floats:
+        """Some rows, shape (len(indices), n)."""
+        return self._fitted(self.whole.take(indices))
+
+    def _fitted(self, rows: Floats) -> Floats:
+        values = rows[:, self.places]
+        if self.change is not None:
+            values = self.change(values)
+        if self.units is not None:
+            values = self.units.apply(values)
+        return np.ascontiguousarray(values, dtype=self.dtype)
+
+    def select_rows(self, indices: Indices) -> PartRows:
+        return replace(self, whole=self.whole.select_rows(indices))
+
+    def slice_rows(self, rows: slice, following: slice | None = None) -> PartRows:
+        """A run of rows as rows of their own, counted from 0."""
+        return replace(self, whole=self.whole.slice_rows(rows, following))
+
+
+@dataclass(frozen=True)
+class How:
+    """How a part's terms are to be taken."""
+
+    covariance_type: str  # of families that have scatter
+    row_weights: Doubles | None  # (M,); None: 1
+    reg_covar: float | str  # see `vpem.terms.units.floors_of`
+    n_threads: int
+    dtype: np.dtype[np.floating]  # of the terms
+    skip_negligible: bool  # see `vpem.terms.features.FeatureTerms`
+    scale: str  # of families with locations: "none", "standard"
+
+
+@dataclass
+class Cells(Sums):
+    """Statistics in tables (K, C) by name, summed over rows."""
+
+    tables: Tables
+
+
+class IndependentTerms:
+    """Rows of a family whose features are independent within a component."""
+
+    def __init__(
+        self, law: Independent, columns: Columns, features: Features, settings: How
+    ) -> None:
+        self.law, self.family, self.features = law, law.name, features
+        self.scaling = Scaling.none(features.n_features)
+        """Units of fitting, in the order of ``features.columns``: those of the data."""
+        self.reg_covar = np.zeros(features.n_features)
+        """Added to variances (n,), in block order and units of fitting."""
+        self.rows: Rows = columns.arranged(features.blocks, self.scaling, settings.dtype)
+        self.n_threads = settings.n_threads
+        self._ready: dict[str, Floats] | None = None
+        self._whole = (self.rows, settings.row_weights)
+
+    @cached_property
+    def pooled(self) -> Tables:
+        """Parameters (1, C) of all rows in one component."""
+        rows, weights = self._whole
+        statistics = self.law.empty(self.features, 1)
+        step = max(64, CHUNK_VALUES // max(self.features.n_features, 1))
+        for run in rows.runs():
+            for start in range(run.start, run.stop, step):
+                some = slice(start, min(start + step, run.stop))
+                row_weights = np.ones(some.stop - some.start) if weights is None else weights[some]
+                shares = np.ascontiguousarray(row_weights[None, :, None], dtype=rows.dtype)
+                self.law.add_moments(
+                    statistics, None, self.features, rows.read(some), shares, self.n_threads
+                )
+        return self.law.update(statistics, self.features, None)
+
+    def prepare(self, part: Part) -> tuple[Any, None]:
+        """Make what the E-step needs, and remember it for expected values of the M-step.
+
+        Of families that have scatter a table (n_copies, B) comes with it, 1 where it is unusable.
+        """
+        self._ready = self.law.ready(part.tables, self.features, self.rows.dtype)
+        return self._ready, None
+
+    def forget(self) -> None:
+        """Remember no parameters: a start follows."""
+        self._ready = None
+
+    def add_terms(self, ready: Any, rows: slice, out: Floats) -> None:
+        """Add ``-2 log f`` of each hub to ``out`` (B, m, K), constants included."""
+        self.law.add_terms(ready, self.features, self.rows.read(rows), out, self.n_threads)
+
+    def empty(self, centres: Floats, n_roots: int) -> Cells:
+        """Statistics of no rows, which are about no centres."""
+        return Cells(self.law.empty(self.features, len(centres)))
+
+    def summarize(self, statistics: Cells, responsibilities: Floats, rows: slice) -> None:
+        """Add these rows to the statistics; responsibilities are (R, m, K)."""
+        self.law.add_moments(
+            statistics.tables, self._ready, self.features, self.rows.read(rows), responsibilities,
+            self.n_threads,
+        )  # fmt: skip
+
+    def update(self, statistics: Cells, weights: Doubles, row: float | None = None) -> Part:
+        """M-step: the part with these mixing weights (R, K), of few rows that count this much."""
+        tables = self.law.update(statistics.tables, self.features, self.pooled)
+        # Where statistics of a batch were taken away sums may be below 0 by rounding.
+        for name, table in tables.items():
+            np.clip(table, *RANGES[self.law.domains[name]], out=table)
+        return Part(self.law.name, self.features, tables)
+
+    def recentred(self, statistics: Cells, centres: Floats) -> Cells:
+        """Return the same statistics in tables of their own: they are about no centres."""
+        return Cells({name: table.copy() for name, table in statistics.tables.items()})
+
+    def with_hubs_of(self, statistics: Cells, other: Cells, hubs: Mask) -> Cells:
+        """Return the statistics with those hubs' (B,) part taken from other ones."""
+        features, tables = self.features, {}
+        for name, table in statistics.tables.items():
+            by_level = table.shape[1] == features.level_offsets[-1] != features.n_features
+            counts = features.cells("level" if by_level else "feature")
+            if not by_level:
+                counts = counts * (table.shape[1] // max(features.n_features, 1))
+            tables[name] = np.where(np.repeat(hubs, counts), other.tables[name], table)
+        return Cells(tables)
+
+    @property
+    def usual(self) -> Table:
+        """Values (n,) that are usual in all rows together."""
+        return self.law.locations(Part(self.family, self.features, self.pooled)).reshape(-1)
+
+    def start(self, centres: Table, weights: Doubles) -> Part:
+        """Parameters to start from at centres (K, n), in block order and units of fitting."""
+        tables = self.law.start_near(centres, self.features, self.pooled)
+        return Part(self.law.name, self.features, tables)
+
+    def reseeded(self, part: Part, component: int, centre: Table) -> Part:
+        """Reinitialise one component at a centre (n,)."""
+        fresh = self.law.start_near(centre[None], self.features, self.pooled)
+        tables = {name: table.copy() for name, table in part.tables.items()}
+        for name, table in tables.items():
+            table[component] = fresh[name][0]
+        return replace(part, tables=tables)
+
+    def embedded(self, rows: slice) -> Floats:
+        """Rows (m, n) in block order for distances: numbers, or codes; NaN missing."""
+        return self.rows.read(rows)
+
+    def take_rows(self, rows: slice | Indices, also: Any) -> Self:
+        """Return the terms of some rows, counted from 0: of a run, or as listed.
+
+        With a run go those that will follow it (None: none), with a list weights of its rows.
+        """
+        assert self.pooled is not None  # of all rows, for which they are found before
+        chosen = copy(self)
+        if isinstance(rows, slice):
+            chosen.rows = self.rows.slice_rows(rows, also)
+        else:
+            chosen.rows = self.rows.select_rows(rows)
+        return chosen
+
+
+class Independent(Family):
     """Densities of features that are independent of each other within a component.
 
     Data come a run of rows at a time, (m, n) in block order, in the user's units; NaN where a value
     is missing, which adds nothing to a term and nothing to statistics. Responsibilities have shape
     (R, m, K) with the weights of rows in them; R is 1 where all hubs share them, else B, and each
-    feature takes those of its own hub.
+    feature takes those of its own hub. The first table has the expected values, unless a family
+    says otherwise.
     """
 
-    name: ClassVar[str]
-    domains: ClassVar[dict[str, str]]
-    """Parameters, and what each may be: "positive", "probability", "simplex" (the cells of a
-    feature add up to 1). The first has the expected values, unless a family says otherwise."""
+    terms = IndependentTerms
     sums: ClassVar[tuple[str, ...]] = ("seen", "total")
     """Statistics, which are sums over rows: "seen" are responsibilities of rows that have the
     feature, and "total" those times values."""
-
-    def a_feature(self, features: Features) -> dict[str, Indices]:
-        """Cells that each feature (n,) has of each parameter, by its name: one, but of levels."""
-        return dict.fromkeys(self.domains, np.ones(features.n_features, dtype=np.intp))
-
-    def n_free(self, features: Features) -> int:
-        """Free parameters of one component."""
-        return len(self.domains) * features.n_features
-
-    @abstractmethod
-    def wrong(self, values: Floats) -> Mask:
-        """Which values (m,) of a feature, none of them missing, this family cannot have."""
 
     @abstractmethod
     def ready(self, parameters: Tables, features: Features, dtype: DTypeLike) -> dict[str, Floats]:
@@ -144,22 +517,31 @@ class Family(ABC):
         between = share * centres + (1 - share) * usual
         return {first: np.where(np.isnan(centres), usual, between), **repeated}
 
-    def means(self, parameters: Tables, features: Features) -> Table:
-        """Expected value of each feature in each component (K, n); of a category its mode."""
-        return parameters[next(iter(self.domains))]
+    def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
+        features = part.features
+        data = features.blocks.arrange(np.where(there, values, np.nan), np.float64)
+        k = len(next(iter(part.tables.values())))
+        out = np.zeros((features.blocks.n_blocks, len(data), k))
+        ready = self.ready(part.tables, features, np.float64)
+        self.add_terms(ready, features, data, out, thread_count(None))
+        return out
+
+    def locations(self, part: Part) -> Table:
+        return part.tables[next(iter(self.domains))]
+
+    def means(self, part: Part) -> Table:
+        return self.locations(part)[:, part.features.blocks.position]
+
+    def variances(self, part: Part) -> Table:
+        return self.spread(part.tables, part.features)[:, part.features.blocks.position]
 
     @abstractmethod
-    def variances(self, parameters: Tables, features: Features) -> Table:
-        """Variance of each feature in each component (K, n); of a category that of all levels.
+    def spread(self, parameters: Tables, features: Features) -> Table:
+        """Variances within components, (K, n) in block order."""
 
-        That is ``1 - sum_l p_l^2``, the variances of zeros and ones that say which level it is.
-        """
-
-    def draw(
-        self, parameters: Tables, features: Features, labels: Indices, rng: np.random.Generator
-    ) -> Table:
-        """Draw rows of these components (m,), shape (m, n)."""
-        return self.sample({name: table[labels] for name, table in parameters.items()}, rng)
+    def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
+        drawn = self.sample({name: table[labels] for name, table in part.tables.items()}, rng)
+        return drawn[:, part.features.blocks.position]
 
     def sample(self, parameters: Tables, rng: np.random.Generator) -> Table:
         """Draw rows, each by parameters of its own (m, n), of families with one cell a feature."""

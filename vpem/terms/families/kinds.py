@@ -15,12 +15,12 @@ from vpem.records import Shown
 from vpem.settings import FAMILY_NAMES
 from vpem.terms.families.categories import Bernoulli, Categorical
 from vpem.terms.families.counts import Exponential, Gamma, NegativeBinomial, Poisson
-from vpem.terms.families.family import Family, Features
+from vpem.terms.families.family import Features, Independent
 
 LOCATED = ("gaussian", "t", "log-normal")
 """Families of which the features of a hub are joint: they have locations and scatter."""
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, Independent] = {
     family.name: family
     for family in (
         Categorical(),

@@ -8,15 +8,14 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
-from vpem.terms.families.family import Features, Table, Tables
-from vpem.terms.families.part import Change, Columns, How, Made, Part
+from vpem.terms.families.family import Columns, Family, Features, How, Part, Table
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms, terms_of
 from vpem.terms.mixture import Mixture, variances_of
@@ -44,17 +43,17 @@ class LocatedTerms:
         )  # fmt: skip
         self.scaling, self.reg_covar = self.inner.scaling, self.inner.reg_covar
 
-    def prepare(self, part: Part) -> Made:
+    def prepare(self, part: Part) -> tuple[Any, NDArray[np.uint8]]:
         """Factor every block, and remember them for expected values of the M-step."""
-        factors = self.inner.prepare(core_of(part))
-        return Made(factors, factors.failed)
+        factors = self.inner.prepare(part.core)
+        return factors, factors.failed
 
     def forget(self) -> None:
         if isinstance(self.inner, MissingTerms):
             self.inner.forget()
 
-    def add_terms(self, prepared: Made, rows: slice, out: Floats) -> None:
-        out += self.inner.local(prepared.ready, rows)
+    def add_terms(self, ready: Any, rows: slice, out: Floats) -> None:
+        out += self.inner.local(ready, rows)
         out += self.constants(rows)[:, :, None]
 
     def constants(self, rows: slice) -> Doubles:
@@ -87,15 +86,12 @@ class LocatedTerms:
     def _part(self, core: Mixture) -> Part:
         return Part(self.law.name, self.features, core=core)
 
-    def blank(self, n_components: int) -> Part:
-        return self._part(self.inner.blank(n_components))
-
     def start(self, centres: Table, weights: Doubles) -> Part:
         """Locations at centres (K, n), every covariance the block's sample one."""
         return self._part(replace(self.inner.start(centres), weights=weights))
 
     def reseeded(self, part: Part, component: int, centre: Table) -> Part:
-        return replace(part, core=self.inner.reseeded(core_of(part), component, centre, 0.0))
+        return replace(part, core=self.inner.reseeded(part.core, component, centre, 0.0))
 
     def embedded(self, rows: slice) -> Floats:
         """Rows (m, n) in block order and units of fitting; NaN missing."""
@@ -113,67 +109,39 @@ class LocatedTerms:
         return chosen
 
 
-class GaussianLaw:
+class GaussianLaw(Family):
     """Gaussian features among those of other families."""
 
-    name: ClassVar[str] = "gaussian"
-    has_core: ClassVar[bool] = True
-    domains: ClassVar[dict[str, str]] = {}  # nothing but the core has parameters
-    change: Change | None = None
-    terms: ClassVar[type[Any]] = LocatedTerms
-
-    def hubs_of_cells(self, features: Features) -> dict[str, Indices]:
-        """No cells."""
-        return {}
-
-    def features_of_cells(self, features: Features) -> dict[str, Indices]:
-        """No cells."""
-        return {}
-
-    def cells_of_hubs(self, features: Features) -> dict[str, Indices]:
-        """How many cells of each table each hub (B,) has; a hub's lie side by side."""
-        hubs = self.hubs_of_cells(features)
-        n_hubs = features.blocks.n_blocks
-        return {name: np.bincount(hub_of, minlength=n_hubs) for name, hub_of in hubs.items()}
-
-    def tables_over(self, part: Part, features: Features, origin: Indices) -> Tables:
-        """Tables of some of a part's features over other hubs: there are none."""
-        return {}
-
-    def n_parameters(self, part: Part, n_components: int) -> int:
-        """Means, and the entries of the blocks."""
-        return core_of(part).n_parameters - (n_components - 1)
+    name = "gaussian"
+    has_core = True
+    terms = LocatedTerms
 
     def wrong(self, values: Floats) -> Mask:
         """Which values (m,) are no finite numbers."""
         return ~np.isfinite(values)
 
     def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
-        core = core_of(part)
+        core: Mixture = part.core
         terms, _ = core.terms_of(values, there)
         inside = core.blocks.arrange(there, np.bool_)
         terms += _constants(inside, core.blocks, core.scaling)[:, :, None]
         return terms
 
     def locations(self, part: Part) -> Table:
-        return core_of(part).means
+        means: Table = part.core.means
+        return means
 
     def means(self, part: Part) -> Table:
-        return core_of(part).assembled_means
+        means: Table = part.core.assembled_means
+        return means
 
     def variances(self, part: Part) -> Table:
-        core = core_of(part)
-        variances: Table = variances_of(core) * np.square(core.scaling.scale)
+        variances: Table = variances_of(part.core) * np.square(part.core.scaling.scale)
         return variances
 
     def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
-        return core_of(part).drawn(labels, rng)
-
-
-def core_of(part: Part) -> Mixture:
-    """Locations and scatter of a part that has them."""
-    assert part.core is not None
-    return part.core
+        drawn: Table = part.core.drawn(labels, rng)
+        return drawn
 
 
 def _constants(there: NDArray[np.generic] | None, blocks: Blocks, scaling: Scaling) -> Doubles:
@@ -216,7 +184,7 @@ class LogNormalLaw(GaussianLaw):
     ``log f(x) = log phi(log x) - sum_j log x_j``, phi the Gaussian's density.
     """
 
-    name: ClassVar[str] = "log-normal"
+    name = "log-normal"
     change = staticmethod(_logs)
     terms = LogNormalTerms
 

@@ -15,10 +15,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
+from vpem.terms.families.family import Columns, How, IndependentTerms, Part
 from vpem.terms.families.kinds import Kinds
-from vpem.terms.families.located import LocatedTerms, core_of
-from vpem.terms.families.mixture import MixedMixture, law_of, scaling_of
-from vpem.terms.families.part import Columns, How, IndependentTerms, Made, Part
+from vpem.terms.families.located import LocatedTerms
+from vpem.terms.families.mixture import LAWS, MixedMixture, scaling_of
 from vpem.terms.features import FeatureTerms, RowTerms
 from vpem.terms.missing import terms_of
 from vpem.terms.rows import Arranges, MemoryRows, Rows, Shaped, arrange_rows, observed_moments
@@ -119,7 +119,7 @@ class _EmbeddedRows:
 class MixedFactors:
     """What the E-step needs of every part."""
 
-    parts: tuple[Made, ...]  # of each family
+    parts: tuple[Any, ...]  # of each family
     n_components: int
     failed: NDArray[np.uint8]  # (n_copies, B), 1: unusable
 
@@ -184,10 +184,10 @@ class MixedTerms(RowTerms):
         self._measured: FeatureTerms | None = None
         self.places: list[Indices] = []
         for family, features in kinds.split(blocks).items():
-            law = law_of(family)
+            law = LAWS[family]
             columns = Columns(X, self.rows, features, blocks, law.change)
             self.parts.append(law.terms(law, columns, features, settings))
-            self.places.append(blocks.position[features.columns[features.blocks.order]])
+            self.places.append(blocks.position[features.ordered])
         self.reg_covar = np.zeros(blocks.n_features)
         for part, places in zip(self.parts, self.places, strict=True):
             self.reg_covar[places] = part.reg_covar
@@ -234,17 +234,18 @@ class MixedTerms(RowTerms):
         )
         copies = 1 if mixture.is_tied else mixture.n_components
         failed = np.zeros((copies, self.blocks.n_blocks), dtype=np.uint8)
-        for one in prepared:
-            if one.failed is not None:
-                failed |= one.failed
-        return MixedFactors(prepared, mixture.n_components, failed)
+        for _, failed_here in prepared:
+            if failed_here is not None:
+                failed |= failed_here
+        ready = tuple(one for one, _ in prepared)
+        return MixedFactors(ready, mixture.n_components, failed)
 
     def local(self, factors: MixedFactors, rows: slice) -> Floats:
         """Terms of each hub for these rows, shape (B, m, K)."""
         shape = (self.blocks.n_blocks, rows.stop - rows.start, factors.n_components)
         out = np.zeros(shape, dtype=self.dtype)
-        for terms, prepared in zip(self.parts, factors.parts, strict=True):
-            terms.add_terms(prepared, rows, out)
+        for terms, ready in zip(self.parts, factors.parts, strict=True):
+            terms.add_terms(ready, rows, out)
         if self.known is not None:
             self.known.add(out, rows)
         return out
@@ -307,20 +308,20 @@ class MixedTerms(RowTerms):
         weights[hubs] = np.broadcast_to(before.weights, shape)[hubs]
         parts = []
         for terms, part, old in zip(self.parts, mixture.parts, before.parts, strict=True):
-            cells, core = terms.law.hubs_of_cells(terms.features), part.core
+            cells, core = np.repeat(hubs, terms.features.cells(terms.law.each)), part.core
             tables = {
-                name: np.where(hubs[cells[name]], old.tables[name], table)
+                name: np.where(cells, old.tables[name], table)
                 for name, table in part.tables.items()
             }
             if isinstance(terms, LocatedTerms):
-                core = terms.inner.keep(core_of(part), core_of(old), hubs)
+                core = terms.inner.keep(core, old.core, hubs)
             parts.append(replace(part, tables=tables, core=core))
         return self._mixture(weights, parts)
 
     def blank(self, n_components: int) -> MixedMixture:
         """Return a mixture of so many components with everything but parameters."""
-        shares = np.full((1, n_components), 1.0 / n_components)
-        return self._mixture(shares, [terms.blank(n_components) for terms in self.parts])
+        common = (self.blocks, self.kinds, self.covariance_type, n_components)
+        return MixedMixture.blank(*common, self.scaling)
 
     # ---- starts and repairs ---------------------------------------------------------------------
 
@@ -343,7 +344,7 @@ class MixedTerms(RowTerms):
         middle, weights = np.empty(self.blocks.n_features), mixture.weights.mean(axis=0)
         for terms, part, places in zip(self.parts, mixture.parts, self.places, strict=True):
             if isinstance(terms, LocatedTerms):
-                middle[places] = weights @ core_of(part).means
+                middle[places] = weights @ part.core.means
             else:
                 middle[places] = terms.usual
         return middle

@@ -1,9 +1,9 @@
 """A fitted mixture whose features are of several families, and the values they can have.
 
-As points of a vector space (`MixedCoordinates`) parameters have nothing out of bounds: numbers that
-are positive are there by their logarithms, probabilities by their log-odds, those of a category by
-their logarithms, which are normalised on the way back; cores as `vpem.terms.mixture.Coordinates`.
-Zeros stay where they are.
+As points of a vector space (`vpem.terms.mixture.Coordinates`) parameters have nothing out of
+bounds: numbers that are positive are there by their logarithms, probabilities by their log-odds,
+those of a category by their logarithms, which are normalised on the way back. Zeros stay where they
+are.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -20,20 +19,18 @@ from vpem.errors import InputError
 from vpem.network.partition import Blocks
 from vpem.network.schema import Array, Schema, State
 from vpem.terms.density import Density
-from vpem.terms.families.family import Features, Tables
+from vpem.terms.families.family import Family, Features, Part
 from vpem.terms.families.kinds import FAMILIES, Kinds
 from vpem.terms.families.located import GaussianLaw, LogNormalLaw
-from vpem.terms.families.part import IndependentLaw, Part
 from vpem.terms.families.student import StudentLaw
 from vpem.terms.mixture import Coordinates, Mixture, is_tied
 from vpem.terms.units import Scaling
 
-Law = GaussianLaw | IndependentLaw
-
-LAWS: dict[str, GaussianLaw] = {
-    law.name: law for law in (GaussianLaw(), StudentLaw(), LogNormalLaw())
+LAWS: dict[str, Family] = {
+    **{law.name: law for law in (GaussianLaw(), StudentLaw(), LogNormalLaw())},
+    **FAMILIES,
 }
-"""Families with locations and scatter, by their names; all others are in `FAMILIES`."""
+"""All families, by their names: those with locations and scatter, and all of `FAMILIES`."""
 
 MAY_BE = {
     "categorical": "codes from 0 to one less than there are levels",
@@ -48,15 +45,6 @@ MAY_BE = {
 
 TINY = 1e-300
 """Numbers that are less count as this much."""
-
-
-def law_of(name: str) -> Law:
-    """Return a family by its name."""
-    if name in LAWS:
-        return LAWS[name]
-    if name in FAMILIES:
-        return IndependentLaw(FAMILIES[name])
-    raise InputError(f"features cannot be {name!r}: there is no such family")
 
 
 def check_values_of(kinds: Kinds, X: Matrix, feature_names: Sequence[str] | None = None) -> None:
@@ -78,7 +66,7 @@ def wrong_value(
     for j, family in enumerate(kinds.families):
         column = rows[:, j].astype(np.float64)
         there = np.flatnonzero(~np.isnan(column))
-        wrong = law_of(family).wrong(column[there])
+        wrong = LAWS[family].wrong(column[there])
         if family == "categorical":
             wrong = wrong | (column[there] >= kinds.n_levels[j])
         if wrong.any():
@@ -103,15 +91,31 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         parts = tuple(part.weighing(self.weights) for part in self.parts)
         object.__setattr__(self, "parts", parts)
 
+    @classmethod
+    def blank(
+        cls,
+        blocks: Blocks,
+        kinds: Kinds,
+        covariance_type: str,
+        n_components: int,
+        scaling: Scaling | None = None,
+    ) -> MixedMixture:
+        """Return a mixture with everything but parameters, for its shapes."""
+        shares, parts = np.full((1, n_components), 1.0 / n_components), []
+        for family, features in kinds.split(blocks).items():
+            units = None if scaling is None else scaling.take_features(features.columns)
+            parts.append(LAWS[family].blank(features, covariance_type, n_components, units))
+        return cls(blocks, kinds, covariance_type, shares, tuple(parts))
+
     @property
     def summary(self) -> str:
         """How many features have each family, in words."""
         return ", ".join(f"{part.features.n_features} {part.family}" for part in self.parts)
 
     @cached_property
-    def laws(self) -> tuple[Law, ...]:
+    def laws(self) -> tuple[Family, ...]:
         """The family of each part."""
-        return tuple(law_of(part.family) for part in self.parts)
+        return tuple(LAWS[part.family] for part in self.parts)
 
     @property
     def is_tied(self) -> bool:
@@ -121,19 +125,15 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
     @property
     def n_parameters(self) -> int:
         """Free parameters: K - 1 weights, and those of every part."""
-        k = self.n_components
         pairs = zip(self.laws, self.parts, strict=True)
-        return k - 1 + sum(law.n_parameters(part, k) for law, part in pairs)
+        return self.n_components - 1 + sum(law.n_parameters(part) for law, part in pairs)
 
     @cached_property
     def means(self) -> Doubles:  # type: ignore[override]  # computed, not kept
         """Where components lie, (K, d), in block order and in the units of fitting."""
         means = np.empty((self.n_components, self.n_features))
         for law, part in zip(self.laws, self.parts, strict=True):
-            features = part.features
-            means[:, self.blocks.position[features.columns[features.blocks.order]]] = law.locations(
-                part
-            )
+            means[:, self.blocks.position[part.features.ordered]] = law.locations(part)
         return means
 
     @property
@@ -252,11 +252,40 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         self, part: Part, features: Features, columns: Indices, core: Mixture | None
     ) -> Part:
         """Return a part of other features, whose columns were these (d,), or over other hubs."""
-        before = columns[features.columns[features.blocks.order]]
-        inside = np.searchsorted(part.features.columns, before)
+        inside = np.searchsorted(part.features.columns, columns[features.ordered])
         origin = part.features.blocks.position[inside]
-        tables = law_of(part.family).tables_over(part, features, origin)
+        tables = LAWS[part.family].tables_over(part, features, origin)
         return replace(part, features=features, tables=tables, core=core)
+
+    def coordinates(self, floor: Doubles) -> Coordinates:
+        """Return the coordinates of this mixture; see `Mixture.coordinates`."""
+        weights = np.log(np.where(self.weights > 0, self.weights, 1.0))
+        n_hubs, nowhere, inner = self.blocks.n_blocks, np.zeros((1, 1)), []
+        for law, part in zip(self.laws, self.parts, strict=True):
+            cells = np.repeat(np.arange(n_hubs), part.features.cells(law.each))
+            for name, table in part.tables.items():
+                columns = (_free(law.domains[name], table),)
+                inner.append(Coordinates(n_hubs, nowhere, cells, columns))
+            if part.core is not None:
+                places = self.blocks.position[part.features.ordered]
+                inner.append(part.core.coordinates(floor[places]))
+        return Coordinates(n_hubs, weights, np.zeros(0, dtype=np.intp), inner=tuple(inner))
+
+    def at_coordinates(self, point: Coordinates, floor: Doubles) -> MixedMixture:
+        """Return the mixture at a point; see `Mixture.at_coordinates`."""
+        parts, inner = [], iter(point.inner)
+        for law, part in zip(self.laws, self.parts, strict=True):
+            tables, core = {}, part.core
+            for name, before in part.tables.items():
+                (table,) = next(inner).columns
+                values = _bound(law.domains[name], table, part.features.n_levels)
+                values[before == 0] = 0.0
+                tables[name] = values
+            if core is not None:
+                places = self.blocks.position[part.features.ordered]
+                core = core.at_coordinates(next(inner), floor[places])
+            parts.append(replace(part, tables=tables, core=core))
+        return replace(self, weights=point.shares(self.weights), parts=tuple(parts))
 
 
 def scaling_of(features: Sequence[Features], units: Sequence[Scaling]) -> Scaling:
@@ -268,112 +297,6 @@ def scaling_of(features: Sequence[Features], units: Sequence[Scaling]) -> Scalin
     return Scaling(shift, scale)
 
 
-def coordinates_of(mixture: Density, floor: Doubles) -> Any:
-    """Return `Coordinates` or `MixedCoordinates` of a mixture; see `Coordinates.from_mixture`."""
-    if isinstance(mixture, MixedMixture):
-        return MixedCoordinates.from_mixture(mixture, floor)
-    assert isinstance(mixture, Mixture)
-    return Coordinates.from_mixture(mixture, floor)
-
-
-@dataclass(frozen=True)
-class _Point:
-    """Coordinates of one part: its tables', and its core's."""
-
-    tables: Tables
-    hubs: dict[str, Indices]
-    core: Coordinates | None
-
-
-@dataclass(frozen=True)
-class MixedCoordinates:
-    """A mixture of several families in unconstrained coordinates, or the difference of two."""
-
-    n_hubs: int  # B
-    weights: Doubles  # (R, K) logarithms; 0: no weight
-    points: tuple[_Point, ...]  # of each part
-
-    @classmethod
-    def from_mixture(cls, mixture: MixedMixture, floor: Doubles) -> MixedCoordinates:
-        weights = np.log(np.where(mixture.weights > 0, mixture.weights, 1.0))
-        points = []
-        for law, part in zip(mixture.laws, mixture.parts, strict=True):
-            tables = {name: _free(law.domains[name], table) for name, table in part.tables.items()}
-            core = None
-            if part.core is not None:
-                core = Coordinates.from_mixture(part.core, floor[_places(mixture, part)])
-            points.append(_Point(tables, law.hubs_of_cells(part.features), core))
-        return cls(mixture.blocks.n_blocks, weights, tuple(points))
-
-    def minus(self, other: MixedCoordinates) -> MixedCoordinates:
-        """Return how this one differs from another."""
-        points = []
-        for one, two in zip(self.points, other.points, strict=True):
-            tables = {name: table - two.tables[name] for name, table in one.tables.items()}
-            core = None
-            if one.core is not None and two.core is not None:
-                core = one.core.minus(two.core)
-            points.append(replace(one, tables=tables, core=core))
-        return replace(self, weights=self.weights - other.weights, points=tuple(points))
-
-    def moved(self, steps: Doubles, along: MixedCoordinates) -> MixedCoordinates:
-        """Return this point moved ``along`` a direction, each root (R,) by a step of its own."""
-        points = []
-        for one, way in zip(self.points, along.points, strict=True):
-            tables = {
-                name: table
-                + (steps if len(steps) == 1 else steps[one.hubs[name]]) * way.tables[name]
-                for name, table in one.tables.items()
-            }
-            core = None
-            if one.core is not None and way.core is not None:
-                core = one.core.moved(steps, way.core)
-            points.append(replace(one, tables=tables, core=core))
-        weights = self.weights + steps[:, None] * along.weights
-        return replace(self, weights=weights, points=tuple(points))
-
-    def dot(self, other: MixedCoordinates, share: float = 1.0) -> Doubles:
-        """Inner product of each hub's part, (B,), with a share of its root's mixing weights."""
-        weights = share * (self.weights * other.weights).sum(axis=1)
-        products = np.broadcast_to(weights, self.n_hubs).copy()
-        for one, two in zip(self.points, other.points, strict=True):
-            for name, table in one.tables.items():
-                cells = (table * two.tables[name]).sum(axis=0)
-                products += np.bincount(one.hubs[name], cells, self.n_hubs)
-            if one.core is not None and two.core is not None:
-                products += one.core.dot(two.core, 0.0)
-        return products
-
-    def mixture(self, like: MixedMixture, floor: Doubles) -> MixedMixture:
-        """Return the mixture at this point; see `vpem.terms.mixture.Coordinates.mixture`."""
-        logs = np.where(like.weights > 0, self.weights, -np.inf)
-        weights = np.exp(logs - logs.max(axis=1, keepdims=True))
-        weights /= weights.sum(axis=1, keepdims=True)
-        triples = zip(like.laws, like.parts, self.points, strict=True)
-        parts = tuple(
-            _part(law, part, point, floor[_places(like, part)]) for law, part, point in triples
-        )
-        return replace(like, weights=weights, parts=parts)
-
-
-def _places(mixture: MixedMixture, part: Part) -> Indices:
-    """Where a part's features (n,) stand among all, both in block order."""
-    places: Indices = mixture.blocks.position[part.features.columns[part.features.blocks.order]]
-    return places
-
-
-def _part(law: Law, like: Part, point: _Point, floor: Doubles) -> Part:
-    tables = {}
-    for name, table in point.tables.items():
-        values = _bound(law.domains[name], table, law.features_of_cells(like.features)[name])
-        values[like.tables[name] == 0] = 0.0
-        tables[name] = values
-    core = like.core
-    if core is not None and point.core is not None:
-        core = point.core.mixture(core, floor)
-    return replace(like, tables=tables, core=core)
-
-
 def _free(domain: str, values: Doubles) -> Doubles:
     """Return numbers of a domain as any numbers."""
     if domain == "any":
@@ -382,7 +305,7 @@ def _free(domain: str, values: Doubles) -> Doubles:
     return logs - np.log(np.maximum(1 - values, TINY)) if domain == "probability" else logs
 
 
-def _bound(domain: str, values: Doubles, features: Indices) -> Doubles:
+def _bound(domain: str, values: Doubles, n_levels: Indices) -> Doubles:
     """Return numbers of a domain; those of one feature, if of a category, add up to 1."""
     if domain == "any":
         return values
@@ -390,10 +313,10 @@ def _bound(domain: str, values: Doubles, features: Indices) -> Doubles:
         return 1 / (1 + np.exp(-values))
     if domain == "positive":
         return np.exp(values)
-    firsts = np.flatnonzero(np.diff(features, prepend=-1))
-    if not len(firsts):
+    if not len(n_levels):
         return values.copy()
-    groups = np.cumsum(np.diff(features, prepend=-1) != 0) - 1
+    firsts = np.cumsum(n_levels) - n_levels
+    groups = np.repeat(np.arange(len(n_levels)), n_levels)
     odds = np.exp(values - np.maximum.reduceat(values, firsts, axis=1)[:, groups])
     total: Doubles = np.add.reduceat(odds, firsts, axis=1)[:, groups]
     return odds / total

@@ -14,12 +14,12 @@ from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.terms.families.counts import shape_of
-from vpem.terms.families.family import Features, Table, Tables
-from vpem.terms.families.located import GaussianLaw, LocatedTerms, core_of
-from vpem.terms.families.part import Made, Part
+from vpem.terms.families.family import Features, Part, Table, Tables
+from vpem.terms.families.located import GaussianLaw, LocatedTerms
 from vpem.terms.missing import MissingFactors, MissingTerms
 from vpem.terms.mixture import Factors, Mixture
 from vpem.terms.rows import marginal_terms
@@ -101,19 +101,18 @@ class StudentTerms(LocatedTerms):
 
     # ---- E-step --------------------------------------------------------------------------------
 
-    def prepare(self, part: Part) -> Made:
-        gaussian = self.inner.prepare(core_of(part))
+    def prepare(self, part: Part) -> tuple[Any, NDArray[np.uint8]]:
+        gaussian = self.inner.prepare(part.core)
         self._latest = StudentFactors(gaussian, dof_of(part))
-        return Made(self._latest, gaussian.failed)
+        return self._latest, gaussian.failed
 
     def forget(self) -> None:
         super().forget()
         self._latest = self._distances = None
 
-    def add_terms(self, prepared: Made, rows: slice, out: Floats) -> None:
-        factors: StudentFactors = prepared.ready
-        apart, log_dets = self._apart(factors, rows)
-        terms = student_terms(apart, log_dets, factors.dof, self._widths(rows))
+    def add_terms(self, ready: StudentFactors, rows: slice, out: Floats) -> None:
+        apart, log_dets = self._apart(ready, rows)
+        terms = student_terms(apart, log_dets, ready.dof, self._widths(rows))
         terms += self.constants(rows)[:, :, None]
         out += terms.astype(out.dtype, copy=False)
 
@@ -294,17 +293,10 @@ class StudentLaw(GaussianLaw):
     Locations are the expected values where these exist (nu > 1).
     """
 
-    name: ClassVar[str] = "t"
+    name = "t"
     domains: ClassVar[dict[str, str]] = {"dof": "positive"}  # degrees of freedom
+    each = "hub"
     terms = StudentTerms
-
-    def hubs_of_cells(self, features: Features) -> dict[str, Indices]:
-        """One cell a hub that has such features."""
-        return {"dof": np.flatnonzero(features.blocks.widths)}
-
-    def features_of_cells(self, features: Features) -> dict[str, Indices]:
-        """Cells are a hub's own."""
-        return {"dof": np.full(np.count_nonzero(features.blocks.widths), -1, dtype=np.intp)}
 
     def tables_over(self, part: Part, features: Features, origin: Indices) -> Tables:
         """Degrees of freedom of other hubs: the mean over their features."""
@@ -314,13 +306,8 @@ class StudentLaw(GaussianLaw):
         means = [of_feature[:, begin:end].mean(axis=1) for begin, end in runs]
         return {"dof": np.array(means).reshape(len(means), len(of_feature)).T}
 
-    def n_parameters(self, part: Part, n_components: int) -> int:
-        """Those of a Gaussian, and the degrees of freedom of each hub that has such features."""
-        hubs = np.count_nonzero(part.features.blocks.widths)
-        return super().n_parameters(part, n_components) + n_components * int(hubs)
-
     def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
-        core, blocks = core_of(part), part.features.blocks
+        core, blocks = part.core, part.features.blocks
         gaussian = super().terms_of(part, values, there)
         # Of rows at the locations the same without the distance.
         centred = replace(part, core=replace(core, means=np.zeros_like(core.means)))
@@ -345,7 +332,7 @@ class StudentLaw(GaussianLaw):
 
     def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
         """Draw rows of these components, (m, n): Gaussian ones, divided by scales of each hub."""
-        core, blocks = core_of(part), part.features.blocks
+        core, blocks = part.core, part.features.blocks
         away = core.drawn(labels, rng) - core.assembled_means[labels]
         half = 0.5 * dof_of(part)[labels]
         scales = rng.gamma(half, 1 / half)[:, blocks.block_of[blocks.position]]
