@@ -498,6 +498,6 @@ def test_the_own_certificate_is_looked_at(tmp_path, capsys, monkeypatch):
     async def a_clock(*_):
         return [check.Finding("hub", "clock", "fails", "3 days ahead", "this machine's clock is")]
 
-    monkeypatch.setattr("vpem_cli.study.check.examine_all", a_clock)
+    monkeypatch.setattr("vpem.engines.tls.server.examine_all", a_clock)
     only_by_clock = own_row(-3)
     assert (only_by_clock["state"], only_by_clock["sentence"]) == ("note", None)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vpem.errors import FileError, InputError, printable, shorten
+from vpem.errors import FileError, InputError, VpemError, VpemWarning, printable, shorten
 from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import plural, size
 
@@ -18,6 +20,9 @@ from ..options import Json, Quiet, Without
 from ..outputs import FOLDER, READ, WRITTEN
 
 if TYPE_CHECKING:
+    from vpem.engines.tls.check import Finding
+    from vpem.engines.tls.relay import Passed
+    from vpem.engines.tls.trust import Identity, Member, Roster
     from vpem.errors import Setting
     from vpem.files.studies.identities import MembershipRequest
     from vpem.files.studies.study import Study
@@ -34,6 +39,11 @@ As = Annotated[
     ),
 ]
 Days = Annotated[int, typer.Option(help="For how many days the certificate is valid.")]
+
+
+def those_of(facts: Mapping[str, object], title: str | None = None) -> PrintedTable:
+    """Return a table of the facts that are there."""
+    return table([(name, fact) for name, fact in facts.items() if fact], "", "", title=title)
 
 
 def in_words(about: Report) -> list[str]:
@@ -334,19 +344,18 @@ def log(
         print_json(report)
         return
     runs = [f"{run['time']} {run['command']}" for run in report["runs"]]
-    facts = [
-        ("runs", f"{len(runs)}, the last {runs[-1]}" if runs else "none"),
-        ("messages", f"{report['messages']:,}, {size(report['bytes'])}"),
-        ("first, last", f"{report['first'] or '-'}, {report['last'] or '-'}"),
-    ]
-    if report["cut"]:
-        facts.append(("cut short", f"{report['cut']} (the machine went down meanwhile)"))
+    facts = {
+        "runs": f"{len(runs)}, the last {runs[-1]}" if runs else "none",
+        "messages": f"{report['messages']:,}, {size(report['bytes'])}",
+        "first, last": f"{report['first'] or '-'}, {report['last'] or '-'}",
+        "cut short": report["cut"] and f"{report['cut']} (the machine went down meanwhile)",
+    }
     counts = ("sent", "bytes_sent", "received", "bytes_received")
     heads = [key.replace("_", " ") for key in counts]
     rows = [
         [one["kind"], one["peer"], *(f"{one[key]:,}" for key in counts)] for one in report["totals"]
     ]
-    show(table(facts, "", ""), table(rows, "kind", "peer", *heads, right=heads))
+    show(those_of(facts), table(rows, "kind", "peer", *heads, right=heads))
 
 
 @app.command()
@@ -382,28 +391,24 @@ def budget(
         print_json({"ledger": str(ledger.path), "data": reports})
     elif not reports:
         show(f"{ledger.path}: no run of a study has read {data or 'data'}")
-    else:
-        show(*map(_spent, reports))
-
-
-def _spent(totals: Report) -> PrintedTable:
-    epsilon, left = totals["epsilon"], totals["left"]
-    whom = "outsiders" if epsilon["worker"] is None else "all"
-    facts = {
-        "runs": ", ".join(f"{name} {count}" for name, count in totals["runs"].items()),
-        "first, last": f"{totals['first']}, {totals['last']}",
-        "sums of data": f"{totals['sums']:,}",
-        "without masks": totals["not_masked"] and plural(totals["not_masked"], "run"),
-        "interrupted": totals["not_ended"] and f"{totals['not_ended']}, which count as whole runs",
-        "with noise": totals["delta"]
-        and f"{plural(totals['with_noise'], 'run')}, together epsilon {epsilon['outsider']:.4g}, "
-        f"delta {totals['delta']:g}, against {whom}",
-        "without noise": totals["without_noise"]
-        and f"{plural(totals['without_noise'], 'run')}: no epsilon bounds what was disclosed",
-        "left": left is not None and f"epsilon {left:.3g} for one more run (policy.toml)",
-    }
-    rows = [(name, fact) for name, fact in facts.items() if fact]
-    return table(rows, "", "", title=Path(totals["file"]).name)
+    for one in () if json else reports:
+        noisy, bare = plural(one["with_noise"], "run"), plural(one["without_noise"], "run")
+        epsilon, whom = one["epsilon"], "all" if one["epsilon"]["worker"] else "outsiders"
+        facts = {
+            "runs": ", ".join(f"{name} {count}" for name, count in one["runs"].items()),
+            "first, last": f"{one['first']}, {one['last']}",
+            "sums of data": f"{one['sums']:,}",
+            "without masks": one["not_masked"] and plural(one["not_masked"], "run"),
+            "interrupted": one["not_ended"] and f"{one['not_ended']}, which count as whole runs",
+            "with noise": one["delta"]
+            and f"{noisy}, together epsilon {epsilon['outsider']:.4g}, "
+            f"delta {one['delta']:g}, against {whom}",
+            "without noise": one["without_noise"]
+            and f"{bare}: no epsilon bounds what was disclosed",
+            "left": one["left"] is not None
+            and f"epsilon {one['left']:.3g} for one more run (policy.toml)",
+        }
+        show(those_of(facts, Path(one["file"]).name))
 
 
 @app.command()
@@ -460,41 +465,51 @@ def check(
     with Screen(quiet) as screen:
         from vpem.checks import check_number
         from vpem.engines.tls.relay import Relay
+        from vpem.engines.tls.server import Serving
         from vpem.files.studies.identities import identity_of, only_identity
-        from vpem.files.studies.signed import address_of
         from vpem.files.studies.study import read_study
-
-        from .check import Serving, look_at_data, look_at_links, show_findings
 
         check_number("idle", idle, least=0.0, most=LONGEST)
         study = read_study(file)
         who = only_identity(study.folder, name)
-        member, relay = study.member(who), study.roster.relay
-        door = study.listens.get(who) or (member.address and ("", member.address[1]))
-        door = door if listen is None else address_of(listen)
-        findings = look_at_data(context, study, who, data or [], settings, screen)
+        member, first = study.member(who), study.roster.members[0]
+        door = _door(listen, member) if listen else study.listens.get(who) or _door(None, member)
+        findings = _look_at_data(context, study, member, data or [], settings, screen)
         if serve and all(one.state == "ok" for one in findings):
-            first = study.roster.members[0]
+            relay = study.roster.relay
             if door is None and relay is None and (first is member or first.address is None):
                 raise InputError(
                     f"no member can dial {who}, which has neither an address nor a relay"
                 )
             passes_on = Relay() if first is member and relay is None else None
-            serving = Serving(study, lambda one: identity_of(one, who), screen, passes_on)
-            serving.run(door, who, ": it answers checks until Ctrl-C")
-        certificate, *links = look_at_links(study, who, door, idle)
+
+            def newest() -> tuple[Roster, Identity]:
+                edition = read_study(file)
+                return edition.roster, identity_of(edition, who)
+
+            serving = Serving(file, newest, who, screen.say, screen.warn, passes_on)
+            serving.run(door, ": it answers checks until Ctrl-C")
+        certificate, *links = _look_at_links(study, who, door, idle)
         findings = [certificate, *findings, *links]
         failed = [one for one in findings if one.state == "fails"]
         if json:
-            about = {"study": study.id, "edition": study.edition, "name": who}
             checks = [
                 {"with": one.peer, "what": one.what, "state": one.state, "found": one.observation,
                  "value": one.value, "sentence": one.sentence or None}
                 for one in findings
             ]  # fmt: skip
-            print_json({"works": not failed, **about, "checks": checks})
+            about = {"study": study.id, "edition": study.edition, "name": who, "checks": checks}
+            print_json({"works": not failed, **about})
         elif not quiet:
-            show_findings(findings, f"{study.name} as {who}")
+            rows, before = list[tuple[str, ...]](), ""
+            for one in findings:
+                peer, before = "" if one.peer == before else one.peer, one.peer
+                noted = "" if one.state == "ok" else one.state
+                rows.append((peer, one.what, one.observation, noted))
+            show(table(rows, "with", "what", "found", "", title=f"{study.name} as {who}"))
+            for one in findings:
+                if one.sentence:
+                    print(printable(f"{one.state}: {one.sentence}"))
             if not failed:
                 print(f"{who} can take part in {study.name}.")
         closed = [one.peer for one in failed if one.what == "port"]
@@ -505,6 +520,92 @@ def check(
             screen.say(f"others reach {who} only while it runs the study or '{command}'")
         if failed:
             raise typer.Exit(2)
+
+
+def _look_at_data(
+    context: typer.Context,
+    study: Study,
+    member: Member,
+    data: list[Path],
+    settings: TableSettings,
+    screen: Screen,
+) -> list[Finding]:
+    """Open a member's data as the runs of a study will."""
+    from vpem.engines.tls.check import Finding
+
+    from ..names import spoken
+    from .agreed import INDIVIDUALS, look_at
+
+    name, state, found, sentence = member.name, "ok", "", ""
+    if not member.holds:
+        if data:
+            raise InputError(
+                f"{name} brings no data to the study {study.name}; leave out {data[0]}"
+            )
+        return []
+    if not data:
+        refuse_given(settings, "applies to DATA; name the file")
+        sentence = f"name your data: vpem party check {study.path.name} {name}.csv"
+        state, found = "note", "not checked"
+    elif {*study.options} == {INDIVIDUALS}:
+        found = f"not checked: 'vpem {INDIVIDUALS}' reads them by options of its own"
+    else:
+        try:
+            features = study.features.get(name, ())
+            names, n_rows = look_at(context, study, name, data, settings, screen.say, features)
+            width = plural(len(names), "feature")
+            found = f"{plural(n_rows, 'row')}, {width}, as the study takes them"
+        except VpemError as error:
+            state, sentence = "fails", spoken(error)
+    return [Finding(name, "data", state, found, sentence)]
+
+
+def _look_at_links(
+    study: Study, name: str, door: tuple[str, int] | None, idle: float
+) -> list[Finding]:
+    """Look at a member's certificate, and its links with all whom it may talk with."""
+    import asyncio
+
+    from vpem.engines.tls import trust
+    from vpem.engines.tls.check import Examined, Finding
+    from vpem.engines.tls.server import examine_all
+    from vpem.files.studies import identities
+
+    state, sentence = "ok", ""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", VpemWarning)
+        try:
+            identity = identities.identity_of(study, name)
+        except InputError as error:
+            # Others are dialled all the same: the clock may be wrong.
+            identity = identities.read_identity(study.folder, name)
+            state, sentence = "fails", str(error)
+            identities.key_of(identity)
+            since = study.roster.revoked.get(trust.fingerprint(identities.certificate_of(identity)))
+            if since is not None:
+                sentence = (
+                    f"the certificate of {name} was revoked on {since}: make another key (vpem "
+                    f"party renew) and ask {study.organiser}"
+                )
+    for one in caught:
+        if isinstance(one.message, VpemWarning):
+            sentence, state = str(one.message), "note"
+    certificate = identities.certificate_of(identity)
+    until = f"until {trust.validity(certificate)[1]:%Y-%m-%d}"
+    links = asyncio.run(examine_all(Examined(study.roster, identity, idle), door))
+    clock_fails = any((one.what, one.state) == ("clock", "fails") for one in links)
+    if clock_fails and trust.not_valid(name, certificate):
+        state, until, sentence = "note", f"{until}, so not by this machine's clock", ""
+    return [Finding(name, "certificate", state, until, sentence), *links]
+
+
+def _door(listen: str | None, member: Member | None) -> tuple[str, int] | None:
+    """Return where a member listens: as an option says, or at the port of its address."""
+    from vpem.files.studies.signed import address_of
+
+    if listen is not None:
+        return address_of(listen)
+    return ("", member.address[1]) if member is not None and member.address else None
 
 
 def relay(
@@ -548,23 +649,65 @@ def relay(
     """  # fmt: skip
     with Screen(quiet) as screen:
         from vpem.engines.tls.relay import Relay
-        from vpem.files.studies.signed import address_of
+        from vpem.engines.tls.server import Serving
+        from vpem.files.studies.identities import certificate_of, read_identity, usable
         from vpem.files.studies.study import read_study
 
-        from .check import Serving, noting, relay_identity
+        def newest() -> tuple[Roster, Identity]:
+            edition = read_study(file)
+            known = edition.roster.relay
+            if known is None:
+                raise InputError(f"{file} names no relay any more")
+            identity = usable(read_identity(edition.folder, known.name))
+            if certificate_of(identity) != known.certificate:
+                raise InputError(
+                    f"the certificate {identity.certificate} is not the one that {file} has for "
+                    f"its relay {known.name}; give it to {edition.organiser}"
+                )
+            return edition.roster, identity
 
         study = read_study(file)
-        known = study.roster.relay
-        if listen is not None:
-            where = address_of(listen)
-        elif known is not None and known.address is not None:
-            where = ("", known.address[1])
-        else:
+        where = _door(listen, study.roster.relay)
+        if where is None:
             raise InputError(
-                f"{study.path} names no relay; its organiser names one when the study is made: "
-                "vpem study init --relay HOST:PORT --relay-certificate FILE"
+                f"{file} names no relay; its organiser names one when the study is made: vpem "
+                "study init --relay HOST:PORT --relay-certificate FILE"
             )
-        note = None if log is None else noting(log, screen, study)
-        serving = Serving(study, relay_identity, screen, Relay(note))
-        knows = ": it sees who talks with whom and how much, and nothing else"
-        serving.run(where, "the relay", knows)
+        passing = Relay(None if log is None else _noting(log, screen, study))
+        serving = Serving(file, newest, "the relay", screen.say, screen.warn, passing)
+        serving.run(where, ": it sees who talks with whom and how much, and nothing else")
+
+
+def _noting(path: Path, screen: Screen, study: Study) -> Callable[[Passed], None]:
+    """Return what adds a line of JSON on what a relay passes on; a full disk stops no relay.
+
+    The file may be moved away meanwhile.
+    """
+    from json import dumps
+
+    from vpem.files.studies.spent import now
+
+    written = True
+
+    def write(line: Report) -> None:
+        try:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(dumps({"time": now(), **line}) + "\n")
+        except OSError as error:
+            raise FileError(f"{path} cannot be written: {error.strerror or error}") from None
+
+    def note(passed: Passed) -> None:
+        nonlocal written
+        try:
+            if written:
+                write({
+                    "event": passed.event, "from": passed.source, "to": passed.target,
+                    "bytes": passed.there, "bytes_back": passed.back,
+                    "seconds": round(passed.seconds, 3),
+                })  # fmt: skip
+        except FileError as error:
+            screen.warn(f"{error}; nothing is logged any more")
+            written = False
+
+    write({"event": "begun", "study": study.id, "edition": study.edition})
+    return note

@@ -1,25 +1,40 @@
 """The listening side: strangers are few, small and brief; members come in.
 
-Besides links they find a relay, and answers to checks.
+Besides links they find a relay, and answers to checks, also while no run is there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
+import logging
 import math
+import signal
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from vpem.engines.tls.check import CHECK, Answers
+from vpem.engines.tls.check import CHECK, Answers, Examined, Finding, examine
+from vpem.engines.tls.link import calls
 from vpem.engines.tls.relay import MOST, RELAY, Relay
-from vpem.engines.tls.trust import Identity, Member, Roster, believed, not_valid, refusal_of
+from vpem.engines.tls.trust import (
+    Identity,
+    Member,
+    Roster,
+    believed,
+    not_valid,
+    refusal_of,
+    server_context,
+    written_address,
+)
 from vpem.engines.tls.wire import Answered, Host, answer, certificate_of, last_words
-from vpem.errors import InputError, Setting
+from vpem.errors import InputError, Setting, VpemError
 
 CHECKS = 4
 """Checks that a member may have at a time."""
@@ -35,6 +50,9 @@ STRANGERS = 8
 
 SAID = 20
 """Sentences about ends that were turned away, at most."""
+
+LOOK_EVERY = 5.0
+"""Seconds between looks at the file of a study."""
 
 
 class Lobby:
@@ -256,3 +274,153 @@ async def _readable(line: socket.socket) -> None:
         await ready.wait()
     finally:
         loop.remove_reader(number)
+
+
+@contextlib.asynccontextmanager
+async def _beside(listener: socket.socket | None, *works: Any) -> AsyncIterator[None]:
+    """Let a port be served, and other work done, until a block ends."""
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if listener is not None:
+            listener.close()
+
+
+class Serving:
+    """A port that answers members that dial while no run of the study is here.
+
+    ``path`` is the study's file, of which ``read`` returns the roster and the identity that
+    answers; ``say`` and ``warn`` print a sentence. In sentences it is called ``what``.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        read: Callable[[], tuple[Roster, Identity]],
+        what: str,
+        say: Callable[[str], None],
+        warn: Callable[[str], None],
+        relay: Relay | None = None,
+    ) -> None:
+        self._path, self._read, self._what, self._say, self._warn = path, read, what, say, warn
+        roster, identity = read()
+        self._lobby = Lobby(roster, identity, relay)
+        self._door = Door(server_context(identity, believed(roster)), self._lobby.welcome, say)
+        self._seen = _mark(path)
+
+    def run(self, where: tuple[str, int] | None, greeting: str) -> None:
+        """Listen, if anywhere, and print a ``greeting``; a signal ends it, as a VpemError."""
+        # Garbage may grow to a quarter of all counted objects before it is collected: without what
+        # exists now, mostly modules, or members' connections would pile up.
+        gc.freeze()
+        number = asyncio.run(self._serve(where, greeting))
+        name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+        ended = VpemError(f"{self._what} was ended by {name}; members who need it wait for it")
+        ended.exit_code = 128 + number  # type: ignore[attr-defined]
+        raise ended
+
+    async def _serve(self, where: tuple[str, int] | None, greeting: str) -> int:
+        """Serve, and return the number of the signal that ends it."""
+        loop, look = asyncio.get_running_loop(), asyncio.Event()
+        logging.getLogger("asyncio").disabled = True
+        ended: asyncio.Future[int] = loop.create_future()
+
+        def end(caught: int) -> None:
+            if not ended.done():
+                ended.set_result(caught)
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, end, number)
+        loop.add_signal_handler(signal.SIGHUP, look.set)
+        listener, place = None, ""
+        if where is not None:
+            listener = listening(*where, self._what)
+            place = f" at {written_address(listener.getsockname()[:2])}"
+        roster = self._lobby.roster
+        self._say(f"{self._what} of {roster.name} for {_names(roster)}{place}{greeting}")
+        serving = self._stay_registered() if listener is None else self._door.serve(listener)
+        async with _beside(listener, serving, self._renew(look)):
+            caught = await ended
+        await self._lobby.leave(f"{self._what} ends")
+        return caught
+
+    async def _stay_registered(self) -> None:
+        """Stay registered at the relay, for members that can reach this one only through it."""
+        roster, said = self._lobby.roster, set[str]()
+        relay = roster.relay or roster.members[0]
+
+        def tell(fault: Exception) -> None:
+            if str(fault) not in said:
+                said.add(str(fault))
+                self._warn(str(fault))
+
+        def deliver(stream: socket.socket) -> None:
+            self._door.admit(stream, relay.name)
+
+        await calls(relay, self._lobby.identity, roster, deliver, tell)
+
+    async def _renew(self, look: asyncio.Event) -> None:
+        """Use newer editions of the study; one that cannot be used leaves the last in use."""
+        while True:
+            try:
+                await asyncio.wait_for(look.wait(), LOOK_EVERY)
+            except TimeoutError:
+                if _mark(self._path) == self._seen:
+                    continue
+            look.clear()
+            self._seen = _mark(self._path)
+            try:
+                roster, identity = self._read()
+            except VpemError as error:
+                self._warn(f"{error}; edition {self._lobby.roster.edition} stays in use")
+                continue
+            self._lobby.identity = identity
+            self._lobby.renew(roster)
+            self._door.context = server_context(identity, believed(roster))
+            use = f"edition {roster.edition} of {roster.name} is in use"
+            self._say(f"{use}, for {_names(roster)}")
+
+
+def _names(roster: Roster) -> str:
+    return ", ".join(member.name for member in roster.members)
+
+
+def _mark(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes when a file is replaced."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return status.st_ino, status.st_size, status.st_mtime_ns
+    return None
+
+
+async def examine_all(examined: Examined, where: tuple[str, int] | None) -> list[Finding]:
+    """Check the links with all whom a member may talk with.
+
+    Meanwhile it listens, so that others can dial it back, unless another process of it does.
+    """
+
+    async def collected(member: Member, relay: Member | None) -> list[Finding]:
+        return [finding async for finding in examine(examined, member, relay)]
+
+    roster, relay = examined.roster, examined.roster.relay
+    others = [one for one in roster.members if one.name != examined.own.name]
+    pairs: list[tuple[Member, Member | None]] = [(one, None) for one in others if one.address]
+    if relay is not None:
+        pairs.append((relay, None))
+        if examined.own.address is None:
+            pairs += [(one, relay) for one in others if one.address is None]
+    listener, works = None, list[Coroutine[Any, Any, None]]()
+    with contextlib.suppress(InputError):  # a run of the study, or --serve, listens already
+        listener = None if where is None else listening(*where)
+    if listener is not None:
+        context = server_context(examined.identity, believed(roster))
+        answers = Door(context, Lobby(roster, examined.identity).welcome, lambda _: None)
+        works.append(answers.serve(listener))
+    async with _beside(listener, *works):
+        findings = await asyncio.gather(*(collected(*pair) for pair in pairs))
+        return [finding for one in findings for finding in one]
