@@ -12,7 +12,7 @@ import numpy as np
 from tests.twins import codecs as twins
 from vpem import NotConvergedWarning, connect, fit_vpem, make_graph
 from vpem._core import masks as kernels
-from vpem.engines.engine import OneProcess
+from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement, agree
 from vpem.network.masks import TILE, OwnKeys
 from vpem.network.partition import contiguous
@@ -37,7 +37,7 @@ N_AGENTS = 10
 KEY = bytes(range(32))
 
 
-class OneOf(OneProcess):
+class OneOf(Engine):
     """The process of one party, to which others have sent their keys."""
 
     def __init__(self, n_parties: int) -> None:

@@ -69,9 +69,9 @@ class Where:
     @cached_property
     def engine(self) -> Engine:
         """The engine of all processes, including this one."""
-        from vpem.engines.engine import OneProcess
+        from vpem.engines.engine import Engine
 
-        return OneProcess()
+        return Engine()
 
     @property
     def speaks(self) -> bool:

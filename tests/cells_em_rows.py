@@ -10,7 +10,7 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
 from vpem import connect_workers, fit_em, make_graph
-from vpem.engines.engine import OneProcess
+from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, VpemWarning
 from vpem.files.matrix import FileMatrix
@@ -306,7 +306,7 @@ def compare_over(folder, run, ways):
             check_resumes(lambda saver: fit("cycle", engine=engine, saver=saver, max_iter=4)),
         ]
 
-    wanted = [of_parties(OneProcess()), *(fit(**how) for how in ways), fit("cycle", max_iter=4)]
+    wanted = [of_parties(Engine()), *(fit(**how) for how in ways), fit("cycle", max_iter=4)]
     found = first_of(run(everything))
     for ours, theirs in zip(found, wanted, strict=True):
         same(ours, theirs)

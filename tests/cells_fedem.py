@@ -7,7 +7,7 @@ import pytest
 
 from vpem import connect_workers, fit_em, fit_fedem, make_graph
 from vpem._core.threads import one_blas_thread
-from vpem.engines.engine import OneProcess
+from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.files.data import read_dataset
@@ -279,7 +279,7 @@ class Ways:
             return [*found, resumed, of_parties(engine)]
 
         wanted = [self.fit(**few | how) for how in ways.values()]
-        wanted += [self.fit(**heavy), of_parties(OneProcess())]
+        wanted += [self.fit(**heavy), of_parties(Engine())]
         with one_blas_thread():
             found = first_of(run(everything))
         for ours, theirs in zip(found, wanted, strict=True):

@@ -12,7 +12,7 @@ import pytest
 import vpem_cli
 from vpem import connect_workers, fit_imputation, make_graph
 from vpem._core.threads import one_blas_thread
-from vpem.engines.engine import OneProcess
+from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.files.datasets import Dataset, write_dataset
@@ -274,7 +274,7 @@ def compare_over(folder, run, ways, at_home=False):
         return [*found, resumed, of_parties(engine)]
 
     wanted = [fit(**how) for how in ways.values()]
-    wanted += [fit(topology="path", max_iter=3), of_parties(OneProcess())]
+    wanted += [fit(topology="path", max_iter=3), of_parties(Engine())]
     with one_blas_thread():
         ranks = run(everything)
     first_of(ranks)

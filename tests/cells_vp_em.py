@@ -9,7 +9,7 @@ from scipy.stats import multivariate_normal
 
 from vpem import InputError, connect, fit_vpem, make_graph
 from vpem._core.threads import one_blas_thread
-from vpem.engines.engine import OneProcess
+from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, write_dataset
@@ -282,7 +282,7 @@ def compare_over(folder, run, ways):
 
     few = {"max_iter": 3}
     wanted = [fit(**how | few) for how in ways.values()]
-    wanted += [fit(), of_parties(OneProcess())]
+    wanted += [fit(), of_parties(Engine())]
     with one_blas_thread():
         found = first_of(run(everything))
     for ours, theirs in zip(found, wanted, strict=True):

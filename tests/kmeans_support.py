@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from vpem.engines.engine import OneProcess
+from vpem.engines.engine import Engine
 from vpem.errors import InputError
 from vpem.rules import WAYS
 
@@ -199,7 +199,7 @@ class Ways:
                 )
             return found
 
-        wanted = [of_parties(OneProcess()), *(self.cluster(**how) for how in ways)]
+        wanted = [of_parties(Engine()), *(self.cluster(**how) for how in ways)]
         for ours, theirs in zip(first_of(run(work)), wanted, strict=True):
             same(ours, theirs)
             assert ours.communication == theirs.communication

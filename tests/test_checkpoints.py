@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from vpem import connect, fit_vpem, make_graph
-from vpem.engines.engine import OneProcess
+from vpem.engines.engine import Engine
 from vpem.errors import FileError, InputError, Interrupted, VpemWarning
 from vpem.files.checkpoints import (
     FileSaver,
@@ -406,7 +406,7 @@ def test_sums_of_large_data_look_all_over_them(monkeypatch):
 # ---- several processes --------------------------------------------------------------------------
 
 
-class Turn(OneProcess):
+class Turn(Engine):
     """A process that knows already what others are going to say."""
 
     def __init__(self, rank, size, every, signals=(0, 0)):

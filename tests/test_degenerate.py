@@ -9,7 +9,7 @@ import pytest
 
 import vpem
 from vpem import Dataset, fit_em, fit_fedem, fit_vpem, read_model, write_dataset
-from vpem.engines.engine import OneProcess
+from vpem.engines.engine import Engine
 from vpem.errors import VpemWarning
 from vpem.fits.selection.search import choose, grid, search
 from vpem.fits.selection.trials import Problem
@@ -316,7 +316,7 @@ def test_processes_find_what_one_does(how):
     for flags, sent in together(4, work, seats=(1, 2, 3)):
         assert flags == wanted.degenerate
         assert sent == wanted.communication["by_kind"]["flooding"]
-    assert OneProcess().size == 1
+    assert Engine().size == 1
 
 
 # ---- without a floor ----------------------------------------------------------------------------

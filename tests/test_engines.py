@@ -10,7 +10,7 @@ import pytest
 
 import vpem
 from vpem._core.threads import one_blas_thread
-from vpem.engines.engine import OneProcess, StalledError
+from vpem.engines.engine import Engine, StalledError
 from vpem.engines.placement import Placement
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.network.graph import make_graph
@@ -126,7 +126,7 @@ def test_links_carry_the_bytes_that_ledgers_count(topology, how, seats):
 
 
 def test_one_process():
-    engine = OneProcess()
+    engine = Engine()
     for check in (over_sums.check_values, over_sums.check_roots):
         check(engine, 5)
     engine.send("x", 0)
@@ -175,7 +175,7 @@ def test_nothing_else_knows_mpi():
 
 
 def test_an_engine_may_say_where_agents_live():
-    class Seated(OneProcess):
+    class Seated(Engine):
         size, seats, rank = 3, (1, 2), 1
 
     place = Placement.evenly(Seated(), 2, ["lab", "clinic"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vpem import fit_em, fit_fedem, kmeans_features, kmeans_rows
-from vpem.engines.engine import OneProcess
+from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.parties.joining import join_parties, stack_parties
@@ -84,7 +84,7 @@ def parties_of(folder, *names):
 def on_engines(work, n_ranks, seats):
     """What every process brings home, by party, and whatever else the first one found."""
     if n_ranks == 1:
-        return work(OneProcess())
+        return work(Engine())
     results = together(n_ranks, work, over_queues, seats=seats)
     for one in results:
         if isinstance(one, BaseException):

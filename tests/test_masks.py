@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from scipy.special import gammaincc
 
+from vpem.engines.engine import Pending
 from vpem.engines.placement import Placement, agree
 from vpem.engines.tls.engine import TlsEngine
 from vpem.engines.tls.trust import INTRODUCTION, Member, MemberSigns, Roster
@@ -27,7 +28,7 @@ from vpem.sums.connect import connect, spread
 
 from .resume_support import Breaking, Broken
 from .tables import each, over
-from .thread_engine import Pending, QueuePost, ThreadEngine, over_queues, together
+from .thread_engine import QueuePost, ThreadEngine, over_queues, together
 from .tls_support import certify, der
 
 
@@ -518,8 +519,8 @@ class Forging(ThreadEngine):
 
     left, forge, told = 0, None, (0, 1, 2)
 
-    def _reduce(self, values, add):
-        pending = super()._reduce(values, add)
+    def _reduce(self, values, op="sum"):
+        pending = super()._reduce(values, op)
         if values.dtype != np.uint64 or len(values) < 60:
             return pending
         self.left -= 1

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from vpem import fit_vpem, read_dataset
-from vpem.engines.engine import OneProcess
+from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.datasets import Dataset, write_dataset
@@ -133,7 +133,7 @@ def test_files_of_others_are_not_opened(files):
     for name in ("hospital", "insurer"):
         (folder / f"{name}.h5").unlink()
 
-    class OnlyLab(OneProcess):
+    class OnlyLab(Engine):
         rank = 1
 
     held = open_parties(parties, Placement(OnlyLab(), (0, 1, 2)))

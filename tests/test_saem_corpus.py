@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from vpem.engines.engine import OneProcess
+from vpem.engines.engine import Engine
 from vpem.errors import FileError, InputError
 from vpem.files.hdf5 import create, describe_element, write_array, write_strings
 from vpem.saem.formats.individuals import (
@@ -225,7 +225,7 @@ def test_parties_share_words(some, reader):
     other = from_counts(np.array([[1, 0, 4]]), ("cow", "dog", "ant"), ["w"])
     for settings, wanted in (({}, ("ale", "ant", "bee", "cow", "dog")),
                              ({"min_documents": 2}, ("ale", "bee", "cow"))):  # fmt: skip
-        alone, words = reader(**settings)[0].share({0: some, 1: other}, OneProcess())
+        alone, words = reader(**settings)[0].share({0: some, 1: other}, Engine())
 
         def work(engine, settings=settings):
             mine = {engine.rank: (some, other)[engine.rank]}

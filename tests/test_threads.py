@@ -12,7 +12,7 @@ from vpem._core.threads import (
     share_processors,
     thread_count,
 )
-from vpem.engines.engine import OneProcess
+from vpem.engines.engine import Engine
 from vpem.errors import InputError
 from vpem_cli import session
 from vpem_cli.display import Screen
@@ -93,7 +93,7 @@ def test_processors_are_divided(environment, own, others, limit, count, more):
 
 
 def test_ranks_tell_each_other_where_they_are(environment):
-    four = OneProcess()
+    four = Engine()
     four.size, four.allgather = 4, lambda own: [own] * 4
     environment.setattr("vpem_cli.session._joined", Job(four))
     environment.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vpem.engines.engine import OneProcess
+from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement
 from vpem.errors import FileError, InputError, VpemError
 from vpem.files.datasets import Home
@@ -368,7 +368,7 @@ def test_labels_that_cannot_be_written_are_spoken_of_in_the_end(tmp_path):
     out = SimpleNamespace(labels_file=path, force=False, quote_formulas=False, digits=7)
     labels = LabelFile(out, where, True)
     columns = {0: {"label": np.zeros(2, np.int64)}}
-    everybody, screen = Placement.evenly(OneProcess(), 1), Screen()
+    everybody, screen = Placement.evenly(Engine(), 1), Screen()
     labels.write_homes({0: Home.whole(None, 2, "lab")}, ["lab"], columns, everybody, screen)
     with pytest.raises(FileError, match=r"gone.labels.csv"):  # once all have what was found
         labels.written  # noqa: B018

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from vpem.engines.engine import StalledError
+from vpem.engines.engine import Engine, Pending, StalledError
 from vpem.engines.tls.engine import TlsEngine
 from vpem.engines.tls.trust import Member, Roster
 from vpem.errors import VpemError, VpemWarning
@@ -27,17 +27,12 @@ class Mail:
             return self._boxes[key]
 
 
-class ThreadEngine:
+class ThreadEngine(Engine):
     """A rank that is a thread (`vpem.engines.engine.Engine`)."""
 
     apart = True
-    crowded = False
     topic = "agreement"
-    watch = limit = None
     copies = 1
-    open = True
-    signs = None
-    outlast = None
 
     def __init__(self, rank, size, mail, timeout=20.0, seats=None):
         self.rank, self.size, self.mail, self.timeout = rank, size, mail, timeout
@@ -95,15 +90,8 @@ class ThreadEngine:
         assert (found.shape, found.dtype) == (values.shape, values.dtype)
         values[...] = found
 
-    def allreduce(self, values, op="sum"):
-        found = np.array(values)
-        self._reduce(found, {"sum": np.sum, "max": np.max}[op]).wait()
-        return found
-
-    def iallreduce(self, values):
-        return self._reduce(values, np.sum)
-
-    def _reduce(self, values, add):
+    def _reduce(self, values, op="sum"):
+        add = {"sum": np.sum, "max": np.max}[op]
         arrive = self.begin(dict.fromkeys(range(self.size), np.array(values)))
 
         def store():
@@ -115,7 +103,20 @@ class ThreadEngine:
         return Pending(store)
 
     def neighbours(self, ranks):
-        return Neighbours(self, ranks)
+        def ialltoallv(sent, n_sent, received, n_received):
+            assert sent.size == sum(n_sent)
+            parts = np.split(sent.ravel(), np.cumsum(n_sent)[:-1]) if ranks else []
+            arrive = self.begin(dict(zip(ranks, map(np.array, parts), strict=True)))
+
+            def store():
+                parts = arrive()
+                assert [len(part) for part in parts] == list(n_received)
+                nothing = np.empty(0, dtype=received.dtype)
+                received[...] = np.concatenate([nothing, *parts]).reshape(received.shape)
+
+            return Pending(store)
+
+        return ialltoallv
 
     def barrier(self):
         self.allgather(None)
@@ -166,29 +167,6 @@ def over_queues(rank, size, mail, seats=None, **options):
     engine = TlsEngine(QueuePost(rank, mail, **options), Roster("0" * 32, "test", 1, members), None)
     engine.seats = seats
     return engine
-
-
-class Pending:
-    def __init__(self, wait):
-        self.wait = wait
-
-
-class Neighbours:
-    def __init__(self, engine, ranks):
-        self.engine, self.ranks = engine, ranks
-
-    def ialltoallv(self, sent, n_sent, received, n_received):
-        assert sent.size == sum(n_sent)
-        parts = np.split(sent.ravel(), np.cumsum(n_sent)[:-1]) if self.ranks else []
-        arrive = self.engine.begin(dict(zip(self.ranks, map(np.array, parts), strict=True)))
-
-        def store():
-            parts = arrive()
-            assert [len(part) for part in parts] == list(n_received)
-            nothing = np.empty(0, dtype=received.dtype)
-            received[...] = np.concatenate([nothing, *parts]).reshape(received.shape)
-
-        return Pending(store)
 
 
 def together(size, work, engine=ThreadEngine, **options):

@@ -1,9 +1,9 @@
-"""How processes talk: the one protocol by which anything crosses between agents.
+"""How processes talk: by an engine anything crosses between agents, and one process is one too.
 
 The words are those of mpi4py. All processes call the same methods in the same order (`Engine.send`
 and `Engine.recv`, and those of arrays, in pairs). Values are None, bool, int, float, str, bytes,
 arrays of numbers or of text of fixed width, and lists, tuples and dicts of such
-(`vpem.network.messages`). In one process (`OneProcess`) each method returns its argument.
+(`vpem.network.messages`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Never, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats
 from vpem.errors import VpemError
 from vpem.network.faults import Outlast
+
+if TYPE_CHECKING:
+    from vpem.engines.tls.trust import MemberSigns
 
 
 class StalledError(VpemError):
@@ -26,48 +31,22 @@ class StalledError(VpemError):
     exit_code = 4
 
 
-class Pending(Protocol):
-    """What is on its way."""
+@dataclass
+class Pending:
+    """What is on its way; `wait` waits until it is there: StalledError if that takes too long."""
 
-    def wait(self) -> None:
-        """Wait until it has arrived; raises StalledError if that takes too long."""
-
-
-class Neighbours(Protocol):
-    """Processes that exchange messages with this one, in an order that stays."""
-
-    def ialltoallv(
-        self, sent: Floats, n_sent: Sequence[int], received: Floats, n_received: Sequence[int]
-    ) -> Pending:
-        """Begin to send each neighbour its run of the values in ``sent``, and to receive others."""
+    wait: Callable[[], None]
 
 
-class Signs(Protocol):
-    """How processes that have an identity prove what they say.
+Neighbours = Callable[[Floats, Sequence[int], Floats, Sequence[int]], Pending]
+"""Begins to send each of some processes its run of values, and to receive others.
 
-    Attributes
-    ----------
-    facts : list of str
-        What all who sign must agree on.
-    """
-
-    facts: list[str]
-
-    def sign(self, message: bytes) -> bytes:
-        """Return this process's signature of a message."""
-
-    def holds(self, rank: int, message: bytes, signature: bytes) -> bool:
-        """Whether a signature of a message is that of a process."""
-
-    def seal(self, number: int, message: bytes) -> bytes:
-        """Return a message that another process passes on, signed, by its number in the run."""
-
-    def unseal(self, rank: int, number: int, sealed: Any) -> bytes:
-        """Return the message that a process has signed; InputError if it has signed another."""
+It takes the values sent, how many go to each of them, in an order that stays, and the same of those
+received: MPI's Ineighbor_alltoallv."""
 
 
-class Engine(Protocol):
-    """The processes that agents live in.
+class Engine:
+    """The processes that agents live in; by itself one, where each method returns its argument.
 
     Attributes
     ----------
@@ -97,7 +76,7 @@ class Engine(Protocol):
         How often this process sends an array, or others their total, where those of all are added.
     open : bool
         Whether sentences about data of one process may be said in all.
-    signs : Signs or None
+    signs : MemberSigns or None
         How processes prove who they are, where others pass on what they say; None: they have no
         identity apart from that of the user who started them all.
     outlast : Outlast or None
@@ -105,9 +84,9 @@ class Engine(Protocol):
         need all. `iallreduce`, which all of them go by, then raises FewerError as one is lost.
     """
 
-    rank: int
-    size: int
-    apart: bool
+    rank: int = 0
+    size: int = 1
+    apart: bool = False
     names: list[str]
     timeout: float | None = None
     crowded: bool = False
@@ -115,43 +94,65 @@ class Engine(Protocol):
     topic: str = ""
     watch: Callable[[str, int], None] | None = None
     limit: Callable[[Sequence[int], int, Sequence[str]], None] | None = None
-    copies: int
+    copies: int = 0
     open: bool = True
-    signs: Signs | None = None
+    signs: MemberSigns | None = None
     outlast: Outlast | None = None
+
+    def __init__(self) -> None:
+        self.names = ["this process"]
+        self._sent: deque[Any] = deque()
 
     def send(self, value: Any, to: int) -> None:
         """Send a value to another process."""
+        self._sent.append(value)
 
     def recv(self, source: int) -> Any:
         """Return the value that another process has sent."""
+        return self._sent.popleft()
 
     def send_array(self, values: NDArray[Any], to: int) -> None:
         """Send an array, without a word of what it is, to another process."""
+        self._sent.append(values.copy())
 
     def recv_array(self, values: NDArray[Any], source: int) -> None:
         """Receive an array that another process has sent, of this shape and kind, in its place."""
+        values[...] = self._sent.popleft()
 
     def bcast(self, value: Any, root: int = 0) -> Any:
         """Return, in every process, the root's value."""
+        return value
 
     def bcast_array(self, values: NDArray[Any], root: int = 0) -> None:
         """Put the root's array, which comes without a word of what it is, in this one's place."""
 
-    def gather(self, value: Any, root: int = 0) -> list[Any] | None:
-        """Return every process's value at the root, None elsewhere."""
+    def gather(self, value: Any, root: int | None = 0) -> list[Any] | None:
+        """Return every process's value at the root, None elsewhere; in all where root is None."""
+        return [value]
 
     def allgather(self, value: Any) -> list[Any]:
         """Return every process's value in every process."""
+        values = self.gather(value, None)
+        assert values is not None
+        return values
 
     def allreduce(self, values: NDArray[Any], op: str = "sum") -> NDArray[Any]:
         """Return the "sum" or the "max" of all processes' arrays, the same to the last bit."""
+        total = np.array(values, order="C")
+        self._reduce(total, op).wait()
+        return total
 
     def iallreduce(self, values: NDArray[Any]) -> Pending:
-        """Begin to add all processes' arrays, in place."""
+        """Begin to add all processes' arrays, in place; see `outlast`."""
+        return self._reduce(values)
+
+    def _reduce(self, values: NDArray[Any], op: str = "sum") -> Pending:
+        """Begin to put the sum or the maximum of all processes' arrays in this one's place."""
+        return Pending(lambda: None)
 
     def neighbours(self, ranks: Sequence[int]) -> Neighbours:
         """Join this process with those that it exchanges with, who name it too."""
+        raise ValueError("a single process has no neighbours")
 
     def barrier(self) -> None:
         """Wait for all processes."""
@@ -162,9 +163,11 @@ class Engine(Protocol):
         Returns whether all end for the same reason, or say it each. Processes other than the first
         otherwise give way to it, if they are ``patient``.
         """
+        return True
 
     def abort(self, code: int) -> None:
         """End all processes with this code, other than by the end of the program."""
+        raise SystemExit(code)
 
 
 @contextmanager
@@ -175,77 +178,3 @@ def set_topic(engine: Engine, topic: str) -> Iterator[None]:
         yield
     finally:
         engine.topic = before
-
-
-class _Arrived:
-    """Nothing is on its way."""
-
-    def wait(self) -> None:
-        """Return at once."""
-
-
-class OneProcess(Engine):
-    """All agents live here."""
-
-    rank = 0
-    size = 1
-    apart = False
-    copies = 0
-
-    def __init__(self) -> None:
-        self.names = ["this process"]
-        self._sent: deque[Any] = deque()
-
-    def send(self, value: Any, to: int) -> None:
-        """Put a value by."""
-        self._sent.append(value)
-
-    def recv(self, source: int) -> Any:
-        """Return the value put by first."""
-        return self._sent.popleft()
-
-    def send_array(self, values: NDArray[Any], to: int) -> None:
-        """Put an array by."""
-        self._sent.append(values.copy())
-
-    def recv_array(self, values: NDArray[Any], source: int) -> None:
-        """Put the array that was put by first in this one's place."""
-        values[...] = self._sent.popleft()
-
-    def bcast(self, value: Any, root: int = 0) -> Any:
-        """Return the value."""
-        return value
-
-    def bcast_array(self, values: NDArray[Any], root: int = 0) -> None:
-        """Leave the array as it is."""
-
-    def gather(self, value: Any, root: int = 0) -> list[Any] | None:
-        """Return the value, alone in a list."""
-        return [value]
-
-    def allgather(self, value: Any) -> list[Any]:
-        """Return the value, alone in a list."""
-        return [value]
-
-    def allreduce(self, values: NDArray[Any], op: str = "sum") -> NDArray[Any]:
-        """Return the values."""
-        return values
-
-    def iallreduce(self, values: NDArray[Any]) -> _Arrived:
-        """Leave the values as they are."""
-        return _Arrived()
-
-    def neighbours(self, ranks: Sequence[int]) -> Never:
-        """Raise ValueError: a single process has none."""
-        raise ValueError("a single process has no neighbours")
-
-    def barrier(self) -> None:
-        """Return at once."""
-
-    def announce_end(self, reason: str, patient: bool = True, code: int = 2) -> bool:
-        """Return that all processes end, since this is all."""
-        return True
-
-    def abort(self, code: int) -> None:
-        """End the process."""
-        raise SystemExit(code)

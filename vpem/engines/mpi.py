@@ -10,13 +10,10 @@ import os
 import time
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from numpy.typing import NDArray
-
-from vpem.checks import Floats
 
 # MPICH's own words at an abort say no more than ours.
 os.environ.setdefault("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1")
@@ -24,7 +21,7 @@ os.environ.setdefault("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1")
 import numpy as np
 from mpi4py import MPI
 
-from vpem.engines.engine import Engine, StalledError
+from vpem.engines.engine import Engine, Neighbours, Pending, StalledError
 from vpem.errors import Setting
 from vpem.network.messages import decode, encode
 
@@ -114,13 +111,7 @@ class MpiEngine(Engine):
     def bcast_array(self, values: NDArray[Any], root: int = 0) -> None:
         self._wait(self._comm.Ibcast(values, root=root))
 
-    def allgather(self, value: Any) -> list[Any]:
-        values = self.gather(value, None)
-        assert values is not None
-        return values
-
     def gather(self, value: Any, root: int | None = 0) -> list[Any] | None:
-        """Return every rank's value at the root, None elsewhere; without a root on all ranks."""
         message = np.frombuffer(encode(value), dtype=np.uint8)
         sizes = np.empty(self.size, dtype=np.int64)
         length = np.array([len(message)], dtype=np.int64)
@@ -137,17 +128,19 @@ class MpiEngine(Engine):
         ends = np.cumsum([0, *sizes.tolist()])
         return [decode(buffer[begin:end].data) for begin, end in pairwise(ends)]
 
-    def allreduce(self, values: NDArray[Any], op: str = "sum") -> NDArray[Any]:
-        total = np.array(values, order="C")
-        self._wait(self._comm.Iallreduce(MPI.IN_PLACE, total, op=OPERATIONS[op]))
-        return total
+    def _reduce(self, values: NDArray[Any], op: str = "sum") -> Pending:
+        return self._pending(self._comm.Iallreduce(MPI.IN_PLACE, values, op=OPERATIONS[op]))
 
-    def iallreduce(self, values: NDArray[Any]) -> _Pending:
-        return _Pending(self, self._comm.Iallreduce(MPI.IN_PLACE, values, op=MPI.SUM))
-
-    def neighbours(self, ranks: Sequence[int]) -> _Neighbours:
+    def neighbours(self, ranks: Sequence[int]) -> Neighbours:
         self.barrier()  # what follows cannot be waited for with a deadline
-        return _Neighbours(self, self._comm.Create_dist_graph_adjacent(list(ranks), list(ranks)))
+        comm = self._comm.Create_dist_graph_adjacent(list(ranks), list(ranks))
+        return lambda sent, n_sent, received, n_received: self._pending(
+            comm.Ineighbor_alltoallv([sent, n_sent], [received, n_received])
+        )
+
+    def _pending(self, request: Any) -> Pending:
+        """Return a request that is waited for as the engine waits."""
+        return Pending(lambda: self._wait(request))
 
     def barrier(self) -> None:
         self._wait(self._comm.Ibarrier())
@@ -228,28 +221,3 @@ class MpiEngine(Engine):
     def abort(self, code: int) -> None:
         self._given.Abort(code)
         os._exit(code)
-
-
-@dataclass
-class _Pending:
-    """A request that is waited for as the engine waits."""
-
-    engine: MpiEngine
-    request: Any
-
-    def wait(self) -> None:
-        self.engine._wait(self.request)
-
-
-@dataclass
-class _Neighbours:
-    """A distributed graph of ranks."""
-
-    engine: MpiEngine
-    comm: Any
-
-    def ialltoallv(
-        self, sent: Floats, n_sent: Sequence[int], received: Floats, n_received: Sequence[int]
-    ) -> _Pending:
-        request = self.comm.Ineighbor_alltoallv([sent, n_sent], [received, n_received])
-        return _Pending(self.engine, request)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem import errors
 from vpem.checks import Floats
-from vpem.engines.engine import Engine, OneProcess, set_topic
+from vpem.engines.engine import Engine, set_topic
 from vpem.errors import InputError, Setting, VpemError, printable
 from vpem.network.faults import FewerError
 from vpem.network.masks import (
@@ -167,7 +167,7 @@ class Placement:
     @classmethod
     def here(cls, n_agents: int) -> Self:
         """Place all agents in this process."""
-        return cls(OneProcess(), np.zeros(n_agents, dtype=np.intp))
+        return cls(Engine(), np.zeros(n_agents, dtype=np.intp))
 
     @classmethod
     def evenly(cls, engine: Engine, n_agents: int, names: Sequence[str] = ()) -> Self:

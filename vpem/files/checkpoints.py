@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 import vpem
 from vpem.checks import Labels, check_int
-from vpem.engines.engine import Engine, OneProcess
+from vpem.engines.engine import Engine
 from vpem.errors import FileError, InputError, Interrupted, Setting, VpemError, VpemWarning, named
 from vpem.files.hdf5 import (
     _flush,
@@ -351,7 +351,7 @@ class FileSaver:
         if resume not in (False, True, "if-any"):
             raise InputError(f"resume must be true, false or 'if-any', got {resume!r}")
         self.name = os.fspath(path)
-        self._engine = engine = engine or OneProcess()
+        self._engine = engine = engine or Engine()
         self.size = engine.size
         self.path, *before = own_files(path, engine)
         self.before = before[0] if before else None

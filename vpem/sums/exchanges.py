@@ -71,7 +71,7 @@ class Exchange:
         into = np.empty((len(self._received), width), dtype=out.dtype)
         engine, near = self._joined
         with set_topic(engine, kind):
-            request = near.ialltoallv(
+            request = near(
                 out, [n * width for n in self._n_sent], into, [n * width for n in self._n_received]
             )
         yield

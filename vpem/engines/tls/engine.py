@@ -12,18 +12,17 @@ whether the vectors of all are there, and otherwise whose are not.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Floats
-from vpem.engines.engine import Signs, StalledError
+from vpem.engines.engine import Engine, Neighbours, Pending, StalledError
 from vpem.engines.tls.faults import GoneOn, Unheard
-from vpem.engines.tls.trust import Roster
+from vpem.engines.tls.trust import MemberSigns, Roster
 from vpem.errors import InputError
-from vpem.network.faults import FewerError, Outlast
+from vpem.network.faults import FewerError
 from vpem.network.messages import decode, encode
 
 if TYPE_CHECKING:
@@ -39,26 +38,20 @@ WITHOUT = b"\0"
 ADDED: dict[str, Any] = {"sum": np.add, "max": np.maximum}
 
 
-class TlsEngine:
+class TlsEngine(Engine):
     """Members of a study, by rank: ``post`` has links to all, ``signs`` proves words passed on."""
 
     apart = True
-    crowded = False
     open = False
+    topic = "agreement"
 
-    def __init__(self, post: Post, roster: Roster, signs: Signs | None) -> None:
+    def __init__(self, post: Post, roster: Roster, signs: MemberSigns | None) -> None:
         self._post, self.signs = post, signs
         self.rank: int = post.rank
         self.size = len(roster.members)
         self.names = [member.name for member in roster.members]
-        self.seats: Sequence[int] | None = [
-            rank for rank, member in enumerate(roster.members) if member.holds
-        ]
+        self.seats = [rank for rank, member in enumerate(roster.members) if member.holds]
         self.copies = 1 if self.rank else self.size - 1
-        self.topic = "agreement"
-        self.watch: Callable[[str, int], None] | None = None
-        self.limit: Callable[[Sequence[int], int, Sequence[str]], None] | None = None
-        self.outlast: Outlast | None = None
         self._number = 0
         self._pairs: dict[tuple[int, int], int] = {}
 
@@ -98,16 +91,18 @@ class TlsEngine:
         else:
             self._send_all(values.tobytes())
 
-    def gather(self, value: Any, root: int = 0) -> list[Any] | None:
-        """Return every process's value at the root, None elsewhere; others see nothing of them."""
-        tag = self._together()
-        if self.rank != root:
-            self._post.put(root, tag, encode(value), self.topic)
-            return None
-        self._ask(self._others(), [tag])
-        return [value if r == root else self._read(r, tag) for r in range(self.size)]
+    def gather(self, value: Any, root: int | None = 0) -> list[Any] | None:
+        """Return every process's value at the root, None elsewhere; others see nothing of them.
 
-    def allgather(self, value: Any) -> list[Any]:
+        Without a root all return them, which go by the first member.
+        """
+        if root is not None:
+            tag = self._together()
+            if self.rank != root:
+                self._post.put(root, tag, encode(value), self.topic)
+                return None
+            self._ask(self._others(), [tag])
+            return [value if r == root else self._read(r, tag) for r in range(self.size)]
         if self.outlast is not None and self.outlast.error is not None:
             raise self.outlast.error  # of who is lost there is none
         tag, message = self._together(), encode(value)
@@ -127,18 +122,13 @@ class TlsEngine:
             for r, part in enumerate(parts)
         ]
 
-    def allreduce(self, values: NDArray[Any], op: str = "sum") -> NDArray[Any]:
-        """Return the "sum" or the "max" of all processes' arrays, added in the order of members."""
-        total = np.array(values, order="C")
-        self._reduce(total, ADDED[op]).wait()
-        return total
-
-    def iallreduce(self, values: NDArray[Any]) -> _Pending:
+    def iallreduce(self, values: NDArray[Any]) -> Pending:
         """Begin to add all processes' arrays, in place; FewerError where one of them is lost."""
-        return self._reduce(values, np.add, self.outlast is not None)
+        return self._reduce(values, masked=self.outlast is not None)
 
-    def _reduce(self, values: NDArray[Any], add: Any, masked: bool = False) -> _Pending:
-        flat, topic, gone = values.reshape(-1), self.topic, len(self._gone)
+    def _reduce(self, values: NDArray[Any], op: str = "sum", masked: bool = False) -> Pending:
+        """Add arrays, or take the largest, in the order of members."""
+        flat, add, topic, gone = values.reshape(-1), ADDED[op], self.topic, len(self._gone)
         step = max(1, SEGMENT // values.itemsize)
         parts = [
             (flat[begin : begin + step], self._together()) for begin in range(0, flat.size, step)
@@ -176,7 +166,7 @@ class TlsEngine:
 
         for part, tag in parts if self.rank else ():
             self._post.put(0, tag, part.tobytes(), topic)
-        return _Pending(wait)
+        return Pending(wait)
 
     @property
     def _gone(self) -> set[int]:
@@ -214,8 +204,30 @@ class TlsEngine:
         outlast.error = gone_on
         raise FewerError
 
-    def neighbours(self, ranks: Sequence[int]) -> _Neighbours:
-        return _Neighbours(self, list(ranks))
+    def neighbours(self, ranks: Sequence[int]) -> Neighbours:
+        """Join members over links of their own; of empty runs nothing is sent."""
+
+        def ialltoallv(
+            sent: Floats, n_sent: Sequence[int], received: Floats, n_received: Sequence[int]
+        ) -> Pending:
+            tag = self._together()
+            for rank, run in zip(ranks, _runs(sent, n_sent), strict=True):
+                if run.size:
+                    self._post.put(rank, tag, run.tobytes(), self.topic)
+            come = [
+                (rank, run)
+                for rank, run in zip(ranks, _runs(received, n_received), strict=True)
+                if run.size
+            ]
+            self._ask([rank for rank, _ in come], [tag])
+
+            def wait() -> None:
+                for rank, run in come:
+                    run[...] = self._array(rank, tag, run)
+
+            return Pending(wait)
+
+        return ialltoallv
 
     def barrier(self) -> None:
         self.allgather(None)
@@ -304,39 +316,6 @@ class TlsEngine:
             f"{self.names[source]} has sent something else than {expected}{got}; "
             "do all members run the same command of the same version of vpem?"
         )
-
-
-@dataclass
-class _Pending:
-    """What is on its way."""
-
-    wait: Callable[[], None]
-
-
-@dataclass
-class _Neighbours:
-    """Members that exchange arrays with this one, each over a link of its own."""
-
-    engine: TlsEngine
-    ranks: Sequence[int]
-
-    def ialltoallv(
-        self, sent: Floats, n_sent: Sequence[int], received: Floats, n_received: Sequence[int]
-    ) -> _Pending:
-        """Begin to exchange runs of values with each neighbour; of empty ones nothing is sent."""
-        engine, tag = self.engine, self.engine._together()
-        for rank, run in zip(self.ranks, _runs(sent, n_sent), strict=True):
-            if run.size:
-                engine._post.put(rank, tag, run.tobytes(), engine.topic)
-        runs = list(_runs(received, n_received))
-        engine._ask([r for r, run in zip(self.ranks, runs, strict=True) if run.size], [tag])
-
-        def wait() -> None:
-            for rank, run in zip(self.ranks, runs, strict=True):
-                if run.size:
-                    run[...] = engine._array(rank, tag, run)
-
-        return _Pending(wait)
 
 
 def _runs(values: Floats, counts: Sequence[int]) -> Iterator[Floats]:

@@ -226,7 +226,7 @@ def refusal_of(error: BaseException | None) -> str:
 
 
 class MemberSigns:
-    """Signatures of members (`vpem.engines.engine.Signs`): facts are study, edition and members.
+    """What members sign (`vpem.engines.engine.Engine.signs`): facts are study, edition and members.
 
     ``run`` is a hash of what all have said of themselves, which members alone know.
     """

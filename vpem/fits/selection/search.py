@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 import vpem
 from vpem.checks import check_int
-from vpem.engines.engine import Engine, OneProcess
+from vpem.engines.engine import Engine
 from vpem.errors import FileError, InputError, Setting, check_choice
 from vpem.files.checkpoints import checksum, describe_run, hold, own_files, read_state, write_state
 from vpem.files.hdf5 import check_writable
@@ -345,7 +345,7 @@ class Record:
         self, path: PathLike | None, facts: Report, force: bool = False,
         engine: Engine | None = None,
     ) -> None:  # fmt: skip
-        engine = engine or OneProcess()
+        engine = engine or Engine()
         self.path: Path | None = None
         self.facts = facts
         self.results: dict[str, Outcome] = {}
