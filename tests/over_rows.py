@@ -154,6 +154,8 @@ def main(engine, brief=False):
     grown = connect_workers(make_graph("grid", n), sum="tree")
     compare.em(grown, init="kmeans")
     compare.kmeans(grown)
+    # Messages of a codec go to the root as they are: a link carries those of all below it.
+    compare.fedem(grown, compress="natural:12bits", init="kmeans", participation=0.6)
     compare_data(compare, networks, starts, brief)
     compare_fedem(compare, networks, first, brief)
     compare_disturbed(compare, brief)

@@ -138,7 +138,7 @@ class Compressed(Wrapper):
             self.inner.count(self.holders.allreduce(sizes, announced=True), senders)
             return received
         messages = self.quantizer.pack(values, self._draw, is_local)
-        self.inner.count(messages.shape[1], senders)
+        self.inner.count(np.full(len(values), messages.shape[1]), senders)
         heard = self.quantizer.unpack(self.server.hear(messages, senders))
         if len(heard) == len(values):  # at the server, where all are heard
             return heard
