@@ -13,22 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem.checks import Labels, available_memory, check_finite
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, shorten
+from vpem.files import models
 from vpem.files.datasets import Dataset, Home, default_names, write_dataset
 from vpem.files.families import FamilyChoice, levels_for_model, settle_for_model
 from vpem.files.matrix import FileMatrix
-from vpem.files.models import (
-    match_features,
-    model_as_json,
-    names_in_model,
-    owners_of,
-    read_model,
-    write_export,
-)
 from vpem.files.parties.opening import choose_parties
 from vpem.files.results import read_clustering
 from vpem.files.temporaries import ending_of
@@ -37,7 +29,6 @@ from vpem.fits.contribution import contribution, spread_contribution
 from vpem.fits.labels import columns_of
 from vpem.fits.prepare import weighed
 from vpem.fits.spread_use import SpreadRows
-from vpem.pictures.contents import plural
 from vpem.settings import MISSINGS
 from vpem.terms.rows import check_missing, check_values, rows_with_values
 from vpem.terms.statistics import leaves
@@ -50,13 +41,12 @@ from ..session import place_parties
 from .use import StoredFile, UseRequest, reported, table_of
 
 if TYPE_CHECKING:
+    from vpem.engines.engine import Engine
     from vpem.files.models import Model
     from vpem.files.results import StoredClustering
     from vpem.network.schema import Report
     from vpem.pictures.contents import Lines
     from vpem.pictures.saved import EvaluationData
-
-    from ..display import PrintedTable
 
     Assigned = tuple[dict[str, Labels], Report]
 
@@ -82,9 +72,6 @@ class RowFile(StoredFile):
     """Names of what a score has, and their formats."""
 
     @abstractmethod
-    def parameters(self) -> Sequence[NDArray[Any]]: ...
-
-    @abstractmethod
     def assign(self, proba: bool = False) -> Assigned:
         """Assign rows; return columns, labels first, and what JSON has of these."""
 
@@ -98,37 +85,38 @@ class RowFile(StoredFile):
         fit, unless parties lack rows or the user says.
         """
         self._refuse_individuals(request)
-        self.request, self.settings, self.say = request, request.settings, request.screen.say
+        self.request, self.say = request, request.screen.say
+        self.settings = settings = request.settings
         fitted = self.stored.options.get("missing")
-        self.missing = self.settings.missing or (fitted if fitted in MISSINGS else MISSINGS[0])
-        if self.settings.missing_parties or (picture and not self.needs_values):
+        self.missing = settings.missing or (fitted if fitted in MISSINGS else MISSINGS[0])
+        if settings.missing_parties or (picture and not self.needs_values):
             self.missing = "marginalize"
         self.alignment: Report | None = None  # of several parties' rows
-        self.apart = request.where.engine.apart
-        if self.apart:
-            self._check_apart()
-        with nullcontext() if self.apart else request.screen.reading(request.files):
-            self.source = self._read()
-        self.columns = columns = self._columns(not picture)
+        engine = request.where.engine
+        self.apart = engine.apart
         mixture = getattr(self.stored, "mixture", None)
-        kinds = getattr(mixture, "kinds", None)
-        self.source = levels_for_model(self.source, kinds, columns, self.missing)
-        names, X = self.stored.feature_names, self.source.X
-        self.X: Any = X
+        if self.apart:
+            self._check_apart(engine, mixture)
+        with nullcontext() if self.apart else request.screen.reading(request.files):
+            source = self._read()
+        self.columns = columns = self._columns(source.feature_names, not picture)
+        names, kinds = self.stored.feature_names, getattr(mixture, "kinds", None)
+        self.source = source = levels_for_model(source, kinds, columns, self.missing)
+        self.X: Any = source.X
         if not self.apart:
             if columns is not None:
-                self.X = X = X.select(columns) if isinstance(X, FileMatrix) else X[:, columns]
+                whole = isinstance(source.X, FileMatrix)
+                self.X = source.X.select(columns) if whole else source.X[:, columns]
             if self.missing == "refuse":
-                check_finite(X, names, () if picture else self.advice)
+                check_finite(self.X, names, () if picture else self.advice)
             else:
-                check_missing(X, names)
+                check_missing(self.X, names)
             return
-        assert self.source.partition is not None
-        called = self.source.partition.names
-        holders = Placement.evenly(request.where.engine, len(called), called)
+        assert source.partition is not None
+        called = source.partition.names
         self.X = SpreadRows(
-            X, self.source.partition, columns or range(self.source.n_features), holders, names,
-            self.missing, self.settings.secure_sum,
+            source.X, source.partition, columns or range(source.n_features),
+            Placement.evenly(engine, len(called), called), names, self.missing, settings.secure_sum,
         )  # fmt: skip
         for party, root, features in [] if mixture is None else self.X.moves(mixture.blocks):
             listed = shorten(repr(names[feature]) for feature in features)
@@ -144,9 +132,14 @@ class RowFile(StoredFile):
             return {"alignment": self.alignment, "communication": self.X.communication}
         return {} if self.alignment is None else {"alignment": self.alignment}
 
-    def _check_apart(self) -> None:
-        engine, settings = self.request.where.engine, self.settings
-        digest = hashlib.sha256(b"".join(one.tobytes() for one in self.parameters()))
+    def _check_apart(self, engine: Engine, mixture: Any) -> None:
+        settings = self.settings
+        arrays = (
+            [*leaves(mixture.arrays()), mixture.blocks.order]
+            if mixture is not None
+            else [self.stored.centres]
+        )
+        digest = hashlib.sha256(b"".join(one.tobytes() for one in arrays))
         marks = [f"{digest.hexdigest()} {self.missing}"]
         if settings.parties and settings.split != "rows":
             marks = engine.allgather(marks[0])
@@ -187,19 +180,21 @@ class RowFile(StoredFile):
             return source
         [file], [party] = files, choose_parties(files)
         # Those of the model, with the names of parties before them or without.
-        known = frozenset((*expected, *owners_of(expected)))
+        known = frozenset((*expected, *models.owners_of(expected)))
         source = read_one(
             file, settings.table, where, None, model_table=kept, dataset=settings.dataset,
             sample_weight=weight, memory_limit=available_memory(), keep_constant=True,
             columns=None if expected == default_names(len(expected)) else known,
         )  # fmt: skip
-        source.feature_names = names_in_model(file, party.name, source.feature_names, expected)
+        source.feature_names = models.names_in_model(
+            file, party.name, source.feature_names, expected
+        )
         teller(self.say)(source, settings.table, kept)
         return settle_for_model(source, FamilyChoice.parse(kept.family))
 
-    def _columns(self, narrow: bool) -> Sequence[int] | None:
+    def _columns(self, names: Sequence[str], narrow: bool) -> Sequence[int] | None:
         """Return the column of each of the model's features; None: they are in its order."""
-        names, expected = self.source.feature_names, self.stored.feature_names
+        expected = self.stored.feature_names
         present = set(names)
         there = [column for column, name in enumerate(expected) if name in present]
         lacking = [name for name in expected if name not in present]
@@ -217,31 +212,14 @@ class RowFile(StoredFile):
                 f"are {self.goes_without}"
             )
         apart = self.settings.parties and self.settings.split == "features"
-        return match_features(self.stored.feature_names, names, ordered=not apart)
+        return models.match_features(self.stored.feature_names, names, ordered=not apart)
 
-    def parties(self) -> dict[str, list[int]] | None:
-        """Return the model's features that each party of the data has; None of one dataset."""
-        partition, settings = self.source.partition, self.settings
-        if partition is None or not settings.parties or settings.split == "rows":
-            return None
-        columns = self.columns or range(len(self.stored.feature_names))
-        place = {column: j for j, column in enumerate(columns)}
-        return {
-            name: [place[column] for column in features.tolist() if column in place]
-            for name, features in zip(partition.names, partition.features, strict=True)
-        }
-
-    @property
-    def labelled(self) -> bool:
-        """Whether there are labels, or the user says where."""
-        return self.settings.labels != "labels" or self.source.labels is not None
-
-    def labels(self) -> Labels:
+    def labels(self, needed: bool = True) -> Any:
         """Read labels from the dataset, another place in its file, or a text file."""
         settings, files = self.settings, self.request.files
         where, named, parties = settings.labels, ", ".join(map(str, files)), settings.parties
-        if where == "labels" and self.source.labels is not None:
-            return np.asarray(self.source.labels)
+        if where == "labels" and (self.source.labels is not None or not needed):
+            return self.source.labels
         who = "every party" if settings.split == "rows" else "one party that has all the rows"
         there = h5py.is_hdf5(str(files[0])) or Path(where).exists()
         for wrong, *sentence in (
@@ -269,7 +247,7 @@ class RowFile(StoredFile):
             request.refuse("rows parties", sentence, "drawn")
             return None
         self.load(request, picture=True)
-        labels = self.labels() if request.labelled or self.labelled else None
+        labels = self.labels(request.labelled)
         return EvaluationData(self.X, labels, ", ".join(map(str, request.files)))
 
     def predict(self, request: UseRequest) -> int:
@@ -363,9 +341,6 @@ class ClustersFile(RowFile):
     def stored(self) -> StoredClustering:
         return read_clustering(self.path)
 
-    def parameters(self) -> Sequence[NDArray[Any]]:
-        return [self.stored.centres]
-
     def assign(self, proba: bool = False) -> Assigned:
         if proba:
             raise InputError(
@@ -424,11 +399,7 @@ class MixtureFile(RowFile):
 
     @cached_property
     def stored(self) -> Model:
-        return read_model(self.path)
-
-    def parameters(self) -> Sequence[NDArray[Any]]:
-        mixture = self.stored.mixture
-        return [*leaves(mixture.arrays()), mixture.blocks.order]
+        return models.read_model(self.path)
 
     def assign(self, proba: bool = False) -> Assigned:
         mixture = self.stored.mixture
@@ -471,16 +442,32 @@ class MixtureFile(RowFile):
                 )
             result = spread_contribution(self.X, stored.mixture, stored.feature_names)
         else:
-            labels = self.labels() if self.labelled else None
-            result = contribution(
-                stored, self.X, parties=self.parties(), labels=labels, missing=self.missing
-            )
+            held, partition = None, self.source.partition
+            if partition is not None and settings.parties and settings.split != "rows":
+                columns = self.columns or range(len(stored.feature_names))
+                place = {column: j for j, column in enumerate(columns)}
+                held = {
+                    name: [place[column] for column in own.tolist() if column in place]
+                    for name, own in zip(partition.names, partition.features, strict=True)
+                }
+            labels = self.labels(needed=False)
+            result = contribution(stored, self.X, parties=held, labels=labels, missing=self.missing)
         report = result.describe() | self.of_data()
         request.leave_it_to_the_first()
         if settings.output is not None:
             settings.write(result.columns(), "vpem-contributions")
         if settings.json or settings.output is None:
-            request.tell(report, CONTRIBUTED, *tables_of(report))
+            parties = table_of(
+                report["parties"], PARTIES, title="Without each party", right=[*PARTIES][1:],
+                spare=("likelihood", "features", "agreement", "shared"), caption=CAPTION,
+            )  # fmt: skip
+            ranked = [{**one, "rank": rank} for rank, one in enumerate(report["features"], 1)]
+            features = table_of(
+                ranked, FEATURES, MOST_FEATURES, title="Each feature alone",
+                right=("rank", "information", "share"), spare=("party", "rank"),
+            )  # fmt: skip
+            tables = [parties, "", features] if report["parties"] else [features]
+            request.tell(report, CONTRIBUTED, *tables)
         return "the figures"
 
     def sample(self, request: UseRequest, count: int, seed: int) -> int:
@@ -503,13 +490,16 @@ class MixtureFile(RowFile):
         return count
 
     def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
-        write_export(output, self.stored, force)
+        models.write_export(output, self.stored, force)
 
     def as_json(self) -> Report:
         stored = self.stored
         components = answer_of(stored).describe()
-        return {"components": components, **model_as_json(stored), "history": stored.history}
+        return {"components": components, **models.model_as_json(stored), "history": stored.history}
 
+
+MOST_FEATURES = 30
+"""Features that a table has; files and JSON have all."""
 
 CONTRIBUTED: Lines = {
     "rows": "{n_samples}",
@@ -532,7 +522,7 @@ PARTIES: Lines = {
 FEATURES: Lines = {
     "rank": "{rank}",
     "feature": "{name}",
-    "party": lambda feature: feature["party"] or "-",
+    "party": "{party:?-}",
     "information": "{information:.4f}",
     "share": "{share:.1%}",
 }
@@ -545,22 +535,3 @@ CAPTION = (
     "components with and without it; of those without it with labels."
 )
 """Below the table of parties."""
-
-MOST_FEATURES = 30
-"""Features that a table has; files and JSON have all."""
-
-
-def tables_of(report: Report) -> list[PrintedTable | str]:
-    """Return the tables of contributions for a terminal."""
-    parties = table_of(
-        report["parties"], PARTIES, title="Without each party", right=list(PARTIES)[1:],
-        spare=("likelihood", "features", "agreement", "shared"), caption=CAPTION,
-    )  # fmt: skip
-    ranked = [{**one, "rank": rank} for rank, one in enumerate(report["features"], 1)]
-    more = len(ranked) - MOST_FEATURES
-    features = table_of(
-        ranked[:MOST_FEATURES], FEATURES, title="Each feature alone",
-        right=("rank", "information", "share"), spare=("party", "rank"),
-        caption=f"and {plural(more, 'feature')} that tell less: see --json" if more > 0 else None,
-    )  # fmt: skip
-    return [parties, "", features] if report["parties"] else [features]

@@ -6,7 +6,7 @@ What a command (`UseRequest`) does with a kind of file is the business of that: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
@@ -314,10 +314,14 @@ def as_printed(item: Contained, heading: str = "") -> Any:
     return table(item.rows, *heads, title=item.caption or heading, right=right)
 
 
-def table_of(reports: Iterable[Report], columns: Lines, **looks: Any) -> PrintedTable:
-    """Return a table with a row for each report, without columns of which none has anything."""
-    rows = [dict(lines_of(one, columns)) for one in reports]
+def table_of(
+    reports: Sequence[Report], columns: Lines, most: int | None = None, **looks: Any
+) -> PrintedTable:
+    """Return a table with a row for each of the first reports, but no column without a cell."""
+    rows = [dict(lines_of(one, columns)) for one in reports[:most]]
     heads = [head for head in columns if any(head in row for row in rows)]
+    if len(rows) < len(reports):
+        looks["caption"] = f"and {len(reports) - len(rows)} more; --json shows all"
     return table(([row.get(head, "-") for head in heads] for row in rows), *heads, **looks)
 
 
