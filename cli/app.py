@@ -448,7 +448,7 @@ app.callback()(spread(_nothing, (), ["version", "help_all"]))
 COMMANDS = {
     "fit": ("commands.fit", "Fit a Gaussian mixture to features, or rows, that are distributed."),
     "select": ("commands.select", "Fit a grid of models and choose the best by a criterion."),
-    "kmeans": ("commands.kmeans", "Cluster rows by k-means, rows or features being distributed."),
+    "kmeans": ("commands.fit", "Cluster rows by k-means, rows or features being distributed."),
     "fedem": ("commands.fit", "Fit a Gaussian mixture to rows of workers by FedEM or VR-FedEM."),
     "impute": ("commands.impute", "Impute a matrix from the parts of it that observers saw."),
     "saem": ("commands.saem", "Fit a model with latent variables by stochastic EM (SAEM)."),
