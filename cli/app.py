@@ -1,4 +1,4 @@
-"""The tree of commands, each loaded at its first use, and their help.
+"""The tree of commands, each loaded at its first use, their help, and how one is run.
 
 All commands have what `Command` gives them: options from files and the environment,
 `--show-config`, and help. `--help` shows the options that people need most (those of settings with
@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import sys
 from collections import UserDict
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
@@ -22,20 +23,38 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from vpem import __version__
-from vpem.errors import brief
+from vpem.errors import VpemError, brief
 
-from .names import SHOW, STUDY, WHOLE, is_flag, key_of, speak_of
+from .display import drop_stdout
+from .names import (
+    ELSE,
+    SHOW,
+    STUDY,
+    WHOLE,
+    hint,
+    in_options,
+    is_flag,
+    key_of,
+    leaves,
+    meant,
+    name_of,
+    speak_of,
+    spoken,
+)
 from .options import (
     check_environment,
     load,
     noting_origins,
+    origin_of,
     refuse_idle,
     show_config,
     spread,
+    variable_of,
     variables,
+    why_refused,
 )
 from .outputs import Role, begin
-from .session import joined
+from .session import join_job, joined, launched
 
 HEADINGS = (
     "Options", "Data", "Individuals", "Model", "Prior", "Selection", "Network", "Privacy", "Output",
@@ -483,3 +502,124 @@ def command() -> Any:
     makers["help"] = show_help, "Show the help of a command.", None
     makers |= {name: (f"{home}:app", summary, None) for name, (home, summary) in GROUPS.items()}
     return tree(app, makers)
+
+
+def invoke(words: list[str]) -> int:
+    """Parse the words, run the command they name, and return its exit code."""
+    _join(words)
+    parser = command()
+    if os.environ.get("_VPEM_COMPLETE"):
+        # The help has no markup that Rich must remove, and a shell is waiting.
+        sys.modules["rich"] = None  # type: ignore[assignment]
+        parser.main(args=words, prog_name="vpem")
+    # Not `parser.main`, which turns an interrupt into an exit without a word.
+    try:
+        with parser.make_context("vpem", words.copy()) as context:
+            parser.invoke(context)
+    except typer.Exit as end:
+        return int(end.exit_code)
+    except Exception as error:
+        if type(error).__name__ != "NoArgsIsHelpError":
+            raise
+        print(error.format_message(), file=sys.stderr)  # type: ignore[attr-defined]
+        return 2
+    return 0
+
+
+def _join(words: list[str]) -> None:
+    """Join the MPI job of this process if --engine mpi is chosen, before anything is parsed.
+
+    Processes of a job must join it before an option of one of them is refused. A file that cannot
+    be read stands for MPI where a launcher started several processes.
+    """
+    chosen, file = (_value_in(words, option) for option in ("--engine", "--config"))
+    if chosen is None and (file or any(name[:5] == "VPEM_" for name in os.environ)):
+        path = _path_in(words)
+        chosen = os.environ.get(variable_of(path, "engine"))
+        file = file or os.environ.get(variable_of(path, "config"))
+        if file and not chosen:
+            from vpem.files.json_text import read_toml
+
+            try:
+                table: Any = read_toml(file)
+            except VpemError:
+                table, path = {"engine": "mpi"} if launched() else {}, []
+            for word in [*path, "engine"]:
+                table = table.get(word) if isinstance(table, dict) else None
+            chosen = table
+    if chosen == "mpi":
+        join_job()
+
+
+def _value_in(words: list[str], option: str) -> str | None:
+    """Return the last value that words give an option, before they are parsed."""
+    values = [words[at] for at, word in enumerate(words[:-1], 1) if word == option]
+    values += [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
+    return values[-1] if values else None
+
+
+def _path_in(words: list[str]) -> list[str]:
+    """Return the first words of a command line, which name a command or group."""
+    node, place = command(), 0
+    while place < len(words) and words[place] in getattr(node, "commands", ()):
+        node, place = node.commands[words[place]], place + 1
+    return words[:place]
+
+
+def sentence_of(error: Exception, words: list[str]) -> str | None:
+    """Say in one sentence what went wrong, or return None if it is a defect of vpem."""
+    if isinstance(error, OSError):
+        try:
+            os.getcwd()
+        except OSError:
+            cause = f"{in_options(error)}; " if isinstance(error, VpemError) else ""
+            return f"{cause}the working folder has been removed: go to one that exists"
+    if isinstance(error, VpemError):
+        return spoken(error)
+    if isinstance(error, MemoryError):
+        size = f" ({error})" if str(error) else ""
+        return f"not enough memory{size}; try fewer rows or --dtype float32"
+    if isinstance(error, OSError) and error.filename is None:
+        # Files are dealt with where they are opened: what has no name is a stream.
+        drop_stdout()
+        return f"standard output cannot be written: {error.strerror or 'it is closed'}"
+    return _usage(error, words) if hasattr(error, "format_message") else None
+
+
+def _usage(error: Any, words: list[str]) -> str:
+    """One sentence for options and arguments that the parser refuses, with the nearest name."""
+    context, param = getattr(error, "ctx", None), getattr(error, "param", None)
+    name, what = getattr(error, "option_name", None), ""
+    near: list[str] = []
+    path = context.command_path if context else " ".join(["vpem", *_path_in(words)])
+    if type(error).__name__ == "NoSuchOption" and name and context:
+        why = why_refused(context.info_name, name)
+        if why is not None:
+            return in_options(why)
+        options = context.command.get_params(context)
+        known = {word.lstrip("-"): name_of(option) for option in options for word in option.opts}
+        # A long option with one dash is read as short ones: search for the word as typed.
+        typed = [word for word in words if word.startswith(name) and name[1] != "-"]
+        what, word = "option", next(iter(typed), name)
+        near = [known[one] for one in meant(word, known)]
+    elif "No such command" in str(error) and context:
+        what, word = "command", str(error).split("'")[1] if "'" in str(error) else ""
+        name, near = word, _commands(word, context)
+    if what:
+        advice = (f"; {advice}" for words, advice in ELSE if word.strip("-") in words)
+        sentence = f"no such {what}: {name}{hint(near) or next(advice, '')}"
+    else:
+        sentence = " ".join(str(error.format_message()).split()).rstrip(".")
+        sentence = sentence[:1].lower() + sentence[1:]
+    origin = origin_of(context, param) if context and param else None
+    return f"{'; '.join(filter(None, (sentence, origin)))}; see '{path} --help'"
+
+
+def _commands(word: str, context: Any) -> list[str]:
+    """Return the commands that a word may stand for: of this group, or of others by full name."""
+    below = [path for path, _ in leaves(context.find_root().command) if len(path) > 1]
+    names, in_group = [path[-1] for path in below], meant(word, context.command.commands)
+    if in_group and word not in names:
+        return in_group
+    found = meant(word, dict.fromkeys(names))
+    return [" ".join(("vpem", *path)) for path in below if path[-1] in found] or in_group

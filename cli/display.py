@@ -380,6 +380,11 @@ def fail(message: str, code: int = 2) -> int:
     return code
 
 
+def drop_stdout() -> None:
+    """Discard what stdout still holds, so that it fails only once."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def as_plain(value: Any) -> Any:
     """Replace arrays by lists, and numbers that JSON cannot write (nan, inf) by None."""
     if hasattr(value, "tolist"):

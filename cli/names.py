@@ -113,13 +113,6 @@ def leaves(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
             yield (*path, name), member
 
 
-def value_in(words: list[str], option: str) -> str | None:
-    """Return the last value that words give an option, before they are parsed."""
-    values = [words[at] for at, word in enumerate(words[:-1], 1) if word == option]
-    values += [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
-    return values[-1] if values else None
-
-
 def in_options(error: VpemError | VpemWarning) -> str:
     """Return a sentence of the library with the options of the command that runs."""
     return error.sentence_with(_typed)

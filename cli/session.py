@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from vpem.errors import InputError, Setting, shorten
 from vpem.records import Rule, Settings, setting
 
+from .display import fail
 from .outputs import reads, writes, written
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ NOT_THERE = "nothing"
 
 STALLED = 4
 """Exit code where a rank did not answer."""
+
+INTERRUPTED = "interrupted; nothing was written"
 
 
 class Where:
@@ -150,15 +153,15 @@ class Where:
     def close(self) -> None:
         """End together with others, after the work is done."""
 
-    def fail(self, error: Exception, sentence: str | None, tell: Callable[..., int]) -> int:
+    def fail(self, error: Exception, sentence: str | None) -> int:
         """Report what went wrong, and return the exit code; a defect (no sentence) is raised."""
         if sentence is None:
             raise error
-        return tell(sentence, code=getattr(error, "exit_code", 2))
+        return fail(sentence, getattr(error, "exit_code", 2))
 
-    def interrupted(self, tell: Callable[..., int], code: int) -> int:
+    def interrupted(self, code: int) -> int:
         """Report that the command was interrupted, and return the exit code."""
-        return tell("interrupted; nothing was written", code=code)
+        return fail(INTERRUPTED, code)
 
 
 _alone = Where()
@@ -314,37 +317,36 @@ class Job(Where):
     def close(self) -> None:
         self.engine.barrier()
 
-    def fail(self, error: Exception, sentence: str | None, tell: Callable[..., int]) -> int:
+    def fail(self, error: Exception, sentence: str | None) -> int:
         """Report once what went wrong at one rank, or at all alike, and end all of them."""
         if self.engine.size == 1:
-            return super().fail(error, sentence, tell)
+            return super().fail(error, sentence)
         code = getattr(error, "exit_code", 2)
         if sentence is None:
             import traceback
 
-            last = traceback.format_exception_only(error)[-1].strip()
+            code, last = 1, traceback.format_exception_only(error)[-1].strip()
             sentence = f"{last} (a defect of vpem)\n{traceback.format_exc()}"
-
-            def tell(text: str, code: int = 1) -> int:
-                print(f"vpem: {text}", file=sys.stderr, flush=True)
-                return code
-
-            code = 1
         stalled = code == STALLED
         alike = self.engine.rank == 0 and stalled
         alike = alike or self.engine.announce_end(sentence, patient=not stalled)
-        tell(sentence if alike or stalled else f"{self.engine.names[self.engine.rank]}: {sentence}")
+        if not alike and not stalled:
+            sentence = f"{self.engine.names[self.engine.rank]}: {sentence}"
+        if code == 1:
+            print(f"vpem: {sentence}", file=sys.stderr, flush=True)
+        else:
+            fail(sentence)
         return self._abort(code)
 
-    def interrupted(self, tell: Callable[..., int], code: int) -> int:
+    def interrupted(self, code: int) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
-        sentence = "interrupted; nothing was written"
+        sentence = INTERRUPTED
         self.engine.announce_end(sentence, patient=False)
         if self.engine.rank:
             time.sleep(PASSED_ON)
             sentence = f"{self.engine.names[self.engine.rank]}: {sentence}"
-        tell(sentence)
+        fail(sentence)
         return self._abort(code)
 
     def _abort(self, code: int) -> int:

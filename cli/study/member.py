@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from glob import has_magic
@@ -593,7 +593,7 @@ class Meeting(Where):
         log = self._log
         self._tell(f"noted {log.n_messages:,} messages in {log.path}, of {size(log.size)}")
 
-    def fail(self, error: Exception, sentence: str | None, tell: Callable[..., int]) -> int:
+    def fail(self, error: Exception, sentence: str | None) -> int:
         """Report what went wrong, to others as much as they may know, and end."""
         goes_on = self._options.get("checkpoint") is not None
         if isinstance(error, Returned) and (goes_on or not self._met):
@@ -609,7 +609,7 @@ class Meeting(Where):
         try:
             error = self._deal_with(error)
         except KeyboardInterrupt:
-            return self.interrupted(tell, 130)
+            return self.interrupted(130)
         if isinstance(error, VpemError):
             if not isinstance(error, PolicyError):
                 whose_options(error, self.study)
@@ -649,11 +649,11 @@ class Meeting(Where):
                 "what PYTHONDEVMODE=1 prints"
             )
         self._leave(for_others, code)
-        return super().fail(error, sentence, tell) and code
+        return super().fail(error, sentence) and code
 
-    def interrupted(self, tell: Callable[..., int], code: int) -> int:
+    def interrupted(self, code: int) -> int:
         self._leave(INTERRUPTED, code)
-        return super().interrupted(tell, code)
+        return super().interrupted(code)
 
     def _leave(self, sentence: str, code: int) -> None:
         """Send others the reason why this member ends."""
