@@ -193,7 +193,8 @@ def test_coordinates_are_those_of_a_vector_space(covariance_type):
 
 
 @pytest.mark.parametrize(
-    "name", ["", "squarem,squarem", "local", "local:0", "local:1001", "local:x", "anderson", ","]
+    "name",
+    ["", "squarem,squarem", "local", "local:0", "local:1001", "local:x", "anderson", ",", 3, -7.5],
 )
 def test_what_is_no_acceleration_is_refused(name):
     with pytest.raises(InputError, match=r"accelerate must be squarem, local:N .* got"):

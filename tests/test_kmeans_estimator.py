@@ -1,5 +1,7 @@
 """`DistributedKMeans`: scikit-learn's interface to k-means."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -46,6 +48,7 @@ def test_the_estimators_methods(digits):
     model = DistributedKMeans(6, workers=4, random_state=0)
     assert clone(model).get_params() == model.get_params()
     labels = model.fit_predict(digits)
+    assert asdict(model)["n_clusters"] == 6  # no field without a value
     np.testing.assert_array_equal(labels, model.predict(digits))
     far = model.transform(digits)
     np.testing.assert_array_equal(far.argmin(axis=1), labels)

@@ -171,6 +171,7 @@ def test_known_covariances(X):
         (-np.eye(4), "tied", "positive definite"),
         (np.triu(np.ones((4, 4))), "tied", "symmetric"),
         (np.full((4, 4), np.nan), "tied", "positive definite"),
+        ("none", "tied", "must be numbers"),
     ],
 )
 def test_known_covariances_that_are_none(X, known, kind, why):

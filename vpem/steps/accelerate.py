@@ -72,7 +72,7 @@ def parse_acceleration(name: str | None) -> Acceleration | None:
     if name is None:
         return None
     local, squarem = 0, False
-    for part in name.split(","):
+    for part in name.split(",") if isinstance(name, str) else ("",):
         word, _, number = part.strip().partition(":")
         if word == "squarem" and not number and not squarem:
             squarem = True

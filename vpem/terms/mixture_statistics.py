@@ -310,7 +310,10 @@ class StatisticMap:
         self._metric = np.linalg.pinv(matrix, hermitian=True)
         self._known: Doubles | None = None
         if known is not None:
-            covariances = np.asarray(known, dtype=np.float64)
+            try:
+                covariances = np.asarray(known, dtype=np.float64)
+            except (TypeError, ValueError):
+                raise InputError(f"known covariances must be numbers, got {known!r}") from None
             k = n_components
             expected = {"tied": (d, d), "full": (k, d, d)}.get(covariance_type)
             if covariances.shape != expected:

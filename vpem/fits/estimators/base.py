@@ -94,6 +94,8 @@ class StoredEstimator(BaseEstimator):
     graph: Any
     verbose: int
     verbose_interval: int
+    _stored: Any
+    """What a file that it was loaded from kept."""
     _without: ClassVar[dict[str, str]] = {}
     """Parameters of scikit-learn that do not exist here, and why."""
 

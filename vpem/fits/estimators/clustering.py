@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -231,9 +231,6 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         "copy_x": "data are never changed",
         "tol": "it stops when no row changes its cluster",
     }
-    _stored: StoredClustering = field(init=False)
-    """The file that it was loaded from, where it was."""
-
     def __sklearn_is_fitted__(self) -> bool:
         """Whether `fit` was called."""
         return hasattr(self, "cluster_centers_")
@@ -251,7 +248,8 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         """
         self._refuse_unfitted("cluster_centers_")
         if not hasattr(self, "clustering_"):
-            return self._stored
+            stored: StoredClustering = self._stored  # the file that it was loaded from
+            return stored
         names = self._names(self.clustering_.centres.shape[1])
         options = self._options()
         report = self.clustering_.describe(names, self._holders)

@@ -37,8 +37,6 @@ class FittedMixture(DensityMixin, OnGraph):
     """Names of the agents or workers."""
     _dtype: np.dtype[np.floating]
     """Of the data of the fit, in which results are given."""
-    _stored: Model
-    """The file that it was loaded from, where it was."""
 
     def kept(self) -> Model:
         """Return the model that a file keeps, as `vpem fit` and `vpem fedem` write it.
@@ -47,7 +45,8 @@ class FittedMixture(DensityMixin, OnGraph):
         """
         self._refuse_unfitted("mixture_")
         if not hasattr(self, "fit_"):
-            return self._stored
+            stored: Model = self._stored
+            return stored
         names = self._names(self.mixture_.n_features)
         options = self._options()
         report = {**self.fit_.describe(names, self._holders), "seed": options["random_state"]}
