@@ -245,7 +245,8 @@ class ProgressLine:
         self._restart = ""
         self._shown: Sequence[str] = ()
         self._over = threading.Event()
-        if not quiet and is_terminal():
+        # A start, or first iteration, may take minutes before it prints a line of its own.
+        if not quiet and (unkept or is_terminal()):
             threading.Thread(target=self._tick, daemon=True).start()
 
     def __call__(self, progress: Any) -> None:
@@ -289,7 +290,7 @@ class ProgressLine:
     def remind(self) -> None:
         """Note once, after a second, that the result of a run will not be kept."""
         if self.unkept and not self.quiet and time.monotonic() - self.began >= 1.0:
-            # From the run or from the clock (`driver.reminding`), whichever is first.
+            # From the run or from the clock, whichever is first.
             with alone:
                 unkept, self.unkept = self.unkept, None
                 if unkept:
@@ -329,10 +330,11 @@ class ProgressLine:
             print(BETWEEN.join([stamp, *self._shown, *rate]), file=sys.stderr, flush=True)
 
     def _tick(self) -> None:
-        """Update the time while a step takes long."""
-        while not self._over.wait(TICK):
+        """Remind in time, and in a terminal update the time while a step takes long."""
+        while not self._over.wait(TICK) and (self.unkept or is_terminal()):
+            self.remind()
             with alone:
-                idle = time.monotonic() - self.last_line >= TICK
+                idle = is_terminal() and time.monotonic() - self.last_line >= TICK
                 if not self._over.is_set() and self._shown and idle and self.is_due():
                     self._show()
 
@@ -358,13 +360,9 @@ def clock(seconds: float) -> str:
 def span(seconds: float) -> str:
     """Write a time for a reader: 12 s, 3 min 05 s, 2 h 07 min."""
     minutes, rest = divmod(round(seconds), 60)
-    if not minutes:
-        return f"{rest} s"
-    return (
-        f"{minutes // 60} h {minutes % 60:02d} min"
-        if minutes >= 60
-        else f"{minutes} min {rest:02d} s"
-    )
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def tell(line: str) -> None:

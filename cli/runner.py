@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Timer
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
@@ -224,7 +223,7 @@ class CommandRun:
         if hasattr(data, "observer"):
             data.observer = progress.reading
         try:
-            with catching(self._file), reminding(progress):
+            with catching(self._file):
                 yield progress
         finally:
             progress.close()
@@ -269,24 +268,6 @@ class CommandRun:
             tell_of_tree(self.network, self.screen)
         if self.out.strict and not result.converged:
             raise typer.Exit(3)
-
-
-@contextmanager
-def reminding(progress: ProgressLine, seconds: float = 1.0) -> Iterator[None]:
-    """Say soon after the start of a long run that nothing of it will be kept.
-
-    Its start, or first iteration, may take minutes before it prints a line of its own.
-    """
-    if progress.quiet or progress.unkept is None:
-        yield
-        return
-    clock = Timer(seconds, progress.remind)
-    clock.daemon = True
-    clock.start()
-    try:
-        yield
-    finally:
-        clock.cancel()
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from vpem.errors import InputError, Setting, shorten
-from vpem.records import Rule, Settings, setting
+from vpem.records import Rule, Settings, setting, without
 
 from .display import fail
 from .outputs import reads, writes, written
@@ -188,20 +188,27 @@ def terminate(number: int, frame: Any) -> None:
     raise Terminated
 
 
-def launched() -> bool:
-    """Whether a launcher started several processes."""
-    return any((_variable(count) or 1) > 1 for count, _ in LAUNCHERS)
-
-
-def _variable(name: str) -> int | None:
+def _variable(name: str) -> int:
+    """Return the number that an environment variable has, or 0."""
     from vpem.checks import read_int
 
-    return read_int(os.environ.get(name, ""))
+    return read_int(os.environ.get(name, "")) or 0
+
+
+def launched() -> list[str]:
+    """Return the variables by which a launcher says that it started several processes."""
+    return [count for count, _ in LAUNCHERS if _variable(count) > 1]
 
 
 def join_job() -> Job:
     """Join the MPI job that this process was started in."""
     from vpem.checks import check_int
+
+    def refuse(sentence: str) -> NoReturn:
+        """Raise InputError in the first process of a launcher; others end without a sentence."""
+        if any(_variable(number) for _, number in LAUNCHERS):
+            raise SystemExit(2)
+        raise InputError(sentence)
 
     for count, _ in LAUNCHERS:  # the MPI library itself would end without a sentence
         value = _variable(count) or os.environ.get(count) or 1
@@ -213,30 +220,21 @@ def join_job() -> Job:
             from vpem.engines import mpi
     except (ImportError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        _leave_it_to_the_first()
-        raise InputError(
+        refuse(
             f"--engine mpi needs mpi4py and an MPI library ({reason}); try: pip install "
             "'vpem[mpi]' mpich"
-        ) from None
+        )
     engine, library = mpi.join()
-    started = [(_variable(count), count) for count, _ in LAUNCHERS if (_variable(count) or 1) > 1]
-    if started and engine.size == 1:
-        _leave_it_to_the_first()
-        raise InputError(
-            "the launcher started {} processes ({}), but each of them is alone: mpi4py is built "
-            "for another MPI ({}); take the mpiexec of that MPI, or build mpi4py for yours "
-            "(pip install --no-binary mpi4py mpi4py)".format(*started[0], library)
+    for count in launched() if engine.size == 1 else ():
+        refuse(
+            f"the launcher started {_variable(count)} processes ({count}), but each of them is "
+            f"alone: mpi4py is built for another MPI ({library}); take the mpiexec of that MPI, or "
+            "build mpi4py for yours (pip install --no-binary mpi4py mpi4py)"
         )
     job = Job(engine)
     join(job)
     signal.signal(signal.SIGTERM, terminate)
     return job
-
-
-def _leave_it_to_the_first() -> None:
-    """End without a sentence if this is not the first process of a launcher."""
-    if any(_variable(number) or 0 for _, number in LAUNCHERS):
-        raise SystemExit(2)
 
 
 def check_alike(
@@ -382,10 +380,7 @@ SHARDS_OF_POSTERIOR: Rule = (
         Setting("weight_concentration_prior_type"),
     ),
 )
-MEMBERS: Rule = (
-    lambda given: given.get("study") is None,
-    (" is for members of a study; add --study FILE",),
-)
+MEMBERS = without("study", "FILE", "is for members of a study")
 
 
 class EngineSettings(Settings, heading="Running", kept=False):

@@ -13,7 +13,6 @@ from vpem_cli import display as showing
 from vpem_cli.commands.saem import SaemCounter
 from vpem_cli.commands.select import SearchProgress
 from vpem_cli.display import ProgressLine, Screen, fail
-from vpem_cli.runner import reminding
 
 
 @pytest.fixture
@@ -155,18 +154,20 @@ def test_a_long_run_whose_result_nobody_keeps_says_so_once_and_early(capsys, clo
     assert capsys.readouterr().err == ""
 
 
-def test_a_run_that_says_nothing_yet_is_reminded_by_a_clock(capsys):
+def test_a_run_that_says_nothing_yet_is_reminded_by_a_clock(capsys, monkeypatch):
+    monkeypatch.setattr(showing, "TICK", 0.001)
     reminded = threading.Event()
 
     class Reminded(ProgressLine):
         def remind(self):
             super().remind()
-            reminded.set()
+            if self.unkept is None:
+                reminded.set()
 
     made = Reminded(False, "--output FILE")
     made.began -= 1
-    with reminding(made, 0.001):
-        assert reminded.wait(600)
+    assert reminded.wait(600)
+    made.close()
     assert capsys.readouterr().err.startswith("note: the result will not be kept")
 
 

@@ -250,6 +250,11 @@ def not_both(one: str, other: str) -> Rule:
     return lambda given: given.get(one) not in (None, False), sentence
 
 
+def without(name: str, value: object, why: str) -> Rule:
+    """Return the rule of a setting that has no effect without another, given any ``value``."""
+    return lambda given: given.get(name) in (None, False), (f" {why}; add ", Setting(name, value))
+
+
 class _Facts(Formatter):
     """Formats numbers of things, and words for what is or is not, or may not be.
 

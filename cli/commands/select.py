@@ -41,7 +41,6 @@ from ..runner import (
     each_file,
     files_kept,
     handling,
-    reminding,
 )
 from ..session import EngineSettings, describe_engine
 from .use import table_of
@@ -299,7 +298,7 @@ class Search:
         destination = settings.kept_in or settings.output or settings.json
         quiet = settings.quiet or not run.where.speaks
         progress = SearchProgress(quiet, None if destination else "--state FILE or --output FILE")
-        with stopping(self._kept) as whole, reminding(progress):
+        with stopping(self._kept) as whole:
             progress.start(len(self.trials) - self.n_kept)
             try:
                 selection = search(
