@@ -12,29 +12,14 @@ from vpem.files.observations import is_long_csv
 from vpem.pictures.contents import plural
 
 from ..display import as_plain, print_json
-from .saem_data import RowReader, as_rows, named_columns
+from .saem_data import RowReader, named_columns
 from .use import PredictSettings, StoredFile, UseRequest, reported
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
-    from vpem.saem.conditional import Conditional
     from vpem.saem.individuals import Individuals
-    from vpem.saem.prediction import Latents
     from vpem.saem.results import SavedSaem
     from vpem.saem.topics import Heard, Topics
-
-
-def _tell(
-    request: UseRequest, kind: str, columns: Report, report: Report, model: str, n: int, **more: Any
-) -> int:
-    """Write what is predicted as a table, or print it as JSON; return the number of its rows."""
-    output = request.settings
-    output.write(columns, kind)
-    if output.json:
-        path = None if output.output is None else str(output.output)
-        head = {"model": model, "n_individuals": n, **more, "output": path}
-        print_json(head | (report if path is None else {}))
-    return len(next(iter(columns.values())))
 
 
 class SaemFile(StoredFile):
@@ -81,64 +66,49 @@ class SaemFile(StoredFile):
         return individuals if names is None else individuals.named(names)
 
     def predict(self, request: UseRequest) -> int:
-        import numpy as np
-
         from vpem.saem.diagnostics import residuals_of
         from vpem.saem.models.model import has_curves
         from vpem.saem.prediction import Predictor
-        from vpem.saem.results import latent_columns, latents_of_each
+        from vpem.saem.results import Classes
 
         saved, options = self.stored, request.settings
         predictor, times = Predictor(saved), options.grid()
         curves = has_curves(saved.model, saved.model_options) and not options.latents
         self._check(request, curves)
         individuals = self.evaluation_data(request)
+        found: Any
         if options.residuals and individuals is not None:
-            kind, names = "vpem-saem-residuals", individuals.names
-            columns = residuals_of(predictor, individuals).columns()
-            report: Report = {"residuals": columns}
-        elif curves:
-            if options.population:
-                words = self.reader(request).words
-                values = options.known_values(words) if individuals is None else None
-                fitted = predictor.population(times, values, individuals)
-            elif individuals is None:
-                fitted = predictor.stored(options.individual, times)
-            else:
-                fitted = predictor.curves(individuals, times)
-            kind, names, columns = "vpem-saem-curves", fitted.at.names, fitted.columns()
-            each = [
-                {"id": name}
-                | {key: values[first:last] for key, values in columns.items() if key != "id"}
-                for name, first, last in zip(
-                    names, fitted.at.first, fitted.at.first[1:], strict=False
+            return self._tell(request, residuals_of(predictor, individuals))
+        if curves and options.population:
+            words = self.reader(request).words
+            values = options.known_values(words) if individuals is None else None
+            return self._tell(request, predictor.population(times, values, individuals))
+        if individuals is None:
+            of_fit = options.individual
+            if saved.discrete:
+                raise InputError(
+                    f"the model {saved.model} predicts classes of individuals from their rows; "
+                    "give DATA"
                 )
-            ]
-            report = {"level": fitted.level, "interval_of": "curve", "curves": each}
-        elif not saved.discrete:
-            if individuals is None:
-                found = predictor.stored_latents(options.individual)
-            else:
-                found = predictor.latents(individuals)
-            kind, names = "vpem-saem-individuals", found.names
-            columns = {"id": np.array(names, np.str_), **latent_columns(saved.latents, found)}
-            each = as_rows({"id": names, "latents": latents_of_each(saved.latents, found)})
-            report = {"level": found.level, "individuals": each}
-        elif individuals is None:
-            raise InputError(
-                f"the model {saved.model} predicts classes of individuals from their rows; give "
-                "DATA"
-            )
-        else:
-            kind, names = "vpem-predictions", individuals.names
+            found = predictor.stored(of_fit, times) if curves else predictor.stored_latents(of_fit)
+        elif curves:
+            found = predictor.curves(individuals, times)
+        elif saved.discrete:
             shares = predictor.responsibilities(individuals)
-            labels = shares.argmax(axis=1)
-            columns = {"id": np.array(names, dtype=np.str_), "label": labels}
-            report = {"counts": np.bincount(labels, minlength=shares.shape[1]), "labels": labels}
-            if request.proba:
-                columns |= {f"proba_{k}": column for k, column in enumerate(shares.T)}
-                report["proba"] = shares
-        return _tell(request, kind, columns, report, saved.model, len(names))
+            found = Classes(individuals.names, shares, request.proba)
+        else:
+            found = predictor.latents(individuals)
+        return self._tell(request, found)
+
+    def _tell(self, request: UseRequest, found: Any, **more: Any) -> int:
+        """Write what is predicted as a table, or print it as JSON; return the number of rows."""
+        output, columns = request.settings, found.columns()
+        output.write(columns, found.kind)
+        if output.json:
+            path = None if output.output is None else str(output.output)
+            head = {"model": self.stored.model, "n_individuals": len(found.names), **more}
+            print_json(head | {"output": path} | (found.describe() if path is None else {}))
+        return len(columns["id"])
 
     def _check(self, request: UseRequest, curves: bool) -> None:
         """Refuse options that exclude each other, or that this model or no DATA excludes."""
@@ -173,34 +143,12 @@ class SaemFile(StoredFile):
                 raise InputError(sentence)
 
     def score(self, request: UseRequest) -> None:
-        individuals = self.evaluation_data(request)
-        assert individuals is not None
-        report, facts = self.scored(individuals, request)
-        request.tell(report, {name: str(fact) for name, fact in facts.items()})
-
-    def scored(self, individuals: Individuals, request: UseRequest) -> tuple[Report, Report]:
-        """Return how well the fit describes individuals, and facts of it for a reader."""
-        import numpy as np
-
-        from vpem.pictures.saem_contents import how_described
-        from vpem.saem.estimates import criteria_of
+        from vpem.pictures.saem_contents import DESCRIBED
         from vpem.saem.prediction import Predictor
 
-        n, n_rows, saved = individuals.n_individuals, individuals.n_rows, self.stored
-        likelihood = Predictor(saved).score(individuals)
-        report = {
-            "n_individuals": n,
-            "n_samples": n_rows,
-            "n_parameters": len(saved.parameters),
-            "log_likelihood": {
-                "value": likelihood.value, "error": likelihood.error,
-                "least_effective_draws": np.min(likelihood.effective),
-                "linearized": likelihood.linearized,
-            },
-            "individuals": as_rows({"id": individuals.names, "log_likelihood": likelihood.each}),
-            **criteria_of(saved, likelihood.value, n, n_rows),
-        }  # fmt: skip
-        return report, how_described(saved, individuals, likelihood)
+        individuals = self.evaluation_data(request)
+        assert individuals is not None
+        request.tell(Predictor(self.stored).describe_score(individuals), DESCRIBED)
 
     def as_json(self) -> Report:
         from vpem.saem.formats.fits import saem_as_json
@@ -276,42 +224,22 @@ class TopicsFile(SaemFile):
         return heard
 
     def predict(self, request: UseRequest) -> int:
-        import numpy as np
-
         from vpem.saem.prediction import Predictor
-        from vpem.saem.results import latent_columns
 
-        saved, documents = self.stored, self.evaluation_data(request)
-        found: Latents | Conditional
-        unknown: Report = {}
+        documents = self.evaluation_data(request)
         if documents is None:
-            found = Predictor(saved).stored_latents(request.settings.individual)
-            names = found.names
-        else:
-            heard = self._hear(request, documents)
-            found, names = heard.proportions(), heard.model.individuals.names
-            unknown = {"n_unknown": heard.n_unknown, "n_left_out": heard.n_left_out}
-        ends = {"proportions": found.means, "lower": found.lower, "upper": found.upper}
-        report = {"level": saved.level, "individuals": as_rows({"id": names, **ends})}
-        columns = {"id": np.array(names, np.str_), **latent_columns(saved.latents, found)}
-        return _tell(
-            request, "vpem-saem-individuals", columns, report, "lda", len(names), **unknown
-        )
+            found = Predictor(self.stored).stored_latents(request.settings.individual)
+            return self._tell(request, found)
+        heard = self._hear(request, documents)
+        unknown = {"n_unknown": heard.n_unknown, "n_left_out": heard.n_left_out}
+        return self._tell(request, heard.latents(), **unknown)
 
-    def scored(self, individuals: Individuals, request: UseRequest) -> tuple[Report, Report]:
-        heard = self._hear(request, individuals)
-        names, each = heard.model.individuals.names, heard.log_likelihood()
-        report = {
-            "n_individuals": heard.model.n,
-            "n_tokens": heard.n_tokens,
-            "n_unknown": heard.n_unknown,
-            "n_left_out": heard.n_left_out,
-            "log_likelihood": {"lower_bound": each.sum()},
-            "perplexity": heard.perplexity,
-            "perplexity_of_completion": heard.completed,
-            "individuals": as_rows({"id": names, "log_likelihood": each}),
-        }
-        return report, heard.facts()
+    def score(self, request: UseRequest) -> None:
+        from vpem.pictures.saem_contents import DESCRIBED_BY_TOPICS
+
+        documents = self.evaluation_data(request)
+        assert documents is not None
+        request.tell(self._hear(request, documents).describe(), DESCRIBED_BY_TOPICS)
 
     def arrays(self) -> Report:
         import numpy as np

@@ -17,7 +17,7 @@ from ..options import InitModel, Without
 from ..outputs import WRITTEN, LabelFile, LabelledOutput
 from ..runner import CheckpointSettings, CommandRun, FitOutcome
 from ..session import EngineSettings, describe_engine
-from .saem_data import DeviceFiles, HeldIndividuals, as_rows, read_source, words_of
+from .saem_data import DeviceFiles, HeldIndividuals, read_source, words_of
 from .use import CORPUS_MODEL, as_printed
 
 if TYPE_CHECKING:
@@ -442,10 +442,7 @@ def _report(fit: SaemFit, devices: Workers) -> Report:
             "n_parameters": len(model.parameters),
             "estimates": fit.estimates,
             "standard_errors": fit.errors,
-            "log_likelihood": {
-                "value": likelihood.value, "error": likelihood.error,
-                "least_effective_draws": fit.least_effective, "linearized": likelihood.linearized,
-            },
+            "log_likelihood": likelihood.describe(fit.least_effective),
             "criteria": criteria_of(saved, likelihood.value, people.n_individuals, people.n_rows),
             "summary": summary_of(saved).as_json(),
             "shrinkage": None if model.discrete else shrinkage,
@@ -475,7 +472,7 @@ def _report(fit: SaemFit, devices: Workers) -> Report:
 
 
 def _individuals(fit: SaemFit, devices: Workers) -> list[Report]:
-    from vpem.saem.results import latents_of_each
+    from vpem.saem.results import rows_of
 
     people, given, odds = fit.people, fit.given, fit.people.probabilities
     columns: Report = {
@@ -484,14 +481,14 @@ def _individuals(fit: SaemFit, devices: Workers) -> list[Report]:
         "log_likelihood": fit.log_likelihood.each,
     }
     if fit.corpus is not None:
-        return as_rows(columns | {"proportions": given.means})
+        return rows_of(columns | {"proportions": given.means})
     columns["rows"] = people.rows
     columns["acceptance"] = repeat(None) if fit.acceptance is None else fit.acceptance
     if odds is not None:
         columns |= {"component": odds.argmax(axis=1), "probabilities": odds}
     elif not fit.model.discrete:
-        columns["latents"] = latents_of_each(fit.model.latents, given)
-    return as_rows(columns)
+        columns["latents"] = fit.latents.by_name()
+    return rows_of(columns)
 
 
 def _show(report: Report, fit: SaemFit) -> None:

@@ -125,11 +125,6 @@ def words_of(text: str) -> list[str]:
     return [] if words == ["none"] else words
 
 
-def as_rows(columns: Mapping[str, Any]) -> list[Report]:
-    """Return a dict for each individual, of what each column says of it."""
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=False)]
-
-
 def named_columns(settings: Any, id_column: str | None = None) -> dict[str, str]:
     """Return the columns that options name, or that a party does, by what they hold."""
     named = {name: getattr(settings, name) for name in THREE}

@@ -9,6 +9,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,11 +23,11 @@ from vpem.pictures.contents import (
     Table,
     counted,
     facts,
+    lines_of,
     sent_by_phase,
     size,
 )
 from vpem.pictures.saved import SavedLatents, SavedTopics, counted_by_kind
-from vpem.saem.conditional import LogLikelihood
 from vpem.saem.estimates import (
     Figure,
     Summary,
@@ -39,6 +40,10 @@ from vpem.saem.models.model import OWN
 from vpem.saem.prediction import Predictor
 from vpem.saem.results import SaemFit, SavedSaem, as_saved
 from vpem.saem.topics import Topics
+
+if TYPE_CHECKING:
+    from vpem.network.schema import Report
+    from vpem.pictures.contents import Lines
 
 MOST_NAMED = 4
 """Estimates of the sentence with which all begins."""
@@ -213,27 +218,38 @@ def _quality(saved: SavedSaem, individuals: Individuals | None) -> Items:
     n, n_rows = individuals.n_individuals, individuals.n_rows
     held: list[Fact] = [("data", individuals.source), ("individuals", n), ("rows", n_rows)]
     if saved.model != OWN:
-        score = Predictor(saved).score(individuals)
-        held[1:] = how_described(saved, individuals, score).items()
+        held[1:] = lines_of(Predictor(saved).describe_score(individuals), DESCRIBED)
     return [*items, facts(held, "Held against these data")]
 
 
-def how_described(
-    saved: SavedSaem, individuals: Individuals, likelihood: LogLikelihood
-) -> dict[str, object]:
-    """Facts of individuals and how well a fit describes them, for any reader."""
-    n, n_rows = individuals.n_individuals, individuals.n_rows
-    criteria = criteria_of(saved, likelihood.value, n, n_rows)
-    error = f", Monte Carlo error {likelihood.error:.2g}" if likelihood.error else ""
-    return {
-        "individuals": n,
-        "rows": n_rows,
-        "parameters": len(saved.parameters),
-        "log-likelihood, total": f"{likelihood.value:.4f}{error}",
-        "log-likelihood per individual": f"{likelihood.value / n:.8g}",
-        "BIC, of individuals": f"{criteria['bic']:.4f}",
-        "AIC": f"{criteria['aic']:.4f}",
-    }
+def _total(report: Report) -> str:
+    likelihood = report["log_likelihood"]
+    error = likelihood["error"]
+    return f"{likelihood['value']:.4f}{f', Monte Carlo error {error:.2g}' if error else ''}"
+
+
+DESCRIBED: Lines = {
+    "individuals": "{n_individuals}",
+    "rows": "{n_samples}",
+    "parameters": "{n_parameters}",
+    "log-likelihood, total": _total,
+    "log-likelihood per individual": lambda report: (
+        f"{report['log_likelihood']['value'] / report['n_individuals']:.8g}"
+    ),
+    "BIC, of individuals": "{bic:.4f}",
+    "AIC": "{aic:.4f}",
+}
+"""How well a fit describes individuals, `Predictor.describe_score`."""
+
+DESCRIBED_BY_TOPICS: Lines = {
+    "documents": "{n_individuals}",
+    "words of the vocabulary": "{n_tokens:.0f}",
+    "other words": "{n_unknown:.0f}",
+    "log-likelihood, a lower bound": "{log_likelihood[lower_bound]:.2f}",
+    "perplexity, by this bound": "{perplexity:.6g}",
+    "perplexity of half of the words, given the other half": "{perplexity_of_completion:.6g}",
+}
+"""How well topics describe documents, `Heard.describe`."""
 
 
 def _latents(saved: SavedSaem) -> Items:
@@ -397,5 +413,6 @@ def _topic_quality(topics: Topics, corpus: Individuals | None) -> Items:
     items: Items = [facts(list(how_well(topics.saved).items()), "As the fit reported")]
     if corpus is None:
         return items
-    held = [("data", corpus.source), *topics.hear(corpus).facts().items()]
+    lines = lines_of(topics.hear(corpus).describe(), DESCRIBED_BY_TOPICS)
+    held = [("data", corpus.source), *lines]
     return [*items, facts(held, "Held against these data")]

@@ -16,6 +16,7 @@ from scipy.special import chdtri, gammaln, ndtri
 
 from vpem.checks import Doubles, check_int, check_memory, check_number
 from vpem.errors import InputError, NumericalError
+from vpem.network.schema import Report
 from vpem.saem.individuals import Individuals, Streams
 from vpem.saem.models.linear import Integrated
 from vpem.saem.models.model import LOG_2_PI, Counts, SaemModel
@@ -393,6 +394,12 @@ class LogLikelihood:
     each: Doubles  # (n,)
     effective: Doubles  # (n,) draws' worth; inf: there is a formula
     linearized: float = math.nan
+
+    def describe(self, least_effective: float) -> Report:
+        """As JSON, with the least of the draws' worth, which may be another process's."""
+        value, error, tangent = self.value, self.error, self.linearized
+        return {"value": value, "error": error, "least_effective_draws": least_effective,
+                "linearized": tangent}  # fmt: skip
 
 
 def importance_log_likelihood(

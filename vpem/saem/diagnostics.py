@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from vpem.checks import Doubles, Indices, check_int, check_memory
+from vpem.network.schema import Report
 from vpem.saem.individuals import Individuals, Streams
 from vpem.saem.models.model import SaemModel
 from vpem.saem.prediction import Predictor, finite, in_batches
@@ -33,6 +33,8 @@ class RowResiduals:
     without PWRES, the place of the value itself; that of a limit is drawn beyond it.
     """
 
+    kind: ClassVar = "vpem-saem-residuals"
+
     at: Individuals
     population: Doubles  # (N,) curve of mean latents by covariates (PRED)
     fitted: Doubles  # (N,) curve of conditional mean latents (IPRED)
@@ -40,7 +42,16 @@ class RowResiduals:
     among: Doubles  # (N,)
     npde: Doubles  # (N,)
 
-    def columns(self) -> dict[str, NDArray[Any]]:
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the individuals."""
+        return self.at.names
+
+    def describe(self) -> Report:
+        """As JSON."""
+        return {"residuals": self.columns()}
+
+    def columns(self) -> Report:
         """A line for each row of the individuals, residuals as the field calls them."""
         at = self.at
         return {

@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
-from typing import Any, ParamSpec, TypeVar
+from itertools import pairwise
+from typing import ClassVar, ParamSpec, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from vpem.checks import Doubles, Indices, as_array, check_int, check_number
 from vpem.errors import InputError
+from vpem.network.schema import Report
 from vpem.saem.conditional import Conditional, LogLikelihood, importance_log_likelihood
+from vpem.saem.estimates import criteria_of
 from vpem.saem.individuals import Individuals, Streams
 from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.model import (
@@ -29,7 +32,7 @@ from vpem.saem.models.model import (
     make_model,
     model_class,
 )
-from vpem.saem.results import SaemFit, SavedSaem, as_saved
+from vpem.saem.results import Latents, SaemFit, SavedSaem, as_saved, rows_of
 from vpem.saem.samplers import Metropolis
 from vpem.saem.structures.formulas import is_own
 from vpem.saem.topics import draw_latents, in_words_of
@@ -73,30 +76,34 @@ def finite(compute: Callable[P, R]) -> Callable[P, R]:
 class FittedCurves:
     """Curves of individuals, without error, at their conditional mean latents."""
 
+    kind: ClassVar = "vpem-saem-curves"
+
     at: Individuals  # whose, when; values where there were rows, else NaN
     fitted: Doubles  # (N,)
     lower: Doubles  # (N,) end of the interval of the curve
     upper: Doubles  # (N,)
     level: float  # probability of an interval
 
-    def columns(self) -> dict[str, NDArray[Any]]:
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the individuals."""
+        return self.at.names
+
+    def columns(self) -> Report:
         """A row for each time of each individual; values where any was measured."""
         at = self.at
         measured = {"value": at.values} if np.isfinite(at.values).any() else {}
         ends = {name: getattr(self, name) for name in ("fitted", "lower", "upper")}
         return {"id": at.ids[at.individual_of], "time": at.times, **measured, **ends}
 
-
-@dataclass(frozen=True)
-class Latents:
-    """Latents given the rows."""
-
-    names: tuple[str, ...]  # (n,) of the individuals
-    means: Doubles  # (n, q)
-    lower: Doubles  # (n, q) end of an interval
-    upper: Doubles  # (n, q)
-    covariances: Doubles  # (n, q, q)
-    level: float  # probability of an interval
+    def describe(self) -> Report:
+        """As JSON: a curve for each individual."""
+        columns = self.columns()
+        curves = [
+            {"id": name} | {key: columns[key][first:last] for key in columns if key != "id"}
+            for name, (first, last) in zip(self.names, pairwise(self.at.first), strict=True)
+        ]
+        return {"level": self.level, "interval_of": "curve", "curves": curves}
 
 
 def check_law(model: SaemModel, theta: Doubles) -> None:
@@ -273,7 +280,8 @@ class Predictor:
         means, lower, upper, covariances = (
             np.concatenate(part) for part in zip(*parts, strict=True)
         )
-        return Latents(individuals.names, means, lower, upper, covariances, self.level)
+        names = individuals.names, self.saved.latents
+        return Latents(*names, means, lower, upper, covariances, self.level)
 
     @finite
     def _given(self, model: SaemModel) -> tuple[Doubles, Doubles, Doubles]:
@@ -400,14 +408,10 @@ class Predictor:
         self._need_continuous()
         saved = self.saved
         which = saved.places(names)
-        return Latents(
-            tuple(saved.names[place] for place in which),
-            saved.means[which],
-            saved.lower[which],
-            saved.upper[which],
-            saved.covariances[which],
-            saved.level,
-        )
+        names = tuple(saved.names[place] for place in which)
+        listed = ("means", "lower", "upper", "covariances")
+        parts = {name: getattr(saved, name)[which] for name in listed}
+        return Latents(names, saved.latents, level=saved.level, **parts)
 
     def population(
         self,
@@ -494,3 +498,15 @@ class Predictor:
         error = float(np.sqrt(sum(part.error**2 for part in parts)))
         tangent = float(sum(part.linearized for part in parts))
         return LogLikelihood(float(each.sum()), error, each, effective, tangent)
+
+    def describe_score(self, individuals: Individuals) -> Report:
+        """Report how well the fit describes individuals: `score`, and what follows."""
+        n, n_rows, score = individuals.n_individuals, individuals.n_rows, self.score(individuals)
+        return {
+            "n_individuals": n,
+            "n_samples": n_rows,
+            "n_parameters": len(self.saved.parameters),
+            "log_likelihood": score.describe(np.min(score.effective)),
+            "individuals": rows_of({"id": individuals.names, "log_likelihood": score.each}),
+            **criteria_of(self.saved, score.value, n, n_rows),
+        }

@@ -7,9 +7,9 @@ corpus they say how large its topics are, and which words come together.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -264,6 +264,15 @@ class SaemFit(Shown, facts="{theta.size:parameter}, {converged:converged|not con
         """Standard errors by the names of the parameters."""
         return dict(zip(self.model.parameters, self.standard_errors.tolist(), strict=True))
 
+    @property
+    def latents(self) -> Latents:
+        """Latents of each individual."""
+        given = self.given
+        return Latents(
+            self.people.names, tuple(self.model.latents), given.means, given.lower, given.upper,
+            given.covariances, given.level,
+        )  # fmt: skip
+
     def columns(self) -> Report:
         """Latents of individuals, or their classes, as columns of a table."""
         model, people = self.model, self.people
@@ -274,31 +283,82 @@ class SaemFit(Shown, facts="{theta.size:parameter}, {converged:converged|not con
             columns["component"] = people.probabilities.argmax(axis=1)
             columns |= {f"proba_{k}": odds for k, odds in enumerate(people.probabilities.T)}
         elif not model.discrete:
-            columns |= latent_columns(model.latents, self.given)
+            columns |= self.latents.columns()
         columns["log-likelihood"] = self.log_likelihood.each
         if self.acceptance is not None and not model.wide:
             columns["acceptance"] = self.acceptance
         return columns
 
 
-def latent_columns(latents: Sequence[str], estimates: Any) -> dict[str, Doubles]:
-    """Mean, sd and interval of each latent, as columns; no sd of wide models."""
-    parts = {"": estimates.means, " lower": estimates.lower, " upper": estimates.upper}
-    if estimates.covariances.shape[1]:
-        variances = np.einsum("nii->ni", estimates.covariances)
-        parts = {"": parts[""], " sd": np.sqrt(np.maximum(variances, 0.0)), **parts}
-    return {f"{name}{end}": part[:, j] for j, name in enumerate(latents)
-            for end, part in parts.items()}  # fmt: skip
+def rows_of(columns: Mapping[str, Any]) -> list[Report]:
+    """Return a dict for each individual, of what each column says of it."""
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=False)]
 
 
-def latents_of_each(latents: Sequence[str], estimates: Any) -> list[Report]:
-    """Mean, sd and interval of each latent, by individual and name."""
-    columns = latent_columns(latents, estimates)
-    ends = {"mean": "", "sd": " sd", "lower": " lower", "upper": " upper"}
-    return [
-        {name: {what: columns[name + end][i] for what, end in ends.items()} for name in latents}
-        for i in range(len(estimates.means))
-    ]
+@dataclass(frozen=True)
+class Latents:
+    """Latents given the rows."""
+
+    kind: ClassVar = "vpem-saem-individuals"
+
+    names: tuple[str, ...]  # (n,) of the individuals
+    latents: tuple[str, ...]  # (q,) names
+    means: Doubles  # (n, q), or more, which have no name
+    lower: Doubles  # likewise, end of an interval
+    upper: Doubles
+    covariances: Doubles  # (n, q, q); wide: (n, 0, 0)
+    level: float  # probability of an interval
+
+    def columns(self) -> Report:
+        """Mean, sd and interval of each latent, a row an individual; no sd of wide models."""
+        parts = {"": self.means, " lower": self.lower, " upper": self.upper}
+        if self.covariances.shape[1]:
+            variances = np.einsum("nii->ni", self.covariances)
+            parts = {"": self.means, " sd": np.sqrt(np.maximum(variances, 0.0)), **parts}
+        named = enumerate(self.latents)
+        columns = {f"{name}{end}": part[:, j] for j, name in named for end, part in parts.items()}
+        return {"id": np.array(self.names, np.str_), **columns}
+
+    def by_name(self) -> list[Report]:
+        """Mean, sd and interval of each latent, by individual and name."""
+        ends = {"mean": "", "sd": " sd", "lower": " lower", "upper": " upper"}
+        return [
+            {name: {what: row[name + end] for what, end in ends.items()} for name in self.latents}
+            for row in rows_of(self.columns())
+        ]
+
+    def describe(self) -> Report:
+        """As JSON: by name, or where there are many as arrays."""
+        columns: Report = {"id": self.names}
+        if self.covariances.shape[1]:
+            columns["latents"] = self.by_name()
+        else:
+            columns |= {"proportions": self.means, "lower": self.lower, "upper": self.upper}
+        return {"level": self.level, "individuals": rows_of(columns)}
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Classes of individuals given the rows, and with ``proba`` the probability of each."""
+
+    kind: ClassVar = "vpem-predictions"
+
+    names: tuple[str, ...]  # (n,) of the individuals
+    shares: Doubles  # (n, K)
+    proba: bool = False
+
+    def columns(self) -> Report:
+        """Class of each individual."""
+        columns: Report = {"id": np.array(self.names, np.str_), "label": self.shares.argmax(axis=1)}
+        more = enumerate(self.shares.T) if self.proba else ()
+        return columns | {f"proba_{k}": column for k, column in more}
+
+    def describe(self) -> Report:
+        """As JSON."""
+        labels = self.shares.argmax(axis=1)
+        counts = np.bincount(labels, minlength=self.shares.shape[1])
+        proba = {"proba": self.shares} if self.proba else {}
+        return {"counts": counts, "labels": labels, **proba}
 
 
 def warn_of_few(likelihood: LogLikelihood, names: Sequence[str], n_draws: int) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,12 +14,8 @@ from vpem.saem.conditional import Conditional, sample_conditional
 from vpem.saem.individuals import Individuals, Streams, in_words
 from vpem.saem.models.lda import LdaModel
 from vpem.saem.models.model import MODELS, SaemModel, model_class
-from vpem.saem.results import TOP, SaemFit, SavedSaem, as_saved, top_words
+from vpem.saem.results import TOP, Latents, SaemFit, SavedSaem, as_saved, rows_of, top_words
 from vpem.saem.samplers import Gibbs
-
-if TYPE_CHECKING:
-    from vpem.saem.prediction import Predictor
-
 
 BURN_IN = 50
 CHAINS = 10
@@ -54,32 +48,6 @@ def draw_latents(
         model, theta, sampler, chains, streams,
         after=BURN_IN, late=1, n_iter=max(2, -(-n_draws // CHAINS)), level=level,
     )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Completion:
-    """How well one half of each document tells the other, see `LdaModel.completion`."""
-
-    each: Doubles  # (n,) log-likelihood of the second half
-    words: Doubles  # (n,) in the second half
-    perplexity: float  # of a word of a second half
-
-
-def completion(predictor: Predictor, documents: Individuals) -> Completion:
-    """Tell how well the topics of a fit complete documents, halved by the predictor's seed."""
-    if not is_wide(predictor.saved):
-        raise InputError(
-            f"the model {predictor.saved.model} has no topics to complete documents by; "
-            "ask for the log-likelihood"
-        )
-    model = predictor.model.for_individuals(in_words_of(predictor.saved, documents))
-    each, words = model.completion(predictor.saved.theta, predictor.seed)
-    if not words.any():
-        raise InputError(
-            f"{documents.source}: the halves of the documents to be completed have no words; give "
-            "longer documents"
-        )
-    return Completion(each, words, float(np.exp(-each.sum() / words.sum())))
 
 
 class Topics:
@@ -144,10 +112,12 @@ class Heard:
         alpha, eta = (topics.saved.model_options.get(name) for name in ("alpha", "eta"))
         self.model = LdaModel(known, topics.n_topics, alpha, eta, topics.n_words)
 
-    def proportions(self, n_draws: int = 1000, seed: int = 0) -> Conditional:
+    def latents(self, n_draws: int = 1000, seed: int = 0) -> Latents:
         """Draw proportions of the topics of each document, given its words."""
         saved = self.topics.saved
-        return draw_latents(self.model, saved.theta, n_draws, seed, saved.level)
+        drawn = draw_latents(self.model, saved.theta, n_draws, seed, saved.level)
+        parts = drawn.means, drawn.lower, drawn.upper, drawn.covariances
+        return Latents(self.model.individuals.names, saved.latents, *parts, saved.level)
 
     def log_likelihood(self) -> Doubles:
         """Lower bound of the log-likelihood of each document, (n,)."""
@@ -166,16 +136,16 @@ class Heard:
             return None
         return math.exp(min(-float(each.sum() / words.sum()), 700.0))
 
-    def facts(self) -> dict[str, object]:
-        """Facts of documents and how well the topics describe them, for any reader."""
-        facts: dict[str, object] = {
-            "documents": self.model.n,
-            "words of the vocabulary": f"{self.n_tokens:.0f}",
-            "other words": f"{self.n_unknown:.0f}",
-            "log-likelihood, a lower bound": f"{self.log_likelihood().sum():.2f}",
-            "perplexity, by this bound": f"{self.perplexity:.6g}",
+    def describe(self) -> Report:
+        """Report how well the topics describe the documents."""
+        names, each = self.model.individuals.names, self.log_likelihood()
+        return {
+            "n_individuals": self.model.n,
+            "n_tokens": self.n_tokens,
+            "n_unknown": self.n_unknown,
+            "n_left_out": self.n_left_out,
+            "log_likelihood": {"lower_bound": each.sum()},
+            "perplexity": self.perplexity,
+            "perplexity_of_completion": self.completed,
+            "individuals": rows_of({"id": names, "log_likelihood": each}),
         }
-        if self.completed is not None:
-            what = "perplexity of half of the words, given the other half"
-            facts[what] = f"{self.completed:.6g}"
-        return facts
