@@ -11,11 +11,13 @@ import vpem
 from vpem import Dataset, fit_em, fit_fedem, fit_vpem, read_model, write_dataset
 from vpem.engines.engine import Engine
 from vpem.errors import VpemWarning
+from vpem.fits.results import warn_of_few_values
 from vpem.fits.selection.search import choose, grid, search
 from vpem.fits.selection.trials import Problem
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.network.graph import make_graph
 from vpem.network.partition import Blocks, contiguous, evenly
+from vpem.settings import FitSettings
 from vpem.sums.connect import connect, connect_workers, spread
 from vpem.terms.degenerate import AT_FLOOR, degenerate_in_hubs
 from vpem.terms.families.kinds import Kinds
@@ -488,3 +490,8 @@ def test_columns_of_a_few_values_are_named_with_the_way_on():
         fit_vpem(X[:, :2] * 0 + X[:, 2:], network=connect(make_graph("star", 1), contiguous(2, 1)),
                  n_components=2, init=[0, 1])  # fmt: skip
     assert [one for one in heard if "'feature 1' has 2" in str(one.message)]
+    # A process has rows of its own workers only, in which the column may be constant.
+    with pytest.warns(VpemWarning):
+        fit = fit_em(X, evenly(90, 2), n_components=2, init=[0, 1])
+    with pytest.warns(VpemWarning, match="'sex' has one value in the rows here and"):
+        warn_of_few_values(fit, X[::2], names, FitSettings(), over_rows=True)

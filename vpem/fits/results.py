@@ -197,6 +197,9 @@ def warn_of_few_values(
             continue
         name = f"feature {j}" if names is None else names[j]
         where = shorten(map(str, np.flatnonzero(low[:, j])))
+        # Rows of others may have further ones.
+        several = len(values) > 1
+        counted = f"{len(values)} different values" if several else "one value in the rows here"
         ways: list[str | Setting] = ["leave it out with ", Setting("drop", name)]
         if not over_rows:
             ways = [
@@ -209,7 +212,7 @@ def warn_of_few_values(
                 ]  # fmt: skip
         warnings.warn(
             OwnDataWarning(
-                f"{name!r} has {len(values)} different values and does not vary in some components "
+                f"{name!r} has {counted} and does not vary in some components "
                 f"({where}), whose variances there are at the floor; ", *ways,
             ),
             stacklevel=4,
