@@ -480,7 +480,7 @@ COMMANDS = {
     "report": ("commands.use", "Write a page on a model: how well it fits, with all pictures."),
     "relay": ("study.party", "Pass sealed messages on between members of a study."),
     "doctor": ("commands.doctor", "Check this installation: problems, with advice, then facts."),
-    "demo": ("commands.demo", "Show the main job: fit real data, compare, predict, draw."),
+    "demo": ("commands.doctor", "Show the main job: fit real data, compare, predict, draw."),
 }
 """Where each command is, and what it does: the help of vpem loads none of them."""
 

@@ -458,8 +458,8 @@ def test_the_demonstration(capsys, tmp_path, monkeypatch):
         return ended.stdout
 
     home = tmp_path / "try"
-    monkeypatch.setattr("vpem_cli.commands.demo.Play.run", alone)
-    monkeypatch.setattr("vpem_cli.commands.demo.sys.executable", interpreter())
+    monkeypatch.setattr("vpem_cli.commands.doctor.Play.run", alone)
+    monkeypatch.setattr("vpem_cli.commands.doctor.sys.executable", interpreter())
     shown = inside(["vpem", "study", "demo", "--keep", str(home)], tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "hub$ vpem fit --study heart.toml --as hub\n" in shown.stdout

@@ -88,7 +88,7 @@ def test_the_demonstration(tmp_path, monkeypatch):
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
 
-    monkeypatch.setattr("vpem_cli.commands.demo.Play.run", alone)
+    monkeypatch.setattr("vpem_cli.commands.doctor.Play.run", alone)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     shown = inside(["vpem", "demo", "--keep", "try"], tmp_path)
     assert shown.returncode == 0, shown.stderr

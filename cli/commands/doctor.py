@@ -1,30 +1,37 @@
-"""`vpem doctor`: whether this installation works, and what would make it work better.
+"""An installation: `vpem doctor` checks it, `vpem demo` and `vpem study demo` show it at work.
 
 Every check adds facts to a report, and yields problems: lines that say what is wrong and what to
 do, "broken: ..." of what is needed, otherwise "note: ...". A check that fails is broken itself.
+Demonstrations print commands as they run them, in folders of their own; that of a study runs three
+parties and a server on this machine, each in a process.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vpem.errors import did_you_mean, printable
+from vpem.errors import FileError, VpemError, did_you_mean, printable
 from vpem.pictures.contents import lines_of, plural
 
-from ..display import print_json, show, table
+from ..display import Screen, print_json, show, table
 from ..names import leaves
 from ..options import Json, variables
+from ..outputs import FOLDER
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
@@ -214,13 +221,12 @@ def mpi(report: Report) -> Problems:
         )
 
 
-MAKERS = {"open mpi": "Open MPI", "openrte": "Open MPI"}
-MAKERS |= dict.fromkeys(("intel", "mpich", "hydra", "mvapich"), "MPICH")
-"""Words in what libraries and launchers print, and their kind of MPI, whose launchers fit."""
+MAKERS = {"Open MPI": ("open mpi", "openrte"), "MPICH": ("intel", "mpich", "hydra", "mvapich")}
+"""Kinds of MPI, whose launchers fit, by words in what libraries and launchers print."""
 
 
 def _maker(text: str) -> str | None:
-    return next((name for word, name in MAKERS.items() if word in text.lower()), None)
+    return next((one for one in MAKERS if any(word in text.lower() for word in MAKERS[one])), None)
 
 
 def _output(*words: str) -> str | None:
@@ -302,34 +308,28 @@ def doctor(context: typer.Context, json: Json = False) -> None:
         for line in problems or ["Everything works."]:
             print(printable(line))
         versions = [(name, version or "not found") for name, version in report["libraries"].items()]
+        machine, environment = (lines_of(report, facts) for facts in (MACHINE, ENVIRONMENT))
+        for one in report.get("blas", ()):
+            threads = plural(one["num_threads"], "thread")
+            said = f"{one['internal_api']} {one['version'] or ''} {threads}"
+            machine.append((one["user_api"], said))
+        optional = [(name, one["version"] or one["install"], one["for"])
+                    for name, one in report["extras"].items()]  # fmt: skip
         show(
             table(versions, "", "", title="Versions"),
-            table([*lines_of(report, MACHINE), *map(_of_blas, report.get("blas", ()))], "", "",
-                  title="Machine"),
-            table(
-                [(name, one["version"] or one["install"], one["for"])
-                 for name, one in report["extras"].items()],
-                "", "", "for", title="Optional libraries"),
-            table([*lines_of(report, ENVIRONMENT), *report["variables"].items()], "", "",
-                  title="Environment"),
-        )  # fmt: skip
+            table(machine, "", "", title="Machine"),
+            table(optional, "", "", "for", title="Optional libraries"),
+            table([*environment, *report["variables"].items()], "", "", title="Environment"),
+        )
     if not works:
         raise typer.Exit(2)
 
 
-def _of_blas(one: Report) -> tuple[str, str]:
-    threads = plural(one["num_threads"], "thread")
-    return one["user_api"], f"{one['internal_api']} {one['version'] or ''} {threads}"
-
-
-def _usable(report: Report) -> str:
-    limit = report["processors"]["limit"]
-    most = "no limit" if limit is None else f"{limit:g} by the container"
-    return "{there}, usable {usable}, ".format_map(report["processors"]) + most
-
-
 MACHINE: Lines = {
-    "processors": _usable,
+    "processors": lambda report: (
+        "{there}, usable {usable}, ".format_map(one := report["processors"])
+        + ("no limit" if one["limit"] is None else f"{one['limit']:g} by the container")
+    ),
     "OMP_NUM_THREADS": "{processors[OMP_NUM_THREADS]:?not set}",
     "threads of the kernels": "{processors[threads]}: {processors[why]}",
     "how they wait": lambda report: (
@@ -351,3 +351,187 @@ ENVIRONMENT: Lines = {
     "temporary folder": "{temporary}",
 }
 """What a terminal shows of the report."""
+
+
+Keep = Annotated[
+    Path | None, FOLDER, typer.Option(help="Keep all files in this new folder.", show_default=False)
+]
+
+MOST_SECONDS = 300
+MAIN = "import vpem_cli; vpem_cli.main()"
+
+
+@dataclass
+class Play:
+    """Commands that are printed, and run, each in a process of its own."""
+
+    home: Path  # each name has a folder of its own in it
+    messages: bool = False  # print these too
+
+    def tell(self, sentence: str) -> None:
+        print(f"\n# {sentence}", flush=True)
+
+    def show(self, who: str, *words: str) -> None:
+        print(f"{who}$ {shlex.join(words)}", flush=True)
+
+    def run(self, who: str, command: str, *words: str) -> str:
+        return self.end(who, self.start(who, *command.split(), *words))
+
+    def start(self, who: str, *words: str) -> subprocess.Popen[str]:
+        self.show(who, "vpem", *words)
+        return subprocess.Popen(
+            [sys.executable, "-c", MAIN, *words],
+            cwd=self.home / who,
+            env={**os.environ, "OMP_WAIT_POLICY": "passive"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if self.messages else subprocess.PIPE,
+            text=True,
+        )
+
+    def end(self, who: str, process: subprocess.Popen[str]) -> str:
+        """Return what a process has printed, once it has ended with exit code 0."""
+        try:
+            out, err = process.communicate(timeout=MOST_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise VpemError(f"{who or 'vpem'} has not ended after {MOST_SECONDS} s") from None
+        if process.returncode != 0:
+            printed = (err or out).strip().splitlines()[-1:] or ["nothing"]
+            raise VpemError(f"the demonstration ends: {who or 'vpem'} printed: {printed[0]}")
+        return out.rstrip("\n")
+
+    def send(self, file: str, giver: str, taker: str) -> None:
+        """Copy a file into another member's folder, as mail would."""
+        self.show(giver, "cp", file, f"../{taker}/")
+        shutil.copy(self.home / giver / file, self.home / taker)
+
+
+@contextmanager
+def folder(keep: Path | None) -> Iterator[Path]:
+    """Make a folder, which is removed in the end, unless it is to be kept."""
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="vpem-demo-") as temporary:
+            yield Path(temporary)
+        return
+    try:
+        keep.mkdir(mode=0o700)
+    except OSError as error:
+        raise FileError(f"{keep} cannot be made: {error.strerror}; give a new folder") from None
+    yield keep
+
+
+STEPS = (
+    ("Ten agents hold three measurements each of 569 breast masses:",
+     "data copy breast_cancer"),
+    ("They fit a mixture together, along a cycle; measurements travel one hop, no further:",
+     "fit breast_cancer.h5 --topology cycle --hops 1 --seed 0 -o model.h5"),
+    ("The diagnoses took no part. How well do the two components agree with them?",
+     "evaluate model.h5 breast_cancer.h5"),
+    ("The component of each mass, and how certain that is:",
+     "predict model.h5 breast_cancer.h5 --proba -o components.csv"),
+    ("A picture of the features that distinguish the components:",
+     "plot model.h5 --kind profile -o profile.png"),
+)  # fmt: skip
+"""What each command is for, and its words."""
+
+
+def demo(keep: Keep = None) -> None:
+    """Show the main job: fit real data, compare, predict, draw.
+
+    Every command is printed as it is run, in a temporary folder: nothing is written to yours. It
+    takes some seconds. See 'vpem study demo' for parties that meet over a network.
+
+    Example: vpem demo --keep try
+    """
+    with Screen() as screen, folder(keep) as home:
+        play = Play(home, messages=True)
+        for sentence, words in STEPS:
+            play.tell(sentence)
+            print(play.run("", words), flush=True)
+        if keep is None:
+            screen.say("nothing was kept; 'vpem demo --keep try' keeps all files in the folder try")
+        else:
+            screen.say(f"all files are in {keep}")
+
+
+SERVER = "hub"
+PARTIES = ("clinic", "lab", "imaging")
+LACKING = 0.034  # share of the patients, whom a party's table lacks
+ROWS = 3  # of labels that are shown for each party
+
+
+def demo_of_study(keep: Keep = None) -> None:
+    """Try a whole study: three parties and a server on this machine.
+
+    Each has a folder and processes of its own, and they meet over TLS on 127.0.0.1. The breast
+    cancer data are split by features into three tables, each without some of the patients, and
+    sums are masked. Every command is printed as it is run; it takes less than a minute.
+
+    Example: vpem study demo --keep try
+    """
+    with Screen() as screen, folder(keep) as home:
+        import numpy as np
+
+        from vpem.files.data import read_dataset
+        from vpem.files.examples import example_path
+        from vpem.files.parties.joining import cut
+        from vpem.files.results import write_columns
+        from vpem.network.partition import contiguous
+
+        members = (SERVER, *PARTIES)
+        for who in members:
+            (home / who).mkdir(mode=0o700)
+        data = read_dataset(example_path("breast_cancer"))
+        parts = contiguous(data.n_features, len(PARTIES), names=PARTIES)
+        for part, who in zip(
+            cut(data, parts, shuffle=True, drop_ids=LACKING, seed=1), PARTIES, strict=True
+        ):
+            patients = np.array([f"P{row:03}" for row in np.asarray(part.ids)])
+            values = dict(zip(part.feature_names, part.X.T, strict=True))
+            write_columns(home / who / f"{who}.csv", {"patient": patients} | values, "table")
+        play = Play(home)
+        play.tell("Each makes a key, which stays at home:")
+        words = {}
+        for who in members:
+            lines = play.run(who, "party init", "--name", who).splitlines()
+            place = next(n for n, line in enumerate(lines) if line.strip().startswith("in words"))
+            words[who] = " ".join([*lines[place].split()[2:], *lines[place + 1].split()])
+        play.tell("The server's organiser says what will be run, and signs it:")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        options = ["--hops", "0", "-k", "2", "--align", "ids", "--scale", "standard"]
+        options.append("--secure-sum")
+        print(play.run(SERVER, "study init", "heart", "--star", address, *options))
+        play.tell("Each party requests to take part; words are compared by telephone:")
+        for who in PARTIES:
+            play.send("heart.toml", SERVER, who)
+            play.run(who, "party request", "heart.toml", f"{who}.csv", "--id-column", "patient")
+            play.send(f"{who}.request", who, SERVER)
+            play.run(SERVER, "study approve", f"{who}.request", "--fingerprint", words[who])
+        for who in PARTIES:
+            play.send("heart.toml", SERVER, who)
+        play.tell("All run it, each at home, at the same time:")
+        processes: dict[str, subprocess.Popen[str]] = {}
+        try:
+            for who in members:
+                fit = ["fit", "--study", "heart.toml", "--as", who]
+                if who != SERVER:
+                    fit += [f"{who}.csv", "--id-column", "patient"]
+                    fit += ["--labels", f"{who}-clusters.csv"]
+                processes[who] = play.start(who, *fit)
+            printed = {who: play.end(who, process) for who, process in processes.items()}
+        finally:
+            for process in processes.values():
+                if process.poll() is None:
+                    process.kill()
+                    process.communicate()
+        play.tell(f"What {PARTIES[0]} sees; the others see the same:")
+        print(printed[PARTIES[0]])
+        play.tell("What each party has now, of its own patients:")
+        for who in PARTIES:
+            play.show(who, "head", f"-{ROWS + 1}", f"{who}-clusters.csv")
+            lines = (home / who / f"{who}-clusters.csv").read_text(encoding="utf-8").splitlines()
+            print("\n".join(lines[: ROWS + 1]))
+        if keep is not None:
+            screen.say(f"all files are in {keep}")

@@ -14,7 +14,7 @@ from vpem.pictures.contents import plural
 from vpem.records import Settings, not_both, setting
 from vpem.settings import TOPOLOGIES
 
-from ..commands.demo import demo_of_study
+from ..commands.doctor import demo_of_study
 from ..display import Screen, print_json, show, table
 from ..options import Json, Quiet
 from ..outputs import READ
