@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.network.graph import Graph
-from vpem.network.schema import LARGEST_COUNT, Array, Schema, State
+from vpem.network.schema import LARGEST_COUNT, Array, As, Report, Saved, Schema
 
 KINDS = ("setup", "flooding", "estep", "stopping", "server", "labels")
 """Features to roots and sums of the start; agreement by flooding; rounds of the E-steps; agreeing
@@ -20,7 +21,7 @@ LATE = 1
 Links = slice | Sequence[int] | NDArray[np.integer] | NDArray[np.bool_]
 
 
-class Ledger:
+class Ledger(Saved):
     """Counts every message over every link in either direction.
 
     A message of an E-step has the values of all rows and components of one agent, however many rows
@@ -75,21 +76,15 @@ class Ledger:
         """Add payload to messages that are counted already."""
         self._bytes[KINDS.index(kind), links] += size
 
-    def state(self) -> State:
-        """Return the counts, as views, of all kinds that checkpoints hold."""
+    def schema(self) -> dict[str, Schema]:
+        """Counts of all kinds that checkpoints hold."""
+        fields: dict[str, Schema] = {}
         counts = {"messages": self._messages, "bytes": self._bytes, "rounds": self._rounds}
-        return {name: count[: len(KINDS) - LATE] for name, count in counts.items()}
-
-    def schema(self) -> Schema:
-        """Return the schema of `state`."""
-        return {
-            name: Array("i8", count.shape, 0, LARGEST_COUNT) for name, count in self.state().items()
-        }
-
-    def restore(self, state: State) -> None:
-        """Count on from a state, which has been checked."""
-        for name, count in self.state().items():
-            count[...] = state[name]
+        for name, count in counts.items():
+            whole = Array("i8", count[:-LATE].shape, 0, LARGEST_COUNT)
+            late = partial(np.append, values=count[-LATE:], axis=0)
+            fields[name] = As(whole, lambda counted: counted[:-LATE], late)
+        return fields
 
     def add(self, other: Ledger) -> None:
         """Count what another ledger of the same graph has counted."""
@@ -132,7 +127,7 @@ class Ledger:
         """Messages and bytes of every directed link."""
         return self._messages.sum(axis=0), self._bytes.sum(axis=0)
 
-    def summary(self) -> State:
+    def summary(self) -> Report:
         """All of it as plain values: totals, kinds, agents, and who is busiest (by bytes).
 
         A link is counted in both directions; an agent by what it sends and what it receives. Of

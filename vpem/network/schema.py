@@ -1,23 +1,25 @@
 """What a file or a saved state must hold: a table of fields, checked before anything is used.
 
-A schema is a dict of exactly these keys, a list or a tuple of exactly these items, or one of the
-fields below. Sizes in it are numbers, a choice of numbers, or names: a name stands for the size
-that is known by it, or else for the first that is met, to which all others are held.
+A schema is a dict of exactly these keys, a list or a tuple of exactly these items, one of the
+fields below, or an object that is saved itself. Sizes in it are numbers, a choice of numbers, or
+names: a name stands for the size that is known by it, or else for the first that is met, to which
+all others are held. What is saved of an object, checked and restored all follows from its schema.
 """
 
 from __future__ import annotations
 
 import math
 from collections import abc
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
+from operator import attrgetter
 from typing import Any, NoReturn, Union
 
 import numpy as np
 
 from vpem.errors import FileError, Setting
 
-Schema = Union["Field", "dict[str, Any]", "list[Schema]", "tuple[Schema, ...]"]
-"""A field, or a dict, list or tuple of schemas."""
+Schema = Union["Field", "Saved", "dict[str, Any]", "list[Schema]", "tuple[Schema, ...]"]
+"""A field, an object that is saved, or a dict, list or tuple of schemas."""
 
 Fields = abc.Mapping[str, Schema]
 """Schemas by name."""
@@ -75,6 +77,8 @@ def check(schema: Schema, value: object, place: Place, sizes: Sizes | None = Non
     ``sizes`` are known by name; those that are met first are added.
     """
     sizes = {} if sizes is None else sizes
+    if isinstance(schema, Saved):
+        schema = schema.schema()
     if isinstance(schema, Field):
         if expected := schema._expected(value, place, sizes):
             place.refuse(expected, describe(value))
@@ -94,6 +98,60 @@ def check(schema: Schema, value: object, place: Place, sizes: Sizes | None = Non
             place.refuse(f"a {type(schema).__name__} of {len(schema)}", describe(value))
         for number, (inner, item) in enumerate(zip(schema, value, strict=True)):
             check(inner, item, place.inside(number), sizes)
+
+
+def save(schema: Schema, value: Any) -> Any:
+    """Return a value, or by the names of a dict attributes of an object, as they are saved."""
+    if isinstance(schema, Saved):
+        return schema.state()
+    if isinstance(schema, Field):
+        return schema._saved(value)
+    if not isinstance(schema, dict):
+        pairs = zip(schema, value, strict=True)
+        return type(schema)(save(inner, item) for inner, item in pairs)
+    if isinstance(value, dict):
+        return {name: save(inner, value[name]) for name, inner in schema.items()}
+    return {
+        name: inner.state()
+        if isinstance(inner, Saved)
+        else save(inner, attrgetter(_attribute(value, name, inner))(value))
+        for name, inner in schema.items()
+    }
+
+
+def load(schema: Schema, value: Any) -> Any:
+    """Return what was saved of a value that is no object with a state, once it has been checked."""
+    if isinstance(schema, Field):
+        return schema._loaded(value)
+    if isinstance(schema, dict):
+        return {name: load(inner, value[name]) for name, inner in schema.items()}
+    assert isinstance(schema, list | tuple)
+    return type(schema)(load(inner, item) for inner, item in zip(schema, value, strict=True))
+
+
+def restore(schema: abc.Mapping[str, Schema], owner: Any, state: State) -> None:
+    """Set attributes of an object to what was saved, once it has been checked."""
+    for name, inner in schema.items():
+        if isinstance(inner, Saved):
+            inner.restore(state[name])
+            continue
+        above, _, at = _attribute(owner, name, inner).rpartition(".")
+        holder = attrgetter(above)(owner) if above else owner
+        inner = inner.schema if isinstance(inner, As) and inner.back is None else inner
+        known = getattr(holder, at)
+        if isinstance(inner, dict) and not isinstance(known, dict):
+            restore(inner, known, state[name])
+        elif isinstance(known, list):  # others may hold it too
+            known[:] = load(inner, state[name])
+        else:
+            setattr(holder, at, load(inner, state[name]))
+
+
+def _attribute(owner: Any, name: str, schema: Schema) -> str:
+    """Say where in an object a field is, or in one that it holds, after a point."""
+    if isinstance(schema, As) and schema.at:
+        return schema.at
+    return f"_{name}" if hasattr(owner, f"_{name}") else name
 
 
 def describe(value: object) -> str:
@@ -123,12 +181,75 @@ def _range(least: float, most: float) -> str:
     return f" of at least {least}" if most >= LARGEST_COUNT else f" from {least} to {most}"
 
 
+class Saved:
+    """What goes on from where it was saved: which fields are, it says once, in its schema.
+
+    A field is the attribute of its name, with an underscore before it if there is one, or is an
+    object that is saved itself.
+    """
+
+    def schema(self) -> dict[str, Schema]:
+        """Return what is saved, as it must be at the sizes of this object."""
+        return {}
+
+    def state(self) -> State:
+        """Return what is saved now."""
+        state: State = save(self.schema(), self)
+        return state
+
+    def restore(self, state: State) -> None:
+        """Go on from what was saved, which has been checked."""
+        restore(self.schema(), self, state)
+
+
 class Field:
     """What a value must be."""
 
     def _expected(self, value: object, place: Place, sizes: Sizes) -> str | None:
         """Say what it must be, if it is not; sizes met first are bound, parts checked in place."""
         raise NotImplementedError
+
+    def _saved(self, value: Any) -> Any:
+        return value
+
+    def _loaded(self, value: Any) -> Any:
+        return value
+
+
+@dataclass(frozen=True)
+class As(Field):
+    """What its schema says, where it has another form before it is saved, or another name."""
+
+    schema: Schema
+    to: abc.Callable[[Any], Any] | None = None  # from what an object has to what is saved
+    back: abc.Callable[[Any], Any] | None = None
+    at: str = ""  # attribute of the object, "traffic.delivered" say, if it is not of this name
+
+    def _expected(self, value: object, place: Place, sizes: Sizes) -> str | None:
+        check(self.schema, value, place, sizes)
+        return None
+
+    def _saved(self, value: Any) -> Any:
+        return save(self.schema, value) if self.to is None else self.to(value)
+
+    def _loaded(self, value: Any) -> Any:
+        return load(self.schema, value) if self.back is None else self.back(value)
+
+
+def record(make: abc.Callable[..., Any], schema: dict[str, Any] | tuple[Schema, ...]) -> As:
+    """Return the schema of records that ``make`` makes of their fields, by name or in order."""
+    if isinstance(schema, dict):
+        return As(schema, lambda one: save(schema, one), lambda saved: make(**saved))
+    return As(schema, astuple, lambda saved: make(*saved))
+
+
+def or_nan(schema: Schema) -> As:
+    """Return the schema of a number that is saved as None where it is NaN."""
+    return As(
+        Maybe(schema),
+        lambda value: None if math.isnan(value) else value,
+        lambda saved: math.nan if saved is None else saved,
+    )
 
 
 @dataclass(frozen=True)
@@ -235,6 +356,12 @@ class Maybe(Field):
             check(self.schema, value, place, sizes)
         return None
 
+    def _saved(self, value: Any) -> Any:
+        return None if value is None else save(self.schema, value)
+
+    def _loaded(self, value: Any) -> Any:
+        return None if value is None else load(self.schema, value)
+
 
 @dataclass(frozen=True)
 class ListOf(Field):
@@ -255,6 +382,14 @@ class ListOf(Field):
         for number, item in enumerate(value):
             check(self.item, item, place.inside(number), sizes)
         return None
+
+    def _saved(self, value: Any) -> Any:
+        differs = isinstance(self.item, As | Maybe | dict)
+        return [save(self.item, one) for one in value] if differs else list(value)
+
+    def _loaded(self, value: Any) -> Any:
+        differs = isinstance(self.item, As | Maybe | dict)
+        return [load(self.item, one) for one in value] if differs else list(value)
 
 
 @dataclass(frozen=True)
@@ -278,6 +413,12 @@ class TableOf(Field):
             if value.get(name) is not None:
                 check(known, value[name], place.inside(name), sizes)
         return None
+
+    def _saved(self, value: Any) -> Any:
+        return dict(value)
+
+    def _loaded(self, value: Any) -> Any:
+        return dict(value)
 
 
 @dataclass(frozen=True)

@@ -33,13 +33,14 @@ from vpem.network.schema import (
     FLAG,
     TEXT,
     Array,
+    As,
     Integer,
     ListOf,
-    Maybe,
     Number,
+    Saved,
     Schema,
-    State,
     check,
+    or_nan,
 )
 from vpem.saem.individuals import Streams
 from vpem.saem.models.model import Counts, SaemModel, check_model
@@ -84,7 +85,7 @@ class SaemProgress:
 
 
 @dataclass
-class SaemRun:
+class SaemRun(Saved):
     """How a run went.
 
     ``holds`` says whether the last M-step took statistics as they were, or had to make parameters
@@ -117,45 +118,31 @@ class SaemRun:
         self.chains.z = first
         return theta, trace
 
-    def state(self) -> State:
-        """How the run went, to resume it."""
-        plain = ("n_iter", "bytes", "n_active", "steps", "converged", "grounds", "holds", "lost")
-        return {
-            **{name: getattr(self, name) for name in plain},
-            "partitions": list(self.partitions),
-            "looks": list(self.looks),
-            "theta": self.theta,
-            "start": self.trace[0],
-            "trace": np.array(self.trace[1:]),
-            "change": None if math.isnan(self.change) else self.change,
-        }
-
     def schema(self) -> dict[str, Schema]:
-        t = len(self.trace[0])
+        """How the run went, to resume it."""
+        counts, start = ListOf(COUNT, "iterations"), self.trace[0]
         return {
             "n_iter": Integer(1, size="iterations"),
-            "theta": Array("f8", self.theta.shape),
-            "start": Array("f8", (t,)),
-            "trace": Array("f8", ("iterations", t)),
-            "bytes": ListOf(COUNT, "iterations"),
-            "n_active": ListOf(COUNT, "iterations"),
+            "bytes": counts,
+            "n_active": counts,
             "steps": ListOf(Number(0, 1), "iterations"),
             "converged": FLAG,
-            "change": Maybe(Number(0)),
             "grounds": TEXT,
             "holds": FLAG,
             "lost": COUNT,
             "partitions": ListOf((COUNT, TEXT)),
             "looks": ListOf((COUNT, Number(0))),
+            "theta": Array("f8", self.theta.shape),
+            "start": As(
+                Array("f8", start.shape), lambda trace: trace[0], lambda saved: [saved], "trace"
+            ),
+            "trace": As(
+                Array("f8", ("iterations", len(start))),
+                lambda trace: np.array(trace[1:]),
+                lambda later: [*self.trace[:1], *later],
+            ),
+            "change": or_nan(Number(0)),
         }
-
-    def restore(self, state: State) -> None:
-        saved = dict(state)
-        self.trace = [saved.pop("start"), *saved.pop("trace")]
-        change = saved.pop("change")
-        self.change = math.nan if change is None else change
-        for name, value in saved.items():
-            setattr(self, name, value)
 
 
 def run_saem(
@@ -229,7 +216,7 @@ def exact_at(server: SaemServer | SaemNeighbours, settings: SaemSettings) -> boo
     return settings.tol > 0 and plain
 
 
-class _Loop:
+class _Loop(Saved):
     """The iterations of one run, and all that they go by; parameters as of `run_saem`."""
 
     def __init__(
@@ -308,27 +295,23 @@ class _Loop:
                 f"parameters are looked at from iteration {self.burn_in + 2 * looks} on"
             )
 
+    def schema(self) -> dict[str, Schema]:
+        stream = As(COUNTED_STREAM, at="rng.bit_generator.state")
+        parts = {"run": self.run, "devices": self.local, "server": self.server}
+        return {"stream": stream, **parts, "watch": self.watch}
+
     def iterate(self, saver: Saver, callback: Callable[[SaemProgress], None] | None) -> SaemRun:
         """Iterate to the end, from the beginning or from what was saved."""
         run, n_iter, server = self.run, self.given.n_iter, self.server
         common = (self.units, self.given.participation, self.rng)
-        parts: dict[str, Any] = {"run": run, "devices": self.local}
-        parts |= {"server": server, "watch": self.watch}
         if saver.saved is None:
             server.begin(self.local.smoothed, *common)
         else:
             server.join(self.local.smoothed.copy(), *common)
-            state, schema = saver.saved, {name: part.schema() for name, part in parts.items()}
-            check({"stream": COUNTED_STREAM, **schema}, state, saver.place)
-            self.rng.bit_generator.state = state["stream"]
-            for name, part in parts.items():
-                part.restore(state[name])
+            check(self, saver.saved, saver.place)
+            self.restore(saver.saved)
             self._tell(run.theta)
             check_length(run.n_iter, n_iter, "n_iter")
-
-        def state_of() -> State:
-            saved = {name: part.state() for name, part in parts.items()}
-            return {"stream": dict(self.rng.bit_generator.state), **saved}
 
         if server.damping > server.safe:
             warnings.warn(
@@ -358,7 +341,7 @@ class _Loop:
             if callback is not None:
                 callback(SaemProgress(r, n_iter, getattr(self.model, "outside", np.asarray)(theta)))
             settled = bool(server.holders.bcast(self.watch.has_settled(run)))
-            saver.offer(state_of, last=settled or r == n_iter)
+            saver.offer(self.state, last=settled or r == n_iter)
         return run
 
     def _move(self, r: int, step: float, active: Indices) -> Doubles:
@@ -395,7 +378,7 @@ class _Loop:
                 self.thetas[one] = before.maximize(total, counts)
 
 
-class Devices:
+class Devices(Saved):
     """What the devices of this process have.
 
     Where there are several processes, the individuals of one are those of its devices, device by
@@ -513,28 +496,17 @@ class Devices:
         self._known[active] = True
         return self._models, weights * self._known
 
-    def state(self) -> State:
+    def schema(self) -> dict[str, Schema]:
         """What devices have, to resume a run."""
+        kept, each = self._kept, self._each
         return {
-            "chains": self.chains.state(),
-            "each": self._each[: self._kept],
-            "smoothed": self.smoothed,
-            "models": self._models,
-            "known": self._known,
-        }
-
-    def schema(self) -> Schema:
-        return {
-            "chains": self.chains.schema(),
-            "each": Array("f8", (self._kept, self._each.shape[1])),
+            "chains": self.chains,
+            "each": As(
+                Array("f8", (kept, each.shape[1])),
+                lambda whole: whole[:kept],
+                lambda saved: np.concatenate([saved, each[kept:]]),
+            ),
             "smoothed": Array("f8", self.smoothed.shape),
             "models": Array("f8", self._models.shape),
             "known": Array("b1", self._known.shape),
         }
-
-    def restore(self, state: State) -> None:
-        self.chains.restore(state["chains"])
-        self._each[: self._kept] = state["each"]
-        self.smoothed, self._models, self._known = (
-            state[name] for name in ("smoothed", "models", "known")
-        )

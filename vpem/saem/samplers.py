@@ -30,7 +30,7 @@ from vpem._core.threads import thread_count
 from vpem.checks import Doubles, Indices, check_int, check_number
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.network.codecs import Codec, Dither
-from vpem.network.schema import Array, Report, Schema, State
+from vpem.network.schema import Array, Report, Saved, Schema
 from vpem.saem.individuals import Keys, Stream, Streams
 from vpem.saem.models.model import SaemModel, quadratic
 
@@ -86,7 +86,7 @@ class Sampler(Protocol):
 
 
 @dataclass
-class Chains:
+class Chains(Saved):
     """Several chains for each individual, and how they move.
 
     Units of moves (``roots``) are lower triangles whose square is about the covariance of an
@@ -119,11 +119,8 @@ class Chains:
         for name in ("roots", "centres", "scales", "steps", "accepted", "tried"):
             getattr(self, name)[which] = getattr(part, name)
 
-    def state(self) -> State:
-        """Where chains are and how they move, to resume a run."""
-        return {name: getattr(self, name) for name in self.schema()}
-
     def schema(self) -> dict[str, Schema]:
+        """Where chains are and how they move, to resume a run."""
         each = (self.z.shape[1],)
         return {
             "z": Array("f8", self.z.shape),
@@ -134,10 +131,6 @@ class Chains:
             "accepted": Array("f8", each, 0),
             "tried": Array("f8", each, 0),
         }
-
-    def restore(self, state: State) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
 
 
 @dataclass(frozen=True)

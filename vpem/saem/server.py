@@ -16,7 +16,7 @@ from vpem.network.codecs import Codec
 from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import grow_tree
-from vpem.network.schema import Array, Schema, State
+from vpem.network.schema import Array, As, Saved, Schema, State
 from vpem.settings import FEEDBACKS
 from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, add_vectors, at_server
@@ -49,7 +49,7 @@ class Units:
         return statistics * self.sizes
 
 
-class SaemServer:
+class SaemServer(Saved):
     """The server's mean statistic, and how it moves by what active devices send.
 
     Vectors of devices that live in other processes are zero. A network sums at a server, or along a
@@ -222,32 +222,22 @@ class SaemServer:
             self.total.broadcast(ITEM * p)
             self.total.count(ITEM * size)
 
-    def state(self) -> State:
+    def schema(self) -> dict[str, Schema]:
         """What the server and devices keep of messages, to resume a run."""
-        return {
-            "statistic": self.statistic,
-            "left_out": self.left_out,
-            "memories": self.remembered.values,
-            "sum": self.total.state(),
-        }
-
-    def schema(self) -> Schema:
         each = Array("f8", self.left_out.shape)
         return {
             "statistic": Array("f8", self.statistic.shape),
             "left_out": each,
-            "memories": each,
-            "sum": self.total.schema(),
+            "memories": As(each, at="remembered.values"),
+            "sum": self.total,
         }
 
     def restore(self, state: State) -> None:
-        self.statistic, self.left_out = state["statistic"], state["left_out"]
         self._tell(state["memories"])
-        self.remembered.values = state["memories"]
-        self.total.restore(state["sum"])
+        super().restore(state)
 
 
-class SaemNeighbours:
+class SaemNeighbours(Saved):
     """Devices on a graph, each of which has its own estimate of the mean statistic of all.
 
     Device i adds to its estimate what has changed in its smoothed statistic since it last did, and
@@ -349,24 +339,13 @@ class SaemNeighbours:
             self._tree.broadcast(ITEM * p)
             self._tree.count(ITEM * size)
 
-    def state(self) -> State:
-        """Return what devices keep of messages, to go on from."""
-        return {
-            "estimates": self.estimates,
-            "told": self.reported,
-            "sum": self.total.state(),
-        }
-
-    def schema(self) -> Schema:
+    def schema(self) -> dict[str, Schema]:
+        """What devices keep of messages, to go on from."""
         return {
             "estimates": Array("f8", self.estimates.shape),
-            "told": Array("f8", self.reported.shape),
-            "sum": self.total.schema(),
+            "told": As(Array("f8", self.reported.shape), at="reported"),
+            "sum": self.total,
         }
-
-    def restore(self, state: State) -> None:
-        self.estimates, self.reported = state["estimates"], state["told"]
-        self.total.restore(state["sum"])
 
 
 def keeper_of(

@@ -23,7 +23,7 @@ import numpy as np
 from scipy.linalg import null_space
 
 from vpem.checks import Doubles
-from vpem.network.schema import COUNT, Array, Maybe, Number, Schema, State
+from vpem.network.schema import COUNT, Array, Number, Saved, Schema, or_nan
 from vpem.saem.conditional import complete_and_hidden, least_share, sample_conditional
 from vpem.saem.individuals import Streams
 from vpem.saem.models.model import SaemModel
@@ -52,7 +52,7 @@ SINGULAR = 1e-6
 """Smallest eigenvalue of the complete information, of the largest, in units of the parameters."""
 
 
-class Watch:
+class Watch(Saved):
     """Looks from time to time whether parameters have settled.
 
     That is to within ``tol`` of a standard error (0: never look), every ``window`` iterations and
@@ -107,11 +107,8 @@ class Watch:
         )
         return True
 
-    def state(self) -> State:
-        """Return what was seen at the last look, to go on from."""
-        return {name: getattr(self, f"_{name}") for name in self.schema()}
-
     def schema(self) -> dict[str, Schema]:
+        """What was seen at the last look, to go on from."""
         p = len(self.model.parameters)
         table = Array("f8", ((0, p), (0, p)), nan=True, inf=True)
         q = len(self.model.latents) + self.model.n_imputed
@@ -120,10 +117,6 @@ class Watch:
             "since": COUNT, "complete": table, "hidden": table, "least": Number(0, 1),
             "times": times,
         }  # fmt: skip
-
-    def restore(self, state: State) -> None:
-        for name, value in state.items():
-            setattr(self, f"_{name}", value)
 
     def _judge(self, run: SaemRun, since: int) -> bool:
         """Note how far parameters have to go by the last half of the iterations since burn-in."""
@@ -180,7 +173,7 @@ class Watch:
         self._since, self._times = since, conditional.times
 
 
-class PerplexityWatch:
+class PerplexityWatch(Saved):
     """Looks from time to time whether the perplexity of what devices hold has settled.
 
     That is where it changes by less than ``tol`` percent in an iteration of step 1 (0: never look);
@@ -223,16 +216,9 @@ class PerplexityWatch:
         self._at, self._last = run.n_iter, perplexity
         return run.converged
 
-    def state(self) -> State:
-        """Return what was seen at the last look, to go on from."""
-        return {"at": self._at, "last": None if math.isnan(self._last) else self._last}
-
     def schema(self) -> dict[str, Schema]:
-        return {"at": COUNT, "last": Maybe(Number(0))}
-
-    def restore(self, state: State) -> None:
-        last = state["last"]
-        self._at, self._last = state["at"], math.nan if last is None else last
+        """What was seen at the last look, to go on from."""
+        return {"at": COUNT, "last": or_nan(Number(0))}
 
 
 def still_to_go(

@@ -18,9 +18,9 @@ from vpem.engines.placement import Placement
 from vpem.network.codecs import Codec, Keys, parse_codec
 from vpem.network.hubs import Routes
 from vpem.network.ledger import Ledger
-from vpem.network.schema import COUNT, Array, Maybe, Schema, State
+from vpem.network.schema import Array, Maybe, Schema, State, record, restore, save
 from vpem.sums.consensus import agreed_within, codec_of, codec_within, contraction, messages_alone
-from vpem.sums.counted import SUM_KIND, AtServer
+from vpem.sums.counted import AtServer
 from vpem.sums.exchanges import finished
 from vpem.sums.partial import (
     Carried,
@@ -33,7 +33,7 @@ from vpem.sums.partial import (
     short_keys,
 )
 from vpem.sums.quantizer import ITEM, Quantizer
-from vpem.sums.sum import Scalars, Traffic, flattened, unflattened
+from vpem.sums.sum import WENT, Scalars, Traffic, flattened, unflattened
 from vpem.sums.tree import AlongTree, TreeLevel, TreeWays
 
 CAUTIOUS = 10
@@ -151,34 +151,28 @@ class CompressedServerSum(GoesOn, AtServer):
         self._delivered = len(holders.own), self.n_blocks if self._is_server else 0
         self._n_links = self.n_blocks
 
-    def state(self) -> State:
-        """Return the memories, how many sums there were, and of several processes what went."""
-        went = self.traffic.state() if self.holders.apart else {}
-        memories = self._memories.state("memory", lambda one: dict(vars(one)))
-        if "memory" in memories:
-            memories = memories["memory"] or {"up": None, "down": None}
-        return {"number": self._number, "kind": self._kind, **memories, **went}
+    def _memory_schema(self, values: str) -> Schema:
+        rows = {"up": self._n_rows, "down": 1}
+        return record(_Kept, {name: Array("f8", (n, values)) for name, n in rows.items()})
 
-    def schema(self) -> Schema:
-        went = self.traffic.schema() if self.holders.apart else {}
-        n_rows = self._n_rows
-        memories = self._memories.schema(
-            "memory", lambda v: {"up": Array("f8", (n_rows, v)), "down": Array("f8", (1, v))}
-        )
-        if "memory" in memories:
-            up, down = Array("f8", (n_rows, "V")), Array("f8", (1, "V"))
-            memories = {"up": Maybe(up), "down": Maybe(down)}
-        return {"number": COUNT, "kind": SUM_KIND, **memories, **went}
+    def schema(self) -> dict[str, Schema]:
+        """Say what is saved; without batches what is kept up and down stands for itself."""
+        fields = super().schema()
+        if fields.pop("memory", None) is None:
+            return fields
+        up, down = Array("f8", (self._n_rows, "V")), Array("f8", (1, "V"))
+        went = {name: fields.pop(name) for name in WENT if name in fields}
+        return {**fields, "up": Maybe(up), "down": Maybe(down), **went}
+
+    def state(self) -> State:
+        state = save(super().schema(), self)
+        state |= state.get("memory") or {"up": None, "down": None}
+        return {name: state[name] for name in self.schema()}
 
     def restore(self, state: State) -> None:
-        self._number, self._kind = state["number"], state["kind"]
-        if "up" in state:
-            up, down = state["up"], state["down"]
-            both = None if up is None or down is None else {"up": up, "down": down}
-            state = {**state, "memory": both}
-        self._memories.restore("memory", state, lambda kept: _Kept(**kept))
-        if self.holders.apart:
-            self.traffic.restore(state)
+        both = {name: state.get(name) for name in ("up", "down")}
+        memory = None if any(one is None for one in both.values()) else both
+        restore(super().schema(), self, state | {"memory": memory})
 
     def kept_bytes(self, n_values: int) -> int:
         return 8 * n_values * (self._n_rows + 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from functools import partial
 from itertools import islice, repeat
 from math import ceil, log, sqrt
 from typing import Any, Self
@@ -23,7 +22,7 @@ from vpem.network.graph import Graph
 from vpem.network.hubs import Routes
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import chebyshev
-from vpem.network.schema import COUNT, Schema, State
+from vpem.network.schema import LARGEST_COUNT, Array, Schema, record
 from vpem.sums.consensus import (
     RoundSteps,
     _Layout,
@@ -35,7 +34,7 @@ from vpem.sums.consensus import (
     rounds_of,
     stable_steps,
 )
-from vpem.sums.counted import SUM_KIND, charged
+from vpem.sums.counted import charged
 from vpem.sums.exchanges import Neighbourhood, finished
 from vpem.sums.partial import GoesOn, Memories
 from vpem.sums.quantizer import Quantizer
@@ -188,22 +187,17 @@ class GossipSum(GoesOn, _OverHubs):
         counted._number, counted._memories, counted._drawn = 0, Memories(), None
         return counted
 
-    def state(self) -> State:
-        """Return the memory of compressed sums, how many sums there were, and what went."""
-        memory = self._memories.state("memory", Copies.state)
-        went = self.traffic.state() if self.holders.apart else {}
-        return {"number": self._number, "kind": self._kind, **memory, **went}
-
-    def schema(self) -> Schema:
-        went = self.traffic.schema() if self.holders.apart else {}
-        memory = self._memories.schema("memory", partial(Copies.schema, self._near))
-        return {"number": COUNT, "kind": SUM_KIND, **memory, **went}
-
-    def restore(self, state: State) -> None:
-        self._number, self._kind = state["number"], state["kind"]
-        self._memories.restore("memory", state, lambda kept: Copies(**kept))
-        if self.holders.apart:
-            self.traffic.restore(state)
+    def _memory_schema(self, values: str) -> Schema:
+        near = self._near
+        local, every = Array("f8", (len(near.own), values)), Array("f8", (near.n_rows, values))
+        return record(
+            Copies,
+            {
+                **{"states": local, "copies": every, "inputs": local},
+                "awake": Array("b1", (near.agents.n_agents,)),
+                "missed": Array("i8", (len(near.from_here),), 0, LARGEST_COUNT),
+            },
+        )
 
     def kept_bytes(self, n_values: int) -> int:
         rows = 2 * len(self._near.own) + self._near.n_rows

@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats
+from vpem.engines.placement import Placement
 from vpem.network.codecs import Keys, draw_keys
-from vpem.network.schema import Maybe, Schema, State
-from vpem.sums.counted import AtServer
+from vpem.network.schema import COUNT, As, Maybe, Schema
+from vpem.sums.counted import SUM_KIND, AtServer
 from vpem.sums.quantizer import Quantizer
-from vpem.sums.sum import Scalars, Sum, flattened, message_bytes, unflattened
+from vpem.sums.sum import WENT, Scalars, Sum, flattened, message_bytes, unflattened
 
 Senders = NDArray[np.intp]
 
@@ -285,7 +286,7 @@ class Memories(Generic[M]):
     """The memory that a sum goes on from, out of those of all batches."""
 
     def __init__(self) -> None:
-        self._every: list[M | None] = [None]
+        self.every: list[M | None] = [None]
         self._batch = 0
         self.lasting = False
         """Whether a sum in which all take part is followed by others.
@@ -298,40 +299,27 @@ class Memories(Generic[M]):
     @property
     def last(self) -> M | None:
         """Of the sum taken last of these rows."""
-        return self._every[self._batch]
+        return self.every[self._batch]
 
     @last.setter
     def last(self, memory: M | None) -> None:
-        self._every[self._batch] = memory
+        self.every[self._batch] = memory
 
     def turn_to(self, batch: int, n_batches: int | None) -> None:
         """Go on from the sums of a batch; see `vpem.sums.sum.Sum.turn_to`."""
         self.once = n_batches is None
         if n_batches is None:
-            self._every = [None]
+            self.every = [None]
             return
-        if not self.lasting or len(self._every) != n_batches:
-            self._every, self.lasting = [None] * n_batches, True
+        if not self.lasting or len(self.every) != n_batches:
+            self.every, self.lasting = [None] * n_batches, True
         self._batch = batch
-
-    def state(self, name: str, plain: Callable[[M], State]) -> State:
-        """Return them by name, or in batches a list of them, in arrays and numbers."""
-        each = [None if memory is None else plain(memory) for memory in self._every]
-        return {"batches": each} if self.lasting else {name: each[0]}
-
-    def schema(self, name: str, one: Callable[[str], Schema]) -> dict[str, Schema]:
-        """Return what that must be; ``one`` is given a name for the number of values."""
-        each: list[Schema] = [Maybe(one(f"V{number}")) for number in range(len(self._every))]
-        return {"batches": each} if self.lasting else {name: each[0]}
-
-    def restore(self, name: str, state: State, make: Callable[[State], M]) -> None:
-        each = state["batches"] if self.lasting else [state[name]]
-        self._every = [None if one is None else make(one) for one in each]
 
 
 class GoesOn:
     """A sum that goes on from the one before of the same rows, and draws again in each."""
 
+    holders: Placement
     _memories: Memories[Any]
     _number: int
     """Of sums up to now, which seeds what is drawn."""
@@ -341,6 +329,22 @@ class GoesOn:
         self._memories.turn_to(batch, n_batches)
         if n_batches is None:
             self._number = batch
+
+    def _memory_schema(self, values: str) -> Schema:
+        """What a memory must be; ``values`` names their number."""
+        raise NotImplementedError
+
+    def schema(self) -> dict[str, Schema]:
+        """The memory of a sum, or those of batches, how many sums there were, and what went."""
+        many, length = self._memories.lasting, len(self._memories.every)
+        each: list[Schema] = [Maybe(self._memory_schema(f"V{at}")) for at in range(length)]
+        return {
+            "number": COUNT,
+            "kind": SUM_KIND,
+            **({"batches": As(each, at="_memories.every")} if many else {}),
+            **({} if many else {"memory": As(each[0], at="_memories.last")}),
+            **(WENT if self.holders.apart else {}),
+        }
 
 
 class Carried(Compressed):

@@ -27,7 +27,7 @@ from vpem.network.faults import DrawnFaults
 from vpem.network.graph import Graph
 from vpem.network.hubs import Routes
 from vpem.network.ledger import Ledger
-from vpem.network.schema import COUNT, LARGEST_COUNT, Array, Maybe, Schema, State
+from vpem.network.schema import COUNT, Array, Maybe, Schema
 from vpem.sums.consensus import contraction
 from vpem.sums.counted import AtServer
 from vpem.sums.exchanges import Neighbourhood
@@ -109,19 +109,10 @@ class HeardAtServer(Wrapper):
         believed, _ = contraction(self.codec, n_values)
         return Memory(Compressed(self.server, quantizer, keys), quantizer.steps(believed), values)
 
-    def state(self) -> State:
-        """Return what the server has, and how many sums there were."""
-        state = {"number": self._number, "values": self._values}
-        return {**state, "inner": self.server.state()}
-
-    def schema(self) -> Schema:
+    def schema(self) -> dict[str, Schema]:
+        """What the server has, and how many sums there were."""
         values = Maybe(Array("f8", (self.server.n_senders, "own")))
-        return {"number": COUNT, "values": values, "inner": self.server.schema()}
-
-    def restore(self, state: State) -> None:
-        self._number, self._values = state["number"], state["values"]
-        self._kind = "estep"
-        self.server.restore(state["inner"])
+        return {"number": COUNT, "values": values, "inner": self.server}
 
 
 class HeardByNeighbours(Sum):
@@ -199,16 +190,9 @@ class HeardByNeighbours(Sum):
     def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
         self.inner.agree(kind, size, source)
 
-    def state(self) -> State:
-        return {"terms": self._terms, "sums": self._sums, "inner": self.inner.state()}
-
-    def schema(self) -> Schema:
+    def schema(self) -> dict[str, Schema]:
         values = Maybe(Array("f8", (len(self.holders.own), "own")))
-        return {"terms": values, "sums": values, "inner": self.inner.schema()}
-
-    def restore(self, state: State) -> None:
-        self._terms, self._sums = state["terms"], state["sums"]
-        self.inner.restore(state["inner"])
+        return {"terms": values, "sums": values, "inner": self.inner}
 
 
 @dataclass
@@ -259,19 +243,6 @@ class Copies:
             moved += (1.0 - further) * before
         before, self.states = self.states, moved
         return before
-
-    def state(self) -> State:
-        return dict(vars(self))
-
-    @staticmethod
-    def schema(near: Neighbourhood, values: str = "V") -> Schema:
-        """Return what that must be; ``values`` names their number."""
-        local, every = Array("f8", (len(near.own), values)), Array("f8", (near.n_rows, values))
-        return {
-            **{"states": local, "copies": every, "inputs": local},
-            "awake": Array("b1", (near.agents.n_agents,)),
-            "missed": Array("i8", (len(near.from_here),), 0, LARGEST_COUNT),
-        }
 
 
 def speakers(

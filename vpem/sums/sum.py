@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vpem.checks import Doubles, Floats, Mask
 from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
-from vpem.network.schema import COUNT, Schema, State, TableOf
+from vpem.network.schema import COUNT, As, Saved, Schema, TableOf
 
 SCALAR_BYTES = 8
 """Of each of them, whatever else is sent: no codec and no other precision touches it."""
@@ -110,20 +110,12 @@ class Traffic:
         self.delivered.clear()
         self.on_wire.clear()
 
-    def state(self) -> State:
-        """Return what went up to now."""
-        return {"delivered": dict(self.delivered), "on_wire": dict(self.on_wire)}
 
-    @staticmethod
-    def schema() -> dict[str, Schema]:
-        return {"delivered": TableOf(COUNT), "on_wire": TableOf(COUNT)}
-
-    def restore(self, state: State) -> None:
-        self.delivered = dict(state["delivered"])
-        self.on_wire = dict(state["on_wire"])
+WENT = {name: As(TableOf(COUNT), at=f"traffic.{name}") for name in ("delivered", "on_wire")}
+"""What is saved of the traffic of a sum."""
 
 
-class Sum:
+class Sum(Saved):
     """How it is summed: by default one chunk after the other, and nothing goes on from another."""
 
     ledger: Ledger | None
@@ -207,15 +199,6 @@ class Sum:
         """Let all agents know what they decide, or what the ``source`` has, in so many bytes."""
         raise NotImplementedError
 
-    def state(self) -> State:
+    def schema(self) -> dict[str, Schema]:
         """What is kept from one sum to the next; of this process."""
-        return {} if self.traffic is None else self.traffic.state()
-
-    def schema(self) -> Schema:
-        """What that must be."""
-        return {} if self.traffic is None else self.traffic.schema()
-
-    def restore(self, state: State) -> None:
-        """Go on from what was kept, which has been checked."""
-        if self.traffic is not None:
-            self.traffic.restore(state)
+        return {} if self.traffic is None else dict(WENT)
