@@ -491,7 +491,10 @@ def test_columns_of_a_few_values_are_named_with_the_way_on():
                  n_components=2, init=[0, 1])  # fmt: skip
     assert [one for one in heard if "'feature 1' has 2" in str(one.message)]
     # A process has rows of its own workers only, in which the column may be constant.
+    workers = evenly(90, 2)
     with pytest.warns(VpemWarning):
-        fit = fit_em(X, evenly(90, 2), n_components=2, init=[0, 1])
+        fit = fit_em(
+            X, workers, connect_workers(make_graph("star", 2)), n_components=2, init=[0, 1]
+        )
     with pytest.warns(VpemWarning, match="'sex' has one value in the rows here and"):
         warn_of_few_values(fit, X[::2], names, FitSettings(), over_rows=True)
