@@ -238,7 +238,8 @@ def _agreed(context: Any, name: str, words: list[str], topology: str) -> Agreed:
     parser = leaf.make_parser(leaf.context_class(leaf, info_name=name, parent=above))
     parsed, stray, _ = parser.parse_args(list(words))
     for value in [parsed.get(param.name) for param in needed]:
-        stray += [value] if isinstance(value, str) else value or []
+        if isinstance(value, str | list | tuple):  # Clicks differ in what stands for nothing
+            stray += [value] if isinstance(value, str) else value
     if stray:
         raise InputError(
             f"{stray[0]!r} is neither an option of 'vpem {name}' nor the value of one; each member "
