@@ -12,7 +12,8 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -68,6 +69,10 @@ class Where:
 
     word = "simulator"
     own_users = False
+    speaks = True
+    """Whether this process prints, and writes the common files."""
+    least_rows = 0.0
+    """Rows that every component of a model needs before others get it; 0: none do."""
 
     @cached_property
     def engine(self) -> Engine:
@@ -75,11 +80,6 @@ class Where:
         from vpem.engines.engine import Engine
 
         return Engine()
-
-    @property
-    def speaks(self) -> bool:
-        """Whether this process prints, and writes the common files."""
-        return True
 
     def agree(self, context: Any) -> None:
         """Raise InputError where processes were given different options, before any work."""
@@ -131,11 +131,6 @@ class Where:
             result.write(out.output, report)
         report["model"] = None if out.output is None else str(out.output)
         return report | result.own(report)
-
-    @property
-    def least_rows(self) -> float:
-        """Rows that every component of a model needs before others get it; 0: none do."""
-        return 0.0
 
     def check_published(self, result: FitOutcome) -> None:
         """Raise InputError where a model would disclose few rows to others."""
@@ -261,11 +256,7 @@ class Job(Where):
     word = "mpi"
 
     def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-
-    @property
-    def speaks(self) -> bool:
-        return self.engine.rank == 0
+        self.engine, self.speaks = engine, engine.rank == 0
 
     def agree(self, context: Any) -> None:
         """Raise InputError where files or variables of ranks set options differently."""
@@ -380,7 +371,10 @@ SHARDS_OF_POSTERIOR: Rule = (
         Setting("weight_concentration_prior_type"),
     ),
 )
-MEMBERS = without("study", "FILE", "is for members of a study")
+of_members = partial(
+    setting, None, local=True, idle=without("study", "FILE", "is for members of a study")
+)
+"""Return a field for members of a study alone."""
 
 
 class EngineSettings(Settings, heading="Running", kept=False):
@@ -408,27 +402,18 @@ class EngineSettings(Settings, heading="Running", kept=False):
             (" implies --engine tls; leave out --engine",),
         ),
     )
-    member: str | None = setting(
-        None,
+    member: str | None = of_members(
         "With --study: which of its members this is. Default: the one whose key lies beside it.",
         flags="--as",
-        local=True,
-        idle=MEMBERS,
     )
-    listen: str | None = setting(
-        None,
+    listen: str | None = of_members(
         "With --study: where to listen for others, HOST:PORT or PORT. Default: at the port that "
-        "the study says.",
-        local=True,
-        idle=MEMBERS,
+        "the study says."
     )
-    log: Path | None = setting(
-        None,
+    log: Path | None = of_members(
         "With --study: note every message in this file: kind, size, SHA-256, to or from whom, and "
         "when. Default: MEMBER-STUDY.log beside the study.",
         file="written",
-        local=True,
-        idle=MEMBERS,
     )
     ranks: int | None = setting(
         None, "With --engine mpi: how many ranks there must be.", least=1, idle=RANKS
@@ -497,9 +482,8 @@ def place_parties(
         writes("--shards", *(shard_path(output, name) for name in both))
     if labels is not None:
         labels.place(names, holders)
-    for files in [written()] if where.own_users else engine.allgather(written()):
-        for option, path in files:
-            writes(option, path)
+    for option, path in written() if where.own_users else chain(*engine.allgather(written())):
+        writes(option, path)
 
     def check(number: int) -> None:
         reads(f"party {names[number]!r}", *parties[number].find())
