@@ -108,30 +108,23 @@ def often(command: Any) -> list[Any] | None:
 
     They are settings that are needed often, and all that the command has of its own.
     """
-    options = [one for _, group in grouped(command.params) for one in group]
+    options = [copy(one) for _, group in grouped(command.params) for one in group]
     if isinstance(command, TyperGroup) or len(options) <= MANY:
         return None
     known, shown = command.callback.settings, []
     for one in options:
         if known[one.name].often if one.name in known else one.rich_help_panel is None:
-            shown.append(copy(one))
-            shown[-1].help = in_brief(one.help or "")
-            short = [word for word in one.opts if not word.startswith("--")]
-            shown[-1].opts = [*short, f"--{key_of(one)}"]
+            one.help = in_brief(one.help or "")
+            one.opts = [word for word in one.opts if word[:2] != "--"] + [f"--{key_of(one)}"]
+            shown.append(one)
     return shown
 
 
-def _help_all(context: typer.Context, param: Any, value: bool) -> None:
+def _say(context: typer.Context, param: Any, value: bool) -> None:
+    """Print the version or the whole help, which `vpem_cli.run` does where that is all."""
     if value and not context.resilient_parsing:
         context.meta[WHOLE] = True
-        print(context.get_help())
-        raise typer.Exit
-
-
-# `vpem_cli.run` prints the version, without a parser, where that is all.
-def _version(context: typer.Context, param: Any, value: bool) -> None:
-    if value:
-        print(f"vpem {__version__}")
+        print(f"vpem {__version__}" if param.name == "version" else context.get_help())
         raise typer.Exit
 
 
@@ -143,7 +136,7 @@ def _study(context: typer.Context, param: Any, value: Path | None) -> Path | Non
     return load_study(context, value)
 
 
-EAGER = {"config": load, "version": _version, "help_all": _help_all, "study": _study}
+EAGER = {"config": load, "version": _say, "help_all": _say, "study": _study}
 """What is done with values of parameters before others are read."""
 
 
@@ -236,14 +229,12 @@ class Command(_Manners, TyperCommand):
             if one.param_type_name == "argument"
         ]
         chosen = None if WHOLE in ctx.meta else often(self)
-        groups = grouped(params) if chosen is None else [("Options", chosen)]
-        rows_of_help = [
-            (name, [one.get_help_record(ctx) for one in group]) for name, group in groups
-        ]
-        for heading, rows in [("Arguments", arguments), *rows_of_help]:
-            if rows:
-                with formatter.section(heading):
-                    formatter.write_dl([(names, text.replace("-", KEPT)) for names, text in rows])
+        sections = [("Arguments", arguments)] if arguments else []
+        for heading, group in grouped(params) if chosen is None else [("Options", chosen)]:
+            sections.append((heading, [one.get_help_record(ctx) for one in group]))
+        for heading, rows in sections:
+            with formatter.section(heading):
+                formatter.write_dl([(names, text.replace("-", KEPT)) for names, text in rows])
         if chosen is not None:
             others = sum(len(group) for _, group in grouped(params)) - len(chosen)
             formatter.write_paragraph()
@@ -321,15 +312,15 @@ def _value_of(value: Any, kind: Any, several: bool = False) -> Any:
             raise ValueError(f"file {value!r} is not readable")
         return Path(value)
     if kind is bool:
-        truths = [value.strip().lower() in words.split() for words in WORDS_OF_FLAGS]
-        if not any(truths):
-            raise ValueError(f"must be a valid boolean, got {value!r}")
-        return truths[1]
+        for truth, words in enumerate(WORDS_OF_FLAGS):
+            if value.strip().lower() in words.split():
+                return bool(truth)
+        raise ValueError(f"must be a valid boolean, got {value!r}")
     from vpem.checks import read_float, read_int
 
-    what, read = ("an integer", read_int) if kind is int else ("a number", read_float)
-    number = read(value)
+    number = read_int(value) if kind is int else read_float(value)
     if number is None:
+        what = "an integer" if kind is int else "a number"
         raise ValueError(f"must be {what}, got {brief(value)}")
     return number
 
@@ -342,18 +333,19 @@ def _begun(context: typer.Context, incomplete: str) -> list[str]:
     return [name for name in getattr(node, "commands", ()) if name.startswith(incomplete)]
 
 
-Words = typer.Argument(
-    metavar="COMMAND",
-    help="Words that name a command, such as: data import.",
-    autocompletion=_begun,
-)
-All = typer.Option("--all", help="Show every option, as COMMAND --help-all does.")
-
-
 def show_help(
     context: typer.Context,
-    words: Annotated[list[str] | None, Words] = None,
-    everything: Annotated[bool, All] = False,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="COMMAND",
+            help="Words that name a command, such as: data import.",
+            autocompletion=_begun,
+        ),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show every option, as COMMAND --help-all does.")
+    ] = False,
 ) -> None:
     """Show the help of a command.
 
@@ -408,9 +400,9 @@ def _made(one: Any, parsing: dict[str, Any] | None, path: tuple[str, ...]) -> An
         group.callback()(spread(_nothing, path, ["help_all"]))
         makers: dict[str, Maker] = {}
         for info in list[Any](one.registered_commands):
-            summary = (inspect.getdoc(info.callback) or "").partition("\n\n")[0]
+            summary = (inspect.getdoc(info.callback) or "").partition("\n\n")[0].split()
             name = info.name or info.callback.__name__
-            makers[name] = info.callback, " ".join(summary.split()), info.context_settings
+            makers[name] = info.callback, " ".join(summary), info.context_settings
         return tree(group, makers, path)
     maker = typer.Typer(add_completion=False, rich_markup_mode=None)
     maker.command(path[-1], cls=Command, context_settings=parsing)(
@@ -619,7 +611,5 @@ def _commands(word: str, context: Any) -> list[str]:
     """Return the commands that a word may stand for: of this group, or of others by full name."""
     below = [path for path, _ in leaves(context.find_root().command) if len(path) > 1]
     names, in_group = [path[-1] for path in below], meant(word, context.command.commands)
-    if in_group and word not in names:
-        return in_group
-    found = meant(word, dict.fromkeys(names))
+    found = [] if in_group and word not in names else meant(word, dict.fromkeys(names))
     return [" ".join(("vpem", *path)) for path in below if path[-1] in found] or in_group

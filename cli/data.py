@@ -14,7 +14,7 @@ import typer
 from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
 from vpem.files.table_settings import OF_ONE_FIT, LabelledTable, TableSettings, settings_in
 from vpem.fits.settings import parse_numbers
-from vpem.records import Rule, Settings, changed, not_both, setting
+from vpem.records import Rule, Settings, changed, not_both, setting, without
 from vpem.settings import ALIGNMENTS, FitSettings, HoldingSettings, MixtureSettings, SumSettings
 
 from .outputs import READ, Role
@@ -89,15 +89,14 @@ class StartSettings(Settings, heading="Start"):
         """The rows to start at."""
         from vpem.checks import read_int
 
-        if self.init_rows is None:
-            return None
-        rows = [row for row in map(read_int, self.init_rows.split(",")) if row is not None]
-        if len(rows) <= self.init_rows.count(","):
+        words = [] if self.init_rows is None else self.init_rows.split(",")
+        rows = [row for row in map(read_int, words) if row is not None]
+        if len(rows) < len(words):
             raise InputError(
                 "--init-rows must be row numbers with commas between, such as 3,77,120, got "
                 f"{brief(self.init_rows)}"
             )
-        return rows
+        return rows or None
 
     @cached_property
     def model(self) -> Model | None:
@@ -126,16 +125,15 @@ class StartSettings(Settings, heading="Start"):
         from vpem.files.models import match_features
 
         mixture: Density = model.mixture
-        n, have = source.n_features, source.kinds
-        columns = match_features(model.feature_names, source.feature_names)
+        n, names = source.n_features, source.feature_names
+        columns = match_features(model.feature_names, names)
         if (kinds := getattr(mixture, "kinds", None)) is not None:
-            families = ("gaussian",) * n if have is None else have.families
-            for j, column in enumerate(range(kinds.n_features) if columns is None else columns):
-                name, family = source.feature_names[column], kinds.families[j]
-                if families[column] != family:
+            have = ("gaussian",) * n if source.kinds is None else source.kinds.families
+            for column, family in zip(columns or range(n), kinds.families, strict=True):
+                if have[column] != family:
                     raise InputError(
-                        f"the starting model takes {name!r} as {family}, the data have it as "
-                        f"{families[column]}; say ", Setting("family", f"{name}={family}"),
+                        f"the starting model takes {names[column]!r} as {family}, the data have it "
+                        f"as {have[column]}; say ", Setting("family", f"{names[column]}={family}"),
                     )  # fmt: skip
             settled, unseen = in_levels_of(source, kinds, columns)
             for sentence in unseen:
@@ -187,10 +185,8 @@ def partition_of(source: Dataset, holding: HoldingSettings, networked: bool) -> 
         return read_partition(holding.partition, source.n_features, source.feature_names)
     if holding.agents is not None:
         return contiguous(source.n_features, holding.agents)
-    if source.partition is not None:
-        return source.partition
     networked = networked or source.edges is not None
-    return one_or_each(source.n_features, networked, source.feature_names)
+    return source.partition or one_or_each(source.n_features, networked, source.feature_names)
 
 
 def stored_graph(
@@ -203,8 +199,7 @@ def stored_graph(
     """Return the graph stored in the dataset, unless options describe another."""
     from vpem.network.graph import from_edges
 
-    chosen = graph.values("graph_seed").values()
-    if source.edges is None or any(value is not None for value in chosen):
+    if source.edges is None or set(graph.values("graph_seed").values()) != {None}:
         return graph_of(parts.n_agents, parts.names, graph)
     n_stored = (source.partition or parts).n_agents
     if n_stored == parts.n_agents:
@@ -280,21 +275,18 @@ def teller(say: Callable[[str], None], families: bool = False) -> Callable[..., 
     ) -> None:
         from vpem.files.readers.frames import GUESSED
 
-        if dataset.table is None:
-            return
-        ids = dataset.table.id_column
-        others = {name: why for name, why in dataset.left_out.items() if why not in GUESSED}
-        warned = dataset.left_out.keys() - others.keys()
-        named = {table.id_column, model_table and model_table.id_column}
-        if ids is not None and ids not in named | warned:
+        ids = None if dataset.table is None else dataset.table.id_column
+        named = {None, table.id_column, model_table and model_table.id_column}
+        warned = {name for name, why in dataset.left_out.items() if why in GUESSED}
+        if ids not in named | warned:
             say(f"{dataset.source}: ids of rows are taken from {ids!r}; --id-column names another")
-        if others:
-            listed = (f"{name} ({why})" for name, why in others.items())
-            texts = [name for name, why in dataset.left_out.items() if why == "text"]
-            advice = ""
-            if families and texts and table.family is None:
-                one = quote(f"{texts[0]}=categorical")
-                advice = f"; --family auto, or --family {one}, takes text as categories"
+        listed = [f"{name} ({why})" for name, why in dataset.left_out.items() if name not in warned]
+        texts = [name for name, why in dataset.left_out.items() if why == "text"]
+        advice = ""
+        if families and texts and table.family is None:
+            one = quote(f"{texts[0]}=categorical")
+            advice = f"; --family auto, or --family {one}, takes text as categories"
+        if listed and dataset.table is not None:
             say(f"{dataset.source}: left out: {shorten(listed, MOST_LISTED)}{advice}")
 
     return tell
@@ -353,10 +345,7 @@ DataFiles = Annotated[
 
 
 OF_PARTIES: list[Rule] = [
-    (
-        lambda given: not given["parties"],
-        (" is for data of several parties; add ", Setting("parties", True)),
-    ),
+    without("parties", True, "is for data of several parties"),
     (
         lambda given: given.get("split") == "rows",
         (
@@ -431,10 +420,7 @@ class FitFiles(FileSettings, LabelledTable, heading="Data"):
         "Agent or party, by name or number, that has the labels for the fit: they are added to its "
         "hub's term. Default: the first; in a manifest the party with labels-for-fit.",
         local=True,
-        idle=(
-            lambda given: given.get("labels_for_fit") is None,
-            (" says who has labels for the fit; add ", Setting("labels_for_fit")),
-        ),
+        idle=without("labels_for_fit", None, "says who has labels for the fit"),
     )
 
 

@@ -202,9 +202,8 @@ def near_file(sentence: str) -> list[str]:
         names = [entry.name for entry in islice(entries, MOST_FILES)]
     # Without endings, which would make all names alike.
     stems = {name.partition(".")[0]: name for name in sorted(names, reverse=True)}
-    near = get_close_matches(path.name.partition(".")[0], stems, n=1, cutoff=CLOSE)
-    if near:
-        return [f"did you mean {str(path.with_name(stems[near[0]]))!r}?"]
+    for near in get_close_matches(path.name.partition(".")[0], stems, n=1, cutoff=CLOSE):
+        return [f"did you mean {str(path.with_name(stems[near]))!r}?"]
     from vpem.files.examples import EXAMPLES
 
     examples = [name for name, example in EXAMPLES.items() if example.file == path.name]

@@ -124,7 +124,7 @@ def spread(
 
     ``path`` are the words that name it; ``common`` are the settings of `Common` that it has.
     """
-    own: list[inspect.Parameter] = []
+    own: dict[str, inspect.Parameter] = {}
     records: dict[str, tuple[type[Settings], Fields]] = {}
     as_given = []
     for param in inspect.signature(function, eval_str=True).parameters.values():
@@ -135,14 +135,13 @@ def spread(
             left_out = [name for one in marks if isinstance(one, Without) for name in one.split()]
             records[param.name] = record, [f for f in record.fields() if f.name not in left_out]
         else:
-            own.append(param)
+            own[param.name] = param
             if words := OFFERED.get(" ".join((*path, param.name))):
                 marks[-1].autocompletion = offering(words)
     settings: dict[str, Field[Any]] = {}
-    for one in (one for _, fields in records.values() for one in fields):
-        if all(one.name != param.name for param in own):
-            settings.setdefault(one.name, one)
-    merged = [*own, *(_option(one) for one in settings.values())]
+    for one in (one for _, fields in records.values() for one in fields if one.name not in own):
+        settings.setdefault(one.name, one)
+    merged = [*own.values(), *(_option(one) for one in settings.values())]
     merged += [_option(Common.settings_by_name[name]) for name in common]
     if as_given:
         merged.append(inspect.Parameter("context", KEYWORD_ONLY, annotation=typer.Context))
@@ -159,11 +158,11 @@ def spread(
         kept = [(made[name], fields) for name, (_, fields) in records.items()]
         for name in as_given:
             made[name] = Given(values["context"], kept)
-        for param in own:
-            made[param.name] = values[param.name]
+        for name, param in own.items():
+            made[name] = values[name]
             # A member that only serves in a study has no data.
             if param.default is param.empty and get_args(param.annotation)[:1] == (list[Path],):
-                made[param.name] = made[param.name] or []
+                made[name] = made[name] or []
         return function(**made)
 
     done: Any = command
@@ -277,11 +276,10 @@ def take_defaults(context: Any, path: Path, values: Report, *, last: bool = Fals
 
     They replace those of earlier files; if ``last``, those of earlier files stay.
     """
-    known, files = dict(context.default_map or {}), context.meta.setdefault(FILES, {})
-    for name, value in values.items():
-        if not last or name not in known:
-            known[name], files[name] = value, path
-    context.default_map = known
+    known = context.default_map or {}
+    taken = {name: value for name, value in values.items() if not last or name not in known}
+    context.default_map = {**known, **taken}
+    context.meta.setdefault(FILES, {}).update(dict.fromkeys(taken, path))
 
 
 def options_of(content: Report, file: Path, context: Any) -> dict[tuple[str, ...], Report]:
@@ -344,19 +342,16 @@ def _values(content: Report, command: Any, table: str) -> Report:
             raise InputError(f"[{table}] gives {key!r} twice, once as {name!r}")
         several = param.multiple or param.nargs == -1
         items = value if isinstance(value, list) else [value]
-        if is_flag(param):
-            if not isinstance(value, bool):
-                raise InputError(f"{where} must be true or false, got {value!r}")
-            values[param.name] = value
-            continue
+        if is_flag(param) and not isinstance(value, bool):
+            raise InputError(f"{where} must be true or false, got {value!r}")
         if items is value and not several:
             raise InputError(f"{where} takes one value, written as on the command line, got a list")
         for item in items:
-            if isinstance(item, bool) or not isinstance(item, str | int | float):
+            if type(item) not in (str, int, float) and not is_flag(param):
                 kinds = {dict: "a table", list: "a list", bool: str(item).lower()}
                 got = kinds.get(type(item), f"a {type(item).__name__}")
                 raise InputError(f"{where} must be a number or a string, got {got}")
-        words = list(map(str, items))
+        words = items if is_flag(param) else list(map(str, items))
         values[param.name] = words if several else words[0]
     return values
 
@@ -422,12 +417,10 @@ def noting_origins(context: Any) -> Iterator[None]:
         for param in context.command.params:
             origin, value = origin_of(context, param), context.params.get(param.name)
             values = value if isinstance(value, list | tuple) else [value]
-            if origin is None:
-                continue
             if names(name_of(param)) or any(repr(str(each)) in sentence for each in values):
-                sure.append(origin)
+                sure += [origin] if origin else []
             elif names("[-_ ]".join(key_of(param).split("-"))):
-                perhaps.append(origin)
+                perhaps += [origin] if origin else []
         for note in [*near_file(str(error)), *(sure or perhaps)]:
             error.add_note(note)
         raise
@@ -446,14 +439,12 @@ def show_config(context: Any) -> None:
         value = [*map(plain, value)] if isinstance(value, list | tuple) else plain(value)
         kind, place = source_of(context, param)
         options[name] = {"value": value, "source": kind, "from": place}
-        comment, line = f"{kind} {place}" if place else kind, f"# {name} ="
+        comment = f"{kind} {place}" if place else kind
         if value not in (None, []):
-            line = f"{name} = {as_toml(value)}"
-        elif param.required:
-            comment = "missing: it must be given"
+            lines.append((f"{name} = {as_toml(value)}", comment))
         else:
-            comment += ": not set"
-        lines.append((line, comment))
+            unset = "missing: it must be given" if param.required else f"{comment}: not set"
+            lines.append((f"# {name} =", unset))
     if context.params.get("json") and options["json"]["source"] == "command line":
         print_json({"command": context.command_path, "options": options})
         return

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -54,11 +55,7 @@ class Role:
     goes_on_in: str = ""  # option that may name the same file
 
 
-READ = Role(writes=False)
-
-
-WRITTEN = Role(writes=True)
-
+READ, WRITTEN = Role(writes=False), Role(writes=True)
 
 FOLDER = Role(writes=False, files=lambda value, options: ())
 """A folder; its files are added by `reads` and `writes`."""
@@ -137,11 +134,9 @@ writes = partial(_note, WRITTEN)
 
 def _identity(path: str) -> tuple[Any, ...]:
     """Return what all names of a file share, whether it exists already or not."""
-    try:
+    with suppress(OSError, ValueError):
         status = os.stat(path)
         return status.st_dev, status.st_ino
-    except (OSError, ValueError):
-        pass
     try:
         folder, name = os.path.split(os.path.realpath(path))
         home = os.stat(folder)
@@ -153,34 +148,29 @@ def _identity(path: str) -> tuple[Any, ...]:
 
 
 def _ignores_case(folder: str) -> bool:
-    try:
+    with suppress(OSError):
         return folder.swapcase() != folder and os.path.samefile(folder, folder.swapcase())
-    except OSError:
-        return False
+    return False
 
 
-NAMED_OUTPUTS = (
-    "output", "plot", "state", "checkpoint", "individuals", "topics", "traces", "labels_file",
-)  # fmt: skip
-
-
-WRITTEN_AS_CSV = ("output", "individuals", "labels_file")
+TABLES = ("output", "individuals", "labels_file")
+"""Settings of outputs that may be CSV."""
 
 NO_CSV: Rule = (
-    lambda given: not any(str(given.get(name)).lower().endswith(".csv") for name in WRITTEN_AS_CSV),
+    lambda given: not any(str(given.get(name)).lower().endswith(".csv") for name in TABLES),
     (" is for CSV, and none is written; leave it out",),
 )
-
 
 NOTHING_REPLACED: Rule = (
     # A record of outputs alone has no input, and no checkpoint either.
     lambda given: (
         not {"data", "model", "topology"}.isdisjoint(given)
-        and not any(given.get(name) for name in NAMED_OUTPUTS)
+        and not any(
+            given.get(one) for one in (*TABLES, "plot", "state", "checkpoint", "topics", "traces")
+        )
     ),
     (" replaces existing files, but nothing is to be written; leave it out",),
 )
-
 
 NO_CSV_AT_ALL: Rule = (
     lambda given: NO_CSV[0](given) and bool(given.get("output") or given.get("json")),
@@ -189,16 +179,16 @@ NO_CSV_AT_ALL: Rule = (
 """Where CSV goes to standard output by default."""
 
 
+switch = partial(setting, False, local=True)
+"""Return a field that is off, unless a member of a study wants it for itself."""
+
+
 class Printing(Settings, heading="Output", kept=False):
     """What a command prints."""
 
-    json: bool = setting(False, "Print one JSON object instead of tables.", local=True, often=True)
-    quiet: bool = setting(
-        False,
-        "Print only errors, and the output of --json.",
-        flags="-q --quiet",
-        local=True,
-        often=True,
+    json: bool = switch("Print one JSON object instead of tables.", often=True)
+    quiet: bool = switch(
+        "Print only errors, and the output of --json.", flags="-q --quiet", often=True
     )
 
 
@@ -214,23 +204,21 @@ class Output(Printing, heading="Output", kept=False):
             [] if path is None or options.get("shards") else [path]
         )), often=True,
     )  # fmt: skip
-    force: bool = setting(False, "Replace an existing output.", local=True, idle=NOTHING_REPLACED)
+    force: bool = switch("Replace an existing output.", idle=NOTHING_REPLACED)
     publish_anyway: bool = setting(
         False,
         "In a study: publish a model although it has components of fewer than 5 rows, or singular "
         "ones. The policy of every party must say publish-anyway = true.",
     )
-    strict: bool = setting(False, "Exit with 3 if not converged.", heading="Stopping", local=True)
+    strict: bool = switch("Exit with 3 if not converged.", heading="Stopping")
 
 
 class TableOutput(Output, heading="Output", kept=False):
     """What a command writes that also writes tables."""
 
-    quote_formulas: bool = setting(
-        False,
+    quote_formulas: bool = switch(
         "In CSV, put an apostrophe before text that begins with =, +, - or @, which spreadsheets "
         "would compute.",
-        local=True,
         idle=NO_CSV,
     )
 
@@ -311,7 +299,7 @@ class LabelFile:
                 check_writable(self.file, out.force, "results")
 
     def __bool__(self) -> bool:
-        return self.needed
+        return self.needed  # in any process
 
     @property
     def written(self) -> list[str]:
@@ -324,27 +312,22 @@ class LabelFile:
         from vpem.engines.placement import for_each
         from vpem.files.hdf5 import check_writable
 
-        paths = self._paths(names)
-
-        def check(party: int) -> None:
-            path = paths[party]
+        def check(path: Path | None) -> None:
             if path is not None:
                 writes(self.option, path)
                 check_writable(path, self.out.force, "results")
 
+        paths = self._paths(names)
         if self:
-            for_each(holders, range(len(paths)), check)
+            for_each(holders, range(len(paths)), lambda party: check(paths[party]))
 
     def _paths(self, names: Sequence[str]) -> Sequence[Path | None]:
         """Return where each party's table goes, or that of one dataset; None: nowhere here."""
         from vpem.fits.parts import paths_apart
 
-        file = self.file
-        if not self.parties:
-            return [file]
-        if file is None or self.where.own_users:
-            return [file] * len(names)
-        return paths_apart(file, list(zip(names, range(len(names)), strict=True)))
+        if self.file is None or self.where.own_users or not self.parties:
+            return [self.file] * (len(names) if self.parties else 1)
+        return paths_apart(self.file, list(zip(names, range(len(names)), strict=True)))
 
     def write(
         self,
