@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +21,6 @@ from ..display import Screen, print_json, show, table
 from ..options import Json, Without
 from ..outputs import FOLDER, READ, WRITTEN, Printing, Role, reads, writes
 from ..session import Where
-from .use import FactsFile
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
@@ -461,37 +459,28 @@ def describe(
     """
     with Screen(printing.quiet):
         summary = _summary(data, table, dataset)
-    if printing.json:
-        print_json(summary)
-    elif not printing.quiet:
-        show(*_tables(summary))
+    if printing.json or not printing.quiet:
+        _tell(summary, printing.json)
 
 
-class DatasetFile(FactsFile):
-    """Data, in the format of vpem."""
-
-    holds = "a dataset"
-
-    @cached_property
-    def facts(self) -> Report:
-        return _summary(self.path, TableSettings())
-
-    def show(self) -> None:
-        """Print what `vpem data describe` prints."""
-        show(*_tables(self.facts))
-
-
-class TableFile(DatasetFile):
-    """A table, of data or of results, which may have no features but labels."""
-
-    @cached_property
-    def facts(self) -> Report:
-        try:
-            return _summary(self.path, TableSettings())
-        except InputError as error:
-            with suppress(InputError):
-                return _summary(self.path, TableSettings(features="label"))
+def show_data(path: Path, json: bool = False) -> None:
+    """Print what `describe` does; a table of results may have no features but labels."""
+    summary: Report = {}
+    try:
+        summary = _summary(path, TableSettings())
+    except InputError as error:
+        with suppress(InputError):
+            summary = _summary(path, TableSettings(features="label"))
+        if not summary:
             raise error from None
+    _tell(summary, json)
+
+
+def _tell(summary: Report, json: bool) -> None:
+    if json:
+        print_json(summary)
+    else:
+        show(*_tables(summary))
 
 
 def _summary(data: Path, table: TableSettings, path: str | None = None) -> Report:

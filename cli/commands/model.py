@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,10 +14,11 @@ from vpem.pictures.contents import number, plural
 from vpem.records import changed
 
 from ..data import OF_A_FIT
-from ..display import Screen, print_json
+from ..display import Screen, print_json, table
+from ..display import show as show_all
 from ..options import Force, Json, Quiet, Without
 from ..outputs import READ, WRITTEN, TableOutput
-from .use import INDIVIDUALS, FactsFile, ModelFile, StoredFile, UseRequest, UseSettings, stored_at
+from .use import CLASSES, INDIVIDUALS, ModelFile, UseRequest, UseSettings, reported, stored_at
 
 if TYPE_CHECKING:
     from vpem.files.models import Model
@@ -58,15 +58,7 @@ def show(file: AnyFile, json: Json = False) -> None:
 
         with open_regular(check_readable(file)) as opened:
             start = opened.read(4096)  # which shows its kind
-        of_study = _of_study(file, start)
-        if of_study is None:
-            stored = _stored(file, start)
-            if json:
-                print_json(stored.as_json())
-            else:
-                stored.show()
-    if of_study is not None:
-        of_study(json=json)
+        _printer(file, start)(file, json)
 
 
 @app.command("export")
@@ -291,68 +283,161 @@ MARKS = {
 }  # fmt: skip
 """Beginnings, in lower case, of files that have no facts to show."""
 
+OTHERS = {
+    "vpem-predictions": "predictions",
+    "vpem-contributions": "contributions of parties and features",
+    "vpem-imputed": "imputed values",
+    "vpem-samples": "rows drawn from a model",
+    "vpem-observations": "observations of curves",
+    "vpem-individuals": "individuals and their observations",
+    "vpem-saem-individuals": "estimates of individuals",
+    "vpem-saem-curves": "predicted curves",
+    "vpem-saem-residuals": "residuals of a fit of SAEM",
+    "vpem-topic-words": "words of topics",
+}
+"""What else files of vpem hold, in words: tables of results, data that Python has written."""
+
+TABLES = (b"par1", b"arrow1", b"\x93numpy")
+"""Beginnings of other tables, in lower case."""
+
 TEXTS = (".csv", ".tsv", ".txt", ".gz", ".bz2", ".xz")
 """Endings of text tables, compressed ones too."""
 
 
-def _of_study(file: Path, start: bytes) -> Callable[..., None] | None:
-    """Return what prints a file of a study, as JSON or not; None of any other."""
+Prints = Callable[[Path, bool], None]
+"""What prints a file, as JSON or not."""
+
+
+def elsewhere(name: str) -> Prints:
+    """Return a function of another module, by its name in this package, as one that prints."""
+    module, _, function = name.rpartition(".")
+
+    def prints(file: Path, json: bool) -> None:
+        given = [file] if function == "log" else file
+        getattr(import_module(f"..{module}", __package__), function)(given, json=json)
+
+    return prints
+
+
+def telling(found: Callable[[Path], Report]) -> Prints:
+    """Make one that prints of a function that returns facts of a file."""
+
+    def prints(file: Path, json: bool) -> None:
+        facts = {"file": str(file), **found(file)}
+        if json:
+            print_json(facts)
+        else:
+            lines = [(name.replace("_", " "), str(value)) for name, value in facts.items()]
+            show_all(table(lines, "", ""))
+
+    return prints
+
+
+def _fit(file: Path, json: bool) -> None:
+    stored = stored_at(file)
+    if json:
+        print_json(stored.as_json())
+    else:
+        stored.show()
+
+
+def _printer(file: Path, start: bytes) -> Prints:
+    """Return what prints a file; one that nothing prints is refused."""
+    import h5py
+
+    from vpem.files.hdf5 import open_read, read_attribute
     from vpem.files.studies.message_log import BEGINS
     from vpem.files.studies.spent import FILE as LEDGER
 
     if b"PRIVATE KEY-----" in start or file.suffix == ".key":
         raise InputError(f"{file} is a private key, which is never shown")
-    lines = start.splitlines()
-    for name, is_so in (
-        ("party.budget", file.name == LEDGER),
-        ("party.show_identity", start.startswith(b"-----BEGIN CERTIFICATE")),
-        ("party.log", start.startswith(BEGINS)),
-        ("party.show_request", b"[request]" in lines),
-        ("study.show_file", b"[study]" in lines),
-    ):
-        if is_so:
-            module, function = name.split(".")
-            show = getattr(import_module(f"...study.{module}", __name__), function)
-            return partial(show, [file] if function == "log" else file)
-    return None
-
-
-def _stored(file: Path, start: bytes) -> StoredFile:
-    """Return a file that has facts or a fit to show; any other is refused."""
-    import h5py
-
-    plain = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    if h5py.is_hdf5(str(file)):
-        return stored_at(file)
+    lines, plain = start.splitlines(), start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     said = next((what for mark, what in MARKS.items() if plain.startswith(mark)), None)
-    if said is None:
-        for found, is_so in (
-            (_arrays, start.startswith(b"PK") and file.suffix == ".npz"),
-            (_fields, plain.startswith(b"{")),
-            (_rules, file.name == "policy.toml"),
-        ):
-            if is_so:
-                return FactsFile(file, found)
-        if start.startswith((b"PAR1", b"ARROW1", b"\x93NUMPY")) or file.suffix.lower() in TEXTS:
-            from .data import TableFile
-
-            return TableFile(file)
-        said = "no file that vpem writes"
+    kind, data = "", elsewhere("commands.data.show_data")
+    if hdf5 := h5py.is_hdf5(str(file)):
+        with open_read(file) as opened:
+            kind = read_attribute(opened, "encoding-type") or ""
+    by_sign: tuple[tuple[Prints | None, bool], ...] = (
+        (elsewhere("study.party.budget"), file.name == LEDGER),
+        (elsewhere("study.party.show_identity"), start.startswith(b"-----BEGIN CERTIFICATE")),
+        (elsewhere("study.party.log"), start.startswith(BEGINS)),
+        (elsewhere("study.party.show_request"), b"[request]" in lines),
+        (elsewhere("study.study.show_file"), b"[study]" in lines),
+        (_checkpoint, kind == "vpem-checkpoint"),
+        (_imputation, kind == "vpem-imputation"),
+        (data, kind == "vpem-dataset"),
+        (_other, kind.startswith("vpem-") and kind not in CLASSES),
+        (_fit, hdf5),
+        (None, said is not None),
+        (_arrays, start.startswith(b"PK") and file.suffix == ".npz"),
+        (_fields, plain.startswith(b"{")),
+        (_rules, file.name == "policy.toml"),
+        (data, plain.startswith(TABLES) or file.suffix.lower() in TEXTS),
+    )
+    prints = next((prints for prints, is_so in by_sign if is_so), None)
+    if prints is not None:
+        return prints
     raise FileError(
-        f"{file} is {said}; vpem show takes models and other fits, exports, tables, studies, "
-        "requests, certificates, policies and logs of members"
+        f"{file} is {said or 'no file that vpem writes'}; vpem show takes models and other fits, "
+        "exports, tables, studies, requests, certificates, policies and logs of members"
     )
 
 
+def plain(facts: Report, *names: str) -> Report:
+    """Return those facts, of these names or all, that are words and numbers."""
+    known = {name: facts.get(name) for name in names or facts}
+    return {name: one for name, one in known.items() if isinstance(one, str | int | float)}
+
+
+@telling
+def _checkpoint(path: Path) -> Report:
+    from vpem.files.checkpoints import read_state
+
+    return {"holds": "a checkpoint"} | plain(reported(read_state(path), "facts", dict) or {})
+
+
+@telling
+def _imputation(path: Path) -> Report:
+    from vpem.files.hdf5 import open_read
+    from vpem.files.json_text import read_json_element
+    from vpem.files.results import read_imputed
+
+    imputed = read_imputed(path)
+    with open_read(path) as file:
+        report = read_json_element(file, "report")
+    return {
+        "holds": "an imputation",
+        "source": imputed.source,
+        "rows": len(imputed.row_names),
+        "columns": len(imputed.column_names),
+        "entries_imputed": int((imputed.times_seen == 0).sum()),
+        "draws": 0 if imputed.draws is None else len(imputed.draws),
+    } | plain(report, "algorithm", "law", "rank", "n_components", "n_iter", "converged",
+              "log_likelihood")  # fmt: skip
+
+
+@telling
+def _other(path: Path) -> Report:
+    from vpem.files.hdf5 import list_datasets, open_read, read_attribute
+
+    with open_read(path) as file:
+        kind = read_attribute(file, "encoding-type") or ""
+        shapes = {name: one.shape or () for name, one in list_datasets(file).items()}
+    sizes = {name: " x ".join(map(str, shape)) or "one value" for name, shape in shapes.items()}
+    return {"holds": OTHERS.get(kind, kind)} | sizes
+
+
+@telling
 def _arrays(path: Path) -> Report:
-    """Return arrays of an export by their headers; none is read."""
+    # By their headers; none is read.
     from vpem.files.readers.numpy_files import list_npz
 
     return {"holds": "arrays of NumPy", **list_npz(path)}
 
 
+@telling
 def _fields(path: Path) -> Report:
-    """Return fields of an export: short values, and sizes of lists and objects."""
+    # Short values, and sizes of lists and objects.
     from vpem.files.json_text import read_json_file
 
     def extent(value: Any) -> str:
@@ -373,8 +458,8 @@ def _fields(path: Path) -> Report:
     return {"holds": "JSON"} | {name: extent(value) for name, value in content.items()}
 
 
+@telling
 def _rules(path: Path) -> Report:
-    """Return what a party allows."""
     from vpem.files.studies.policy import read_policy
 
     return {"holds": "what this party allows"} | {

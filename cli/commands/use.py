@@ -103,7 +103,6 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
     doses: str | None = setting(
         None, "Fits of SAEM: columns of lines that are doses: amt=AMT. Default: as fitted."
     )
-
     curve: str | None = setting(
         None, "Fits of SAEM to a curve of your own: FILE.py:NAME again, which is run; nothing in "
         "the file of a fit is run.",
@@ -271,10 +270,14 @@ CLASSES = {
     "vpem-clustering": ("rows", "ClustersFile"),
     "vpem-saem": ("of_individuals", "SaemFile"),
     "vpem-imputation": ("use", "ImputationFile"),
-    "vpem-dataset": ("data", "DatasetFile"),
-    "vpem-checkpoint": ("use", "checkpoint"),
 }
 """Where the class of each kind is, by what files say that they are."""
+
+REFUSED = {
+    "vpem-dataset": "a dataset",
+    "vpem-checkpoint": "a checkpoint of a run, which goes on with --checkpoint and --resume",
+}
+"""What files of other kinds hold, which commands only refuse."""
 
 
 def stored_at(path: Path, curve: str | None = None) -> StoredFile:
@@ -289,12 +292,14 @@ def stored_at(path: Path, curve: str | None = None) -> StoredFile:
             f"{path} is not an HDF5 file, which fits write; give the model before the data"
         )
     with open_read(path) as file:
-        encoding = read_attribute(file, "encoding-type") or "vpem-model"
+        encoding = read_attribute(file, "encoding-type") or ""
         of_documents = encoding == "vpem-saem" and read_attribute(file, "model") == CORPUS_MODEL
-    rest = ("use", "other") if encoding.startswith("vpem-") else CLASSES["vpem-model"]
-    module, name = CLASSES.get(encoding, rest)
-    name = "TopicsFile" if of_documents else name
-    stored: StoredFile = getattr(import_module(f"{__package__}.{module}"), name)(path)
+    stored = StoredFile(path)
+    stored.holds = REFUSED.get(encoding, "neither a model nor another fit")
+    if encoding in CLASSES or not encoding.startswith("vpem-"):
+        module, name = CLASSES.get(encoding, CLASSES["vpem-model"])
+        name = "TopicsFile" if of_documents else name
+        stored = getattr(import_module(f"{__package__}.{module}"), name)(path)
     stored.curve = curve
     return stored
 
@@ -386,73 +391,7 @@ class StoredFile:
         return None
 
 
-class FactsFile(StoredFile):
-    """A file that has only facts to show, which ``found`` returns."""
-
-    holds = "no model"
-
-    def __init__(
-        self, path: Path, found: Callable[[Path], Report] = lambda _: {}, holds: str = ""
-    ) -> None:
-        super().__init__(path)
-        self.found, self.holds = found, holds or type(self).holds
-
-    @cached_property
-    def facts(self) -> Report:
-        return {"file": str(self.path), **self.found(self.path)}
-
-    def as_json(self) -> Report:
-        return self.facts
-
-    def show(self) -> None:
-        lines = [(name.replace("_", " "), str(value)) for name, value in self.facts.items()]
-        show(table(lines, "", ""))
-
-
-def checkpoint(path: Path) -> FactsFile:
-    """Return the file of a run that can go on."""
-    from vpem.files.checkpoints import read_state
-
-    def found(path: Path) -> Report:
-        recorded = reported(read_state(path), "facts", dict) or {}
-        plain = {name: one for name, one in recorded.items() if isinstance(one, str | int | float)}
-        return {"holds": "a checkpoint"} | plain
-
-    what = "a checkpoint of a run, which goes on with --checkpoint and --resume"
-    return FactsFile(path, found, what)
-
-
-OTHERS = {
-    "vpem-predictions": "predictions",
-    "vpem-contributions": "contributions of parties and features",
-    "vpem-imputed": "imputed values",
-    "vpem-samples": "rows drawn from a model",
-    "vpem-observations": "observations of curves",
-    "vpem-individuals": "individuals and their observations",
-    "vpem-saem-individuals": "estimates of individuals",
-    "vpem-saem-curves": "predicted curves",
-    "vpem-saem-residuals": "residuals of a fit of SAEM",
-    "vpem-topic-words": "words of topics",
-}
-"""What else files of vpem hold, in words: tables of results, data that Python has written."""
-
-
-def other(path: Path) -> FactsFile:
-    """Return any other file of vpem."""
-    from vpem.files.hdf5 import list_datasets, open_read, read_attribute
-
-    def found(path: Path) -> Report:
-        with open_read(path) as file:
-            kind = read_attribute(file, "encoding-type")
-            shapes = {path: one.shape or () for path, one in list_datasets(file).items()}
-        return {"holds": OTHERS.get(kind or "", kind)} | {
-            path: " x ".join(map(str, shape)) or "one value" for path, shape in shapes.items()
-        }
-
-    return FactsFile(path, found, "neither a model nor another fit")
-
-
-class ImputationFile(FactsFile):
+class ImputationFile(StoredFile):
     """A completed matrix."""
 
     holds = "an imputation"
@@ -460,28 +399,6 @@ class ImputationFile(FactsFile):
         ("model contribution", "predict", "score", "sample", "evaluate", "plot"),
         "a completed matrix: 'vpem model export' writes it as a table",
     )
-
-    @cached_property
-    def facts(self) -> Report:
-        from vpem.files.hdf5 import open_read
-        from vpem.files.json_text import read_json_element
-        from vpem.files.results import read_imputed
-
-        imputed = read_imputed(self.path)
-        with open_read(self.path) as file:
-            report = read_json_element(file, "report")
-        kinds = {"algorithm": str, "law": str, "rank": int, "n_components": int, "n_iter": int,
-                 "converged": bool, "log_likelihood": float}  # fmt: skip
-        facts = {name: reported(report, name, kind) for name, kind in kinds.items()}
-        return {
-            "file": str(self.path),
-            "holds": self.holds,
-            "source": imputed.source,
-            "rows": len(imputed.row_names),
-            "columns": len(imputed.column_names),
-            "entries_imputed": int((imputed.times_seen == 0).sum()),
-            "draws": 0 if imputed.draws is None else len(imputed.draws),
-        } | {name: value for name, value in facts.items() if value is not None}
 
     def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
         from vpem.files.hdf5 import check_writable
