@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.network.graph import Graph
-from vpem.network.schema import LARGEST_COUNT, Array, As, Report, Saved, Schema
+from vpem.network.schema import LARGEST_COUNT, Array, As, Report, Schema, Stateful
 
 KINDS = ("setup", "flooding", "estep", "stopping", "server", "labels")
 """Features to roots and sums of the start; agreement by flooding; rounds of the E-steps; agreeing
@@ -21,7 +21,7 @@ LATE = 1
 Links = slice | Sequence[int] | NDArray[np.integer] | NDArray[np.bool_]
 
 
-class Ledger(Saved):
+class Ledger(Stateful):
     """Counts every message over every link in either direction.
 
     A message of an E-step has the values of all rows and components of one agent, however many rows

@@ -18,7 +18,7 @@ import numpy as np
 
 from vpem.errors import FileError, Setting
 
-Schema = Union["Field", "Saved", "dict[str, Any]", "list[Schema]", "tuple[Schema, ...]"]
+Schema = Union["Field", "Stateful", "dict[str, Any]", "list[Schema]", "tuple[Schema, ...]"]
 """A field, an object that is saved, or a dict, list or tuple of schemas."""
 
 Fields = abc.Mapping[str, Schema]
@@ -77,7 +77,7 @@ def check(schema: Schema, value: object, place: Place, sizes: Sizes | None = Non
     ``sizes`` are known by name; those that are met first are added.
     """
     sizes = {} if sizes is None else sizes
-    if isinstance(schema, Saved):
+    if isinstance(schema, Stateful):
         schema = schema.schema()
     if isinstance(schema, Field):
         if expected := schema._expected(value, place, sizes):
@@ -102,7 +102,7 @@ def check(schema: Schema, value: object, place: Place, sizes: Sizes | None = Non
 
 def save(schema: Schema, value: Any) -> Any:
     """Return a value, or by the names of a dict attributes of an object, as they are saved."""
-    if isinstance(schema, Saved):
+    if isinstance(schema, Stateful):
         return schema.state()
     if isinstance(schema, Field):
         return schema._saved(value)
@@ -113,7 +113,7 @@ def save(schema: Schema, value: Any) -> Any:
         return {name: save(inner, value[name]) for name, inner in schema.items()}
     return {
         name: inner.state()
-        if isinstance(inner, Saved)
+        if isinstance(inner, Stateful)
         else save(inner, attrgetter(_attribute(value, name, inner))(value))
         for name, inner in schema.items()
     }
@@ -132,7 +132,7 @@ def load(schema: Schema, value: Any) -> Any:
 def restore(schema: abc.Mapping[str, Schema], owner: Any, state: State) -> None:
     """Set attributes of an object to what was saved, once it has been checked."""
     for name, inner in schema.items():
-        if isinstance(inner, Saved):
+        if isinstance(inner, Stateful):
             inner.restore(state[name])
             continue
         above, _, at = _attribute(owner, name, inner).rpartition(".")
@@ -181,7 +181,7 @@ def _range(least: float, most: float) -> str:
     return f" of at least {least}" if most >= LARGEST_COUNT else f" from {least} to {most}"
 
 
-class Saved:
+class Stateful:
     """What goes on from where it was saved: which fields are, it says once, in its schema.
 
     A field is the attribute of its name, with an underscore before it if there is one, or is an

@@ -37,8 +37,8 @@ from vpem.network.schema import (
     Integer,
     ListOf,
     Number,
-    Saved,
     Schema,
+    Stateful,
     check,
     or_nan,
 )
@@ -85,7 +85,7 @@ class SaemProgress:
 
 
 @dataclass
-class SaemRun(Saved):
+class SaemRun(Stateful):
     """How a run went.
 
     ``holds`` says whether the last M-step took statistics as they were, or had to make parameters
@@ -216,7 +216,7 @@ def exact_at(server: SaemServer | SaemNeighbours, settings: SaemSettings) -> boo
     return settings.tol > 0 and plain
 
 
-class _Loop(Saved):
+class _Loop(Stateful):
     """The iterations of one run, and all that they go by; parameters as of `run_saem`."""
 
     def __init__(
@@ -378,7 +378,7 @@ class _Loop(Saved):
                 self.thetas[one] = before.maximize(total, counts)
 
 
-class Devices(Saved):
+class Devices(Stateful):
     """What the devices of this process have.
 
     Where there are several processes, the individuals of one are those of its devices, device by

@@ -30,7 +30,7 @@ from vpem._core.threads import thread_count
 from vpem.checks import Doubles, Indices, check_int, check_number
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.network.codecs import Codec, Dither
-from vpem.network.schema import Array, Report, Saved, Schema
+from vpem.network.schema import Array, Report, Schema, Stateful
 from vpem.saem.individuals import Keys, Stream, Streams
 from vpem.saem.models.model import SaemModel, quadratic
 
@@ -86,7 +86,7 @@ class Sampler(Protocol):
 
 
 @dataclass
-class Chains(Saved):
+class Chains(Stateful):
     """Several chains for each individual, and how they move.
 
     Units of moves (``roots``) are lower triangles whose square is about the covariance of an

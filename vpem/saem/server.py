@@ -16,7 +16,7 @@ from vpem.network.codecs import Codec
 from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import grow_tree
-from vpem.network.schema import Array, As, Saved, Schema, State
+from vpem.network.schema import Array, As, Schema, State, Stateful
 from vpem.settings import FEEDBACKS
 from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, add_vectors, at_server
@@ -49,7 +49,7 @@ class Units:
         return statistics * self.sizes
 
 
-class SaemServer(Saved):
+class SaemServer(Stateful):
     """The server's mean statistic, and how it moves by what active devices send.
 
     Vectors of devices that live in other processes are zero. A network sums at a server, or along a
@@ -237,7 +237,7 @@ class SaemServer(Saved):
         super().restore(state)
 
 
-class SaemNeighbours(Saved):
+class SaemNeighbours(Stateful):
     """Devices on a graph, each of which has its own estimate of the mean statistic of all.
 
     Device i adds to its estimate what has changed in its smoothed statistic since it last did, and

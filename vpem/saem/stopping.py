@@ -23,7 +23,7 @@ import numpy as np
 from scipy.linalg import null_space
 
 from vpem.checks import Doubles
-from vpem.network.schema import COUNT, Array, Number, Saved, Schema, or_nan
+from vpem.network.schema import COUNT, Array, Number, Schema, Stateful, or_nan
 from vpem.saem.conditional import complete_and_hidden, least_share, sample_conditional
 from vpem.saem.individuals import Streams
 from vpem.saem.models.model import SaemModel
@@ -52,7 +52,7 @@ SINGULAR = 1e-6
 """Smallest eigenvalue of the complete information, of the largest, in units of the parameters."""
 
 
-class Watch(Saved):
+class Watch(Stateful):
     """Looks from time to time whether parameters have settled.
 
     That is to within ``tol`` of a standard error (0: never look), every ``window`` iterations and
@@ -173,7 +173,7 @@ class Watch(Saved):
         self._since, self._times = since, conditional.times
 
 
-class PerplexityWatch(Saved):
+class PerplexityWatch(Stateful):
     """Looks from time to time whether the perplexity of what devices hold has settled.
 
     That is where it changes by less than ``tol`` percent in an iteration of step 1 (0: never look);

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vpem.checks import Doubles, Floats, Mask
 from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
-from vpem.network.schema import COUNT, As, Saved, Schema, TableOf
+from vpem.network.schema import COUNT, As, Schema, Stateful, TableOf
 
 SCALAR_BYTES = 8
 """Of each of them, whatever else is sent: no codec and no other precision touches it."""
@@ -115,7 +115,7 @@ WENT = {name: As(TableOf(COUNT), at=f"traffic.{name}") for name in ("delivered",
 """What is saved of the traffic of a sum."""
 
 
-class Sum(Saved):
+class Sum(Stateful):
     """How it is summed: by default one chunk after the other, and nothing goes on from another."""
 
     ledger: Ledger | None
