@@ -47,7 +47,9 @@ def drawn(name, seed, m=400, holes=0.1):
     rng = np.random.default_rng(seed)
     features = features_of(name, (list(range(D)),))
     labels = rng.integers(0, K, m)
-    X = FAMILIES[name].draw(Part(name, features, parameters_of(name, rng, features)), labels, rng)
+    X = FAMILIES[name].draw(
+        Part(FAMILIES[name], features, parameters_of(name, rng, features)), labels, rng
+    )
     X[rng.random(X.shape) < holes] = np.nan
     X[np.isnan(X).all(axis=1), 0] = 1
     return X, labels
@@ -191,7 +193,7 @@ def test_rows_that_are_drawn_tell_the_parameters(name):
     family, features, rng = FAMILIES[name], features_of(name), np.random.default_rng(3)
     truth = parameters_of(name, rng, features)
     labels = np.repeat(np.arange(K), 40_000)
-    part = Part(name, features, truth)
+    part = Part(FAMILIES[name], features, truth)
     X = features.blocks.arrange(family.draw(part, labels, rng), np.float64)
     assert not family.wrong(X.ravel()).any()
     statistics, shares = family.empty(features, K), np.eye(K)[labels][None]
@@ -371,7 +373,9 @@ def test_one_agent_is_stepmix(mixed):
     features = features_of("categorical", ([0, 1, 2, 3],))
     truth = parameters_of("categorical", rng, features)
     labels = rng.integers(0, K, 500)
-    X = FAMILIES["categorical"].draw(Part("categorical", features, truth), labels, rng)[:, :3]
+    X = FAMILIES["categorical"].draw(Part(FAMILIES["categorical"], features, truth), labels, rng)[
+        :, :3
+    ]
     kinds, measurement = Kinds(("categorical",) * 3, LEVELS[:3]), "categorical"
     if mixed:
         X = np.hstack([X, rng.normal(size=(500, 2)) + labels[:, None]])

@@ -12,7 +12,7 @@ from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.families.family import Part
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.mixed import MixedTerms
-from vpem.terms.families.mixture import MixedMixture
+from vpem.terms.families.mixture import LAWS, MixedMixture
 from vpem.terms.families.student import LEAST_DOF, MOST_DOF, degrees_of_freedom
 from vpem.terms.mixture import variances_of
 
@@ -32,7 +32,7 @@ def student_terms(X, kind, blocks=BLOCKS, scale="none", dtype=np.float64, **opti
 
 def mixture_of(core, dof):
     kinds = Kinds(("t",) * core.n_features)
-    part = Part("t", kinds.features("t", core.blocks), {"dof": dof}, core)
+    part = Part(LAWS["t"], kinds.features("t", core.blocks), {"dof": dof}, core)
     return MixedMixture(core.blocks, kinds, core.covariance_type, core.weights, (part,))
 
 

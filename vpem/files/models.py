@@ -199,13 +199,13 @@ def _hub_arrays(mixture: Any, b: int) -> dict[str, Arrays]:
     if not isinstance(mixture, MixedMixture):
         own: Arrays = dict(zip(("means", "covariances"), mixture.block(b)[1:], strict=True))
         factors = isinstance(mixture, FactorMixture)
-        return {"": own | ({"loadings": mixture.block_loadings(b)} if factors else {})}
+        return {"": own | ({"loadings": mixture.of_hubs([b]).loadings} if factors else {})}
     families: dict[str, Arrays] = {}
-    for law, part in zip(mixture.laws, mixture.parts, strict=True):
+    for part in mixture.parts:
         if not part.features.blocks.widths[b]:
             continue
         arrays: Arrays = {}
-        ends = np.cumsum([0, *part.features.cells(law.each)])
+        ends = np.cumsum([0, *part.features.cells(part.law.each)])
         for name, table in part.tables.items():
             arrays[name] = np.ascontiguousarray(table[:, ends[b] : ends[b + 1]])
         if part.core is not None:
@@ -355,7 +355,7 @@ def read_families(
             else:
                 arrays["covariances"] = np.concatenate([part.ravel() for part in hub_covariances])
             core = like.having(arrays)
-        parts.append(Part(family, features, tables, core))
+        parts.append(Part(law, features, tables, core))
     mixture = MixedMixture(blocks, kinds, covariance_type, weights, tuple(parts))
     _check(mixture)
     return mixture
@@ -382,8 +382,8 @@ def _read_hub(
 
 
 def _check(mixture: MixedMixture) -> None:
-    for law, part in zip(mixture.laws, mixture.parts, strict=True):
-        for name, domain in law.domains.items():
+    for part in mixture.parts:
+        for name, domain in part.law.domains.items():
             if domain == "simplex":
                 firsts = part.features.level_offsets[:-1]
                 totals = np.add.reduceat(part.tables[name], firsts, axis=1)

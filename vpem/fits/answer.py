@@ -187,8 +187,8 @@ class Answer:
         levels: dict[int, CategoryLevels] = {}  # of categories, by their columns
         if isinstance(mixture, MixedMixture):
             away = np.empty((mixture.n_components, mixture.n_features))
-            for law, part in zip(mixture.laws, mixture.parts, strict=True):
-                means, variances = law.means(part), law.variances(part)
+            for part in mixture.parts:
+                means, variances = part.law.means(part), part.law.variances(part)
                 away[:, part.features.columns] = standardized_means(
                     weights, means, _spread(weights, means, variances)
                 )

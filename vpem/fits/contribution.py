@@ -35,7 +35,6 @@ from vpem.engines.engine import set_topic
 from vpem.errors import InputError, check_choice
 from vpem.files.models import Model
 from vpem.fits.answer import adjusted_rand_index
-from vpem.fits.parts import cut
 from vpem.fits.spread_use import FIGURES, SpreadRows
 from vpem.network.schema import Report
 from vpem.records import Shown
@@ -60,7 +59,7 @@ def piece(mixture: Density, features: Sequence[int] | NDArray[np.intp]) -> Piece
     chosen = np.zeros(mixture.n_features, dtype=np.bool_)
     chosen[np.asarray(features, dtype=np.intp)] = True
     hubs = hubs_of(mixture, chosen)
-    part = cut(mixture, hubs)
+    part = mixture.of_hubs(hubs)
     columns = np.concatenate([np.empty(0, np.intp), *(mixture.blocks.features[b] for b in hubs)])
     inside = np.flatnonzero(chosen[columns])
     if len(inside) < len(columns):

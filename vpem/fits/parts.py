@@ -12,14 +12,13 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Doubles
+from vpem.checks import Doubles, Indices
 from vpem.engines.engine import set_topic
 from vpem.errors import InputError
 from vpem.files.models import MOST_AGENTS, Model, current_versions, read_model, write_model
@@ -39,111 +38,13 @@ from vpem.network.schema import (
     check,
 )
 from vpem.sums.connect import Network
-from vpem.terms.factors import FactorMixture, mixture_of
-from vpem.terms.families.family import Part
+from vpem.terms.factors import FactorMixture
 from vpem.terms.families.kinds import Kinds
-from vpem.terms.families.mixture import LAWS, MixedMixture
+from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.features import FeatureTerms
-from vpem.terms.mixture import Mixture, block_views, covariance_shape, is_diagonal, is_tied
+from vpem.terms.mixture import NO_COLUMNS, Mixture
 from vpem.terms.units import Scaling
 from vpem.terms.variational import VariationalMixture
-
-
-def own_blocks(whole: Blocks, numbers: Sequence[int] | NDArray[np.intp]) -> Blocks:
-    """Return some blocks, whose features are counted from 0, block by block."""
-    ends = np.cumsum([0, *(len(whole.features[b]) for b in numbers)])
-    return Blocks(
-        tuple(np.arange(begin, end, dtype=np.intp) for begin, end in pairwise(ends)),
-        tuple(whole.roots[b] for b in numbers),
-        tuple(whole.agents[b] for b in numbers),
-    )
-
-
-def cut_blocks(mixture: Mixture, numbers: Sequence[int] | NDArray[np.intp]) -> Mixture:
-    """Return some blocks of a mixture, whose features are counted from 0, block by block."""
-    whole = mixture.blocks
-    features, blocks = [whole.features[b] for b in numbers], own_blocks(whole, numbers)
-    columns = joined(features)
-    inside = joined([np.arange(whole.offsets[b], whole.offsets[b + 1]) for b in numbers])
-    if mixture.is_diagonal:
-        covariances = np.ascontiguousarray(mixture.covariances[:, inside])
-    else:
-        views = mixture.covariance_blocks
-        covariances = np.concatenate([np.empty(0), *(views[b].ravel() for b in numbers)])
-    scaling = Scaling(mixture.scaling.shift[columns], mixture.scaling.scale[columns])
-    means = np.ascontiguousarray(mixture.means[:, inside])
-    weights = mixture.weights if len(mixture.weights) == 1 else mixture.weights[numbers]
-    loadings = {}
-    if isinstance(mixture, FactorMixture):
-        loadings["loadings"] = np.ascontiguousarray(mixture.loadings[:, inside])
-    return mixture_of(
-        blocks, mixture.covariance_type, scaling, weights=weights, means=means,
-        covariances=covariances, **loadings,
-    )  # fmt: skip
-
-
-def join_parts(blocks: Blocks, covariance_type: str, parts: Sequence[Report]) -> Mixture:
-    """Join the parts of a mixture that several processes have.
-
-    Each has the ``numbers`` of its blocks, ``weights`` (one set, or one a block), ``means``,
-    ``covariances``, ``loadings`` where there are factors, and ``shift`` and ``scale`` in the order
-    of these blocks.
-    """
-    n_components = parts[0]["means"].shape[0]
-    d, b = blocks.n_features, blocks.n_blocks
-    means, shift, scale = np.empty((n_components, d)), np.empty(d), np.empty(d)
-    copies = 1 if is_tied(covariance_type) else n_components
-    covariances = np.empty(covariance_shape(blocks, covariance_type, n_components))
-    weights = joined_weights(b, parts)
-    loadings = {}
-    if "loadings" in parts[0]:
-        loadings["loadings"] = np.empty((n_components, d, parts[0]["loadings"].shape[2]))
-    views = (
-        None if is_diagonal(covariance_type) else block_views(covariances, blocks.widths, copies)
-    )
-    for part in parts:
-        numbers = part["numbers"]
-        ends = np.cumsum([0, *blocks.widths[numbers]])
-        inner = None
-        if views is not None:
-            inner = block_views(part["covariances"], blocks.widths[numbers], copies)
-        for place, number in enumerate(numbers):
-            columns = slice(ends[place], ends[place + 1])
-            to = slice(blocks.offsets[number], blocks.offsets[number + 1])
-            means[:, to] = part["means"][:, columns]
-            shift[blocks.order[to]] = part["shift"][columns]
-            scale[blocks.order[to]] = part["scale"][columns]
-            for name, values in loadings.items():
-                values[:, to] = part[name][:, columns]
-            if views is None:
-                covariances[:, to] = part["covariances"][:, columns]
-            else:
-                assert inner is not None
-                views[number][...] = inner[place]
-    return mixture_of(
-        blocks, covariance_type, Scaling(shift, scale), weights=weights, means=means,
-        covariances=covariances, **loadings,
-    )  # fmt: skip
-
-
-def joined_weights(n_blocks: int, parts: Sequence[Report]) -> NDArray[np.float64]:
-    """Return mixing weights (R, K) of all blocks, or one set that all share.
-
-    ``parts`` have ``numbers`` of their blocks and ``weights``, one set, or one a block.
-    """
-    weights = np.empty((n_blocks, parts[0]["weights"].shape[1]))
-    for part in parts:
-        weights[part["numbers"]] = part["weights"]
-    # One set for other than one block is shared by all, elsewhere too.
-    if any(len(part["weights"]) == 1 != len(part["numbers"]) for part in parts):
-        shared: NDArray[np.float64] = parts[0]["weights"]
-        return shared
-    return weights
-
-
-def joined(parts: list[NDArray[np.intp]]) -> NDArray[np.intp]:
-    """Return runs of numbers one after the other."""
-    return np.concatenate([np.empty(0, dtype=np.intp), *parts])
 
 
 def agree_on_kinds(
@@ -170,66 +71,38 @@ def agree_on_kinds(
     return Kinds(tuple(families), tuple(n_levels), named)
 
 
-def sent_of(mixture: MixedMixture, levels: Mapping[int, tuple[str, ...]]) -> Report:
-    """Return what a process sends of its part: parameters by family, and names of levels.
+def sent_of(
+    mixture: Any, numbers: Sequence[int] | Indices, levels: Mapping[int, tuple[str, ...]] | None
+) -> Report:
+    """Return what is sent of a mixture whose hubs have these numbers: parameters and units.
 
-    ``levels`` are those that this process knows, by the number of the feature among all.
+    Of several families that is by family, with names of levels, by the number of the feature among
+    all; None: all are Gaussian.
     """
+    sent: Report = {"numbers": numbers, "weights": mixture.weights}
+    if levels is None:
+        units = {"shift": mixture.scaling.shift, "scale": mixture.scaling.scale}
+        sent |= mixture.arrays() | units
+        if isinstance(mixture, VariationalMixture):
+            prior = {"numbers": numbers, **mixture.prior_mixture.arrays(), **units}
+            sent |= {"prior": prior, "freedom": mixture.prior.degrees_of_freedom}
+        return sent
     parts = {}
     for part in mixture.parts:
-        arrays = part.arrays()
+        parts[part.family] = part.arrays()
         if part.core is not None:
-            arrays |= {"shift": part.core.scaling.shift, "scale": part.core.scaling.scale}
-        parts[part.family] = arrays
-    return {"parts": parts, "levels": {str(j): list(names) for j, names in levels.items()}}
+            scaling = part.core.scaling
+            parts[part.family] |= {"shift": scaling.shift, "scale": scaling.scale}
+    return sent | {"parts": parts, "levels": {str(j): list(names) for j, names in levels.items()}}
 
 
 def join_families(
     blocks: Blocks, kinds: Kinds, covariance_type: str, sent: Sequence[Report]
 ) -> MixedMixture:
-    """Join the parts that several processes have, for the blocks and kinds of all.
-
-    Each has the ``numbers`` of its blocks, ``weights``, and what `sent_of` says.
-    """
+    """Join what processes have sent, for the blocks and kinds of all."""
     levels = {int(j): tuple(names) for one in sent for j, names in one["levels"].items()}
-    kinds = replace(kinds, levels=levels)
-    weights = joined_weights(blocks.n_blocks, sent)
-    parts = []
-    for family, features in kinds.split(blocks).items():
-        law = LAWS[family]
-        cells = features.cells(law.each)
-        hubs = np.repeat(np.arange(blocks.n_blocks), cells)
-        with_family = [one for one in sent if family in one["parts"]]
-        tables = {name: np.zeros((weights.shape[1], len(hubs))) for name in law.domains}
-        for one in with_family:
-            ends = np.cumsum([0, *cells[one["numbers"]]])
-            for name, table in tables.items():
-                for place, number in enumerate(one["numbers"]):
-                    there = one["parts"][family][name][:, ends[place] : ends[place + 1]]
-                    table[:, hubs == number] = there
-        core = None
-        if law.has_core:
-            both = ("numbers", "weights")
-            cores = [{n: one[n] for n in both} | one["parts"][family] for one in with_family]
-            core = join_parts(features.blocks, covariance_type, cores)
-        parts.append(Part(family, features, tables, core))
-    return MixedMixture(blocks, kinds, covariance_type, weights, tuple(parts))
-
-
-def sent_of_gaussian(mixture: Mixture, numbers: NDArray[np.intp]) -> Report:
-    """Return a part of a mixture, or of a posterior, as `join_parts` takes it."""
-    arrays: Report = {
-        "numbers": numbers,
-        **mixture.arrays(),
-        "shift": mixture.scaling.shift,
-        "scale": mixture.scaling.scale,
-    }
-    if isinstance(mixture, VariationalMixture):
-        arrays |= {
-            "prior": sent_of_gaussian(mixture.prior_mixture, numbers),
-            "freedom": mixture.prior.degrees_of_freedom,
-        }
-    return arrays
+    kinds, k = replace(kinds, levels=levels), sent[0]["weights"].shape[1]
+    return MixedMixture.blank(blocks, kinds, covariance_type, k).join_hubs(sent)
 
 
 def complete(terms: FeatureTerms, network: Network, *, in_sums: bool = False) -> FeatureTerms:
@@ -257,37 +130,10 @@ def complete(terms: FeatureTerms, network: Network, *, in_sums: bool = False) ->
     return terms
 
 
-def cut(mixture: Any, numbers: Sequence[int] | NDArray[np.intp]) -> Any:
-    """Return some blocks of a mixture, whose features are counted from 0, block by block."""
-    if isinstance(mixture, VariationalMixture):
-        hubs = list(numbers)
-        counts = mixture.counts if len(mixture.counts) == 1 else mixture.counts[hubs]
-        plain, one = cut_blocks(mixture.plain, hubs), cut_blocks(mixture.prior_mixture, hubs)
-        return mixture.of_hubs(
-            plain, one, counts, mixture.seen[hubs], mixture.prior.degrees_of_freedom[hubs]
-        )
-    if not isinstance(mixture, MixedMixture):
-        return cut_blocks(mixture, numbers)
-    whole, blocks = mixture.blocks, own_blocks(mixture.blocks, numbers)
-    kinds, parts = mixture.kinds.take_features(joined([whole.features[b] for b in numbers])), []
-    for part in mixture.parts:
-        if part.family in kinds.present:
-            cells = part.features.cells(LAWS[part.family].each)
-            ends = np.cumsum([0, *cells])
-            places = joined([np.arange(ends[b], ends[b + 1]) for b in numbers])
-            tables = {
-                name: np.ascontiguousarray(table[:, places]) for name, table in part.tables.items()
-            }
-            core = None if part.core is None else cut_blocks(part.core, numbers)
-            features = kinds.features(part.family, blocks)
-            parts.append(Part(part.family, features, tables, core))
-    weights = mixture.weights if len(mixture.weights) == 1 else mixture.weights[numbers]
-    return MixedMixture(blocks, kinds, mixture.covariance_type, weights, tuple(parts))
-
-
 def own_columns_of_hubs(network: Network) -> NDArray[np.intp]:
     """Columns of this process's blocks as the user numbers them, in block order."""
-    return joined([network.whole.blocks.features[b] for b in network.total.holders.own])
+    columns = [network.whole.blocks.features[b] for b in network.total.holders.own]
+    return np.concatenate([NO_COLUMNS, *columns])
 
 
 def join_centres(
@@ -338,31 +184,16 @@ def gathered(fit: Fit) -> Fit:
     network = fit.network
     mixture: Any = fit.mixture
     kinds = _agreed(fit)
-    arrays: dict[str, Any] = {"numbers": network.total.holders.own, "weights": mixture.weights}
-    if kinds is None:
-        arrays = sent_of_gaussian(mixture, network.total.holders.own)
-    else:
-        arrays |= sent_of(mixture, kinds.levels)
-    engine = network.total.holders.engine
+    engine, numbers = network.total.holders.engine, network.total.holders.own
     with set_topic(engine, "result"):
-        parts = engine.gather(arrays)
+        parts = engine.gather(sent_of(mixture, numbers, None if kinds is None else kinds.levels))
     if parts is None:
         return fit
-    blocks, covariance_type = network.whole.blocks, mixture.covariance_type
+    blocks = network.whole.blocks
     if kinds is None:
-        whole: Any = join_parts(blocks, covariance_type, parts)
-        if isinstance(mixture, VariationalMixture):
-            prior = join_parts(blocks, covariance_type, [part["prior"] for part in parts])
-            shape = (blocks.n_blocks, whole.n_components)
-            counts, seen, freedom = np.empty(shape), np.empty(shape), np.empty(shape[0])
-            for part in parts:
-                at = part["numbers"]
-                counts[at], seen[at], freedom[at] = part["counts"], part["seen"], part["freedom"]
-            if len(whole.weights) == 1:
-                counts = next(part["counts"] for part in parts if len(part["counts"]))[:1]
-            whole = mixture.of_hubs(whole, prior, counts, seen, freedom)
+        whole = mixture.join_hubs(blocks, parts)
     else:
-        whole = join_families(blocks, kinds, covariance_type, parts)
+        whole = join_families(blocks, kinds, mixture.covariance_type, parts)
     return replace(fit, mixture=whole, network=network.whole)
 
 
@@ -439,7 +270,7 @@ def write_shard(
     """
     network, mixture = fit.network, fit.mixture
     number = int(network.total.holders.own[place])
-    alone = cut(mixture, [place])
+    alone = mixture.of_hubs([place])
     report = {
         "algorithm": "vp-em",
         "shard": {
@@ -507,12 +338,29 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
     }
     if len(kinds) > 1:
         raise InputError("the shards differ in components, covariances, factors or iterations")
-    mixture = _families(blocks, models)
-    if mixture is None:  # all are Gaussian
-        parts = [_part(blocks, number, model) for number, model in sorted(models.items())]
-        for number in sorted(set(range(blocks.n_blocks)) - set(models)):
-            parts.append(_part(blocks, number, some, empty=True))
-        mixture = join_parts(blocks, some.mixture.covariance_type, parts)
+    mixed = [isinstance(model.mixture, MixedMixture) for model in models.values()]
+    if any(mixed) and not all(mixed):
+        raise InputError("the shards differ in whether they have families of features")
+    families, counts, sent = [""] * blocks.n_features, [0] * blocks.n_features, []
+    for number, columns in enumerate(blocks.features):
+        mixture, levels = models.get(number, some).mixture, None
+        if number not in models:  # it has no features
+            sent.append(
+                {"numbers": [number], "weights": mixture.weights, "parts": {}, "levels": {}}
+            )
+            continue
+        if mixed[0]:
+            for place, column in enumerate(columns.tolist()):
+                families[column] = mixture.kinds.families[place]
+                counts[column] = mixture.kinds.n_levels[place]
+            levels = {int(columns[at]): names for at, names in mixture.kinds.levels.items()}
+        sent.append(sent_of(mixture, [number], levels))
+    mixture = getattr(some.mixture, "plain", some.mixture)  # of a posterior its means
+    if mixed[0]:
+        kinds_of_all = Kinds(tuple(families), tuple(counts))
+        mixture = join_families(blocks, kinds_of_all, mixture.covariance_type, sent)
+    else:
+        mixture = mixture.join_hubs(blocks, sent)
     if first["shared"]:
         mixture = replace(mixture, weights=some.mixture.weights)
     names_of = [""] * blocks.n_features
@@ -526,30 +374,6 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
     report |= {"n_features": blocks.n_features, "feature_names": names_of, "hubs": hubs}
     report["n_agents"] = len(report["agent_names"])
     return Model(mixture, tuple(names_of), report, history, some.options, some.versions)
-
-
-def _families(blocks: Blocks, models: dict[int, Model]) -> Any:
-    some = next(iter(models.values())).mixture
-    mixed = [isinstance(model.mixture, MixedMixture) for model in models.values()]
-    if not any(mixed):
-        return None
-    if not all(mixed):
-        raise InputError("the shards differ in whether they have families of features")
-    families, counts = [""] * blocks.n_features, [0] * blocks.n_features
-    sent = []
-    for number in range(blocks.n_blocks):
-        arrays: Report = {"numbers": [number], "weights": some.weights, "parts": {}, "levels": {}}
-        if number in models:
-            mixture = models[number].mixture
-            columns = blocks.features[number].tolist()
-            for place, column in enumerate(columns):
-                families[column] = mixture.kinds.families[place]
-                counts[column] = mixture.kinds.n_levels[place]
-            named = {columns[place]: names for place, names in mixture.kinds.levels.items()}
-            arrays |= {"weights": mixture.weights, **sent_of(mixture, named)}
-        sent.append(arrays)
-    kinds = Kinds(tuple(families), tuple(counts))
-    return join_families(blocks, kinds, some.covariance_type, sent)
 
 
 def _shard_of(path: PathLike, model: Model) -> Report:
@@ -566,21 +390,3 @@ def _shard_of(path: PathLike, model: Model) -> Report:
         expected = f"that of a hub with {model.mixture.n_features} features"
         place.inside("shard", "number").refuse(expected, f"{shard['number']}")
     return shard
-
-
-def _part(blocks: Blocks, number: int, model: Model, empty: bool = False) -> Report:
-    mixture = model.mixture
-    copies = mixture.n_copies
-    loadings = {}
-    if isinstance(mixture, FactorMixture):  # features share factors with those of other hubs
-        loadings["loadings"] = mixture.loadings[:, :0] if empty else mixture.loadings
-    nothing = np.empty((copies, 0)) if mixture.is_diagonal else np.empty(0)
-    return {
-        "numbers": np.array([number], dtype=np.intp),
-        "weights": mixture.weights,
-        "means": np.empty((mixture.n_components, 0)) if empty else mixture.means,
-        "covariances": nothing if empty else mixture.covariances,
-        **loadings,
-        "shift": np.empty(0) if empty else mixture.scaling.shift,
-        "scale": np.empty(0) if empty else mixture.scaling.scale,
-    }

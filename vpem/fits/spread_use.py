@@ -17,7 +17,6 @@ from vpem.checks import Floats, check_finite
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement, agree, for_each
 from vpem.errors import InputError, Setting
-from vpem.fits.parts import cut
 from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
 from vpem.network.masks import FEWEST
@@ -169,7 +168,7 @@ class SpreadRows:
             [np.empty((len(self), 0)), *(data_by_hub[b] for b in numbers)], axis=1
         )
         columns = np.concatenate([np.empty(0, np.intp), *(blocks.features[b] for b in numbers)])
-        return cut(mixture, numbers) if numbers else None, data, columns
+        return mixture.of_hubs(numbers) if numbers else None, data, columns
 
     def sum_terms(
         self, mixture: Mixture, hubs: Hubs, store: Callable[[slice, Floats], None]

@@ -23,7 +23,7 @@ from vpem.fits.labels import (
     refuse_labels,
     responsibilities_of_agents,
 )
-from vpem.fits.parts import complete, cut, own_columns_of_hubs
+from vpem.fits.parts import complete, own_columns_of_hubs
 from vpem.fits.prepare import (
     Prepared,
     acceleration_of,
@@ -476,7 +476,7 @@ class _Attempts:
         shift, scale = np.zeros(whole.n_features), np.ones(whole.n_features)
         shift[columns], scale[columns] = scaling.shift, scaling.scale
         every = mixture.convert_to(whole, terms.covariance_type, Scaling(shift, scale))
-        part = replace(cut(every, network.total.holders.own), blocks=network.blocks)
+        part = replace(every.of_hubs(network.total.holders.own), blocks=network.blocks)
         return replace(part, scaling=scaling) if isinstance(part, Mixture) else part
 
 

@@ -497,15 +497,16 @@ class SavedMixture(SavedFit):
         if isinstance(mixture, MixedMixture):
             variances = np.empty((k, d))
             both = None if is_diagonal(mixture.covariance_type) else np.zeros((k, d, d))
-            for law, part in zip(mixture.laws, mixture.parts, strict=True):
-                columns, part_variances = part.features.columns, law.variances(part)
+            for part in mixture.parts:
+                columns = part.features.columns
+                part_variances = part.law.variances(part)
                 variances[:, columns] = part_variances
                 if both is None or part.core is None:
                     continue
                 shape = (k, len(part_variances[0]), len(part_variances[0]))
                 joint = np.broadcast_to(part.core.assembled_covariances, shape)
                 if part.family == "log-normal":
-                    means = law.means(part)
+                    means = part.law.means(part)
                     joint = np.expm1(joint) * means[:, :, None] * means[:, None, :]
                 elif part.family == "t":
                     wider = np.sqrt(part_variances / np.diagonal(joint, axis1=1, axis2=2))

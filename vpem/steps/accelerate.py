@@ -127,7 +127,7 @@ class LocalSteps:
             few = (statistics.counts < self.least).any(axis=1)
             stays = np.logical_or(few, prepared.failed.any(axis=0))
             if stays.any():
-                updated = terms.keep(updated, mixture, stays).weighing(mixture)
+                updated = updated.with_hubs_of(mixture, stays).weighing(mixture)
                 prepared = terms.prepare(updated)
             mixture, factors = updated, prepared
         return mixture, factors

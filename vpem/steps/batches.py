@@ -245,7 +245,7 @@ class Visits:
             return False
         updated, counts = update(statistics), statistics.counts
         if not roots.all():
-            updated = self.terms.keep(updated, self.run.mixture, ~roots)
+            updated = updated.with_hubs_of(self.run.mixture, ~roots)
             counts = np.where(roots[:, None], counts, np.inf)
         return self.settle(updated, counts)
 

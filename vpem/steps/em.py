@@ -280,7 +280,7 @@ def maximize(
     mixtures, counts = [], []
     for terms, old, one, mask in zip(roots, before, statistics, masks, strict=True):
         # A root that has heard no agent has no statistics to take a step from.
-        new = old if mask.all() else terms.keep(terms.update(one), old, mask)
+        new = old if mask.all() else terms.update(one).with_hubs_of(old, mask)
         mixtures.append(new)
         counts.append(np.where(mask[:, None], np.inf, one.counts))
     return mixtures, counts

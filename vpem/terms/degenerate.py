@@ -123,11 +123,11 @@ def coinciding(mixture: Any) -> Flags:
     same: Flags = used & used[:, None]
     if isinstance(mixture, Mixture):
         return same & _same_normals(mixture)
-    for part, law in zip(mixture.parts, mixture.laws, strict=True):
+    for part in mixture.parts:
         if part.core is not None:
             same &= _same_normals(part.core)
         for name, table in part.tables.items():
-            sizes = np.abs(table) if law.domains[name] == "positive" else np.ones_like(table)
+            sizes = np.abs(table) if part.law.domains[name] == "positive" else np.ones_like(table)
             same &= _near(table, sizes)
     return same
 

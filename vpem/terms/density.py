@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
@@ -74,6 +75,43 @@ def normalised(mixture: Density, sums: Floats) -> tuple[Doubles, Doubles]:
     log_likelihoods = np.empty(sums.shape[:2])
     normalise(sums, log_weights, responsibilities, log_likelihoods, thread_count(None))
     return responsibilities[0], log_likelihoods[0]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Where an array has what is of each hub: in block order along an axis, a run a hub.
+
+    An array that is shorter has one entry there, which all hubs share.
+    """
+
+    axis: int
+    counts: Indices  # (B,) length of each run
+
+    def take(self, array: Doubles, numbers: Sequence[int] | Indices) -> Doubles:
+        """Return the runs of some hubs, one after the other."""
+        if array.shape[self.axis] != self.counts.sum():
+            return array
+        ends = np.concatenate([[0], np.cumsum(self.counts)])
+        places = [np.arange(ends[b], ends[b + 1]) for b in numbers]
+        chosen = np.concatenate([np.empty(0, dtype=np.intp), *places])
+        return np.ascontiguousarray(array.take(chosen, self.axis))
+
+    def join(self, parts: Sequence[tuple[Indices, Doubles]]) -> Doubles:
+        """Join what several processes have, each of hubs of these numbers."""
+        runs: dict[int, Doubles] = {}
+        for numbers, array in parts:
+            counts = self.counts[numbers]
+            if array.shape[self.axis] != counts.sum():
+                return next(shared for _, shared in parts if len(shared))
+            pieces = np.split(array, np.cumsum(counts), self.axis)
+            runs |= dict(zip(numbers, pieces, strict=False))
+        return np.concatenate([runs[b] for b in sorted(runs)], self.axis)
+
+    def where(self, hubs: Mask, one: Doubles, other: Doubles) -> Doubles:
+        """Return the runs of these hubs (B,) of one array, the others of another."""
+        chosen = np.repeat(hubs, self.counts)
+        after = max(one.ndim, other.ndim) - self.axis - 1
+        return np.where(chosen.reshape(-1, *[1] * after), one, other)
 
 
 class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"):

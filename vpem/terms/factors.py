@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -27,7 +27,6 @@ from numpy.typing import DTypeLike
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.errors import InputError
 from vpem.network.partition import Blocks
-from vpem.network.schema import Array, Schema, State
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture, block_views, factorise
 from vpem.terms.statistics import Statistics
@@ -150,6 +149,8 @@ class FactorMixture(Mixture, facts=FACTS):
 
     loadings: Doubles
 
+    named: ClassVar[dict[str, str]] = Mixture.named | {"loadings": "columns"}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         k, d = self.n_components, self.n_features
@@ -182,13 +183,6 @@ class FactorMixture(Mixture, facts=FACTS):
             self, weights=shares, means=means[:k], covariances=covariances, loadings=loadings
         )
 
-    def arrays(self) -> State:
-        return super().arrays() | {"loadings": self.loadings}
-
-    def schema(self, n_roots: int = 1) -> Schema:
-        plain: Any = super().schema(n_roots)
-        return {**plain, "loadings": Array("f8", self.loadings.shape)}
-
     @property
     def n_parameters(self) -> int:
         """Free parameters: loadings count ``d q - q (q - 1) / 2`` a component, without rotation."""
@@ -215,10 +209,6 @@ class FactorMixture(Mixture, facts=FACTS):
             noise = np.broadcast_to(view * units, (k, len(columns), len(columns)))
             assembled[:, columns[:, None], columns] += noise
         return assembled
-
-    def block_loadings(self, b: int) -> Doubles:
-        """Loadings (K, d_b, q) of block b, in scaled units."""
-        return self.loadings[:, self.blocks.offsets[b] : self.blocks.offsets[b + 1]]
 
     def permuted(self, order: Indices) -> Mixture:
         return replace(super().permuted(order), loadings=self.loadings[order])  # type: ignore[call-arg]
@@ -516,15 +506,6 @@ class FactorTerms(FeatureTerms):
             explained = 0.5 * (explained + explained.swapaxes(2, 3))
             view -= explained.sum(axis=1, keepdims=True) if self._is_tied else explained
         return rest
-
-    def keep(self, mixture: Mixture, before: Mixture, hubs: Mask) -> Mixture:
-        assert isinstance(mixture, FactorMixture)
-        assert isinstance(before, FactorMixture)
-        columns = hubs[self.blocks.block_of][:, None]
-        loadings = np.where(columns, before.loadings, mixture.loadings)
-        chosen = super().keep(mixture, before, hubs)
-        assert isinstance(chosen, FactorMixture)
-        return replace(chosen, loadings=loadings)
 
     # ---- starts and repairs ---------------------------------------------------------------------
 

@@ -355,24 +355,6 @@ class FeatureTerms(RowTerms):
         weights = counts / counts.sum(axis=1, keepdims=True)
         return Mixture(self.blocks, self.covariance_type, weights, means, covariances, self.scaling)
 
-    def keep(self, mixture: Mixture, before: Mixture, hubs: Mask) -> Mixture:
-        """Return the mixture with the parameters that these hubs (B,) had before."""
-        shape = (self.blocks.n_blocks, mixture.n_components)
-        weights = np.broadcast_to(mixture.weights, shape).copy()
-        weights[hubs] = np.broadcast_to(before.weights, shape)[hubs]
-        columns = hubs[self.blocks.block_of]
-        means = np.where(columns, before.means, mixture.means)
-        covariances = mixture.covariances.copy()
-        if self._is_diagonal:
-            covariances[:, columns] = before.covariances[:, columns]
-        else:
-            copies = 1 if self._is_tied else mixture.n_components
-            new = block_views(covariances, self.blocks.widths, copies)
-            old = block_views(before.covariances, self.blocks.widths, copies)
-            for b in np.flatnonzero(hubs):
-                new[b][...] = old[b]
-        return replace(mixture, weights=weights, means=means, covariances=covariances)
-
     # ---- statistics about other centres, of some hubs, of a mixture -----------------------------
 
     def empty(self, centres: Floats, n_roots: int) -> Statistics:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -22,9 +23,9 @@ from vpem._core.threads import thread_count
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.errors import InputError, NumericalError, check_choice, former
 from vpem.network.partition import Blocks
-from vpem.network.schema import KEPT, Array, Schema, State, check
+from vpem.network.schema import KEPT, Array, Report, Schema, State, check
 from vpem.settings import COVARIANCE_TYPES
-from vpem.terms.density import Density
+from vpem.terms.density import Density, Runs
 from vpem.terms.rows import marginal_terms, pattern_plan
 from vpem.terms.units import Scaling
 
@@ -60,6 +61,19 @@ def block_views(flat: Doubles, widths: Indices, copies: int) -> list[Doubles]:
         views.append(flat[start:stop].reshape(copies, width, width))
         start = stop
     return views
+
+
+NO_COLUMNS = np.empty(0, dtype=np.intp)
+
+
+def blocks_of_hubs(whole: Blocks, numbers: Sequence[int] | Indices) -> Blocks:
+    """Return some blocks, whose features are counted from 0, block by block."""
+    ends = np.cumsum([0, *(len(whole.features[b]) for b in numbers)])
+    return Blocks(
+        tuple(np.arange(begin, end, dtype=np.intp) for begin, end in pairwise(ends)),
+        tuple(whole.roots[b] for b in numbers),
+        tuple(whole.agents[b] for b in numbers),
+    )
 
 
 @dataclass(frozen=True)
@@ -149,6 +163,11 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
     covariances: Doubles
     scaling: Scaling
 
+    named: ClassVar[dict[str, str]] = {
+        "weights": "hubs", "means": "columns", "covariances": "blocks"
+    }  # fmt: skip
+    """Arrays, and where hubs are in each: see `runs_over`."""
+
     def __post_init__(self) -> None:
         check_choice("covariance_type", self.covariance_type, COVARIANCE_TYPES)
         d = self.blocks.n_features
@@ -183,20 +202,65 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
 
     def arrays(self) -> State:
         """Parameters as arrays."""
-        return {name: getattr(self, name) for name in ("weights", "means", "covariances")}
+        return {name: getattr(self, name) for name in self.named}
 
     def schema(self, n_roots: int = 1) -> Schema:
         """Say what `arrays` must be."""
-        k = self.n_components
-        return {
-            "weights": Array("f8", ((1, n_roots), k), least=0, sums=1),
-            "means": Array("f8", (k, self.n_features)),
-            "covariances": Array("f8", covariance_shape(self.blocks, self.covariance_type, k)),
-        }
+        weights = Array("f8", ((1, n_roots), self.n_components), least=0, sums=1)
+        shapes = {name: array.shape for name, array in self.arrays().items()}
+        return {name: Array("f8", shape) for name, shape in shapes.items()} | {"weights": weights}
 
-    def having(self, arrays: State) -> Mixture:
-        """Return a mixture like this one with other parameters."""
-        return replace(self, **arrays)
+    def having(self, arrays: State, **others: Any) -> Mixture:
+        """Return a mixture like this one with other parameters, and other blocks or units."""
+        return replace(self, **arrays, **others)
+
+    # ---- parameters of some hubs ---------------------------------------------------------------
+
+    def hub_arrays(self) -> State:
+        """Return all arrays that are `named`; in a file some belong to the recipe."""
+        return self.arrays()
+
+    def runs_over(self, blocks: Blocks) -> dict[str, Runs]:
+        """Return where arrays of such a mixture over other blocks have what is of each hub."""
+        hubs, columns = Runs(0, np.ones(blocks.n_blocks, dtype=np.intp)), Runs(1, blocks.widths)
+        lying = {"hubs": hubs, "columns": columns, "blocks": columns, "block": columns}
+        if not self.is_diagonal:
+            squares = blocks.widths**2
+            lying |= {"blocks": Runs(0, self.n_copies * squares), "block": Runs(0, squares)}
+        lying["features"] = Runs(0, blocks.widths)
+        return {name: lying[where] for name, where in self.named.items()}
+
+    def of_hubs(self, numbers: Sequence[int] | Indices) -> Mixture:
+        """Return some hubs of the mixture, whose features are counted from 0, hub by hub."""
+        runs, blocks = self.runs_over(self.blocks), blocks_of_hubs(self.blocks, numbers)
+        arrays = {n: runs[n].take(array, numbers) for n, array in self.hub_arrays().items()}
+        columns = np.concatenate([NO_COLUMNS, *(self.blocks.features[b] for b in numbers)])
+        return self.having(arrays, blocks=blocks, scaling=self.scaling.take_features(columns))
+
+    def join_hubs(
+        self, blocks: Blocks, parts: Sequence[Report], scaling: Scaling | None = None
+    ) -> Mixture:
+        """Return such a mixture over these blocks, from the parts that several processes have.
+
+        Each has the ``numbers`` of its hubs, arrays, and ``shift`` and ``scale`` in the order of
+        these hubs, unless units are given.
+        """
+        arrays, units = {}, Runs(0, blocks.widths)
+        for name, runs in self.runs_over(blocks).items():
+            arrays[name] = runs.join([(one["numbers"], one[name]) for one in parts if name in one])
+        if scaling is None:
+            shift, scale = (
+                units.join([(one["numbers"], one[name]) for one in parts if name in one])
+                for name in ("shift", "scale")
+            )
+            scaling = Scaling(shift[blocks.position], scale[blocks.position])
+        return self.having(arrays, blocks=blocks, scaling=scaling)
+
+    def with_hubs_of(self, other: Mixture, hubs: Mask) -> Mixture:
+        """Return the mixture with the parameters that these hubs (B,) have in another."""
+        ours, theirs = self.hub_arrays(), other.hub_arrays()
+        runs = self.runs_over(self.blocks)
+        return self.having({n: runs[n].where(hubs, theirs[n], ours[n]) for n in ours})
 
     @property
     def explained(self) -> Doubles | float:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -64,6 +64,10 @@ class VariationalMixture(
     seen: Doubles  # (B, K) of which a hub has something; of its root where no value is missing
     prior: Prior  # in block order and units of fitting
     is_proper = True
+    named: ClassVar[dict[str, str]] = Mixture.named | {
+        "counts": "hubs", "seen": "hubs", "prior_means": "features", "prior_covariances": "block",
+        "freedom": "hubs",
+    }  # fmt: skip
 
     @classmethod
     def from_mixture(cls, plain: Mixture, counts: Doubles, seen: Doubles, prior: Prior) -> Self:
@@ -90,44 +94,38 @@ class VariationalMixture(
             prior.covariances, self.scaling,
         )  # fmt: skip
 
-    def of_hubs(
-        self, plain: Mixture, prior: Mixture, counts: Doubles, seen: Doubles, freedom: Doubles
-    ) -> VariationalMixture:
-        """Return the posterior of other hubs.
-
-        ``plain``, ``prior`` (as `prior_mixture`), ``counts`` (R, K), ``seen`` (B, K) and the
-        prior's degrees of freedom (B,) are of these hubs.
-        """
-        prior_of_hubs = replace(
-            self.prior, degrees_of_freedom=freedom, means=prior.means[0],
-            covariances=prior.covariances,
-        )  # fmt: skip
-        return VariationalMixture.from_mixture(plain, counts, seen, prior_of_hubs)
-
     def arrays(self) -> State:
         """Parameters and prior as arrays."""
-        of_posterior = {"counts": self.counts, "seen": self.seen}
-        known = {"prior_means": self.prior.means, "prior_covariances": self.prior.covariances}
-        return Mixture.arrays(self) | of_posterior | known
+        own = {name: getattr(self, name) for name in (*Mixture.named, "counts", "seen")}
+        return own | {
+            "prior_means": self.prior.means, "prior_covariances": self.prior.covariances
+        }  # fmt: skip
 
     def schema(self, n_roots: int = 1) -> Schema:
-        k, one = self.n_components, covariance_shape(self.blocks, self.covariance_type, 1)
-        plain = Mixture.schema(self, n_roots)
-        assert isinstance(plain, dict)
-        return plain | {
+        plain: Any = super().schema(n_roots)
+        k = self.n_components
+        return {
+            **plain,
             "counts": Array("f8", ((1, n_roots), k), least=0),
             "seen": Array("f8", (self.blocks.n_blocks, k), least=0),
-            "prior_means": Array("f8", (self.n_features,)),
-            "prior_covariances": Array("f8", one),
         }
 
-    def having(self, arrays: State) -> VariationalMixture:
+    def hub_arrays(self) -> State:
+        return self.arrays() | {"freedom": self.prior.degrees_of_freedom}
+
+    def having(self, arrays: State, **others: Any) -> VariationalMixture:
         """Return a posterior like this one with other parameters, and another prior."""
-        values = dict(arrays)
-        means, covariances = values.pop("prior_means"), values.pop("prior_covariances")
-        return replace(
-            self, **values, prior=replace(self.prior, means=means, covariances=covariances)
-        )
+        prior = replace(
+            self.prior, means=arrays["prior_means"], covariances=arrays["prior_covariances"],
+            degrees_of_freedom=arrays.get("freedom", self.prior.degrees_of_freedom),
+        )  # fmt: skip
+        own = {name: arrays[name] for name in (*Mixture.named, "counts", "seen")}
+        return replace(self, **own, prior=prior, **others)
+
+    def with_hubs_of(self, other: Mixture, hubs: Mask) -> VariationalMixture:
+        chosen = super().with_hubs_of(other, hubs)
+        assert isinstance(chosen, VariationalMixture)
+        return replace(chosen, weights=self.prior.weights(chosen.counts))
 
     @property
     def concentrations(self) -> Doubles:
@@ -406,16 +404,6 @@ class VariationalTerms(ConjugateTerms):
         """Effective rows of which each hub has something, (B, K)."""
         shape = (self.blocks.n_blocks, statistics.counts.shape[1])
         return np.broadcast_to(statistics.counts, shape).copy()
-
-    def keep(self, mixture: Mixture, before: Mixture, hubs: Mask) -> VariationalMixture:
-        """Return the posterior in which these hubs (B,) have what they had before."""
-        assert isinstance(mixture, VariationalMixture)
-        assert isinstance(before, VariationalMixture)
-        means, shape = FeatureTerms.keep(self, mixture, before, hubs), self._shape(mixture)
-        silent = hubs[:, None]
-        counts = np.where(silent, np.broadcast_to(before.counts, shape), mixture.counts)
-        seen = np.where(silent, before.seen, mixture.seen)
-        return self._posterior(means, counts, seen)
 
     def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> Statistics:
         """Statistics for which `update` gives a posterior, about its means.

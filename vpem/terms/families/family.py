@@ -13,7 +13,7 @@ families. Those of `vpem.terms.families.located` have locations and scatter besi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,7 +25,8 @@ from numpy.typing import DTypeLike, NDArray
 from vpem._core.threads import thread_count
 from vpem.checks import Doubles, Floats, Indices, Mask, Matrix, row_blocks
 from vpem.network.partition import Blocks
-from vpem.network.schema import Array, Schema, State
+from vpem.network.schema import Array, Report, Schema, State
+from vpem.terms.density import Runs
 from vpem.terms.mixture import Mixture
 from vpem.terms.rows import Rows, Shaped
 from vpem.terms.statistics import Sums
@@ -90,22 +91,27 @@ class Part:
     ``features.columns``, from 0, and its mixing weights those of the whole mixture.
     """
 
-    family: str
+    law: Family
     features: Features
     tables: Tables = field(default_factory=dict)
     core: Any = None  # a `Mixture`
+
+    @property
+    def family(self) -> str:
+        """Name of the family."""
+        return self.law.name
 
     def arrays(self) -> State:
         """Parameters as arrays: tables, and what the core has but mixing weights."""
         core = {} if self.core is None else self.core.arrays()
         return self.tables | {name: core[name] for name in core if name != "weights"}
 
-    def schema(self, domains: dict[str, str]) -> Schema:
-        """Say what `arrays` must be, of tables of these domains."""
+    def schema(self) -> dict[str, Schema]:
+        """Say what `arrays` must be."""
         core = {} if self.core is None else self.core.schema()
         return {
             **{
-                name: Array("f8", table.shape, *RANGES[domains[name]])
+                name: Array("f8", table.shape, *RANGES[self.law.domains[name]])
                 for name, table in self.tables.items()
             },
             **{name: one for name, one in core.items() if name != "weights"},
@@ -124,6 +130,30 @@ class Part:
         """Return the same part, its core with these mixing weights (R, K)."""
         core = None if self.core is None else replace(self.core, weights=weights)
         return replace(self, core=core)
+
+    def of_hubs(self, features: Features, numbers: Sequence[int] | Indices) -> Part:
+        """Return what some hubs have, whose features these are."""
+        cells = Runs(1, self.features.cells(self.law.each))
+        tables = {name: cells.take(table, numbers) for name, table in self.tables.items()}
+        core = None if self.core is None else self.core.of_hubs(numbers)
+        return Part(self.law, features, tables, core)
+
+    def join_hubs(self, parts: Sequence[Report], scaling: Scaling | None = None) -> Part:
+        """Return such a part from what several processes have; see `Mixture.join_hubs`."""
+        cells, core = Runs(1, self.features.cells(self.law.each)), self.core
+        if core is not None:
+            core = core.join_hubs(self.features.blocks, parts, scaling)
+        tables = {
+            name: cells.join([(one["numbers"], one[name]) for one in parts]) for name in self.tables
+        }
+        return replace(self, tables=tables, core=core)
+
+    def with_hubs_of(self, other: Part, hubs: Mask) -> Part:
+        """Return the part with the parameters that these hubs (B,) have in another."""
+        cells = Runs(1, self.features.cells(self.law.each))
+        tables = {n: cells.where(hubs, other.tables[n], table) for n, table in self.tables.items()}
+        core = None if self.core is None else self.core.with_hubs_of(other.core, hubs)
+        return replace(self, tables=tables, core=core)
 
     def permuted(self, order: Indices) -> Part:
         """Return the same part with its components in another order."""
@@ -176,7 +206,7 @@ class Family(ABC):
         if self.has_core:
             core = Mixture.blank(features.blocks, covariance_type, n_components, units)
         tables = {name: np.broadcast_to(0.0, shape) for name in self.domains}
-        return Part(self.name, features, tables, core)
+        return Part(self, features, tables, core)
 
     def tables_over(self, part: Part, features: Features, origin: Indices) -> Tables:
         """Tables of some of a part's features over other hubs.
@@ -336,7 +366,7 @@ class IndependentTerms:
     def __init__(
         self, law: Independent, columns: Columns, features: Features, settings: How
     ) -> None:
-        self.law, self.family, self.features = law, law.name, features
+        self.law, self.features = law, features
         self.scaling = Scaling.none(features.n_features)
         """Units of fitting, in the order of ``features.columns``: those of the data."""
         self.reg_covar = np.zeros(features.n_features)
@@ -395,7 +425,7 @@ class IndependentTerms:
         # Where statistics of a batch were taken away sums may be below 0 by rounding.
         for name, table in tables.items():
             np.clip(table, *RANGES[self.law.domains[name]], out=table)
-        return Part(self.law.name, self.features, tables)
+        return Part(self.law, self.features, tables)
 
     def recentred(self, statistics: Cells, centres: Floats) -> Cells:
         """Return the same statistics in tables of their own: they are about no centres."""
@@ -415,12 +445,12 @@ class IndependentTerms:
     @property
     def usual(self) -> Table:
         """Values (n,) that are usual in all rows together."""
-        return self.law.locations(Part(self.family, self.features, self.pooled)).reshape(-1)
+        return self.law.locations(Part(self.law, self.features, self.pooled)).reshape(-1)
 
     def start(self, centres: Table, weights: Doubles) -> Part:
         """Parameters to start from at centres (K, n), in block order and units of fitting."""
         tables = self.law.start_near(centres, self.features, self.pooled)
-        return Part(self.law.name, self.features, tables)
+        return Part(self.law, self.features, tables)
 
     def reseeded(self, part: Part, component: int, centre: Table) -> Part:
         """Reinitialise one component at a centre (n,)."""

@@ -29,7 +29,7 @@ class LocatedTerms:
     def __init__(
         self, law: GaussianLaw, columns: Columns, features: Features, settings: How
     ) -> None:
-        self.law, self.family, self.features = law, law.name, features
+        self.law, self.features = law, features
         misses = any(bool(np.isnan(part).any()) for _, part in columns.runs())
         standard = observed_scaling if misses else Scaling.standard
         hubs = sharing(features.blocks, settings.covariance_type, settings.scale)
@@ -84,7 +84,7 @@ class LocatedTerms:
         return self.inner.with_hubs_of(statistics, other, hubs)
 
     def _part(self, core: Mixture) -> Part:
-        return Part(self.law.name, self.features, core=core)
+        return Part(self.law, self.features, core=core)
 
     def start(self, centres: Table, weights: Doubles) -> Part:
         """Locations at centres (K, n), every covariance the block's sample one."""

@@ -6,7 +6,7 @@ For a start's clusters the data are numbers between which distances mean somethi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -63,7 +63,7 @@ class _Embedded(Shaped):
             data = part.embedded(rows)
             begins = self.ends[places]
             if not part.features.n_levels.any():
-                out[:, begins] = NEAR_NORMAL.get(part.family, np.asarray)(data)
+                out[:, begins] = NEAR_NORMAL.get(part.law.name, np.asarray)(data)
                 continue
             for column, begin, count in zip(
                 data.T, begins.tolist(), part.features.n_levels.tolist(), strict=True
@@ -300,23 +300,6 @@ class MixedTerms(RowTerms):
 
     def _mixture(self, weights: Doubles, parts: list[Part]) -> MixedMixture:
         return MixedMixture(self.blocks, self.kinds, self.covariance_type, weights, tuple(parts))
-
-    def keep(self, mixture: MixedMixture, before: MixedMixture, hubs: Mask) -> MixedMixture:
-        """Return the mixture with the parameters that these hubs (B,) had before."""
-        shape = (self.blocks.n_blocks, mixture.n_components)
-        weights = np.broadcast_to(mixture.weights, shape).copy()
-        weights[hubs] = np.broadcast_to(before.weights, shape)[hubs]
-        parts = []
-        for terms, part, old in zip(self.parts, mixture.parts, before.parts, strict=True):
-            cells, core = np.repeat(hubs, terms.features.cells(terms.law.each)), part.core
-            tables = {
-                name: np.where(cells, old.tables[name], table)
-                for name, table in part.tables.items()
-            }
-            if isinstance(terms, LocatedTerms):
-                core = terms.inner.keep(core, old.core, hubs)
-            parts.append(replace(part, tables=tables, core=core))
-        return self._mixture(weights, parts)
 
     def blank(self, n_components: int) -> MixedMixture:
         """Return a mixture of so many components with everything but parameters."""

@@ -17,13 +17,13 @@ import numpy as np
 from vpem.checks import Doubles, Floats, Indices, Mask, Matrix, row_blocks
 from vpem.errors import InputError
 from vpem.network.partition import Blocks
-from vpem.network.schema import Array, Schema, State
-from vpem.terms.density import Density
+from vpem.network.schema import Array, Report, Schema, State
+from vpem.terms.density import Density, Runs
 from vpem.terms.families.family import Family, Features, Part
 from vpem.terms.families.kinds import FAMILIES, Kinds
 from vpem.terms.families.located import GaussianLaw, LogNormalLaw
 from vpem.terms.families.student import StudentLaw
-from vpem.terms.mixture import Coordinates, Mixture, is_tied
+from vpem.terms.mixture import Coordinates, Mixture, blocks_of_hubs, is_tied
 from vpem.terms.units import Scaling
 
 LAWS: dict[str, Family] = {
@@ -112,11 +112,6 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         """How many features have each family, in words."""
         return ", ".join(f"{part.features.n_features} {part.family}" for part in self.parts)
 
-    @cached_property
-    def laws(self) -> tuple[Family, ...]:
-        """The family of each part."""
-        return tuple(LAWS[part.family] for part in self.parts)
-
     @property
     def is_tied(self) -> bool:
         """Whether all components share one covariance."""
@@ -125,23 +120,23 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
     @property
     def n_parameters(self) -> int:
         """Free parameters: K - 1 weights, and those of every part."""
-        pairs = zip(self.laws, self.parts, strict=True)
-        return self.n_components - 1 + sum(law.n_parameters(part) for law, part in pairs)
+        n_free = sum(part.law.n_parameters(part) for part in self.parts)
+        return self.n_components - 1 + n_free
 
     @cached_property
     def means(self) -> Doubles:  # type: ignore[override]  # computed, not kept
         """Where components lie, (K, d), in block order and in the units of fitting."""
         means = np.empty((self.n_components, self.n_features))
-        for law, part in zip(self.laws, self.parts, strict=True):
-            means[:, self.blocks.position[part.features.ordered]] = law.locations(part)
+        for part in self.parts:
+            means[:, self.blocks.position[part.features.ordered]] = part.law.locations(part)
         return means
 
     @property
     def assembled_means(self) -> Doubles:
         """Expected values (K, d) in the user's order and units; of a category its mode."""
         means = np.empty((self.n_components, self.n_features))
-        for law, part in zip(self.laws, self.parts, strict=True):
-            means[:, part.features.columns] = law.means(part)
+        for part in self.parts:
+            means[:, part.features.columns] = part.law.means(part)
         return means
 
     def terms_of(self, values: Doubles, there: Mask) -> tuple[Floats, Doubles | float]:
@@ -149,9 +144,9 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         if (wrong := wrong_value(self.kinds, np.where(there, values, np.nan))) is not None:
             raise InputError(f"{wrong[1]}, as the model has been fitted to")
         terms = np.zeros((self.blocks.n_blocks, len(values), self.n_components))
-        for law, part in zip(self.laws, self.parts, strict=True):
+        for part in self.parts:
             columns = part.features.columns
-            terms += law.terms_of(part, values[:, columns], there[:, columns])
+            terms += part.law.terms_of(part, values[:, columns], there[:, columns])
         return terms, 0.0
 
     def arrays(self) -> State:
@@ -161,10 +156,9 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
 
     def schema(self, n_roots: int = 1) -> Schema:
         """Say what `arrays` must be."""
-        pairs = zip(self.laws, self.parts, strict=True)
         return {
             "weights": Array("f8", ((1, n_roots), self.n_components), least=0, sums=1),
-            "parts": {part.family: part.schema(law.domains) for law, part in pairs},
+            "parts": {part.family: part.schema() for part in self.parts},
         }
 
     def having(self, arrays: State) -> MixedMixture:
@@ -175,14 +169,52 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         """Return the same mixture with another one's mixing weights."""
         return replace(self, weights=other.weights)
 
+    def of_hubs(self, numbers: Sequence[int] | Indices) -> MixedMixture:
+        """Return some hubs of the mixture; see `Mixture.of_hubs`."""
+        blocks = blocks_of_hubs(self.blocks, numbers)
+        columns = [j for b in numbers for j in self.blocks.features[b]]
+        kinds = self.kinds.take_features(columns)
+        parts = tuple(
+            part.of_hubs(kinds.features(part.family, blocks), numbers)
+            for part in self.parts
+            if part.family in kinds.present
+        )
+        weights = Runs(0, np.ones(self.blocks.n_blocks, np.intp)).take(self.weights, numbers)
+        return MixedMixture(blocks, kinds, self.covariance_type, weights, parts)
+
+    def join_hubs(self, parts: Sequence[Report], scaling: Scaling | None = None) -> MixedMixture:
+        """Return such a mixture from what several processes have; see `Mixture.join_hubs`.
+
+        Each has ``numbers`` of its hubs, ``weights``, and ``parts`` by family.
+        """
+        shares = Runs(0, np.ones(self.blocks.n_blocks, np.intp))
+        weights = shares.join([(one["numbers"], one["weights"]) for one in parts])
+        whole = []
+        for part in self.parts:
+            units = None if scaling is None else scaling.take_features(part.features.columns)
+            with_family = [
+                {"numbers": one["numbers"], "weights": weights} | one["parts"][part.family]
+                for one in parts
+                if part.family in one["parts"]
+            ]
+            whole.append(part.join_hubs(with_family, units))
+        return replace(self, weights=weights, parts=tuple(whole))
+
+    def with_hubs_of(self, other: MixedMixture, hubs: Mask) -> MixedMixture:
+        """Return the mixture with the parameters that these hubs (B,) have in another."""
+        weights = np.where(hubs[:, None], other.weights, self.weights)
+        both = zip(self.parts, other.parts, strict=True)
+        parts = tuple(part.with_hubs_of(theirs, hubs) for part, theirs in both)
+        return replace(self, weights=weights, parts=parts)
+
     def permuted(self, order: Indices) -> MixedMixture:
         parts = tuple(part.permuted(order) for part in self.parts)
         return replace(self, weights=self.weights[:, order], parts=parts)
 
     def drawn(self, labels: Indices, rng: np.random.Generator) -> Doubles:
         drawn = np.empty((len(labels), self.n_features))
-        for law, part in zip(self.laws, self.parts, strict=True):
-            drawn[:, part.features.columns] = law.draw(part, labels, rng)
+        for part in self.parts:
+            drawn[:, part.features.columns] = part.law.draw(part, labels, rng)
         return drawn
 
     # ---- the same mixture over other blocks -----------------------------------------------------
@@ -254,17 +286,17 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         """Return a part of other features, whose columns were these (d,), or over other hubs."""
         inside = np.searchsorted(part.features.columns, columns[features.ordered])
         origin = part.features.blocks.position[inside]
-        tables = LAWS[part.family].tables_over(part, features, origin)
+        tables = part.law.tables_over(part, features, origin)
         return replace(part, features=features, tables=tables, core=core)
 
     def coordinates(self, floor: Doubles) -> Coordinates:
         """Return the coordinates of this mixture; see `Mixture.coordinates`."""
         weights = np.log(np.where(self.weights > 0, self.weights, 1.0))
         n_hubs, nowhere, inner = self.blocks.n_blocks, np.zeros((1, 1)), []
-        for law, part in zip(self.laws, self.parts, strict=True):
-            cells = np.repeat(np.arange(n_hubs), part.features.cells(law.each))
+        for part in self.parts:
+            cells = np.repeat(np.arange(n_hubs), part.features.cells(part.law.each))
             for name, table in part.tables.items():
-                columns = (_free(law.domains[name], table),)
+                columns = (_free(part.law.domains[name], table),)
                 inner.append(Coordinates(n_hubs, nowhere, cells, columns))
             if part.core is not None:
                 places = self.blocks.position[part.features.ordered]
@@ -274,11 +306,11 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
     def at_coordinates(self, point: Coordinates, floor: Doubles) -> MixedMixture:
         """Return the mixture at a point; see `Mixture.at_coordinates`."""
         parts, inner = [], iter(point.inner)
-        for law, part in zip(self.laws, self.parts, strict=True):
+        for part in self.parts:
             tables, core = {}, part.core
             for name, before in part.tables.items():
                 (table,) = next(inner).columns
-                values = _bound(law.domains[name], table, part.features.n_levels)
+                values = _bound(part.law.domains[name], table, part.features.n_levels)
                 values[before == 0] = 0.0
                 tables[name] = values
             if core is not None:

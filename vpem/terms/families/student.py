@@ -248,7 +248,7 @@ class StudentTerms(LocatedTerms):
     def _part(self, core: Mixture, dof: Table | None = None) -> Part:
         if dof is None:
             dof = np.full((core.n_components, self.features.blocks.n_blocks), START_DOF)
-        return Part(self.family, self.features, self._tables(dof), core)
+        return Part(self.law, self.features, self._tables(dof), core)
 
     def _as_gaussian(self, statistics: StudentStatistics) -> Statistics:
         """Statistics for which a Gaussian's M-step gives the locations and scatters of the t.
