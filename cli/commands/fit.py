@@ -271,7 +271,7 @@ def fedem(
         from vpem.pictures.contents import name_of_fedem
         from vpem.pictures.figure import check_picture, save_picture
         from vpem.pictures.history import draw_histories
-        from vpem.sums.exchanges import way_of
+        from vpem.sums.connect import way_of
 
         run = CommandRun(screen, out, "models", engine, checkpoints)
         if out.plot is not None and run.where.speaks:

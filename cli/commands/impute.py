@@ -243,8 +243,7 @@ def impute(
         from vpem.fits.observers import Imputation, score_holdout
         from vpem.pictures.assignments import draw_imputation
         from vpem.pictures.figure import check_picture, save_picture
-        from vpem.sums.connect import connect_workers
-        from vpem.sums.exchanges import way_of
+        from vpem.sums.connect import connect_workers, way_of
 
         run = CommandRun(screen, out, "imputations", engine, checkpoints)
         if out.plot is not None:

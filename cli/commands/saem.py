@@ -320,8 +320,7 @@ def saem(
         from vpem.saem.formats.fits import read_saem, save_saem
         from vpem.saem.results import as_saved, collect, leave_out
         from vpem.saem.saem import burn_in_of
-        from vpem.sums.connect import connect_workers
-        from vpem.sums.exchanges import way_of
+        from vpem.sums.connect import connect_workers, way_of
 
         burn_in = burn_in_of(settings.n_iter, settings.burn_in)
         if burn_in >= settings.n_iter:

@@ -32,7 +32,7 @@ from vpem.network.graph import make_graph
 from vpem.network.schema import Report
 from vpem.pictures.contents import plural
 from vpem.pictures.disclosures import disclosures
-from vpem.sums.exchanges import settled
+from vpem.sums.connect import settled
 
 from ..data import refuse_families, teller
 from ..names import STUDY, in_options, is_flag, key_of, name_of, nearest, speak_of

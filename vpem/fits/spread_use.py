@@ -24,7 +24,7 @@ from vpem.network.partition import Blocks, Partition
 from vpem.network.schema import Report
 from vpem.sums.counted import AtServer
 from vpem.sums.private import in_common_units
-from vpem.sums.server import ServerOverEngine
+from vpem.sums.server import ServerSum
 from vpem.terms.density import CHUNK_VALUES, Density, local_terms, normalised
 from vpem.terms.factors import FactorMixture
 from vpem.terms.mixture import Mixture
@@ -267,7 +267,8 @@ class SpreadRows:
         masked = self.parties.masks is not None
         holders, terms = (self.parties, by_party) if masked else (holders, local)
         ledger = Ledger(make_graph("star", holders.n_agents))
-        total: AtServer = ServerOverEngine(holders).counted_on(ledger)
+        total: AtServer = ServerSum(holders.n_agents).spread_over(holders, holders)
+        total = total.counted_on(ledger)
         with one_blas_thread():
             if masked:
                 most = np.zeros((len(parties), 1))  # the largest number of each party in any row

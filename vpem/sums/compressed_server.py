@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, log, sqrt
@@ -33,7 +32,7 @@ from vpem.sums.partial import (
     short_keys,
 )
 from vpem.sums.quantizer import ITEM, Quantizer
-from vpem.sums.sum import WENT, Scalars, Traffic, flattened, unflattened
+from vpem.sums.sum import WENT, Scalars, flattened, unflattened
 from vpem.sums.tree import AlongTree, TreeLevel, TreeWays
 
 CAUTIOUS = 10
@@ -93,7 +92,6 @@ class CompressedServerSum(GoesOn, AtServer):
     """
 
     whole = True
-    traffic: Traffic
 
     def __init__(
         self,
@@ -130,22 +128,14 @@ class CompressedServerSum(GoesOn, AtServer):
         counted._number, counted._memories = 0, Memories()
         return counted
 
-    def spread_over(self, agents: Placement, holders: Placement) -> Self:
-        """Return the same sum of blocks that live in several processes."""
-        spread = copy(self)
-        spread._live(agents, holders)
-        return spread
-
-    def _live(self, agents: Placement, holders: Placement) -> None:
+    def _live(self, agents: Placement, holders: Placement, following: bool = False) -> None:
         """Set what depends on where blocks live.
 
         Blocks whose memories are here (``_n_rows``) are this process's, and at the server then all
         others; ``_delivered`` are messages of one kind that agents here send, and the server then,
         ``_n_links`` links on the ways to the server, each of which leaves out something.
         """
-        self.holders = holders
-        self.roots = Placement(holders.engine, holders.ranks[:1])
-        self.traffic = Traffic()
+        super()._live(agents, holders, following)
         self._is_server = holders.engine.rank == 0
         self._n_rows = self.n_blocks if self._is_server else len(holders.own)
         self._delivered = len(holders.own), self.n_blocks if self._is_server else 0
@@ -394,12 +384,12 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
         self.tree, self.agents = tree, agents
         self._live(Placement.here(len(tree.parent)), self.holders)
 
-    def _live(self, agents: Placement, holders: Placement) -> None:
+    def _live(self, agents: Placement, holders: Placement, following: bool = False) -> None:
         """Set what depends on where agents live.
 
         Of agents here and of children elsewhere (``_n_rows``) the parent of each knows something.
         """
-        super()._live(agents, holders)
+        super()._live(agents, holders, following)
         self._near = near = TreeWays(agents, holders, self)
         self._is_server = holders.engine.rank == near.home
         self._n_rows = near.n_states - 1

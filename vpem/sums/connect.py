@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from vpem._core.threads import thread_count
-from vpem.checks import Indices
+from vpem.checks import Indices, check_int
 from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement, agree
 from vpem.errors import InputError, Setting, VpemWarning
-from vpem.network.codecs import Codec
+from vpem.network.codecs import Codec, parse_codec
 from vpem.network.faults import Faults
 from vpem.network.graph import Graph, check_connected
 from vpem.network.hubs import (
@@ -35,6 +35,7 @@ from vpem.network.mixing import estimate_rate, grow_tree, mixing_matrix, mixing_
 from vpem.network.partition import Blocks, Partition, contiguous
 from vpem.network.schema import State
 from vpem.records import Shown
+from vpem.rules import MASKED_BY_ROUNDS, WITHOUT_ROUNDS
 from vpem.settings import SumSettings
 from vpem.sums.compressed_server import CompressedServerSum, CompressedTreeSum
 from vpem.sums.consensus import (
@@ -44,12 +45,20 @@ from vpem.sums.consensus import (
     Rounds,
     consensus_error_bound,
 )
-from vpem.sums.counted import at_server
-from vpem.sums.exchanges import settled
+from vpem.sums.counted import Counted, at_server
 from vpem.sums.gossip import GossipSum
-from vpem.sums.server import ConsensusOverEngine, ExactSum, ServerOverEngine, ServerSum
+from vpem.sums.server import ServerSum
 from vpem.sums.sum import Sum
-from vpem.sums.tree import TreeOverEngine, TreeSum
+from vpem.sums.tree import TreeSum
+
+MOST_ROUNDS = {"none": 10**9, "chebyshev": 10**6}
+"""By acceleration."""
+
+OF_ROUNDS = ("n_rounds", "weights", "acceleration", "consensus_tol", "consensus")
+"""Settings that a sum without rounds has no use for."""
+
+SUMS_OF_A_STAR = (None, "server", "tree")
+"""Its links are a tree around the server already."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +164,7 @@ class Network(Shown, facts="{graph.n_agents:agent}, {graph.topology}, {blocks.n_
             "compress": self.compress,
             "faults": None if self.faults is None else asdict(self.faults),
             "secure_sum": self.agents.masks is not None,
-            "consensus_path": getattr(self.total, "path", "server"),
+            "consensus_path": getattr(self.total, "path", None) or "server",
         }
         return {name: facts[name] for name in names}
 
@@ -263,13 +272,115 @@ def connect(
             )
         masks = agree(agents, graph.names or ())
         agents = Placement(agents.engine, agents.ranks, masks)
-        assert isinstance(joined.total, ExactSum)
-        return replace(joined, agents=agents, total=joined.total.masked(agents))
+        assert isinstance(joined.total, ServerSum)
+        return replace(joined, agents=agents, total=joined.total.spread_over(agents, agents))
     if settings.sum == "tree" or codec is None:
         return joined
     threads = thread_count(settings.n_threads)
     server = CompressedServerSum(len(hubs), codec, seed=settings.seed, n_threads=threads)
     return replace(joined, total=server, consensus_error=None)
+
+
+def way_of(graph: Graph, settings: SumSettings) -> str:
+    """Return how agents sum on a graph, one of `vpem.settings.SUMS`, by default what it allows."""
+    if graph.has_server:
+        if settings.sum not in SUMS_OF_A_STAR:
+            raise InputError(
+                "agents that reach only a server have no neighbours to agree with; leave ",
+                Setting("sum", settings.sum),
+                " out, or take a graph of agents, such as the topology cycle",
+            )
+        return "server"
+    if settings.sum == "server":
+        raise InputError(
+            Setting("sum", "server"),
+            " needs a server that every agent reaches, but this graph has none; take the topology "
+            "star, or ",
+            Setting("sum", "tree"),
+            ", which is as exact",
+        )
+    return settings.sum or "consensus"
+
+
+def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | None, Faults | None]:
+    """Return settings with the way of summing and the acceleration that a graph lets them have.
+
+    And the codec and the faults that they name. It raises InputError where two settings cannot both
+    be had, or one makes no sense for an exact sum, saying why.
+    """
+    codec = None if settings.compress is None else parse_codec(settings.compress)
+    failing = Faults(settings.link_failure, settings.agent_dropout, settings.stragglers)
+    faults = failing if failing.any else None
+    settings = settings.changed(sum=way_of(graph, settings))
+    if settings.secure_sum and settings.sum == "consensus":
+        raise InputError(Setting("secure_sum"), *MASKED_BY_ROUNDS)
+    if settings.sum != "consensus":
+        server = settings.sum == "server"
+        for name in OF_ROUNDS:
+            if getattr(settings, name) != getattr(SumSettings, name):
+                raise InputError(Setting(name), *WITHOUT_ROUNDS)
+        if settings.eigenvalue == "estimated":
+            raise InputError(
+                f"a sum {'at a server' if server else 'along a tree'} is exact: there is no mixing "
+                "rate to estimate"
+            )
+        if faults is None:
+            return settings, codec, faults
+        setting = next(name for name, value in asdict(faults).items() if value)
+        if server:
+            raise InputError(
+                Setting(setting),
+                " makes links fail or agents silent, but a server's sum needs every agent; leave "
+                "it out, or take a graph of agents, such as the topology cycle",
+            )
+        if faults.agent_dropout:
+            raise InputError(
+                Setting("agent_dropout"),
+                " makes agents silent for a whole sum, but in a tree one path joins two agents, "
+                "and all below a silent one would be missing in the sum; leave it out, or take ",
+                Setting("sum", "consensus"),
+            )
+        return settings, codec, faults
+    if settings.acceleration is None:
+        settings = settings.changed(acceleration="chebyshev" if faults is None else "none")
+    fixed = codec is None and faults is None
+    most = MOST_ROUNDS[settings.acceleration or "none"] if fixed else MOST_GOSSIP_ROUNDS
+    if settings.n_rounds != "auto":
+        check_int("n_rounds", settings.n_rounds, least=1, most=most)
+    why = f"{'compressed rounds' if faults is None else 'rounds with faults'} are no fixed operator"
+    if settings.acceleration == "chebyshev" and faults is not None:
+        raise InputError(
+            f"{why}, which Chebyshev acceleration needs: its polynomial would enlarge what each "
+            "change of the links adds; take ",
+            Setting("acceleration", "none"),
+        )
+    if settings.consensus == "operator" and not fixed:
+        raise InputError(
+            f"{why}: they have to be run; take ",
+            Setting("consensus", "auto"),
+            " or ",
+            Setting("consensus", "rounds"),
+        )
+    if faults is not None and settings.weights != "metropolis":
+        raise InputError(
+            f"rounds with faults take the Metropolis weights of the links that are up, got weights "
+            f"{settings.weights!r}; take ",
+            Setting("weights", "metropolis"),
+        )
+    if settings.eigenvalue != "estimated":
+        return settings, codec, faults
+    computed = Setting("eigenvalue", "computed")
+    if codec is not None:
+        raise InputError(
+            "compressed rounds go by the spectral gap and the noise of the codec together, for "
+            "which the mixing rate must be known; take ",
+            computed,
+        )
+    if settings.acceleration != "chebyshev":
+        raise InputError(
+            "the mixing rate is estimated for Chebyshev acceleration, which is off; take ", computed
+        )
+    return settings, codec, faults
 
 
 def along_a_tree(network: Network) -> Network | None:
@@ -452,47 +563,16 @@ def _placed(network: Network, engine: Engine) -> Placement:
     return agents
 
 
-def sum_over(network: Network, agents: Placement, following: bool = False) -> Sum:
+def sum_over(network: Network, agents: Placement, following: bool = False) -> Counted:
     """Return the sum of a network whose agents live in several processes.
 
     With ``following`` a process without roots runs the loop with what the first root finds. It
     refuses rounds that are too many to be run one by one.
     """
-    total, engine = network.total, agents.engine
-    holders = Placement(engine, agents.nodes[[hub.root for hub in network.hubs]], agents.masks)
-    if isinstance(total, ServerSum):
-        return ServerOverEngine(holders)
-    if isinstance(total, TreeSum):
-        if holders.masks is not None and engine.outlast is not None:
-            raise InputError(
-                "masked sums along a tree need all members: let the study wait for a lost one "
-                "(vpem study change --if-lost wait), or have a server"
-            )
-        return TreeOverEngine(agents, holders, total)
-    if isinstance(total, CompressedServerSum):
-        return total.spread_over(agents, holders)
-    assert isinstance(total, ConsensusSum | GossipSum)
-    # Where machines round differently the first one's numbers hold, or processes would part.
-    n_rounds, rate = engine.bcast((total.n_rounds, total.rate))
-    if isinstance(total, GossipSum):
-        return total.spread_over(agents, holders, n_rounds, rate, following=following)
-    if n_rounds > MOST_GOSSIP_ROUNDS:
-        raise InputError(
-            f"{n_rounds} rounds cannot be run one by one between processes; take at most "
-            f"{MOST_GOSSIP_ROUNDS}, or a graph that mixes faster"
-        )
-    return ConsensusOverEngine(
-        agents,
-        holders,
-        total.mixing,
-        network.hubs,
-        n_rounds,
-        rate=rate,
-        routes=total.routes,
-        diameter=total.diameter,
-        n_threads=total.n_threads,
-        following=following,
-    )
+    total, roots = network.total, [hub.root for hub in network.hubs]
+    assert isinstance(total, Counted)
+    holders = Placement(agents.engine, agents.nodes[roots], agents.masks)
+    return total.spread_over(agents, holders, following)
 
 
 def uncompressed(network: Network) -> Sum:
@@ -512,7 +592,6 @@ def uncompressed(network: Network) -> Sum:
     if network.part_of is None:
         return plain
     spread_out = sum_over(replace(whole, total=plain), network.agents)
-    assert isinstance(spread_out, ServerOverEngine | TreeOverEngine)
     spread_out.traffic = total.traffic
     return spread_out
 
@@ -533,5 +612,5 @@ def sum_exactly(network: Network, ledger: Ledger) -> Sum:
             # Where there are hubs all agents know the graph.
             total = TreeSum(grow_tree(whole.graph, None if whole.hops else ledger), roots)
         if whole.agents.masks is not None:
-            total = total.masked(whole.agents)
+            total = total.spread_over(whole.agents, whole.agents)
     return sum_over(replace(whole, total=total), network.agents) if network.agents.apart else total

@@ -14,8 +14,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem._core.consensus import consensus_rounds
+from vpem._core.consensus import consensus_rounds, neighbour_round
 from vpem.checks import Doubles, Floats, Indices
+from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, check_choice
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.faults import MOST_DRAWN, Faults, failing_rounds
@@ -24,8 +25,15 @@ from vpem.network.hubs import Hub, Routes
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import chebyshev_bound, chebyshev_steps
 from vpem.settings import CONSENSUS, SumSettings
-from vpem.sums.counted import AmongNeighbours, charged
+from vpem.sums.counted import Counted, charged
+from vpem.sums.exchanges import Neighbourhood, finished, row_bytes
+from vpem.sums.server import IN_FLIGHT, ByChunks, Flying
 from vpem.sums.sum import Scalars, beside, message_bytes
+
+ROUND_WIDTH = 32
+"""Values of a round's states are a multiple of this, and begin at a multiple of `ALIGNED`."""
+
+ALIGNED = 64
 
 ALL_ONES = 1e-13
 """An operator this close to all ones is the exact sum to rounding: roots share one estimate."""
@@ -111,12 +119,17 @@ class _Layout:
             self.run(states, np.ones(min(ROUNDS_AT_ONCE, n_rounds - done)), n_threads)
 
 
-class _OverHubs(AmongNeighbours):
-    """A sum whose rounds begin from the hubs' terms, which roots send to their agents."""
+class _OverHubs(Counted):
+    """A sum by rounds between neighbours, from the hubs' terms, which roots send to their agents.
+
+    ``diameter`` is the number of hops between the agents farthest apart.
+    """
+
+    way = "consensus"
 
     def __init__(self, n_hubs: int, routes: Routes | None, diameter: int) -> None:
-        super().__init__(n_hubs, diameter)
-        self.routes = routes
+        super().__init__(n_hubs)
+        self.routes, self.diameter = routes, diameter
         self._down: Indices = np.empty(0, dtype=np.intp)
 
     def counted_on(self, ledger: Ledger) -> Self:
@@ -125,17 +138,21 @@ class _OverHubs(AmongNeighbours):
             counted._down = self.routes.links_down(ledger)
         return counted
 
+    def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
+        """Count one agreement by flooding: all agents send to neighbours, diameter rounds."""
+        self._send(kind, size, times=self.diameter, rounds=self.diameter)
+
     def _count(
         self, kind: str, size: int, times: Any, rounds: int, informed: Any = slice(None)
     ) -> None:
         """Count a sum: roots send agents the hub's term, then each round goes to all neighbours."""
-        charge = charged(kind, "estep")
+        self.charge = charged(kind, "estep")
         if self.routes is not None:
-            self._send(charge, size, links=self._down[informed], rounds=self.routes.hops)
-        self._send(charge, size, times=times, rounds=rounds)
+            self._send(self.charge, size, links=self._down[informed], rounds=self.routes.hops)
+        self._send(self.charge, size, times=times, rounds=rounds)
 
 
-class ConsensusSum(_OverHubs):
+class ConsensusSum(ByChunks, _OverHubs):
     """Sum over hubs by S rounds of consensus averaging, Valdeira et al., sections 3 and 6.
 
     Every agent starts from ``N Q[b] / |H_b|`` of its hub, takes S weighted means with its
@@ -148,9 +165,14 @@ class ConsensusSum(_OverHubs):
 
     ``routes`` inside the hubs, by which roots send their terms, and ``diameter``, hops between the
     agents farthest apart, are for counting messages.
+
+    Of agents in several processes rounds are run one by one, with messages between neighbours only.
+    Processes whose agents are neighbours are neighbours of the engine. A round is one exchange of
+    the states that agents elsewhere need.
     """
 
-    whole = False
+    _near: Neighbourhood | None = None
+    """Of several processes."""
 
     def __init__(
         self,
@@ -189,7 +211,7 @@ class ConsensusSum(_OverHubs):
         if path == "auto":
             per_round = self.n_rounds * mixing.nnz
             path = "operator" if formed and n_hubs**2 <= per_round else "rounds"
-        self.path = path
+        self.path: str | None = path
         self.error = None if self.operator is None else float(np.abs(self.operator - 1).max())
         self._exact = path == "operator" and self.error is not None and self.error <= ALL_ONES
         self.n_roots = 1 if self._exact else n_hubs
@@ -206,10 +228,32 @@ class ConsensusSum(_OverHubs):
             return
         self._layout.run(states, chebyshev_steps(self.rate, self.n_rounds), self.n_threads)
 
+    def _live(self, agents: Placement, holders: Placement, following: bool = False) -> None:
+        super()._live(agents, holders, following)
+        # Where machines round differently the first one's numbers hold, or processes would part.
+        self.n_rounds, self.rate = agents.engine.bcast((self.n_rounds, self.rate))
+        if self.n_rounds > MOST_GOSSIP_ROUNDS:
+            raise InputError(
+                f"{self.n_rounds} rounds cannot be run one by one between processes; take at most "
+                f"{MOST_GOSSIP_ROUNDS}, or a graph that mixes faster"
+            )
+        layout = self._layout
+        self._near = near = Neighbourhood(
+            agents, holders, self.mixing, layout.roots, self.routes, following=following
+        )
+        self.roots, self.traffic, self.n_roots = holders, near.traffic, near.n_roots
+        self._scale = (agents.n_agents / layout.sizes)[holders.own]
+        indptr, self._indices, values = near.rows_of(self.mixing)
+        self._indptr, self._weights = indptr[: len(near.own) + 1], layout.weights[values]
+        # States, those before, and what is sent.
+        self.values_per_item = IN_FLIGHT * 3 * near.most
+        self.mix, self.exact, self.path = None, False, None
+
     def begin(
         self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
     ) -> None:
         """Count a sum: roots send agents the hub's term, then each round goes to all neighbours."""
+        self.holders.begin(kind, n_samples)
         size = message_bytes(n_samples, n_values, itemsize, n_scalars)
         self._count(kind, size, self.n_rounds, self.n_rounds)
 
@@ -220,6 +264,11 @@ class ConsensusSum(_OverHubs):
 
         Shape (1, m, K) where the operator is all ones to rounding.
         """
+        if self._near is not None:
+            estimates = self._near.follow(finished(self._sum(terms, scalars))())
+            if scalars is not None:
+                scalars.found = self._near.follow(scalars.found)
+            return estimates
         sums: list[NDArray[Any]] = []
         for values in beside(terms, scalars):
             if self._exact:
@@ -234,6 +283,60 @@ class ConsensusSum(_OverHubs):
         if scalars is not None:
             scalars.found = sums[1]
         return sums[0].reshape(len(sums[0]), *terms.shape[1:])
+
+    def _sum(self, terms: Floats, scalars: Scalars | None) -> Flying:
+        near, kind = self._near, self.charge
+        assert near is not None
+        values = beside(terms, scalars)
+        parts = [_States(near.n_rows, each.shape[1], each.dtype) for each in values]
+        for part, each in zip(parts, values, strict=True):
+            part.sent[near.roots] = each * self._scale.astype(each.dtype)[:, None]
+        yield from near.send_terms([part.sent for part in parts], kind)
+        weights = [self._weights.astype(each.dtype, copy=False) for each in values]
+        size = row_bytes(values)
+        pattern = self._indptr, self._indices
+        exchange = near.exchange
+        steps = np.ones(self.n_rounds)
+        if self.rate is not None:
+            steps = chebyshev_steps(self.rate, self.n_rounds)
+        if exchange is None:
+            for part, link_weights in zip(parts, weights, strict=True):
+                consensus_rounds(*pattern, link_weights, part.now, steps, self.n_threads)
+            self.traffic.add(kind, self.n_rounds * near.n_links * size, 0)
+        else:
+            for step in steps.tolist():
+                yield from exchange.run([part.sent for part in parts], kind)
+                for part, link_weights in zip(parts, weights, strict=True):
+                    neighbour_round(
+                        *pattern, link_weights, part.now, part.mixed, step, self.n_threads
+                    )
+                    part.now, part.mixed = part.mixed, part.now
+                self.traffic.add(kind, near.n_links * size, exchange.n_sent * size)
+        if scalars is not None:
+            scalars.found = np.array(parts[1].sent[near.roots])
+        total = np.array(parts[0].sent[near.roots]).reshape(terms.shape)
+        return lambda: total
+
+
+class _States:
+    """States of agents (n_rows, n_values), as they are and as they are to be.
+
+    They lie where the vectors of a round want them, with a few values more a row.
+    """
+
+    def __init__(self, n_rows: int, n_values: int, dtype: np.dtype[np.floating]) -> None:
+        self.n_values = n_values
+        width = -(-n_values // ROUND_WIDTH) * ROUND_WIDTH
+        states = []
+        for _ in range(2):
+            memory = np.zeros(n_rows * width + ALIGNED, dtype=dtype)
+            skip = -memory.ctypes.data % ALIGNED // dtype.itemsize
+            states.append(memory[skip : skip + n_rows * width].reshape(n_rows, width))
+        self.now, self.mixed = states
+
+    @property
+    def sent(self) -> Floats:
+        return self.now[:, : self.n_values]
 
 
 def consensus_error_bound(

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats, Indices, Mask
+from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
 from vpem.network.masks import KEY_BYTES, SEALED_BYTES, TAG_WORDS
 from vpem.network.schema import Choice
-from vpem.sums.sum import Scalars, Sum, beside, message_bytes
+from vpem.sums.sum import Scalars, Sum, Traffic, beside, message_bytes
 
 TAG_BYTES = 8 * TAG_WORDS
 """Behind what is masked: what shows that no agent has changed the total."""
@@ -133,11 +134,29 @@ def charged(kind: str, usual: str) -> str:
 
 
 class Counted(Sum):
-    """A sum whose messages are counted in a ledger if it has one; in one process."""
+    """A sum whose messages are counted in a ledger if it has one; at first in one process."""
+
+    charge = "estep"
+    """Kind that messages are counted as now."""
+    traffic: Traffic
 
     def __init__(self, n_holders: int) -> None:
         self.ledger: Ledger | None = None
         self.holders = Placement.here(n_holders)
+        self.traffic = Traffic()
+
+    def spread_over(self, agents: Placement, holders: Placement, following: bool = False) -> Self:
+        """Return the same sum of agents in several processes, each with terms of its own holders.
+
+        Where it is following a process without holders has what the first of all finds.
+        """
+        spread = copy(self)
+        spread._live(agents, holders, following)
+        return spread
+
+    def _live(self, agents: Placement, holders: Placement, following: bool = False) -> None:
+        """Set what depends on where agents live."""
+        self.holders, self.traffic = holders, Traffic()
 
     def _send(self, kind: str, size: int | NDArray[np.integer], **options: Any) -> None:
         if self.ledger is not None:
@@ -157,8 +176,6 @@ class AtServer(Counted):
     """All roots receive the same total."""
     kind = "server"
     """Kind that messages are counted as, but for those of the setup."""
-    charge: str
-    """Kind that messages are counted as now."""
     active: Indices | None = None
     """Senders (a,) of the sum begun last; None: all."""
     probability = 1.0
@@ -178,6 +195,11 @@ class AtServer(Counted):
         self._alone = n_senders <= 1
         self._up: Indices = np.empty(0, dtype=np.intp)
         self._down = self._up
+
+    def _live(self, agents: Placement, holders: Placement, following: bool = False) -> None:
+        super()._live(agents, holders, following)
+        if holders.apart:
+            self.roots = Placement(holders.engine, holders.ranks[:1])
 
     def counted_on(self, ledger: Ledger) -> Self:
         counted = super().counted_on(ledger)
@@ -266,12 +288,34 @@ class AtServer(Counted):
     def hear(
         self, messages: NDArray[np.uint8], senders: Indices | None = None
     ) -> NDArray[np.uint8]:
-        """Bring messages (a, size) of the senders here to the server, which has those of all."""
-        raise NotImplementedError
+        """Bring messages (a, size) of the senders here to the server, which has those of all.
+
+        They go process by process, in the senders' order.
+        """
+        engine, ranks = self.holders.engine, self.holders.ranks
+        ranks = ranks if senders is None else ranks[senders]
+        with set_topic(engine, self.charge):
+            if engine.rank:
+                if len(messages):
+                    engine.send_array(np.ascontiguousarray(messages), 0)
+                self.traffic.add(self.charge, 0, messages.nbytes)
+                return messages
+            heard = np.empty((len(ranks), messages.shape[1]), np.uint8)
+            heard[ranks == 0] = messages
+            for rank in np.unique(ranks[ranks > 0]).tolist():
+                part = np.empty((int((ranks == rank).sum()), messages.shape[1]), np.uint8)
+                engine.recv_array(part, rank)
+                heard[ranks == rank] = part
+        return heard
 
     def announce(self, received: Doubles, senders: Indices | None = None) -> Doubles:
-        """Add up what the server alone has of some senders (a, P), or of all, and send it back."""
-        raise NotImplementedError
+        engine, total = self.holders.engine, np.empty((1, received.shape[1]))
+        if engine.rank == 0:
+            total[0] = self.added(received, senders)
+        with set_topic(engine, self.charge):
+            engine.bcast_array(total)
+        self.traffic.add(self.charge, 0, 0 if engine.rank else total.nbytes * engine.copies)
+        return total
 
     def aggregate(self, received: Doubles, senders: Indices | None = None) -> Doubles:
         """Add up what the server has of some senders (a, P), or of all: shape (1, P).
@@ -329,23 +373,6 @@ def at_server(total: Sum) -> AtServer:
     """Return a sum which is known to be one at a server."""
     assert isinstance(total, AtServer)
     return total
-
-
-class AmongNeighbours(Counted):
-    """A sum by messages between neighbours.
-
-    ``diameter`` is the number of hops between the agents farthest apart.
-    """
-
-    way = "consensus"
-
-    def __init__(self, n_holders: int, diameter: int) -> None:
-        super().__init__(n_holders)
-        self.diameter = diameter
-
-    def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
-        """Count one agreement by flooding: all agents send to neighbours, diameter rounds."""
-        self._send(kind, size, times=self.diameter, rounds=self.diameter)
 
 
 def add_vectors(

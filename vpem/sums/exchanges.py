@@ -2,45 +2,27 @@
 
 Every process knows the whole graph, and so all find alike what each sends and hears. In one process
 all neighbours are here, and nothing is exchanged.
-
-At the end: which settings of a sum can be had together, and why others cannot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Mask, check_int
+from vpem.checks import Mask
 from vpem.engines.engine import Engine, Neighbours, set_topic
 from vpem.engines.placement import Placement
-from vpem.errors import InputError, Setting
-from vpem.network.codecs import Codec, parse_codec
-from vpem.network.faults import Faults
-from vpem.network.graph import Graph
 from vpem.network.hubs import Routes
-from vpem.rules import MASKED_BY_ROUNDS, WITHOUT_ROUNDS
-from vpem.settings import SumSettings
-from vpem.sums.consensus import MOST_GOSSIP_ROUNDS
 from vpem.sums.sum import Traffic
 
 Agents = NDArray[np.intp]
 Joined = tuple[Engine, Neighbours]
 
 T = TypeVar("T")
-
-MOST_ROUNDS = {"none": 10**9, "chebyshev": 10**6}
-"""By acceleration."""
-
-OF_ROUNDS = ("n_rounds", "weights", "acceleration", "consensus_tol", "consensus")
-"""Settings that a sum without rounds has no use for."""
-
-SUMS_OF_A_STAR = (None, "server", "tree")
-"""Its links are a tree around the server already."""
 
 
 class Exchange:
@@ -296,105 +278,3 @@ class _Level:
     exchange: Ways | None
     parents: Agents
     leaves: Agents
-
-
-def way_of(graph: Graph, settings: SumSettings) -> str:
-    """Return how agents sum on a graph, one of `vpem.settings.SUMS`, by default what it allows."""
-    if graph.has_server:
-        if settings.sum not in SUMS_OF_A_STAR:
-            raise InputError(
-                "agents that reach only a server have no neighbours to agree with; leave ",
-                Setting("sum", settings.sum),
-                " out, or take a graph of agents, such as the topology cycle",
-            )
-        return "server"
-    if settings.sum == "server":
-        raise InputError(
-            Setting("sum", "server"),
-            " needs a server that every agent reaches, but this graph has none; take the topology "
-            "star, or ",
-            Setting("sum", "tree"),
-            ", which is as exact",
-        )
-    return settings.sum or "consensus"
-
-
-def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | None, Faults | None]:
-    """Return settings with the way of summing and the acceleration that a graph lets them have.
-
-    And the codec and the faults that they name. It raises InputError where two settings cannot both
-    be had, or one makes no sense for an exact sum, saying why.
-    """
-    codec = None if settings.compress is None else parse_codec(settings.compress)
-    failing = Faults(settings.link_failure, settings.agent_dropout, settings.stragglers)
-    faults = failing if failing.any else None
-    settings = settings.changed(sum=way_of(graph, settings))
-    if settings.secure_sum and settings.sum == "consensus":
-        raise InputError(Setting("secure_sum"), *MASKED_BY_ROUNDS)
-    if settings.sum != "consensus":
-        server = settings.sum == "server"
-        for name in OF_ROUNDS:
-            if getattr(settings, name) != getattr(SumSettings, name):
-                raise InputError(Setting(name), *WITHOUT_ROUNDS)
-        if settings.eigenvalue == "estimated":
-            raise InputError(
-                f"a sum {'at a server' if server else 'along a tree'} is exact: there is no mixing "
-                "rate to estimate"
-            )
-        if faults is None:
-            return settings, codec, faults
-        setting = next(name for name, value in asdict(faults).items() if value)
-        if server:
-            raise InputError(
-                Setting(setting),
-                " makes links fail or agents silent, but a server's sum needs every agent; leave "
-                "it out, or take a graph of agents, such as the topology cycle",
-            )
-        if faults.agent_dropout:
-            raise InputError(
-                Setting("agent_dropout"),
-                " makes agents silent for a whole sum, but in a tree one path joins two agents, "
-                "and all below a silent one would be missing in the sum; leave it out, or take ",
-                Setting("sum", "consensus"),
-            )
-        return settings, codec, faults
-    if settings.acceleration is None:
-        settings = settings.changed(acceleration="chebyshev" if faults is None else "none")
-    fixed = codec is None and faults is None
-    most = MOST_ROUNDS[settings.acceleration or "none"] if fixed else MOST_GOSSIP_ROUNDS
-    if settings.n_rounds != "auto":
-        check_int("n_rounds", settings.n_rounds, least=1, most=most)
-    why = f"{'compressed rounds' if faults is None else 'rounds with faults'} are no fixed operator"
-    if settings.acceleration == "chebyshev" and faults is not None:
-        raise InputError(
-            f"{why}, which Chebyshev acceleration needs: its polynomial would enlarge what each "
-            "change of the links adds; take ",
-            Setting("acceleration", "none"),
-        )
-    if settings.consensus == "operator" and not fixed:
-        raise InputError(
-            f"{why}: they have to be run; take ",
-            Setting("consensus", "auto"),
-            " or ",
-            Setting("consensus", "rounds"),
-        )
-    if faults is not None and settings.weights != "metropolis":
-        raise InputError(
-            f"rounds with faults take the Metropolis weights of the links that are up, got weights "
-            f"{settings.weights!r}; take ",
-            Setting("weights", "metropolis"),
-        )
-    if settings.eigenvalue != "estimated":
-        return settings, codec, faults
-    computed = Setting("eigenvalue", "computed")
-    if codec is not None:
-        raise InputError(
-            "compressed rounds go by the spectral gap and the noise of the codec together, for "
-            "which the mixing rate must be known; take ",
-            computed,
-        )
-    if settings.acceleration != "chebyshev":
-        raise InputError(
-            "the mixing rate is estimated for Chebyshev acceleration, which is off; take ", computed
-        )
-    return settings, codec, faults

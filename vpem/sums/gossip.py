@@ -39,7 +39,7 @@ from vpem.sums.exchanges import Neighbourhood, finished
 from vpem.sums.partial import GoesOn, Memories
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.stale import Copies, Outages, speakers
-from vpem.sums.sum import Scalars, Traffic, beside, flattened, message_bytes, unflattened
+from vpem.sums.sum import Scalars, beside, flattened, message_bytes, unflattened
 
 MOST_DRAWS = 20
 """Draws of a sum of the start, or after the last iteration, in which the network disconnects."""
@@ -90,8 +90,6 @@ class GossipSum(GoesOn, _OverHubs):
     sums are ``exact_rounds``; None: as many, plain.
     """
 
-    traffic: Traffic
-
     def __init__(
         self,
         graph: Graph,
@@ -131,7 +129,7 @@ class GossipSum(GoesOn, _OverHubs):
         self._layout = layout = _Layout(mixing, hubs)
         self._links = MixingLinks(graph)
         self._number = 0
-        self._kind = self._charged = "setup"
+        self._kind = self.charge = "setup"
         self._outages: Outages | None = None
         if self.faults is not None:
             self._outages = Outages(graph, layout.hub_of, layout.roots, routes)
@@ -144,25 +142,6 @@ class GossipSum(GoesOn, _OverHubs):
         self._is_root[layout.roots] = True
         self._live(Placement.here(graph.n_agents), Placement.here(len(hubs)))
 
-    def spread_over(
-        self,
-        agents: Placement,
-        holders: Placement,
-        n_rounds: int,
-        rate: float,
-        *,
-        following: bool = False,
-    ) -> Self:
-        """Return the same sum of agents that live in several processes, as `Neighbourhood` has it.
-
-        Rounds and rate are of all processes.
-        """
-        spread = copy(self)
-        spread.n_rounds, spread.rate = n_rounds, rate
-        spread.exact_rounds = agents.engine.bcast(self.exact_rounds)
-        spread._live(agents, holders, following=following)
-        return spread
-
     def uncompressed(self) -> Self:
         """Return the same sum of numbers that no codec touches, in rounds of its own."""
         plain = copy(self)
@@ -173,8 +152,12 @@ class GossipSum(GoesOn, _OverHubs):
                 plain._exact_rate = self.rate
         return plain
 
-    def _live(self, agents: Placement, holders: Placement, *, following: bool = False) -> None:
-        self.holders = self.roots = holders
+    def _live(self, agents: Placement, holders: Placement, following: bool = False) -> None:
+        super()._live(agents, holders, following)
+        # Where machines round differently the first one's numbers hold, or processes would part.
+        self.n_rounds, self.rate = agents.engine.bcast((self.n_rounds, self.rate))
+        self.exact_rounds = agents.engine.bcast(self.exact_rounds)
+        self.roots = holders
         roots = self._layout.roots
         self._near = near = Neighbourhood(
             agents, holders, self._links, roots, self.routes, following=following
@@ -216,7 +199,7 @@ class GossipSum(GoesOn, _OverHubs):
         self.holders.begin(kind, n_samples)
         if self._kind == "setup" and kind != "setup":
             self._memories.last = None  # of a start, which has nothing to do with terms
-        self._kind, self._charged = kind, charged(kind, "estep")
+        self._kind, self.charge = kind, charged(kind, "estep")
         self._coder = None if self.codec is None else codec_of(kind, self.codec)
         draws = 1 if kind == "estep" else MOST_DRAWS
         for left in reversed(range(draws)):
@@ -254,7 +237,7 @@ class GossipSum(GoesOn, _OverHubs):
             elif failure is not None:
                 # Sent in vain: what has no answer is not computed.
                 sent = Quantizer(self._coder, n_values, n_exact=n_scalars).message_size
-                self._send(self._charged, sent, times=times, rounds=self.n_rounds)
+                self._send(self.charge, sent, times=times, rounds=self.n_rounds)
         if failure is not None:
             raise failure
 
@@ -322,7 +305,7 @@ class GossipSum(GoesOn, _OverHubs):
         for states, terms in zip(spread, values, strict=True):
             states[near.roots] = terms
         if self.codec is None:
-            finished(near.send_terms(spread, self._charged, informed))
+            finished(near.send_terms(spread, self.charge, informed))
         for states in spread:
             states[: len(near.own)] *= scale[near.own][:, None].astype(states.dtype)
         return spread
@@ -335,7 +318,7 @@ class GossipSum(GoesOn, _OverHubs):
         before: list[NDArray[Any]] = []
         for up, step in zip(ups, chebyshev(self._exact_rate), strict=False):
             links = None if up is None else up[self._links.edge_of_link]
-            self._near.meet(states, self._charged, links)
+            self._near.meet(states, self.charge, links)
             current = [each.copy() for each in states] if self._exact_rate else []
             self._mix(states, up)
             if step != 1.0:
@@ -385,7 +368,7 @@ class GossipSum(GoesOn, _OverHubs):
         stable = self._steps(omega)
         quantizer = Quantizer(coder, n_values, self.n_threads, n_exact=n_exact)
         copies = speakers(
-            memory, self._near, quantizer, believed, rng, self._charged,
+            memory, self._near, quantizer, believed, rng, self.charge,
             lambda size: self._count_copies(size, memory),
         )  # fmt: skip
         talking = np.flatnonzero(memory.awake[self._near.own])
@@ -498,11 +481,11 @@ class GossipSum(GoesOn, _OverHubs):
         sizes = np.where(memory.awake, size, 0)[self._links.sources]
         from_here, missed = self._near.from_here, memory.missed
         if self._open is None:
-            self._send(self._charged, sizes, rounds=1)
-            self.traffic.add(self._charged, int(sizes[from_here].sum()), 0)
+            self._send(self.charge, sizes, rounds=1)
+            self.traffic.add(self.charge, int(sizes[from_here].sum()), 0)
             return
         open_links = self._open[self._links.edge_of_link]
         missed += sizes
-        self._send(self._charged, missed[open_links], links=open_links, rounds=1)
-        self.traffic.add(self._charged, int(missed[open_links & from_here].sum()), 0)
+        self._send(self.charge, missed[open_links], links=open_links, rounds=1)
+        self.traffic.add(self.charge, int(missed[open_links & from_here].sum()), 0)
         missed[open_links] = 0

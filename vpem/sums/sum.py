@@ -200,5 +200,5 @@ class Sum(Stateful):
         raise NotImplementedError
 
     def schema(self) -> dict[str, Schema]:
-        """What is kept from one sum to the next; of this process."""
-        return {} if self.traffic is None else dict(WENT)
+        """What is kept from one sum to the next; of this process, if there are others."""
+        return dict(WENT) if self.traffic is not None and self.holders.apart else {}

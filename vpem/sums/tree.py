@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
+from vpem.errors import InputError
 from vpem.network.faults import Faults, Waits
 from vpem.network.graph import Graph
 from vpem.network.hubs import Routes
 from vpem.network.ledger import Ledger
 from vpem.sums.counted import TAG_BYTES, Addends, AtServer
 from vpem.sums.exchanges import Exchange, finished, row_bytes
-from vpem.sums.server import IN_FLIGHT, ExactSum, Flying, _OverEngine
+from vpem.sums.server import IN_FLIGHT, Flying, ServerSum
 from vpem.sums.sum import Scalars, Traffic
 
 Ranks = NDArray[np.intp]
@@ -159,15 +160,6 @@ class AlongTree(AtServer):
             self._send(kind, size, links=links, rounds=rounds)
 
 
-class TreeSum(AlongTree, ExactSum):
-    """The exact sum along a tree (`vpem.network.mixing.grow_tree`): the numbers are a server's."""
-
-    def __init__(self, tree: Routes, agents: Indices) -> None:
-        super().__init__(len(agents))
-        self.tree = tree
-        self.agents = agents
-
-
 class TreeWays:
     """Who sends what to whom along a tree whose agents live in several processes, or in one.
 
@@ -290,29 +282,39 @@ class TreeLevel:
     parents: list[int]
 
 
-class TreeOverEngine(_OverEngine, TreeSum):
-    """Adds terms along a tree, with messages between processes whose agents are joined in it only.
+class TreeSum(AlongTree, ServerSum):
+    """The exact sum along a tree (`vpem.network.mixing.grow_tree`): the numbers are a server's.
 
-    Agents of one depth after the other send their sums to their parents, which add them to theirs.
-    Then the total goes from parents to children, to each process once.
+    Between processes messages go only where their agents are joined in it. Agents of one depth
+    after the other send their sums to their parents, which add them to theirs. Then the total goes
+    from parents to children, to each process once.
     """
 
-    exact = True
-    carries = True
+    _near: TreeWays | None = None
+    """Of several processes."""
 
-    def __init__(self, agents: Placement, holders: Placement, total: TreeSum) -> None:
-        super().__init__(total.tree, total.agents)
-        self.waits = total.waits
-        self.mix = None
-        self.holders = holders
-        self.roots = Placement(holders.engine, holders.ranks[:1])
-        self.traffic = Traffic()
-        self._near = TreeWays(agents, holders, total)
-        self.values_per_item = IN_FLIGHT * self._near.most
+    def __init__(self, tree: Routes, agents: Indices) -> None:
+        self.tree, self.agents = tree, agents
+        super().__init__(len(agents))
+
+    def _live(self, agents: Placement, holders: Placement, following: bool = False) -> None:
+        super()._live(agents, holders, following)
+        if not holders.apart:
+            return
+        if holders.masks is not None and holders.engine.outlast is not None:
+            raise InputError(
+                "masked sums along a tree need all members: let the study wait for a lost one "
+                "(vpem study change --if-lost wait), or have a server"
+            )
+        self._near = TreeWays(agents, holders, self)
+        self.values_per_item, self.mix = IN_FLIGHT * self._near.most, None
 
     def _sum(self, terms: Floats, scalars: Scalars | None, who: Indices | None = None) -> Flying:
+        near = self._near
+        if near is None:
+            return (yield from super()._sum(terms, scalars))
         addends = Addends(self.holders, terms, scalars, self.exponents, who)
-        values, kind, near = addends.apart(), self.charge, self._near
+        values, kind = addends.apart(), self.charge
         states = [np.zeros((near.n_states, one.shape[1]), dtype=one.dtype) for one in values]
         for each, value in zip(states, values, strict=True):
             each[near.own] = value
@@ -336,7 +338,7 @@ class TreeOverEngine(_OverEngine, TreeSum):
         self, messages: NDArray[np.uint8], senders: Indices | None = None
     ) -> NDArray[np.uint8]:
         is_local, near = self.here(senders), self._near
-        if is_local is None or self._alone:
+        if near is None or is_local is None or self._alone:
             return messages
         every = np.zeros((len(is_local), messages.shape[1]), dtype=np.uint8)
         every[is_local] = messages
@@ -347,6 +349,8 @@ class TreeOverEngine(_OverEngine, TreeSum):
 
     def announce(self, received: Doubles, senders: Indices | None = None) -> Doubles:
         near = self._near
+        if near is None:
+            return super().announce(received, senders)
         total = np.zeros((near.n_states, received.shape[1]))
         if near.root >= 0:
             total[-1] = self.added(received, senders)
@@ -355,6 +359,8 @@ class TreeOverEngine(_OverEngine, TreeSum):
 
     def aggregate(self, received: Doubles, senders: Indices | None = None) -> Doubles:
         """Add up what some senders (a, P), or all, have sent on its way to the root: (1, P)."""
+        if self._near is None:
+            return super().aggregate(received, senders)
         if self.holders.masks is not None:
             self.count_tag(senders)
         who = np.arange(self.n_senders) if senders is None else senders

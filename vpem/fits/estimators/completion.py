@@ -21,8 +21,7 @@ from vpem.fits.mixture_imputation import MixtureImputation
 from vpem.fits.observers import Completed, Imputation
 from vpem.fits.settings import ImputeSettings
 from vpem.settings import SumSettings
-from vpem.sums.connect import connect_workers
-from vpem.sums.exchanges import way_of
+from vpem.sums.connect import connect_workers, way_of
 from vpem.terms.lowrank.entries import from_matrices, split
 from vpem.terms.lowrank.model import fit_rows
 from vpem.terms.lowrank.observations import Observations, check_law

@@ -19,8 +19,7 @@ from vpem.fits.rows import fit_em
 from vpem.fits.settings import PrivacySettings
 from vpem.network.partition import Workers, evenly, from_worker_of_row
 from vpem.settings import FedMixtureSettings, FitSettings, SumSettings
-from vpem.sums.connect import connect_workers
-from vpem.sums.exchanges import way_of
+from vpem.sums.connect import connect_workers, way_of
 
 
 def workers_of(workers: Any, n_samples: int) -> Workers:
