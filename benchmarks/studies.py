@@ -66,7 +66,6 @@ def make_study(
     first = members[0].name
     fields: dict[str, Any] = {
         "version": __version__, "signed": "2026-01-31T12:00:00Z", "result": "all", "timeout": 600.0,
-        "features": dict.fromkeys(addresses, ()),
     }  # fmt: skip
     study = Study(
         home / first / f"{name}.toml", name, roster.study, 1, organiser=first, options=options,

@@ -260,7 +260,7 @@ def test_a_certificate_is_renewed(capsys, people, hub):
     )
     found = read_study("heart.toml")
     assert found.member("lab").certificate != first
-    assert found.features["lab"] == ("iron",)
+    assert found.member("lab").features == ("iron",)
     assert len(found.roster.revoked) == 1
 
 

@@ -453,20 +453,22 @@ def test_the_own_data_are_looked_at(tmp_path, capsys, monkeypatch):
         assert re.search(said, data["sentence"] or data["found"])
     monkeypatch.chdir(tmp_path / "hub")
     said = run_words(capsys, "party", "check", "heart.toml", "../lab/lab.csv").sentence
-    assert said == "hub brings no data to the study heart; leave out ../lab/lab.csv"
+    only = "hub brings no data to the study heart, in which it only serves"
+    assert said == f"{only}; leave out ../lab/lab.csv"
 
 
 def test_own_files_that_are_no_tables_of_features(tmp_path, capsys, monkeypatch):
     study = make_study(tmp_path, "lab", address=("127.0.0.1", 9))["lab"]
+    hub, lab = study.roster.members
+    members = (hub, replace(lab, features=("c", "d")))
     monkeypatch.chdir(tmp_path / "lab")
     (tmp_path / "lab" / "long.csv").write_text("row,column,value\nr,c,1\nr,d,2\ns,c,3\n")
     for command, said in (
         ("impute", "2 rows, 2 features, as the study takes them"),
         ("saem", "not checked: 'vpem saem' reads them by options of its own"),
     ):
-        roster = replace(study.roster, edition=study.edition + 1)
-        study = replace(study, edition=roster.edition, options={command: {}}, roster=roster,
-                        features={"lab": ("c", "d")})  # fmt: skip
+        roster = replace(study.roster, edition=study.edition + 1, members=members)
+        study = replace(study, edition=roster.edition, options={command: {}}, roster=roster)
         write_study(study, read_identity(tmp_path / "hub", "hub"))
         words = ("long.csv", "--idle", 0, "--json")
         found = run_words(capsys, "party", "check", "heart.toml", *words).json["checks"][1]

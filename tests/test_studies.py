@@ -105,13 +105,17 @@ def test_what_is_written_is_read(tmp_path):
     made = make_study(
         tmp_path, "lab", "clinic", address=("2001:db8::7", 443), result="shards",
         options={"fit": {"components": "2-6", "tol": 1e-7, "quiet": False}, "kmeans": {"x": ["a"]}},
-        listens={"hub": ("0.0.0.0", 8443)}, runs=("vpem fit -k 2-6",), shows=("a \"b\" \\",),
+        runs=("vpem fit -k 2-6",), shows=("a \"b\" \\",),
     )["lab"]  # fmt: skip
-    lab = made.roster.members[1]
+    hub, lab, clinic = made.roster.members
     relay = Member("lab", lab.certificate, ("relay.org", 443), holds=False)
-    roster = replace(made.roster, relay=relay, revoked={"ab" * 32: "2026-01-31T12:00:00Z"})
-    features = {"hub": (), "lab": tuple(f"größe {n}" for n in range(50)), "clinic": ('"', "\\")}
-    made = replace(made, roster=roster, features=features)
+    members = (
+        replace(hub, listen=("0.0.0.0", 8443)),
+        replace(lab, features=tuple(f"größe {n}" for n in range(50))),
+        replace(clinic, features=('"', "\\")),
+    )
+    revoked = {"ab" * 32: "2026-01-31T12:00:00Z"}
+    made = replace(made, roster=replace(made.roster, members=members, relay=relay, revoked=revoked))
     write_study(made, identity_of(tmp_path / "hub", "hub"))
     assert read_study(made.path) == made
 

@@ -308,8 +308,10 @@ def test_what_the_first_member_sends_is_checked(said, sentence, tmp_path):
 
 def test_a_model_that_the_first_member_cannot_write_is_sent_all_the_same(tmp_path):
     class Noted(Meeting):
-        def _over(self):
-            over.append(len(hub.said))
+        def __setattr__(self, name, value):
+            if name == "_delivered":
+                over.append(len(hub.said))
+            super().__setattr__(name, value)
 
     hub, over = Said(), []
     first = object.__new__(Noted)
@@ -359,7 +361,8 @@ def test_members_introduce_themselves_in_plain_words(found):
 def test_a_command_that_goes_on_is_the_same_but_for_that():
     words = ["python", "vpem", "fit", "--resume", "--checkpoint", "c.h5", "--", "x.csv"]
     on = [*words[:3], *words[4:6], "--no-resume", "--resume-if-any", *words[6:]]
-    assert going_on(words) == going_on(on) == on
+    again = ("--no-resume", "--resume-if-any")
+    assert going_on(words, *again) == going_on(on, *again) == on
 
 
 def test_labels_that_cannot_be_written_are_spoken_of_in_the_end(tmp_path):

@@ -7,16 +7,13 @@ they meet (`vpem_cli.study.member`).
 from __future__ import annotations
 
 import re
-import secrets
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from vpem import __version__
-from vpem.engines.tls.trust import Member, Roster
+from vpem.engines.tls.trust import Member
 from vpem.errors import InputError, Setting, VpemError, VpemWarning, check_choice
 from vpem.files.parties.alignment import check_ids
 from vpem.files.parties.joining import check_own_ids, refuse_gaps, refuse_shared
@@ -24,7 +21,6 @@ from vpem.files.parties.observing import entries_of, read_observed
 from vpem.files.parties.opening import Party, choose_parties, open_party
 from vpem.files.studies import identities
 from vpem.files.studies.policy import refuse_repeatable
-from vpem.files.studies.signed import address_of, check_name, common_name, moment
 from vpem.files.studies.study import Study, read_study
 from vpem.files.table_settings import TableSettings
 from vpem.fits.settings import parse_numbers
@@ -36,10 +32,7 @@ from vpem.sums.connect import settled
 
 from ..data import refuse_families, teller
 from ..names import STUDY, in_options, is_flag, key_of, name_of, nearest, speak_of
-from ..options import options_of, path_of, refuse_idle, take_defaults
-
-if TYPE_CHECKING:
-    from .study import NewStudy
+from ..options import options_of, path_of, refuse_idle, source_of, take_defaults
 
 OWN_OPTIONS = ("data", "memory_limit", "proba")
 """Local parameters that are no settings (`vpem.records.About.local`); outputs are local as well."""
@@ -67,7 +60,7 @@ def typed(table: Report) -> list[str]:
     words = []
     for name, value in table.items():
         if isinstance(value, bool):
-            words.append(f"--{name}" if value else f"--no-{name}")
+            words.append(f"--{'' if value else 'no-'}{name}")
         else:
             for one in value if isinstance(value, list) else [value]:
                 words += [f"--{name}", str(one)]
@@ -99,10 +92,20 @@ def agree_on(
     early = [name] if name.startswith("-") else []
     if early and any(_param(leaves[one], name) for one in commands):
         raise InputError(f"the name of the study comes first, before {name}")
+    groups: list[list[str]] = []  # an option each, and the values after it
+    for word in (*early, *context.args):
+        if word.startswith("-") and not NUMBER.fullmatch(word):
+            groups.append([word])
+        elif groups:
+            groups[-1].append(word)
+        else:
+            raise InputError(
+                f"{word!r} is neither an option nor its value; {EXAMPLES[context.info_name]}"
+            )
     known = {one: dict(table) for one, table in (before or {}).items()}
     known |= {one: {} for one in commands if one not in known}
     added: dict[str, list[str]] = {one: [] for one in known}
-    for group in _groups(context, [*early, *context.args]):
+    for group in groups:
         takers = {one: param for one in commands if (param := _param(leaves[one], group[0]))}
         if not takers:
             refuse_as_own(context, group[0])
@@ -116,40 +119,6 @@ def agree_on(
     ]
     speak_of(context.command.params)
     return agreed
-
-
-def new_study(name: str, organiser: str | None, setup: NewStudy) -> Study:
-    """Return the first edition of a study, with its organiser as the only member.
-
-    Nothing is run yet. Default organiser: the one whose key lies in this folder. InputError where
-    members could not reach each other.
-    """
-    star, topology, address = setup.star, setup.topology or "star", setup.star or setup.address
-    if star is None and setup.relay is None and topology == "star":
-        raise InputError(
-            "how do members reach each other? Give ", Setting("star", "HOST:PORT"),
-            ", where the others dial this one, or ", Setting("relay", "HOST:PORT"),
-        )  # fmt: skip
-    check_name(name, "the name of a study")
-    folder, number, relay = Path(), secrets.token_hex(16), None
-    who = identities.only_identity(folder, organiser)
-    member = Member(
-        who,
-        identities.certificate_of(identities.read_identity(folder, who)),
-        None if address is None else address_of(address),
-        holds=setup.data or topology != "star",
-    )
-    if setup.relay is not None and setup.relay_certificate is not None:
-        certificate = identities.read_certificate(setup.relay_certificate)
-        relay = Member(common_name(certificate), certificate, address_of(setup.relay), holds=False)
-    return Study(
-        folder / f"{name}.toml", name, number, 1, __version__, who,
-        moment(datetime.now(UTC)), setup.result, float(setup.timeout), {},
-        roster=Roster(number, name, 1, (member,), relay),
-        features={who: ()},
-        listens={} if setup.listen is None else {who: address_of(setup.listen)},
-        if_lost=setup.if_lost,
-    )  # fmt: skip
 
 
 def running(study: Study, agreed: Sequence[Agreed]) -> Study:
@@ -202,21 +171,6 @@ EXAMPLES = {
 }
 
 
-def _groups(context: Any, words: list[str]) -> list[list[str]]:
-    """Return a list for each option: the option and the values after it."""
-    groups: list[list[str]] = []
-    for word in words:
-        if word.startswith("-") and not NUMBER.fullmatch(word):
-            groups.append([word])
-        elif groups:
-            groups[-1].append(word)
-        else:
-            raise InputError(
-                f"{word!r} is neither an option nor its value; {EXAMPLES[context.info_name]}"
-            )
-    return groups
-
-
 def _param(leaf: Any, word: str) -> Any:
     """Return the option of a command that a word names, or None."""
     long = word.partition("=")[0]
@@ -245,15 +199,14 @@ def _agreed(context: Any, name: str, words: list[str], topology: str) -> Agreed:
             f"{stray[0]!r} is neither an option of 'vpem {name}' nor the value of one; each member "
             "names its data itself"
         )
-    files = ["DATA" for param in needed if param.required]
-    implied = ["--parties"] * ("parties" in keys)
+    implied = ["DATA" for param in needed if param.required] + ["--parties"] * ("parties" in keys)
     implied += ["--topology", topology] * ("topology" in keys)
-    context = leaf.make_context(name, [*files, *implied, *words], parent=above)
-    local, table = {*leaf.roles(), *OWN_OPTIONS}, {}
-    local |= {key for key, about in leaf.callback.settings.items() if about.local}
+    context = leaf.make_context(name, [*implied, *words], parent=above)
+    settings, table = leaf.callback.settings, {}
+    local = {*leaf.roles(), *OWN_OPTIONS, *(one for one, about in settings.items() if about.local)}
     for param in leaf.params:
-        source, key = context.get_parameter_source(param.name), key_of(param)
-        if param in needed or key == "parties" or getattr(source, "name", "") != "COMMANDLINE":
+        source, key = source_of(context, param)[0], key_of(param)
+        if param in needed or key == "parties" or source != "command line":
             continue
         if key in OF_ONE_FILE:
             raise InputError(f"{name_of(param)} is for one file, and members have one each")
@@ -313,13 +266,18 @@ def check_data(context: Any) -> None:
         raise InputError(
             f"{member.name} brings data to the study {study.name}; name its file after the command"
         )
-    if data_files and not member.holds:
-        raise InputError(
-            f"{member.name} brings no data to the study {study.name}, in which it only serves; "
-            f"leave out {data_files[0]}"
-        )
+    refuse_data(study, member, data_files)
     if not context.params.get("parties"):
         raise InputError("members of a study are its parties; leave out --no-parties")
+
+
+def refuse_data(study: Study, member: Member, files: Sequence[Path] | None) -> None:
+    """Raise InputError where a member names data but brings none."""
+    if files and not member.holds:
+        raise InputError(
+            f"{member.name} brings no data to the study {study.name}, in which it only serves; "
+            f"leave out {files[0]}"
+        )
 
 
 def own_party(
@@ -394,7 +352,8 @@ def look_at(
 
 def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequence[str], int]:
     """Return the names of features and the number of rows as a command will read them."""
-    weight, level = one.values.get("sample_weight"), one.values.get("align")
+    given, by_features = one.values.get, one.values.get("split") == "features"
+    weight, level = given("sample_weight"), given("align")
     if one.command == "impute":
         seen = read_observed(party, weight, tell)
         if level == "ids":
@@ -403,37 +362,33 @@ def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequenc
         rows = seen.rows or [f"row {number}" for number in range(seen.shape[0])]
         entries_of(party, seen, rows, seen.columns)
         return seen.columns, seen.shape[0]
-    over_features = one.values.get("split") == "features"
     # For predict and score, the model says whether values may be missing.
-    empty = one.values.get("missing") == "marginalize" or bool(one.values.get("missing_parties"))
-    empty |= one.command in (*USES, INDIVIDUALS)
-    constant = not over_features or one.command in USES
+    gaps = one.command in (*USES, INDIVIDUALS) or given("missing") == "marginalize"
     holding = open_party(
-        party, empty, keep_constant=constant, weights=weight, tell=tell, on_disk=True
-    )
+        party, gaps or bool(given("missing_parties")), weights=weight, tell=tell, on_disk=True,
+        keep_constant=not by_features or one.command in USES,
+    )  # fmt: skip
     holding.close()
 
     def look_at_ids() -> None:
-        if over_features:
+        if by_features:
             check_own_ids([holding], level, apart=True)
 
     refuse_gaps([holding], look_at_ids)
     look_at_ids()
-    names = holding.feature_names
-    if over_features and level is None:
-        others = {who: features for who, features in study.features.items() if who != party.name}
-        refuse_shared([party.name, *others], [names, *others.values()])
+    names, n_rows = holding.feature_names, holding.n_samples
+    if by_features and level is None:
+        others = [member for member in study.roster.members if member.name != party.name]
+        named = [party.name, *(member.name for member in others)]
+        refuse_shared(named, [names, *(member.features for member in others)])
     # The smallest fit must not have more components than the party has rows.
-    for noun in ("components", "clusters"):
-        given = one.values.get(f"n_{noun}")
-        if not over_features or one.values.get("missing_parties") or given is None:
-            continue
-        least = min(parse_numbers(f"--{noun}", str(given), least=1))
-        if holding.n_samples < least:
+    for noun in ("components", "clusters") if by_features and not given("missing_parties") else ():
+        counts = parse_numbers(f"--{noun}", str(given(f"n_{noun}") or 1), least=1)
+        if n_rows < min(counts):
             raise InputError(
-                f"party {party.name!r} has {plural(holding.n_samples, 'row')}, and {least} {noun} "
-                "need at least as many rows that all parties share"
+                f"party {party.name!r} has {plural(n_rows, 'row')}, and {min(counts)} {noun} need "
+                "at least as many rows that all parties share"
             )
     if one.command in ("kmeans", "fedem"):
         refuse_families(holding.kinds, names, str(party.path))
-    return names, holding.n_samples
+    return names, n_rows

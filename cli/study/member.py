@@ -75,31 +75,8 @@ FEWEST = {False: 2, True: 3}
 AGAIN = ("--resume", "--no-resume", "--resume-if-any", "--no-resume-if-any")
 
 
-def begin_again(
-    words: Sequence[str],
-    lost: Sequence[tuple[str, int]],
-    states: dict[int, Any],
-    opened: dict[str, Any] | None = None,
-) -> NoReturn:
-    """Run a command line in place of this process.
-
-    The new image inherits the ``lost`` members and since when, the ``states`` by iterations
-    (`vpem.steps.recovery.Keeper`), and the masked sums ``opened`` (`vpem.network.faults.Outlast`).
-    """
-    os.environ.pop(INHERITED, None)
-    if lost or opened:
-        file = TemporaryFile()  # noqa: SIM115
-        file.write(encode([list(map(list, lost)), states, opened]))
-        file.flush()
-        os.set_inheritable(file.fileno(), True)
-        os.environ[INHERITED] = str(file.fileno())
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(sys.executable, list(words))
-
-
 def inherited() -> tuple[list[tuple[str, int]], dict[int, Any], dict[str, Any] | None]:
-    """Return what `begin_again` of the image before left: lost members, states, opened sums."""
+    """Return what `Meeting.begin_again` of the image before left: lost members, states, sums."""
     number = os.environ.pop(INHERITED, None)
     if number is None:
         return [], {}, None
@@ -112,16 +89,11 @@ def inherited() -> tuple[list[tuple[str, int]], dict[int, Any], dict[str, Any] |
         raise InputError(f"{INHERITED} names no file of this process; unset it") from None
 
 
-def going_on(words: Sequence[str]) -> list[str]:
-    """Return a command line that goes on from its checkpoint, if there is one."""
-    # --no-resume overrides environment variables and files, too.
-    return _with(words, "--no-resume", "--resume-if-any")
-
-
-def _with(words: Sequence[str], *more: str) -> list[str]:
+def going_on(words: Sequence[str], *again: str) -> list[str]:
+    """Return a command line with these of `AGAIN` in place of its own."""
     remaining = [word for word in words if word not in AGAIN]
     end = remaining.index("--") if "--" in remaining else len(remaining)
-    return [*remaining[:end], *more, *remaining[end:]]
+    return [*remaining[:end], *again, *remaining[end:]]
 
 
 IF_ANY = "if any"
@@ -138,21 +110,18 @@ def terms_of(context: Any) -> dict[str, list[str]]:
     terms = {}
     for param in in_files(context):
         about, role = known.get(param.name), roles.get(param.name)
-        if param.name in OWN_OPTIONS or (about is not None and about.local):
+        own = param.name in (*OWN_OPTIONS, "resume_if_any") or (about is not None and about.local)
+        if own or (role is not None and role.writes and param.name != "checkpoint"):
             continue
         value = context.params.get(param.name)
-        if role is not None and role.writes:
-            if param.name != "checkpoint":
-                continue
-            value = None if value is None else "given"
-        elif role is not None and value is not None:
-            value = f"a file with SHA-256 {file_digest(value)[:16]}"
-        if param.name == "resume" and context.params.get("resume_if_any"):
-            value = IF_ANY
-        if param.name != "resume_if_any":
-            kind, place = source_of(context, param)
+        if role is not None and value is not None:
+            word = f"a file with SHA-256 {file_digest(value)[:16]}" if not role.writes else "given"
+        else:
             word = NOT_THERE if value is None or value is False else str(value)
-            terms[name_of(param)] = [word, Path(place).name if place else kind]
+        if param.name == "resume" and context.params.get("resume_if_any"):
+            word = IF_ANY
+        kind, place = source_of(context, param)
+        terms[name_of(param)] = [word, Path(place).name if place else kind]
     return terms
 
 
@@ -268,66 +237,53 @@ class Meeting(Where):
         self.fewest: dict[str, int] = {}
         self.outputs: frozenset[str] = frozenset()
         self.files: Sequence[Path] = options.get("data") or ()
-        self.lost: list[tuple[str, int]]
-        self.lost, self._kept, opened = inherited()
-        self.keeper: Keeper | None = None
+        lost, kept, opened = inherited()
         self.outlast: Outlast | None = None
         if whole.if_lost == "without" and options.get("secure_sum"):
             self.outlast = Outlast(self._too_few, opened)
-        again = options.get("resume") or options.get("resume_if_any")
-        if not self.lost and again and member.name == self._first:
+        path: Any = options.get("checkpoint")
+        again = path is not None and (options.get("resume") or options.get("resume_if_any"))
+        if again and not lost and member.name == self._first:
             # A checkpoint that cannot be read is reported where the run resumes.
             with suppress(FileError, KeyError, TypeError, ValueError):
-                path = options.get("checkpoint")
-                lost = [] if path is None else read_state(path)["facts"]["without"]
                 names = {one.name for one in whole.roster.members[1:]}
-                self.lost = [(name, int(since)) for name, since in lost if name in names]
+                without = read_state(path)["facts"]["without"]
+                lost = [(name, int(since)) for name, since in without if name in names]
         # Without the lost members.
-        self.study = study = replace(whole, roster=whole.roster.without(self._names))
+        roster = whole.roster.without([name for name, _ in lost])
+        self.study = study = replace(whole, roster=roster)
         self.guard = Guard(study)
         with Screen():
             identity = identity_of(study, member.name)  # before anything is written
         log, listen = options.get("log") or log_beside(study.path, member.name), options["listen"]
         self._log = MessageLog(log, command=command, edition=study.edition)
         self._post = Post(
-            study.roster,
+            roster,
             identity,
-            listen=_door(listen) if listen is not None else study.listens.get(member.name),
+            listen=None if listen is None else _door(listen),
             timeout=float(options["timeout"]),
             note=self._log.record_message,
             tell=self._tell,
         )
         self._post.beginning = BEGINNING * (study.if_lost == "without")
-        self._signs = MemberSigns(study.roster, identity)
-        self.engine = TlsEngine(self._post, study.roster, self._signs)
+        self._signs = MemberSigns(roster, identity)
+        self.engine = TlsEngine(self._post, roster, self._signs)
         self.engine.outlast = self.outlast
+        self.keeper = Keeper(None, self.engine, lost, kept)
         if self.guard.policy is not None:
             self.engine.limit = self.guard.policy.check_sizes
         self._post.start()
         signal.signal(signal.SIGTERM, terminate)
 
     @property
-    def _names(self) -> list[str]:
-        return [name for name, _ in self.lost]
-
-    @property
     def gone_on(self) -> bool:
-        return bool(self.lost)
-
-    @property
-    def _lost(self) -> list[tuple[str, int]]:
-        """The lost members, and since when, as far as the run has come."""
-        return self.lost if self.keeper is None else self.keeper.lost
-
-    @property
-    def _states(self) -> dict[int, Any]:
-        return self._kept if self.keeper is None else self.keeper.newest()
+        return bool(self.keeper.lost)
 
     def keep(self, saver: FileSaver | None) -> Any:
         """Return a saver that also keeps the state from which the others would go on."""
         if self._whole.if_lost != "without":
             return saver
-        self.keeper = Keeper(saver, self.engine, self.lost, self._kept)
+        self.keeper = Keeper(saver, self.engine, self.keeper.lost, self.keeper.kept)
         return self.keeper
 
     def _deal_with(self, error: Exception) -> Exception:
@@ -337,27 +293,43 @@ class Meeting(Where):
         """
         if self._whole.if_lost != "without":
             return error
-        fault: Exception = error
-        gone = [self.engine.names[n] for n in sorted(self.outlast.gone)] if self.outlast else []
-        if self.outlast is not None and self.outlast.error is not None:
-            self._post.flush()  # what others need to end this iteration, too
-            if not isinstance(error, VpemError):  # it follows from the loss
-                fault = self.outlast.error
+        fault, outlast, gone = error, self.outlast, list[str]()
+        if outlast is not None:
+            gone = [self.engine.names[rank] for rank in sorted(outlast.gone)]
+            if outlast.error is not None:
+                self._post.flush()  # what others need to end this iteration, too
+                if not isinstance(error, VpemError):  # it follows from the loss
+                    fault = outlast.error
         if isinstance(fault, Unheard | Returned) and self.engine.rank and fault.name != self._first:
             try:
                 self._post.report(fault.name, str(fault))
             except Exception as answer:
                 fault = answer
         if isinstance(fault, GoneOn):
-            return self._follow(fault)
-        if not isinstance(fault, Unheard | Returned):
+            lost = [name for name, _ in self.keeper.lost]
+            names = [name for name in fault.without if name not in lost]
+            members = {one.name for one in self._whole.roster.members[1:]}
+            if not set(names) <= members - {self.member.name}:
+                return InputError(f"{self._first} goes on without one that is not another member")
+            why, reason = f"{self._first} goes on without {', '.join(names)}", None
+        elif isinstance(fault, Unheard | Returned):
+            names = list(dict.fromkeys([*gone, fault.name, *self._post.silent]))
+            why = f"{spoken(fault)}; going on without {', '.join(names)}"
+            reason = self._too_few(names)
+        else:
             return fault
-        names = list(dict.fromkeys([*gone, fault.name, *self._post.silent]))
-        reason = self._too_few(names) or self._repeats(names)
-        if reason is None:
-            self._go_on(names, f"{spoken(fault)}; going on without {', '.join(names)}")
-        fault.add_note(f"the others do not go on: {reason}")
-        return fault
+        left = {one.name for one in self.study.roster.members} - set(names)
+        if reason is None and outlast is not None and outlast.repeats(self.keeper.newest(), left):
+            reason = REPEATED
+        if reason is not None and isinstance(fault, GoneOn):
+            return StalledError(f"{fault}; this member cannot: {reason}")
+        if reason is not None:
+            fault.add_note(f"the others do not go on: {reason}")
+            return fault
+        if not self._options.get("quiet"):
+            tell(f"{why}, as {self._whole.name} says")
+        resuming = [name for name in ("resume", "resume_if_any") if self._options.get(name)]
+        self.begin_again(*(f"--no-{name.replace('_', '-')}" for name in resuming), without=names)
 
     def _too_few(self, names: Sequence[str]) -> str | None:
         """Return why the others cannot go on without these members, or None if they can."""
@@ -374,31 +346,27 @@ class Meeting(Where):
                 return f"{name}'s policy requires {fewest} parties, and {left} would be left"
         return None
 
-    def _repeats(self, names: Sequence[str]) -> str | None:
-        """Return why the masked sums that follow must not be taken, or None if they may be."""
-        left = {one.name for one in self.study.roster.members} - set(names)
-        repeats = self.outlast is not None and self.outlast.repeats(self._states, left)
-        return REPEATED if repeats else None
+    def begin_again(self, *again: str, without: Sequence[str] | None = None) -> NoReturn:
+        """Run the command in place of this process: once all have met, with these of `AGAIN`.
 
-    def _follow(self, fault: Any) -> Exception:
-        """Go on without the members that the first one leaves out."""
-        members = {one.name for one in self._whole.roster.members[1:]}
-        names = [name for name in fault.without if name not in self._names]
-        if not set(names) <= members - {self.member.name}:
-            return InputError(f"{self._first} goes on without one that is not another member")
-        if reason := self._repeats(names):
-            return StalledError(f"{fault}; this member cannot: {reason}")
-        self._go_on(names, f"{self._first} goes on without {', '.join(names)}")
-
-    def _go_on(self, names: Sequence[str], why: str) -> NoReturn:
-        """Run the same command again, without these members either; does not return."""
-        if not self._options.get("quiet"):
-            tell(f"{why}, as {self._whole.name} says")
-        resuming = [name for name in ("resume", "resume_if_any") if self._options.get(name)]
-        words = _with(sys.orig_argv, *(f"--no-{name.replace('_', '-')}" for name in resuming))
-        opened = None if self.outlast is None else self.outlast.state()
-        lost = [*self._lost, *((name, -1) for name in names)]
-        begin_again(words if self._met else sys.orig_argv, lost, self._states, opened)
+        The new image inherits the lost members and since when, and the masked sums that were opened
+        (`vpem.network.faults.Outlast`). Where it goes on ``without`` further members it has the
+        states by iterations, too (`vpem.steps.recovery.Keeper`); else all are there again.
+        """
+        os.environ.pop(INHERITED, None)
+        lost = [*map(list, self.keeper.lost), *([name, -1] for name in without or ())]
+        back = [one.name for one in self.study.roster.members] if without is None else None
+        opened = None if self.outlast is None else self.outlast.state(back)
+        if lost or opened:
+            file = TemporaryFile()  # noqa: SIM115
+            states = self.keeper.newest() if back is None else {}
+            file.write(encode([lost, states, opened]))
+            file.flush()
+            os.set_inheritable(file.fileno(), True)
+            os.environ[INHERITED] = str(file.fileno())
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execv(sys.executable, going_on(sys.orig_argv, *again) if self._met else sys.orig_argv)
 
     def _tell(self, sentence: str) -> None:
         """Print a line; until all have met, the first member sends it to those who wait, too."""
@@ -450,7 +418,7 @@ class Meeting(Where):
 
     def prepare(self, settings: EngineSettings, screen: Screen) -> None:
         """Warn of lost members; the options of processes were applied as members met."""
-        for name in self._names:
+        for name, _ in self.keeper.lost:
             screen.warn(f"{name} is missing: it did not answer, and the others go on without it")
 
     def parties(
@@ -465,7 +433,7 @@ class Meeting(Where):
         name = self.member.name
         party: Party | None = None
         if self.member.holds:
-            features = self.study.features.get(name, ()) if columns else ()
+            features = self.member.features if columns else ()
             party = own_party(name, files, table, model_table, features)
         names = [self.engine.names[rank] for rank in self.engine.seats or ()]
         return [party if party and each == name else Party(each, each) for each in names]
@@ -475,7 +443,7 @@ class Meeting(Where):
 
     def facts(self, screen: Screen, files: Sequence[Path]) -> Report:
         """Return facts without this member's files and warnings."""
-        lost = [{"member": name, "since_iteration": max(n, 0) + 1} for name, n in self._lost]
+        lost = [{"member": name, "since_iteration": max(n, 0) + 1} for name, n in self.keeper.lost]
         known: Report = {"warnings": [], "data": f"study {self.study.name}"}
         return known | ({"without": lost} if lost else {})
 
@@ -494,10 +462,6 @@ class Meeting(Where):
             result.write(out.output, report)
         report["model"] = None if out.output is None else str(out.output)
         return report | result.own(report)
-
-    def _over(self) -> None:
-        """Note that no member needs this process any more: later errors concern it alone."""
-        self._delivered = True
 
     def send(self, result: FitOutcome, out: Output) -> Report:
         """Send report and file from the first member to all others; returns the report.
@@ -521,7 +485,7 @@ class Meeting(Where):
             for begin in range(0, len(content), PIECE):
                 self.engine.bcast(content[begin : begin + PIECE])
         if content is not None or result.apart:
-            self._over()
+            self._delivered = True
         if failed is not None:
             raise failed
         return report
@@ -545,7 +509,7 @@ class Meeting(Where):
                     buffer.write(piece)
                 else:
                     buffer.seek(len(piece), os.SEEK_CUR)
-            self._over()
+            self._delivered = True
             if out.output is None or result.apart:
                 return report
             buffer.seek(0)
@@ -602,10 +566,8 @@ class Meeting(Where):
                     f"{error.name} has begun again; resuming from the newest checkpoint that all "
                     "have"
                 )
-            members = [one.name for one in self.study.roster.members]
-            opened = None if self.outlast is None else self.outlast.state(members)
-            words = going_on(sys.orig_argv) if self._met else sys.orig_argv
-            begin_again(words, self._lost, {}, opened)
+            # --no-resume overrides environment variables and files, too.
+            self.begin_again("--no-resume", "--resume-if-any")
         try:
             error = self._deal_with(error)
         except KeyboardInterrupt:
@@ -617,7 +579,7 @@ class Meeting(Where):
         alike = isinstance(error, Interrupted) and error.iteration is not None
         runs_twice = isinstance(error, Fault) and error.kind == "taken"
         if alike or runs_twice or isinstance(error, LeftOut):
-            self._over()
+            self._delivered = True
         code = getattr(error, "exit_code", 2) if sentence is not None else 1
         if isinstance(error, Parted):
             # The sentence may say already which member ended first.

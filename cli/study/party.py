@@ -65,8 +65,8 @@ def card_of(request: MembershipRequest, *facts: tuple[str, object], title: str) 
     from vpem.engines.tls.trust import fingerprint
 
     member, brings = request.member, "features that it does not name"
-    if request.features:
-        brings = f"{plural(len(request.features), 'feature')}: {shorten(request.features, 8)}"
+    if member.features:
+        brings = f"{plural(len(member.features), 'feature')}: {shorten(member.features, 8)}"
     brings = brings if member.holds else "no data"
     facts = (*facts, ("brings", brings), ("dialled at", member.where or "-"))
     shown = card(member.describe(), *facts, title=title)
@@ -82,8 +82,8 @@ def show_request(file: Path, json: bool) -> None:
 
         request = read_request(file)
         if json:
-            about = request.member.describe()
-            print_json({"study": request.study, **about, "features": list(request.features)})
+            about = {**request.member.describe(), "features": request.member.features}
+            print_json({"study": request.study, **about})
         else:
             show(card_of(request, title=f"{request.member.name} asks to be in {request.study}"))
 
@@ -467,13 +467,14 @@ def check(
         from vpem.engines.tls.relay import Relay
         from vpem.engines.tls.server import Serving
         from vpem.files.studies.identities import identity_of, only_identity
+        from vpem.files.studies.signed import address_of
         from vpem.files.studies.study import read_study
 
         check_number("idle", idle, least=0.0, most=LONGEST)
         study = read_study(file)
         who = only_identity(study.folder, name)
         member, first = study.member(who), study.roster.members[0]
-        door = _door(listen, member) if listen else study.listens.get(who) or _door(None, member)
+        door = member.door if listen is None else address_of(listen)
         findings = _look_at_data(context, study, member, data or [], settings, screen)
         if serve and all(one.state == "ok" for one in findings):
             relay = study.roster.relay
@@ -534,14 +535,11 @@ def _look_at_data(
     from vpem.engines.tls.check import Finding
 
     from ..names import spoken
-    from .agreed import INDIVIDUALS, look_at
+    from .agreed import INDIVIDUALS, look_at, refuse_data
 
     name, state, found, sentence = member.name, "ok", "", ""
+    refuse_data(study, member, data)
     if not member.holds:
-        if data:
-            raise InputError(
-                f"{name} brings no data to the study {study.name}; leave out {data[0]}"
-            )
         return []
     if not data:
         refuse_given(settings, "applies to DATA; name the file")
@@ -551,8 +549,9 @@ def _look_at_data(
         found = f"not checked: 'vpem {INDIVIDUALS}' reads them by options of its own"
     else:
         try:
-            features = study.features.get(name, ())
-            names, n_rows = look_at(context, study, name, data, settings, screen.say, features)
+            names, n_rows = look_at(
+                context, study, name, data, settings, screen.say, member.features
+            )
             width = plural(len(names), "feature")
             found = f"{plural(n_rows, 'row')}, {width}, as the study takes them"
         except VpemError as error:
@@ -599,15 +598,6 @@ def _look_at_links(
     return [Finding(name, "certificate", state, until, sentence), *links]
 
 
-def _door(listen: str | None, member: Member | None) -> tuple[str, int] | None:
-    """Return where a member listens: as an option says, or at the port of its address."""
-    from vpem.files.studies.signed import address_of
-
-    if listen is not None:
-        return address_of(listen)
-    return ("", member.address[1]) if member is not None and member.address else None
-
-
 def relay(
     file: Annotated[
         Path,
@@ -651,6 +641,7 @@ def relay(
         from vpem.engines.tls.relay import Relay
         from vpem.engines.tls.server import Serving
         from vpem.files.studies.identities import certificate_of, read_identity, usable
+        from vpem.files.studies.signed import address_of
         from vpem.files.studies.study import read_study
 
         def newest() -> tuple[Roster, Identity]:
@@ -667,7 +658,8 @@ def relay(
             return edition.roster, identity
 
         study = read_study(file)
-        where = _door(listen, study.roster.relay)
+        relayed = study.roster.relay
+        where = address_of(listen) if listen is not None else relayed.door if relayed else None
         if where is None:
             raise InputError(
                 f"{file} names no relay; its organiser names one when the study is made: vpem "

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vpem import __version__
 from vpem.errors import InputError, Setting, check_choice
 from vpem.pictures.contents import plural
-from vpem.records import Settings, not_both, setting
+from vpem.records import Rule, Settings, not_both, setting
 from vpem.settings import TOPOLOGIES
 
 from ..commands.doctor import demo_of_study
 from ..display import Screen, print_json, show, table
 from ..options import Json, Quiet
 from ..outputs import READ
-from .party import As, card_of, in_words, warn_of_refusals
+from .party import As, card_of, in_words, those_of, warn_of_refusals
 
 if TYPE_CHECKING:
     from vpem.files.studies.study import Study
@@ -49,23 +53,23 @@ def show_study(report: Report) -> None:
         brings, until = str(len(one["features"]) or brings), one["valid_until"][:10]
         members.append((one["name"], kind, one["address"] or "-", brings, until))
         words += zip((one["name"], ""), in_words(one), strict=True)
+    width = min(WIDEST, get_terminal_size((WIDEST, 24)).columns)
+    folded = partial(fill, width=width, subsequent_indent="  ", break_on_hyphens=False)
     show(
-        table([(name, fact) for name, fact in facts.items() if fact], "", ""),
+        those_of(facts),
         table(members, "member", "is", "dialled at", "features", "valid until", title="Members"),
         table(words, "member", "fingerprint in words"),
         "What is run\n",
-        *map(_folded, report["runs"]),
+        *map(folded, report["runs"]),
         "\nWhat is shown to whom\n",
-        *(_folded(f"* {sentence}") for sentence in report["shows"]),
+        *(folded(f"* {sentence}") for sentence in report["shows"]),
     )
 
 
-def _folded(line: str) -> str:
-    import shutil
-    import textwrap
-
-    width = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
-    return textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False)
+def _pinned(other: str) -> Rule:
+    return lambda given: given[other] is None, (
+        " and ", Setting(other), " go together: members pin it",
+    )  # fmt: skip
 
 
 class NewStudy(Settings, heading="Study", kept=False):
@@ -81,14 +85,11 @@ class NewStudy(Settings, heading="Study", kept=False):
         "HOST:PORT of a 'vpem relay', which passes sealed messages on between members that cannot "
         "be dialled; needs --relay-certificate.",
         often=True,
-        idle=(lambda given: given["relay_certificate"] is None,
-              (" and ", Setting("relay_certificate"), " go together: members pin it")),
-    )  # fmt: skip
+        idle=_pinned("relay_certificate"),
+    )
     relay_certificate: Path | None = setting(
-        None, "The relay's certificate (.crt).", file="read",
-        idle=(lambda given: given["relay"] is None,
-              (" and ", Setting("relay"), " go together: members pin it")),
-    )  # fmt: skip
+        None, "The relay's certificate (.crt).", file="read", idle=_pinned("relay")
+    )
     topology: str | None = setting(
         None,
         "Graph of the members: star, cycle, path, complete, ... Default: star.",
@@ -127,6 +128,41 @@ class NewStudy(Settings, heading="Study", kept=False):
         "back (wait), or the others go on (without).",
         choices=("wait", "without"),
     )
+
+    def first_edition(self, name: str, organiser: str | None) -> Study:
+        """Return a study of which nothing is run yet, with its organiser as the only member.
+
+        Default organiser: the one whose key lies in this folder. InputError where members could not
+        reach each other.
+        """
+        from secrets import token_hex
+
+        from vpem.engines.tls.trust import Member, Roster
+        from vpem.files.studies import identities
+        from vpem.files.studies.signed import address_of, check_name, common_name
+        from vpem.files.studies.spent import now
+        from vpem.files.studies.study import Study
+
+        star, address = self.topology in (None, "star"), self.star or self.address
+        if star and self.star is None and self.relay is None:
+            raise InputError(
+                "how do members reach each other? Give ", Setting("star", "HOST:PORT"),
+                ", where the others dial this one, or ", Setting("relay", "HOST:PORT"),
+            )  # fmt: skip
+        check_name(name, "the name of a study")
+        folder, number, relay = Path(), token_hex(16), None
+        who = identities.only_identity(folder, organiser)
+        own = identities.certificate_of(identities.read_identity(folder, who))
+        at, door = (None if one is None else address_of(one) for one in (address, self.listen))
+        member = Member(who, own, at, self.data or not star, listen=door)
+        if self.relay is not None and self.relay_certificate is not None:
+            certificate = identities.read_certificate(self.relay_certificate)
+            relay = Member(common_name(certificate), certificate, address_of(self.relay), False)
+        return Study(
+            folder / f"{name}.toml", name, number, 1, __version__, who, now(), self.result,
+            float(self.timeout), {}, Roster(number, name, 1, (member,), relay),
+            if_lost=self.if_lost,
+        )  # fmt: skip
 
 
 app = typer.Typer(
@@ -167,7 +203,7 @@ def init(
     with Screen(quiet) as screen:
         from vpem.files.studies.identities import sign_edition
 
-        from .agreed import agree_on, new_study, running
+        from .agreed import agree_on, running
 
         if (there := Path(f"{name}.toml")).exists():
             raise InputError(
@@ -175,7 +211,7 @@ def init(
                 "another name"
             )
         agreed = agree_on(context, command or ["fit"], name, setup.topology or "star")
-        first = running(new_study(name, organiser, setup), agreed)
+        first = running(setup.first_edition(name, organiser), agreed)
         study = sign_edition(first, force=False)
         if not quiet:
             show_study(study.describe())
@@ -265,10 +301,16 @@ def approve(
             print(f"Is this {joining.member.name}? [y/N] ", end="", file=sys.stderr, flush=True)
             if sys.stdin.readline().strip().lower() not in ("y", "yes"):
                 raise InputError("nothing was signed")
-        _end(identities.sign_edition(following), screen)
+        _sign(following, screen)
 
 
-def _end(study: Study, screen: Screen) -> None:
+def _sign(edition: Study, screen: Screen, shown: bool = False) -> None:
+    """Sign and write the next edition, show it, and say to whom it goes."""
+    from vpem.files.studies.identities import sign_edition
+
+    study = sign_edition(edition)
+    if shown and not screen.quiet:
+        show_study(study.describe())
     others = [one.name for one in study.roster.members if one.name != study.organiser]
     to = f"; send it to {', '.join(others)}" if others else ""
     screen.say(f"wrote {study.path}, edition {study.edition}{to}")
@@ -305,7 +347,7 @@ def change(
     Example: vpem study change heart.toml --command kmeans -k 3
     """
     with Screen(quiet) as screen:
-        from vpem.files.studies.identities import following, sign_edition
+        from vpem.files.studies.identities import following
         from vpem.files.studies.study import IF_LOST, read_study
 
         from .agreed import EXAMPLES, agree_on, refuse_as_own, running
@@ -327,10 +369,7 @@ def change(
             )
         names = command or list(study.options)
         agreed = agree_on(context, names, str(file), study.topology, study.options)
-        edition = sign_edition(running(following(study), agreed))
-        if not quiet:
-            show_study(edition.describe())
-        _end(edition, screen)
+        _sign(running(following(study), agreed), screen, shown=True)
 
 
 @app.command()
@@ -349,7 +388,7 @@ def revoke(
     Example: vpem study revoke lab
     """
     with Screen(quiet) as screen:
-        from vpem.files.studies.identities import revoked, sign_edition
+        from vpem.files.studies.identities import revoked
         from vpem.files.studies.study import read_study
 
         files = sorted(file.with_suffix(".toml") for file in Path().glob("*.known"))
@@ -357,7 +396,7 @@ def revoke(
         if len(studies) != 1:
             there = ", ".join(map(str, studies)) if studies else "none"
             raise InputError(f"which study? Give --study NAME.toml; studies here: {there}")
-        _end(sign_edition(revoked(read_study(studies[0]), name)), screen)
+        _sign(revoked(read_study(studies[0]), name), screen)
 
 
 app.command("demo")(demo_of_study)

@@ -72,9 +72,9 @@ SAY_AFTER = (10.0, 60.0)
 class Post:
     """Links of a member to all others, which live in a thread of their own.
 
-    Others dial this member at ``listen``, by default the port of its address, and may be unheard of
-    for ``timeout`` seconds (None: for ever); for ``beginning`` seconds the first member may be in
-    any case, since it begins again where the others go on without a member. In the thread of the
+    Others dial this member at ``listen``, by default at its door, and may be unheard of for
+    ``timeout`` seconds (None: for ever); for ``beginning`` seconds the first member may be in any
+    case, since it begins again where the others go on without a member. In the thread of the
     program, ``note`` is given every message (`Sent`), and ``tell`` sentences about who is waited
     for or turned away.
     """
@@ -132,9 +132,7 @@ class Post:
     def start(self) -> None:
         """Begin to listen, if others can dial this member; links are opened when first needed."""
         this_member = self.roster.members[self.rank]
-        where = self._listen
-        if where is None and this_member.address is not None:
-            where = ("", this_member.address[1])
+        where = self._listen or this_member.door
         if isinstance(where, socket.socket):
             self._listener = where
         elif where is not None:

@@ -83,6 +83,13 @@ class Member:
     certificate: bytes  # self-signed (DER): no other is taken for it
     address: tuple[str, int] | None = None  # where others dial it; None: it only dials
     holds: bool = True  # brings data; a server may only add up
+    features: tuple[str, ...] = ()  # of its data, if it has named them
+    listen: tuple[str, int] | None = None  # where it listens, if others dial another address
+
+    @property
+    def door(self) -> tuple[str, int] | None:
+        """Where it listens: by default at the port of its address, on all interfaces."""
+        return self.listen or (None if self.address is None else ("", self.address[1]))
 
     @property
     def where(self) -> str | None:

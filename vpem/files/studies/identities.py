@@ -22,7 +22,6 @@ from vpem.files.json_text import as_toml
 from vpem.files.opening import PathLike, open_regular
 from vpem.files.studies.signed import (
     Fields,
-    address_of,
     check_days,
     check_name,
     make_certificate,
@@ -334,11 +333,7 @@ def write_study(study: Study, identity: Identity, *, force: bool = True) -> None
         ),
     ]  # fmt: skip
     parts += [table_of(f"[{name}]", table) for name, table in study.options.items()]
-    parts += [
-        table_of("[[member]]", member_table(member, study.features.get(member.name, ()),
-                                            study.listens.get(member.name)))
-        for member in study.roster.members
-    ]  # fmt: skip
+    parts += [table_of("[[member]]", member_table(one)) for one in study.roster.members]
     if study.roster.relay is not None:
         parts.append(table_of("[relay]", member_table(study.roster.relay)))
     if study.roster.revoked:
@@ -353,17 +348,15 @@ def write_study(study: Study, identity: Identity, *, force: bool = True) -> None
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
-def member_table(
-    member: Member, features: tuple[str, ...] = (), listen: tuple[str, int] | None = None
-) -> Report:
+def member_table(member: Member) -> Report:
     """Return the table of a member, as `check_member` reads it."""
     return {
         "name": member.name,
         "certificate": pem_of(member.certificate),
         "address": member.where,
-        "listen": None if listen is None else written_address(listen),
+        "listen": None if member.listen is None else written_address(member.listen),
         "data": member.holds,
-        "features": features or None,
+        "features": member.features or None,
     }
 
 
@@ -376,8 +369,6 @@ class MembershipRequest:
     id: str  # of the study
     organiser: str  # fingerprint of its certificate
     member: Member
-    features: tuple[str, ...] = ()  # that would be brought, if named
-    listen: tuple[str, int] | None = None  # if others use another address
     version: str = __version__  # of vpem
     made: str = ""  # UTC
     before: bytes | None = None  # renewed certificate (DER), whose key has signed too
@@ -400,23 +391,22 @@ def write_request(
             f"a request names at most {MOST_FEATURES} features, got {len(features)}; it may name "
             "none"
         )
-    identity, before, holds = usable(read_identity(study.folder, name)), None, True
-    certificate = certificate_of(identity)
+    identity, before = usable(read_identity(study.folder, name)), None
+    member = Member(name, certificate_of(identity), address, True, features, listen)
     if study.roster.rank_of(name) is not None:
         now = study.member(name)
-        if certificate != now.certificate:  # its own key was renewed
+        if member.certificate != now.certificate:  # its own key was renewed
             before = known_identity(study, name)
-        address, listen = address or now.address, listen or study.listens.get(name)
-        holds = now.holds or bool(features)
-        features = features or study.features.get(name, ())
+        member = replace(
+            member, address=address or now.address, holds=now.holds or bool(features),
+            features=features or now.features, listen=listen or now.listen,
+        )  # fmt: skip
     request = MembershipRequest(
         study.folder / f"{name}.request",
         study.name,
         study.id,
         fingerprint(study.member(study.organiser).certificate),
-        Member(name, certificate, address, holds),
-        features,
-        listen,
+        member,
         made=moment(datetime.now(UTC)),
         before=None if before is None else certificate_of(before),
     )
@@ -429,11 +419,11 @@ def write_request(
         "format": FORMAT, "vpem": request.version, "made": request.made,
         "before": None if request.before is None else pem_of(request.before),
     }  # fmt: skip
-    member = table_of("[member]", member_table(request.member, features, listen))
+    table = table_of("[member]", member_table(member))
     keys = {"ed25519": key_of(identity)}
     if before is not None:
         keys["before"] = key_of(before)
-    text = signed_text("request", head + table_of("[request]", about) + "\n" + member, keys)
+    text = signed_text("request", head + table_of("[request]", about) + "\n" + table, keys)
     with atomic_write(request.path, force=True) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
     remember(study)
@@ -462,8 +452,6 @@ def read_request(path: PathLike) -> MembershipRequest:
         about.hexadecimal("id", 32),
         about.hexadecimal("organiser", 64),
         member,
-        fields.texts("features", MOST_FEATURES),
-        fields.read_if_any("listen", address_of),
         version,
         about.time("made"),
         parse_certificate(before, member.name) if before else None,
@@ -550,12 +538,7 @@ def approved(study: Study, request: MembershipRequest) -> Study:
                 signature = sign(key_of(identity), "successor", text)
                 former = (*former, Former(certificate_of(identity), signature))
         members[rank] = member
-    features = {**study.features, member.name: request.features}
-    listens = {name: door for name, door in study.listens.items() if name != member.name}
-    if request.listen is not None:
-        listens[member.name] = request.listen
-    edition = following(study, members=tuple(members), revoked=revoked)
-    return replace(edition, features=features, listens=listens, former=former)
+    return replace(following(study, members=tuple(members), revoked=revoked), former=former)
 
 
 def revoked(study: Study, name: str) -> Study:
@@ -565,12 +548,7 @@ def revoked(study: Study, name: str) -> Study:
         raise InputError(f"{name} signs {study.name}; who organises it cannot be revoked")
     gone = {**study.roster.revoked, fingerprint(member.certificate): moment(datetime.now(UTC))}
     members = tuple(one for one in study.roster.members if one.name != name)
-    edition = following(study, members=members, revoked=gone)
-    return replace(
-        edition,
-        features={one: what for one, what in study.features.items() if one != name},
-        listens={one: door for one, door in study.listens.items() if one != name},
-    )
+    return following(study, members=members, revoked=gone)
 
 
 def following(study: Study, **changes: Any) -> Study:

@@ -8,7 +8,7 @@ signed by the same one, or by one that it has named its successor, and be no old
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +75,6 @@ class Study:
     timeout: float  # seconds
     options: dict[str, dict[str, Any]]  # by command, for all
     roster: Roster  # in the order of ranks
-    features: dict[str, tuple[str, ...]] = field(default_factory=dict)  # as members said
-    listens: dict[str, tuple[str, int]] = field(default_factory=dict)  # if not at the address
     runs: tuple[str, ...] = ()  # command lines that all will run
     shows: tuple[str, ...] = ()  # what these will show to whom
     former: tuple[Former, ...] = ()  # the organiser's, oldest first
@@ -107,9 +105,8 @@ class Study:
         """Return the whole study as plain values."""
         relay, members = self.roster.relay, []
         for rank, one in enumerate(self.roster.members):
-            features = self.features.get(one.name, ())
             about = {"name": one.name, "rank": rank, "data": one.holds, "address": one.where}
-            about |= {"features": features, **one.describe()}
+            about |= {"features": one.features, **one.describe()}
             del about["valid_from"]
             members.append(about)
         return {
@@ -148,7 +145,7 @@ def read_study(path: PathLike) -> Study:
     text = read_signed(path, "study")
     head = Fields(text.content.pop("study", None) or {}, f"{path}: [study]")
     organiser = head.read("organiser", check_name)
-    members, features, listens = _members(text, path)
+    members = _members(text, path)
     known = {member.name: member for member in members}
     if organiser not in known:
         raise InputError(f"{path}: the organiser {organiser} is none of its members")
@@ -185,7 +182,7 @@ def read_study(path: PathLike) -> Study:
     table, relay = text.content.pop("relay", None), None
     if table is not None:
         fields = Fields(table, f"{path}: [relay]")
-        relay = replace(check_member(fields), holds=False)
+        relay = replace(check_member(fields), holds=False, features=(), listen=None)
         fields.end()
         if relay.address is None:
             raise InputError(f"{path}: [relay] has no address")
@@ -193,7 +190,7 @@ def read_study(path: PathLike) -> Study:
     study = Study(
         path, name, number, edition, version, organiser,
         head.time("signed"), head.choice("result", RESULTS), head.seconds("timeout"),
-        _options(text.content, path), roster, features, listens,
+        _options(text.content, path), roster,
         head.texts("runs", MOST_LINES, LONGEST_LINE), head.texts("shows", MOST_LINES, LONGEST_LINE),
         tuple(former), head.choice("if-lost", IF_LOST, "wait"),
     )  # fmt: skip
@@ -207,23 +204,14 @@ def read_study(path: PathLike) -> Study:
     return study
 
 
-def _members(
-    text: Signed, path: Path
-) -> tuple[tuple[Member, ...], dict[str, tuple[str, ...]], dict[str, tuple[str, int]]]:
-    """Return the members, and what they bring and where their doors are, by name."""
+def _members(text: Signed, path: Path) -> tuple[Member, ...]:
     tables = text.content.pop("member", None)
     if not isinstance(tables, list) or not 1 <= len(tables) <= MOST_MEMBERS:
         raise InputError(f"{path} must have 1 to {MOST_MEMBERS} tables [[member]]")
     members: list[Member] = []
-    features: dict[str, tuple[str, ...]] = {}
-    listens: dict[str, tuple[str, int]] = {}
     for number, table in enumerate(tables):
         fields = Fields(table, f"{path}: [[member]] {number + 1}")
         member = check_member(fields)
-        features[member.name] = fields.texts("features", MOST_FEATURES)
-        door = fields.read_if_any("listen", address_of)
-        if door is not None:
-            listens[member.name] = door
         fields.end()
         for other in members:
             if other.name.lower() == member.name.lower():
@@ -231,11 +219,11 @@ def _members(
             if other.certificate == member.certificate:
                 raise InputError(f"{path}: {other.name} and {member.name} have one certificate")
         members.append(member)
-    return tuple(members), features, listens
+    return tuple(members)
 
 
 def check_member(fields: Fields) -> Member:
-    """Return the member of a table: name, certificate, address, and whether it brings data."""
+    """Return the member of a table, or of the one in a request."""
     name = fields.read("name", check_name)
     text = fields.text("certificate", most=1 << 13)
     try:
@@ -243,8 +231,9 @@ def check_member(fields: Fields) -> Member:
     except InputError as error:
         raise InputError(f"{fields.where} ({name}): {error}") from None
     return Member(
-        name, certificate, fields.read_if_any("address", address_of), fields.flag("data", True)
-    )
+        name, certificate, fields.read_if_any("address", address_of), fields.flag("data", True),
+        fields.texts("features", MOST_FEATURES), fields.read_if_any("listen", address_of),
+    )  # fmt: skip
 
 
 def _options(content: Report, path: Path) -> dict[str, dict[str, Any]]:
