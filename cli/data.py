@@ -14,7 +14,7 @@ import typer
 from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
 from vpem.files.table_settings import OF_ONE_FIT, LabelledTable, TableSettings, settings_in
 from vpem.fits.settings import parse_numbers
-from vpem.records import Rule, Settings, changed, not_both, setting, without
+from vpem.records import Settings, changed, not_both, rule, setting, without
 from vpem.settings import ALIGNMENTS, FitSettings, HoldingSettings, MixtureSettings, SumSettings
 
 from .outputs import READ, Role
@@ -65,15 +65,10 @@ class StartSettings(Settings, heading="Start"):
     init_rows: str | None = setting(
         None,
         "Start with means, or centres, at these rows, counted from 0: 3,77,120.",
-        idle=(
+        idle=rule(
             lambda given: given.get("method") == "grid",
-            (
-                Setting("method", "grid"),
-                " starts each agent's own clustering by k-means++: ",
-                Setting("init_rows"),
-                " are for ",
-                Setting("method", "lloyd"),
-            ),
+            "{method=grid} starts each agent's own clustering by k-means++: {init_rows} are for "
+            "{method=lloyd}",
         ),
     )
     init_model: Path | None = setting(
@@ -344,20 +339,15 @@ DataFiles = Annotated[
 ]
 
 
-OF_PARTIES: list[Rule] = [
+OF_PARTIES = [
     without("parties", True, "is for data of several parties"),
-    (
+    rule(
         lambda given: given.get("split") == "rows",
-        (
-            " is for parties that hold features of the same rows; with ",
-            Setting("split", "rows"),
-            " leave it out",
-        ),
+        " is for parties that hold features of the same rows; with {split=rows} leave it out",
     ),
 ]
-WITHOUT_HMAC: Rule = (
-    lambda given: given["align"] != "hmac",
-    (" is for ", Setting("align", "hmac"), "; leave it out, or add that"),
+WITHOUT_HMAC = rule(
+    lambda given: given["align"] != "hmac", " is for {align=hmac}; leave it out, or add that"
 )
 
 
@@ -441,12 +431,10 @@ class RowParties(NumberFiles, heading="Data"):
     )
 
 
-IN_ONE_PLACE: Rule = (
+IN_ONE_PLACE = rule(
     lambda given: not given["parties"] or given.get("engine") == "simulator",
-    (
-        " hides what parties send, but here one process has all data; add --parties and "
-        "--engine mpi, or leave it out",
-    ),
+    " hides what parties send, but here one process has all data; add --parties and --engine mpi, "
+    "or leave it out",
 )
 
 

@@ -289,12 +289,10 @@ class ProgressLine:
 
     def remind(self) -> None:
         """Note once, after a second, that the result of a run will not be kept."""
-        if self.unkept and not self.quiet and time.monotonic() - self.began >= 1.0:
-            # From the run or from the clock, whichever is first.
-            with alone:
-                unkept, self.unkept = self.unkept, None
-                if unkept:
-                    tell(f"note: the result will not be kept; to keep it give {unkept}")
+        with alone:  # the run or the clock, whichever is first
+            if self.unkept and not self.quiet and time.monotonic() - self.began >= 1.0:
+                tell(f"note: the result will not be kept; to keep it give {self.unkept}")
+                self.unkept = None
 
     def is_due(self) -> bool:
         now = time.monotonic()
@@ -437,11 +435,9 @@ class Screen:
             # It warns where it cannot write to its home.
             logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
-        def show(message: Any, *_: Any, **__: Any) -> None:
-            known = isinstance(message, VpemWarning)
-            self.warn(printable(in_options(message) if known else message))
-
-        warnings.showwarning = show
+        warnings.showwarning = lambda message, *_, **__: self.warn(
+            printable(in_options(message) if isinstance(message, VpemWarning) else message)
+        )
         return self
 
     def __exit__(self, *error: Any) -> None:

@@ -159,33 +159,26 @@ def _alike(word: str) -> Iterator[str]:
 
 
 def meant(word: str, names: Iterable[str]) -> list[str]:
-    """Return those of some names that a word may stand for; see `nearest`."""
-    known = list(names)
-    several = [name for name in SEVERAL.get(_letters(word), ()) if name in known]
-    if several:
-        return several[:1] if several[0] == "samples" else several
-    return [one for one in [nearest(word, known)] if one is not None]
+    """Return those of the names of options or commands that a word most likely stands for.
 
-
-def nearest(word: str, names: Iterable[str]) -> str | None:
-    """Return the name of an option or command that a word most likely stands for, or None.
-
-    By meaning, by its beginning, or by spelling; a single letter only by meaning. Names have no
+    By meaning, by their beginning, or by spelling; a single letter only by meaning. Names have no
     leading dashes; the word may.
     """
     known, plain = list(names), _letters(word)
-    alike = next((name for name in _alike(word) if name in known), None)
-    if alike is not None or len(plain) < 2:
-        return alike
+    several = [name for name in SEVERAL.get(plain, ()) if name in known]
+    if several:
+        return several[:1] if several[0] == "samples" else several
+    alike = [name for name in _alike(word) if name in known]
+    if alike or len(plain) < 2:
+        return alike[:1]
     begun = [name for name in known if len(plain) > 2 and name.startswith(plain)]
-    close = get_close_matches(plain, known, n=1, cutoff=CLOSE)
-    return begun[0] if len(begun) == 1 else next(iter(close), None)
+    return begun if len(begun) == 1 else get_close_matches(plain, known, n=1, cutoff=CLOSE)
 
 
-def hint(near: Iterable[str | None]) -> str:
+def hint(near: Iterable[str]) -> str:
     """Suggest what a word may stand for, if anything is known."""
-    known = [repr(one) for one in near if one is not None]
-    return f" (did you mean {' or '.join(known)}?)" if known else ""
+    words = " or ".join(map(repr, near))
+    return f" (did you mean {words}?)" if words else ""
 
 
 MOST_FILES = 10_000

@@ -28,7 +28,7 @@ from vpem.records import Rule, Settings, describe_field, refused, setting
 from vpem.rules import OF_COMMANDS, ROWS, algorithm_of, why_not
 
 from .display import print_json
-from .names import FILE, hint, in_options, is_flag, key_of, name_of, near_file, nearest
+from .names import FILE, hint, in_options, is_flag, key_of, meant, name_of, near_file
 from .outputs import READ, WRITTEN, Role
 
 if TYPE_CHECKING:
@@ -336,7 +336,7 @@ def _values(content: Report, command: Any, table: str) -> Report:
         key, where = name.replace("_", "-"), f"[{table}] {name}"
         param = known.get(key)
         if param is None:
-            see = f"{hint([nearest(key, known)])}; see 'vpem {table.replace('.', ' ')} --help'"
+            see = f"{hint(meant(key, known))}; see 'vpem {table.replace('.', ' ')} --help'"
             raise InputError(f"[{table}] has no option {name!r}{see}")
         if param.name in values:
             raise InputError(f"[{table}] gives {key!r} twice, once as {name!r}")
@@ -362,10 +362,10 @@ def check_environment(context: Any) -> None:
     start, known = variable_of(path), variables(path, context.command)
     for name in sorted(one for one in os.environ if one.startswith(start) and one not in known):
         keys = {key_of(param): variable for variable, param in known.items()}
-        near = nearest(name.removeprefix(start), keys)
+        near = meant(name.removeprefix(start), keys)
         raise InputError(
             f"the environment has {name}, but '{context.command_path}' has no such option"
-            f"{hint([near and keys[near]])}; unset it"
+            f"{hint(keys[one] for one in near)}; unset it"
         )
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vpem.errors import FileError, VpemError
-from vpem.records import Rule, Settings, changed, setting
+from vpem.records import Rule, Settings, changed, rule, setting
 
 from .display import Screen
 from .names import FILE, name_of
@@ -156,12 +156,12 @@ def _ignores_case(folder: str) -> bool:
 TABLES = ("output", "individuals", "labels_file")
 """Settings of outputs that may be CSV."""
 
-NO_CSV: Rule = (
+NO_CSV = rule(
     lambda given: not any(str(given.get(name)).lower().endswith(".csv") for name in TABLES),
-    (" is for CSV, and none is written; leave it out",),
+    " is for CSV, and none is written; leave it out",
 )
 
-NOTHING_REPLACED: Rule = (
+NOTHING_REPLACED = rule(
     # A record of outputs alone has no input, and no checkpoint either.
     lambda given: (
         not {"data", "model", "topology"}.isdisjoint(given)
@@ -169,7 +169,7 @@ NOTHING_REPLACED: Rule = (
             given.get(one) for one in (*TABLES, "plot", "state", "checkpoint", "topics", "traces")
         )
     ),
-    (" replaces existing files, but nothing is to be written; leave it out",),
+    " replaces existing files, but nothing is to be written; leave it out",
 )
 
 NO_CSV_AT_ALL: Rule = (

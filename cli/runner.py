@@ -15,7 +15,7 @@ import typer
 from vpem.errors import InputError, Interrupted, Setting
 from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import plural
-from vpem.records import Rule, Settings, not_both, setting
+from vpem.records import Settings, not_both, rule, setting
 from vpem.settings import FitSettings, HoldingSettings
 
 from .data import (
@@ -82,10 +82,7 @@ def _kept(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
     return [*files, *map(part_of, files)]
 
 
-WITHOUT_CHECKPOINT: Rule = (
-    lambda given: given["checkpoint"] is None,
-    (" needs ", Setting("checkpoint", "FILE")),
-)
+WITHOUT_CHECKPOINT = rule(lambda given: given["checkpoint"] is None, " needs {checkpoint=FILE}")
 
 
 class CheckpointSettings(Settings, heading="Checkpoints", kept=False):
@@ -252,8 +249,9 @@ class CommandRun:
     def finish(self, result: FitOutcome) -> None:
         """Write the model, print the report, and exit with the code of the outcome."""
         self.where.tell_warnings(self.screen)
+        code = 3 if self.out.strict and not result.converged else 0
         if not self.where.speaks:
-            raise typer.Exit(3 if self.out.strict and not result.converged else 0)
+            raise typer.Exit(code)
         if not self.out.publish_anyway:
             self.where.check_published(result)
         report = self.where.share(result, self.out, self.screen)
@@ -266,8 +264,8 @@ class CommandRun:
                 show(table(lost, "gone on without", "since iteration", right=("since iteration",)))
         if self.network is not None:
             tell_of_tree(self.network, self.screen)
-        if self.out.strict and not result.converged:
-            raise typer.Exit(3)
+        if code:
+            raise typer.Exit(code)
 
 
 @dataclass(frozen=True)
@@ -322,12 +320,11 @@ class Task:
         self.weighed_by = holding.sample_weight
         self.labels_for_fit: KnownLabels | None = None
         self.networks: dict[int, Network] = {}
-        self.parts: Any
         graph = graph.seeded(settings.seed)
         self.seed_of_graph = graph.graph_seed
         if isinstance(holding, HoldingSettings) and holding.split == "features":
             self.workers: Workers | None = None
-            self.parts = partition_of(source, holding, networked)
+            self.parts: Any = partition_of(source, holding, networked)
             self.graph = stored_graph(source, holding, self.parts, graph, run.screen)
         else:
             self.parts = self.workers = self._deal(holding)
@@ -348,17 +345,14 @@ class Task:
             check_parties(files, settings)
             if settings.parties:
                 of_one = holding.values("split", "sample_weight") | {"memory_limit": memory_limit}
-                for name, value in of_one.items():
-                    if value not in (None, False):
-                        raise InputError(
-                            Setting(name), " is for one file; with --parties leave it out"
-                        )
+                for name in (name for name, value in of_one.items() if value not in (None, False)):
+                    raise InputError(Setting(name), " is for one file; with --parties leave it out")
                 parties = run.where.parties(files, table)
                 if table.labels_for_fit is not None and not run.where.own_users:
-                    unlabelled = run.where.parties(files, table.changed(labels_for_fit=None))
-                    names = [one.name for one in parties]
+                    labelled, names = parties, [one.name for one in parties]
                     at = place_of(getattr(settings, "labels_at", None), names)
-                    parties = [*unlabelled[:at], parties[at], *unlabelled[at + 1 :]]
+                    parties = run.where.parties(files, table.changed(labels_for_fit=None))
+                    parties[at] = labelled[at]
                 holders = place_parties(parties, run.out.output, run.shards, run.where, run.labels)
                 source, self.alignment = joined(
                     parties, settings, over_rows, self.settings.missing == "marginalize",

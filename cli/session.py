@@ -17,8 +17,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from vpem.errors import InputError, Setting, shorten
-from vpem.records import Rule, Settings, setting, without
+from vpem.errors import InputError, shorten
+from vpem.records import Settings, rule, setting, without
 
 from .display import fail
 from .outputs import reads, writes, written
@@ -279,7 +279,7 @@ class Job(Where):
         from vpem._core.threads import crowded, share_processors, whereabouts
 
         engine = self.engine
-        if settings.ranks is not None and settings.ranks != engine.size:
+        if settings.ranks not in (None, engine.size):
             raise InputError(
                 f"--ranks requires {settings.ranks} ranks, but the job has {engine.size}; start it "
                 "with the mpiexec of the MPI that mpi4py is built for, such as: pip install mpich"
@@ -299,7 +299,7 @@ class Job(Where):
     def tell_warnings(self, screen: Screen) -> None:
         """Print the warnings of other ranks at the first, each once."""
         for rank, texts in enumerate(self.engine.gather(screen.warnings) or []):
-            for text in texts if rank else []:
+            for text in texts:
                 if text not in screen.warnings:
                     screen.warn(text, f"{self.engine.names[rank]}: ")
 
@@ -319,26 +319,22 @@ class Job(Where):
         stalled = code == STALLED
         alike = self.engine.rank == 0 and stalled
         alike = alike or self.engine.announce_end(sentence, patient=not stalled)
-        if not alike and not stalled:
-            sentence = f"{self.engine.names[self.engine.rank]}: {sentence}"
-        if code == 1:
-            print(f"vpem: {sentence}", file=sys.stderr, flush=True)
-        else:
-            fail(sentence)
-        return self._abort(code)
+        return self._abort(code, sentence, named=not alike and not stalled)
 
     def interrupted(self, code: int) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
-        sentence = INTERRUPTED
-        self.engine.announce_end(sentence, patient=False)
-        if self.engine.rank:
-            time.sleep(PASSED_ON)
-            sentence = f"{self.engine.names[self.engine.rank]}: {sentence}"
-        fail(sentence)
-        return self._abort(code)
+        self.engine.announce_end(INTERRUPTED, patient=False)
+        time.sleep(PASSED_ON * bool(self.engine.rank))
+        return self._abort(code, INTERRUPTED, named=self.engine.rank > 0)
 
-    def _abort(self, code: int) -> int:
+    def _abort(self, code: int, sentence: str, named: bool) -> int:
+        """End all ranks, with a sentence of this one, which it names if others may differ."""
+        sentence = f"{self.engine.names[self.engine.rank]}: {sentence}" if named else sentence
+        if code == 1:  # a defect, in many lines
+            print(f"vpem: {sentence}", file=sys.stderr, flush=True)
+        else:
+            fail(sentence)
         sys.stdout.flush()
         sys.stderr.flush()
         # Otherwise output that the launcher has not read yet would be lost.
@@ -347,29 +343,22 @@ class Job(Where):
         return code
 
 
-APART: Rule = (
+APART = rule(
     lambda given: given["engine"] == "simulator",
-    (" is for processes of their own; add --engine mpi, or --study FILE",),
+    " is for processes of their own; add --engine mpi, or --study FILE",
 )
-RANKS: Rule = (
-    lambda given: given["engine"] != "mpi",
-    (" is for processes of their own; add --engine mpi",),
+RANKS = rule(
+    lambda given: given["engine"] != "mpi", " is for processes of their own; add --engine mpi"
 )
-SHARDS_OF_ROWS: Rule = (
+SHARDS_OF_ROWS = rule(
     lambda given: given.get("split") == "rows",
-    (
-        " have the features of one hub each, but with ",
-        Setting("split", "rows"),
-        " every worker's model has all features; leave it out",
-    ),
+    " have the features of one hub each, but with {split=rows} every worker's model has all "
+    "features; leave it out",
 )
-SHARDS_OF_POSTERIOR: Rule = (
+SHARDS_OF_POSTERIOR = rule(
     lambda given: given.get("weight_concentration_prior_type") not in (None, "map"),
-    (
-        " hold means and covariances, but a posterior needs its priors too; leave it out, or take "
-        "EM without ",
-        Setting("weight_concentration_prior_type"),
-    ),
+    " hold means and covariances, but a posterior needs its priors too; leave it out, or take EM "
+    "without {weight_concentration_prior_type}",
 )
 of_members = partial(
     setting, None, local=True, idle=without("study", "FILE", "is for members of a study")
@@ -386,9 +375,9 @@ class EngineSettings(Settings, heading="Running", kept=False):
         "share one (mpiexec -n 5 {command} ... --engine mpi; needs vpem[mpi]). tls: each party "
         "runs this command on its own machine (see --study).",
         choices=("simulator", "mpi", "tls"),
-        idle=(
+        idle=rule(
             lambda given: given["engine"] == "tls" and given["study"] is None,
-            (" tls is for members of a study; add --study FILE",),
+            " tls is for members of a study; add --study FILE",
         ),
     )
     study: Path | None = setting(
@@ -397,9 +386,8 @@ class EngineSettings(Settings, heading="Running", kept=False):
         "what all run; DATA is this party's own. Implies --engine tls --parties; needs vpem[tls].",
         file="read",
         local=True,
-        idle=(
-            lambda given: given["engine"] != "tls",
-            (" implies --engine tls; leave out --engine",),
+        idle=rule(
+            lambda given: given["engine"] != "tls", " implies --engine tls; leave out --engine"
         ),
     )
     member: str | None = of_members(

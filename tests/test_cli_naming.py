@@ -10,7 +10,7 @@ import vpem
 import vpem_cli.app
 from vpem.checks import check_int
 from vpem.errors import FileError, InputError, Setting, VpemWarning
-from vpem_cli.names import is_flag, leaves, nearest
+from vpem_cli.names import is_flag, leaves, meant
 
 from .cli_support import done, make_data, overlapping, run
 from .tables import each
@@ -203,10 +203,10 @@ MEANT = {
 
 @each("path", MEANT)
 def test_what_was_meant(capsys, path):
-    for typed, meant in MEANT[path].items():
+    for typed, wanted in MEANT[path].items():
         said = run(capsys, *path.split(), typed, "3").sentence
         assert said.startswith(f"no such {'option' if path else 'command'}: {typed}")
-        assert (f"(did you mean '{meant}'?)" in said) if meant else ("did you mean" not in said)
+        assert (f"(did you mean '{wanted}'?)" in said) if wanted else ("did you mean" not in said)
 
 
 @each(
@@ -221,6 +221,6 @@ def test_what_there_is_in_place_of_words_of_other_programs(capsys, words, told):
 
 
 def test_a_single_letter_is_never_near_by_spelling():
-    assert nearest("-n", ["json", "quiet", "n-init"]) is None
-    assert nearest("--n", ["samples", "json"]) == "samples"
-    assert nearest("xyz", []) is None
+    assert meant("-n", ["json", "quiet", "new"]) == []
+    assert meant("--n", ["samples", "json"]) == ["samples"]
+    assert meant("xyz", []) == []

@@ -6,10 +6,12 @@ Both show themselves by a few facts: a line where they are printed, a table in a
 from __future__ import annotations
 
 import csv
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, replace
 from functools import partial
+from itertools import chain, zip_longest
 from string import Formatter
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
@@ -248,6 +250,15 @@ def not_both(one: str, other: str) -> Rule:
     """Return the rule of ``other``, that ``one`` and it exclude each other."""
     sentence = ("give ", Setting(one), " or ", Setting(other), ", not both")
     return lambda given: given.get(one) not in (None, False), sentence
+
+
+def rule(when: Condition, text: str) -> Rule:
+    """Return a rule by its sentence, with settings in braces: "take {split=rows}, or {agents}"."""
+    words = re.split(r"\{(\w+)=?(.*?)\}", text)
+    named = [
+        Setting(name, value or None) for name, value in zip(words[1::3], words[2::3], strict=True)
+    ]
+    return when, tuple(filter(None, chain(*zip_longest(words[::3], named))))
 
 
 def without(name: str, value: object, why: str) -> Rule:

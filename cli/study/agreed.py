@@ -31,7 +31,7 @@ from vpem.pictures.disclosures import disclosures
 from vpem.sums.connect import settled
 
 from ..data import refuse_families, teller
-from ..names import STUDY, in_options, is_flag, key_of, name_of, nearest, speak_of
+from ..names import STUDY, in_options, is_flag, key_of, meant, name_of, speak_of
 from ..options import options_of, path_of, refuse_idle, source_of, take_defaults
 
 OWN_OPTIONS = ("data", "memory_limit", "proba")
@@ -159,7 +159,7 @@ def agreed_before(context: Any, study: Study) -> list[Agreed]:
 def refuse_as_own(context: Any, word: str) -> None:
     """Refuse a word that resembles an option of the command itself, as its parser would."""
     known = [opt.lstrip("-") for param in context.command.params for opt in param.opts]
-    if nearest(word.partition("=")[0], known) is not None:
+    if meant(word.partition("=")[0], known):
         parser = context.command.make_parser(context)
         parser.ignore_unknown_options = False
         parser.parse_args([word])
