@@ -118,13 +118,17 @@ def test_other_data_have_their_own_names(capsys, home, fit):
     assert done(capsys, *words).json == wanted
 
 
-@pytest.mark.parametrize("kept", [None, {"id": 7, "covariates": [1]}], ids=str)
-def test_a_fit_that_remembers_nothing_is_read_as_before(capsys, home, fit, tmp_path, kept):
+@pytest.mark.parametrize("kept", [{"id": 7}, {"covariates": [1]}, {"words": {"x": [1]}}], ids=str)
+def test_names_that_are_no_text_are_refused(fit, tmp_path, kept):
     saved = read_saem(fit)
-    if kept is None:
-        del saved.settings["columns"]
-    else:
-        saved.settings["columns"] = kept
+    saved.settings["columns"] = kept
+    with pytest.raises(InputError, match=f"settings.columns.{next(iter(kept))}"):
+        save_saem(tmp_path / "odd.h5", saved)
+
+
+def test_a_fit_that_remembers_nothing_is_read_as_before(capsys, home, fit, tmp_path):
+    saved = read_saem(fit)
+    del saved.settings["columns"]
     save_saem(tmp_path / "old.h5", saved)
     wanted = done(capsys, "score", fit, home / "d.csv", "--json").json
     assert (

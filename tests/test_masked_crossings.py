@@ -347,7 +347,7 @@ VERBS = re.compile(
 
 TALKERS = {
     "cli": "outputs session",
-    "cli/commands": "rows saem_data",
+    "cli/commands": "individuals rows",
     "cli/study": "member",
     "vpem/files": "checkpoints",
     "vpem/files/parties": "alignment joining observing opening",

@@ -18,7 +18,7 @@ from vpem.saem.formats.individuals import (
     write_individuals,
 )
 from vpem.saem.individuals import document_counts, from_counts, in_words
-from vpem_cli.commands.saem_data import CorpusReader, HeldIndividuals, files_in
+from vpem_cli.commands.individuals import CorpusReader, HeldIndividuals, files_in
 
 from .thread_engine import together
 

@@ -17,7 +17,7 @@ from ..options import InitModel, Without
 from ..outputs import WRITTEN, LabelFile, LabelledOutput
 from ..runner import CheckpointSettings, CommandRun, FitOutcome
 from ..session import EngineSettings, describe_engine
-from .saem_data import DeviceFiles, HeldIndividuals, read_source, words_of
+from .individuals import CorpusReader, DeviceFiles, HeldIndividuals, RowReader, Source, words_of
 from .use import CORPUS_MODEL, as_printed
 
 if TYPE_CHECKING:
@@ -338,7 +338,13 @@ def saem(
             if out.traces is not None:
                 check_picture(out.traces, out.force)
         missing = settings.missing == "marginalize"
-        source = read_source(data, holding, model.model, options, missing, run, sums.secure_sum)
+        reader: CorpusReader | RowReader = CorpusReader(holding, screen, sums.secure_sum)
+        if model.model == CORPUS_MODEL:
+            holding.refuse_words(sums.secure_sum)
+        else:
+            apart, weight = holding.parties and run.engine.size > 1, holding.sample_weight
+            reader = RowReader(holding, model.model, options, missing, {}, weight, apart)
+        source = Source(data, holding, reader, run)
         for said in name_words(options, source.individuals.columns.get("words", {})):
             screen.print_note(said)
         if model.init_individuals is not None:

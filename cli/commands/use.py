@@ -1,7 +1,7 @@
 """Fits at work: `vpem predict`, `score`, `sample` and `evaluate`, and pictures of them.
 
 What a command (`UseRequest`) does with a kind of file is the business of that: one class a kind
-(`StoredFile`; those of rows and of SAEM are in `rows` and `of_individuals`).
+(`StoredFile`; those of rows and of SAEM are in `rows` and `individuals`).
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ CORPUS_MODEL = "lda"
 CLASSES = {
     "vpem-model": ("rows", "MixtureFile"),
     "vpem-clustering": ("rows", "ClustersFile"),
-    "vpem-saem": ("of_individuals", "SaemFile"),
+    "vpem-saem": ("individuals", "SaemFile"),
     "vpem-imputation": ("use", "ImputationFile"),
 }
 """Where the class of each kind is, by what files say that they are."""

@@ -49,7 +49,7 @@ from vpem.network.schema import Report
 from vpem.pictures.contents import size
 from vpem.steps.recovery import REPEATED, Keeper
 
-from ..commands.saem_data import files_in
+from ..commands.individuals import files_in
 from ..commands.use import stored_at
 from ..data import STDIN
 from ..display import Screen, as_plain, tell

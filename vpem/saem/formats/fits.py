@@ -31,6 +31,7 @@ from vpem.network.schema import (
     TEXT,
     Array,
     Choice,
+    Fields,
     Integer,
     ListOf,
     Maybe,
@@ -68,6 +69,11 @@ OF_CORPUS = ("shares", "coherence", "n_tokens", "device_shares", "perplexities")
 OF_DOSES = ("times", "amounts", "durations")
 TEXTS = ("model_options", "settings", "communication", "versions")
 
+COLUMNS: Fields = {
+    **dict.fromkeys(("id", "time", "value"), TEXT),
+    **dict.fromkeys(("covariates", "doses"), TableOf(TEXT)),
+    "words": TableOf(ListOf(TEXT)),
+}
 SETTINGS = TableOf(
     PLAIN,
     known={
@@ -76,7 +82,7 @@ SETTINGS = TableOf(
         "tol": REAL,
         "participation": REAL,
         "sampler_options": TableOf(PLAIN),
-        "columns": TableOf(PLAIN),
+        "columns": TableOf(PLAIN, known=COLUMNS),
     },
 )
 """What is read of the settings again."""

@@ -10,7 +10,7 @@ import csv
 import math
 import os
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -72,10 +72,10 @@ class LongTable:
         three: tuple[str, str, str],
         covariates: Sequence[str] | None,
         also: Sequence[str],
-        words: Sequence[str],
+        words: Collection[str],
         missing: bool,
         doses: Mapping[str, str] | None,
-        texts: Sequence[str] = (),
+        texts: Collection[str] = (),
     ) -> None:
         self.source, self.three, self.missing = os.fspath(path), three, missing
         self.words, self.texts = words, texts
@@ -221,10 +221,10 @@ def read_individuals(
     id: str = "id",
     time: str = "time",
     value: str = "value",
-    covariates: Sequence[str] | None = None,
-    also: Sequence[str] = (),
-    words: Sequence[str] = ("outcome",),
-    texts: Sequence[str] = (),
+    covariates: Mapping[str, str] | Collection[str] | None = None,
+    also: Mapping[str, str] | Collection[str] = (),
+    words: Collection[str] = ("outcome",),
+    texts: Collection[str] = (),
     missing: bool = False,
     doses: Mapping[str, str] | None = None,
 ) -> Individuals:
@@ -238,13 +238,13 @@ def read_individuals(
         `write_individuals` makes it.
     id, time, value : str
         Names of the three columns of a CSV table.
-    covariates : sequence of str, optional
-        Which other columns to read; None: all. They hold numbers, or nothing (or ``NA``, ``.``)
-        where they are missing.
-    also : sequence of str
+    covariates : sequence of str, or mapping, optional
+        Which other columns to read, or by the names that they are to have; None: all. They hold
+        numbers, or nothing (or ``NA``, ``.``) where they are missing.
+    also : sequence of str, or mapping
         Further columns to read if they are there.
     words : sequence of str
-        Which of the other columns may hold words, which are then numbered from 0 in the order of
+        Which of these may hold words, which are then numbered from 0 in the order of
         the alphabet; ``columns["words"]`` has them.
     texts : sequence of str
         Which may hold nothing but words, numbered alike; ``Sex=Male`` is then the covariate that is
@@ -268,10 +268,13 @@ def read_individuals(
         If a column is missing or holds something else than numbers, or the rows of an individual
         are in several places.
     """
+    named = {} if covariates is None else _by_name(covariates)
+    columns = None if covariates is None else list(named.values())
+    named, also = named | _by_name(also), list(_by_name(also).values())
     if is_long_csv(path):
-        three = (id, time, value)
-        table = LongTable(path, three, covariates, also, words, missing, doses, texts)
-        return table.individuals()
+        words, texts = ([named.get(name, name) for name in some] for some in (words, texts))
+        table = LongTable(path, (id, time, value), columns, also, words, missing, doses, texts)
+        return _renamed(table.individuals(), {} if columns is None else named)
     source = os.fspath(path)
     with open_read(path) as file:
         check_encoding(file, ENCODING, VERSION)
@@ -289,8 +292,8 @@ def read_individuals(
             raise FileError(f"{source}: covariates must be a group with one member per covariate")
         have = [] if group is None else sorted(list_members(group, MOST_COLUMNS))
         chosen = have
-        if covariates is not None:
-            chosen = list(dict.fromkeys([*covariates, *(name for name in also if name in have)]))
+        if columns is not None:
+            chosen = list(dict.fromkeys([*columns, *(name for name in also if name in have)]))
         for name in chosen:
             if name not in have:
                 raise MissingColumnError(
@@ -310,8 +313,9 @@ def read_individuals(
         raise FileError(f"{source}: times must be numbers of its {len(vocabulary)} words, from 0")
     ids = np.repeat(np.array(names, dtype=object), counts.astype(np.intp))
     individuals = from_long(ids, times, values, read, source, missing)
-    columns = {"words": numbered} if numbered else {}
-    return replace(individuals, words=vocabulary, doses=given, columns=columns)
+    described = {"words": numbered} if numbered else {}
+    individuals = replace(individuals, words=vocabulary, doses=given, columns=described)
+    return _renamed(individuals, {} if columns is None else named)
 
 
 def _read_doses(file: h5py.File, n: int, source: str) -> Doses | None:
@@ -331,6 +335,27 @@ def _read_doses(file: h5py.File, n: int, source: str) -> Doses | None:
             raise FileError(f"{source}: doses must be finite numbers, amounts and durations from 0")
     who = np.repeat(np.arange(n), counts.astype(np.intp))
     return Doses.from_lists(n, who, times, *columns)
+
+
+def _by_name(covariates: Mapping[str, str] | Collection[str]) -> dict[str, str]:
+    """Columns by the names of the covariates that they are."""
+    if isinstance(covariates, Mapping):
+        return dict(covariates)
+    return {name: name for name in covariates}
+
+
+def _renamed(read: Individuals, named: Mapping[str, str]) -> Individuals:
+    """Return individuals with those covariates that were read by their names."""
+    named = {name: column for name, column in named.items() if column in read.covariates}
+    others = {name: column for name, column in named.items() if name != column}
+    if not others:
+        return read
+    columns = {**read.columns, "covariates": others}
+    if "words" in columns:
+        words = columns["words"]
+        columns["words"] = {name: words[one] for name, one in named.items() if one in words}
+    covariates = {name: read.covariates[one] for name, one in named.items()}
+    return replace(read, covariates=covariates, columns=columns)
 
 
 def chain(parts: Sequence[Individuals]) -> Individuals:

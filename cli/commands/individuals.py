@@ -1,0 +1,752 @@
+"""Individuals or documents: read for `vpem saem`, or for what commands do with its fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import typer
+
+from vpem.errors import FileError, InputError, MissingColumnError, Setting, did_you_mean
+from vpem.files.table_settings import TableSettings
+from vpem.pictures.contents import plural
+from vpem.records import Rule, changed, not_both, setting
+
+from ..data import PartySettings
+from ..display import as_plain, print_json
+from ..outputs import READ
+from ..session import place_parties
+from .use import CORPUS_MODEL, PredictSettings, StoredFile, UseRequest
+
+if TYPE_CHECKING:
+    from vpem.engines.engine import Engine
+    from vpem.files.parties.opening import Party
+    from vpem.network.partition import Workers
+    from vpem.network.schema import Report
+    from vpem.saem.individuals import Individuals
+    from vpem.saem.results import SavedSaem
+    from vpem.saem.topics import Heard, Topics
+    from vpem.sums.connect import Network
+
+    from ..display import Screen
+    from ..runner import CommandRun
+
+DeviceFiles = Annotated[
+    list[Path],
+    READ,
+    typer.Argument(
+        help="Individuals: CSV with a line for each measurement, the first line the names of "
+        "columns, or HDF5 of individuals; with --parties a file each, or a manifest."
+    ),
+]
+
+THREE = ("id", "time", "value")
+"""Columns of all tables."""
+
+OF_ROWS: Rule = (
+    lambda given: given.get("model") == CORPUS_MODEL,
+    (f" is not for the model {CORPUS_MODEL}; leave it out",),
+)
+OF_DOCUMENTS: Rule = (
+    lambda given: given.get("model", CORPUS_MODEL) != CORPUS_MODEL,
+    (f" is for {CORPUS_MODEL} alone; leave it out",),
+)
+SHOWN: Rule = (
+    lambda given: given["parties"] and bool(given.get("secure_sum")),
+    (
+        " shows in how many documents of each party a word is, which ",
+        Setting("secure_sum", True),
+        " hides; leave out one of the two",
+    ),
+)
+OF_ONE_FILE: Rule = (
+    lambda given: given["parties"],
+    (" is for one file; with --parties leave it out",),
+)
+
+
+class HeldIndividuals(PartySettings, heading="Individuals", kept=False):
+    """What columns hold, which words of documents count, and who holds which individuals."""
+
+    parties: bool = changed(PartySettings, "parties", heading="Individuals")
+    vocabulary: Path | None = setting(
+        None, "lda: the words, a line each; others are left out. Default: all in the documents.",
+        file="read", idle=OF_DOCUMENTS,
+    )  # fmt: skip
+    min_documents: int | None = setting(
+        None, "lda: leave out words of fewer documents.", least=1, idle=[OF_DOCUMENTS, SHOWN]
+    )
+    max_share: float | None = setting(
+        None, "lda: leave out words of more than this share of the documents.", least=1e-9,
+        most=1.0, idle=[OF_DOCUMENTS, SHOWN],
+    )  # fmt: skip
+    dataset: str | None = setting(
+        None, "lda: where in HDF5 the counts are, such as layers/counts. Default: X.", local=True,
+        idle=OF_DOCUMENTS,
+    )  # fmt: skip
+    id: str | None = setting(
+        None, "Column of individuals. Default: id or document.", local=True, often=True
+    )
+    time: str | None = setting(
+        None, "Column with the time. Default: time or word.", local=True, often=True
+    )
+    value: str | None = setting(
+        None, "Column with the value. Default: value or count.", local=True, often=True
+    )
+    covariates: str | None = setting(
+        None, "Other columns to read, with commas between; dose=amt reads the column amt as the "
+        "dose. Default: those that the model needs.", local=True, idle=OF_ROWS, often=True,
+    )  # fmt: skip
+    doses: str | None = setting(
+        None, "Lines may be doses: columns that are not named amt, rate, duration, evid, mdv, addl "
+        "or ii, as amt=AMT_MG. Default: they are if the model needs a dose and there is amt.",
+        local=True, idle=OF_ROWS,
+    )  # fmt: skip
+    sample_weight: str | None = setting(
+        None, "Column with each individual's weight, in copies of it, above 0. Default: 1.",
+        idle=OF_ROWS,
+    )  # fmt: skip
+    devices: int | None = setting(
+        None, "Devices, which hold individuals in order. Default: 1.",
+        heading="Network", least=1, idle=OF_ONE_FILE, often=True,
+    )  # fmt: skip
+    device_individuals: Path | None = setting(
+        None, 'Individuals of each device, JSON: {"name": ["individual", ...], ...}.',
+        heading="Network", file="read",
+        idle=[not_both("devices", "device_individuals"), OF_ONE_FILE],
+    )  # fmt: skip
+
+    def refuse_words(self, masked: bool) -> None:
+        """Raise InputError where masks are to hide words that parties exchange."""
+        if masked and self.parties and self.vocabulary is None:
+            raise InputError(
+                Setting("secure_sum", True), " hides what parties have, but without a common "
+                "vocabulary they exchange their words; name the words in a file, ",
+                Setting("vocabulary"),
+            )  # fmt: skip
+
+
+def words_of(text: str) -> list[str]:
+    """Read words with commas between; "none" is no words."""
+    words = [word.strip() for word in text.split(",")]
+    return [] if words == ["none"] else words
+
+
+def named_columns(settings: Any, id_column: str | None = None) -> dict[str, str]:
+    """Return the columns that options name, or that a party does, by what they hold."""
+    named = {name: getattr(settings, name) for name in THREE}
+    named |= {} if id_column is None else {"id": id_column}
+    return {name: column for name, column in named.items() if column is not None}
+
+
+@dataclass(frozen=True)
+class CorpusReader:
+    """Reads documents; under masks (``hidden``) no sum over documents is taken without them.
+
+    Columns of a table are named by ``settings``, or else as in ``fitted``, as `RowReader` has it.
+    """
+
+    settings: Any
+    screen: Screen
+    hidden: bool = False
+    fitted: Mapping[str, Any] = field(default_factory=dict)
+    weight: None = None
+
+    def read(self, file: Path, id_column: str | None = None) -> Individuals:
+        from vpem.files.observations import is_long_csv
+        from vpem.saem.formats.individuals import COLUMNS, read_corpus
+
+        columns = named_columns(self.settings, id_column)
+        if is_long_csv(file):
+            known = {one: self.fitted.get(one) or usual for one, usual in COLUMNS.items()}
+            columns = {one: known[one] for one in known if known[one] != COLUMNS[one]} | columns
+        return read_corpus(file, columns, self.settings.dataset)
+
+    def share(
+        self, parts: Mapping[int, Individuals], engine: Engine | None
+    ) -> tuple[dict[int, Individuals], tuple[str, ...]]:
+        """Give the documents of all parties one vocabulary; return them and it."""
+        import numpy as np
+
+        from vpem.saem.individuals import document_counts, in_words, join_words
+
+        corpora = dict(parts)
+        settings, left = self.settings, np.zeros(2)  # words and documents that are left out
+
+        def spell(words: tuple[str, ...]) -> None:
+            for part, one in corpora.items():
+                corpora[part], n_unknown = in_words(one, words)
+                left[:] += n_unknown, one.n_individuals - corpora[part].n_individuals
+
+        if settings.vocabulary is not None:
+            words = _vocabulary(settings.vocabulary)
+        else:
+            local = list({one.words for one in corpora.values() if one.words is not None})
+            everyones = [local] if engine is None else engine.allgather(local)
+            words = join_words(sorted({tuple(one) for some in everyones for one in some}))
+        spell(words)
+        if settings.min_documents is not None or settings.max_share is not None:
+            each = [np.append(document_counts(one), one.n_individuals) for one in corpora.values()]
+            total = np.sum([np.zeros(len(words) + 1, dtype=np.intp), *each], axis=0)
+            *counts, n = (total if engine is None else engine.allreduce(total)).tolist()
+            least = settings.min_documents or 0
+            most = n * (1.0 if settings.max_share is None else settings.max_share)
+            kept = [word for word, n in zip(words, counts, strict=True) if least <= n <= most]
+            if not kept:
+                raise InputError(
+                    f"none of the {len(words)} words is in {least} documents or more, and in "
+                    f"{most:g} at most; give another ", Setting("min_documents"), " or ",
+                    Setting("max_share"),
+                )  # fmt: skip
+            spell(words := tuple(kept))
+        if engine is not None and not self.hidden:
+            left = engine.allreduce(left)
+        if left[0]:
+            times = plural(int(left[0]), "time")
+            self.screen.print_note(
+                f"words outside the vocabulary, which occur {times}, are left out"
+            )
+        if left[1]:
+            documents = plural(int(left[1]), "document")
+            self.screen.warn(f"{documents} left out: the vocabulary has none of their words")
+        return corpora, words
+
+
+def _vocabulary(path: Path) -> tuple[str, ...]:
+    from vpem.files.observations import LONGEST_NAME
+    from vpem.files.opening import open_text
+
+    try:
+        with open_text(path) as lines:
+            words = [line.strip() for line in lines if line.strip()]
+    except UnicodeDecodeError:
+        raise FileError(f"{path} is not UTF-8 text; save it as UTF-8") from None
+    wrong = any(len(word) > LONGEST_NAME or "\0" in word for word in words)
+    if wrong or not words or len(set(words)) < len(words):
+        raise InputError(f"{path} must be a vocabulary: words, a line each, all different")
+    return tuple(words)
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """Reads measurements of individuals, with what a model reads of them, and their weights.
+
+    ``settings`` has ``covariates`` (dose=amt,weight) and ``doses`` (amt=AMT,rate=RATE) as the user
+    typed them, and names of columns; where it has none they are as in ``fitted``, the
+    `Individuals.columns` of a fit.
+    """
+
+    settings: Any
+    model: str
+    options: Mapping[str, Any]
+    missing: bool
+    fitted: Mapping[str, Any] = field(default_factory=dict)
+    weight: str | None = None
+    apart: bool = False  # refuses words, which other parties would learn
+
+    @property
+    def needed(self) -> list[str]:
+        """Covariates that must be there."""
+        from vpem.saem.models.model import MODELS, model_class
+
+        known = self.model in MODELS
+        reads = model_class(self.model, self.options).reads(self.options) if known else ()
+        return [*reads, *([] if self.weight is None else [self.weight])]
+
+    def read(self, file: Path, id_column: str | None = None) -> Individuals:
+        """Read the individuals of a file."""
+        from vpem.files.observations import is_long_csv
+        from vpem.saem.formats.individuals import numbered_as, read_individuals
+
+        settings, fitted, is_table = self.settings, self.fitted, is_long_csv(file)
+        named = named_columns(settings, id_column)
+        typed = _typed("covariates", settings.covariates, "dose=amt,weight")
+        flags = [*named, *([] if settings.doses is None else ["doses"])]
+        if flags and not is_table:
+            raise InputError(
+                f"{', '.join(f'--{name}' for name in flags)} name columns of a CSV table, but "
+                f"{file} is none"
+            )
+        three: Report = {name: named.get(name) or fitted.get(name) or name for name in THREE}
+        if len(set(three.values())) < len(three):
+            raise InputError("--id, --time and --value must be three different columns")
+        known = fitted.get("covariates") or {}
+        column_of = {name: known.get(name, name) for name in self.needed} | typed
+        # Bifactor and gmm are of tables, whose columns are times.
+        also = [] if self.model in ("bifactor", "gmm") else ["outcome", "censored"]
+        also += ["dose"] if self.model == "curve" else []
+        maybe = {name: known.get(name, name) for name in also if name not in column_of}
+        events = None if "dose" in typed else self._events(file, (column_of | maybe).get("dose"))
+        if events is not None:
+            column_of.pop("dose", None)
+            maybe.pop("dose", None)
+        elif "dose" in column_of and not is_table:
+            maybe["dose"] = column_of.pop("dose")
+        texts = [] if self.apart else {*self.needed} & {*column_of} - {"dose"}
+        try:
+            individuals = read_individuals(
+                file, covariates=column_of, also=maybe, texts=texts, missing=self.missing,
+                doses=events, **(three if is_table else {}),
+            )  # fmt: skip
+        except MissingColumnError as error:
+            left = [name for name, column in {**three, **column_of}.items()
+                    if column in error.columns and name not in (*named, *typed)]  # fmt: skip
+            if not left:
+                raise
+            raise InputError(f"{error}{_advice(left, bool(fitted))}") from None
+        individuals = numbered_as(
+            individuals, fitted.get("words") or {}
+        )  # words have the numbers of the fit
+        if self.weight is None:
+            return individuals
+        weights = individuals.constant(self.weight)
+        if (weights <= 0).any():
+            who = int(weights.argmin())
+            raise InputError(
+                f"{file}: the weight of individual {individuals.names[who]!r} must be above 0, got "
+                f"{weights[who]:g}; leave out individuals of weight 0"
+            )
+        return replace(individuals, weights=weights)
+
+    def _events(self, file: Path, dose: str | None) -> dict[str, str] | None:
+        """Return columns of doses with unusual names; None: there are no doses.
+
+        There are if the user names some, the fit had some, or amounts take the place of a
+        covariate, whose column is ``dose``.
+        """
+        from vpem.files.observations import header_of
+
+        if self.settings.doses is not None:
+            return _typed("doses", self.settings.doses, "amt=AMT,rate=RATE")
+        fitted: dict[str, str] | None = self.fitted.get("doses")
+        header = [column.strip() for column in header_of(file)]
+        if fitted is not None:
+            return {name: column for name, column in fitted.items() if column in header}
+        amounts = "amt" in [column.lower() for column in header]
+        return {} if dose is not None and dose not in header and amounts else None
+
+    def share(
+        self, parts: Mapping[int, Individuals], engine: Engine | None
+    ) -> tuple[dict[int, Individuals], None]:
+        """Number the words of all parties alike; if some individuals have doses, all have."""
+        from vpem.saem.doses import doses_of
+        from vpem.saem.formats.individuals import join_numbers, numbered_as
+
+        local = [(one.doses is not None, one.columns.get("words", {})) for one in parts.values()]
+        everyones = [local] if engine is None else engine.allgather(local)
+        have_doses, words = zip(*(one for some in everyones for one in some), strict=True)
+        tables = join_numbers(words)
+        numbered = {place: numbered_as(one, tables) for place, one in parts.items()}
+        if any(have_doses):
+            numbered = {place: replace(one, doses=doses_of(one)) for place, one in numbered.items()}
+        return numbered, None
+
+
+def _advice(left: Sequence[str], fitted: bool) -> str:
+    """Return which options name columns that the table lacks, and what to give instead."""
+    names = [f"--{name}" if name in THREE else repr(name) for name in left]
+    flags = [f"--{name} COLUMN" for name in left if name in THREE]
+    if others := [f"{name}=COLUMN" for name in left if name not in THREE]:
+        flags.append(f"--covariates {','.join(others)}")
+    of_fit = f"; that is {' and '.join(names)} of the fit" if fitted else ""
+    several = "the names of these columns" if len(left) > 1 else "the name of this column"
+    return f"{of_fit}; give {several}: {' '.join(flags)}"
+
+
+def _typed(option: str, text: str | None, like: str) -> dict[str, str]:
+    """Return columns by their contents, as the user typed them: ``dose=amt,weight``."""
+    column_of: dict[str, str] = {}
+    for word in [] if text is None else words_of(text):
+        name, _, column = word.partition("=")
+        if not name or name in column_of:
+            raise InputError(
+                f"--{option} must be different names with commas between, such as {like}, got "
+                f"{text!r}"
+            )
+        column_of[name] = column or name
+    return column_of
+
+
+def files_in(paths: Sequence[Path]) -> list[Path]:
+    """Return the files given, those of a folder in the order of their names."""
+    files: list[Path] = []
+    for path in paths:
+        folder = sorted(path.iterdir()) if path.is_dir() else [path]
+        inside = [one for one in folder if one is path or not one.name.startswith(".")]
+        if not inside:
+            raise FileError(f"the folder {path} is empty")
+        files += inside
+    return files
+
+
+class Source:
+    """Individuals in this process, of a file or of files of parties, and who ``held`` which of all.
+
+    They are all of a file, or those of this process's parties, party by party; ``numbers`` (n,)
+    are their places among all.
+    """
+
+    individuals: Individuals
+    held: Workers
+    numbers: Any
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        settings: HeldIndividuals,
+        reader: CorpusReader | RowReader,
+        run: CommandRun,
+    ) -> None:
+        import numpy as np
+
+        from vpem.network.partition import evenly
+        from vpem.saem.formats.individuals import read_devices
+
+        self.reader, self.run = reader, run
+        if settings.parties:
+            usual = TableSettings()
+            self._of_parties(run.where.parties(files_in(files), usual, columns=False), usual)
+            return
+        if len(files) > 1 or files[0].is_dir():
+            got = f"got {len(files)}" if len(files) > 1 else f"but {files[0]} is a folder"
+            raise InputError(
+                f"give one file of individuals, {got}; add --parties if each file is one party's"
+            )
+        individuals = self.individuals = reader.share({0: reader.read(files[0])}, None)[0][0]
+        n, number = individuals.n_individuals, settings.devices or 1
+        self.numbers = np.arange(n)
+        if settings.device_individuals is not None:
+            self.held = read_devices(settings.device_individuals, individuals.names)
+        elif number > n:
+            raise InputError(
+                f"--devices must be at most the {n} individuals of {individuals.source}, got "
+                f"{number}"
+            )
+        else:
+            self.held = evenly(n, number, [f"device {place}" for place in range(number)])
+
+    def _of_parties(self, parties: Sequence[Party], usual: TableSettings) -> None:
+        """Read the individuals of this process's parties, named party/individual."""
+        import numpy as np
+
+        from vpem.engines.placement import for_each
+        from vpem.network.partition import Workers
+        from vpem.saem.doses import Doses
+        from vpem.saem.formats.individuals import chain
+        from vpem.saem.individuals import Individuals
+
+        run, reader = self.run, self.reader
+        holders = place_parties(parties, run.out.output, False, run.where, run.labels)
+        if run.engine.size > len(parties) and not run.where.own_users:
+            raise InputError(
+                f"there are {run.engine.size} processes, but only {len(parties)} parties: every "
+                "process needs one; take fewer processes"
+            )
+
+        def read_party(place: int) -> Individuals:
+            party = parties[place]
+            for name, value in party.table.values("id_column").items():
+                if value != getattr(usual, name):
+                    raise InputError(
+                        f"party {party.name!r}: {name} is for tables of features, but these are "
+                        "measurements of individuals; leave it out"
+                    )
+            own = chain([reader.read(file, party.table.id_column) for file in party.find()])
+            return replace(own, names=tuple(f"{party.name}/{name}" for name in own.names))
+
+        read, words = reader.share(for_each(holders, range(len(parties)), read_party), run.engine)
+        said = holders.allgather({
+            party: (some.n_individuals, list(some.covariates), some.doses is not None)
+            for party, some in read.items()
+        })  # fmt: skip
+        sizes, covariates, dosed = zip(*(said[party] for party in range(len(parties))), strict=True)
+        # Every process, even a server without data, has the covariates that all parties have.
+        common = [name for name in covariates[0] if all(name in names for names in covariates)]
+        rows = tuple(np.arange(a, b) for a, b in pairwise(np.cumsum([0, *sizes])))
+        self.numbers = np.concatenate([np.empty(0, np.intp), *(rows[one] for one in holders.own)])
+        self.held = Workers(rows, tuple(party.name for party in parties))
+        run.where.watch(self.held.n_samples, True, run.screen)
+        nothing = np.empty(0)
+        individuals = (
+            chain([read[party] for party in holders.own])
+            if read
+            else Individuals(  # of a server that brings no data
+                (), np.zeros(1, np.intp), nothing, nothing, dict.fromkeys(common, nothing),
+                weights=None if reader.weight is None else nothing, words=words,
+                doses=Doses.once(nothing) if dosed[0] else None,
+            )
+        )  # fmt: skip
+        shared = {name: individuals.covariates[name] for name in common}
+        self.individuals = replace(individuals, covariates=shared)
+
+    def individuals_in(self, network: Network) -> Individuals:
+        """Return the individuals of this process's devices alone."""
+        import numpy as np
+
+        if not self.run.engine.apart or len(self.numbers) < self.held.n_samples:
+            return self.individuals
+        rows = [self.held.rows[device] for device in network.total.holders.own]
+        return self.individuals.take(np.concatenate([np.empty(0, np.intp), *rows]))
+
+    def places(self, text: str) -> list[int]:
+        """Return the places of individuals by their names, with commas between."""
+        import numpy as np
+
+        place = dict(zip(self.individuals.names, self.numbers.tolist(), strict=True))
+        words = words_of(text)
+        local = np.array([place.get(word, -1) for word in words])
+        rows: list[int] = self.run.engine.allreduce(local, "max").tolist()
+        for word, row in zip(words, rows, strict=True):
+            if row < 0:
+                raise InputError(
+                    f"--init-individuals: {self.individuals.source} has no individual {word!r}"
+                    f"{did_you_mean(word, place)}"
+                )
+        return rows
+
+
+# ---- fits -------------------------------------------------------------------------------------
+
+
+class SaemFile(StoredFile):
+    """What `vpem saem` has written."""
+
+    holds = "a fit of SAEM"
+    noun: ClassVar = "individual"
+    unused: ClassVar[tuple[str, ...]] = (
+        "rows",
+        "is for mixtures and clusters; individuals are used as is",
+    )
+    instead: ClassVar = {
+        "sample": "from which no rows are drawn; 'vpem predict' gives its curves",
+        "evaluate": "whose individuals have no labels here; 'vpem predict' gives the classes of a "
+        "mixture",
+    }
+
+    @cached_property
+    def stored(self) -> SavedSaem:
+        from vpem.saem.formats.fits import read_saem
+        from vpem.saem.structures.formulas import is_own
+
+        saved = read_saem(self.path)
+        if self.curve is None:
+            return saved
+        fitted = str(saved.model_options.get("curve"))
+        if not is_own(self.curve) or not is_own(fitted):
+            raise InputError(
+                f"--curve FILE.py:NAME is for fits of a curve of your own, but {self.path} is a "
+                f"fit of {saved.model}, got {self.curve!r}; leave it out or name a file"
+            )
+        return replace(saved, own_curve=self.curve)
+
+    def reader(self, request: UseRequest) -> CorpusReader | RowReader:
+        saved = self.stored
+        fitted = saved.settings.get("columns") or {}
+        if saved.model == CORPUS_MODEL:
+            return CorpusReader(request.settings, request.screen, fitted=fitted)
+        missing = saved.settings.get("missing") == "marginalize"
+        return RowReader(request.settings, saved.model, saved.model_options, missing, fitted)
+
+    def evaluation_data(self, request: UseRequest) -> Individuals | None:
+        options, noun = request.settings, self.noun
+        sentence = f"is for mixtures and clusters; {noun}s are in one file"
+        request.refuse("parties processes", sentence)
+        request.refuse(*self.unused)
+        if request.data is None:
+            if not isinstance(options, PredictSettings):
+                request.refuse("individuals", "is about the data: give them after the model")
+            return None
+        individuals, names = self.reader(request).read(request.data), options.individual
+        return individuals if names is None else individuals.named(names, noun)
+
+    def predict(self, request: UseRequest) -> int:
+        from vpem.saem.diagnostics import residuals_of
+        from vpem.saem.models.model import has_curves
+        from vpem.saem.prediction import Predictor
+        from vpem.saem.results import Classes
+
+        saved, options = self.stored, request.settings
+        predictor, times = Predictor(saved), options.grid()
+        curves = has_curves(saved.model, saved.model_options) and not options.latents
+        self._check(request, curves)
+        individuals = self.evaluation_data(request)
+        found: Any
+        if options.residuals and individuals is not None:
+            return self._tell(request, residuals_of(predictor, individuals))
+        if curves and options.population:
+            words = (saved.settings.get("columns") or {}).get("words") or {}
+            values = options.known_values(words) if individuals is None else None
+            return self._tell(request, predictor.population(times, values, individuals))
+        if individuals is None:
+            of_fit = options.individual
+            if saved.discrete:
+                raise InputError(
+                    f"the model {saved.model} predicts classes of individuals from their rows; "
+                    "give DATA"
+                )
+            found = predictor.stored(of_fit, times) if curves else predictor.stored_latents(of_fit)
+        elif curves:
+            found = predictor.curves(individuals, times)
+        elif saved.discrete:
+            shares = predictor.responsibilities(individuals)
+            found = Classes(individuals.names, shares, request.proba)
+        else:
+            found = predictor.latents(individuals)
+        return self._tell(request, found)
+
+    def _tell(self, request: UseRequest, found: Any, **more: Any) -> int:
+        """Write what is predicted as a table, or print it as JSON; return the number of rows."""
+        output, columns = request.settings, found.columns()
+        output.write(columns, found.kind)
+        if output.json:
+            path = None if output.output is None else str(output.output)
+            head = {"model": self.stored.model, "n_individuals": len(found.names), **more}
+            print_json(head | {"output": path} | (found.describe() if path is None else {}))
+        return len(columns["id"])
+
+    def _check(self, request: UseRequest, curves: bool) -> None:
+        """Refuse options that exclude each other, or that this model or no DATA excludes."""
+        saved, data, options = self.stored, request.data, request.settings
+        names, population = options.individual, options.population
+        timed = population or options.times is not None
+        column = next(iter(named_columns(options)), None)
+        what = "--latents" if options.latents else f"the model {saved.model}"
+        for wrong, sentence in (
+            (options.residuals and (options.latents or timed),
+             "--residuals belong to the rows of DATA; leave out --latents, --population and "
+             "--times"),
+            (options.residuals and not curves,
+             f"the model {saved.model} has no curves over time, and so no residuals; leave out "
+             "--residuals"),
+            (options.residuals and data is None,
+             "--residuals belong to measurements, which a fit does not keep; give DATA"),
+            (names is not None and len(set(names)) < len(names),
+             "--individual must name different individuals"),
+            (request.proba and not saved.discrete,
+             f"{self.path} has no classes; leave out --proba"),
+            (population and options.latents, "give --population or --latents, not both"),
+            (data is None and column, f"--{column} names a column of DATA; give DATA"),
+            (not curves and timed,
+             f"{what} has no curves over time; leave out --times and --population"),
+            (data is None and not population and options.covariates is not None,
+             "the fit knows its individuals' covariates; leave out --covariates"),
+            (data is None and population and names is not None,
+             "--individual without DATA is an individual of the fit; leave out --population"),
+        ):  # fmt: skip
+            if wrong:
+                raise InputError(sentence)
+
+    def score(self, request: UseRequest) -> None:
+        from vpem.pictures.saem_contents import DESCRIBED
+        from vpem.saem.prediction import Predictor
+
+        individuals = self.evaluation_data(request)
+        assert individuals is not None
+        request.tell(Predictor(self.stored).describe_score(individuals), DESCRIBED)
+
+    def as_json(self) -> Report:
+        from vpem.saem.formats.fits import saem_as_json
+
+        return saem_as_json(self.stored)
+
+    def arrays(self) -> Report:
+        """What an archive of NumPy holds."""
+        import numpy as np
+
+        from vpem.saem.formats.fits import ARRAYS
+
+        saved, texts = self.stored, ("parameters", "latents", "names")
+        arrays = {name: getattr(saved, name) for name in ARRAYS}
+        return arrays | {name: np.array(getattr(saved, name), dtype=np.str_) for name in texts}
+
+    def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
+        from vpem.files.results import arrays_or_json
+
+        arrays_or_json(output, self.arrays, lambda: as_plain(self.as_json()), force)
+
+
+class TopicsFile(SaemFile):
+    """What `vpem saem --model lda` has written."""
+
+    holds = "topics"
+    noun = "document"
+    unused = (
+        "rows individuals", "is not for documents, which have words and counts", "dataset",
+        "individual", *THREE,
+    )  # fmt: skip
+    instead: ClassVar = {
+        "sample": "from which no documents are drawn",
+        "evaluate": "which are not compared with labels; 'vpem predict' gives the proportions of "
+        "documents",
+    }
+
+    @property
+    def topics(self) -> Topics:
+        found: Topics = self.saved.stored
+        return found
+
+    def _hear(self, request: UseRequest, documents: Individuals) -> Heard:
+        """Apply the topics to documents, and report words that they lack."""
+        heard = self.topics.hear(documents)
+        if heard.n_unknown:
+            times = plural(int(heard.n_unknown), "time")
+            known = f"of {int(heard.n_unknown + heard.n_tokens)}"
+            request.screen.print_note(f"words that the topics lack occur {times} {known}")
+        if heard.n_left_out:
+            request.screen.warn(
+                f"{plural(heard.n_left_out, 'document')} left out: the topics have none of their "
+                "words"
+            )
+        return heard
+
+    def predict(self, request: UseRequest) -> int:
+        from vpem.saem.prediction import Predictor
+
+        documents = self.evaluation_data(request)
+        if documents is None:
+            found = Predictor(self.stored).stored_latents(request.settings.individual)
+            return self._tell(request, found)
+        heard = self._hear(request, documents)
+        unknown = {"n_unknown": heard.n_unknown, "n_left_out": heard.n_left_out}
+        return self._tell(request, heard.latents(), **unknown)
+
+    def score(self, request: UseRequest) -> None:
+        from vpem.pictures.saem_contents import DESCRIBED_BY_TOPICS
+
+        documents = self.evaluation_data(request)
+        assert documents is not None
+        request.tell(self._hear(request, documents).describe(), DESCRIBED_BY_TOPICS)
+
+    def arrays(self) -> Report:
+        import numpy as np
+
+        topics, saved = self.topics, self.stored
+        texts = {"words": topics.words, "names": saved.names, "device_names": topics.device_names}
+        return {
+            **{name: np.array(text) for name, text in texts.items()},
+            "probabilities": topics.topics,
+            "proportions": saved.means,
+            "device_shares": topics.device_shares,
+            "perplexities": topics.perplexities,
+            **{name: getattr(saved, name) for name in ("lower", "upper", "trace", "bytes")},
+        }
+
+    def as_json(self) -> Report:
+        topics, saved = self.topics, self.stored
+        kept = (
+            "model", "level", "converged", "grounds", "model_options", "settings", "communication",
+            "versions",
+        )  # fmt: skip
+        return {
+            "encoding-type": "vpem-saem",
+            **self.arrays(),
+            **{name: getattr(saved, name) for name in kept},
+            "topics": topics.describe(),
+            "n_tokens": topics.n_tokens,
+            "log_likelihood": {"lower_bound": saved.log_likelihood.value},
+            "perplexity": topics.perplexity,
+        }
