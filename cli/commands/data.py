@@ -49,8 +49,8 @@ class Writing(Settings, kept=False):
     quiet: bool = setting(False, "Print only errors, and the output of --json.", flags="-q --quiet")
 
 
-class ImportSettings(TableSettings, heading="Data", kept=False):
-    """What the columns of a table are, and which are kept."""
+class ImportSettings(HoldingSettings, TableSettings, heading="Data", kept=False):
+    """What the columns of a table are, which are kept, and who holds which features."""
 
     features: str | None = changed(TableSettings, "features", often=True)
     drop: str | None = changed(TableSettings, "drop", often=True)
@@ -69,11 +69,6 @@ class ImportSettings(TableSettings, heading="Data", kept=False):
         "--missing marginalize'.",
         choices=("refuse", "keep"),
     )
-
-
-class ImportHolding(HoldingSettings, heading="Data", kept=False):
-    """Who holds which features of a table."""
-
     agents: int | None = changed(
         HoldingSettings, "agents", help="Divide the features among this many agents, in order."
     )
@@ -85,8 +80,7 @@ def import_(
     output: Output,
     *,
     writing: Writing,
-    table: ImportSettings,
-    holding: Annotated[ImportHolding, Without("split workers worker_rows dataset sample_weight")],
+    table: Annotated[ImportSettings, Without("split workers worker_rows dataset")],
 ) -> None:
     """Turn a table into a dataset in HDF5, which is read in parts.
 
@@ -115,8 +109,8 @@ def import_(
                 check_finite(dataset.X, dataset.feature_names, hint)
         except InputError as error:
             raise InputError(f"{dataset.source}: ", *error.parts) from None
-        if holding.agents is not None or holding.partition is not None:
-            dataset = replace(dataset, partition=partition_of(dataset, holding, True))
+        if table.agents is not None or table.partition is not None:
+            dataset = replace(dataset, partition=partition_of(dataset, table, True))
         dataset = settle(dataset, reading.family, dataset.partition)
         tell_families(dataset, reading, screen.say)
         write_dataset(output, dataset, writing.force)
@@ -236,8 +230,8 @@ def _targets(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
     return [value / file if value.is_dir() else value] if value else [Path(file)]
 
 
-class CopySettings(Settings, kept=False):
-    """Where copies go."""
+class CopySettings(Writing, kept=False):
+    """Where copies go, and what is printed."""
 
     output: Path | None = setting(
         None,
@@ -246,7 +240,7 @@ class CopySettings(Settings, kept=False):
         flags="-o --output",
         file=Role(writes=True, files=_targets),
     )
-    force: bool = setting(False, "Replace existing files.")
+    force: bool = changed(Writing, "force", help="Replace existing files.")
 
 
 @app.command()
@@ -260,7 +254,6 @@ def copy(
     ] = None,
     *,
     to: CopySettings,
-    writing: Writing,
 ) -> None:
     """Copy a dataset that comes with vpem, or all of them.
 
@@ -270,7 +263,7 @@ def copy(
 
     Example: vpem data copy -o examples
     """
-    with Screen(writing.quiet) as screen:
+    with Screen(to.quiet) as screen:
         from vpem.files.examples import EXAMPLES, copy_all, copy_example
 
         if name is None:
@@ -345,8 +338,8 @@ def fetch(
         )
 
 
-class PartyHolding(HoldingSettings, heading="Data", kept=False):
-    """Which party gets which features."""
+class CutSettings(HoldingSettings, kept=False):
+    """Which party gets which features, and how rows of parties differ."""
 
     agents: int | None = changed(
         HoldingSettings,
@@ -358,11 +351,6 @@ class PartyHolding(HoldingSettings, heading="Data", kept=False):
     partition: Path | None = changed(
         HoldingSettings, "partition", help="JSON file that says which party gets which features."
     )
-
-
-class CutSettings(Settings, kept=False):
-    """How rows of parties differ."""
-
     shuffle: bool = setting(False, "Shuffle the rows of each party on their own.", often=True)
     drop_ids: float = setting(
         0.0, "Share of the rows that each party lacks, drawn for each on its own.", often=True
@@ -379,10 +367,9 @@ def split(
         typer.Option("--output", "-o", help="Folder for the files; created if need be."),
     ],
     *,
-    rows: CutSettings,
+    cutting: Annotated[CutSettings, Without("split workers worker_rows sample_weight")],
     writing: Annotated[Writing, Without("quiet")],
     table: TableSettings,
-    holding: Annotated[PartyHolding, Without("split workers worker_rows sample_weight")],
     printing: Printing,
 ) -> None:
     """Cut a dataset into one file for each party, with ids.
@@ -401,22 +388,24 @@ def split(
         from vpem.network.partition import contiguous
 
         tell = teller(screen.say, families=True)
-        whole = read_one(source, table, Where(), tell, dataset=holding.dataset)
-        if holding.agents is not None:
+        whole = read_one(source, table, Where(), tell, dataset=cutting.dataset)
+        if cutting.agents is not None:
             # More agents than features are refused.
-            names = [f"party{number}" for number in range(min(holding.agents, whole.n_features))]
-            parties = contiguous(whole.n_features, holding.agents, names=names)
-        elif holding.partition is None and whole.partition is None:
+            names = [f"party{number}" for number in range(min(cutting.agents, whole.n_features))]
+            parties = contiguous(whole.n_features, cutting.agents, names=names)
+        elif cutting.partition is None and whole.partition is None:
             raise InputError(
                 f"{source} does not say which party gets which features; give --agents N or "
                 "--partition FILE"
             )
         else:
-            parties = partition_of(whole, holding, True)
+            parties = partition_of(whole, cutting, True)
         whole = settle(whole, table.family, parties)
         if table.family is not None:
             tell_families(whole, table, screen.say)
-        parts = cut(whole, parties, shuffle=rows.shuffle, drop_ids=rows.drop_ids, seed=rows.seed)
+        parts = cut(
+            whole, parties, shuffle=cutting.shuffle, drop_ids=cutting.drop_ids, seed=cutting.seed
+        )
         files = [output / f"{stem}.h5" for stem in file_stems(parties.names)]
         writes("--output", *files)
         with new_folder(output, parents=True):
@@ -437,7 +426,7 @@ def split(
             listed.append({"name": file.stem, "file": str(file), "rows": part.n_samples,
                            "features": list(part.feature_names)})  # fmt: skip
     if printing.json:
-        settings = {"seed": rows.seed, "shuffled": rows.shuffle, "drop_ids": rows.drop_ids}
+        settings = {"seed": cutting.seed, "shuffled": cutting.shuffle, "drop_ids": cutting.drop_ids}
         print_json({"source": str(source), **settings, "parties": listed})
 
 
