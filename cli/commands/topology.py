@@ -20,11 +20,13 @@ from ..display import Screen, print_json, show, table
 from ..options import Without
 from ..outputs import READ, WRITTEN, Output, Printing
 from ..session import Where
+from .use import table_of
 
 if TYPE_CHECKING:
     from vpem.network.graph import Graph
     from vpem.network.partition import Partition
     from vpem.network.schema import Report
+    from vpem.pictures.contents import Lines
 
     from ..display import PrintedTable
 
@@ -40,21 +42,15 @@ app = typer.Typer(
 USUAL_FEATURES = 10
 """Features that a plan over workers has by default."""
 
+HUBS: Lines = {"hub": "{hub}", "root": "{root}", "agents": "{agents}", "features": "{n_features}"}
+"""Columns of the table of hubs."""
+
 MOST_ROWS = 20  # hubs shown; --json has them all
 MOST_MEMBERS = 12  # agents of a hub shown
 
 
-class GraphOutput(Printing, heading="Output", kept=False):
-    """What is printed and drawn."""
-
-    plot: Path | None = setting(
-        None, "Draw the graph coloured by hub (.png, .svg, .pdf).", file=WRITTEN, often=True
-    )
-    force: bool = changed(Output, "force", help="Replace an existing picture.")
-
-
-class PlannedHolding(HoldingSettings, heading="Data", kept=False):
-    """Who holds what, with data or without."""
+class PlannedSettings(Printing, HoldingSettings, heading="Data", kept=False):
+    """Who holds what, with data or without; what is printed and drawn."""
 
     agents: int | None = changed(
         HoldingSettings,
@@ -81,6 +77,11 @@ class PlannedHolding(HoldingSettings, heading="Data", kept=False):
         "Features of the fit to plan, without a dataset. Default: one an agent, and 10 of workers.",
         least=1,
     )
+    plot: Path | None = setting(
+        None, "Draw the graph coloured by hub (.png, .svg, .pdf).", heading="Output", file=WRITTEN,
+        often=True,
+    )  # fmt: skip
+    force: bool = changed(Output, "force", help="Replace an existing picture.")
 
 
 @app.command("describe")
@@ -93,11 +94,10 @@ def describe(
         ),
     ] = None,
     *,
-    holding: Annotated[PlannedHolding, Without("workers worker_rows dataset sample_weight")],
+    holding: Annotated[PlannedSettings, Without("workers worker_rows dataset sample_weight")],
     table: Annotated[TableSettings, Without("features worker_column")],
     graph: GraphSettings,
     settings: Annotated[PlanSettings, Without("consensus seed n_threads")],
-    out: GraphOutput,
 ) -> None:
     """Show hubs, mixing, rounds, and what a fit will send.
 
@@ -108,14 +108,14 @@ def describe(
 
     Example: vpem topology describe cycle -n 8 --hops 1
     """
-    plot = out.plot
-    with Screen(out.quiet) as screen:
+    plot = holding.plot
+    with Screen(holding.quiet) as screen:
         from vpem.fits.plan import plan
 
         if plot is not None:
             from vpem.pictures.figure import check_picture
 
-            check_picture(plot, out.force)
+            check_picture(plot, holding.force)
         graph = graph.seeded(0)
         parts: Partition | list[int]
         stored: int | None = None
@@ -147,18 +147,18 @@ def describe(
             from vpem.pictures.network import draw_hubs
 
             hubs = [Hub(hub["root"], tuple(hub["agents"])) for hub in report["hubs"]]
-            save_picture(plot, draw_hubs(network, hubs, report["agent_names"]), force=out.force)
+            save_picture(plot, draw_hubs(network, hubs, report["agent_names"]), force=holding.force)
             screen.say(f"wrote {plot}")
         report["warnings"] = list(screen.warnings)
         report["plot"] = None if plot is None else str(plot)
-        if out.json:
+        if holding.json:
             print_json(report)
-        elif not out.quiet:
+        elif not holding.quiet:
             _show(report)
 
 
 def _named(
-    source: str | None, holding: PlannedHolding, graph: GraphSettings
+    source: str | None, holding: PlannedSettings, graph: GraphSettings
 ) -> tuple[Graph, Partition | list[int]]:
     """Return agents without data, on a graph of this topology, or of a file of edges."""
     from vpem.files.networks import read_graph
@@ -221,20 +221,29 @@ def _show(report: Report) -> None:
         facts.append(("or", f"{option}: {cost} an iteration"))
     tables: Tables = [table(facts, "", "")]
     if report["split"] == "features":
-        listing = [
-            (place, names[hub["root"]],
-             shorten((names[agent] for agent in hub["agents"]), MOST_MEMBERS), hub["n_features"])
-            for place, hub in enumerate(hubs[:MOST_ROWS])
+        listed = [
+            {**hub, "hub": place, "root": names[hub["root"]],
+             "agents": shorten((names[agent] for agent in hub["agents"]), MOST_MEMBERS)}
+            for place, hub in enumerate(hubs)
         ]  # fmt: skip
-        heads = ("hub", "root", "agents", "features")
-        tables.append(table(listing, *heads, title="Hubs", right=("hub", "features")))
-        if len(hubs) > MOST_ROWS:
-            tables.append(f"... and {plural(len(hubs) - MOST_ROWS, 'more hub')} (see --json)\n")
+        tables.append(table_of(listed, HUBS, MOST_ROWS, title="Hubs", right=("hub", "features")))
     if report["mixing"]:
         tables += _mixing(report)
     tables += _messages(report, names)
     if "time" in report:
-        tables.append(_time(report["time"]))
+        time = report["time"]
+        made_of = {
+            "computing": f"{number(time['flops'], 3)} flops, {number(time['additions'], 3)} "
+            "additions, at this machine's rates",
+            "latency": f"{number(time['latencies'], 4)} times one way, in sequence, "
+            f"{plural(time['chunks'], 'chunk')} of rows",
+            "transfer": f"{size(time['bytes'])} over the busiest link",
+            "iteration": "chunks are computed while others are sent" if time["chunks"] > 2 else "",
+        }
+        parts = [(part, f"{number(time[part], 3)} s", text) for part, text in made_of.items()]
+        link = f"{time['bandwidth'] / 1e6:g} Mbit/s, {1e3 * time['one_way_latency']:g} ms one way"
+        title = f"An iteration, links of {link}"
+        tables.append(table(parts, "part", "time", "of", title=title, right=("time",)))
     show(*tables)
 
 
@@ -268,21 +277,6 @@ def _mixing(report: Report) -> Tables:
         table(needed, "error", *ways, title=f"Rounds needed, {conditions}",
               right=("error", *ways)),
     ]  # fmt: skip
-
-
-def _time(report: Report) -> PrintedTable:
-    made_of = {
-        "computing": f"{number(report['flops'], 3)} flops, "
-        f"{number(report['additions'], 3)} additions, at this machine's rates",
-        "latency": f"{number(report['latencies'], 4)} times one way, in sequence, "
-        f"{plural(report['chunks'], 'chunk')} of rows",
-        "transfer": f"{size(report['bytes'])} over the busiest link",
-        "iteration": "chunks are computed while others are sent" if report["chunks"] > 2 else "",
-    }
-    rows = [(part, f"{number(report[part], 3)} s", text) for part, text in made_of.items()]
-    link = f"{report['bandwidth'] / 1e6:g} Mbit/s, {1e3 * report['one_way_latency']:g} ms one way"
-    return table(rows, "part", "time", "of", title=f"An iteration, links of {link}",
-                 right=("time",))  # fmt: skip
 
 
 def _messages(report: Report, names: list[str]) -> Tables:
