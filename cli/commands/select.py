@@ -308,8 +308,9 @@ class Search:
                 )  # fmt: skip
             finally:
                 progress.close()
-            small = selection.choice.one_standard_error if settings.one_standard_error else None
-            chosen = selection.choice.best if small is None else small
+            choice, held_out = selection.choice, selection.criterion == "heldout"
+            small = choice.one_standard_error if settings.one_standard_error else None
+            chosen = choice.best if small is None else small
             best, n_parameters = selection.grid[chosen], selection.cells[chosen].get("n_parameters")
             warn_of(screen, selection, chosen)
             tell_of_parameters(screen, fits, best, n_parameters or 0, task.source.n_samples)
@@ -321,8 +322,27 @@ class Search:
         heard = task.warnings[best.hops] + screen.warnings[n_heard:]
 
         def tell() -> Report:
-            seconds = {"seconds": time.perf_counter() - began}
-            return self.describe(selection, chosen) | run.facts(task.files) | seconds
+            return {
+                "criterion": selection.criterion,
+                "better": "higher" if held_out else "lower",
+                "best": choice.best,
+                "one_standard_error": choice.one_standard_error,
+                "chosen": chosen,
+                "passed_over": choice.passed_over,
+                "cells": selection.cells,
+                "n_init": fits.n_init,
+                "folds": settings.n_folds if held_out else None,
+                "split": self.split,
+                "n_samples": task.source.n_samples,
+                "n_features": task.source.n_features,
+                "seed": fits.seed,
+                "n_fits": len(self.trials),
+                "n_kept": self.n_kept,
+                "jobs": self.n_jobs,
+                **run.where.describe(),
+                **run.facts(task.files),
+                "seconds": time.perf_counter() - began,
+            }
 
         def write(path: Path, report: Report) -> None:
             """Write the model as `vpem fit` does."""
@@ -346,30 +366,6 @@ class Search:
         converged = all(one["status"] == "converged" for one in selection.cells)
         show_all = partial(show_selection, selection)
         task.finish(fit, FitOutcome(converged, tell, write, show_all, draw))
-
-    def describe(self, selection: Selection, chosen: int) -> Report:
-        """Return the report, but for the model, warnings and time."""
-        choice, source, fits = selection.choice, self.task.source, self.task.settings
-        held_out = selection.criterion == "heldout"
-        return {
-            "criterion": selection.criterion,
-            "better": "higher" if held_out else "lower",
-            "best": choice.best,
-            "one_standard_error": choice.one_standard_error,
-            "chosen": chosen,
-            "passed_over": choice.passed_over,
-            "cells": selection.cells,
-            "n_init": fits.n_init,
-            "folds": self.settings.n_folds if held_out else None,
-            "split": self.split,
-            "n_samples": source.n_samples,
-            "n_features": source.n_features,
-            "seed": fits.seed,
-            "n_fits": len(self.trials),
-            "n_kept": self.n_kept,
-            "jobs": self.n_jobs,
-            **self.task.run.where.describe(),
-        }
 
 
 def _state_of(state: Path | None, output: Path | None) -> Path | None:
