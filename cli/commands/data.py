@@ -131,13 +131,15 @@ def _size(dataset: Dataset) -> str:
 class SimulationSettings(Settings, kept=False):
     """Which data are drawn."""
 
-    samples: int = setting(1000, "Number of examples.", flags="--samples -n")
-    features: int = setting(10, "Number of features.", flags="--features -d")
-    components: int = setting(3, "Number of components.", flags="--components -k")
+    n_samples: int = setting(1000, "Number of examples.", flags="--samples -n")
+    n_features: int = setting(10, "Number of features.", flags="--features -d")
+    n_components: int = setting(3, "Number of components.", flags="--components -k")
     overlap: float = setting(
         0.05, "Share of examples that the true mixture itself assigns to a wrong component."
     )
-    agents: int | None = setting(None, "Divide the features among this many agents, in order.")
+    n_agents: int | None = setting(
+        None, "Divide the features among this many agents, in order.", flags="--agents"
+    )
     seed: int = setting(0, "The same seed draws the same data.")
 
 
@@ -156,15 +158,11 @@ def simulate(output: Output, *, mixture: SimulationSettings, writing: Writing) -
         from vpem.files.simulate import simulate as draw
 
         check_writable(output, writing.force, "datasets")
-        dataset, truth = draw(
-            mixture.samples, mixture.features, mixture.components, overlap=mixture.overlap,
-            n_agents=mixture.agents, seed=mixture.seed,
-        )  # fmt: skip
+        dataset, truth = draw(**mixture.values())
         write_dataset(output, dataset, writing.force, truth)
-        screen.say(
-            f"wrote {output}: {_size(dataset)}, {plural(mixture.components, 'component')}, overlap "
-            f"{float(truth['overlap']):.4g}"
-        )
+        components = plural(mixture.n_components, "component")
+        overlap = f"overlap {float(truth['overlap']):.4g}"
+        screen.say(f"wrote {output}: {_size(dataset)}, {components}, {overlap}")
 
 
 @app.command()
