@@ -230,8 +230,7 @@ def contribution(
 
     Example: vpem model contribution model.h5 data/breast_cancer.h5 --json
     """
-    with Screen(settings.quiet) as screen:
-        UseRequest(model, data, settings, screen).run("model contribution")
+    UseRequest(model, data, settings).run("model contribution")
 
 
 def _judged(file: Path, model: Model) -> Report:

@@ -133,12 +133,8 @@ class RowFile(StoredFile):
         return {} if self.alignment is None else {"alignment": self.alignment}
 
     def _check_apart(self, engine: Engine, mixture: Any) -> None:
-        settings = self.settings
-        arrays = (
-            [*leaves(mixture.arrays()), mixture.blocks.order]
-            if mixture is not None
-            else [self.stored.centres]
-        )
+        settings, stored = self.settings, self.stored
+        arrays = [*leaves(mixture.arrays()), mixture.blocks.order] if mixture else [stored.centres]
         digest = hashlib.sha256(b"".join(one.tobytes() for one in arrays))
         marks = [f"{digest.hexdigest()} {self.missing}"]
         if settings.parties and settings.split != "rows":

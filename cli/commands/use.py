@@ -7,7 +7,7 @@ What a command (`UseRequest`) does with a kind of file is the business of that: 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -189,17 +189,19 @@ def refuse_given(options: Settings, sentence: str, *without: str) -> None:
             raise InputError(Setting(one.name), f" {sentence}")
 
 
-@dataclass(frozen=True)
+@dataclass
 class UseRequest:
     """What a command does with a fit."""
 
     model: Path
     files: Sequence[Path]  # the data
     settings: UseSettings
-    screen: Screen
     proba: bool = False  # responsibilities, too
     labelled: bool = False  # rows must have labels
     labels: bool = True  # are read, if there are any
+
+    def __post_init__(self) -> None:
+        self.screen = Screen(self.settings.quiet)
 
     def refuse(self, about: str, sentence: str, *without: str) -> None:
         """Refuse the first option that was given of those about these (`ABOUT`)."""
@@ -230,15 +232,16 @@ class UseRequest:
         """Have a file do what a command asks, and print what was written, if anything was."""
         from vpem.files.hdf5 import check_writable
 
-        file = self.settings.output
-        if file is not None and command == "predict" and self.tables:
-            file = None  # but one for each party
-        if file is not None and self.where.speaks:
-            check_writable(file, self.settings.force, "results")
-        written = self.stored.able(command)(self, *arguments)
-        if file is not None:
-            what = plural(written, "row") if isinstance(written, int) else written
-            self.screen.say(f"wrote {what} to {file}")
+        with self.screen:
+            file = self.settings.output
+            if file is not None and command == "predict" and self.tables:
+                file = None  # but one for each party
+            if file is not None and self.where.speaks:
+                check_writable(file, self.settings.force, "results")
+            written = self.stored.able(command)(self, *arguments)
+            if file is not None:
+                what = plural(written, "row") if isinstance(written, int) else written
+                self.screen.say(f"wrote {what} to {file}")
 
     def leave_it_to_the_first(self) -> None:
         """Exit where another process prints for all, once it has this one's warnings."""
@@ -451,8 +454,7 @@ def predict(
 
     Example: vpem predict growth.h5 data/oxford_boys.csv --individual 7 --times -1:1:0.5
     """
-    with Screen(settings.quiet) as screen:
-        UseRequest(model, data or (), settings, screen, proba, labels=False).run("predict")
+    UseRequest(model, data or (), settings, proba, labels=False).run("predict")
 
 
 def score(
@@ -471,8 +473,7 @@ def score(
 
     Example: vpem score model.h5 data/breast_cancer.h5 --json
     """
-    with Screen(settings.quiet) as screen:
-        UseRequest(model, data, settings, screen, labels=False).run("score")
+    UseRequest(model, data, settings, labels=False).run("score")
 
 
 def sample(
@@ -486,12 +487,11 @@ def sample(
 
     Example: vpem sample model.h5 -n 1000 -o drawn.h5
     """
-    with Screen(results.quiet) as screen:
-        from vpem.checks import check_int
+    from vpem.checks import check_int
 
-        count = check_int("-n", n, least=1)
-        check_int("seed", seed, least=0)
-        UseRequest(model, (), results.into(UseSettings), screen).run("sample", count, seed)
+    count = check_int("-n", n, least=1)
+    check_int("seed", seed, least=0)
+    UseRequest(model, (), results.into(UseSettings)).run("sample", count, seed)
 
 
 def evaluate(
@@ -510,8 +510,7 @@ def evaluate(
 
     Example: vpem evaluate model.h5 data/breast_cancer.h5 --labels labels
     """
-    with Screen(settings.quiet) as screen:
-        UseRequest(model, data, settings, screen).run("evaluate")
+    UseRequest(model, data, settings).run("evaluate")
 
 
 OptionalData = Annotated[
@@ -570,19 +569,19 @@ def plot(
 
     Example: vpem plot growth.h5 data/oxford_boys.csv --kind curves -o curves.png
     """
-    with Screen(settings.quiet) as screen:
+    request = UseRequest(model, data or (), settings)
+    with request.screen as screen:
         from vpem.pictures.figure import check_picture, save_picture
         from vpem.pictures.page import KINDS, check_kind, draw, kinds_of, next_kinds
 
         if kind is not None:
             check_choice("kind", kind, KINDS)
-        request = UseRequest(model, data or (), settings, screen)
         saved = request.stored.saved
         kind = kind or next(iter(kinds_of(saved)))
-        labelled = check_kind(kind, saved).labels
+        request.labelled = check_kind(kind, saved).labels
         output = request.beside(f"-{kind}.png")
         check_picture(output, settings.force)
-        evaluation = request.stored.evaluation_data(replace(request, labelled=labelled))
+        evaluation = request.stored.evaluation_data(request)
         features = None
         if settings.drawn is not None:
             features = [name.strip() for name in settings.drawn.split(",") if name.strip()]
@@ -624,10 +623,10 @@ def report(
 
     Example: vpem report growth.h5 data/oxford_boys.csv --output growth.html
     """
-    with Screen(settings.quiet) as screen:
+    request = UseRequest(model, data or (), settings)
+    with request.screen as screen:
         from vpem.files.hdf5 import check_writable
 
-        request = UseRequest(model, data or (), settings, screen)
         output = request.beside(".html")
         check_writable(output, settings.force, "reports")
         from vpem.pictures.page import write_page
@@ -639,12 +638,9 @@ def report(
             output, stored.saved, evaluation, command=command, force=settings.force
         )
         screen.say(f"wrote {output}")
-        not_drawn = {one: in_options(error) for one, error in left_out.items()}
-        for one, why in not_drawn.items():
-            screen.print_note(f"no picture of {one}: {why}")
+        not_drawn = [f"{one}: {in_options(error)}" for one, error in left_out.items()]
+        for line in not_drawn:
+            screen.print_note(f"no picture of {line}")
         if settings.json:
-            print_json({
-                "report": str(output),
-                "not_drawn": [": ".join(one) for one in not_drawn.items()],
-                "warnings": list(screen.warnings),
-            })  # fmt: skip
+            report = {"report": str(output), "not_drawn": not_drawn}
+            print_json(report | {"warnings": list(screen.warnings)})
