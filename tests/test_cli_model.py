@@ -1,5 +1,6 @@
 import json
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import h5py
@@ -134,7 +135,7 @@ def test_show_calls_what_shows_other_files(capsys, model, tmp_path, monkeypatch)
     made = make_study(tmp_path, "lab")["lab"]
     request = write_request(made, "lab", features=("age", "sex")).path
     certificate = made.folder / "lab.crt"
-    with MessageLog("lab.log", command="fit"):
+    with closing(MessageLog("lab.log", command="fit")):
         pass
     (tmp_path / "policy.toml").write_text(EXAMPLE, encoding="utf-8")
     for file, said, as_other in (

@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def test_an_example_is_printed(capsys):
 
 def test_a_log_is_summed_up(capsys, tmp_path):
     path = log_beside(tmp_path / "heart.toml", "lab")
-    with MessageLog(path, command="fit") as log:
+    with closing(MessageLog(path, command="fit")) as log:
         for size in (1000, 2500):
             log.record_message(message(b"x" * size))
         log.record_message(message(sent=False, peer="bank\x1b[31m"))

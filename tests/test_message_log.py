@@ -3,6 +3,7 @@
 import hashlib
 import json
 import stat
+from contextlib import closing
 from types import SimpleNamespace
 
 import numpy as np
@@ -35,7 +36,7 @@ def path(tmp_path):
 
 def test_messages_are_noted_and_summed_up(path):
     assert path.name == "lab-heart.log"
-    with MessageLog(path, command="fit", edition=3) as log:
+    with closing(MessageLog(path, command="fit", edition=3)) as log:
         log.record_message(message(b"a" * 10))
         log.record_message(message(b"b" * 20, sent=False))
         log.record_message(message(b"c", topic="setup", peer="bank \x1b[31m"))
@@ -46,7 +47,7 @@ def test_messages_are_noted_and_summed_up(path):
         "time": "1970-01-01T00:00:01.500000Z", "way": "sent", "peer": "hub", "kind": "estep",
         "bytes": 10, "hmac": hashlib.sha256(b"a" * 10).hexdigest(),
     }  # fmt: skip
-    with MessageLog(path, command="predict") as log:  # is added to
+    with closing(MessageLog(path, command="predict")) as log:  # is added to
         log.record_message(message(time=2.0))
     found = read_log([path])
     assert [run["command"] for run in found.runs] == ["fit", "predict"]
@@ -60,7 +61,7 @@ def test_messages_are_noted_and_summed_up(path):
 def test_a_long_log_is_set_aside(path, monkeypatch):
     monkeypatch.setattr(message_log, "LARGEST", 450)
     path.with_name("lab-heart.1.log").write_text("another's")
-    with MessageLog(path) as log:
+    with closing(MessageLog(path)) as log:
         for size in range(5):
             log.record_message(message(b"x" * size))
     names = ["lab-heart.2.log", "lab-heart.3.log", "lab-heart.log"]
@@ -72,7 +73,7 @@ def test_a_long_log_is_set_aside(path, monkeypatch):
 
 
 def test_a_full_disk_leaves_whole_lines_and_a_sentence(path):
-    with MessageLog(path) as log:
+    with closing(MessageLog(path)) as log:
         log.record_message(message())
         with (
             room_for(log.size + 50),
@@ -82,7 +83,7 @@ def test_a_full_disk_leaves_whole_lines_and_a_sentence(path):
         log.record_message(message(b"farewell"))  # nothing follows a gap
         assert log.n_messages == 1
     assert [entry.size for entry in entries([path])] == [4]
-    with MessageLog(path) as log, room_for(log.size):
+    with closing(MessageLog(path)) as log, room_for(log.size):
         pass
     with room_for(path.stat().st_size), pytest.raises(FileError, match="noted"):
         MessageLog(path)
@@ -111,7 +112,7 @@ def test_what_is_no_log_is_refused(path, content):
      ("hmac", "00"), ("time", "noon")],
 )  # fmt: skip
 def test_a_damaged_line_is_named(path, key, value):
-    with MessageLog(path) as log:
+    with closing(MessageLog(path)) as log:
         log.record_message(message())
     first, line = path.read_text().splitlines()
     path.write_text(f"{first}\n{json.dumps(json.loads(line) | {key: value})}\n")
@@ -131,12 +132,12 @@ def test_nothing_is_added_to_what_is_no_log(path):
 
 
 def test_a_line_that_was_cut_short_is_told(path):
-    with MessageLog(path) as log:
+    with closing(MessageLog(path)) as log:
         log.record_message(message())
         log.record_message(message(b"cut"))
     path.write_bytes(path.read_bytes()[:-9])  # the machine went down
     assert (read_log([path]).cut, read_log([path]).totals["estep", "hub"].sent) == (1, 1)
-    with MessageLog(path) as log:
+    with closing(MessageLog(path)) as log:
         log.record_message(message())
     assert (read_log([path]).cut, read_log([path]).totals["estep", "hub"].sent) == (1, 2)
 

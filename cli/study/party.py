@@ -103,9 +103,6 @@ def warn_of_refusals(study: Study, screen: Screen, so_far: bool = False) -> None
         screen.warn(f"{refusal}; this member will refuse 'vpem {command}'")
 
 
-LONGEST = 500.0
-"""Most seconds of idle time after which the other end still answers."""
-
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -170,8 +167,8 @@ def show_identity(
             names = identities.identities_in(Path())
             if not names:
                 raise InputError("there is no key here; make one by 'vpem party init --name ...'")
-            keys = [identities.read_identity(Path(), name) for name in names]
-            shown = [Member(one.name, identities.certificate_of(one)) for one in keys]
+            own = {name: identities.read_identity(Path(), name) for name in names}
+            shown = [Member(name, identities.certificate_of(one)) for name, one in own.items()]
         elif file.suffix == ".request":
             shown = [identities.read_request(file).member]
         else:
@@ -258,9 +255,9 @@ def request(
                     "--features must be different names, separated by commas, got "
                     f"{table.features!r}"
                 )
-        doors = {"address": address, "listen": listen}
-        known = {name: address_of(one) for name, one in doors.items() if one is not None}
-        _show_sent(study, write_request(study, who, features=names, **known), screen)
+        at, door = (None if one is None else address_of(one) for one in (address, listen))
+        sent = write_request(study, who, address=at, listen=door, features=names)
+        _show_sent(study, sent, screen)
 
 
 def _show_sent(study: Study, request: MembershipRequest, screen: Screen) -> None:
@@ -377,21 +374,17 @@ def budget(
 
     Example: vpem party budget --data lab.csv
     """
-    from vpem.files.studies.policy import FILE, Policy, policy_beside
-    from vpem.files.studies.spent import Spent
     from vpem.fits.guard import disclosed
 
     where = where or Path()
     if not where.exists():
         raise FileError(f"there is no study and no folder {where}")
-    folder = where if where.is_dir() else where.parent
-    ledger, rules = Spent(folder), policy_beside(folder / FILE) or Policy(folder / FILE)
-    reports = disclosed(ledger, data, rules)
+    report = disclosed(where if where.is_dir() else where.parent, data)
     if json:
-        print_json({"ledger": str(ledger.path), "data": reports})
-    elif not reports:
-        show(f"{ledger.path}: no run of a study has read {data or 'data'}")
-    for one in () if json else reports:
+        print_json(report)
+    elif not report["data"]:
+        show(f"{report['ledger']}: no run of a study has read {data or 'data'}")
+    for one in () if json else report["data"]:
         noisy, bare = plural(one["with_noise"], "run"), plural(one["without_noise"], "run")
         epsilon, whom = one["epsilon"], "all" if one["epsilon"]["worker"] else "outsiders"
         facts = {
@@ -470,7 +463,7 @@ def check(
         from vpem.files.studies.signed import address_of
         from vpem.files.studies.study import read_study
 
-        check_number("idle", idle, least=0.0, most=LONGEST)
+        check_number("idle", idle, least=0.0, most=500.0)  # then the other end gives up
         study = read_study(file)
         who = only_identity(study.folder, name)
         member, first = study.member(who), study.roster.members[0]
@@ -578,14 +571,8 @@ def _look_at_links(
         except InputError as error:
             # Others are dialled all the same: the clock may be wrong.
             identity = identities.read_identity(study.folder, name)
-            state, sentence = "fails", str(error)
             identities.key_of(identity)
-            since = study.roster.revoked.get(trust.fingerprint(identities.certificate_of(identity)))
-            if since is not None:
-                sentence = (
-                    f"the certificate of {name} was revoked on {since}: make another key (vpem "
-                    f"party renew) and ask {study.organiser}"
-                )
+            state, sentence = "fails", str(error)
     for one in caught:
         if isinstance(one.message, VpemWarning):
             sentence, state = str(one.message), "note"
@@ -679,7 +666,7 @@ def _noting(path: Path, screen: Screen, study: Study) -> Callable[[Passed], None
 
     from vpem.files.studies.spent import now
 
-    written = True
+    written, keys = True, ("event", "from", "to", "bytes", "bytes_back", "seconds")
 
     def write(line: Report) -> None:
         try:
@@ -690,13 +677,10 @@ def _noting(path: Path, screen: Screen, study: Study) -> Callable[[Passed], None
 
     def note(passed: Passed) -> None:
         nonlocal written
+        line = dict(zip(keys, vars(passed).values(), strict=True))
         try:
             if written:
-                write({
-                    "event": passed.event, "from": passed.source, "to": passed.target,
-                    "bytes": passed.there, "bytes_back": passed.back,
-                    "seconds": round(passed.seconds, 3),
-                })  # fmt: skip
+                write(line | {"seconds": round(passed.seconds, 3)})
         except FileError as error:
             screen.warn(f"{error}; nothing is logged any more")
             written = False

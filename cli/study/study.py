@@ -201,8 +201,6 @@ def init(
     Example: vpem study init lungs --topology cycle --address hub.org:443 --align ids -k 2
     """
     with Screen(quiet) as screen:
-        from vpem.files.studies.identities import sign_edition
-
         from .agreed import agree_on, running
 
         if (there := Path(f"{name}.toml")).exists():
@@ -211,14 +209,8 @@ def init(
                 "another name"
             )
         agreed = agree_on(context, command or ["fit"], name, setup.topology or "star")
-        first = running(setup.first_edition(name, organiser), agreed)
-        study = sign_edition(first, force=False)
-        if not quiet:
-            show_study(study.describe())
-        screen.say(
-            f"wrote {study.path}, edition 1, signed by {study.organiser}; send it to those who are "
-            f"to take part: they join by 'vpem party request {study.path.name}'"
-        )
+        first = setup.first_edition(name, organiser)
+        _sign(running(first, agreed), screen, shown=True)
 
 
 @app.command("show")
@@ -305,14 +297,19 @@ def approve(
 
 
 def _sign(edition: Study, screen: Screen, shown: bool = False) -> None:
-    """Sign and write the next edition, show it, and say to whom it goes."""
+    """Sign and write an edition, show it, and say to whom it goes."""
     from vpem.files.studies.identities import sign_edition
 
-    study = sign_edition(edition)
+    study = sign_edition(edition, force=edition.edition > 1)
     if shown and not screen.quiet:
         show_study(study.describe())
     others = [one.name for one in study.roster.members if one.name != study.organiser]
     to = f"; send it to {', '.join(others)}" if others else ""
+    if study.edition == 1:
+        to = (
+            f", signed by {study.organiser}; send it to those who are to take part: they join by "
+            f"'vpem party request {study.path.name}'"
+        )
     screen.say(f"wrote {study.path}, edition {study.edition}{to}")
 
 

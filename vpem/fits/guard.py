@@ -170,12 +170,13 @@ def epsilon_in_all(runs: Sequence[Ran], against: str) -> float:
     return inf if len(noise) < len(runs) else spent_in_all(noise)
 
 
-def disclosed(ledger: Spent, data: Path | None, rules: Policy) -> list[Report]:
-    """Return what runs have disclosed of each data file, or of one.
+def disclosed(folder: Path, data: Path | None) -> Report:
+    """Return what runs of studies in a folder have disclosed of each data file, or of one.
 
-    Files with one path or one content count as one. Where the rules limit the epsilon of all runs,
-    also what that leaves for one more, at the largest delta of earlier ones.
+    Files with one path or one content count as one. Where the policy there limits the epsilon of
+    all runs, also what that leaves for one more, at the largest delta of earlier ones.
     """
+    ledger, rules = Spent(folder), policy_beside(folder / FILE) or Policy(folder / FILE)
     runs, most = ledger.runs(), rules.most_epsilon_in_all
     files = {file: {file} for ran in runs for file in ran.data}
     if data is not None and runs:
@@ -210,4 +211,4 @@ def disclosed(ledger: Spent, data: Path | None, rules: Policy) -> list[Report]:
             "delta": delta,
             "left": left,
         })  # fmt: skip
-    return reports
+    return {"ledger": str(ledger.path), "data": reports}

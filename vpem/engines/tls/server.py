@@ -75,6 +75,10 @@ class Lobby:
             if self._member(connection) is None:
                 connection.cut()
 
+    def context(self) -> ssl.SSLContext:
+        """Return what believes the members."""
+        return server_context(self.identity, believed(self.roster))
+
     async def welcome(self, connection: Answered, path: str) -> None:
         """Serve a connection until it ends."""
         member = self._member(connection)
@@ -291,7 +295,7 @@ async def _beside(listener: socket.socket | None, *works: Any) -> AsyncIterator[
             listener.close()
 
 
-class Serving:
+class Serving(Lobby):
     """A port that answers members that dial while no run of the study is here.
 
     ``path`` is the study's file, of which ``read`` returns the roster and the identity that
@@ -307,11 +311,9 @@ class Serving:
         warn: Callable[[str], None],
         relay: Relay | None = None,
     ) -> None:
+        super().__init__(*read(), relay)
         self._path, self._read, self._what, self._say, self._warn = path, read, what, say, warn
-        roster, identity = read()
-        self._lobby = Lobby(roster, identity, relay)
-        self._door = Door(server_context(identity, believed(roster)), self._lobby.welcome, say)
-        self._seen = _mark(path)
+        self._door, self._seen = Door(self.context(), self.welcome, say), _mark(path)
 
     def run(self, where: tuple[str, int] | None, greeting: str) -> None:
         """Listen, if anywhere, and print a ``greeting``; a signal ends it, as a VpemError."""
@@ -326,33 +328,32 @@ class Serving:
 
     async def _serve(self, where: tuple[str, int] | None, greeting: str) -> int:
         """Serve, and return the number of the signal that ends it."""
-        loop, look = asyncio.get_running_loop(), asyncio.Event()
+        loop, look, ended = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
         logging.getLogger("asyncio").disabled = True
-        ended: asyncio.Future[int] = loop.create_future()
+        caught: list[int] = []
 
-        def end(caught: int) -> None:
-            if not ended.done():
-                ended.set_result(caught)
+        def end(number: int) -> None:
+            caught.append(number)
+            ended.set()
 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, end, number)
         loop.add_signal_handler(signal.SIGHUP, look.set)
-        listener, place = None, ""
-        if where is not None:
-            listener = listening(*where, self._what)
-            place = f" at {written_address(listener.getsockname()[:2])}"
-        roster = self._lobby.roster
-        self._say(f"{self._what} of {roster.name} for {_names(roster)}{place}{greeting}")
-        serving = self._stay_registered() if listener is None else self._door.serve(listener)
-        async with _beside(listener, serving, self._renew(look)):
-            caught = await ended
-        await self._lobby.leave(f"{self._what} ends")
-        return caught
+        listener = None if where is None else listening(*where, self._what)
+        place = f" at {written_address(listener.getsockname()[:2])}" if listener else ""
+        self._say(f"{self._what} of {self.roster.name} for {self._names()}{place}{greeting}")
+        serving = self._door.serve(listener) if listener else self._stay_registered()
+        async with _beside(listener, serving, self._look(look)):
+            await ended.wait()
+        await self.leave(f"{self._what} ends")
+        return caught[0]
+
+    def _names(self) -> str:
+        return ", ".join(member.name for member in self.roster.members)
 
     async def _stay_registered(self) -> None:
         """Stay registered at the relay, for members that can reach this one only through it."""
-        roster, said = self._lobby.roster, set[str]()
-        relay = roster.relay or roster.members[0]
+        relay, said = self.roster.relay or self.roster.members[0], set[str]()
 
         def tell(fault: Exception) -> None:
             if str(fault) not in said:
@@ -362,32 +363,25 @@ class Serving:
         def deliver(stream: socket.socket) -> None:
             self._door.admit(stream, relay.name)
 
-        await calls(relay, self._lobby.identity, roster, deliver, tell)
+        await calls(relay, self.identity, self.roster, deliver, tell)
 
-    async def _renew(self, look: asyncio.Event) -> None:
+    async def _look(self, look: asyncio.Event) -> None:
         """Use newer editions of the study; one that cannot be used leaves the last in use."""
         while True:
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(look.wait(), LOOK_EVERY)
-            except TimeoutError:
-                if _mark(self._path) == self._seen:
-                    continue
-            look.clear()
-            self._seen = _mark(self._path)
-            try:
-                roster, identity = self._read()
-            except VpemError as error:
-                self._warn(f"{error}; edition {self._lobby.roster.edition} stays in use")
+            before, self._seen = self._seen, _mark(self._path)
+            if not look.is_set() and self._seen == before:
                 continue
-            self._lobby.identity = identity
-            self._lobby.renew(roster)
-            self._door.context = server_context(identity, believed(roster))
-            use = f"edition {roster.edition} of {roster.name} is in use"
-            self._say(f"{use}, for {_names(roster)}")
-
-
-def _names(roster: Roster) -> str:
-    return ", ".join(member.name for member in roster.members)
+            look.clear()
+            try:
+                roster, self.identity = self._read()
+            except VpemError as error:
+                self._warn(f"{error}; edition {self.roster.edition} stays in use")
+                continue
+            self.renew(roster)
+            self._door.context = self.context()
+            self._say(f"edition {roster.edition} of {roster.name} is in use, for {self._names()}")
 
 
 def _mark(path: Path) -> tuple[int, int, int] | None:
@@ -418,9 +412,8 @@ async def examine_all(examined: Examined, where: tuple[str, int] | None) -> list
     with contextlib.suppress(InputError):  # a run of the study, or --serve, listens already
         listener = None if where is None else listening(*where)
     if listener is not None:
-        context = server_context(examined.identity, believed(roster))
-        answers = Door(context, Lobby(roster, examined.identity).welcome, lambda _: None)
-        works.append(answers.serve(listener))
+        lobby = Lobby(roster, examined.identity)
+        works.append(Door(lobby.context(), lobby.welcome, lambda _: None).serve(listener))
     async with _beside(listener, *works):
         findings = await asyncio.gather(*(collected(*pair) for pair in pairs))
         return [finding for one in findings for finding in one]

@@ -231,6 +231,12 @@ def known_identity(study: Study, name: str) -> Identity:
         except FileError:
             if old or not renewed:
                 raise
+    since = study.roster.revoked.get(fingerprint(certificate_of(identity)))
+    if since is not None:
+        raise InputError(
+            f"the certificate of {name} was revoked on {since}: make another key (vpem party "
+            f"renew) and ask {study.organiser}"
+        )
     raise InputError(
         f"the certificate {identity.certificate} is not the one that {study.path} has of {name}; "
         f"ask {study.organiser} for its newest edition, or send it a request (vpem party request)"

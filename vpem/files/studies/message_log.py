@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from vpem.errors import FileError
 from vpem.files.opening import AS_IT_IS, PathLike, open_regular
@@ -53,27 +52,11 @@ class MessageLog:
         self.n_messages = 0
         self._lock = threading.Lock()
         self._failure: str | None = None
-        self._file = -1
+        self._file, self.size = -1, 0
         self._about = {"id": secrets.token_hex(8), **about}
         self._open()
         self._begin()
         self._check()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    @property
-    def size(self) -> int:
-        """Bytes of the file."""
-        return self._size
 
     def record_message(self, message: Sent) -> None:
         """Note a message; any thread may.
@@ -81,20 +64,15 @@ class MessageLog:
         If it could not be noted, what is in the file is whole. The run is to end then; others may
         hear why, and nothing more is noted.
         """
-        line = _line(
-            {
-                "time": _utc(message.time),
-                "way": "sent" if message.sent else "received",
-                "peer": message.peer,
-                "kind": message.topic,
-                "bytes": message.size,
-                "hmac": message.digest,
-            }
-        )
+        line = _line({
+            "time": _utc(message.time), "way": "sent" if message.sent else "received",
+            "peer": message.peer, "kind": message.topic, "bytes": message.size,
+            "hmac": message.digest,
+        })  # fmt: skip
         if self._failure is not None:
             return
         with self._lock:
-            if self._size + len(line) > LARGEST:
+            if self.size + len(line) > LARGEST:
                 self._set_aside()
             self._write(line)
             self.n_messages += self._failure is None
@@ -125,7 +103,7 @@ class MessageLog:
         except OSError as error:
             raise FileError(f"{self.path} cannot be written: {error.strerror}") from None
         known = os.fstat(self._file)
-        self._size = known.st_size
+        self.size = known.st_size
         if not stat.S_ISREG(known.st_mode) or not self._looks_right():
             os.close(self._file)
             self._file = -1
@@ -136,15 +114,15 @@ class MessageLog:
 
     def _looks_right(self) -> bool:
         """Whether the file is empty or begins as a log does; what is no whole line is cut off."""
-        if self._size and os.read(self._file, len(BEGINS)) != BEGINS:
+        if self.size and os.read(self._file, len(BEGINS)) != BEGINS:
             return False
-        os.lseek(self._file, max(0, self._size - LONGEST), os.SEEK_SET)
+        os.lseek(self._file, max(0, self.size - LONGEST), os.SEEK_SET)
         tail = os.read(self._file, LONGEST)
         rest = len(tail) - tail.rfind(b"\n") - 1
         if rest:  # the machine went down meanwhile
             self._about["cut"] = rest
-            self._size -= rest
-            os.ftruncate(self._file, self._size)
+            self.size -= rest
+            os.ftruncate(self._file, self.size)
         return True
 
     def _begin(self) -> None:
@@ -157,9 +135,9 @@ class MessageLog:
             written = os.write(self._file, line)
             if written < len(line):
                 # A line without room is cut off, so that it is never taken for a whole one.
-                os.ftruncate(self._file, self._size)
+                os.ftruncate(self._file, self.size)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self._size += written
+            self.size += written
         except OSError as error:
             self._failure = error.strerror or str(error)
 
@@ -178,7 +156,7 @@ class MessageLog:
         except OSError as error:
             self._failure = error.strerror or str(error)
             return
-        self._size = 0
+        self.size = 0
         self._begin()
 
 
