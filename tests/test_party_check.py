@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from vpem.engines.tls import check, faults
-from vpem.engines.tls.check import Examined, examine
+from vpem.engines.tls.check import Examination, Examined
 from vpem.engines.tls.faults import Met, explain
 from vpem.engines.tls.server import Door, Lobby, listening
 from vpem.engines.tls.trust import Member, server_context
@@ -95,7 +95,7 @@ class Scene:
 
     async def findings(self, idle=0.0):
         examined = Examined(self.roster, self.identities["lab"], idle)
-        return [one async for one in examine(examined, self.roster.members[0])]
+        return await Examination(examined, self.roster.members[0]).run()
 
 
 def run(work):

@@ -12,7 +12,6 @@ import json
 import re
 import statistics
 import time
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -30,7 +29,6 @@ from vpem.engines.tls.trust import (
     Roster,
     client_context,
     validity,
-    written_address,
 )
 from vpem.engines.tls.wire import Answered, Called
 from vpem.errors import printable
@@ -155,186 +153,169 @@ class Examined:
         return self.roster.members[rank]
 
 
-async def examine(
-    examined: Examined, member: Member, relay: Member | None = None
-) -> AsyncIterator[Finding]:
-    """Look at all between two members, directly or by a relay, until something fails."""
-    peer = member.name if relay is None else f"{member.name} through {relay.name}"
-    host, port = member.address or (member.name, 443)
-    met = Met(examined.identity.name, member, host, port, proxy_to(host, port))
-    try:
-        if relay is None:
-            async for finding in _way(met):
-                yield finding
-        opened = await _open(examined, member, relay)
-    except Fault as fault:
-        if fault.kind == "absent":
-            yield Finding(peer, "answer", "note", "not there at present")
-            return
-        kind = {"cut": "tls"}.get(fault.kind, fault.kind)
-        good = {"port": "open", "tls": "1.3", "certificate": "as in the study"}
-        for step in STEPS[: STEPS.index(kind)] if kind in STEPS else ():
-            if relay is None and step in good and kind != "proxy":
-                yield Finding(peer, step, "ok", good[step])
-        yield Finding(peer, kind, "fails", "", str(fault))
-        return
-    try:
-        seen = _seen(opened, member, peer)
+class Examination:
+    """A look at all between two members, directly or by a relay, until something fails."""
+
+    def __init__(self, by: Examined, member: Member, relay: Member | None = None) -> None:
+        self.by, self.member, self.relay = by, member, relay
+        self.peer = member.name if relay is None else f"{member.name} through {relay.name}"
+        self.findings: list[Finding] = []
+
+    def add(
+        self, what: str, found: str, sentence: str = "", state: str = "", value: float | None = None
+    ) -> None:
+        """Add a finding; where there is a sentence, something fails, if no state says else."""
+        state = state or ("fails" if sentence else "ok")
+        self.findings.append(Finding(self.peer, what, state, found, sentence, value))
+
+    async def run(self) -> list[Finding]:
+        """Return what was found."""
         try:
-            hello = await _hello(opened, member)
+            if self.relay is None:
+                await self._look_at_way()
+            opened = await self._open()
         except Fault as fault:
-            for finding in seen:
-                if finding.what != fault.kind:
-                    yield finding
-            yield Finding(peer, fault.kind, "fails", "", str(fault))
-            return
-        for finding in seen:
-            yield finding
-        yield _compare(examined, hello, member, peer)
-        async for finding in _measured(examined, opened, member, peer):
-            yield finding
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
-        sentence = f"{member.name} answers what no member does; are both of the same version?"
-        yield Finding(peer, "answer", "fails", "something else", sentence)
-    except (ConnectionClosed, TimeoutError):
-        sentence = (
-            f"{member.name} stopped answering in the midst of the check: something on the way "
-            "drops what is sent; try again, then ask who keeps the network"
+            kind = {"cut": "tls"}.get(fault.kind, fault.kind)
+            if kind == "absent":
+                self.add("answer", "not there at present", state="note")
+                return self.findings
+            good = {"port": "open", "tls": "1.3", "certificate": "as in the study"}
+            known = kind in STEPS and kind != "proxy" and self.relay is None
+            for step in STEPS[: STEPS.index(kind)] if known else ():
+                if step in good:
+                    self.add(step, good[step])
+            self.add(kind, "", str(fault))
+            return self.findings
+        name = self.member.name
+        try:
+            self._look_at_link(opened)
+            self._compare(await self._hello(opened))
+            await self._measure(opened)
+        except Fault as fault:
+            self.findings = [one for one in self.findings if one.what != fault.kind]
+            self.add(fault.kind, "", str(fault))
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
+            sentence = f"{name} answers what no member does; are both of the same version?"
+            self.add("answer", "something else", sentence)
+        except (ConnectionClosed, TimeoutError):
+            sentence = (
+                f"{name} stopped answering in the midst of the check: something on the way drops "
+                "what is sent; try again, then ask who keeps the network"
+            )
+            sentence = str(closed(self.member, opened)) if opened.close_code else sentence
+            self.add("answer", "cut", sentence)
+        finally:
+            opened.cut()
+        return self.findings
+
+    async def _look_at_way(self) -> None:
+        host, port = self.member.address or (self.member.name, 443)
+        met = Met(self.by.identity.name, self.member, host, port, proxy_to(host, port))
+        if met.proxy is None:
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)
+            except (OSError, TimeoutError) as error:
+                raise explain(error, met) from None
+            places = list(dict.fromkeys(str(one[4][0]) for one in found))
+            self.add("name", host if host in places else f"{host} is {', '.join(places[:3])}")
+        self.add("proxy", met.proxy or "none")
+
+    async def _open(self) -> Called:
+        identity, roster, stream = self.by.identity, self.by.roster, None
+        if self.relay is not None:
+            stream = await through(self.relay, self.member, identity, roster, wait=False)
+        context = client_context(identity, [self.member])
+        pings = {"ping_interval": 10.0, "ping_timeout": 20.0}
+        return await dial(
+            identity.name, self.member, context, stream, path=CHECK, members=roster.members, **pings
         )
-        if opened.close_code:
-            sentence = str(closed(member, opened))
-        yield Finding(peer, "answer", "fails", "cut", sentence)
-    finally:
-        opened.cut()
 
+    def _look_at_link(self, opened: Called) -> None:
+        name, until = self.member.name, validity(self.member.certificate)[1]
+        tls, soon = opened.transport.get_extra_info("ssl_object"), ""
+        self.add("port", "open")
+        self.add("tls", f"{str(tls.version()).removeprefix('TLSv')}, {tls.cipher()[0]}")
+        if until - datetime.now(UTC) < SOON:
+            soon = (
+                f"the certificate of {name} is valid until {until:%Y-%m-%d} only: it should renew "
+                "it soon (vpem party renew)"
+            )
+        self.add("certificate", f"until {until:%Y-%m-%d}", soon, state="note" if soon else "ok")
+        theirs = others_clock(opened.response.headers if opened.response else {})
+        if theirs is not None:
+            off = (theirs - datetime.now(UTC)).total_seconds()
+            ahead = f"{abs(off):.0f} s {'behind' if off > 0 else 'ahead'}"
+            found = "the same" if abs(off) < 2 else ahead
+            self.add("clock", found, clock(name, theirs), value=off)
 
-async def _way(met: Met) -> AsyncIterator[Finding]:
-    name = met.member.name
-    if met.proxy is not None:
-        yield Finding(name, "proxy", "ok", met.proxy)
-        return
-    try:
-        async with asyncio.timeout(PATIENCE):
-            addresses = await asyncio.get_running_loop().getaddrinfo(met.host, met.port, type=1)
-    except (OSError, TimeoutError) as error:
-        raise explain(error, met) from None
-    places = list(dict.fromkeys(str(one[4][0]) for one in addresses))
-    shown = met.host if met.host in places else f"{met.host} is {', '.join(places[:3])}"
-    yield Finding(name, "name", "ok", shown)
-    yield Finding(name, "proxy", "ok", "none")
+    async def _hello(self, opened: Called) -> Any:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return json.loads(await opened.recv())
+        except ConnectionClosed:
+            raise closed(self.member, opened) from None
 
+    def _compare(self, hello: Any) -> None:
+        """Hold what the other end runs against what this one does."""
+        version, study = printable(hello["version"])[:40], printable(hello["study"])[:40]
+        edition, roster = int(hello["edition"]), self.by.roster
+        name, own_name, sentence = self.member.name, self.by.identity.name, ""
+        if study != roster.study:
+            sentence = (
+                f"{name} serves another study ({study[:8]}, not {roster.study[:8]}): both need the "
+                f"same file {roster.name}.toml"
+            )
+        elif edition != roster.edition:
+            older = own_name if edition > roster.edition else name
+            sentence = (
+                f"{name} has edition {edition} of {roster.name} and {own_name} has edition "
+                f"{roster.edition}: {older} needs the newest"
+            )
+        elif (text := str(hello["text"])) != roster.text:
+            sentence = roster.texts_differ(own_name, name, printable(text))
+        elif version != __version__:
+            sentence = (
+                f"{name} has vpem {version} and {own_name} has {__version__}: all members need the "
+                "same version"
+            )
+        self.add("answer", f"vpem {version}, edition {edition}", sentence)
 
-async def _open(examined: Examined, member: Member, relay: Member | None) -> Called:
-    stream = None
-    if relay is not None:
-        stream = await through(relay, member, examined.identity, examined.roster, wait=False)
-    context = client_context(examined.identity, [member])
-    pings = {"ping_interval": 10.0, "ping_timeout": 20.0}
-    name, members = examined.identity.name, examined.roster.members
-    return await dial(name, member, context, stream, path=CHECK, members=members, **pings)
-
-
-def _seen(opened: Called, member: Member, peer: str) -> list[Finding]:
-    tls = opened.transport.get_extra_info("ssl_object")
-    until = validity(member.certificate)[1]
-    soon = ""
-    if until - datetime.now(UTC) < SOON:
-        soon = (
-            f"the certificate of {member.name} is valid until {until:%Y-%m-%d} only: it should "
-            "renew it soon (vpem party renew)"
-        )
-    seen = [
-        Finding(peer, "port", "ok", "open"),
-        Finding(peer, "tls", "ok", f"{str(tls.version()).removeprefix('TLSv')}, {tls.cipher()[0]}"),
-        Finding(peer, "certificate", "note" if soon else "ok", f"until {until:%Y-%m-%d}", soon),
-    ]
-    theirs = others_clock(opened.response.headers if opened.response else {})
-    if theirs is not None:
-        off = (theirs - datetime.now(UTC)).total_seconds()
-        wrong = clock(member.name, theirs)
-        observation = (
-            "the same" if abs(off) < 2 else f"{abs(off):.0f} s {'behind' if off > 0 else 'ahead'}"
-        )
-        seen.append(Finding(peer, "clock", "fails" if wrong else "ok", observation, wrong, off))
-    return seen
-
-
-async def _hello(opened: Called, member: Member) -> Any:
-    try:
-        async with asyncio.timeout(PATIENCE):
-            return json.loads(await opened.recv())
-    except ConnectionClosed:
-        raise closed(member, opened) from None
-
-
-async def _measured(
-    examined: Examined, opened: Called, member: Member, peer: str
-) -> AsyncIterator[Finding]:
-    """Measure the link, and let the other end dial this one."""
-    async with examined.measuring:
-        trip = statistics.median([await _ping(opened) for _ in range(PINGS)])
-        rates = []
-        for measure in (_up, _down):
-            async with asyncio.timeout(PATIENCE + SECONDS):
-                rates.append(await measure(opened, trip))
-    yield Finding(peer, "round trip", "ok", f"{trip * 1e3:.3g} ms (median of {PINGS})", value=trip)
-    for what, rate in zip(("up", "down"), rates, strict=True):
-        yield Finding(peer, what, "ok", f"{rate / 1e6:.3g} MB/s", value=rate)
-    names = [one.name for one in examined.roster.members]
-    own, seconds = examined.own, examined.idle
-    if own.address is not None and member.name in names:
-        await opened.send("dial")
-        async with asyncio.timeout(2 * PATIENCE):
-            fault = json.loads(await opened.recv())["fault"]
-        if fault is None:
-            dialled = f"dials {own.name} at {written_address(own.address)}"
-            yield Finding(peer, "back", "ok", dialled)
+    async def _measure(self, opened: Called) -> None:
+        """Measure the link, and let the other end dial this one."""
+        name, own, seconds = self.member.name, self.by.own, self.by.idle
+        async with self.by.measuring:
+            trip = statistics.median([await _ping(opened) for _ in range(PINGS)])
+            rates = []
+            for measure in (_up, _down):
+                async with asyncio.timeout(PATIENCE + SECONDS):
+                    rates.append(await measure(opened, trip))
+        self.add("round trip", f"{trip * 1e3:.3g} ms (median of {PINGS})", value=trip)
+        for what, rate in zip(("up", "down"), rates, strict=True):
+            self.add(what, f"{rate / 1e6:.3g} MB/s", value=rate)
+        if own.where is not None and self.by.roster.rank_of(name) is not None:
+            await opened.send("dial")
+            async with asyncio.timeout(2 * PATIENCE):
+                fault = json.loads(await opened.recv())["fault"]
+            if fault is None:
+                self.add("back", f"dials {own.name} at {own.where}")
+            else:
+                self.add("back", "", f"{name} cannot dial {own.name}: {printable(fault)[:600]}")
+        # The link is left alone but for pings, as a fit does while others compute.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await opened.wait_closed()
+        try:
+            await _ping(opened)
+        except (ConnectionClosed, TimeoutError):
+            sentence = (
+                f"the link to {name} did not last {seconds:g} s without data, though both ends "
+                "ping every 10 s: something on the way limits how long connections live; a fit "
+                "opens them again, but ask who keeps the network for more"
+            )
+            self.add("idle", "cut", sentence)
         else:
-            why = f"{member.name} cannot dial {own.name}: {printable(fault)[:600]}"
-            yield Finding(peer, "back", "fails", "", why)
-    # The link is left alone but for pings, as a fit does while others compute.
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await opened.wait_closed()
-    try:
-        await _ping(opened)
-    except (ConnectionClosed, TimeoutError):
-        sentence = (
-            f"the link to {member.name} did not last {seconds:g} s without data, though both ends "
-            "ping every 10 s: something on the way limits how long connections live; a fit opens "
-            "them again, but ask who keeps the network for more"
-        )
-        yield Finding(peer, "idle", "fails", "cut", sentence)
-    else:
-        yield Finding(peer, "idle", "ok", f"{seconds:g} s", value=seconds)
-
-
-def _compare(examined: Examined, hello: Any, member: Member, peer: str) -> Finding:
-    """Hold what the other end runs against what this one does."""
-    version, study = printable(hello["version"])[:40], printable(hello["study"])[:40]
-    edition = int(hello["edition"])
-    roster, own_name = examined.roster, examined.identity.name
-    observation = f"vpem {version}, edition {edition}"
-    sentence = ""
-    if study != roster.study:
-        sentence = (
-            f"{member.name} serves another study ({study[:8]}, not {roster.study[:8]}): both need "
-            f"the same file {roster.name}.toml"
-        )
-    elif edition != roster.edition:
-        older = own_name if edition > roster.edition else member.name
-        sentence = (
-            f"{member.name} has edition {edition} of {roster.name} and {own_name} has edition "
-            f"{roster.edition}: {older} needs the newest"
-        )
-    elif (text := str(hello["text"])) != roster.text:
-        sentence = roster.texts_differ(own_name, member.name, printable(text))
-    elif version != __version__:
-        sentence = (
-            f"{member.name} has vpem {version} and {own_name} has {__version__}: all members need "
-            "the same version"
-        )
-    return Finding(peer, "answer", "fails" if sentence else "ok", observation, sentence)
+            self.add("idle", f"{seconds:g} s", value=seconds)
 
 
 async def _ping(opened: Called) -> float:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vpem.engines.tls.check import CHECK, Answers, Examined, Finding, examine
+from vpem.engines.tls.check import CHECK, Answers, Examination, Examined, Finding
 from vpem.engines.tls.link import calls
 from vpem.engines.tls.relay import MOST, RELAY, Relay
 from vpem.engines.tls.trust import (
@@ -397,10 +397,6 @@ async def examine_all(examined: Examined, where: tuple[str, int] | None) -> list
 
     Meanwhile it listens, so that others can dial it back, unless another process of it does.
     """
-
-    async def collected(member: Member, relay: Member | None) -> list[Finding]:
-        return [finding async for finding in examine(examined, member, relay)]
-
     roster, relay = examined.roster, examined.roster.relay
     others = [one for one in roster.members if one.name != examined.own.name]
     pairs: list[tuple[Member, Member | None]] = [(one, None) for one in others if one.address]
@@ -415,5 +411,5 @@ async def examine_all(examined: Examined, where: tuple[str, int] | None) -> list
         lobby = Lobby(roster, examined.identity)
         works.append(Door(lobby.context(), lobby.welcome, lambda _: None).serve(listener))
     async with _beside(listener, *works):
-        findings = await asyncio.gather(*(collected(*pair) for pair in pairs))
+        findings = await asyncio.gather(*(Examination(examined, *pair).run() for pair in pairs))
         return [finding for one in findings for finding in one]
