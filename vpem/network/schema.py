@@ -135,6 +135,11 @@ def restore(schema: abc.Mapping[str, Schema], owner: Any, state: State) -> None:
         if isinstance(inner, Stateful):
             inner.restore(state[name])
             continue
+        if isinstance(inner, tuple):  # of objects, each of which stays
+            for one, held, saved in zip(inner, getattr(owner, name), state[name], strict=True):
+                assert isinstance(one, dict)
+                restore(one, held, saved)
+            continue
         above, _, at = _attribute(owner, name, inner).rpartition(".")
         holder = attrgetter(above)(owner) if above else owner
         inner = inner.schema if isinstance(inner, As) and inner.back is None else inner

@@ -19,7 +19,19 @@ import numpy as np
 from vpem._core.normalise import differences
 from vpem.checks import Doubles, Floats, read_int
 from vpem.errors import InputError, Setting, brief
-from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Maybe, Number, Schema, State
+from vpem.network.schema import (
+    FLAG,
+    Array,
+    As,
+    Choice,
+    Integer,
+    ListOf,
+    Maybe,
+    Number,
+    Schema,
+    State,
+    Stateful,
+)
 from vpem.steps.summing import FARTHEST
 from vpem.sums.private import add_numbers
 from vpem.sums.sum import Sum
@@ -47,10 +59,6 @@ PAUSE = 8
 
 FLOOR = 0.9
 """Part of ``reg_covar`` that covariances keep wherever a line leads."""
-
-KEPT = ("tried", "begun", "clipped", "pause", "next_pause", "reach", "n_local", "accepted")
-KEPT_MIXTURES = ("kept", "best", "origin")
-"""What checkpoints keep."""
 
 Roots = Sequence[FeatureTerms]
 
@@ -133,7 +141,7 @@ class LocalSteps:
         return mixture, factors
 
 
-class PlainSteps:
+class PlainSteps(Stateful):
     """EM as it is: the next sum is at the parameters of the M-step."""
 
     tried = "step"
@@ -180,16 +188,6 @@ class PlainSteps:
         """Return what a run ends with, given the parameters of what would be the next sum."""
         return mixtures, factors
 
-    def state(self) -> State:
-        """Return what is saved from one sum to the next."""
-        return {}
-
-    def schema(self, like: Mixture) -> dict[str, Schema]:
-        return {}
-
-    def restore(self, state: State, like: Mixture) -> None:
-        """Resume from a checked state."""
-
 
 class Accelerated(PlainSteps):
     """EM with longer steps, ``local`` ones between sums among them.
@@ -207,9 +205,10 @@ class Accelerated(PlainSteps):
         total: Sum,
         over_rows: bool,
         local: LocalSteps | None,
+        like: Mixture,
     ) -> None:
         self.settings, self.roots, self.total, self.over_rows = settings, roots, total, over_rows
-        self.local = local
+        self.local, self.like = local, like
         self.weight = roots[0].total_weight
         self.floor = FLOOR * roots[0].reg_covar
         self.shortest = SHORTEST if settings.local else 1.0
@@ -356,36 +355,27 @@ class Accelerated(PlainSteps):
 
     # ---- checkpoints ----------------------------------------------------------------------------
 
-    def state(self) -> State:
-        values = {name: getattr(self, name) for name in KEPT}
-        for name in KEPT_MIXTURES:
-            values[name] = [one.arrays() for one in getattr(self, name)] or None
-        return {"acceleration": values}
-
-    def schema(self, like: Mixture) -> dict[str, Schema]:
-        n_roots = 1 if self.over_rows else self.total.n_roots
-        mixtures = Maybe(ListOf(like.schema(n_roots), len(self.roots)))
+    def schema(self) -> dict[str, Schema]:
+        """What checkpoints keep from one sum to the next."""
+        like, n_roots = self.like, 1 if self.over_rows else self.total.n_roots
+        mixtures = As(
+            Maybe(ListOf(like.schema(n_roots), len(self.roots))),
+            lambda kept: [one.arrays() for one in kept] or None,
+            lambda saved: [like.having(one) for one in saved or ()],
+        )
         return {
-            "acceleration": {
-                "tried": Choice(("step", "local", "extrapolation")),
-                "begun": FLAG,
-                "clipped": FLAG,
-                "pause": Integer(),
-                "next_pause": Integer(PAUSE),
-                "reach": Number(1.0),
-                "n_local": Integer(most=self.settings.local),
-                "accepted": Maybe(Array("f8", (self.total.roots.n_agents,))),
-                "kept": mixtures,
-                "best": mixtures,
-                "origin": mixtures,
-            }
+            "tried": Choice(("step", "local", "extrapolation")),
+            "begun": FLAG,
+            "clipped": FLAG,
+            "pause": Integer(),
+            "next_pause": Integer(PAUSE),
+            "reach": Number(1.0),
+            "n_local": Integer(most=self.settings.local),
+            "accepted": Maybe(Array("f8", (self.total.roots.n_agents,))),
+            **dict.fromkeys(("kept", "best", "origin"), mixtures),
         }
 
-    def restore(self, state: State, like: Mixture) -> None:
-        saved = state["acceleration"]
-        for name in KEPT_MIXTURES:
-            setattr(self, name, [like.having(one) for one in saved[name] or ()])
-        for name in KEPT:
-            setattr(self, name, saved[name])
+    def restore(self, state: State) -> None:
+        super().restore(state)
         if self.accepted is None or not self.kept or not self.best:
             self.restart()

@@ -18,7 +18,18 @@ from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats, Indices, Mask, check_memory
 from vpem.errors import PartitionedError, check_choice
-from vpem.network.schema import COUNT, FLAG, NOTHING, NUMBER, Array, ListOf, Maybe, Schema, State
+from vpem.network.schema import (
+    COUNT,
+    FLAG,
+    NOTHING,
+    NUMBER,
+    Array,
+    As,
+    ListOf,
+    Maybe,
+    Schema,
+    Stateful,
+)
 from vpem.settings import FitSettings
 from vpem.steps.em import expect, log_likelihood
 from vpem.steps.recovery import STREAM, NoSaver, Saver
@@ -28,13 +39,14 @@ from vpem.steps.runs import (
     Recovery,
     Reinitialiser,
     Run,
+    RunLoop,
     check_finite,
     note_partition,
 )
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture
-from vpem.terms.statistics import Statistics, arrays_of, having_arrays, schema_of_arrays
+from vpem.terms.statistics import Statistics, saved_like
 
 RECORD_BYTES = 1 << 10
 """Memory of the objects around one batch's statistics."""
@@ -115,6 +127,7 @@ def fit_batches(
         log_likelihoods = total.roots.join(visits.log_likelihoods.sum(axis=0) + terms.log_constant)
         check_finite(log_likelihoods, len(run.history) + 1)
         small = run.record_iteration(terms, total, log_likelihoods, settings, callback)
+        passes.iteration += 1
         heard = bool((2 * total.roots.join(visits.heard) > len(batches)).all())
         run.converged = small and heard and not visits.reinitialised
         saver.offer(passes.state, last=run.converged or len(run.history) == settings.max_iter)
@@ -122,7 +135,7 @@ def fit_batches(
     return run
 
 
-class Visits:
+class Visits(Stateful):
     """Visits of batches: the sums they take, what these find, and the record of it."""
 
     def __init__(
@@ -140,18 +153,12 @@ class Visits:
         self.log_likelihoods = np.zeros((len(batches), total.n_roots))
         self.heard = np.zeros(total.n_roots, dtype=np.intp)
         self.reinitialised = False
+        self.full_pass = True
+        """Whether the next pass is an E-step over all rows."""
         self.n_sums = 0
 
-    def state(self) -> State:
-        """Return what is saved from one pass to the next."""
-        return {"log_likelihoods": self.log_likelihoods, "n_sums": self.n_sums}
-
-    def schema(self) -> Schema:
+    def schema(self) -> dict[str, Schema]:
         return {"log_likelihoods": Array("f8", self.log_likelihoods.shape), "n_sums": COUNT}
-
-    def restore(self, state: State) -> None:
-        self.log_likelihoods[...] = state["log_likelihoods"]
-        self.n_sums = state["n_sums"]
 
     def begin(self, number: int, n_samples: int, kind: str = "estep") -> bool:
         """Begin a sum over a batch; False if the network is disconnected, which is noted."""
@@ -283,7 +290,7 @@ def towards(
     return moved
 
 
-class Incremental:
+class Incremental(Stateful):
     """Statistics of all rows, in which those of one batch are replaced at a time."""
 
     restarts = True
@@ -305,7 +312,7 @@ class Incremental:
             keep = "statistics"
             check_memory(n_bytes, f"remembering what {n_batches} batches expected of their values")
         visits.run.kept = keep
-        self.statistics: dict[int, Statistics] = {}
+        self.statistics: list[Statistics | None] = [None] * n_batches
         self.responsibilities: NDArray[np.floating] | None = None
         if keep == "responsibilities":
             shape = (total.n_roots, terms.n_samples, n_components)
@@ -315,51 +322,21 @@ class Incremental:
         self.entropy = 0.0
         self.total: Statistics | None = None
 
-    def state(self) -> State:
-        """Return what is saved from one pass to the next."""
-        return {
-            "statistics": [
-                arrays_of(self.statistics[number]) if number in self.statistics else None
-                for number in range(len(self.visits.batches))
-            ],
-            "responsibilities": self.responsibilities,
-            "entropies": self.entropies,
-            "entropy": self.entropy,
-            "total": None if self.total is None else arrays_of(self.total),
-        }
-
-    def schema(self, full_pass: bool) -> Schema:
-        """Return its schema, where the next pass is an E-step over all rows or not."""
+    def schema(self) -> dict[str, Schema]:
+        """What is saved from one pass to the next."""
         visits, responsibilities = self.visits, self.responsibilities
-        blank = visits.terms.empty(visits.run.mixture.means, visits.total.n_roots)
-        one = schema_of_arrays(arrays_of(blank))
+        one: Schema = saved_like(visits.terms.empty(visits.run.mixture.means, visits.total.n_roots))
+        one = Maybe(one) if visits.full_pass else one
+        each = one if responsibilities is None else NOTHING
         return {
-            "statistics": ListOf(
-                NOTHING if responsibilities is not None else Maybe(one) if full_pass else one,
-                len(visits.batches),
-            ),
+            "statistics": ListOf(each, len(visits.batches)),
             "responsibilities": NOTHING
             if responsibilities is None
             else Array(responsibilities.dtype.str[1:], responsibilities.shape),
             "entropies": NOTHING if self.entropies is None else Array("f8", self.entropies.shape),
             "entropy": NUMBER,
-            "total": Maybe(one) if full_pass else one,
+            "total": one,
         }
-
-    def restore(self, state: State) -> None:
-        visits = self.visits
-        blank = visits.terms.empty(visits.run.mixture.means, visits.total.n_roots)
-        self.statistics = {
-            number: having_arrays(blank, one)
-            for number, one in enumerate(state["statistics"])
-            if one is not None
-        }
-        if self.responsibilities is not None:
-            self.responsibilities[...] = state["responsibilities"]
-        if self.entropies is not None:
-            self.entropies[...] = state["entropies"]
-        self.entropy = state["entropy"]
-        self.total = None if state["total"] is None else having_arrays(blank, state["total"])
 
     def first(self, order: Indices, step_size: float | None) -> bool:
         """Visit all rows; whether the pass got to its end."""
@@ -402,7 +379,9 @@ class Incremental:
 
     def _before(self, number: int, part: FeatureTerms) -> Statistics:
         if self.responsibilities is None:
-            return self.statistics[number]
+            known = self.statistics[number]
+            assert known is not None
+            return known
         visits = self.visits
         statistics = visits.terms.empty(visits.run.mixture.means, visits.total.n_roots)
         responsibilities = self.responsibilities[:, visits.batches[number]]
@@ -443,7 +422,7 @@ class Incremental:
             visits.run.free_energy.append(float(expected + self.entropy + terms.log_constant))
 
 
-class Stochastic:
+class Stochastic(Stateful):
     """Statistics that move towards each batch's by ever smaller steps; nothing else is kept.
 
     The parameters stand for them: `FeatureTerms.statistics_of` gives them back.
@@ -456,15 +435,9 @@ class Stochastic:
         self.step_size = step_size
         self.time = 0
 
-    def state(self) -> State:
-        """Return the number of batches visited."""
-        return {"time": self.time}
-
-    def schema(self, full_pass: bool) -> Schema:
+    def schema(self) -> dict[str, Schema]:
+        """The number of batches visited."""
         return {"time": COUNT}
-
-    def restore(self, state: State) -> None:
-        self.time = state["time"]
 
     def first(self, order: Indices, step_size: float | None) -> bool:
         """Visit all rows; whether the pass got to its end."""
@@ -533,17 +506,18 @@ def _averaged(
     return moved if silent is None else terms.with_hubs_of(moved, before, silent)
 
 
-class _Passes:
+class _Passes(RunLoop):
     """One pass over all batches after the other."""
+
+    by_passes = True
 
     def __init__(
         self, visits: Visits, fitting: Incremental | Stochastic, rng: np.random.Generator
     ) -> None:
         self.visits, self.fitting, self.rng = visits, fitting, rng
+        self.run, self.reinitialiser = visits.run, visits.reinitialiser
         self.n_batches = len(visits.batches)
         self.order = np.empty(0, dtype=np.intp)
-        self.full_pass = True
-        """Whether the next pass is an E-step over all rows."""
         self._opening = None if self.n_batches == 1 else fitting.step_size
 
     def begin(self, start: Mixture, saver: Saver, max_iter: int) -> None:
@@ -553,30 +527,16 @@ class _Passes:
             self.order = self.rng.permutation(self.n_batches)
             return
         visits.factors = visits.terms.prepare(start)
-        schema: dict[str, Schema] = {
-            "visits": visits.schema(),
-            "anew": FLAG,
-            "fitting": self.fitting.schema(saved.get("anew") is True),
-            "order": Array("i", (self.n_batches,), 0, self.n_batches - 1),
-            "stream": STREAM,
-        }
-        visits.run.restore(
-            saver, visits.total, visits.reinitialiser, max_iter, more=schema, by_passes=True
-        )
-        visits.restore(saved["visits"])
-        self.fitting.restore(saved["fitting"])
-        self.order, self.full_pass, self._opening = saved["order"], saved["anew"], None
-        self.rng.bit_generator.state = saved["stream"]
+        visits.full_pass, self._opening = saved.get("anew") is True, None
+        self.resume(saver, max_iter)
 
-    def state(self) -> State:
-        visits = self.visits
-        return {
-            **visits.run.state(visits.total, visits.reinitialiser, len(visits.run.history)),
-            "visits": visits.state(),
-            "fitting": self.fitting.state(),
-            "order": self.order,
-            "anew": self.full_pass,
-            "stream": dict(self.rng.bit_generator.state),
+    def schema(self) -> dict[str, Schema]:
+        return super().schema() | {
+            "visits": self.visits,
+            "fitting": self.fitting,
+            "order": Array("i", (self.n_batches,), 0, self.n_batches - 1),
+            "anew": As(FLAG, at="visits.full_pass"),
+            "stream": As(STREAM, at="rng.bit_generator.state"),
         }
 
     def advance(self) -> bool:
@@ -586,10 +546,10 @@ class _Passes:
         visits.reinitialised = False
         if visits.run.history and not fitting.restarts:
             self.order = self.rng.permutation(self.n_batches)
-        if self.full_pass:
+        if visits.full_pass:
             complete = fitting.first(self.order, self._opening)
         else:
             complete = fitting.later(self.order)
         self._opening = None
-        self.full_pass = visits.reinitialised and (fitting.restarts or not complete)
+        visits.full_pass = visits.reinitialised and (fitting.restarts or not complete)
         return complete

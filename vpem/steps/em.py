@@ -24,7 +24,7 @@ import numpy as np
 from vpem._core.normalise import differences
 from vpem.checks import Doubles, Floats, Mask
 from vpem.errors import PartitionedError
-from vpem.network.schema import State
+from vpem.network.schema import Schema
 from vpem.settings import FitSettings
 from vpem.steps.accelerate import Accelerated, Acceleration, LocalSteps, PlainSteps
 from vpem.steps.recovery import NoSaver, Saver
@@ -33,6 +33,7 @@ from vpem.steps.runs import (
     Progress,
     Reinitialiser,
     Run,
+    RunLoop,
     check_finite,
     least_weight,
     note_partition,
@@ -115,20 +116,17 @@ def iterate(
     run = Run(list(starts), step.over_rows, last=last)
     loop = _Loop(step, run, settings, draw_row, accelerate)
     saver = saver or NoSaver()
-    done, max_iter = loop.begin(starts, saver), settings.max_iter
-    for iteration in range(done + 1, max_iter + 1):
-        if run.converged:
-            break
-        loop.advance(iteration, callback)
-        state = partial(loop.state, iteration)
-        saver.offer(state, last=run.converged or iteration == max_iter)
+    loop.begin(starts, saver)
+    while loop.iteration < settings.max_iter and not run.converged:
+        loop.advance(callback)
+        saver.offer(loop.state, last=run.converged or loop.iteration == settings.max_iter)
     run.mixtures, factors = loop.pace.settled(run.mixtures, loop.factors)
     run.check_heard()
     run.end(step.roots, step.total, step.expect(run.mixtures, factors, "check")[0])
     return run
 
 
-class _Loop:
+class _Loop(RunLoop):
     """One iteration of EM after the other."""
 
     def __init__(
@@ -144,30 +142,29 @@ class _Loop:
         self.reinitialiser = Reinitialiser(whole, total, draw_row, run.recoveries, step.over_rows)
         self.pace = PlainSteps()
         if accelerate is not None:
-            self.pace = Accelerated(accelerate, step.roots, total, step.over_rows, step.local)
+            self.pace = Accelerated(
+                accelerate, step.roots, total, step.over_rows, step.local, run.mixture
+            )
         self.factors: list[Factors] = []
 
-    def begin(self, starts: Sequence[Mixture], saver: Saver) -> int:
+    def begin(self, starts: Sequence[Mixture], saver: Saver) -> None:
         step, run = self.step, self.run
         if saver.saved is None:
             run.mixtures, self.factors, again = self.reinitialiser.start(step.roots, starts)
             if again:
                 step.total.agree("flooding", step.reinitialised_bytes)
-            return 0
-        schema, like = self.pace.schema(starts[0]), starts[0]
-        limit = self.settings.max_iter
-        done = run.restore(saver, step.total, self.reinitialiser, limit, more=schema)
-        self.pace.restore(saver.saved, like)
-        self.factors = [root.prepare(one) for root, one in zip(step.roots, starts, strict=True)]
-        return done
+            return
+        self.resume(saver, self.settings.max_iter)
+        pairs = zip(step.roots, run.mixtures, strict=True)
+        self.factors = [root.prepare(one) for root, one in pairs]
 
-    def state(self, iteration: int) -> State:
-        state = self.run.state(self.step.total, self.reinitialiser, iteration)
-        return state | self.pace.state()
+    def schema(self) -> dict[str, Schema]:
+        return super().schema() | ({"acceleration": self.pace} if self.pace.decides else {})
 
-    def advance(self, iteration: int, callback: Callable[[Progress], None] | None) -> None:
+    def advance(self, callback: Callable[[Progress], None] | None) -> None:
         """Take a sum and, unless it is lost or the network is disconnected, an M-step."""
         step, run, pace, total = self.step, self.run, self.pace, self.step.total
+        self.iteration = iteration = self.iteration + 1
         before = run.mixtures
         try:
             log_likelihoods, statistics = step.expect(before, self.factors, "estep")

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from vpem.checks import Doubles
 from vpem.errors import PartitionedError
-from vpem.network.schema import COUNT, FLAG, NOTHING, Array, ListOf, Maybe, Schema, State
+from vpem.network.schema import COUNT, FLAG, NOTHING, Array, As, ListOf, Maybe, Schema
 from vpem.settings import FitSettings
 from vpem.steps.batches import towards
 from vpem.steps.em import OverRows, add_messages, maximize
 from vpem.steps.recovery import STREAM, NoSaver, Saver
-from vpem.steps.runs import Progress, Reinitialiser, Run, check_finite, note_partition
+from vpem.steps.runs import Progress, Reinitialiser, Run, RunLoop, check_finite, note_partition
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture
-from vpem.terms.statistics import Statistics
+from vpem.terms.statistics import Statistics, saved_like
 
 
 def fit_row_batches(
@@ -60,6 +60,7 @@ def fit_row_batches(
             continue
         check_finite(log_likelihoods, len(run.history) + 1)
         small = run.record_iteration(step.whole, total, log_likelihoods, settings, callback)
+        passes.iteration += 1
         run.converged = small and not passes.full_pass
         saver.offer(passes.state, last=run.converged or len(run.history) == settings.max_iter)
     run.check_heard()
@@ -119,8 +120,10 @@ class _Worker:
                 self.total.add(part.recentred(one, self.total.shifts))
 
 
-class _Passes:
+class _Passes(RunLoop):
     """One pass over all batches after the other."""
+
+    by_passes = True
 
     def __init__(
         self,
@@ -158,66 +161,31 @@ class _Passes:
             self.order = self.rng.permutation(self.n_steps)
             return
         self.factors = [terms.prepare(one) for terms, one in zip(step.roots, starts, strict=True)]
-        saved = saver.saved
-        schema = self._schema(saved)
-        run.restore(saver, step.total, self.reinitialiser, max_iter, more=schema, by_passes=True)
-        blank = step.whole.empty(starts[0].means, 1)
-        for worker, state in zip(self.workers, saved["workers"], strict=True):
-            worker.log_likelihoods[...] = state["log_likelihoods"]
-            worker.entropies[...] = state["entropies"]
-            worker.statistics = [
-                None if one is None else replace(blank, **one) for one in state["statistics"]
-            ]
-            worker.total = None if state["total"] is None else replace(blank, **state["total"])
+        self.full_pass = saver.saved.get("anew") is True
+        self.resume(saver, max_iter)
+        for worker in self.workers:
             if len(worker.batches) == 1 and worker.statistics[0] is not None:
                 worker.total = worker.statistics[0]
-        self.order, self.full_pass = saved["order"], saved["anew"]
-        self.time, self.n_sums = saved["time"], saved["n_sums"]
-        self.rng.bit_generator.state = saved["stream"]
 
-    def state(self) -> State:
-        run = self.run
-        return {
-            **run.state(self.step.total, self.reinitialiser, len(run.history)),
+    def schema(self) -> dict[str, Schema]:
+        one: Schema = saved_like(self.step.whole.empty(self.run.mixture.means, 1))
+        known = Maybe(one) if self.full_pass else one
+        statistics = known if self.step_size is None else NOTHING
+        return super().schema() | {
             "workers": tuple(
                 {
-                    "log_likelihoods": worker.log_likelihoods,
-                    "entropies": worker.entropies,
-                    "statistics": [None if s is None else dict(vars(s)) for s in worker.statistics],
-                    "total": None if worker.total is None else dict(vars(worker.total)),
+                    "log_likelihoods": Array("f8", worker.log_likelihoods.shape),
+                    "entropies": Array("f8", worker.entropies.shape),
+                    "statistics": ListOf(statistics, len(worker.batches)),
+                    "total": known,
                 }
                 for worker in self.workers
             ),
-            "order": self.order,
-            "anew": self.full_pass,
-            "time": self.time,
-            "n_sums": self.n_sums,
-            "stream": dict(self.rng.bit_generator.state),
-        }
-
-    def _schema(self, saved: State) -> dict[str, Schema]:
-        blank = vars(self.step.whole.empty(self.run.mixture.means, 1))
-        one: Schema = {
-            name: Array(values.dtype.str[1:], values.shape) for name, values in blank.items()
-        }
-        known: Schema = Maybe(one) if saved.get("anew") is True else one
-        statistics = known if self.step_size is None else NOTHING
-        each = [
-            {
-                "log_likelihoods": Array("f8", worker.log_likelihoods.shape),
-                "entropies": Array("f8", worker.entropies.shape),
-                "statistics": ListOf(statistics, len(worker.batches)),
-                "total": known,
-            }
-            for worker in self.workers
-        ]
-        return {
-            "workers": tuple(each),
             "order": Array("i", (self.n_steps,), 0, self.n_steps - 1),
-            "anew": FLAG,
+            "anew": As(FLAG, at="full_pass"),
             "time": COUNT,
             "n_sums": COUNT,
-            "stream": STREAM,
+            "stream": As(STREAM, at="rng.bit_generator.state"),
         }
 
     def advance(self) -> Doubles | None:

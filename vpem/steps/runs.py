@@ -6,7 +6,7 @@ Components that collapse are found, and put at rows by all agents alike (`Reinit
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,20 @@ from vpem.network.schema import (
     NUMBER,
     TEXT,
     Array,
+    As,
     Choice,
+    Field,
     Integer,
     ListOf,
     Maybe,
     Number,
     Schema,
     State,
+    Stateful,
     check,
+    record,
+    restore,
+    save,
 )
 from vpem.settings import FitSettings
 from vpem.steps.recovery import Saver, check_length
@@ -191,87 +197,6 @@ class Run:
                 "more rounds, or links and agents that fail less often"
             )
 
-    def parameters(self) -> State:
-        """Return the parameters, which are saved apart from the record."""
-        states = [one.arrays() for one in self.mixtures]
-        return {"mixtures": states} if self.over_rows else {"mixture": states[0]}
-
-    def record(self) -> State:
-        return {
-            "history": list(self.history),
-            "log_likelihood": self.log_likelihood,
-            "log_prior": self.log_prior,
-            "bytes_sent": list(self.bytes_sent),
-            "partitions": list(self.partitions),
-            "lost": list(self.lost),
-            "converged": bool(self.converged),
-            "recoveries": [astuple(one) for one in self.recoveries],
-            "free_energy": list(self.free_energy),
-            "n_passes": self.n_passes,
-            "degenerate": list(self.degenerate),
-        }
-
-    def recall(self, record: State) -> None:
-        """Take on a saved record, which has been checked."""
-        self.history[:] = record["history"]
-        self.log_likelihood, self.log_prior = record["log_likelihood"], record["log_prior"]
-        self.bytes_sent[:] = record["bytes_sent"]
-        self.partitions[:] = record["partitions"]
-        self.lost[:] = record["lost"]
-        self.converged = record["converged"]
-        self.recoveries[:] = [Recovery(*one) for one in record["recoveries"]]
-        self.free_energy[:] = record["free_energy"]
-        self.n_passes = record["n_passes"]
-        self.degenerate[:] = record["degenerate"]
-
-    def state(self, total: Sum, reinitialiser: Reinitialiser, iteration: int) -> State:
-        """Return the state of a loop after so many iterations."""
-        return {
-            "iteration": iteration,
-            **self.parameters(),
-            "record": self.record(),
-            "sum": total.state(),
-            **reinitialiser.state(),
-        }
-
-    def restore(
-        self,
-        saver: Saver,
-        total: Sum,
-        reinitialiser: Reinitialiser,
-        max_iter: int,
-        *,
-        more: dict[str, Schema] | None = None,
-        by_passes: bool = False,
-    ) -> int:
-        """Restore all but the parameters; returns how many iterations there were.
-
-        What was saved is checked before anything is used, what else the loop has saved by ``more``.
-        With ``by_passes`` an iteration is a pass over batches.
-        """
-        start, n_samples = self.mixture, reinitialiser.terms.n_samples
-        state = dict(saver.saved or {})
-        if self.over_rows:  # the start, which vpem 0.1.0 once kept beside the others
-            state.pop("mixture", None)
-        schema = {
-            "iteration": COUNT,
-            **_parameters(start, total.n_roots, self.over_rows),
-            "record": _record(start.n_components, n_samples, total.roots.n_agents, over=False),
-            "sum": total.schema(),
-            **reinitialiser.schema(start),
-        }
-        check(schema | (more or {}), state, saver.place)
-        self.recall(state["record"])
-        done, counted = state["iteration"], len(self.history)
-        # In a pass over batches the network may be disconnected in any batch.
-        counted += 0 if by_passes else len(self.partitions) + len(self.lost)
-        if done != counted or (self.converged and not self.history):
-            expected = f"{counted}, as many as there are in the record"
-            saver.place.inside("iteration").refuse(expected, str(done))
-        total.restore(state["sum"])
-        reinitialiser.restore(state)
-        return check_length(done, max_iter)
-
 
 class MixtureRuns:
     """What a checkpoint keeps of the restarts of a mixture's recipe (`vpem.steps.restarts.Kept`).
@@ -288,10 +213,10 @@ class MixtureRuns:
         self.n_components = n_components
         self.over_rows = over_rows
         n_roots, self.like = total.n_roots, terms.blank(n_components)
-        self.loop: dict[str, Schema] = _parameters(self.like, n_roots, over_rows)
+        self.loop: dict[str, Schema] = {**_parameters(self.like, n_roots, over_rows)}
         self.rows: Schema = Maybe(Array("i", (n_components,), 0, terms.n_samples - 1))
-        record = _record(n_components, terms.n_samples, total.roots.n_agents, over=True)
-        self.best: dict[str, Schema] = self.loop | {"record": record}
+        self.record = _record(n_components, terms.n_samples, total.roots.n_agents, over=True)
+        self.best: dict[str, Schema] = {**self.loop, "record": self.record}
         self.more: dict[str, Schema] = {}
         if over_rows:
             sample = covariance_shape(terms.blocks, terms.covariance_type, 1)
@@ -306,11 +231,12 @@ class MixtureRuns:
         return [self.like.having(one) for one in saved]
 
     def state(self, run: Run) -> State:
-        return run.parameters() | {"record": run.record()}
+        state: State = save(self.loop, run)
+        return state | {"record": save(self.record, run)}
 
     def restore(self, state: State) -> Run:
         run = Run(self.mixtures(state), self.over_rows)
-        run.recall(state["record"])
+        restore(self.record, run, state["record"])
         return run
 
     def rank(self, run: Run) -> tuple[bool, float]:
@@ -360,14 +286,20 @@ def check_finite(log_likelihoods: Doubles, iteration: int) -> None:
         )
 
 
-def _parameters(like: Density, n_roots: int, over_rows: bool) -> dict[str, Schema]:
+def _parameters(like: Density, n_roots: int, over_rows: bool) -> dict[str, As]:
+    """Schema of the mixtures of a run, which are saved apart from its record."""
+    one = like.schema() if over_rows else like.schema(n_roots)
     if over_rows:
-        return {"mixtures": ListOf(like.schema(), n_roots)}
-    return {"mixture": like.schema(n_roots)}
+        mixture = As(one, lambda mixture: mixture.arrays(), like.having)
+        return {"mixtures": As(ListOf(mixture, n_roots), at="mixtures")}
+    first = As(one, lambda every: every[0].arrays(), lambda saved: [like.having(saved)], "mixtures")
+    return {"mixture": first}
 
 
-def _record(n_components: int, n_samples: int, n_roots: int, *, over: bool) -> Schema:
+def _record(n_components: int, n_samples: int, n_roots: int, *, over: bool) -> dict[str, Schema]:
     """Schema of the record of a run, which is ``over`` or goes on."""
+    component = Integer(most=n_components - 1)
+    reason, row = Choice(("weight", "covariance")), Maybe(Integer(DRAWN, n_samples - 1))
     return {
         "history": ListOf(Array("f8", (n_roots,), nan=True), "L", least=int(over)),
         "log_likelihood": Array("f8", (n_roots if over else 0,)),
@@ -376,18 +308,10 @@ def _record(n_components: int, n_samples: int, n_roots: int, *, over: bool) -> S
         "partitions": ListOf((COUNT, TEXT)),
         "lost": ListOf(COUNT),
         "converged": FLAG,
-        "recoveries": ListOf(
-            (
-                COUNT,
-                Integer(most=n_components - 1),
-                Maybe(COUNT),
-                Choice(("weight", "covariance")),
-                Maybe(Integer(DRAWN, n_samples - 1)),
-            )
-        ),
+        "recoveries": ListOf(record(Recovery, (COUNT, component, Maybe(COUNT), reason, row))),
         "free_energy": ListOf(NUMBER),
         "n_passes": Number(0),
-        "degenerate": ListOf(Integer(most=n_components - 1)),
+        "degenerate": ListOf(component),
     }
 
 
@@ -533,24 +457,55 @@ class Reinitialiser:
             collapsed.setdefault(component, (hub, reason))
         return collapsed
 
-    def state(self) -> State:
-        """Return how often components collapsed, and which were given up."""
+
+class RunLoop(Stateful):
+    """Iterations of a run, whose state is that of the run, of its sum, and what else they keep."""
+
+    run: Run
+    reinitialiser: Reinitialiser
+    iteration = 0
+    """How many there were."""
+    by_passes = False
+    """Whether one is a pass over batches, in any of which the network may be disconnected."""
+
+    def schema(self) -> dict[str, Schema]:
+        run, total, terms = self.run, self.reinitialiser.total, self.reinitialiser.terms
+        k, d = run.mixture.n_components, run.mixture.n_features
+        component = Integer(most=k - 1)
+        mixtures = _parameters(run.mixture, total.n_roots, run.over_rows)
         return {
-            "collapsed": [list(self.counts), list(self.counts.values())],
-            "given_up": [list(self.given_up), list(self.given_up.values())],
+            "iteration": COUNT,
+            **{name: replace(one, at="run.mixtures") for name, one in mixtures.items()},
+            "record": As(_record(k, terms.n_samples, total.roots.n_agents, over=False), at="run"),
+            "sum": total,
+            "collapsed": _by_component("counts", component, Integer(1)),
+            "given_up": _by_component("given_up", component, Array("f8", (d,))),
         }
 
-    @staticmethod
-    def schema(mixture: Mixture) -> dict[str, Schema]:
-        component = Integer(most=mixture.n_components - 1)
-        return {
-            "collapsed": [ListOf(component, "C"), ListOf(Integer(1), "C")],
-            "given_up": [ListOf(component, "G"), ListOf(Array("f8", (mixture.n_features,)), "G")],
-        }
+    def resume(self, saver: Saver, max_iter: int) -> None:
+        """Restore what was saved, which is checked before anything is used."""
+        state = dict(saver.saved or {})
+        if self.run.over_rows:  # the start, which vpem 0.1.0 once kept beside the others
+            state.pop("mixture", None)
+        check(self, state, saver.place)
+        self.restore(state)
+        run = self.run
+        counted = len(run.history)
+        counted += 0 if self.by_passes else len(run.partitions) + len(run.lost)
+        if self.iteration != counted or (run.converged and not run.history):
+            expected = f"{counted}, as many as there are in the record"
+            saver.place.inside("iteration").refuse(expected, str(self.iteration))
+        check_length(self.iteration, max_iter)
 
-    def restore(self, state: State) -> None:
-        self.counts.update(zip(*state["collapsed"], strict=True))
-        self.given_up.update(zip(*state["given_up"], strict=True))
+
+def _by_component(name: str, component: Field, item: Field) -> As:
+    """Schema of a table of the reinitialiser by component: two lists."""
+    return As(
+        [ListOf(component, name), ListOf(item, name)],
+        lambda table: [list(table), list(table.values())],
+        lambda lists: dict(zip(*lists, strict=True)),
+        f"reinitialiser.{name}",
+    )
 
 
 def least_weight(terms: FeatureTerms) -> float:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats
-from vpem.network.schema import Array, Schema
+from vpem.network.schema import Array, As, Schema
 from vpem.terms.units import MOST_NATS, Reach
 
 if TYPE_CHECKING:
@@ -152,6 +153,12 @@ def schema_of_arrays(arrays: Any) -> Schema:
         return [schema_of_arrays(array) for array in arrays]
     assert isinstance(arrays, np.ndarray)
     return Array(arrays.dtype.str[1:], arrays.shape)
+
+
+def saved_like(blank: Any) -> As:
+    """Schema of statistics that are like these."""
+    schema = schema_of_arrays(arrays_of(blank))
+    return As(schema, arrays_of, partial(having_arrays, blank))
 
 
 def leaves(arrays: Any, without: str = "") -> Iterator[NDArray[Any]]:

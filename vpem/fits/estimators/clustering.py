@@ -231,6 +231,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         "copy_x": "data are never changed",
         "tol": "it stops when no row changes its cluster",
     }
+
     def __sklearn_is_fitted__(self) -> bool:
         """Whether `fit` was called."""
         return hasattr(self, "cluster_centers_")
