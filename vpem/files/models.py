@@ -41,9 +41,9 @@ from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Maybe, Rep
 from vpem.records import Shown
 from vpem.settings import COVARIANCE_TYPES, WEIGHT_PRIORS
 from vpem.terms.factors import FactorMixture
-from vpem.terms.families.family import RANGES, Family, Part
+from vpem.terms.families.family import RANGES
 from vpem.terms.families.kinds import Kinds
-from vpem.terms.families.mixture import LAWS, MixedMixture
+from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.mixture import Mixture, is_diagonal, is_tied
 from vpem.terms.priors import Prior, wishart_sizes
 from vpem.terms.units import Scaling
@@ -137,7 +137,7 @@ def write_model(path: PathLike, model: Any, force: bool = False) -> None:
     """
     model = as_kept(model, Model, "a model is written of a Model or a fitted mixture")
     mixture = model.mixture
-    blocks, mixed = mixture.blocks, isinstance(mixture, MixedMixture)
+    blocks, mixed = mixture.blocks, mixture.kinds is not None
     texts = {"report": model.report, "options": model.options}
     texts["versions"] = model.versions or current_versions()
     check_written(path, MODEL, **texts)
@@ -158,59 +158,47 @@ def write_model(path: PathLike, model: Any, force: bool = False) -> None:
             write_array(file, "root_history", model.root_history)
         hubs = file.create_group("hubs")
         for b in range(blocks.n_blocks):
+            one = mixture.of_hubs([b])
             hub = hubs.create_group(str(b))
             hub.attrs["root"] = blocks.roots[b]
             write_array(hub, "agents", np.array(blocks.agents[b], dtype=np.int64))
             write_array(hub, "features", blocks.features[b].astype(np.int64))
-            write_array(hub, "weights", mixture.weights[b if len(mixture.weights) > 1 else 0])
-            for family, arrays in _hub_arrays(mixture, b).items():
+            write_array(hub, "weights", one.weights[0])
+            for family, arrays in _hub_arrays(one).items():
                 for name, values in arrays.items():
                     write_array(hub, f"parts/{family}/{name}" if mixed else name, values)
+            if mixture.is_proper:  # a posterior
+                _, means, covariances = one.prior_mixture.block(0)
+                beside = {
+                    "counts": one.counts[0],
+                    "seen": one.seen[0],
+                    "degrees_of_freedom_prior": one.prior.degrees_of_freedom,
+                    "mean_prior": means[0],
+                    "covariance_prior": covariances[0],
+                }
+                for name, values in beside.items():
+                    write_array(hub, f"posterior/{name}", values)
         if mixed:
             elements.write_kinds(file, mixture.kinds)
-        else:
-            write_posterior(file, mixture)
+        if mixture.is_proper:
+            prior = mixture.prior
+            write_attribute(file, "weight_concentration_prior_type", prior.kind)
+            write_array(file, "prior", np.array([prior.concentration, prior.mean_precision]))
         for name, value in texts.items():
             write_json_element(file, name, value)
 
 
-def write_posterior(file: h5py.File, mixture: Mixture) -> None:
-    """Write a posterior's prior and effective rows, each hub's into its group; else nothing."""
-    if not isinstance(mixture, VariationalMixture):
-        return
-    prior = mixture.prior
-    write_attribute(file, "weight_concentration_prior_type", prior.kind)
-    write_array(file, "prior", np.array([prior.concentration, prior.mean_precision]))
-    for b in range(mixture.blocks.n_blocks):
-        _, means, covariances = mixture.prior_mixture.block(b)
-        parts = {
-            "counts": mixture.counts[b if len(mixture.counts) > 1 else 0],
-            "seen": mixture.seen[b],
-            "degrees_of_freedom_prior": prior.degrees_of_freedom[b : b + 1],
-            "mean_prior": means[0],
-            "covariance_prior": covariances[0],
-        }
-        for name, values in parts.items():
-            write_array(file, f"hubs/{b}/posterior/{name}", values)
-
-
-def _hub_arrays(mixture: Any, b: int) -> dict[str, Arrays]:
-    """Return the parameters that a hub has of each family, or of the one, without a name."""
-    if not isinstance(mixture, MixedMixture):
-        own: Arrays = dict(zip(("means", "covariances"), mixture.block(b)[1:], strict=True))
-        factors = isinstance(mixture, FactorMixture)
-        return {"": own | ({"loadings": mixture.of_hubs([b]).loadings} if factors else {})}
+def _hub_arrays(one: Any) -> dict[str, Arrays]:
+    """Return the parameters of a mixture of one hub by family, or of the one, without a name."""
     families: dict[str, Arrays] = {}
-    for part in mixture.parts:
-        if not part.features.blocks.widths[b]:
-            continue
-        arrays: Arrays = {}
-        ends = np.cumsum([0, *part.features.cells(part.law.each)])
-        for name, table in part.tables.items():
-            arrays[name] = np.ascontiguousarray(table[:, ends[b] : ends[b + 1]])
-        if part.core is not None:
-            _, arrays["means"], arrays["covariances"] = part.core.block(b)
-        families[part.family] = arrays
+    for family, core, tables in (
+        [("", one, {})] if one.kinds is None else [(p.family, p.core, p.tables) for p in one.parts]
+    ):
+        families[family] = dict(tables)
+        if core is not None:
+            _, families[family]["means"], families[family]["covariances"] = core.block(0)
+            if core.n_factors:
+                families[family]["loadings"] = core.loadings
     return families
 
 
@@ -325,63 +313,37 @@ def read_families(
     weights: NDArray[np.float64],
     scaling: Scaling,
 ) -> MixedMixture:
-    """Read each hub's parameters of each family."""
+    """Read each hub's parameters of each family, with which one must be able to compute."""
     if blocks.n_features != kinds.n_features:
         raise InputError(f"hubs have {blocks.n_features} of {kinds.n_features} features")
-    parts = []
-    for family, features in kinds.split(blocks).items():
-        law, tables = LAWS[family], {}
-        cells = features.cells(law.each)
-        like = None
-        if law.has_core:
-            units = scaling.take_features(features.columns)
-            like = Mixture.blank(features.blocks, covariance_type, weights.shape[1], units)
-        hubs = [
-            _read_hub(file, law, b, dict.fromkeys(law.domains, int(cells[b])), like)
-            if features.blocks.widths[b]
-            else None
-            for b in range(blocks.n_blocks)
-        ]
-        there = [hub for hub in hubs if hub is not None]
-        for name in law.domains:
-            tables[name] = np.concatenate([hub[name] for hub in there], axis=1)
-        core = None
-        if like is not None:
-            arrays = like.arrays()
-            arrays["means"] = np.concatenate([hub["means"] for hub in there], axis=1)
-            hub_covariances = [hub["covariances"] for hub in there]
-            if like.is_diagonal:
-                arrays["covariances"] = np.concatenate(hub_covariances, axis=1)
-            else:
-                arrays["covariances"] = np.concatenate([part.ravel() for part in hub_covariances])
-            core = like.having(arrays)
-        parts.append(Part(law, features, tables, core))
-    mixture = MixedMixture(blocks, kinds, covariance_type, weights, tuple(parts))
-    _check(mixture)
-    return mixture
-
-
-def _read_hub(
-    file: h5py.File, law: Family, b: int, cells: dict[str, int], like: Mixture | None
-) -> Arrays:
-    place = f"hubs/{b}/parts/{law.name}"
-    group = find(file, place)
-    if group is None or not is_group(group):
-        raise FileError(f"{file.filename}: {place} is missing")
-    schema: Elements = {
-        name: Array("f", ("components", count), *RANGES[law.domains[name]])
-        for name, count in cells.items()
-    }
-    k = int(file.attrs["n_components"])
-    if like is not None:
-        width = int(like.blocks.widths[b])
-        full_shape: tuple[int, ...] = (like.n_copies, width, width)
-        schema["means"] = Array("f", (k, width))
-        schema["covariances"] = Array("f", full_shape[:2] if like.is_diagonal else full_shape)
-    return read_elements(group, schema, components=k)
-
-
-def _check(mixture: MixedMixture) -> None:
+    k = weights.shape[1]
+    blank = MixedMixture.blank(blocks, kinds, covariance_type, k, scaling)
+    hubs: list[Report] = [
+        {"numbers": [b], "weights": weights, "parts": {}} for b in range(blocks.n_blocks)
+    ]
+    for part in blank.parts:
+        law, cells = part.law, part.features.cells(part.law.each)
+        for b, width in enumerate(part.features.blocks.widths.tolist()):
+            if not width:
+                continue
+            place = f"hubs/{b}/parts/{law.name}"
+            group = find(file, place)
+            if group is None or not is_group(group):
+                raise FileError(f"{file.filename}: {place} is missing")
+            shape = ("components", int(cells[b]))
+            schema: Elements = {
+                name: Array("f", shape, *RANGES[domain]) for name, domain in law.domains.items()
+            }
+            if part.core is not None:
+                full_shape: tuple[int, ...] = (part.core.n_copies, width, width)
+                schema["means"] = Array("f", (k, width))
+                flat = part.core.is_diagonal
+                schema["covariances"] = Array("f", full_shape[:2] if flat else full_shape)
+            arrays = read_elements(group, schema, components=k)
+            if part.core is not None and not part.core.is_diagonal:
+                arrays["covariances"] = arrays["covariances"].ravel()
+            hubs[b]["parts"][law.name] = arrays
+    mixture = replace(blank.join_hubs(hubs, scaling), weights=weights)
     for part in mixture.parts:
         for name, domain in part.law.domains.items():
             if domain == "simplex":
@@ -395,6 +357,7 @@ def _check(mixture: MixedMixture) -> None:
         terms, _ = mixture.terms_of(values, np.isfinite(values))
     if not all(np.isfinite(numbers).all() for numbers in (means, values, terms)):
         raise InputError("a parameter cannot be computed with")
+    return mixture
 
 
 def read_posterior(file: h5py.File, plain: Mixture) -> Mixture:
@@ -506,16 +469,16 @@ def assembled(model: Model) -> dict[str, NDArray[np.float64]]:
     mixture = model.mixture
     with np.errstate(over="ignore", invalid="ignore"):
         arrays = {"weights": mixture.assembled_weights, "means": mixture.assembled_means}
-        if isinstance(mixture, MixedMixture):
+        if mixture.kinds is None:
+            arrays["covariances"] = mixture.assembled_covariances
+        else:
             for part in mixture.parts:  # tables in block order, assembled covariances
                 for name, table in part.tables.items():
                     arrays[f"{part.family}_{name}"] = table
                 if part.core is not None:
                     arrays[f"{part.family}_means"] = part.core.assembled_means
                     arrays[f"{part.family}_covariances"] = part.core.assembled_covariances
-        else:
-            arrays["covariances"] = mixture.assembled_covariances
-        if isinstance(mixture, FactorMixture):
+        if mixture.n_factors:
             arrays["loadings"] = mixture.assembled_loadings
     for name, values in arrays.items():
         if not np.isfinite(values).all():
@@ -525,22 +488,22 @@ def assembled(model: Model) -> dict[str, NDArray[np.float64]]:
 
 def write_export(path: PathLike, model: Model, force: bool = False) -> None:
     """Write the assembled mixture to .npz, or to .json all, also hub by hub in fitted units."""
-    arrays_or_json(path, partial(_archived, model), partial(model_as_json, model), force)
 
+    def archived() -> Report:
+        mixture = model.mixture
+        texts = {"feature_names": model.feature_names, "covariance_type": mixture.covariance_type}
+        if mixture.kinds is not None:
+            texts["families"] = mixture.kinds.families
+        return assembled(model) | {name: np.array(one, np.str_) for name, one in texts.items()}
 
-def _archived(model: Model) -> Report:
-    mixture = model.mixture
-    texts = {"feature_names": model.feature_names, "covariance_type": mixture.covariance_type}
-    if isinstance(mixture, MixedMixture):
-        texts["families"] = mixture.kinds.families
-    return assembled(model) | {name: np.array(one, np.str_) for name, one in texts.items()}
+    arrays_or_json(path, archived, partial(model_as_json, model), force)
 
 
 def model_as_json(model: Model) -> Report:
     """Return the whole model as values that JSON can hold: assembled, and hub by hub."""
     mixture = model.mixture
     kinds: Report = {}
-    if isinstance(mixture, MixedMixture):
+    if mixture.kinds is not None:
         levels = {str(j): list(names) for j, names in sorted(mixture.kinds.levels.items())}
         kinds = {
             "families": list(mixture.kinds.families),
@@ -548,7 +511,7 @@ def model_as_json(model: Model) -> Report:
             "levels": levels,
         }
     posterior: Report = {}
-    if isinstance(mixture, VariationalMixture):
+    if mixture.is_proper:
         prior = mixture.prior
         posterior = {
             "prior": {
@@ -562,7 +525,7 @@ def model_as_json(model: Model) -> Report:
         }
     return {
         "encoding-type": ENCODING,
-        "encoding-version": OF_FAMILIES if isinstance(mixture, MixedMixture) else VERSION,
+        "encoding-version": VERSION if mixture.kinds is None else OF_FAMILIES,
         "covariance_type": mixture.covariance_type,
         "feature_names": list(model.feature_names),
         **kinds,
@@ -581,19 +544,19 @@ def model_as_json(model: Model) -> Report:
 
 def _hub_as_json(mixture: Any, b: int) -> Report:
     """Return who is in a hub, its mixing weights and parameters, of several families by family."""
-    blocks = mixture.blocks
+    blocks, one = mixture.blocks, mixture.of_hubs([b])
     hub: Report = {
         "root": blocks.roots[b],
         "agents": list(blocks.agents[b]),
         "features": blocks.features[b].tolist(),
-        "weights": mixture.weights[b if len(mixture.weights) > 1 else 0].tolist(),
+        "weights": one.weights[0].tolist(),
     }
     parts = {
         family: {name: array.tolist() for name, array in arrays.items()}
-        for family, arrays in _hub_arrays(mixture, b).items()
+        for family, arrays in _hub_arrays(one).items()
     }
-    hub |= {"parts": parts} if isinstance(mixture, MixedMixture) else parts[""]
-    if isinstance(mixture, VariationalMixture):
-        hub["mean_precisions"] = mixture.mean_precisions[b].tolist()
-        hub["degrees_of_freedom"] = mixture.degrees_of_freedom[b].tolist()
+    hub |= parts[""] if mixture.kinds is None else {"parts": parts}
+    if mixture.is_proper:
+        hub["mean_precisions"] = one.mean_precisions[0].tolist()
+        hub["degrees_of_freedom"] = one.degrees_of_freedom[0].tolist()
     return hub

@@ -44,7 +44,6 @@ from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import NO_COLUMNS, Mixture
 from vpem.terms.units import Scaling
-from vpem.terms.variational import VariationalMixture
 
 
 def agree_on_kinds(
@@ -83,7 +82,7 @@ def sent_of(
     if levels is None:
         units = {"shift": mixture.scaling.shift, "scale": mixture.scaling.scale}
         sent |= mixture.arrays() | units
-        if isinstance(mixture, VariationalMixture):
+        if mixture.is_proper:  # a posterior
             prior = {"numbers": numbers, **mixture.prior_mixture.arrays(), **units}
             sent |= {"prior": prior, "freedom": mixture.prior.degrees_of_freedom}
         return sent
@@ -174,7 +173,7 @@ def join_centres(
 
 def _agreed(fit: Fit) -> Kinds | None:
     """Families of all features, as all processes send those of their hubs; None: all Gaussian."""
-    if not isinstance(fit.mixture, MixedMixture):
+    if fit.mixture.kinds is None:
         return None
     return agree_on_kinds(fit.mixture.kinds, own_columns_of_hubs(fit.network), fit.network)
 
@@ -338,7 +337,7 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
     }
     if len(kinds) > 1:
         raise InputError("the shards differ in components, covariances, factors or iterations")
-    mixed = [isinstance(model.mixture, MixedMixture) for model in models.values()]
+    mixed = [model.mixture.kinds is not None for model in models.values()]
     if any(mixed) and not all(mixed):
         raise InputError("the shards differ in whether they have families of features")
     families, counts, sent = [""] * blocks.n_features, [0] * blocks.n_features, []

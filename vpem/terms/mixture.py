@@ -167,6 +167,8 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         "weights": "hubs", "means": "columns", "covariances": "blocks"
     }  # fmt: skip
     """Arrays, and where hubs are in each: see `runs_over`."""
+    kinds: ClassVar[None] = None
+    """Families of features; None: all are Gaussian."""
 
     def __post_init__(self) -> None:
         check_choice("covariance_type", self.covariance_type, COVARIANCE_TYPES)
