@@ -93,7 +93,7 @@ def test_the_mean_is_kept_in_every_round(name, hops, monkeypatch):
             terms = terms + draw_terms(len(hubs), seed + 1)
             seen.clear()
             summed(total, terms)
-            seen.append(total._memories.last.states.mean(axis=0))
+            seen.append(total._memories[0].states.mean(axis=0))
             wanted = terms.sum(axis=0).T.ravel()
             assert len(seen) == 16
             np.testing.assert_allclose(seen, np.broadcast_to(wanted, (16, 80)), rtol=1e-10)
@@ -119,12 +119,12 @@ def test_the_pace_is_stable(name, topology, seed):
     _, hubs, total = gossip(topology, 16, 0, 40, name, seed)
     terms = draw_terms(len(hubs), seed)
     summed(total, terms)
-    first = total._memories.last.states
+    first = total._memories[0].states
     start = np.linalg.norm(first - terms.sum(axis=0).T.ravel())
     for _ in range(8):
         summed(total, terms)
-    left = np.linalg.norm(total._memories.last.states - terms.sum(axis=0).T.ravel())
-    assert left < max(start, 1e-9 * np.linalg.norm(total._memories.last.inputs))
+    left = np.linalg.norm(total._memories[0].states - terms.sum(axis=0).T.ravel())
+    assert left < max(start, 1e-9 * np.linalg.norm(total._memories[0].inputs))
 
 
 def test_no_noise_is_the_paper_or_chebyshev():
@@ -175,7 +175,7 @@ def test_only_changes_travel(name):
     assert warm < cold / 100
     # The sum after the last iteration goes on too, and ends it.
     assert error_of(summed(total, other, "check"), other) < warm
-    assert total._memories.last is None
+    assert total._memories[0] is None
     assert error_of(summed(total, other), other) == pytest.approx(cold, rel=2)
 
 
@@ -277,7 +277,7 @@ def test_links_that_fail_under_compression(name, seed):
     np.testing.assert_allclose(found, np.broadcast_to(wanted, found.shape), rtol=1e-6)
     # The memory outlives sums whose links differ.
     np.testing.assert_allclose(
-        total._memories.last.states.mean(axis=0), terms.sum(axis=0).T.ravel(), rtol=1e-11
+        total._memories[0].states.mean(axis=0), terms.sum(axis=0).T.ravel(), rtol=1e-11
     )
 
 

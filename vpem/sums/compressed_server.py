@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, log, sqrt
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,8 @@ from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.network.codecs import Codec, Keys, parse_codec
 from vpem.network.hubs import Routes
-from vpem.network.ledger import Ledger
-from vpem.network.schema import Array, Maybe, Schema, State, record, restore, save
-from vpem.sums.consensus import agreed_within, codec_of, codec_within, contraction, messages_alone
+from vpem.network.schema import Array, Schema
+from vpem.sums.consensus import agreed_within, codec_within, contraction, messages_alone
 from vpem.sums.counted import AtServer
 from vpem.sums.exchanges import finished
 from vpem.sums.partial import (
@@ -27,12 +26,11 @@ from vpem.sums.partial import (
     Channel,
     Compressed,
     GoesOn,
-    Memories,
     Memory,
     short_keys,
 )
 from vpem.sums.quantizer import ITEM, Quantizer
-from vpem.sums.sum import WENT, Scalars, flattened, unflattened
+from vpem.sums.sum import Scalars, flattened, unflattened
 from vpem.sums.tree import AlongTree, TreeLevel, TreeWays
 
 CAUTIOUS = 10
@@ -92,6 +90,9 @@ class CompressedServerSum(GoesOn, AtServer):
     """
 
     whole = True
+    codec: Codec
+    _coder: Codec
+    make_memory, unnamed = _Kept, ("up", "down")
 
     def __init__(
         self,
@@ -104,16 +105,12 @@ class CompressedServerSum(GoesOn, AtServer):
     ) -> None:
         self.n_blocks = check_int("n_blocks", n_blocks, least=1)
         super().__init__(self.n_blocks)
-        self.codec: Codec = codec
-        self._coder = codec
+        self.codec = self._coder = codec
         self.n_rounds = None if n_rounds is None else check_int("n_rounds", n_rounds, least=1)
         self.least = 0
         self.seed = check_int("seed", seed, least=0)
         self.n_threads = n_threads
         self.values_per_item = n_blocks
-        self._number = 0
-        self._kind = "setup"
-        self._memories: Memories[_Kept] = Memories()
         CompressedServerSum._live(self, self.holders, self.holders)
 
     def expect(self, n_values: int) -> None:
@@ -122,11 +119,6 @@ class CompressedServerSum(GoesOn, AtServer):
         self.least = messages_alone(omega)
         if self.least * self.codec.message_size(n_values) >= exact.message_size(n_values):
             self.codec, self.least = exact, 1
-
-    def counted_on(self, ledger: Ledger) -> Self:
-        counted = super().counted_on(ledger)
-        counted._number, counted._memories = 0, Memories()
-        return counted
 
     def _live(self, agents: Placement, holders: Placement, following: bool = False) -> None:
         """Set what depends on where blocks live.
@@ -141,44 +133,12 @@ class CompressedServerSum(GoesOn, AtServer):
         self._delivered = len(holders.own), self.n_blocks if self._is_server else 0
         self._n_links = self.n_blocks
 
-    def _memory_schema(self, values: str) -> Schema:
-        rows = {"up": self._n_rows, "down": 1}
-        return record(_Kept, {name: Array("f8", (n, values)) for name, n in rows.items()})
-
-    def schema(self) -> dict[str, Schema]:
-        """Say what is saved; without batches what is kept up and down stands for itself."""
-        fields = super().schema()
-        if fields.pop("memory", None) is None:
-            return fields
-        up, down = Array("f8", (self._n_rows, "V")), Array("f8", (1, "V"))
-        went = {name: fields.pop(name) for name in WENT if name in fields}
-        return {**fields, "up": Maybe(up), "down": Maybe(down), **went}
-
-    def state(self) -> State:
-        state = save(super().schema(), self)
-        state |= state.get("memory") or {"up": None, "down": None}
-        return {name: state[name] for name in self.schema()}
-
-    def restore(self, state: State) -> None:
-        both = {name: state.get(name) for name in ("up", "down")}
-        memory = None if any(one is None for one in both.values()) else both
-        restore(super().schema(), self, state | {"memory": memory})
+    def memory_schema(self, n_values: str) -> dict[str, Schema]:
+        up, down = Array("f8", (self._n_rows, n_values)), Array("f8", (1, n_values))
+        return {"up": up, "down": down}
 
     def kept_bytes(self, n_values: int) -> int:
         return 8 * n_values * (self._n_rows + 1)
-
-    def begin(
-        self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
-    ) -> None:
-        """Begin a sum, whose messages are counted as they are formed."""
-        self.holders.begin(kind, n_samples)
-        if self._kind == "setup" and kind != "setup":
-            # What is summed for a start has nothing to do with terms.
-            self._memories.last = None
-        self._kind = kind
-        self.charge_as(kind)
-        self._coder = codec_of(kind, self.codec)
-        self._number += 1
 
     def reduce(
         self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
@@ -193,7 +153,7 @@ class CompressedServerSum(GoesOn, AtServer):
         flat = flattened(terms, scalars)
         n_exact = 0 if scalars is None else scalars.own.shape[1]
         shape = (self._n_rows, flat.shape[1])
-        known = self._memories.last
+        known = self._memories[self._batch]
         if known is None or known.up.shape != shape:
             known = _Kept(np.zeros(shape), np.zeros((1, shape[1])))
         message = _Message(shape[1] - n_exact, n_exact, max(terms.shape[1], 1), self.n_threads)
@@ -228,8 +188,7 @@ class CompressedServerSum(GoesOn, AtServer):
         if self.n_rounds is None:
             (left,) = self._flood(message.largest(total - known.down[: len(total)]), upward=False)
         self._send_until_near(answer, message, left, allowed, upward=False)
-        ended = self._kind == "check" and not self._memories.lasting
-        self._memories.last = None if ended else known
+        self._keep(known)
         return unflattened(known.down, terms, scalars)
 
     def _send_until_near(
@@ -423,11 +382,12 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
         for level in near.upward:
             # Of those elsewhere what is heard is added to what is known, of those here too.
             rows = np.append(level.rows, level.heard)
-            for drawn in keys:
-                up = self._memory(
-                    quantizer, Channel(len(rows), lambda *_: None), known,
-                    partial(_these, drawn[level.agents]), partial(self._to_parents, level),
-                )  # fmt: skip
+            drawn = iter([of_all[level.agents] for of_all in keys])
+            up = self._memory(
+                quantizer, Channel(len(rows), lambda *_: None), known,
+                partial(next, drawn), partial(self._to_parents, level),
+            )  # fmt: skip
+            for _ in keys:
                 up.send(sums[level.rows], rows)
             for child, parent in zip(level.children, level.parents, strict=True):
                 sums[parent] += known[child]
@@ -452,7 +412,3 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
         finished(near.send_total([rows], self.charge, self.traffic))
         heard = near.follow(rows[-1:])
         return messages[:0] if self._is_server else heard
-
-
-def _these(keys: Keys, _: int) -> Keys:
-    return keys

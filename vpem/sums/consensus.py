@@ -25,7 +25,7 @@ from vpem.network.hubs import Hub, Routes
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import chebyshev_bound, chebyshev_steps
 from vpem.settings import CONSENSUS, SumSettings
-from vpem.sums.counted import Counted, charged
+from vpem.sums.counted import Counted
 from vpem.sums.exchanges import Neighbourhood, finished, row_bytes
 from vpem.sums.server import IN_FLIGHT, ByChunks, Flying
 from vpem.sums.sum import Scalars, beside, message_bytes
@@ -146,7 +146,7 @@ class _OverHubs(Counted):
         self, kind: str, size: int, times: Any, rounds: int, informed: Any = slice(None)
     ) -> None:
         """Count a sum: roots send agents the hub's term, then each round goes to all neighbours."""
-        self.charge = charged(kind, "estep")
+        self.charge_as(kind)
         if self.routes is not None:
             self._send(self.charge, size, links=self._down[informed], rounds=self.routes.hops)
         self._send(self.charge, size, times=times, rounds=rounds)

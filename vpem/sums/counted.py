@@ -125,19 +125,11 @@ def farthest(holders: Placement, usual: float) -> float:
     return usual if masks is None else min(usual, masks.fixed.largest / 4)
 
 
-def charged(kind: str, usual: str) -> str:
-    """Return the kind that messages of a sum are counted as, by what the sum is for.
-
-    Those of a start and of labels are counted apart from the ``usual`` ones.
-    """
-    return kind if kind in ("setup", "labels") else usual
-
-
 class Counted(Sum):
     """A sum whose messages are counted in a ledger if it has one; at first in one process."""
 
-    charge = "estep"
-    """Kind that messages are counted as now."""
+    kind = charge = "estep"
+    """Kind that messages are counted as, but for those of the setup and of labels, and as now."""
     traffic: Traffic
 
     def __init__(self, n_holders: int) -> None:
@@ -158,6 +150,13 @@ class Counted(Sum):
         """Set what depends on where agents live."""
         self.holders, self.traffic = holders, Traffic()
 
+    def charge_as(self, kind: str) -> None:
+        """Count what is sent from now on as what the sum is for; see `Sum.begin`.
+
+        Messages of a start and of labels are counted apart from the usual ones.
+        """
+        self.charge = kind if kind in ("setup", "labels") else self.kind
+
     def _send(self, kind: str, size: int | NDArray[np.integer], **options: Any) -> None:
         if self.ledger is not None:
             self.ledger.send(kind, size, **options)
@@ -175,7 +174,6 @@ class AtServer(Counted):
     n_roots = 1
     """All roots receive the same total."""
     kind = "server"
-    """Kind that messages are counted as, but for those of the setup."""
     active: Indices | None = None
     """Senders (a,) of the sum begun last; None: all."""
     probability = 1.0
@@ -210,10 +208,6 @@ class AtServer(Counted):
         """Links of each sender to the server, and back."""
         server = ledger.n_nodes - 1
         return np.flatnonzero(ledger.targets == server), np.flatnonzero(ledger.sources == server)
-
-    def charge_as(self, kind: str) -> None:
-        """Count what is sent from now on as what the sum is for; see `Sum.begin`."""
-        self.charge = charged(kind, self.kind)
 
     def weighted(self, weights: Doubles) -> Self:
         """Return the same sum of vectors that weigh so much each, (n,)."""

@@ -15,9 +15,8 @@ from vpem.network.faults import AT_ONCE
 from vpem.network.hubs import charge_answers, find_routes
 from vpem.network.ledger import Ledger
 from vpem.network.schema import State
-from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.connect import Network, uncompressed
-from vpem.sums.gossip import GossipSum
+from vpem.sums.partial import GoesOn
 from vpem.sums.private import add_numbers
 from vpem.sums.quantizer import ITEM
 from vpem.sums.sum import Scalars
@@ -78,7 +77,7 @@ def communication(
     if batch_size is not None:
         parts = {"batch": batch, **parts}
     total = network.total
-    until_agreed = isinstance(total, CompressedServerSum | GossipSum) and total.codec is not None
+    until_agreed = isinstance(total, GoesOn) and total.codec is not None
     return {
         "setup": setup.summary(),
         **{name: _mean(part.summary(), n_drawn) for name, part in parts.items()},
@@ -142,14 +141,12 @@ def _take_sums(
     """
     ledger = Ledger(network.graph)
     total = network.total.counted_on(ledger)
-    compressed = isinstance(total, CompressedServerSum | GossipSum) and total.codec is not None
-    if isinstance(total, CompressedServerSum | GossipSum) and total.codec is not None:
+    compressed = isinstance(total, GoesOn) and total.codec is not None
+    if isinstance(total, GoesOn) and total.codec is not None:
         # Nothing changes in what is formed here: as many messages as are expected.
-        if isinstance(total, GossipSum):
-            total.least = total.n_rounds
-        else:
-            total.expect(message[0] * message[1])
-        codec, n_values = total.codec, message[0] * message[1]
+        n_values = message[0] * message[1]
+        total.expect(n_values)
+        codec = total.codec
         total.codec = cast(Codec, _Sizes(codec, n_values, codec.name, codec.is_unbiased))
     terms = np.zeros((len(network.hubs), 1, min(1, message[1])))
     scalars = Scalars.empty(len(network.hubs), total.n_roots, message[3]) if message[3] else None

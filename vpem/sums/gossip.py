@@ -22,21 +22,19 @@ from vpem.network.graph import Graph
 from vpem.network.hubs import Routes
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import chebyshev
-from vpem.network.schema import LARGEST_COUNT, Array, Schema, record
+from vpem.network.schema import LARGEST_COUNT, Array, Schema
 from vpem.sums.consensus import (
     RoundSteps,
     _Layout,
     _OverHubs,
     agreed_within,
-    codec_of,
     codec_within,
     contraction,
     rounds_of,
     stable_steps,
 )
-from vpem.sums.counted import charged
 from vpem.sums.exchanges import Neighbourhood, finished
-from vpem.sums.partial import GoesOn, Memories
+from vpem.sums.partial import GoesOn
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.stale import Copies, Outages, speakers
 from vpem.sums.sum import Scalars, beside, flattened, message_bytes, unflattened
@@ -90,6 +88,9 @@ class GossipSum(GoesOn, _OverHubs):
     sums are ``exact_rounds``; None: as many, plain.
     """
 
+    make_memory = Copies
+    n_rounds: int
+
     def __init__(
         self,
         graph: Graph,
@@ -128,14 +129,11 @@ class GossipSum(GoesOn, _OverHubs):
         self.whole = codec is not None
         self._layout = layout = _Layout(mixing, hubs)
         self._links = MixingLinks(graph)
-        self._number = 0
-        self._kind = self.charge = "setup"
         self._outages: Outages | None = None
         if self.faults is not None:
             self._outages = Outages(graph, layout.hub_of, layout.roots, routes)
         self._drawn: DrawnFaults | None = None
         self._open: Mask | None = None
-        self._memories: Memories[Copies] = Memories()
         self._all = np.ones(graph.n_agents, dtype=np.bool_)
         self._informed = self._all
         self._is_root = np.zeros(graph.n_agents, dtype=np.bool_)
@@ -167,20 +165,19 @@ class GossipSum(GoesOn, _OverHubs):
 
     def counted_on(self, ledger: Ledger) -> Self:
         counted = super().counted_on(ledger)
-        counted._number, counted._memories, counted._drawn = 0, Memories(), None
+        counted._drawn = None
         return counted
 
-    def _memory_schema(self, values: str) -> Schema:
+    def memory_schema(self, n_values: str) -> dict[str, Schema]:
         near = self._near
-        local, every = Array("f8", (len(near.own), values)), Array("f8", (near.n_rows, values))
-        return record(
-            Copies,
-            {
-                **{"states": local, "copies": every, "inputs": local},
-                "awake": Array("b1", (near.agents.n_agents,)),
-                "missed": Array("i8", (len(near.from_here),), 0, LARGEST_COUNT),
-            },
-        )
+        local = Array("f8", (len(near.own), n_values))
+        return {
+            "states": local,
+            "copies": Array("f8", (near.n_rows, n_values)),
+            "inputs": local,
+            "awake": Array("b1", (self.graph.n_agents,)),
+            "missed": Array("i8", (len(near.from_here),), 0, LARGEST_COUNT),
+        }
 
     def kept_bytes(self, n_values: int) -> int:
         rows = 2 * len(self._near.own) + self._near.n_rows
@@ -196,20 +193,16 @@ class GossipSum(GoesOn, _OverHubs):
         It raises PartitionedError if the links that are up in its rounds do not connect all agents
         that are awake, or no root is awake; for all but "estep" in 20 draws one after the other.
         """
-        self.holders.begin(kind, n_samples)
-        if self._kind == "setup" and kind != "setup":
-            self._memories.last = None  # of a start, which has nothing to do with terms
-        self._kind, self.charge = kind, charged(kind, "estep")
-        self._coder = None if self.codec is None else codec_of(kind, self.codec)
+        super().begin(kind, n_samples, n_values, itemsize, n_scalars)
         draws = 1 if kind == "estep" else MOST_DRAWS
         for left in reversed(range(draws)):
-            self._number += 1
             try:
                 self._draw(kind, n_samples * n_values, itemsize, n_scalars)
                 return
             except PartitionedError:
                 if not left:
                     raise
+            self._number += 1
 
     def _draw(self, kind: str, n_values: int, itemsize: int, n_scalars: int) -> None:
         size = message_bytes(1, n_values, itemsize, n_scalars)
@@ -268,7 +261,7 @@ class GossipSum(GoesOn, _OverHubs):
             n_exact = 0 if scalars is None else scalars.own.shape[1]
             awake = self._all if drawn is None else drawn.awake
             inputs = self._spread([flat], self._informed & self._is_root)[0][: len(near.own)]
-            memory = Copies.begun(self._memories.last, inputs, awake, near)
+            memory = Copies.begun(self._memories[self._batch], inputs, awake, near)
             rng = np.random.default_rng([self.seed, self._number, 1])
             opened = self._links_up()
             if self.until_agreed:
@@ -277,8 +270,7 @@ class GossipSum(GoesOn, _OverHubs):
                 rounds = self._rounds(memory, self._coder, n_exact, opened, rng)
                 for _ in islice(rounds, self.n_rounds):
                     pass
-            ended = self._kind == "check" and not self._memories.lasting
-            self._memories.last = None if ended else memory
+            self._keep(memory)
             sums = unflattened(memory.states[near.roots], terms, scalars)
         else:
             values = beside(terms, scalars)

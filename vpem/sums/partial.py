@@ -11,22 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats
-from vpem.engines.placement import Placement
-from vpem.network.codecs import Keys, draw_keys
-from vpem.network.schema import COUNT, As, Maybe, Schema
-from vpem.sums.counted import SUM_KIND, AtServer
+from vpem.network.codecs import Codec, Keys, draw_keys
+from vpem.network.ledger import Ledger
+from vpem.network.schema import COUNT, Maybe, Schema, State, restore, save
+from vpem.sums.consensus import codec_of
+from vpem.sums.counted import SUM_KIND, AtServer, Counted
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.sum import WENT, Scalars, Sum, flattened, message_bytes, unflattened
 
 Senders = NDArray[np.intp]
-
-M = TypeVar("M")
 
 Carry = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
 """Brings messages (a, size) of this process to others; returns those that it hears itself."""
@@ -282,69 +281,109 @@ def short_keys(rng: np.random.Generator, n_messages: int) -> Keys:
     return rng.integers(1 << 63, size=n_messages, dtype=np.uint64)
 
 
-class Memories(Generic[M]):
-    """The memory that a sum goes on from, out of those of all batches."""
+class GoesOn(Counted):
+    """A sum in a codec that goes on from the one before of the same rows, and draws again in each.
 
-    def __init__(self) -> None:
-        self.every: list[M | None] = [None]
-        self._batch = 0
-        self.lasting = False
-        """Whether a sum in which all take part is followed by others.
+    It has a memory, a record of arrays, of the sum taken last, or in batches one of each.
+    """
 
-        In batches it is the first, and else the last.
-        """
-        self.once = False
-        """Whether rows come once: there is nothing to go on from."""
+    codec: Codec | None
+    _coder: Codec | None
+    n_rounds: int | None
+    least: int
+    make_memory: type[Any]
+    unnamed: tuple[str, ...] = ()
+    """Arrays of a memory that stand in states by themselves, and not in one of a "memory"."""
+    _number = 0
+    """Of sums up to now, which seeds what is drawn."""
+    _kind = "setup"
+    _batch = 0
+    _lasting = False
+    """Whether a sum in which all take part is followed by others.
 
-    @property
-    def last(self) -> M | None:
-        """Of the sum taken last of these rows."""
-        return self.every[self._batch]
+    In batches it is the first, and else the last.
+    """
 
-    @last.setter
-    def last(self, memory: M | None) -> None:
-        self.every[self._batch] = memory
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._memories: list[Any] = [None]
+
+    def counted_on(self, ledger: Ledger) -> Self:
+        counted = super().counted_on(ledger)
+        counted._number, counted._memories = 0, [None]
+        counted._batch, counted._lasting = 0, False
+        return counted
 
     def turn_to(self, batch: int, n_batches: int | None) -> None:
         """Go on from the sums of a batch; see `vpem.sums.sum.Sum.turn_to`."""
-        self.once = n_batches is None
-        if n_batches is None:
-            self.every = [None]
+        if n_batches is None:  # rows come once: there is nothing to go on from
+            self._memories, self._number = [None], batch
             return
-        if not self.lasting or len(self.every) != n_batches:
-            self.every, self.lasting = [None] * n_batches, True
+        if not self._lasting or len(self._memories) != n_batches:
+            self._memories, self._lasting = [None] * n_batches, True
         self._batch = batch
 
+    def begin(
+        self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
+    ) -> None:
+        """Begin a sum, whose messages are counted as they are formed."""
+        self.holders.begin(kind, n_samples)
+        if self._kind == "setup" and kind != "setup":
+            # What is summed for a start has nothing to do with terms.
+            self._memories[self._batch] = None
+        self._kind = kind
+        self.charge_as(kind)
+        self._coder = None if self.codec is None else codec_of(kind, self.codec)
+        self._number += 1
 
-class GoesOn:
-    """A sum that goes on from the one before of the same rows, and draws again in each."""
+    def _keep(self, memory: Any) -> None:
+        """Keep the memory of the sum begun last, if others go on from it."""
+        ended = self._kind == "check" and not self._lasting
+        self._memories[self._batch] = None if ended else memory
 
-    holders: Placement
-    _memories: Memories[Any]
-    _number: int
-    """Of sums up to now, which seeds what is drawn."""
+    def state(self) -> State:
+        """Return memories, how many sums there were, and of several processes what went."""
+        every = [None if one is None else dict(vars(one)) for one in self._memories]
+        kept: State = {"batches": every}
+        if not self._lasting:
+            kept = {"memory": every[0]}
+            if self.unnamed:
+                kept = every[0] or dict.fromkeys(self.unnamed)
+        went = save(WENT, self) if self.holders.apart else {}
+        return {"number": self._number, "kind": self._kind, **kept, **went}
 
-    def turn_to(self, batch: int, n_batches: int | None) -> None:
-        """Go on from the sums of a batch; see `vpem.sums.sum.Sum.turn_to`."""
-        self._memories.turn_to(batch, n_batches)
-        if n_batches is None:
-            self._number = batch
+    def expect(self, n_values: int) -> None:
+        """Send, of so many values, as many messages as are expected, whatever there is to say."""
+        self.least = self.n_rounds or 0
 
-    def _memory_schema(self, values: str) -> Schema:
-        """What a memory must be; ``values`` names their number."""
+    def memory_schema(self, n_values: str) -> dict[str, Schema]:
+        """What a memory must be; ``n_values`` names how many there are of an agent."""
         raise NotImplementedError
 
     def schema(self) -> dict[str, Schema]:
-        """The memory of a sum, or those of batches, how many sums there were, and what went."""
-        many, length = self._memories.lasting, len(self._memories.every)
-        each: list[Schema] = [Maybe(self._memory_schema(f"V{at}")) for at in range(length)]
-        return {
-            "number": COUNT,
-            "kind": SUM_KIND,
-            **({"batches": As(each, at="_memories.every")} if many else {}),
-            **({} if many else {"memory": As(each[0], at="_memories.last")}),
-            **(WENT if self.holders.apart else {}),
+        n_batches = len(self._memories)
+        kept: dict[str, Schema] = {
+            "batches": [Maybe(self.memory_schema(f"V{number}")) for number in range(n_batches)]
         }
+        if not self._lasting:
+            kept = {"memory": Maybe(self.memory_schema("V0"))}
+            if self.unnamed:
+                kept = {name: Maybe(one) for name, one in self.memory_schema("V").items()}
+        went = WENT if self.holders.apart else {}
+        return {"number": COUNT, "kind": SUM_KIND, **kept, **went}
+
+    def restore(self, state: State) -> None:
+        self._number, self._kind = state["number"], state["kind"]
+        if self._lasting:
+            every = state["batches"]
+        elif self.unnamed:
+            arrays = {name: state[name] for name in self.unnamed}
+            every = [None if any(one is None for one in arrays.values()) else arrays]
+        else:
+            every = [state["memory"]]
+        self._memories = [None if one is None else self.make_memory(**one) for one in every]
+        if self.holders.apart:
+            restore(WENT, self, state)
 
 
 class Carried(Compressed):
