@@ -31,7 +31,7 @@ from vpem.fits.results import SUMMED, Result
 from vpem.network.codecs import parse_codec
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Workers, evenly, from_worker_of_row
-from vpem.network.schema import NOTHING, Array, Report, Schema, State
+from vpem.network.schema import NOTHING, Array, As, Report, State, Stateful
 from vpem.records import changed
 from vpem.settings import FedMixtureSettings, FedSettings
 from vpem.steps.fedem import first_statistics, run_fedem
@@ -407,7 +407,7 @@ def _plain(value: Any, depth: int = 0) -> Iterator[Any]:
             yield from _plain(one, depth + 1)
 
 
-class _FamilyStatistics:
+class _FamilyStatistics(Stateful):
     """A user's model as `vpem.steps.fedem_sums.StatisticModel`: checked, and worker by worker."""
 
     def __init__(
@@ -519,20 +519,9 @@ class _FamilyStatistics:
                 total[place] = len(rows) * float(self._checked("objective", mean, ()))
         return float(self.holders.add_up(total)[0]) / int(self.counts.sum())
 
-    def pack(self, parameters: Any) -> State:
-        return {"statistic": parameters[0]}
+    def parameters_schema(self) -> As:
+        def back(state: State) -> tuple[Doubles, Any]:
+            return state["statistic"], self.family.maximization(state["statistic"].copy())
 
-    def packed(self) -> Schema:
-        return {"statistic": Array("f8", (self.size,))}
-
-    def unpack(self, state: State) -> Any:
-        return state["statistic"], self.family.maximization(state["statistic"].copy())
-
-    def state(self) -> State:
-        return {}
-
-    def schema(self) -> Schema:
-        return {}
-
-    def restore(self, state: State) -> None:
-        """Nothing carries over from one M-step to the next."""
+        schema = {"statistic": Array("f8", (self.size,))}
+        return As(schema, lambda parameters: {"statistic": parameters[0]}, back)

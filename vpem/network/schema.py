@@ -12,7 +12,7 @@ import math
 from collections import abc
 from dataclasses import astuple, dataclass, replace
 from operator import attrgetter
-from typing import Any, NoReturn, Union
+from typing import Any, NoReturn, Protocol, Union
 
 import numpy as np
 
@@ -77,8 +77,6 @@ def check(schema: Schema, value: object, place: Place, sizes: Sizes | None = Non
     ``sizes`` are known by name; those that are met first are added.
     """
     sizes = {} if sizes is None else sizes
-    if isinstance(schema, Stateful):
-        schema = schema.schema()
     if isinstance(schema, Field):
         if expected := schema._expected(value, place, sizes):
             place.refuse(expected, describe(value))
@@ -93,6 +91,8 @@ def check(schema: Schema, value: object, place: Place, sizes: Sizes | None = Non
                 place.inside(name[:MOST_SHOWN]).fail("is not known here")
         for name, inner in schema.items():
             check(inner, value[name], place.inside(name), sizes)
+    elif not isinstance(schema, list | tuple):
+        check(schema.schema(), value, place, sizes)
     else:
         if type(value) is not type(schema) or len(value) != len(schema):
             place.refuse(f"a {type(schema).__name__} of {len(schema)}", describe(value))
@@ -102,19 +102,19 @@ def check(schema: Schema, value: object, place: Place, sizes: Sizes | None = Non
 
 def save(schema: Schema, value: Any) -> Any:
     """Return a value, or by the names of a dict attributes of an object, as they are saved."""
-    if isinstance(schema, Stateful):
-        return schema.state()
     if isinstance(schema, Field):
         return schema._saved(value)
-    if not isinstance(schema, dict):
+    if isinstance(schema, list | tuple):
         pairs = zip(schema, value, strict=True)
         return type(schema)(save(inner, item) for inner, item in pairs)
+    if not isinstance(schema, dict):
+        return schema.state()
     if isinstance(value, dict):
         return {name: save(inner, value[name]) for name, inner in schema.items()}
     return {
-        name: inner.state()
-        if isinstance(inner, Stateful)
-        else save(inner, attrgetter(_attribute(value, name, inner))(value))
+        name: save(inner, attrgetter(_attribute(value, name, inner))(value))
+        if isinstance(inner, PLACED)
+        else inner.state()
         for name, inner in schema.items()
     }
 
@@ -132,7 +132,7 @@ def load(schema: Schema, value: Any) -> Any:
 def restore(schema: abc.Mapping[str, Schema], owner: Any, state: State) -> None:
     """Set attributes of an object to what was saved, once it has been checked."""
     for name, inner in schema.items():
-        if isinstance(inner, Stateful):
+        if not isinstance(inner, PLACED):
             inner.restore(state[name])
             continue
         if isinstance(inner, tuple):  # of objects, each of which stays
@@ -186,7 +186,7 @@ def _range(least: float, most: float) -> str:
     return f" of at least {least}" if most >= LARGEST_COUNT else f" from {least} to {most}"
 
 
-class Stateful:
+class Stateful(Protocol):
     """What goes on from where it was saved: which fields are, it says once, in its schema.
 
     A field is the attribute of its name, with an underscore before it if there is one, or is an
@@ -490,6 +490,9 @@ class Array(Field):
     def _most(self, sizes: Sizes) -> float:
         return sizes[self.below] - 1 if self.below else self.most
 
+
+PLACED = (Field, dict, list, tuple)
+"""Schemas of what stands in attributes, and is no object that is saved itself."""
 
 COUNT, NUMBER, PLAIN, TEXT = Integer(), Number(), Plain(), Choice()
 REAL = Number(whole=True)

@@ -8,7 +8,6 @@ is a `StatisticModel`; *how* they travel and who keeps their mean is in `vpem.st
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from math import inf
 from typing import Any
 
@@ -26,13 +25,16 @@ from vpem.network.schema import (
     NUMBER,
     TEXT,
     Array,
+    As,
     Integer,
     ListOf,
     Maybe,
     Number,
     Schema,
-    State,
+    Stateful,
     check,
+    load,
+    save,
 )
 from vpem.settings import FedSettings
 from vpem.steps.fedem_steps import Drift, Rest, SafeSteps, looks_needed
@@ -56,14 +58,14 @@ ELSEWHERE = object()
 """Parameters of a root of another process."""
 
 
-class Estimates:
+class Estimates(Stateful):
     """Estimates of the workers' mean expected statistics, and what they cost.
 
     A minibatch has ``batch_size`` rows, drawn by the model (None: all rows). With variance
     reduction (``reduced``; SPIDER, Fang et al. 2018) a worker's estimate moves by the difference
     between the statistics of a minibatch at the current and at the previous parameters that it
     worked with; in the first of the ``inner`` iterations of an outer loop in which a worker is
-    active it takes all its rows.
+    active it takes all its rows. Workers live in several processes where they are ``apart``.
     """
 
     def __init__(
@@ -73,8 +75,9 @@ class Estimates:
         reduced: bool,
         inner: int | None,
         rng: np.random.Generator,
+        apart: bool,
     ) -> None:
-        self.model, self.rng, self.reduced = model, rng, reduced
+        self.model, self.rng, self.reduced, self.apart = model, rng, reduced, apart
         self.batch_size = batch_size
         if inner is not None and not reduced:
             raise InputError(
@@ -93,37 +96,28 @@ class Estimates:
         """Conditional expectations computed, divided by the number of rows."""
         return self.n_expectations / int(self.model.counts.sum())
 
-    def state(self) -> State:
-        """Return what is saved from one iteration to the next."""
-        known: dict[int, int] = {}
-        packed: list[Any] = []
-        for one in self._seen:
-            if one is not None and id(one) not in known:
-                known[id(one)] = len(packed)
-                packed.append(None if one is ELSEWHERE else self.model.pack(one))
-        return {
-            "n_expectations": self.n_expectations,
-            "last": self._last,
-            "parameters": packed,
-            "seen": [None if one is None else known[id(one)] for one in self._seen],
-        }
-
-    def schema(self, apart: bool) -> Schema:
-        """Return its schema, ``apart`` where workers live in several processes."""
-        one = self.model.packed()
+    def schema(self) -> dict[str, Schema]:
+        """What is saved from one iteration to the next: parameters once, and who has seen which."""
+        one = self.model.parameters_schema()
+        distinct = {id(seen): seen for seen in self._seen if seen is not None}
+        places: dict[int | None, int] = {key: at for at, key in enumerate(distinct)}
+        every = ListOf(Maybe(one) if self.apart else one, "S")
+        local = [None if seen is ELSEWHERE else seen for seen in distinct.values()]
         return {
             "n_expectations": COUNT,
             "last": Array("f8", self._last.shape),
-            "parameters": ListOf(Maybe(one) if apart else one, "S"),
-            "seen": ListOf(Maybe(Integer(below="S")), len(self._seen)),
+            "parameters": As(
+                every,
+                lambda _: save(every, local),
+                lambda saved: [ELSEWHERE if one is None else one for one in load(every, saved)],
+                "_seen",
+            ),
+            "seen": As(
+                ListOf(Maybe(Integer(below="S")), len(self._seen)),
+                lambda seen: [places.get(id(one)) for one in seen],
+                lambda saved: [None if at is None else self._seen[at] for at in saved],
+            ),
         }
-
-    def restore(self, state: State) -> None:
-        self.n_expectations = state["n_expectations"]
-        self._last[...] = state["last"]
-        packed = state["parameters"]
-        parameters = [ELSEWHERE if one is None else self.model.unpack(one) for one in packed]
-        self._seen[:] = [None if at is None else parameters[at] for at in state["seen"]]
 
     def estimate(self, iteration: int, active: Indices, parameters: list[Any]) -> Doubles:
         """Estimates (a, P) of the active workers, each at the parameters that it has.
@@ -257,7 +251,8 @@ def run_fedem(
     chosen = {"step_size": steps.taken, "batch_size": steps.batch_size, "inner": steps.inner}
     settings = settings.changed(max_iter=steps.max_iter, **chosen)
     reduced = settings.variance_reduction and settings.batch_size is not None
-    estimates = Estimates(model, settings.batch_size, reduced, settings.inner, rng)
+    apart = keeper.holders.apart
+    estimates = Estimates(model, settings.batch_size, reduced, settings.inner, rng, apart)
     noisy = later.omega > 0 or settings.participation < 1 or estimates.batch_size is not None
     looks = looks_needed(noisy or keeper.is_noisy, settings.participation, estimates.inner)
     drift = Drift((keeper.n_roots, model.size), basis) if settings.tol > 0 and stays_on else None
@@ -273,11 +268,15 @@ def run_fedem(
     return run
 
 
-class _Loop:
+class _Loop(Stateful):
     """The iterations of one run, and all that they go by."""
 
     run: FedRun
     parameters: list[Any]
+    n_active, step = 0, 1.0
+    """Workers, and the step, of the last iteration."""
+    resumed = False
+    """Whether the statistic of this iteration was saved."""
 
     def __init__(
         self,
@@ -295,7 +294,6 @@ class _Loop:
         self.most_epochs = inf if settings.n_epochs is None else settings.n_epochs
         self.weights, self.keeper, self.estimates = weights, keeper, estimates
         self.rest, self.rng = rest, rng
-        self.saved: State | None = None
 
     def start(self, start: Doubles, alpha: float, omega: float) -> _Loop:
         statistics, memories, memory = self._first(start)
@@ -316,63 +314,32 @@ class _Loop:
         return self
 
     def resume(self, saver: Saver, alpha: float, omega: float) -> _Loop:
-        state = saver.saved
-        assert state is not None
-        check(self._schema(), state, saver.place)
-        parts: dict[str, Any]
-        parts = {"model": self.model, "links": self.keeper.total, "estimates": self.estimates,
-                 "rest": self.rest}  # fmt: skip
-        for name, part in parts.items():
-            part.restore(state[name])
-        self.rng.bit_generator.state = state["stream"]
-        same = ("memories", "memory", "projections", "projected", "converged", "partitions",
-                "in_noise")  # fmt: skip
+        assert saver.saved is not None
+        check(self, saver.saved, saver.place)
         # Parameters are found by the M-step that comes next.
-        self.run = FedRun(
-            state["statistics"].mean(axis=0),
-            state["statistics"],
-            None,
-            FedHistory(**state["history"]),
-            n_iter=state["iteration"],
-            alpha=alpha,
-            omega=omega,
-            **{name: state[name] for name in same},
-        )
-        check_length(self.run.n_iter, self.max_iter)
-        self.keeper.remember(self.run)
-        self.saved = state
+        none = np.empty(0)
+        run = FedRun(none, none, None, FedHistory(), none, none, alpha=alpha, omega=omega)
+        self.run, self.resumed = run, True
+        self.restore(saver.saved)
+        run.statistic = run.statistics.mean(axis=0)
+        check_length(run.n_iter, self.max_iter)
+        self.keeper.remember(run)
         return self
 
-    def _state(self, n_active: int, step: float) -> State:
+    def schema(self) -> dict[str, Schema]:
         """State of an iteration, once the statistic has moved and before its M-step."""
-        run = self.run
-        return {
-            "iteration": run.n_iter,
-            "active": n_active,
-            "step": step,
-            "statistics": run.statistics,
-            "memories": run.memories,
-            "memory": run.memory,
-            "projections": int(run.projections),
-            "projected": list(run.projected),
-            "converged": run.converged,
-            "partitions": list(run.partitions),
-            "history": dict(vars(run.history)),
-            "model": self.model.state(),
-            "links": self.keeper.total.state(),
-            "estimates": self.estimates.state(),
-            "in_noise": run.in_noise,
-            "rest": self.rest.state(),
-            "stream": dict(self.rng.bit_generator.state),
-        }
-
-    def _schema(self) -> Schema:
         model, keeper, n_workers = self.model, self.keeper, len(self.model.counts)
         counts, sizes = ListOf(COUNT, "H", least=1), ListOf(Number(0), "H")
-        return {
-            "iteration": Integer(1),
-            "active": Integer(most=n_workers),
-            "step": Number(0, 1),
+        history: dict[str, Schema] = {
+            "iteration": counts,
+            "epochs": sizes,
+            "bytes_up": counts,
+            "bytes": counts,
+            "objective": ListOf(NUMBER, "H"),
+            "mean_field": sizes,
+            "disagreement": sizes,
+        }
+        run: dict[str, Schema] = {
             "statistics": Array("f8", (keeper.n_roots, model.size)),
             "memories": Array("f8", (n_workers, model.size)),
             "memory": Array("f8", (model.size,)),
@@ -380,29 +347,28 @@ class _Loop:
             "projected": ListOf(COUNT),
             "converged": FLAG,
             "partitions": ListOf((COUNT, TEXT)),
-            "history": {
-                **dict.fromkeys(("iteration", "bytes_up", "bytes"), counts),
-                **dict.fromkeys(("epochs", "mean_field", "disagreement"), sizes),
-                "objective": ListOf(NUMBER, "H"),
-            },
-            "model": model.schema(),
-            "links": keeper.total.schema(),
-            "estimates": self.estimates.schema(keeper.holders.apart),
-            "in_noise": FLAG,
-            "rest": self.rest.schema(),
-            "stream": STREAM,
+            "history": history,
+        }
+        return {
+            "iteration": As(Integer(1), at="run.n_iter"),
+            "active": As(Integer(most=n_workers), at="n_active"),
+            "step": Number(0, 1),
+            **{name: As(one, at=f"run.{name}") for name, one in run.items()},
+            "model": model,
+            "links": keeper.total,
+            "estimates": self.estimates,
+            "in_noise": As(FLAG, at="run.in_noise"),
+            "rest": self.rest,
+            "stream": As(STREAM, at="rng.bit_generator.state"),
         }
 
     def iterate(self, saver: Saver, callback: Callable[[FedProgress], None] | None) -> FedRun:
-        run, saved = self.run, self.saved
-        for iteration in range(run.n_iter + (saved is None), self.max_iter + 1):
-            if saved is not None:
-                # The statistic of this iteration was saved: what is left to do follows.
-                n_active, step, saved = saved["active"], saved["step"], None
-            else:
-                n_active, step = self._move(iteration)
-                state = partial(self._state, n_active, step)
-                saver.offer(state, last=self._is_last())
+        run = self.run
+        for iteration in range(run.n_iter + (not self.resumed), self.max_iter + 1):
+            if not self.resumed:  # or the rest of the iteration follows
+                self.n_active, self.step = self._move(iteration)
+                saver.offer(self.state, last=self._is_last())
+            self.resumed = False
             self._maximize()
             if self.settings.tol > 0 and not self.keeper.central:
                 self.keeper.total.agree("stopping")
@@ -415,7 +381,7 @@ class _Loop:
             if callback is not None:
                 shown = run.history.iteration[-1] == run.n_iter
                 callback(FedProgress(
-                    run.n_iter, self.estimates.epochs, step, n_active,
+                    run.n_iter, self.estimates.epochs, self.step, self.n_active,
                     run.history.objective[-1] if shown else None,
                     run.history.mean_field[-1] if shown else None, run.memories, run.memory,
                 ))  # fmt: skip
@@ -502,7 +468,7 @@ class _Loop:
                 self.parameters.append(ELSEWHERE)
                 continue
             parameters, projected = self.model.maximize(statistic, root)
-            run.projections += projected
+            run.projections += int(projected)
             if projected and run.projected[-1:] != [run.n_iter]:
                 run.projected.append(run.n_iter)
             self.parameters.append(parameters)

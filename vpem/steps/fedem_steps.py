@@ -22,7 +22,7 @@ import numpy as np
 
 from vpem.checks import Doubles, Indices
 from vpem.errors import Setting, VpemWarning
-from vpem.network.schema import COUNT, NOTHING, Array, Integer, Number, Schema, State
+from vpem.network.schema import COUNT, NOTHING, Array, Integer, Number, Schema, Stateful
 from vpem.settings import FedSettings
 from vpem.steps.fedem_sums import StepSize, parse_step_size
 from vpem.sums.quantizer import Basis, Quantizer
@@ -70,7 +70,7 @@ def looks_needed(noisy: bool, participation: float, inner: int) -> int:
 
 
 @dataclass
-class Rest:
+class Rest(Stateful):
     """Decides when a run is at rest: after ``looks`` small corrections in a row (`looks_needed`).
 
     Small is a squared norm of at most ``tol`` times the statistic's, in the units of ``basis``.
@@ -109,20 +109,12 @@ class Rest:
         settled = self.count >= self.looks
         return settled or not drifting, not settled and not drifting
 
-    def state(self) -> State:
-        """Return what the next look depends on."""
-        return {"count": self.count, "drift": None if self.drift is None else self.drift.state()}
-
     def schema(self) -> dict[str, Schema]:
-        return {"count": COUNT, "drift": NOTHING if self.drift is None else self.drift.schema()}
-
-    def restore(self, state: State) -> None:
-        self.count = state["count"]
-        if self.drift is not None:
-            self.drift.restore(state["drift"])
+        """What the next look depends on."""
+        return {"count": COUNT, "drift": self.drift or NOTHING}
 
 
-class Drift:
+class Drift(Stateful):
     """Tests, window by window, whether a statistic that noise keeps moving still drifts.
 
     A window has four quarters. The mean of the later two is compared with that of the earlier two:
@@ -140,11 +132,8 @@ class Drift:
         self.length, self.quarter, self.count = FIRST, 0, 0
         self.epochs, self.step = 0.0, 1.0  # when the window began
 
-    def state(self) -> State:
-        """Return what has been seen of the window."""
-        return {name: getattr(self, name) for name in self.schema()}
-
     def schema(self) -> dict[str, Schema]:
+        """What has been seen of the window."""
         return {
             "length": Integer(1, size="Q"),
             "quarter": Integer(most=3),
@@ -153,10 +142,6 @@ class Drift:
             "step": Number(0, 1),
             "sums": Array("f8", self.sums.shape),
         }
-
-    def restore(self, state: State) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
 
     def is_over(self, moved: Doubles, step: float, epochs: float) -> bool:
         """Note every root's statistic (R, P); whether a window has shown no drift."""

@@ -19,7 +19,7 @@ from vpem.errors import InputError, Setting
 from vpem.network.codecs import Codec
 from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
-from vpem.network.schema import Report, Schema, State
+from vpem.network.schema import As, Report, Stateful
 from vpem.rules import MASKED_ABSENT, MASKED_CODES
 from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, add_vectors
@@ -41,7 +41,7 @@ ROOM = 2.0**8
 """Corrections may be so much larger than statistics are: they differ by memories and estimates."""
 
 
-class StatisticModel(Protocol):
+class StatisticModel(Stateful, Protocol):
     """A latent variable model whose EM is a map of one statistic, a vector of P numbers.
 
     A model may have ``bounds`` (P,), which no worker's statistic is beyond and all know: masked
@@ -84,25 +84,10 @@ class StatisticModel(Protocol):
     def objective(self, parameters: Any) -> float:
         """What the history shows: a log-likelihood per sample, say. The larger the better."""
 
-    # For checkpoints.
+    # For checkpoints, which have what the next M-step depends on besides its statistic.
 
-    def pack(self, parameters: Any) -> State:
+    def parameters_schema(self) -> As:
         """Parameters as arrays."""
-
-    def packed(self) -> Schema:
-        """What these must be."""
-
-    def unpack(self, state: State) -> Any:
-        """Parameters of these arrays."""
-
-    def state(self) -> State:
-        """What the next M-step depends on besides its statistic."""
-
-    def schema(self) -> Schema:
-        """What that must be."""
-
-    def restore(self, state: State) -> None:
-        """Go on from there."""
 
 
 def parse_step_size(text: str | float | StepSize) -> StepSize:

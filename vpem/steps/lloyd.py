@@ -35,6 +35,7 @@ from vpem.network.schema import (
     NUMBER,
     TEXT,
     Array,
+    As,
     Choice,
     Integer,
     ListOf,
@@ -42,6 +43,8 @@ from vpem.network.schema import (
     Schema,
     State,
     check,
+    restore,
+    save,
 )
 from vpem.steps.recovery import NoSaver, Saver, check_length
 from vpem.steps.row_sampling import CHUNK_ROWS, HeldRows, RowStream
@@ -60,9 +63,6 @@ SURE = 1e-12
 
 MOST_LLOYD = 300
 """Most iterations."""
-
-ARRAYS = ("centres", "labels", "counts", "inertia", "distances", "waiting")
-LISTS = ("history", "bytes_sent", "reseeded", "partitions")
 
 
 @dataclass(frozen=True)
@@ -137,36 +137,19 @@ class Lloyd:
     partitions: list[tuple[int, str]] = field(default_factory=list)
     calm: int = 0
     waiting: Mask | None = None
+    iteration: int = 0  # the last one
 
-    def state(self, total: Sum | None = None, iteration: int = 0) -> State:
-        """Return the state of a loop after an iteration; without a sum, of a run that is over."""
-        return {
-            "iteration": iteration,
-            **{name: getattr(self, name) for name in ARRAYS},
-            **{name: list(getattr(self, name)) for name in LISTS},
-            "converged": bool(self.converged),
-            "calm": self.calm,
-            "sum": None if total is None else total.state(),
-        }
-
-    def recall(self, state: State) -> None:
-        """Take on a saved state, which has been checked."""
-        for name in (*ARRAYS, *LISTS, "converged", "calm"):
-            setattr(self, name, state[name])
-
-    def resume(self, saver: Saver, total: Sum, max_iter: int, n_samples: int) -> int:
-        """Restore a run and its sum; returns the number of iterations done."""
+    def resume(self, saver: Saver, schema: dict[str, Schema], max_iter: int) -> None:
+        """Restore a run and its sum."""
         state = saver.saved
         assert state is not None
-        n_here = len(self.labels) if self.labels.ndim == 1 else None
-        check(_schema(self.centres.shape[-2:], n_samples, total, n_here), state, saver.place)
-        self.recall(state)
-        done, counted = state["iteration"], len(self.history) + len(self.partitions)
+        check(schema, state, saver.place)
+        restore(schema, self, state)
+        done, counted = self.iteration, len(self.history) + len(self.partitions)
         if done != counted or (self.converged and not self.history):
             expected = f"{counted}, as many as there are in the record"
             saver.place.inside("iteration").refuse(expected, str(done))
-        total.restore(state["sum"])
-        return check_length(done, max_iter)
+        check_length(done, max_iter)
 
 
 def iterate_lloyd(
@@ -187,13 +170,16 @@ def iterate_lloyd(
     for all. The callback gets the iteration, its inertia as the first root finds it, and the rows
     that changed.
     """
-    saver, done = saver or NoSaver(), 0
+    saver = saver or NoSaver()
+    n_here = len(run.labels) if run.labels.ndim == 1 else None
+    schema = _schema(run.centres.shape[-2:], clusters.n_samples, total, n_here) | {"sum": total}
+    state = partial(save, schema, run)
     if saver.saved is not None:
-        done = run.resume(saver, total, max_iter, clusters.n_samples)
+        run.resume(saver, schema, max_iter)
         if run.converged:
             return run
-    for iteration in range(done + 1, max_iter + 1):
-        state = partial(run.state, total, iteration)
+    for iteration in range(run.iteration + 1, max_iter + 1):
+        run.iteration = iteration
         try:
             changed = clusters.assign(run)
         except PartitionedError as error:
@@ -268,19 +254,19 @@ class LloydRuns:
         drawn: bool = False,
     ) -> None:
         self._undo, self._shape = undo, shape
-        run = _schema(shape, n_samples, total, n_here, over=True)
+        self._run = run = _schema(shape, n_samples, total, n_here, over=True)
         self.rows: Schema = Maybe(Array("i", shape[:1], 0, n_samples - 1))
-        self.best: dict[str, Schema] = {"run": run}
+        self.best: dict[str, Schema] = {"run": run | {"sum": NOTHING}}
         self.loop: dict[str, Schema] = {"centres": run["centres"]}
         self.more: dict[str, Schema] = {"start": Array("f8", shape)} if drawn else {}
 
     def state(self, run: Lloyd) -> State:
-        return {"run": run.state()}
+        return {"run": save(self._run, run) | {"sum": None}}
 
     def restore(self, state: State) -> Lloyd:
         nothing: Any = np.empty(0)
         run = Lloyd(nothing, nothing, nothing, nothing)
-        run.recall(state["run"])
+        restore(self._run, run, state["run"])
         return run
 
     def rank(self, run: Lloyd) -> tuple[float, ...]:
@@ -302,27 +288,26 @@ class LloydRuns:
 def _schema(
     shape: tuple[int, ...], n_samples: int, total: Sum, n_here: int | None, *, over: bool = False
 ) -> dict[str, Schema]:
-    """Schema of a saved run; arguments as for `LloydRuns`."""
+    """Schema of a saved run, without its sum; arguments as for `LloydRuns`."""
     k, n_roots = shape[0], total.n_roots
     over_rows, of_rows = n_here is not None, (n_here or 0,)
     # Where the first sum can fail no row may be in a cluster yet.
     sure = over or total.mix is not None or isinstance(total, AtServer | Wrapper)
     least, distances = 0 if sure else -1, Array("f8", of_rows)
     return {
-        "iteration": Choice((0,)) if over else Integer(1),
+        "iteration": As(Choice((0,)), lambda _: 0) if over else Integer(1),
         "centres": Array("f8", (n_roots, *shape) if over_rows else shape),
+        "labels": Array("i4", of_rows if over_rows else (n_roots, n_samples), least, k - 1),
         "counts": Array("f8", (n_roots, k)),
         "inertia": Array("f8", (total.roots.n_agents,)),
+        "distances": (distances if over else Maybe(distances)) if over_rows else NOTHING,
+        "waiting": Maybe(Array("b1", (total.holders.n_agents,))),
         "history": ListOf(NUMBER, "L", least=int(sure)),
         "bytes_sent": ListOf(COUNT, "L"),
         "reseeded": ListOf((COUNT, Integer(most=k - 1), Integer(DRAWN, n_samples - 1))),
-        "converged": FLAG,
         "partitions": ListOf((COUNT, TEXT)),
+        "converged": As(FLAG, bool),
         "calm": COUNT,
-        "waiting": Maybe(Array("b1", (total.holders.n_agents,))),
-        "labels": Array("i4", of_rows if over_rows else (n_roots, n_samples), least, k - 1),
-        "distances": (distances if over else Maybe(distances)) if over_rows else NOTHING,
-        "sum": NOTHING if over else total.schema(),
     }
 
 

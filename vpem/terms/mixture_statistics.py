@@ -6,7 +6,7 @@ The M-step makes a mixture of a mean statistic, whatever noise has made of it (`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from vpem.checks import Doubles, Indices, Mask
 from vpem.errors import InputError, NumericalError, Setting
 from vpem.network.partition import Blocks
-from vpem.network.schema import Schema, State
+from vpem.network.schema import As, Stateful
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms
 from vpem.terms.mixture import Factors, Mixture, is_diagonal, is_tied
@@ -49,7 +49,7 @@ def in_order(values: Doubles) -> float:
     return float(sum(values.tolist()))
 
 
-class MixtureStatistics:
+class MixtureStatistics(Stateful):
     """Mean statistics of a Gaussian mixture whose rows are held by workers, n in all processes."""
 
     def __init__(
@@ -228,24 +228,10 @@ class MixtureStatistics:
         """Mixture of a statistic (P,), and how many of its parts had to be projected."""
         return self.to_mixture.maximize(statistic)
 
-    def pack(self, parameters: Mixture) -> State:
-        return parameters.arrays()
-
-    def packed(self) -> Schema:
-        return Mixture.blank(self.blocks, self.covariance_type, self.n_components).schema()
-
-    def unpack(self, state: State) -> Mixture:
-        return Mixture(self.blocks, self.covariance_type, **state, scaling=self.scaling)
-
-    def state(self) -> State:
-        """Nothing: an M-step depends on its statistic alone."""
-        return {}
-
-    def schema(self) -> Schema:
-        return {}
-
-    def restore(self, state: State) -> None:
-        """Go on from there."""
+    def parameters_schema(self) -> As:
+        blank = Mixture.blank(self.blocks, self.covariance_type, self.n_components)
+        like = replace(blank, scaling=self.scaling)
+        return As(like.schema(), lambda mixture: mixture.arrays(), like.having)
 
 
 class StatisticMap:

@@ -13,7 +13,7 @@ the other held, which are convex problems of r unknowns each.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from vpem.checks import Doubles, Indices
 from vpem.errors import NumericalError
-from vpem.network.schema import Array, Schema, State
+from vpem.network.schema import Array, As, Schema, Stateful, record
 from vpem.terms.lowrank.observations import EntryLaw, Observations
 
 SMALL = 200
@@ -223,7 +223,7 @@ def fit_rows(
     return U
 
 
-class ImputationModel:
+class ImputationModel(Stateful):
     """Imputation as a `vpem.steps.fedem_sums.StatisticModel`; theta has a rank and a ridge.
 
     ``n_copies`` are copies of the matrix of which the observers saw parts: at least as many as
@@ -325,29 +325,28 @@ class ImputationModel:
             self._points[root] = point
         return point, int(outside.sum())
 
-    def pack(self, parameters: LowRank) -> State:
-        return {"U": parameters.U, "V": parameters.V}
-
-    def packed(self) -> Schema:
+    def parameters_schema(self) -> As:
         rows, columns = self.shape
-        return {"U": Array("f8", (rows, self.rank)), "V": Array("f8", (columns, self.rank))}
+        factors = {"U": Array("f8", (rows, self.rank)), "V": Array("f8", (columns, self.rank))}
+        return record(LowRank, factors)
 
-    def unpack(self, state: State) -> LowRank:
-        return LowRank(state["U"], state["V"])
-
-    def state(self) -> State:
-        """Return where M-steps that are descents set out from."""
-        return {
-            "U": np.stack([point.U for point in self._points]),
-            "V": np.stack([point.V for point in self._points]),
-        }
-
-    def schema(self) -> Schema:
+    def schema(self) -> dict[str, Schema]:
+        """Where M-steps that are descents set out from."""
         n, (rows, columns) = len(self._points), self.shape
-        return {"U": Array("f8", (n, rows, self.rank)), "V": Array("f8", (n, columns, self.rank))}
-
-    def restore(self, state: State) -> None:
-        self._points = [LowRank(U, V) for U, V in zip(state["U"], state["V"], strict=True)]
+        return {
+            "U": As(
+                Array("f8", (n, rows, self.rank)),
+                lambda points: np.stack([point.U for point in points]),
+                lambda every: [replace(p, U=U) for p, U in zip(self._points, every, strict=True)],
+                "_points",
+            ),
+            "V": As(
+                Array("f8", (n, columns, self.rank)),
+                lambda points: np.stack([point.V for point in points]),
+                lambda every: [replace(p, V=V) for p, V in zip(self._points, every, strict=True)],
+                "_points",
+            ),
+        }
 
     def log_likelihood(self, parameters: LowRank) -> float:
         """Log-likelihood of all entries seen together, in nats."""
