@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from vpem.files.studies.message_log import Entry, entries, log_beside
+from vpem.files.studies.logs import Entry, entries, log_beside
 from vpem.network.messages import parse_link
 
 from .members import Members, end

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vpem.files.studies.message_log import Logged, log_beside, read_log
+from vpem.files.studies.logs import Logged, log_beside, read_log
 
 from .studies import make_study
 

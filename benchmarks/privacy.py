@@ -21,7 +21,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from vpem import PrivacySettings, connect_workers, fit_em, make_graph
 from vpem.errors import InputError
-from vpem.files.simulate import simulate
+from vpem.files.examples import simulate
 from vpem.fits.privacy import Budget
 from vpem.network.partition import evenly
 

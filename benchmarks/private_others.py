@@ -22,7 +22,7 @@ from sklearn.metrics import adjusted_rand_score
 from benchmarks.privacy import DELTA, EPSILONS, SIZES, K, say
 from vpem import PrivacySettings, connect, connect_workers, fit_vpem, kmeans_rows, make_graph
 from vpem.errors import InputError
-from vpem.files.simulate import simulate
+from vpem.files.examples import simulate
 from vpem.network.partition import contiguous, evenly
 
 Doubles = NDArray[np.float64]

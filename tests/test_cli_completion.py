@@ -119,13 +119,13 @@ def test_values_of_the_environment_do_not_disturb(completed, monkeypatch):
 
 def from_the_library():
     """What the library takes, by the names of the choices."""
-    from vpem.files import examples, fetching
+    from vpem.files import examples
     from vpem.pictures import page
     from vpem_cli.commands import model
 
     return {
         "data copy name": examples.EXAMPLES,
-        "data fetch name": fetching.OPEN,
+        "data fetch name": examples.OPEN,
         "plot kind": page.KINDS,
         "model best criterion": model.CRITERIA,
         "topology describe source": settings.TOPOLOGIES,

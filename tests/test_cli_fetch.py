@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from vpem import read_dataset
-from vpem.files.fetching import LARGEST, OPEN, digest
+from vpem.files.examples import LARGEST, OPEN, digest
 
 from .cli_support import done, listing, run
 
@@ -258,7 +258,7 @@ def wait(over, handler):
 
 def test_no_download(capsys, known, site, monkeypatch):
     over = threading.Event()
-    monkeypatch.setattr("vpem.files.fetching.TIMEOUT", 0.2)
+    monkeypatch.setattr("vpem.files.examples.TIMEOUT", 0.2)
     for answer, why in (
         (functools.partial(answer_with, b"gone", status=404), "the server answered 404"),
         (functools.partial(answer_with, b"half", claimed=1000), "the connection broke off"),

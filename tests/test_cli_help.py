@@ -14,7 +14,7 @@ import pytest
 
 import vpem_cli
 from vpem import connect, fit_vpem, make_graph
-from vpem.files.studies.message_log import MessageLog
+from vpem.files.studies.logs import MessageLog
 from vpem.fits.parts import shard_path, write_shard
 from vpem.network.partition import contiguous
 from vpem_cli import app

@@ -11,7 +11,7 @@ import vpem_cli
 from vpem import read_model, write_model
 from vpem.engines.tls.trust import fingerprint_words
 from vpem.files.studies.identities import read_certificate, write_request
-from vpem.files.studies.message_log import MessageLog
+from vpem.files.studies.logs import MessageLog
 from vpem.files.studies.policy import EXAMPLE
 
 from .cli_support import AGENTS, HELD, NAMES, done, listing, make_data, run

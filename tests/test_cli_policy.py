@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vpem import read_model
-from vpem.files.studies.message_log import MessageLog, entries, log_beside
+from vpem.files.studies.logs import MessageLog, entries, log_beside
 
 from .cli_support import done
 from .company_support import make_company

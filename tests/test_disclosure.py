@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vpem.engines.tls.trust import Member, Roster
-from vpem.files.studies.message_log import entries
+from vpem.files.studies.logs import entries
 from vpem.files.studies.study import Study
 from vpem.pictures.disclosures import disclosures
 from vpem_cli import app

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from vpem.errors import FileError
-from vpem.files.studies import message_log
-from vpem.files.studies.message_log import MessageLog, Totals, entries, log_beside, read_log
+from vpem.files.studies.logs import MessageLog, Totals, entries, log_beside, read_log
 from vpem.fits.spread import fit_spread
 from vpem.network.graph import make_graph
 from vpem.network.partition import contiguous
@@ -59,7 +58,7 @@ def test_messages_are_noted_and_summed_up(path):
 
 
 def test_a_long_log_is_set_aside(path, monkeypatch):
-    monkeypatch.setattr(message_log, "LARGEST", 450)
+    monkeypatch.setattr("vpem.files.studies.logs.LARGEST", 450)
     path.with_name("lab-heart.1.log").write_text("another's")
     with closing(MessageLog(path)) as log:
         for size in range(5):

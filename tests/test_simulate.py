@@ -3,7 +3,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from vpem.errors import InputError
-from vpem.files.simulate import simulate
+from vpem.files.examples import simulate
 
 from .tables import each, each_once
 

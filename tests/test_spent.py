@@ -13,7 +13,8 @@ import pytest
 
 from vpem.errors import FileError, InputError
 from vpem.files.models import read_model
-from vpem.files.studies.spent import Ran, Spent, now
+from vpem.files.studies.logs import Ran, Spent
+from vpem.files.studies.signed import now
 from vpem.fits.guard import Guard, epsilon_in_all
 from vpem.fits.privacy import Budget, spent
 

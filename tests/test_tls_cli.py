@@ -16,7 +16,7 @@ from vpem.errors import FileError, InputError, VpemError
 from vpem.files.datasets import Home
 from vpem.files.models import read_model
 from vpem.files.studies.identities import make_identity
-from vpem.files.studies.message_log import entries, read_log
+from vpem.files.studies.logs import entries, read_log
 from vpem_cli.display import Screen
 from vpem_cli.outputs import LabelFile, Output
 from vpem_cli.study.member import (

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from vpem import connect, find_hubs
-from vpem.files.simulate import simulate
+from vpem.files.examples import simulate
 from vpem.network.graph import from_edges
 from vpem.network.partition import contiguous
 

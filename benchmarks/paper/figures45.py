@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vpem import Graph, connect, make_graph
-from vpem.files.simulate import simulate
+from vpem.files.examples import simulate
 from vpem.network.partition import contiguous
 from vpem.sums.connect import Network
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vpem import Fit, make_graph, read_dataset
 from vpem.files.datasets import Dataset
-from vpem.files.fetching import fetch
+from vpem.files.examples import fetch
 from vpem.fits.answer import compare
 from vpem.fits.feature_kmeans import kmeans_features
 from vpem.network.partition import contiguous, from_lists

@@ -154,8 +154,8 @@ def simulate(output: Output, *, mixture: SimulationSettings, writing: Writing) -
     """
     with Screen(writing.quiet) as screen:
         from vpem.files.datasets import write_dataset
+        from vpem.files.examples import simulate as draw
         from vpem.files.hdf5 import check_writable
-        from vpem.files.simulate import simulate as draw
 
         check_writable(output, writing.force, "datasets")
         dataset, truth = draw(**mixture.values())
@@ -320,7 +320,7 @@ def fetch(
     """
     with Screen(writing.quiet) as screen:
         from vpem.files.datasets import write_dataset
-        from vpem.files.fetching import OPEN, fetch, kept_in
+        from vpem.files.examples import OPEN, fetch, kept_in
         from vpem.files.hdf5 import check_writable
 
         check_choice("dataset", name, OPEN)

@@ -345,8 +345,7 @@ def _printer(file: Path, start: bytes) -> Prints:
     import h5py
 
     from vpem.files.hdf5 import open_read, read_attribute
-    from vpem.files.studies.message_log import BEGINS
-    from vpem.files.studies.spent import FILE as LEDGER
+    from vpem.files.studies.logs import BEGINS, LEDGER
 
     if b"PRIVATE KEY-----" in start or file.suffix == ".key":
         raise InputError(f"{file} is a private key, which is never shown")

@@ -36,7 +36,7 @@ from vpem.files.hdf5 import atomic_write
 from vpem.files.opening import check_readable
 from vpem.files.parties.opening import Party
 from vpem.files.studies.identities import identity_of, only_identity
-from vpem.files.studies.message_log import MessageLog, log_beside
+from vpem.files.studies.logs import MessageLog, log_beside
 from vpem.files.studies.policy import LEAST_ROWS, PolicyError, file_digest
 from vpem.files.studies.study import Study
 from vpem.files.table_settings import TableSettings

@@ -334,7 +334,7 @@ def log(
 
     Example: vpem party log lab-heart.log
     """
-    from vpem.files.studies.message_log import read_log
+    from vpem.files.studies.logs import read_log
 
     report = read_log(files, last).report()
     if json:
@@ -664,7 +664,7 @@ def _noting(path: Path, screen: Screen, study: Study) -> Callable[[Passed], None
     """
     from json import dumps
 
-    from vpem.files.studies.spent import now
+    from vpem.files.studies.signed import now
 
     written, keys = True, ("event", "from", "to", "bytes", "bytes_back", "seconds")
 

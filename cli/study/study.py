@@ -139,8 +139,7 @@ class NewStudy(Settings, heading="Study", kept=False):
 
         from vpem.engines.tls.trust import Member, Roster
         from vpem.files.studies import identities
-        from vpem.files.studies.signed import address_of, check_name, common_name
-        from vpem.files.studies.spent import now
+        from vpem.files.studies.signed import address_of, check_name, common_name, now
         from vpem.files.studies.study import Study
 
         star, address = self.topology in (None, "star"), self.star or self.address

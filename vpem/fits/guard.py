@@ -19,6 +19,7 @@ from vpem.engines.engine import Engine
 from vpem.engines.tls.trust import Member
 from vpem.errors import FileError
 from vpem.files.hdf5 import open_read
+from vpem.files.studies.logs import Ran, Spent
 from vpem.files.studies.policy import (
     FILE,
     Case,
@@ -29,7 +30,7 @@ from vpem.files.studies.policy import (
     policy_beside,
     refuse_repeatable,
 )
-from vpem.files.studies.spent import Ran, Spent, now
+from vpem.files.studies.signed import now
 from vpem.files.studies.study import Study
 from vpem.fits.privacy import Budget, Guarantee, spent, spent_in_all
 from vpem.fits.settings import parse_numbers

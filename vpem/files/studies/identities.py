@@ -28,6 +28,7 @@ from vpem.files.studies.signed import (
     make_key,
     moment,
     need_tls,
+    now,
     parse_certificate,
     pem_of,
     public_key_of,
@@ -81,7 +82,7 @@ def make_identity(folder: Path, name: str, days: int = 365) -> Identity:
 
 def renew_identity(folder: Path, name: str, days: int = 365) -> Identity:
     """Make a new key and certificate; the old, NAME.old.*, serve until studies have the new."""
-    now, old = read_identity(folder, name), _files(folder, f"{name}.old")
+    current, old = read_identity(folder, name), _files(folder, f"{name}.old")
     if old.certificate.exists() or old.key.exists():
         until = validity(read_certificate(old.certificate, name))[1] if _whole(old) else None
         if until is None or until > datetime.now(UTC):
@@ -94,14 +95,17 @@ def renew_identity(folder: Path, name: str, days: int = 365) -> Identity:
     old.key.unlink(missing_ok=True)
     old.certificate.unlink(missing_ok=True)
     # At any moment of this one pair of files is whole.
-    write_new(old.key, _content(now.key), 0o600)
-    write_new(old.certificate, _content(now.certificate), 0o666)
-    with temporary_beside(now.key, 0o600) as new_key, temporary_beside(now.certificate) as new:
+    write_new(old.key, _content(current.key), 0o600)
+    write_new(old.certificate, _content(current.certificate), 0o666)
+    with (
+        temporary_beside(current.key, 0o600) as new_key,
+        temporary_beside(current.certificate) as new,
+    ):
         _fill(new_key, pem)
         _fill(new, pem_of(certificate).encode())
-        os.replace(new_key, now.key)
-        os.replace(new, now.certificate)
-    return now
+        os.replace(new_key, current.key)
+        os.replace(new, current.certificate)
+    return current
 
 
 def identities_in(folder: Path) -> list[str]:
@@ -179,18 +183,18 @@ def usable(identity: Identity) -> Identity:
     key_of(identity)
     _look_at(identity.key.parent)
     begins, ends = validity(certificate_of(identity))
-    now = datetime.now(UTC)
-    if now < begins:
+    today = datetime.now(UTC)
+    if today < begins:
         raise InputError(
             f"{identity.certificate} is valid from {moment(begins)}, but the clock of this machine "
-            f"says {moment(now)}; set the clock"
+            f"says {moment(today)}; set the clock"
         )
-    if now > ends:
+    if today > ends:
         raise InputError(
-            f"{identity.certificate} was valid until {moment(ends)}, and it is {moment(now)}; make "
-            "another by 'vpem party renew'"
+            f"{identity.certificate} was valid until {moment(ends)}, and it is {moment(today)}; "
+            "make another by 'vpem party renew'"
         )
-    if ends - now < SOON:
+    if ends - today < SOON:
         warnings.warn(
             VpemWarning(
                 f"{identity.certificate} is valid until {moment(ends)[:10]} only; make another by "
@@ -400,12 +404,12 @@ def write_request(
     identity, before = usable(read_identity(study.folder, name)), None
     member = Member(name, certificate_of(identity), address, True, features, listen)
     if study.roster.rank_of(name) is not None:
-        now = study.member(name)
-        if member.certificate != now.certificate:  # its own key was renewed
+        known = study.member(name)
+        if member.certificate != known.certificate:  # its own key was renewed
             before = known_identity(study, name)
         member = replace(
-            member, address=address or now.address, holds=now.holds or bool(features),
-            features=features or now.features, listen=listen or now.listen,
+            member, address=address or known.address, holds=known.holds or bool(features),
+            features=features or known.features, listen=listen or known.listen,
         )  # fmt: skip
     request = MembershipRequest(
         study.folder / f"{name}.request",
@@ -413,7 +417,7 @@ def write_request(
         study.id,
         fingerprint(study.member(study.organiser).certificate),
         member,
-        made=moment(datetime.now(UTC)),
+        made=now(),
         before=None if before is None else certificate_of(before),
     )
     head = (
@@ -504,7 +508,7 @@ def check_request(study: Study, request: MembershipRequest) -> str:
     if not begins <= datetime.now(UTC) <= ends:
         raise InputError(
             f"the certificate of {member.name} is valid from {moment(begins)} until {moment(ends)},"
-            f" and it is {moment(datetime.now(UTC))}"
+            f" and it is {now()}"
         )
     name = member.name
     same = [one for one in study.roster.members if one.name.lower() == name.lower()]
@@ -533,7 +537,7 @@ def approved(study: Study, request: MembershipRequest) -> Study:
         rank = study.roster.rank_of(member.name)
         assert rank is not None
         if kind == "renew":
-            revoked[fingerprint(members[rank].certificate)] = moment(datetime.now(UTC))
+            revoked[fingerprint(members[rank].certificate)] = now()
             if member.name == study.organiser:
                 if len(former) >= MOST_FORMER:
                     raise InputError(
@@ -552,7 +556,7 @@ def revoked(study: Study, name: str) -> Study:
     member = study.member(name)
     if name == study.organiser:
         raise InputError(f"{name} signs {study.name}; who organises it cannot be revoked")
-    gone = {**study.roster.revoked, fingerprint(member.certificate): moment(datetime.now(UTC))}
+    gone = {**study.roster.revoked, fingerprint(member.certificate): now()}
     members = tuple(one for one in study.roster.members if one.name != name)
     return following(study, members=members, revoked=gone)
 
@@ -564,7 +568,7 @@ def following(study: Study, **changes: Any) -> Study:
         study,
         edition=edition,
         version=__version__,
-        signed=moment(datetime.now(UTC)),
+        signed=now(),
         roster=replace(study.roster, edition=edition, **changes),
     )
 

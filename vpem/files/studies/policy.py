@@ -2,7 +2,7 @@
 
 The rules of a party hold for what is done with its data, and win over the study and the command
 line. They are looked at before any work, once the parties' rows are known, and as sums begin. What
-earlier runs have disclosed counts, too (`vpem.files.studies.spent`).
+earlier runs have disclosed counts, too (`vpem.files.studies.logs`).
 """
 
 from __future__ import annotations

@@ -75,6 +75,11 @@ def moment(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def now() -> str:
+    """Return the time as `moment` writes it."""
+    return moment(datetime.now(UTC))
+
+
 class Fields:
     """A table read field by field; what is left is refused. Messages begin with ``where``."""
 
