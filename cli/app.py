@@ -473,26 +473,27 @@ COMMANDS = {
     "relay": ("study.party", "Pass sealed messages on between members of a study."),
     "doctor": ("commands.doctor", "Check this installation: problems, with advice, then facts."),
     "demo": ("commands.doctor", "Show the main job: fit real data, compare, predict, draw."),
+    "help": ("app:show_help", "Show the help of a command."),
+    "data": ("commands.data:app", "Import, fetch, simulate, split and describe datasets."),
+    "model": ("commands.model:app", "Show and export fitted models."),
+    "topology": ("commands.topology:app", "Look at networks of agents."),
+    "party": (
+        "study.party:app",
+        "Take part in studies: keys, requests, policies, logs of messages.",
+    ),
+    "study": (
+        "study.study:app",
+        "Make, sign and show studies: who takes part, and what will be run.",
+    ),
 }
-"""Where each command is, and what it does: the help of vpem loads none of them."""
-
-GROUPS = {
-    "data": ("commands.data", "Import, fetch, simulate, split and describe datasets."),
-    "model": ("commands.model", "Show and export fitted models."),
-    "topology": ("commands.topology", "Look at networks of agents."),
-    "party": ("study.party", "Take part in studies: keys, requests, policies, logs of messages."),
-    "study": ("study.study", "Make, sign and show studies: who takes part, and what will be run."),
-}
-"""The same of groups of commands."""
+"""Where each command or group is, and what it does: the help of vpem loads none of them."""
 
 
 def command() -> Any:
     """Return the parser of the whole tree."""
-    makers: dict[str, Maker] = {
-        name: (f"{home}:{name}", summary, None) for name, (home, summary) in COMMANDS.items()
-    }
-    makers["help"] = show_help, "Show the help of a command.", None
-    makers |= {name: (f"{home}:app", summary, None) for name, (home, summary) in GROUPS.items()}
+    makers: dict[str, Maker] = {}
+    for name, (home, summary) in COMMANDS.items():
+        makers[name] = home if ":" in home else f"{home}:{name}", summary, None
     return tree(app, makers)
 
 

@@ -73,10 +73,10 @@ class PrintedTable:
         columns = [*zip(self.heads, *self.rows, strict=True)]
         whole = bool(self.spare) and not sys.stdout.isatty()
         for name in () if whole else self.spare:
-            if _total(self._widths(columns)) > width:
+            if _total([longest for _, longest in self._room(columns)]) > width:
                 columns = [one for one in columns if one[0] != name]
         upright = not whole and any(self.heads) and len(columns[0]) > 1
-        if upright and _total(self._least(columns)) > width:
+        if upright and _total([least for least, _ in self._room(columns)]) > width:
             heads, *rows = zip(*columns, strict=True)
             lines = [("", "")]
             for row in rows:
@@ -85,11 +85,11 @@ class PrintedTable:
                 ]
                 lines += [("", "")]
             columns = [*zip(*lines[:-1], strict=True)]
-        longest, least = self._widths(columns), self._least(columns)
-        widths = [max(min(one, width), few) for one, few in zip(longest, least, strict=True)]
+        room = self._room(columns)
+        widths = [max(min(longest, width), least) for least, longest in room]
         while not whole and _total(widths) > max(width, _total([1] * len(widths))):
-            room = [one if one > few else 0 for one, few in zip(widths, least, strict=True)]
-            widest = room if any(room) else widths
+            spare = [one * (one > least) for one, (least, _) in zip(widths, room, strict=True)]
+            widest = spare if any(spare) else widths
             widths[widest.index(max(widest))] -= 1
         drawn = Table(
             title=self.title, caption=self.caption, box=box.SIMPLE_HEAD, width=_total(widths),
@@ -103,23 +103,20 @@ class PrintedTable:
             drawn.add_row(*map(_between_items, row, widths))
         return drawn
 
-    def _widths(self, columns: Sequence[Sequence[str]], most: int = 0) -> list[int]:
-        """Return the longest text of each column; with ``most`` its longest word up to that."""
+    def _room(self, columns: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
+        """Return the least and the longest width of each column, by its words and its texts."""
         from rich.cells import cell_len
 
-        widths = []
-        for column in columns:
-            broken = 0 if not most else 1 if column[0] in self.right else len(column)
+        room, facts = [], not any(one[0] for one in columns)
+        for place, column in enumerate(columns):
+            longest = max(map(cell_len, column))
+            broken = 1 if column[0] in self.right else len(column)
             words = map(cell_len, " ".join(column[:broken]).split())
-            longest = min(max(words, default=0), most)
-            widths.append(max([longest, *map(cell_len, column[broken:])]))
-        return widths
-
-    def _least(self, columns: Sequence[Sequence[str]]) -> list[int]:
-        least = self._widths(columns, LEAST)
-        # In a list of facts the names stay in one line, unless they are long.
-        names = 0 if any(one[0] for one in columns) else self._widths(columns)[0]
-        return [max(names * (names <= LONGEST_NAME), least[0]), *least[1:]]
+            least = max([min(max(words, default=0), LEAST), *map(cell_len, column[broken:])])
+            # In a list of facts the names stay in one line, unless they are long.
+            stays = facts and place == 0 and longest <= LONGEST_NAME
+            room.append((longest if stays else least, longest))
+        return room
 
 
 def _between_items(text: str, width: int) -> str:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 from vpem.errors import FileError, VpemError
 from vpem.records import Rule, Settings, changed, rule, setting
 
-from .display import Screen
 from .names import FILE, name_of
 
 if TYPE_CHECKING:
@@ -330,12 +329,7 @@ class LabelFile:
         return paths_apart(self.file, list(zip(names, range(len(names)), strict=True)))
 
     def write(
-        self,
-        source: Dataset,
-        found: Found,
-        holders: Placement,
-        screen: Screen,
-        workers: Workers | None = None,
+        self, source: Dataset, found: Found, holders: Placement, workers: Workers | None = None
     ) -> None:
         """Write labels, and print how many rows have none; all processes call this.
 
@@ -352,11 +346,9 @@ class LabelFile:
             whole = Home.whole(source.ids, source.n_samples, counted=source.counted)
             held, homes = None, {0: whole} if self.where.speaks else {}
             found = found if workers is None else stacked(found, workers, holders)
-        self.write_homes(homes, held.names if held else (), found, holders, screen)
+        self.write_homes(homes, held.names if held else (), found, holders)
 
-    def write_individuals(
-        self, fit: SaemFit, devices: Workers, holders: Placement, screen: Screen
-    ) -> None:
+    def write_individuals(self, fit: SaemFit, devices: Workers, holders: Placement) -> None:
         """Write classes of individuals, for each device its own, or for one dataset all."""
         import numpy as np
 
@@ -376,15 +368,10 @@ class LabelFile:
             # Names of individuals of parties begin with the party's.
             ids = [one.removeprefix(f"{name}/") for one in device_columns.pop("id").tolist()]
             homes[device] = Home.whole(np.array(ids, np.str_), len(ids), name)
-        self.write_homes(homes, devices.names, columns, holders, screen)
+        self.write_homes(homes, devices.names, columns, holders)
 
     def write_homes(
-        self,
-        homes: Mapping[int, Home],
-        names: Sequence[str],
-        found: Found,
-        holders: Placement,
-        screen: Screen,
+        self, homes: Mapping[int, Home], names: Sequence[str], found: Found, holders: Placement
     ) -> None:
         """Write tables of the rows of this process's parties; ``names`` are all parties'."""
         from vpem.engines.placement import for_each
@@ -413,9 +400,9 @@ class LabelFile:
             facts = holders.allgather(facts)
         for path, name, n_rows, n_lost in filter(None, facts.values()):
             self._written.append(path)
-            screen.say(f"wrote {n_rows} rows to {path}")
+            self.where.screen.say(f"wrote {n_rows} rows to {path}")
             if n_lost:
-                screen.say(
+                self.where.screen.say(
                     f"{name}: {n_lost} of {n_rows} rows took no part, since not every party has "
                     f"them; their cells in {path} are empty"
                 )

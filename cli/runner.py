@@ -538,8 +538,7 @@ class Task:
                     "which were clipped; this is not reported to others"
                 )
         if found is not None and run.labels is not None:
-            agents = self.network.agents
-            run.labels.write(self.source, found, agents, run.screen, self.workers)
+            run.labels.write(self.source, found, self.network.agents, self.workers)
 
     def finish(self, result: Any, outcome: FitOutcome) -> None:
         """End the run with a result, of which others get what this process has found."""

@@ -64,11 +64,12 @@ class Where:
     """A command that runs in one process.
 
     ``word`` names its engine in reports; ``own_users`` says whether each process has a user of its
-    own, who sees results and names outputs.
+    own, who sees results and names outputs, on its ``screen``.
     """
 
     word = "simulator"
     own_users = False
+    screen: Screen
     speaks = True
     """Whether this process prints, and writes the common files."""
     least_rows = 0.0
@@ -434,7 +435,8 @@ def where_of(settings: EngineSettings, screen: Screen) -> Where:
                 "a launcher started several processes, each of which does all of the work; to "
                 "share it give --engine mpi"
             )
-        return Where()
+        where = Where()
+    where.screen = screen
     where.prepare(settings, screen)
     return where
 

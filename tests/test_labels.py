@@ -470,14 +470,15 @@ def test_a_process_with_a_user_of_its_own_writes_the_file_that_was_named(folder,
         source, _ = join_parties(parties, "ids", holders=holders)
         own, said = tmp_path / str(engine.rank), []
         own.mkdir()
-        where = SimpleNamespace(own_users=True, speaks=True, anybody=lambda *_: True)
+        screen = SimpleNamespace(say=said.append)
+        where = SimpleNamespace(own_users=True, speaks=True, anybody=lambda *_: True, screen=screen)
         how = {"force": False, "quote_formulas": False, "digits": 7}
         out = SimpleNamespace(labels_file=own / "mine.csv", **how)
         tables = LabelFile(out, where, True)
         tables.place(AGENTS, holders)
         columns = {"label": np.arange(source.n_samples)}
         found = dict.fromkeys(holders.own.tolist(), columns)
-        tables.write(source, found, holders, SimpleNamespace(say=said.append))
+        tables.write(source, found, holders)
         return {engine.rank: said}, tables.written
 
     said, written = on_engines(work, 4, (1, 2, 3))

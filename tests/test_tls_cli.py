@@ -17,7 +17,6 @@ from vpem.files.datasets import Home
 from vpem.files.models import read_model
 from vpem.files.studies.identities import make_identity
 from vpem.files.studies.logs import entries, read_log
-from vpem_cli.display import Screen
 from vpem_cli.outputs import LabelFile, Output
 from vpem_cli.study.member import (
     Meeting,
@@ -371,8 +370,8 @@ def test_labels_that_cannot_be_written_are_spoken_of_in_the_end(tmp_path):
     out = SimpleNamespace(labels_file=path, force=False, quote_formulas=False, digits=7)
     labels = LabelFile(out, where, True)
     columns = {0: {"label": np.zeros(2, np.int64)}}
-    everybody, screen = Placement.evenly(Engine(), 1), Screen()
-    labels.write_homes({0: Home.whole(None, 2, "lab")}, ["lab"], columns, everybody, screen)
+    everybody = Placement.evenly(Engine(), 1)
+    labels.write_homes({0: Home.whole(None, 2, "lab")}, ["lab"], columns, everybody)
     with pytest.raises(FileError, match=r"gone.labels.csv"):  # once all have what was found
         labels.written  # noqa: B018
 

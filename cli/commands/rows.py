@@ -254,7 +254,7 @@ class RowFile(StoredFile):
         facts = self.of_data()
         if tables:
             everyones = dict.fromkeys(self.X.parties.own.tolist(), columns)
-            tables.write(source, everyones, self.X.parties, request.screen)
+            tables.write(source, everyones, self.X.parties)
         request.leave_it_to_the_first()
         rows: Home | None = Home.whole(source.ids, count, counted=source.counted)
         if request.where.own_users:  # a member that brings no data has no rows

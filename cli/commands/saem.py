@@ -368,7 +368,7 @@ def saem(
                 **fitting,
             )  # fmt: skip
         ran, apart = describe_engine(network), network.agents.apart
-        labels.write_individuals(fit, source.held, network.agents, screen)
+        labels.write_individuals(fit, source.held, network.agents)
         shown = fit
         if apart and (out.individuals is None or run.where.own_users):
             shown = leave_out(fit)
