@@ -139,7 +139,6 @@ def _study(context: typer.Context, param: Any, value: Path | None) -> Path | Non
 EAGER = {"config": load, "version": _say, "help_all": _say, "study": _study}
 """What is done with values of parameters before others are read."""
 
-
 EXAMPLES = 2
 """Most examples in the brief help of a command."""
 
@@ -452,7 +451,6 @@ app = typer.Typer(
         "Example: vpem fit data/breast_cancer.h5 --topology cycle --hops 1 --output model.h5"
     ),
 )
-
 
 app.callback()(spread(_nothing, (), ["version", "help_all"]))
 

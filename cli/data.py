@@ -55,7 +55,6 @@ def graph_of(n_agents: int, names: Sequence[str] | None, graph: GraphSettings) -
 
 F = TypeVar("F", bound=MixtureSettings)
 
-
 S = TypeVar("S", bound=TableSettings)
 
 
@@ -213,7 +212,6 @@ def stored_graph(
 
 STDIN = "-"
 
-
 DataFile = Annotated[
     Path,
     READ,
@@ -221,7 +219,6 @@ DataFile = Annotated[
         help="Table (CSV, Parquet, Feather, .npy), HDF5 or .h5ad, or - for standard input."
     ),
 ]
-
 
 MOST_LISTED = 10
 """Columns that a line names."""
@@ -337,7 +334,6 @@ DataFiles = Annotated[
         "--parties a file each, or a manifest."
     ),
 ]
-
 
 OF_PARTIES = [
     without("parties", True, "is for data of several parties"),

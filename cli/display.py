@@ -153,7 +153,6 @@ def _total(widths: Sequence[int]) -> int:
 
 table = PrintedTable
 
-
 BETWEEN, DOTS = "  ", "..."
 
 TICK = 0.5

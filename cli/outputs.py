@@ -59,10 +59,8 @@ READ, WRITTEN = Role(writes=False), Role(writes=True)
 FOLDER = Role(writes=False, files=lambda value, options: ())
 """A folder; its files are added by `reads` and `writes`."""
 
-
 MOVING = "--checkpoint"
 """Its files replace each other, in other processes too, while they are compared."""
-
 
 _uses: dict[tuple[Any, ...], list[tuple[str, str, Role]]] = {}
 """Options that the command runs with, their files and roles, by `_identity`."""
@@ -126,7 +124,6 @@ def _note(role: Role, option: str, *paths: str | os.PathLike[str]) -> None:
 reads = partial(_note, READ)
 """Note files that the command will read for an option, which must be none that it writes."""
 
-
 writes = partial(_note, WRITTEN)
 """Note files that the command will write, which must be none that it reads or writes."""
 
@@ -176,7 +173,6 @@ NO_CSV_AT_ALL: Rule = (
     NO_CSV[1],
 )
 """Where CSV goes to standard output by default."""
-
 
 switch = partial(setting, False, local=True)
 """Return a field that is off, unless a member of a study wants it for itself."""
