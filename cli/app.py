@@ -39,7 +39,6 @@ from .names import (
     meant,
     name_of,
     speak_of,
-    spoken,
 )
 from .options import (
     check_environment,
@@ -241,12 +240,9 @@ class Command(_Manners, TyperCommand):
 
     def roles(self) -> dict[str, Role]:
         """Return the roles of the files that options name, by the names of parameters."""
-        return {
-            name: extra
-            for name, hint in get_type_hints(self.callback, include_extras=True).items()
-            for extra in getattr(hint, "__metadata__", ())
-            if isinstance(extra, Role)
-        }
+        hints: Any = get_type_hints(self.callback, include_extras=True)
+        marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+        return {name: one for name in marks for one in marks[name] if isinstance(one, Role)}
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; sentences about a value say where it came from."""
@@ -361,10 +357,6 @@ Maker = tuple[Callable[..., Any] | str, str, dict[str, Any] | None]
 """A function, or "module:name" of one or of an app; what it does; settings of its parser."""
 
 
-def _nothing() -> None:
-    pass
-
-
 class Members(UserDict[str, Any]):
     """Commands and groups by name, each made at its first use."""
 
@@ -396,7 +388,7 @@ def _made(one: Any, parsing: dict[str, Any] | None, path: tuple[str, ...]) -> An
             name=path[-1], cls=Group, help=one.info.help, no_args_is_help=True,
             add_completion=False, rich_markup_mode=None,
         )  # fmt: skip
-        group.callback()(spread(_nothing, path, ["help_all"]))
+        group.callback()(spread(lambda: None, path, ["help_all"]))
         makers: dict[str, Maker] = {}
         for info in list[Any](one.registered_commands):
             summary = (inspect.getdoc(info.callback) or "").partition("\n\n")[0].split()
@@ -452,7 +444,7 @@ app = typer.Typer(
     ),
 )
 
-app.callback()(spread(_nothing, (), ["version", "help_all"]))
+app.callback()(spread(lambda: None, (), ["version", "help_all"]))
 
 COMMANDS = {
     "fit": ("commands.fit", "Fit a Gaussian mixture to features, or rows, that are distributed."),
@@ -559,14 +551,15 @@ def _path_in(words: list[str]) -> list[str]:
 
 def sentence_of(error: Exception, words: list[str]) -> str | None:
     """Say in one sentence what went wrong, or return None if it is a defect of vpem."""
+    said = in_options(error) if isinstance(error, VpemError) else None
     if isinstance(error, OSError):
         try:
             os.getcwd()
         except OSError:
-            cause = f"{in_options(error)}; " if isinstance(error, VpemError) else ""
-            return f"{cause}the working folder has been removed: go to one that exists"
-    if isinstance(error, VpemError):
-        return spoken(error)
+            gone = "the working folder has been removed: go to one that exists"
+            return f"{said}; {gone}" if said else gone
+    if said is not None:
+        return said
     if isinstance(error, MemoryError):
         size = f" ({error})" if str(error) else ""
         return f"not enough memory{size}; try fewer rows or --dtype float32"

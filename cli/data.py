@@ -14,7 +14,7 @@ import typer
 from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
 from vpem.files.table_settings import OF_ONE_FIT, LabelledTable, TableSettings, settings_in
 from vpem.fits.settings import parse_numbers
-from vpem.records import Settings, changed, not_both, rule, setting, without
+from vpem.records import Settings, changed, not_both, off, rule, unset, without
 from vpem.settings import ALIGNMENTS, FitSettings, HoldingSettings, MixtureSettings, SumSettings
 
 from .outputs import READ, Role
@@ -61,8 +61,7 @@ S = TypeVar("S", bound=TableSettings)
 class StartSettings(Settings, heading="Start"):
     """Where a fit begins; by default it finds a start of its own."""
 
-    init_rows: str | None = setting(
-        None,
+    init_rows: str | None = unset(
         "Start with means, or centres, at these rows, counted from 0: 3,77,120.",
         idle=rule(
             lambda given: given.get("method") == "grid",
@@ -70,8 +69,7 @@ class StartSettings(Settings, heading="Start"):
             "{method=lloyd}",
         ),
     )
-    init_model: Path | None = setting(
-        None,
+    init_model: Path | None = unset(
         "Start from the parameters of a model.",
         # A model may be continued in its own file.
         file=Role(writes=False, goes_on_in="--output"),
@@ -350,29 +348,25 @@ WITHOUT_HMAC = rule(
 class PartySettings(Settings, heading="Data"):
     """Whether files are parties', and how their rows are joined."""
 
-    parties: bool = setting(
-        False,
+    parties: bool = off(
         "Each file is a party's (docs/reference/parties.md). One .toml file may name them all. "
         "The parties are the agents; with --split rows the workers.",
         often=True,
     )
-    align: str | None = setting(
-        None,
+    align: str | None = unset(
         "How parties find the rows that all have: none, ids, hmac, psi. With none it is by "
         "position; hmac compares keyed hashes of ids, psi is private set intersection. Default: by "
         "position, if ids agree or no party has any.",
         choices=ALIGNMENTS,
         idle=OF_PARTIES,
     )
-    align_key: Path | None = setting(
-        None,
+    align_key: Path | None = unset(
         "With --align hmac: file of the key that all parties share.",
         file="read",
         local=True,
         idle=[*OF_PARTIES, WITHOUT_HMAC],
     )
-    missing_parties: bool = setting(
-        False,
+    missing_parties: bool = off(
         "Keep rows that some parties lack, and integrate out missing values (ids and hmac).",
         idle=OF_PARTIES,
     )
@@ -401,8 +395,7 @@ class FitFiles(FileSettings, LabelledTable, heading="Data"):
     """Files for a fit, one of which may have labels of some rows."""
 
     kind = LabelledTable
-    labels_at: str | None = setting(
-        None,
+    labels_at: str | None = unset(
         "Agent or party, by name or number, that has the labels for the fit: they are added to its "
         "hub's term. Default: the first; in a manifest the party with labels-for-fit.",
         local=True,

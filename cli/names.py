@@ -114,13 +114,8 @@ def leaves(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 
 def in_options(error: VpemError | VpemWarning) -> str:
-    """Return a sentence of the library with the options of the command that runs."""
-    return error.sentence_with(_typed)
-
-
-def spoken(error: VpemError) -> str:
-    """Return the sentence of an error and its notes, with the options of the command."""
-    return "; ".join([in_options(error), *getattr(error, "__notes__", ())])
+    """Return a sentence of the library, and its notes, with the options of the command."""
+    return "; ".join([error.sentence_with(_typed), *getattr(error, "__notes__", ())])
 
 
 def _typed(setting: Setting) -> str:

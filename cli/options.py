@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from vpem.errors import FileError, InputError, did_you_mean, printable
-from vpem.records import Rule, Settings, describe_field, refused, setting
+from vpem.records import Rule, Settings, describe_field, off, refused, unset
 from vpem.rules import OF_COMMANDS, ROWS, algorithm_of, why_not
 
 from .display import print_json
@@ -74,19 +74,17 @@ ROLES = {"read": READ, "written": WRITTEN}
 class Common(Settings, heading="Configuration", kept=False):
     """What all commands and groups have some of; their functions do not see it."""
 
-    config: Path | None = setting(
-        None,
+    config: Path | None = unset(
         "Take options from this TOML file, with a table for each command, where neither the "
         "command line nor the environment gives them.",
         file="read",
     )
-    show_config: bool = setting(
-        False,
+    show_config: bool = off(
         "Print every option's value and where it comes from, as TOML or, where there is --json, "
         "with that as JSON, and do nothing else.",
     )
-    version: bool = setting(False, "Print the version.", flags="-V --version")
-    help_all: bool = setting(False, "Show every option, or every command, and exit.")
+    version: bool = off("Print the version.", flags="-V --version")
+    help_all: bool = off("Show every option, or every command, and exit.")
 
 
 class Without(str):
@@ -175,11 +173,7 @@ def spread(
 
 def offering(words: Sequence[str]) -> Callable[[str], list[str]]:
     """Return the function by which a shell completes one of these words."""
-
-    def complete(incomplete: str) -> list[str]:
-        return [word for word in words if word.startswith(incomplete)]
-
-    return complete
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
 def flags_of(one: Field[Any]) -> list[str]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vpem.errors import FileError, VpemError
-from vpem.records import Rule, Settings, changed, rule, setting
+from vpem.records import Rule, Settings, changed, off, rule, setting, unset
 
 from .names import FILE, name_of
 
@@ -174,7 +174,7 @@ NO_CSV_AT_ALL: Rule = (
 )
 """Where CSV goes to standard output by default."""
 
-switch = partial(setting, False, local=True)
+switch = partial(off, local=True)
 """Return a field that is off, unless a member of a study wants it for itself."""
 
 
@@ -190,8 +190,7 @@ class Printing(Settings, heading="Output", kept=False):
 class Output(Printing, heading="Output", kept=False):
     """What a fitting command writes and prints, and its exit code."""
 
-    output: Path | None = setting(
-        None,
+    output: Path | None = unset(
         "Write the model here (HDF5).",
         flags="-o --output",
         # Files of shards are checked by `ShardFiles`.
@@ -200,8 +199,7 @@ class Output(Printing, heading="Output", kept=False):
         )), often=True,
     )  # fmt: skip
     force: bool = switch("Replace an existing output.", idle=NOTHING_REPLACED)
-    publish_anyway: bool = setting(
-        False,
+    publish_anyway: bool = off(
         "In a study: publish a model although it has components of fewer than 5 rows, or singular "
         "ones. The policy of every party must say publish-anyway = true.",
     )
@@ -225,8 +223,7 @@ OPTIONS = {"labels_file": "--labels", "output": "--output"}
 class ResultSettings(Printing, heading="Output", kept=False):
     """Where results go: to a file, or to standard output as CSV or JSON."""
 
-    output: Path | None = setting(
-        None,
+    output: Path | None = unset(
         "Write here: .csv, .parquet or .h5. Default: CSV on stdout.",
         flags="-o --output",
         file="written",
@@ -255,8 +252,7 @@ class ResultSettings(Printing, heading="Output", kept=False):
 class LabelledOutput(TableOutput, heading="Output", kept=False):
     """What a fit of rows writes."""
 
-    labels_file: Path | None = setting(
-        None,
+    labels_file: Path | None = unset(
         "Write the component or cluster of each row here: .csv, .parquet, .h5. With --parties a "
         "file for each, named after it (clusters.lab.csv), with all its rows in its own order.",
         flags="--labels",

@@ -15,7 +15,7 @@ import typer
 from vpem.errors import InputError, Interrupted, Setting
 from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import plural
-from vpem.records import Settings, not_both, rule, setting
+from vpem.records import Settings, not_both, off, rule, unset
 from vpem.settings import FitSettings, HoldingSettings
 
 from .data import (
@@ -88,19 +88,19 @@ WITHOUT_CHECKPOINT = rule(lambda given: given["checkpoint"] is None, " needs {ch
 class CheckpointSettings(Settings, heading="Checkpoints", kept=False):
     """Where a run keeps its state."""
 
-    checkpoint: Path | None = setting(
-        None, "Keep the state of the run here, to go on with --resume if it is interrupted.",
+    checkpoint: Path | None = unset(
+        "Keep the state of the run here, to go on with --resume if it is interrupted.",
         file=Role(writes=True, files=_kept),
     )  # fmt: skip
-    checkpoint_every: int | None = setting(
-        None, "Iterations from one checkpoint to the next. Default: 10.", least=1,
+    checkpoint_every: int | None = unset(
+        "Iterations from one checkpoint to the next. Default: 10.", least=1,
         idle=WITHOUT_CHECKPOINT,
     )  # fmt: skip
-    resume: bool = setting(
-        False, "Go on from --checkpoint, to the same result bit by bit.", idle=WITHOUT_CHECKPOINT
+    resume: bool = off(
+        "Go on from --checkpoint, to the same result bit by bit.", idle=WITHOUT_CHECKPOINT
     )
-    resume_if_any: bool = setting(
-        False, "As --resume, but start at the beginning if there is no checkpoint.",
+    resume_if_any: bool = off(
+        "As --resume, but start at the beginning if there is no checkpoint.",
         idle=[not_both("resume", "resume_if_any"), WITHOUT_CHECKPOINT],
     )  # fmt: skip
 

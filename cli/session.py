@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vpem.errors import InputError, shorten
-from vpem.records import Settings, rule, setting, without
+from vpem.records import Settings, off, rule, setting, unset, without
 
 from .display import fail
 from .outputs import reads, writes, written
@@ -160,8 +160,7 @@ class Where:
         return fail(INTERRUPTED, code)
 
 
-_alone = Where()
-_joined: Where = _alone
+_joined = Where()
 
 
 def joined() -> Where:
@@ -172,7 +171,7 @@ def joined() -> Where:
 def join(where: Where | None) -> None:
     """Set the place of this process; None: alone again."""
     global _joined
-    _joined = where or _alone
+    _joined = where or Where()
 
 
 class Terminated(KeyboardInterrupt):
@@ -361,9 +360,7 @@ SHARDS_OF_POSTERIOR = rule(
     " hold means and covariances, but a posterior needs its priors too; leave it out, or take EM "
     "without {weight_concentration_prior_type}",
 )
-of_members = partial(
-    setting, None, local=True, idle=without("study", "FILE", "is for members of a study")
-)
+of_members = partial(unset, local=True, idle=without("study", "FILE", "is for members of a study"))
 """Return a field for members of a study alone."""
 
 
@@ -381,8 +378,7 @@ class EngineSettings(Settings, heading="Running", kept=False):
             " tls is for members of a study; add --study FILE",
         ),
     )
-    study: Path | None = setting(
-        None,
+    study: Path | None = unset(
         "Take part in this study (.toml; see 'vpem study'), which says who the parties are and "
         "what all run; DATA is this party's own. Implies --engine tls --parties; needs vpem[tls].",
         file="read",
@@ -404,11 +400,10 @@ class EngineSettings(Settings, heading="Running", kept=False):
         "when. Default: MEMBER-STUDY.log beside the study.",
         file="written",
     )
-    ranks: int | None = setting(
-        None, "With --engine mpi: how many ranks there must be.", least=1, idle=RANKS
+    ranks: int | None = unset(
+        "With --engine mpi: how many ranks there must be.", least=1, idle=RANKS
     )
-    timeout: float | None = setting(
-        None,
+    timeout: float | None = unset(
         "End, naming the rank or member, when one has not answered for so many seconds. Default: "
         "with --engine mpi wait forever, with --study as the study says.",
         least=0,
@@ -416,8 +411,7 @@ class EngineSettings(Settings, heading="Running", kept=False):
         local=True,
         idle=APART,
     )
-    shards: bool = setting(
-        False,
+    shards: bool = off(
         "Each hub's root writes its own parameters: with --engine mpi beside --output and named "
         "after it, in a study (if that says so) to --output; see 'vpem model join'.",
         idle=[APART, SHARDS_OF_ROWS, SHARDS_OF_POSTERIOR],

@@ -83,6 +83,10 @@ def setting(default: Any, help: str, **known: Any) -> Any:
     return field(default=default, metadata={"about": About(help, **known)})
 
 
+unset, off = partial(setting, None), partial(setting, False)
+"""Return fields that are not set by default, or off."""
+
+
 def changed(record: type[Settings], name: str, default: Any = ..., **known: Any) -> Any:
     """Return a field of another record with another default, help or anything else."""
     one = record.settings_by_name[name]

@@ -53,7 +53,7 @@ from ..commands.individuals import files_in
 from ..commands.use import stored_at
 from ..data import STDIN
 from ..display import Screen, as_plain, tell
-from ..names import STUDY, name_of, spoken
+from ..names import STUDY, in_options, name_of
 from ..options import in_files, path_of, source_of
 from ..outputs import Output, writes
 from ..runner import FitOutcome
@@ -314,7 +314,7 @@ class Meeting(Where):
             why, reason = f"{self._first} goes on without {', '.join(names)}", None
         elif isinstance(fault, Unheard | Returned):
             names = list(dict.fromkeys([*gone, fault.name, *self._post.silent]))
-            why = f"{spoken(fault)}; going on without {', '.join(names)}"
+            why = f"{in_options(fault)}; going on without {', '.join(names)}"
             reason = self._too_few(names)
         else:
             return fault
@@ -575,7 +575,7 @@ class Meeting(Where):
         if isinstance(error, VpemError):
             if not isinstance(error, PolicyError):
                 whose_options(error, self.study)
-            sentence = spoken(error)
+            sentence = in_options(error)
         alike = isinstance(error, Interrupted) and error.iteration is not None
         runs_twice = isinstance(error, Fault) and error.kind == "taken"
         if alike or runs_twice or isinstance(error, LeftOut):

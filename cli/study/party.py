@@ -527,7 +527,7 @@ def _look_at_data(
     """Open a member's data as the runs of a study will."""
     from vpem.engines.tls.check import Finding
 
-    from ..names import spoken
+    from ..names import in_options
     from .agreed import INDIVIDUALS, look_at, refuse_data
 
     name, state, found, sentence = member.name, "ok", "", ""
@@ -548,7 +548,7 @@ def _look_at_data(
             width = plural(len(names), "feature")
             found = f"{plural(n_rows, 'row')}, {width}, as the study takes them"
         except VpemError as error:
-            state, sentence = "fails", spoken(error)
+            state, sentence = "fails", in_options(error)
     return [Finding(name, "data", state, found, sentence)]
 
 
