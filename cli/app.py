@@ -515,7 +515,13 @@ def _join(words: list[str]) -> None:
     Processes of a job must join it before an option of one of them is refused. A file that cannot
     be read stands for MPI where a launcher started several processes.
     """
-    chosen, file = (_value_in(words, option) for option in ("--engine", "--config"))
+
+    def value_in(option: str) -> str | None:
+        values = [words[at] for at, word in enumerate(words[:-1], 1) if word == option]
+        values += [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
+        return values[-1] if values else None
+
+    chosen, file = value_in("--engine"), value_in("--config")
     if chosen is None and (file or any(name[:5] == "VPEM_" for name in os.environ)):
         path = _path_in(words)
         chosen = os.environ.get(variable_of(path, "engine"))
@@ -532,13 +538,6 @@ def _join(words: list[str]) -> None:
             chosen = table
     if chosen == "mpi":
         join_job()
-
-
-def _value_in(words: list[str], option: str) -> str | None:
-    """Return the last value that words give an option, before they are parsed."""
-    values = [words[at] for at, word in enumerate(words[:-1], 1) if word == option]
-    values += [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
-    return values[-1] if values else None
 
 
 def _path_in(words: list[str]) -> list[str]:

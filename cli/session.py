@@ -469,10 +469,9 @@ def place_parties(
     for option, path in written() if where.own_users else chain(*engine.allgather(written())):
         writes(option, path)
 
-    def check(number: int) -> None:
-        reads(f"party {names[number]!r}", *parties[number].find())
-
-    for_each(holders, range(len(parties)), check)
+    for_each(
+        holders, range(len(parties)), lambda n: reads(f"party {names[n]!r}", *parties[n].find())
+    )
     return holders
 
 
