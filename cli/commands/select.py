@@ -27,21 +27,12 @@ from vpem.settings import (
     SumSettings,
 )
 
+from .. import runner
 from ..data import DataFiles, FileSettings, StartSettings
 from ..display import ProgressLine, Screen, show, span, table, tell_of_parameters
 from ..names import in_options
 from ..options import Given, MemoryLimit, Without
 from ..outputs import WRITTEN, Output, Role
-from ..runner import (
-    CheckpointSettings,
-    CommandRun,
-    FitOutcome,
-    Task,
-    catching,
-    each_file,
-    files_kept,
-    handling,
-)
 from ..session import EngineSettings, describe_engine
 from .use import table_of
 
@@ -87,7 +78,7 @@ def stopping(what: Callable[[], str]) -> Iterator[Callable[[], AbstractContextMa
             raise KeyboardInterrupt
 
     try:
-        with handling(note):
+        with runner.handling(note):
             yield whole
     except KeyboardInterrupt:
         if not caught:
@@ -237,7 +228,7 @@ class Search:
     """A search over the cells of a grid: its trials, and the record of those that are done."""
 
     def __init__(
-        self, task: Task, sums: SumSettings, cells: list[Cell], settings: SearchSettings
+        self, task: runner.Task, sums: SumSettings, cells: list[Cell], settings: SearchSettings
     ) -> None:
         from vpem._core.threads import processors
         from vpem.files.matrix import FileMatrix
@@ -365,7 +356,7 @@ class Search:
 
         converged = all(one["status"] == "converged" for one in selection.cells)
         show_all = partial(show_selection, selection)
-        task.finish(fit, FitOutcome(converged, tell, write, show_all, draw))
+        task.finish(fit, runner.FitOutcome(converged, tell, write, show_all, draw))
 
 
 def _state_of(state: Path | None, output: Path | None) -> Path | None:
@@ -374,7 +365,7 @@ def _state_of(state: Path | None, output: Path | None) -> Path | None:
 
 def _state(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
     state = _state_of(value, options["output"])
-    return files_kept([state] if state else [], options)
+    return runner.files_kept([state] if state else [], options)
 
 
 TOGETHER: Rule = (
@@ -461,13 +452,13 @@ def select(
             parse_numbers("--hops", settings.hops),
             parse_names("--covariance", settings.covariance_type, COVARIANCE_TYPES),
         )
-        run = CommandRun(screen, settings, "models", settings)
+        run = runner.CommandRun(screen, settings, "models", settings)
         if settings.plot is not None:
             from vpem.pictures.figure import check_picture
 
             check_picture(settings.plot, settings.force)
         networked = graph.is_asked or sums.is_asked or any(cell.hops for cell in cells)
-        task = Task(run, data, parties, holding, graph, fits, memory_limit, networked)
+        task = runner.Task(run, data, parties, holding, graph, fits, memory_limit, networked)
         Search(task, sums, cells, settings).run(given, began)
 
 
@@ -504,7 +495,7 @@ def check_several(choices: FitChoices, begin: StartSettings, sums: SumSettings) 
 
 
 def choose_by_bic(
-    task: Task, counts: Sequence[int], checkpoints: CheckpointSettings, more: Report
+    task: runner.Task, counts: Sequence[int], checkpoints: runner.CheckpointSettings, more: Report
 ) -> tuple[Fit, Report, Any]:
     """Fit each number of components, with ``more`` arguments; keep the fit of lowest BIC.
 
@@ -520,7 +511,9 @@ def choose_by_bic(
     file, resumes = checkpoints.checkpoint, checkpoints.resume or checkpoints.resume_if_any
     if file is not None:
         check_ending(file, "checkpoints")
-        files = [one for count in counts for one in own_files(each_file(file, count), run.engine)]
+        files = [
+            one for count in counts for one in own_files(runner.each_file(file, count), run.engine)
+        ]
         for path in files:
             check_writable(path, run.out.force or run.where.gone_on or resumes)
         if checkpoints.resume and any(path.exists() for path in files):
@@ -533,10 +526,10 @@ def choose_by_bic(
         """A problem whose best fit is kept."""
 
         def fit(self, cell: Cell, rows: Any = None, **options: Any) -> Fit:
-            path = file and each_file(file, cell.n_components)
+            path = file and runner.each_file(file, cell.n_components)
             saver = checkpoints.changed(checkpoint=path).saver(run)
             progress.cell = cell
-            with catching(saver):
+            with runner.catching(saver):
                 options |= {"callback": progress, "saver": saver, **more}
                 return super().fit(cell, rows, **options)
 
