@@ -256,13 +256,16 @@ def not_both(one: str, other: str) -> Rule:
     return lambda given: given.get(one) not in (None, False), sentence
 
 
-def rule(when: Condition, text: str) -> Rule:
-    """Return a rule by its sentence, with settings in braces: "take {split=rows}, or {agents}"."""
+def sentence(text: str) -> Sentence:
+    """Return a sentence with settings in braces: "take {split=rows}, or {agents}"."""
     words = re.split(r"\{(\w+)=?(.*?)\}", text)
-    named = [
-        Setting(name, value or None) for name, value in zip(words[1::3], words[2::3], strict=True)
-    ]
-    return when, tuple(filter(None, chain(*zip_longest(words[::3], named))))
+    named = map(Setting, words[1::3], (value or None for value in words[2::3]))
+    return tuple(filter(None, chain(*zip_longest(words[::3], named))))
+
+
+def rule(when: Condition, text: str) -> Rule:
+    """Return a rule by its `sentence`."""
+    return when, sentence(text)
 
 
 def without(name: str, value: object, why: str) -> Rule:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from vpem.errors import InputError, Setting
-from vpem.records import Condition, Rule, Sentence, refused
+from vpem.records import Condition, Rule, Sentence, refused, rule, sentence
 
 ALGORITHMS = {
     "vp-em": "VP-EM",
@@ -217,112 +217,91 @@ FAULTS = ("link_failure", "agent_dropout", "stragglers")
 
 # ---- data and starts -----------------------------------------------------------------------------
 
-BY_FEATURES: Rule = (
+BY_FEATURES = rule(
     lambda given: given.get("split") == "rows",
-    (f" is for data split by features{LEAVE}",),
+    " is for data split by features; leave it out",
 )
-OF_SUMS_OVER_HUBS: Rule = (
+OF_SUMS_OVER_HUBS = rule(
     lambda given: given.get("split") == "rows",
-    (
-        " add a term to the sum over hubs of features; with ",
-        Setting("split", "rows"),
-        f" what is summed are moments, and there is no such term{LEAVE}",
-    ),
+    " add a term to the sum over hubs of features; with {split=rows} what is summed are moments, "
+    "and there is no such term; leave it out",
 )
-UNPROTECTED: Rule = (
+UNPROTECTED = rule(
     lambda given: given.get("epsilon") is not None or given.get("release_epsilon") is not None,
-    (f" are data too, which noise in the M-steps of features would not protect{LEAVE}",),
+    " are data too, which noise in the M-steps of features would not protect; leave it out",
 )
-BY_ROWS: Rule = (
+BY_ROWS = rule(
     lambda given: given.get("split") == "features",
-    (" is for data split by rows; add ", Setting("split", "rows")),
+    " is for data split by rows; add {split=rows}",
 )
-STARTED: Rule = (
+STARTED = rule(
     lambda given: given.get("init_rows") is not None or given.get("init_model") is not None,
-    (f" is how a start is found, but --init-rows or --init-model gives it{LEAVE}",),
+    " is how a start is found, but --init-rows or --init-model gives it; leave it out",
 )
-RESTARTED: Rule = (
+RESTARTED = rule(
     lambda given: (
         STARTED[0](given) or not isinstance(getattr(given["init"], "init", given["init"]), str)
     ),
-    (f" starts again from other rows, but the start is given{LEAVE}",),
+    " starts again from other rows, but the start is given; leave it out",
 )
-IN_BATCHES: Rule = (
+IN_BATCHES = rule(
     lambda given: given.get("batch_size") is not None,
-    (
-        " needs the log-likelihood of all rows, since no sum over a batch shows whether a step was "
-        "too long; leave it out, or ",
-        Setting("batch_size"),
-    ),
+    " needs the log-likelihood of all rows, since no sum over a batch shows whether a step was "
+    "too long; leave it out, or {batch_size}",
 )
-WITHOUT_BATCHES: Rule = (
+WITHOUT_BATCHES = rule(
     lambda given: given.get("batch_size") is None,
-    (
-        " is how far the statistics move toward those of a batch, but there are no batches; give ",
-        Setting("batch_size"),
-    ),
+    " is how far the statistics move toward those of a batch, but there are no batches; give "
+    "{batch_size}",
 )
-GRID_OF_ROWS: Rule = (
+GRID_OF_ROWS = rule(
     lambda given: given["method"] == "grid" and given.get("split") == "rows",
-    (
-        Setting("method", "grid"),
-        " joins clusterings of different features: it needs ",
-        Setting("split", "features"),
-    ),
+    "{method=grid} joins clusterings of different features: it needs {split=features}",
 )
 FEW_STARTS: Rule = (
     lambda given: given["method"] == "grid" and given["n_init"] <= LEAST_STARTS,
     (f" is at least {LEAST_STARTS} in one shot; give more, or leave it out",),
 )
-HELD_OUT: Rule = (
+HELD_OUT = rule(
     lambda given: given["criterion"] != "heldout",
-    (" is for ", Setting("criterion", "heldout"), LEAVE),
+    " is for {criterion=heldout}; leave it out",
 )
 
 # ---- graphs and sums -----------------------------------------------------------------------------
 
-WITHOUT_ROUNDS: Sentence = (
+WITHOUT_ROUNDS = sentence(
     " is about consensus rounds, but a sum at a server or along a tree takes none; leave it out, "
-    "or take a graph of agents, such as the topology cycle, and ",
-    Setting("sum", "consensus"),
+    "or take a graph of agents, such as the topology cycle, and {sum=consensus}"
 )
 ROUNDS: Rule = (
     lambda given: given["sum"] in ("server", "tree") or given.get("topology") == "star",
     WITHOUT_ROUNDS,
 )
-AUTOMATIC: Rule = (
+AUTOMATIC = rule(
     lambda given: given["n_rounds"] != "auto",
-    (
-        " is what ",
-        Setting("n_rounds", "auto"),
-        " reaches, but the number of rounds is given; leave one out",
-    ),
+    " is what {n_rounds=auto} reaches, but the number of rounds is given; leave one out",
 )
-CODED: Rule = (
+CODED = rule(
     lambda given: given.get("compress") is not None,
-    (f" sets the number of exact rounds, but that of compressed ones depends on the codec{LEAVE}",),
+    " sets the number of exact rounds, but that of compressed ones depends on the codec; leave it "
+    "out",
 )
 
 
-MASKED_CODES: Sentence = (
+MASKED_CODES = sentence(
     " adds whole numbers under masks, but compressed messages have scales of their own and cannot "
-    "be added; leave it out, or ",
-    Setting("compress"),
+    "be added; leave it out, or {compress}"
 )
-MASKED_ABSENT: Sentence = (
+MASKED_ABSENT = sentence(
     " shows totals, and totals over changing sets of workers differ by the terms of single ones; "
-    "leave it out, or ",
-    Setting("participation"),
+    "leave it out, or {participation}"
 )
-MASKED_HOPS: Sentence = (
-    " hides the terms of agents, but ",
-    Setting("hops"),
-    " above 0 shows their features to a root; leave one out",
+MASKED_HOPS = sentence(
+    " hides the terms of agents, but {hops} above 0 shows their features to a root; leave one out"
 )
-MASKED_BY_ROUNDS: Sentence = (
+MASKED_BY_ROUNDS = sentence(
     " is for sums in which masks are added up until they cancel, but rounds of consensus multiply "
-    "states by mixing weights; take the topology star, or ",
-    Setting("sum", "tree"),
+    "states by mixing weights; take the topology star, or {sum=tree}"
 )
 MASKS: list[Rule] = [
     (lambda given: given.get("compress") is not None, MASKED_CODES),
@@ -367,12 +346,9 @@ def _is_exact(given: Any) -> bool:
     return not coded and given["participation"] == 1
 
 
-EXACT_SENTENCE: Sentence = (
+EXACT_SENTENCE = sentence(
     " corrects for noise of codecs and absent workers, but here all send exact corrections, which "
-    "no memory changes; leave it out, or take ",
-    Setting("compress"),
-    " or ",
-    Setting("participation"),
+    "no memory changes; leave it out, or take {compress} or {participation}"
 )
 EXACT: Rule = (_is_exact, EXACT_SENTENCE)
 EXACT_ZERO: Rule = (
@@ -383,24 +359,19 @@ NEVER: Rule = (
     lambda given: given["tol"] == 0,
     (" is how often to check for convergence, but ", Setting("tol", 0), f" never stops{LEAVE}"),
 )
-OF_MODELS: Rule = (
+OF_MODELS = rule(
     lambda given: given["average"] != "models",
-    (" weighs models: it needs ", Setting("average", "models")),
+    " weighs models: it needs {average=models}",
 )
-CODED_MODELS: Rule = (
+CODED_MODELS = rule(
     lambda given: given["average"] == "models",
-    (
-        Setting("average", "models"),
-        " sends models exactly: leave out ",
-        Setting("codec"),
-        ", or average statistics",
-    ),
+    "{average=models} sends models exactly: leave out {codec}, or average statistics",
 )
-FEEDBACK_OF_MODELS: Rule = (
+FEEDBACK_OF_MODELS = rule(
     lambda given: given["average"] == "models",
-    (" is about statistics: it needs ", Setting("average", "statistics")),
+    " is about statistics: it needs {average=statistics}",
 )
-WITHOUT_CODEC: Rule = (
+WITHOUT_CODEC = rule(
     lambda given: given["codec"] is None,
-    (" is about a codec's error: it needs ", Setting("codec")),
+    " is about a codec's error: it needs {codec}",
 )
