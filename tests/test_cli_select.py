@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import vpem_cli
-from vpem import read_model
+from vpem import VpemError, read_model
 from vpem.files.checkpoints import FileSaver, read_state
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, write_dataset
@@ -319,7 +319,7 @@ def test_signals_wait_until_a_process_has_been_begun(monkeypatch):
 
 
 def test_signals_wait_for_what_is_being_written():
-    from vpem_cli.commands.select import Stopped, stopping
+    from vpem_cli.commands.select import stopping
 
     written = []
 
@@ -331,7 +331,7 @@ def test_signals_wait_for_what_is_being_written():
             written.append("another")
 
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Stopped, match="interrupted by SIGTERM; 1 is kept") as caught:
+    with pytest.raises(VpemError, match="interrupted by SIGTERM; 1 is kept") as caught:
         disturbed()
     assert caught.value.exit_code == 143
     assert signal.getsignal(signal.SIGTERM) is before

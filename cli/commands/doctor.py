@@ -358,7 +358,6 @@ Keep = Annotated[
 ]
 
 MOST_SECONDS = 300
-MAIN = "import vpem_cli; vpem_cli.main()"
 
 
 @dataclass
@@ -380,7 +379,7 @@ class Play:
     def start(self, who: str, *words: str) -> subprocess.Popen[str]:
         self.show(who, "vpem", *words)
         return subprocess.Popen(
-            [sys.executable, "-c", MAIN, *words],
+            [sys.executable, "-c", "import vpem_cli; vpem_cli.main()", *words],
             cwd=self.home / who,
             env={**os.environ, "OMP_WAIT_POLICY": "passive"},
             stdin=subprocess.DEVNULL,

@@ -18,6 +18,7 @@ from vpem.fits.settings import PrivacySettings
 from vpem.pictures.contents import plural
 from vpem.records import changed, setting
 from vpem.settings import (
+    WEIGHT_PRIORS,
     FedMixtureSettings,
     FitSettings,
     GraphSettings,
@@ -99,6 +100,22 @@ def known_to(
 class FitChoices(ComponentSettings, PrivacySettings):
     """What is fitted, and the privacy of rows."""
 
+    def check_several(self, begin: StartSettings, sums: SumSettings) -> None:
+        """Raise InputError where options allow only one number of components."""
+        several = f"--components {self.n_components} are several numbers of components, but "
+        for holds, sentence in (
+            (begin.init_model,
+             "--init-model starts one; give one number, or leave --init-model out"),
+            (begin.init_rows, "--init-rows starts one; give one number, or leave --init-rows out"),
+            (sums.hubs != "size", f"--hubs {sums.hubs} are chosen for one; give one number"),
+            (self.weight_concentration_prior_type in WEIGHT_PRIORS,
+             "under --prior one fit finds how many are in use; give the largest number"),
+            (self.is_asked,
+             "choosing one of them looks at the data without noise; give one number"),
+        ):  # fmt: skip
+            if holds:
+                raise InputError(f"{several}{sentence}")
+
 
 def fit(
     data: DataFiles,
@@ -140,9 +157,7 @@ def fit(
         settings = choices.into(FitSettings, n_components=counts[0])
         privacy = choices.into(PrivacySettings)
         if len(counts) > 1:
-            from .select import check_several
-
-            check_several(choices, begin, sums)
+            choices.check_several(begin, sums)
         run = CommandRun(screen, out, "models", engine, checkpoints if len(counts) == 1 else None)
         if run.shards and out.output is None and not run.where.own_users:
             raise InputError("--shards are named after --output; give it")

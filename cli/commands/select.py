@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from vpem.errors import InputError, VpemError, VpemWarning, printable
 from vpem.fits.settings import as_ranges, parse_names, parse_numbers
 from vpem.pictures.contents import lines_of, number, plural
-from vpem.records import Rule, changed, setting, stated
+from vpem.records import changed, setting, stated
 from vpem.settings import (
     COVARIANCE_TYPES,
     MAP,
-    WEIGHT_PRIORS,
     FitSettings,
     GraphSettings,
     HoldingSettings,
@@ -43,21 +42,13 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
     from vpem.pictures.contents import Lines
 
-    from .fit import FitChoices
-
 
 NAMES = {"bic": "BIC", "aic": "AIC", "icl": "ICL", "heldout": "held-out log-likelihood"}
 
 
-class Stopped(VpemError):
-    """A search that was interrupted."""
-
-    exit_code = 128
-
-
 @contextmanager
 def stopping(what: Callable[[], str]) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """End the block with `Stopped` at Ctrl-C or SIGTERM, but never inside what is yielded."""
+    """End the block with an error at Ctrl-C or SIGTERM, but never inside what is yielded."""
     caught: list[int] = []
     busy = False
 
@@ -84,8 +75,8 @@ def stopping(what: Callable[[], str]) -> Iterator[Callable[[], AbstractContextMa
         if not caught:
             raise
         name = "Ctrl-C" if caught[0] == signal.SIGINT else "SIGTERM"
-        stopped = Stopped(f"interrupted by {name}; {what()}")
-        stopped.exit_code = 128 + caught[0]
+        stopped = VpemError(f"interrupted by {name}; {what()}")
+        stopped.exit_code = 128 + caught[0]  # type: ignore[attr-defined]
         raise stopped from None
 
 
@@ -368,16 +359,14 @@ def _state(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
     return runner.files_kept([state] if state else [], options)
 
 
-TOGETHER: Rule = (
-    lambda given: given.get("engine", "simulator") != "simulator",
-    (" is for one process: those of an engine share each fit, one after another; leave it out",),
-)
-
-
 class SearchSettings(Output, EngineSettings, SelectSettings, kept=False):
     """A grid of models and how they are judged, where, and what is written and printed."""
 
-    n_jobs: int | None = changed(SelectSettings, "n_jobs", idle=TOGETHER)
+    n_jobs: int | None = changed(SelectSettings, "n_jobs", idle=(
+        lambda given: given.get("engine", "simulator") != "simulator",
+        (" is for one process: those of an engine share each fit, one after another; leave it "
+         "out",),
+    ))  # fmt: skip
     output: Path | None = changed(
         Output, "output", help="Write the chosen model here (HDF5), the same as from 'vpem fit'."
     )
@@ -473,25 +462,6 @@ class EachProgress(ProgressLine):
     def place(self, progress: Any) -> str:
         count = "" if self.cell is None else f"{self.cell.n_components} components, "
         return f"{count}{super().place(progress)}"
-
-
-def check_several(choices: FitChoices, begin: StartSettings, sums: SumSettings) -> None:
-    """Raise InputError where options allow only one number of components."""
-    several = f"--components {choices.n_components} are several numbers of components, but "
-    for holds, sentence in (
-        (begin.init_model,
-         f"{several}--init-model starts one; give one number, or leave --init-model out"),
-        (begin.init_rows,
-         f"{several}--init-rows starts one; give one number, or leave --init-rows out"),
-        (sums.hubs != "size",
-         f"{several}--hubs {sums.hubs} are chosen for one; give one number"),
-        (choices.weight_concentration_prior_type in WEIGHT_PRIORS,
-         f"{several}under --prior one fit finds how many are in use; give the largest number"),
-        (choices.is_asked,
-         f"{several}choosing one of them looks at the data without noise; give one number"),
-    ):  # fmt: skip
-        if holds:
-            raise InputError(sentence)
 
 
 def choose_by_bic(

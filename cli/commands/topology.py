@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from ..display import PrintedTable
 
-    Tables = list[PrintedTable | str]
-
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -219,7 +217,7 @@ def _show(report: Report) -> None:
         cost = f"{plural(messages, 'message')}, {size(sent)}, {plural(rounds, 'round')}"
         option = "--sum tree" if report["compress"] else "--sum tree, exact"
         facts.append(("or", f"{option}: {cost} an iteration"))
-    tables: Tables = [table(facts, "", "")]
+    tables = [table(facts, "", "")]
     if report["split"] == "features":
         listed = [
             {**hub, "hub": place, "root": names[hub["root"]],
@@ -247,7 +245,7 @@ def _show(report: Report) -> None:
     show(*tables)
 
 
-def _mixing(report: Report) -> Tables:
+def _mixing(report: Report) -> list[PrintedTable]:
     def both(row: Report, digits: str) -> list[str]:
         names = ("none", "chebyshev")
         return [f"{'<= ' * row[f'{name}_is_bound']}{row[name]:{digits}}" for name in names]
@@ -279,7 +277,7 @@ def _mixing(report: Report) -> Tables:
     ]  # fmt: skip
 
 
-def _messages(report: Report, names: list[str]) -> Tables:
+def _messages(report: Report, names: list[str]) -> list[PrintedTable]:
     """Return tables of what each phase sends, means rounded, and of the busiest links."""
     communication = report["communication"]
     rows, busiest = [], []
@@ -304,7 +302,7 @@ def _messages(report: Report, names: list[str]) -> Tables:
         facts.append("means" if communication["n_drawn"] else "estimates")
     right = ("messages", "payload", "rounds")
     title = f"Communication: {', '.join(facts)}"
-    tables: Tables = [table(rows, "phase", "kind", *right, title=title, right=right)]
+    tables = [table(rows, "phase", "kind", *right, title=title, right=right)]
     if busiest:
         heads = ("phase", "link", *right[:2])
         tables.append(table(busiest, *heads, title="Busiest links", right=right))
