@@ -1,4 +1,4 @@
-"""What a study says for all its members: its first edition, what is run, and with which options.
+"""What a study says for all its members: what is run, and with which options.
 
 Options are parsed by the commands that will be run. That all members run the same is checked as
 they meet (`vpem_cli.study.member`).

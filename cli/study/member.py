@@ -69,9 +69,6 @@ UNFORESEEN = "an unexpected error; ask there"
 INHERITED = "_VPEM_INHERITED"
 """Variable with the number of the open file that a process inherits from the image before it."""
 
-FEWEST = {False: 2, True: 3}
-"""Parties that are enough without masks, and with them: of two each knows what the other added."""
-
 AGAIN = ("--resume", "--no-resume", "--resume-if-any", "--no-resume-if-any")
 
 
@@ -128,10 +125,9 @@ def terms_of(context: Any) -> dict[str, list[str]]:
 def check_introduced(names: Sequence[str], everyones: Sequence[Any], study: str) -> bool:
     """Raise InputError unless all members run the same command with the same options.
 
-    Returns whether all resume from checkpoints, if there are any: a member has come back.
-
-    ``everyones`` has the introduction of each member: the words of its command, its `terms_of`,
-    the outputs that it requests, and the fewest parties with data that its policy allows.
+    Each is introduced by the words of its command, its `terms_of`, the outputs that it requests,
+    and the fewest parties with data that its policy allows. Returns whether all resume from
+    checkpoints, if there are any: a member has come back.
     """
     for name, one in zip(names, everyones, strict=True):
         if one[0] != everyones[0][0]:
@@ -147,10 +143,7 @@ def check_introduced(names: Sequence[str], everyones: Sequence[Any], study: str)
 
 
 def introduced(value: Any, name: str) -> Any:
-    """Return a member's introduction, which ends with a nonce and a signature.
-
-    InputError if it is none.
-    """
+    """Return a member's introduction, which ends with a nonce and a signature, if it is one."""
     if isinstance(value, list) and [*map(type, value)] == [str, dict, list, int, bytes, bytes]:
         _, terms, outputs, *_ = value
         pairs = all(isinstance(term, list) and len(term) == 2 for term in terms.values())
@@ -201,12 +194,9 @@ def meet(context: Any) -> Meeting:
     written = [name for name, role in context.command.roles().items() if role.writes]
     outputs = [name for name in written if options.get(name) is not None]
     fewest = meeting.guard.rules.fewest_parties or 1
-    everyones = meeting.introduce([command, terms, outputs, fewest])
-    meeting.fewest = dict(zip(meeting.engine.names, (one[3] for one in everyones), strict=True))
-    if check_introduced(meeting.engine.names, everyones, study.name):
+    if meeting.introduce([command, terms, outputs, fewest]):
         options |= {"resume": False, "resume_if_any": True}
     meeting.guard.begin()
-    meeting.outputs = frozenset(name for _, _, theirs, *_ in everyones for name in theirs)
     return meeting
 
 
@@ -337,14 +327,14 @@ class Meeting(Where):
         if self._first in names:
             return f"they cannot without {self._first}, the first member of {self._whole.name}"
         left = sum(one.holds and one.name not in names for one in members)
-        masked = bool(self._options.get("secure_sum"))
-        if left < FEWEST[masked]:
-            needed = "masked sums need three parties" if masked else "a fit needs two parties"
-            return f"{needed}, and {left} would be left"
+        needs = [(2, "a fit needs two parties")]
+        if self._options.get("secure_sum"):  # of two each knows what the other added
+            needs = [(3, "masked sums need three parties")]
         for name, fewest in self.fewest.items():
-            if left < fewest and name not in names:
-                return f"{name}'s policy requires {fewest} parties, and {left} would be left"
-        return None
+            if name not in names:
+                needs.append((fewest, f"{name}'s policy requires {fewest} parties"))
+        few = (f"{needed}, and {left} would be left" for fewest, needed in needs if left < fewest)
+        return next(few, None)
 
     def begin_again(self, *again: str, without: Sequence[str] | None = None) -> NoReturn:
         """Run the command in place of this process: once all have met, with these of `AGAIN`.
@@ -378,14 +368,13 @@ class Meeting(Where):
             if rank in self._there or self._post.arrived(rank, HELLO):
                 self._post.put(rank, HELLO, encode(f"{self.member.name}: {sentence}"), "options")
 
-    def introduce(self, introduction: Any) -> list[Any]:
-        """Return the signed introductions of all members, once all are there.
+    def introduce(self, introduction: Any) -> bool:
+        """Introduce all members to each other, once all are there; returns as `check_introduced`.
 
         Meanwhile the first member reports whom it waits for; it passes all introductions on.
         """
 
         def signed(said: list[Any]) -> bytes:
-            """Return what a member signs: the text of the study, and its introduction."""
             return encode([self.study.roster.study, self.study.roster.text, *said])
 
         introduction = [*introduction, os.urandom(16)]  # no two runs are introduced alike
@@ -414,7 +403,9 @@ class Meeting(Where):
         everyones = list(map(introduced, introductions, self.engine.names))
         self._signs.introduced([(signed(one[:-1]), one[-1]) for one in everyones])
         post.log_key = self._signs.run
-        return everyones
+        self.fewest = {name: one[3] for name, one in zip(self.engine.names, everyones, strict=True)}
+        self.outputs = frozenset(name for _, _, theirs, *_ in everyones for name in theirs)
+        return check_introduced(self.engine.names, everyones, self.study.name)
 
     def prepare(self, settings: EngineSettings, screen: Screen) -> None:
         """Warn of lost members; the options of processes were applied as members met."""
@@ -430,13 +421,12 @@ class Meeting(Where):
         columns: bool = True,
     ) -> list[Party]:
         """Return all parties; those of others by name only."""
-        name = self.member.name
-        party: Party | None = None
-        if self.member.holds:
-            features = self.member.features if columns else ()
-            party = own_party(name, files, table, model_table, features)
-        names = [self.engine.names[rank] for rank in self.engine.seats or ()]
-        return [party if party and each == name else Party(each, each) for each in names]
+        own, names = self.member, [self.engine.names[rank] for rank in self.engine.seats or ()]
+        parties = {name: Party(name, name) for name in names}
+        if own.holds:
+            features = own.features if columns else ()
+            parties[own.name] = own_party(own.name, files, table, model_table, features)
+        return list(parties.values())
 
     def anybody(self, name: str, here: bool) -> bool:
         return name in self.outputs

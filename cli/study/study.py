@@ -15,7 +15,7 @@ import typer
 from vpem import __version__
 from vpem.errors import InputError, Setting, check_choice
 from vpem.pictures.contents import plural
-from vpem.records import Rule, Settings, not_both, setting
+from vpem.records import Settings, not_both, setting
 from vpem.settings import TOPOLOGIES
 
 from ..commands.doctor import demo_of_study
@@ -66,12 +66,6 @@ def show_study(report: Report) -> None:
     )
 
 
-def _pinned(other: str) -> Rule:
-    return lambda given: given[other] is None, (
-        " and ", Setting(other), " go together: members pin it",
-    )  # fmt: skip
-
-
 class NewStudy(Settings, heading="Study", kept=False):
     """How members of a new study are linked, and what they will have."""
 
@@ -85,11 +79,14 @@ class NewStudy(Settings, heading="Study", kept=False):
         "HOST:PORT of a 'vpem relay', which passes sealed messages on between members that cannot "
         "be dialled; needs --relay-certificate.",
         often=True,
-        idle=_pinned("relay_certificate"),
-    )
+        idle=(lambda given: given["relay_certificate"] is None,
+              (" and ", Setting("relay_certificate"), " go together: members pin it")),
+    )  # fmt: skip
     relay_certificate: Path | None = setting(
-        None, "The relay's certificate (.crt).", file="read", idle=_pinned("relay")
-    )
+        None, "The relay's certificate (.crt).", file="read",
+        idle=(lambda given: given["relay"] is None,
+              (" and ", Setting("relay"), " go together: members pin it")),
+    )  # fmt: skip
     topology: str | None = setting(
         None,
         "Graph of the members: star, cycle, path, complete, ... Default: star.",
@@ -325,9 +322,7 @@ def change(
     ] = None,
     if_lost: Annotated[
         str | None,
-        typer.Option(
-            help="What becomes of a run when a member does not answer: wait, or without.",
-        ),
+        typer.Option(help="What becomes of a run when a member does not answer: wait, or without."),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
