@@ -386,11 +386,11 @@ def test_a_link_that_is_cut_while_idle_and_an_end_that_is_silent_are_named(tmp_p
             cut = await idle
             made.hub_at(await made.door())
 
-            async def say_nothing(self, connection, member):
+            async def say_nothing(roster, identity, connection, member):
                 await connection.wait_closed()
 
             monkeypatch.setattr(check, "PATIENCE", 0.2)
-            monkeypatch.setattr(check.Answers, "serve", say_nothing)
+            monkeypatch.setattr("vpem.engines.tls.server.answer_checks", say_nothing)
             return cut, await made.findings()
 
     for found, what, sentence in zip(

@@ -59,57 +59,48 @@ STEPS = ("name", "proxy", "port", "tls", "certificate", "clock", "answer")
 """What has to be right before anything can be measured, in this order."""
 
 
-class Answers:
-    """Answers checks, for a study as it is known here."""
+async def answer_checks(
+    roster: Roster, identity: Identity, connection: Answered, member: Member
+) -> None:
+    """Answer a member until it ends, for a study as it is known here."""
+    connection.ping_interval, connection.ping_timeout = 10.0, 20.0
+    connection.start_keepalive()
+    connection.transport.set_write_buffer_limits(4 * WEIGHT)
+    until, left = time.monotonic() + LONGEST, MOST
+    hello: dict[str, Any] = {"name": identity.name, "version": __version__, "study": roster.study}
+    hello |= {"edition": roster.edition, "text": roster.text}
+    with suppress(ConnectionClosed):
+        await connection.send(json.dumps(hello))
+        while time.monotonic() < until and left > 0:
+            message = await connection.recv()
+            request = message if isinstance(message, str) and ASKED.fullmatch(message) else ""
+            if request == "give":
+                left -= await _count(connection)
+            elif request.startswith("take "):
+                size = min(left, int(request.partition(" ")[2]))
+                for _ in range(size // WEIGHT):
+                    await connection.send(bytes(WEIGHT))
+                    await asyncio.sleep(0)  # others have their turn where the network is fast
+                await connection.send("end")
+                left -= size
+            elif request == "dial":
+                left -= WEIGHT
+                await connection.send(json.dumps(await _dial_back(roster, identity, member)))
+            else:
+                break
+        await connection.leave(1008, "a check asks to give, take or dial, and not too much")
 
-    def __init__(self, roster: Roster, identity: Identity) -> None:
-        self.roster = roster
-        self.identity = identity
 
-    async def serve(self, connection: Answered, member: Member) -> None:
-        """Answer a member until it ends."""
-        connection.ping_interval, connection.ping_timeout = 10.0, 20.0
-        connection.start_keepalive()
-        connection.transport.set_write_buffer_limits(4 * WEIGHT)
-        until = time.monotonic() + LONGEST
-        with suppress(ConnectionClosed):
-            roster, name = self.roster, self.identity.name
-            hello: dict[str, Any] = {"name": name, "version": __version__, "study": roster.study}
-            hello |= {"edition": roster.edition, "text": roster.text}
-            await connection.send(json.dumps(hello))
-            left = MOST
-            while time.monotonic() < until and left > 0:
-                message = await connection.recv()
-                request = message if isinstance(message, str) and ASKED.fullmatch(message) else ""
-                if request == "give":
-                    left -= await _count(connection)
-                elif request.startswith("take "):
-                    size = min(left, int(request.partition(" ")[2]))
-                    for _ in range(size // WEIGHT):
-                        await connection.send(bytes(WEIGHT))
-                        await asyncio.sleep(0)  # others have their turn where the network is fast
-                    await connection.send("end")
-                    left -= size
-                elif request == "dial":
-                    left -= WEIGHT
-                    await connection.send(json.dumps(await self._dial(member)))
-                else:
-                    break
-            await connection.leave(1008, "a check asks to give, take or dial, and not too much")
-
-    async def _dial(self, member: Member) -> dict[str, Any]:
-        """Dial a member where the study says that it can be, and no other address."""
-        if member.address is None:
-            return {"fault": "it has no address in the study", "kind": "name"}
-        context = client_context(self.identity, [member])
-        try:
-            opened = await dial(
-                self.identity.name, member, context, path=CHECK, members=self.roster.members
-            )
-        except Fault as fault:
-            return {"fault": str(fault), "kind": fault.kind}
-        opened.cut()
-        return {"fault": None, "kind": None}
+async def _dial_back(roster: Roster, identity: Identity, member: Member) -> dict[str, Any]:
+    """Dial a member where the study says that it can be, and no other address."""
+    if member.address is None:
+        return {"fault": "it has no address in the study", "kind": "name"}
+    context, name = client_context(identity, [member]), identity.name
+    try:
+        (await dial(name, member, context, path=CHECK, members=roster.members)).cut()
+    except Fault as fault:
+        return {"fault": str(fault), "kind": fault.kind}
+    return {"fault": None, "kind": None}
 
 
 async def _count(connection: Answered) -> int:

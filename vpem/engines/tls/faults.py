@@ -133,91 +133,74 @@ def closed(member: Member, opened: Called) -> Fault:
     return Refused(f"{member.name} refuses: {reason}{renew}", kind)
 
 
+ON_THE_WAY: tuple[tuple[Any, str, str], ...] = (
+    (ws.InvalidStatus, "answer", "{met.where} answers with HTTP {status}: it is ending, or not "
+     "ready yet; try again"),
+    (ENDED, "cut", "{met.where} ended the connection as it began: it is ending, or something on "
+     "the way lets no TLS 1.3 pass; try again, then ask who keeps the network"),
+    (socket.gaierror, "name", "the host {met.host} of {met.member.name} has no address ({why}): "
+     "check its spelling in the study, and this machine's DNS"),
+    (ConnectionRefusedError, "port", "{met.where} refuses connections: nothing listens there, or a "
+     "firewall refuses; start {met.member.name}, or have port {met.port} opened"),
+    (TimeoutError, "port", "{met.where} does not answer in {met.seconds:g} s: its machine is off, "
+     "or a firewall drops what is sent there; have port {met.port} opened"),
+    (BaseException, "port", "{met.where} cannot be reached ({why}): look at the network"),
+)  # fmt: skip
+"""What errors mean, and the kind of fault that they are; the first that fits."""
+
+AT_A_PROXY: tuple[tuple[Any, type[Fault], str], ...] = (
+    (ImportError, Refused, "the proxy {proxy} speaks SOCKS: pip install python-socks, or name an "
+     "HTTP proxy, https_proxy=http://HOST:PORT"),
+    (ws.InvalidProxy, Refused, "https_proxy cannot be read ({error.msg}): it must be "
+     f"{CREDENTIALS}"),
+    (ws.InvalidProxyMessage, Refused, "what is at {proxy} does not answer as an HTTP proxy does: "
+     "check https_proxy"),
+    (socket.gaierror, Trouble, "its host has no address"),
+    (ConnectionRefusedError, Trouble, "it refuses connections"),
+    (TimeoutError, Trouble, "no answer in {met.seconds:g} s"),
+    (BaseException, Trouble, "{why}"),
+)  # fmt: skip
+"""The same of a proxy; a `Trouble` is only why it cannot be used."""
+
+
 def explain(error: BaseException, met: Met, members: Sequence[Member] = ()) -> Fault:
     """Return what an error of `asyncio`, `ssl` or `websockets` means, by any of ``members``."""
     if isinstance(error, Fault):
         return error
     early = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
+    why = printable(getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
     if isinstance(error, ws.ProxyError | ws.InvalidProxy | ImportError) or (met.proxy and early):
-        return _by_proxy(error, met)
+        return _by_proxy(error, met, why)
     if isinstance(error, ssl.SSLCertVerificationError):
         return _another(met, members)
     if isinstance(error, ssl.SSLError):
         return _by_tls(error, met)
-    if isinstance(error, ws.InvalidStatus):
-        return Trouble(
-            f"{met.where} answers with HTTP {error.response.status_code}: it is ending, or not "
-            "ready yet; try again"
-        )
-    if isinstance(error, ENDED):
-        return Trouble(
-            f"{met.where} ended the connection as it began: it is ending, or something on the way "
-            "lets no TLS 1.3 pass; try again, then ask who keeps the network",
-            "cut",
-        )
-    where, name = met.where, met.member.name
-    if isinstance(error, socket.gaierror):
-        why = (error.strerror or str(error)).lower()
-        return Trouble(
-            f"the host {met.host} of {name} has no address ({why}): check its spelling in the "
-            "study, and this machine's DNS",
-            "name",
-        )
-    if isinstance(error, ConnectionRefusedError):
-        return Trouble(
-            f"{where} refuses connections: nothing listens there, or a firewall refuses; start "
-            f"{name}, or have port {met.port} opened",
-            "port",
-        )
-    if isinstance(error, TimeoutError):
-        return Trouble(
-            f"{where} does not answer in {met.seconds:g} s: its machine is off, or a firewall "
-            f"drops what is sent there; have port {met.port} opened",
-            "port",
-        )
-    why = printable(getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
-    return Trouble(f"{where} cannot be reached ({why}): look at the network", "port")
+    status = error.response.status_code if isinstance(error, ws.InvalidStatus) else 0
+    _, kind, sentence = next(row for row in ON_THE_WAY if isinstance(error, row[0]))
+    return Trouble(sentence.format(met=met, why=why, status=status), kind)
 
 
-def _by_proxy(error: BaseException, met: Met) -> Fault:
-    proxy = met.proxy or "in https_proxy"
-    past = f"no_proxy={met.host}"
-    if isinstance(error, ImportError):
-        return Refused(
-            f"the proxy {proxy} speaks SOCKS: pip install python-socks, or name an HTTP proxy, "
-            "https_proxy=http://HOST:PORT",
-            "proxy",
-        )
-    if isinstance(error, ws.InvalidProxy):
-        why = printable(error.msg)
-        return Refused(f"https_proxy cannot be read ({why}): it must be {CREDENTIALS}", "proxy")
+def _by_proxy(error: BaseException, met: Met, why: str) -> Fault:
+    proxy, past = met.proxy or "in https_proxy", f"no_proxy={met.host}"
     if isinstance(error, ws.InvalidProxyStatus):
-        status = error.response.status_code
-        if status == 407:
-            wants = f"the proxy {proxy} asks for a name and a password, or for others"
-            return Refused(f"{wants}: {CREDENTIALS}", "proxy")
-        reason = printable(error.response.reason_phrase)[:60]
+        status, reason = error.response.status_code, printable(error.response.reason_phrase)[:60]
         sentence = (
             f"the proxy {proxy} does not connect to {met.where} (HTTP {status} {reason}): ask who "
             f"keeps it to allow CONNECT to {met.host}:{met.port}, or bypass it with {past}"
         )
+        if status == 407:
+            wants = f"the proxy {proxy} asks for a name and a password, or for others"
+            sentence = f"{wants}: {CREDENTIALS}"
         return (Trouble if status >= 500 else Refused)(sentence, "proxy")
-    if isinstance(error, ws.InvalidProxyMessage):
-        return Refused(
-            f"what is at {proxy} does not answer as an HTTP proxy does: check https_proxy",
+    _, fault, sentence = next(row for row in AT_A_PROXY if isinstance(error, row[0]))
+    said = printable(sentence.format(error=error, met=met, proxy=proxy, why=why))
+    if fault is Trouble:
+        return Trouble(
+            f"the proxy {proxy} cannot be used ({said}): check https_proxy, or bypass it with "
+            f"{past}",
             "proxy",
         )
-    reasons = {
-        socket.gaierror: "its host has no address",
-        ConnectionRefusedError: "it refuses connections",
-        TimeoutError: f"no answer in {met.seconds:g} s",
-    }
-    why = next((text for kind, text in reasons.items() if isinstance(error, kind)), "")
-    why = why or printable(getattr(error, "strerror", None) or error).lower()
-    return Trouble(
-        f"the proxy {proxy} cannot be used ({why}): check https_proxy, or bypass it with {past}",
-        "proxy",
-    )
+    return fault(said, "proxy")
 
 
 def _another(met: Met, members: Sequence[Member]) -> Refused:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vpem.engines.tls.check import CHECK, Answers, Examination, Examined, Finding
+from vpem.engines.tls.check import CHECK, Examination, Examined, Finding, answer_checks
 from vpem.engines.tls.link import calls
 from vpem.engines.tls.relay import MOST, RELAY, Relay
 from vpem.engines.tls.trust import (
@@ -68,7 +68,6 @@ class Lobby:
     def renew(self, roster: Roster) -> None:
         """Take up another edition: who is no member any more is sent away."""
         self.roster = roster
-        self._answers = Answers(roster, self.identity)
         if self.relay is not None:
             self.relay.most = MOST + len(roster.members)
         for connection in self._here:
@@ -105,7 +104,7 @@ class Lobby:
             return
         self._checks[member.name] += 1
         try:
-            await self._answers.serve(connection, member)
+            await answer_checks(self.roster, self.identity, connection, member)
         finally:
             self._checks[member.name] -= 1
 

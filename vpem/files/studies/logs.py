@@ -210,13 +210,10 @@ class Logged:
 
     def add(self, entry: Entry) -> None:
         """Count a message."""
-        total = self.totals.setdefault((entry.kind, entry.peer), Totals())
-        if entry.sent:
-            total.sent += 1
-            total.bytes_sent += entry.size
-        else:
-            total.received += 1
-            total.bytes_received += entry.size
+        counts = vars(self.totals.setdefault((entry.kind, entry.peer), Totals()))
+        way = "sent" if entry.sent else "received"
+        counts[way] += 1
+        counts[f"bytes_{way}"] += entry.size
         self.first = self.first or entry.time
         self.last = entry.time
 
