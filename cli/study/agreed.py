@@ -311,11 +311,8 @@ def whose_options(error: VpemError, study: Study) -> None:
         )
 
 
-USES = ("predict", "score")
-"""Commands that use a model, which says what they need."""
-
-INDIVIDUALS = "saem"
-"""The command whose files are not tables of features, and are read by options of its own."""
+USES = ("predict", "score")  # they need what their model says
+INDIVIDUALS = "saem"  # its files are no tables of features, and are read by options of its own
 
 
 def look_at(

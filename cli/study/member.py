@@ -64,12 +64,17 @@ PRIVATE = "it cannot use its data or its machine; ask there"
 """Sent to others in place of most errors: the contents of a member's files stay with it."""
 
 INTERRUPTED = "it was interrupted"
-UNFORESEEN = "an unexpected error; ask there"
 
 INHERITED = "_VPEM_INHERITED"
 """Variable with the number of the open file that a process inherits from the image before it."""
 
 AGAIN = ("--resume", "--no-resume", "--resume-if-any", "--no-resume-if-any")
+IF_ANY = "if any"  # of --resume-if-any, which any member may give: all resume then, or start
+HELLO = 0  # tag of the introductions, which come before anything else; engines number from 2
+BEGINNING = 60.0  # seconds that members have at least to begin again, without a lost one
+PATIENCE = 0.3  # seconds for members that find the same fault to report it before others do
+PIECE = 1 << 20  # bytes of a file that are sent at a time
+MOST = 1 << 32  # bytes of a file from another member
 
 
 def inherited() -> tuple[list[tuple[str, int]], dict[int, Any], dict[str, Any] | None]:
@@ -91,10 +96,6 @@ def going_on(words: Sequence[str], *again: str) -> list[str]:
     remaining = [word for word in words if word not in AGAIN]
     end = remaining.index("--") if "--" in remaining else len(remaining)
     return [*remaining[:end], *again, *remaining[end:]]
-
-
-IF_ANY = "if any"
-"""Stands for --resume-if-any, which any member may give: all resume then, or start."""
 
 
 def terms_of(context: Any) -> dict[str, list[str]]:
@@ -153,16 +154,6 @@ def introduced(value: Any, name: str) -> Any:
     raise InputError(f"{name} has sent no introduction; do all run the same version?")
 
 
-HELLO = 0
-"""Tag of the introductions, which come before anything else; engines number from 2."""
-
-BEGINNING = 60.0
-"""Least seconds that members have to begin again, where they go on without a lost one."""
-
-PATIENCE = 0.3
-"""Seconds in which members that find the same fault report it themselves, before others do."""
-
-
 def meet(context: Any) -> Meeting:
     """Join the other members of a study, once all are there and run the same command.
 
@@ -198,13 +189,6 @@ def meet(context: Any) -> Meeting:
         options |= {"resume": False, "resume_if_any": True}
     meeting.guard.begin()
     return meeting
-
-
-PIECE = 1 << 20
-"""Bytes of a file that are sent at a time."""
-
-MOST = 1 << 32
-"""Most bytes of a file from another member."""
 
 
 class Meeting(Where):
@@ -582,7 +566,7 @@ class Meeting(Where):
         # Faults of a link concern both ends; a proxy is one's own.
         links = isinstance(error, Fault) and error.kind != "proxy"
         if sentence is None:
-            for_others = UNFORESEEN
+            for_others = "an unexpected error; ask there"
         elif isinstance(error, PolicyError):
             for_others = error.elsewhere(self.member.name)
         elif code > 128 and not isinstance(error, Parted):

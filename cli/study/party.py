@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vpem.errors import FileError, InputError, VpemError, VpemWarning, printable, shorten
+from vpem.errors import FileError, InputError, VpemError, printable, shorten
 from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import plural, size
 
@@ -459,7 +458,7 @@ def check(
         from vpem.checks import check_number
         from vpem.engines.tls.relay import Relay
         from vpem.engines.tls.server import Serving
-        from vpem.files.studies.identities import identity_of, only_identity
+        from vpem.files.studies.identities import check_links, identity_of, only_identity
         from vpem.files.studies.signed import address_of
         from vpem.files.studies.study import read_study
 
@@ -483,7 +482,7 @@ def check(
 
             serving = Serving(file, newest, who, screen.say, screen.warn, passes_on)
             serving.run(door, ": it answers checks until Ctrl-C")
-        certificate, *links = _look_at_links(study, who, door, idle)
+        certificate, *links = check_links(study, who, door, idle)
         findings = [certificate, *findings, *links]
         failed = [one for one in findings if one.state == "fails"]
         if json:
@@ -550,39 +549,6 @@ def _look_at_data(
         except VpemError as error:
             state, sentence = "fails", in_options(error)
     return [Finding(name, "data", state, found, sentence)]
-
-
-def _look_at_links(
-    study: Study, name: str, door: tuple[str, int] | None, idle: float
-) -> list[Finding]:
-    """Look at a member's certificate, and its links with all whom it may talk with."""
-    import asyncio
-
-    from vpem.engines.tls import trust
-    from vpem.engines.tls.check import Examined, Finding
-    from vpem.engines.tls.server import examine_all
-    from vpem.files.studies import identities
-
-    state, sentence = "ok", ""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", VpemWarning)
-        try:
-            identity = identities.identity_of(study, name)
-        except InputError as error:
-            # Others are dialled all the same: the clock may be wrong.
-            identity = identities.read_identity(study.folder, name)
-            identities.key_of(identity)
-            state, sentence = "fails", str(error)
-    for one in caught:
-        if isinstance(one.message, VpemWarning):
-            sentence, state = str(one.message), "note"
-    certificate = identities.certificate_of(identity)
-    until = f"until {trust.validity(certificate)[1]:%Y-%m-%d}"
-    links = asyncio.run(examine_all(Examined(study.roster, identity, idle), door))
-    clock_fails = any((one.what, one.state) == ("clock", "fails") for one in links)
-    if clock_fails and trust.not_valid(name, certificate):
-        state, until, sentence = "note", f"{until}, so not by this machine's clock", ""
-    return [Finding(name, "certificate", state, until, sentence), *links]
 
 
 def relay(
@@ -666,24 +632,23 @@ def _noting(path: Path, screen: Screen, study: Study) -> Callable[[Passed], None
 
     from vpem.files.studies.signed import now
 
-    written, keys = True, ("event", "from", "to", "bytes", "bytes_back", "seconds")
+    works, keys = True, ("event", "from", "to", "bytes", "bytes_back", "seconds")
 
-    def write(line: Report) -> None:
+    def note(passed: Passed | None = None) -> None:
+        nonlocal works
+        line: Report = {"event": "begun", "study": study.id, "edition": study.edition}
+        if passed is not None:
+            line = dict(zip(keys, vars(passed).values(), strict=True))
+            line["seconds"] = round(passed.seconds, 3)
         try:
-            with open(path, "a", encoding="utf-8") as file:
-                file.write(dumps({"time": now(), **line}) + "\n")
+            if works:
+                with open(path, "a", encoding="utf-8") as file:
+                    file.write(dumps({"time": now(), **line}) + "\n")
         except OSError as error:
-            raise FileError(f"{path} cannot be written: {error.strerror or error}") from None
+            works, sentence = False, f"{path} cannot be written: {error.strerror or error}"
+            if passed is None:
+                raise FileError(sentence) from None
+            screen.warn(f"{sentence}; nothing is logged any more")
 
-    def note(passed: Passed) -> None:
-        nonlocal written
-        line = dict(zip(keys, vars(passed).values(), strict=True))
-        try:
-            if written:
-                write(line | {"seconds": round(passed.seconds, 3)})
-        except FileError as error:
-            screen.warn(f"{error}; nothing is logged any more")
-            written = False
-
-    write({"event": "begun", "study": study.id, "edition": study.edition})
+    note()
     return note

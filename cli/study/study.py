@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
 
-WIDEST = 96
-"""Characters of a line of text."""
-
 VARIADIC = {"ignore_unknown_options": True, "allow_extra_args": True}
 """Context of commands whose further words are options of the commands to be run."""
 
@@ -53,7 +50,7 @@ def show_study(report: Report) -> None:
         brings, until = str(len(one["features"]) or brings), one["valid_until"][:10]
         members.append((one["name"], kind, one["address"] or "-", brings, until))
         words += zip((one["name"], ""), in_words(one), strict=True)
-    width = min(WIDEST, get_terminal_size((WIDEST, 24)).columns)
+    width = min(96, get_terminal_size((96, 24)).columns)
     folded = partial(fill, width=width, subsequent_indent="  ", break_on_hyphens=False)
     show(
         those_of(facts),

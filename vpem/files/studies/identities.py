@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vpem import __version__
-from vpem.engines.tls.trust import Identity, Member, fingerprint, validity, written_address
+from vpem.engines.tls.trust import (
+    Identity,
+    Member,
+    fingerprint,
+    not_valid,
+    validity,
+    written_address,
+)
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.hdf5 import atomic_write
 from vpem.files.json_text import as_toml
@@ -54,6 +61,8 @@ from vpem.network.schema import Report
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from vpem.engines.tls.check import Finding
 
 
 SOON = timedelta(days=30)
@@ -245,6 +254,40 @@ def known_identity(study: Study, name: str) -> Identity:
         f"the certificate {identity.certificate} is not the one that {study.path} has of {name}; "
         f"ask {study.organiser} for its newest edition, or send it a request (vpem party request)"
     )
+
+
+def check_links(
+    study: Study, name: str, door: tuple[str, int] | None, idle: float
+) -> list[Finding]:
+    """Look at a member's certificate, and its links with all whom it may talk with.
+
+    Meanwhile it listens at its ``door``; each link is left ``idle`` for so many seconds.
+    """
+    import asyncio
+
+    from vpem.engines.tls.check import Examined, Finding
+    from vpem.engines.tls.server import examine_all
+
+    state, sentence = "ok", ""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", VpemWarning)
+        try:
+            identity = identity_of(study, name)
+        except InputError as error:
+            # Others are dialled all the same: the clock may be wrong.
+            identity = read_identity(study.folder, name)
+            key_of(identity)
+            state, sentence = "fails", str(error)
+    for one in caught:
+        if isinstance(one.message, VpemWarning):
+            state, sentence = "note", str(one.message)
+    certificate = certificate_of(identity)
+    until = f"until {validity(certificate)[1]:%Y-%m-%d}"
+    links = asyncio.run(examine_all(Examined(study.roster, identity, idle), door))
+    clock_fails = any((one.what, one.state) == ("clock", "fails") for one in links)
+    if clock_fails and not_valid(name, certificate):
+        state, until, sentence = "note", f"{until}, so not by this machine's clock", ""
+    return [Finding(name, "certificate", state, until, sentence), *links]
 
 
 def only_identity(folder: Path, name: str | None = None) -> str:
