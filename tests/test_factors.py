@@ -56,7 +56,7 @@ def fit(data=X, topology="star", network=None, engine=None, held=HELD, **options
 def started(**options):
     """Parameters that a fit starts from, of all features in the user's order."""
     mixture = fit(max_iter=0, **options).mixture
-    noise = dense(mixture.noise)
+    noise = dense(mixture.plain)
     return mixture.assembled_weights, mixture.assembled_means, noise, mixture.assembled_loadings
 
 

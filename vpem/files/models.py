@@ -252,7 +252,11 @@ def _read_parts(file: h5py.File) -> Model:
     kind, n_hubs, k = (whole[name] for name in ("covariance_type", "n_hubs", "n_components"))
     dense = not is_diagonal(kind)
     shape = ("copies", "width", "width") if dense else ("copies", "width")
-    families = read_kinds(file, len(whole["feature_names"]))
+    families = elements.read_kinds(file, len(whole["feature_names"]))
+    if families is not None:
+        for feature in families.columns_of("categorical").tolist():
+            if not families.n_levels[feature]:
+                raise InputError(f"feature {feature} is a category without levels")
     arrays = {
         "means": Array("f", ("components", "width")),
         "covariances": Array("f", shape),
@@ -294,15 +298,6 @@ def _read_parts(file: h5py.File) -> Model:
         mixture = read_posterior(file, mixture)
     named = ("feature_names", "report", "history", "options", "versions", "root_history")
     return Model(mixture, **{name: whole[name] for name in named})
-
-
-def read_kinds(file: h5py.File, n_features: int) -> Kinds | None:
-    """Read which families features have; None where all are Gaussian."""
-    kinds = elements.read_kinds(file, n_features)
-    for feature in [] if kinds is None else kinds.columns_of("categorical").tolist():
-        if kinds is not None and not kinds.n_levels[feature]:
-            raise InputError(f"feature {feature} is a category without levels")
-    return kinds
 
 
 def read_families(
@@ -523,6 +518,24 @@ def model_as_json(model: Model) -> Report:
             "weight_concentration": mixture.concentrations.mean(axis=0).tolist(),
             "in_use": mixture.in_use.tolist(),
         }
+    hubs = []
+    for b in range(mixture.blocks.n_blocks):
+        blocks, one = mixture.blocks, mixture.of_hubs([b])
+        hub: Report = {
+            "root": blocks.roots[b],
+            "agents": list(blocks.agents[b]),
+            "features": blocks.features[b].tolist(),
+            "weights": one.weights[0].tolist(),
+        }
+        parts = {
+            family: {name: array.tolist() for name, array in arrays.items()}
+            for family, arrays in _hub_arrays(one).items()
+        }
+        hub |= parts[""] if mixture.kinds is None else {"parts": parts}
+        if mixture.is_proper:
+            hub["mean_precisions"] = one.mean_precisions[0].tolist()
+            hub["degrees_of_freedom"] = one.degrees_of_freedom[0].tolist()
+        hubs.append(hub)
     return {
         "encoding-type": ENCODING,
         "encoding-version": VERSION if mixture.kinds is None else OF_FAMILIES,
@@ -535,28 +548,8 @@ def model_as_json(model: Model) -> Report:
             "scale": mixture.scaling.scale.tolist(),
         },
         **posterior,
-        "hubs": [_hub_as_json(mixture, b) for b in range(mixture.blocks.n_blocks)],
+        "hubs": hubs,
         "report": model.report,
         "options": model.options,
         "versions": model.versions,
     }
-
-
-def _hub_as_json(mixture: Any, b: int) -> Report:
-    """Return who is in a hub, its mixing weights and parameters, of several families by family."""
-    blocks, one = mixture.blocks, mixture.of_hubs([b])
-    hub: Report = {
-        "root": blocks.roots[b],
-        "agents": list(blocks.agents[b]),
-        "features": blocks.features[b].tolist(),
-        "weights": one.weights[0].tolist(),
-    }
-    parts = {
-        family: {name: array.tolist() for name, array in arrays.items()}
-        for family, arrays in _hub_arrays(one).items()
-    }
-    hub |= parts[""] if mixture.kinds is None else {"parts": parts}
-    if mixture.is_proper:
-        hub["mean_precisions"] = one.mean_precisions[0].tolist()
-        hub["degrees_of_freedom"] = one.degrees_of_freedom[0].tolist()
-    return hub

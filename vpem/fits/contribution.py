@@ -42,7 +42,6 @@ from vpem.settings import MISSINGS
 from vpem.terms.density import CHUNK_VALUES, Density
 from vpem.terms.mixture import Mixture
 from vpem.terms.rows import check_missing
-from vpem.terms.variational import VariationalMixture
 
 Piece = tuple[Density, NDArray[np.intp]]
 """A marginal of a mixture, and of which features it is, in its order."""
@@ -412,7 +411,7 @@ def contribution(
         If the data, parties, labels or weights do not go with the model.
     """
     mixture = model.mixture
-    if isinstance(mixture, VariationalMixture):
+    if mixture.is_proper:  # a posterior
         mixture = mixture.plain
     check_choice("missing", missing, MISSINGS)
     X = X if hasattr(X, "runs") else as_array("the data", X)
@@ -566,7 +565,7 @@ def spread_contribution(
     counted in ``rows_of_all.communication``. InputError, everywhere the same, if a party has
     features in hubs of several roots, or the model has factors.
     """
-    if isinstance(mixture, VariationalMixture):
+    if mixture.is_proper:  # a posterior
         mixture = mixture.plain
     if mixture.n_factors:
         raise InputError(

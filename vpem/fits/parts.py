@@ -354,7 +354,7 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
                 counts[column] = mixture.kinds.n_levels[place]
             levels = {int(columns[at]): names for at, names in mixture.kinds.levels.items()}
         sent.append(sent_of(mixture, [number], levels))
-    mixture = getattr(some.mixture, "plain", some.mixture)  # of a posterior its means
+    mixture = some.mixture.plain if some.mixture.is_proper else some.mixture
     if mixed[0]:
         kinds_of_all = Kinds(tuple(families), tuple(counts))
         mixture = join_families(blocks, kinds_of_all, mixture.covariance_type, sent)

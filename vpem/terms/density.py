@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -121,6 +121,8 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
     covariance_type: str
     weights: Doubles  # (R, K) of each root; R = 1 where all share one estimate
     means: Doubles  # (K, d) in block order and in the units of fitting
+    named: ClassVar[dict[str, str]] = {"weights": "roots"}
+    """Arrays of all hubs together, and where they have what is of each."""
     n_factors: ClassVar[int] = 0  # that hubs share (`vpem.terms.factors.FactorMixture`)
     is_proper: ClassVar[bool] = False
     """Whether a prior keeps every component from being degenerate."""
@@ -134,6 +136,17 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
     def n_features(self) -> int:
         """Number of features, d."""
         return self.blocks.n_features
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether all components share one covariance."""
+        return self.covariance_type.startswith("tied")
+
+    def weighing(self, other: Self) -> Self:
+        """Return the same mixture with another one's mixing weights."""
+        of_roots = [name for name, where in self.named.items() if where == "roots"]
+        changed: Any = {name: getattr(other, name) for name in of_roots}
+        return replace(self, **changed)  # type: ignore[type-var]
 
     @cached_property
     def log_weights(self) -> Doubles:

@@ -15,7 +15,6 @@ the second moments of the factors (Ghahramani and Hinton 1996).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -210,27 +209,6 @@ class FactorMixture(Mixture, facts=FACTS):
             assembled[:, columns[:, None], columns] += noise
         return assembled
 
-    def permuted(self, order: Indices) -> Mixture:
-        return replace(super().permuted(order), loadings=self.loadings[order])  # type: ignore[call-arg]
-
-    def marginal(self, features: Sequence[int]) -> Mixture:
-        chosen = np.asarray(features, dtype=np.intp)
-        loadings = self.loadings[:, self.blocks.position[chosen]]
-        plain = Mixture.marginal(self.noise, features)
-        return mixture_of(
-            plain.blocks, plain.covariance_type, plain.scaling, weights=plain.weights,
-            means=plain.means, covariances=plain.covariances,
-            loadings=np.ascontiguousarray(loadings[:, plain.blocks.order]),
-        )  # fmt: skip
-
-    @property
-    def noise(self) -> Mixture:
-        """The mixture without its factors: means, and the noise's covariances."""
-        return Mixture(
-            self.blocks, self.covariance_type, self.weights, self.means, self.covariances,
-            self.scaling,
-        )  # fmt: skip
-
     @property
     def joint(self) -> Mixture:
         """The same density as a mixture of one hub, with full covariances."""
@@ -245,13 +223,10 @@ class FactorMixture(Mixture, facts=FACTS):
 
         Factors stay; of the noise see `Mixture.convert_to`.
         """
-        noise = self.noise.convert_to(blocks, covariance_type, scaling)
+        noise = self.plain.convert_to(blocks, covariance_type, scaling)
         loadings = self.assembled_loadings[:, blocks.order]
         loadings /= scaling.scale[blocks.order][:, None]
-        return mixture_of(
-            blocks, covariance_type, scaling, weights=noise.weights, means=noise.means,
-            covariances=noise.covariances, loadings=loadings,
-        )  # fmt: skip
+        return FactorMixture(**vars(noise), loadings=loadings)
 
     def terms_of(self, values: Doubles, there: Mask) -> tuple[Floats, Doubles | float]:
         """Return what the term of all hubs together is, (1, m, K); see `Density.terms_of`.
@@ -299,14 +274,6 @@ class FactorMixture(Mixture, facts=FACTS):
         for k, loadings in enumerate(self.assembled_loadings):
             rows[labels == k] += factors[labels == k] @ loadings.T
         return rows
-
-
-def mixture_of(
-    blocks: Blocks, covariance_type: str, scaling: Scaling, **parameters: Any
-) -> Mixture:
-    """Return a mixture of these parameters, with factors where there are ``loadings``."""
-    kind = FactorMixture if "loadings" in parameters else Mixture
-    return kind(blocks, covariance_type, scaling=scaling, **parameters)
 
 
 @dataclass

@@ -166,6 +166,7 @@ class FeatureTerms(RowTerms):
     by_responsibilities = True
     """Whether rows and their responsibilities are all that statistics are made of."""
     misses = False  # values: blocks have seen fewer rows than a component (`MissingStatistics`)
+    share: Any = 1.0  # of the rows' weight that hubs have something of (`vpem.terms.missing`)
     n_factors = 0  # that hubs share (`vpem.terms.factors.FactorTerms`)
     add_up: Callable[[Doubles], float]  # of a number of each hub here (B,), over all processes
     _precisions: tuple[Factors, Doubles] | None
@@ -215,7 +216,7 @@ class FeatureTerms(RowTerms):
         constants = np.bincount(blocks.block_of, per_feature, blocks.n_blocks)
         return self.total_weight * constants.astype(np.float64, copy=False)
 
-    def slice_rows(self, rows: slice, following: slice | None = None) -> FeatureTerms:
+    def slice_rows(self, rows: slice, following: slice | None = None) -> Self:
         """Return the terms of a run of rows, which are counted from 0 in it.
 
         ``following`` are rows that will be worked on next: of data in a file they are read ahead.
@@ -232,7 +233,7 @@ class FeatureTerms(RowTerms):
         chosen._sample_covariance = None
         return chosen
 
-    def select_rows(self, rows: Indices, row_weights: Doubles | None = None) -> FeatureTerms:
+    def select_rows(self, rows: Indices, row_weights: Doubles | None = None) -> Self:
         """Return the terms of some rows, for sweeps: rows may come twice, and weigh 1 or so much.
 
         They are read together, and kept in memory unless they are too many.
@@ -247,7 +248,7 @@ class FeatureTerms(RowTerms):
 
     def among(
         self, rows: Rows, n_samples: int, total: float | None = None, lightest: float = 1.0
-    ) -> FeatureTerms:
+    ) -> Self:
         """Return the terms of these rows, as some of so many that others hold the rest of.
 
         ``rows`` has these, and all others where all processes ask for them. All together are

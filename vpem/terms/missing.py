@@ -9,7 +9,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,9 +147,8 @@ class MissingTerms(FeatureTerms):
 
     def among(
         self, rows: Rows, n_samples: int, total: float | None = None, lightest: float = 1.0
-    ) -> MissingTerms:
+    ) -> Self:
         chosen = super().among(rows, n_samples, total, lightest)
-        assert isinstance(chosen, MissingTerms)
         if self._there is None:
             chosen.log_constant = float(self._add(np.array([self.log_constant]))[0])
         else:
@@ -157,9 +156,8 @@ class MissingTerms(FeatureTerms):
         chosen.least_seen = LEAST_SEEN * min(1.0, chosen.total_weight / n_samples)
         return chosen
 
-    def slice_rows(self, rows: slice, following: slice | None = None) -> MissingTerms:
+    def slice_rows(self, rows: slice, following: slice | None = None) -> Self:
         chosen = super().slice_rows(rows, following)
-        assert isinstance(chosen, MissingTerms)
         chosen.observed = self.observed[rows]
         chosen.log_constant = float(chosen.constants().sum())
         chosen._found = self._found.parts.setdefault((rows.start, rows.stop), _Found())
@@ -264,9 +262,8 @@ class MissingTerms(FeatureTerms):
 
     _sweep_complete = FeatureTerms.sweep
 
-    def select_rows(self, rows: Indices, row_weights: Doubles | None = None) -> MissingTerms:
+    def select_rows(self, rows: Indices, row_weights: Doubles | None = None) -> Self:
         chosen = super().select_rows(rows, row_weights)
-        assert isinstance(chosen, MissingTerms)
         chosen.observed = self.observed[rows]
         chosen._found = _Found()
         return chosen

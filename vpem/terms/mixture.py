@@ -164,7 +164,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
     scaling: Scaling
 
     named: ClassVar[dict[str, str]] = {
-        "weights": "hubs", "means": "columns", "covariances": "blocks"
+        "weights": "roots", "means": "columns", "covariances": "blocks"
     }  # fmt: skip
     """Arrays, and where hubs are in each: see `runs_over`."""
     kinds: ClassVar[None] = None
@@ -225,7 +225,13 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
     def runs_over(self, blocks: Blocks) -> dict[str, Runs]:
         """Return where arrays of such a mixture over other blocks have what is of each hub."""
         hubs, columns = Runs(0, np.ones(blocks.n_blocks, dtype=np.intp)), Runs(1, blocks.widths)
-        lying = {"hubs": hubs, "columns": columns, "blocks": columns, "block": columns}
+        lying = {
+            "roots": hubs,
+            "hubs": hubs,
+            "columns": columns,
+            "blocks": columns,
+            "block": columns,
+        }
         if not self.is_diagonal:
             squares = blocks.widths**2
             lying |= {"blocks": Runs(0, self.n_copies * squares), "block": Runs(0, squares)}
@@ -268,11 +274,6 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
     def explained(self) -> Doubles | float:
         """Variances (K, d) of features by factors that hubs share, of which there are none."""
         return 0.0
-
-    @property
-    def is_tied(self) -> bool:
-        """Whether all components share one covariance."""
-        return is_tied(self.covariance_type)
 
     @property
     def is_diagonal(self) -> bool:
@@ -322,13 +323,18 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
                 covariances = np.concatenate(
                     [np.empty(0), *(view[order].ravel() for view in self.covariance_blocks)]
                 )
-        return replace(
-            self, weights=self.weights[:, order], means=self.means[order], covariances=covariances
-        )
+        located: Any = {
+            n: getattr(self, n)[order] for n in self.named if self.named[n] == "columns"
+        }
+        return replace(self, weights=self.weights[:, order], covariances=covariances, **located)
 
-    def weighing(self, other: Mixture) -> Mixture:
-        """Return the same mixture with another one's mixing weights."""
-        return replace(self, weights=other.weights)
+    @property
+    def plain(self) -> Mixture:
+        """The Gaussian mixture of these means and covariances, and nothing else."""
+        return Mixture(
+            self.blocks, self.covariance_type, self.weights, self.means, self.covariances,
+            self.scaling,
+        )  # fmt: skip
 
     @property
     def shares(self) -> Doubles:
@@ -548,10 +554,15 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
             covariances = np.concatenate(
                 [view[:, one[:, None], one].ravel() for view, one in views]
             )
+        located: Any = {
+            name: np.ascontiguousarray(getattr(self, name)[:, columns])
+            for name, where in self.named.items()
+            if where == "columns"
+        }
         return replace(
             self,
+            **located,
             blocks=blocks,
-            means=np.ascontiguousarray(self.means[:, columns]),
             covariances=np.ascontiguousarray(covariances),
             scaling=self.scaling.take_features(chosen),
         )

@@ -65,7 +65,7 @@ class VariationalMixture(
     prior: Prior  # in block order and units of fitting
     is_proper = True
     named: ClassVar[dict[str, str]] = Mixture.named | {
-        "counts": "hubs", "seen": "hubs", "prior_means": "features", "prior_covariances": "block",
+        "counts": "roots", "seen": "hubs", "prior_means": "features", "prior_covariances": "block",
         "freedom": "hubs",
     }  # fmt: skip
 
@@ -75,14 +75,6 @@ class VariationalMixture(
         return cls(
             plain.blocks, plain.covariance_type, plain.weights, plain.means, plain.covariances,
             plain.scaling, counts, seen, prior,
-        )  # fmt: skip
-
-    @property
-    def plain(self) -> Mixture:
-        """The mixture at the posterior means."""
-        return Mixture(
-            self.blocks, self.covariance_type, self.weights, self.means, self.covariances,
-            self.scaling,
         )  # fmt: skip
 
     @property
@@ -121,11 +113,6 @@ class VariationalMixture(
         )  # fmt: skip
         own = {name: arrays[name] for name in (*Mixture.named, "counts", "seen")}
         return replace(self, **own, prior=prior, **others)
-
-    def with_hubs_of(self, other: Mixture, hubs: Mask) -> VariationalMixture:
-        chosen = super().with_hubs_of(other, hubs)
-        assert isinstance(chosen, VariationalMixture)
-        return replace(chosen, weights=self.prior.weights(chosen.counts))
 
     @property
     def concentrations(self) -> Doubles:
@@ -188,10 +175,6 @@ class VariationalMixture(
     def assembled_weights(self) -> Doubles:
         """Expected mixing weights (K,), given the mean of what the roots found."""
         return self.prior.weights(self.counts.mean(axis=0, keepdims=True)).ravel()
-
-    def weighing(self, other: Mixture) -> VariationalMixture:
-        assert isinstance(other, VariationalMixture)
-        return replace(self, weights=other.weights, counts=other.counts)
 
     @property
     def shares(self) -> Doubles:
@@ -290,18 +273,17 @@ class VariationalTerms(ConjugateTerms):
         if isinstance(start, VariationalMixture):
             return start
         counts = self.total_weight * start.weights
-        return self._posterior(start, counts, np.broadcast_to(counts, self._shape(start)).copy())
+        shape = (self.blocks.n_blocks, start.n_components)
+        return self._posterior(start, counts, np.broadcast_to(counts, shape).copy())
 
     def blank(self, n_components: int) -> VariationalMixture:
         plain = FeatureTerms.blank(self, n_components)
         one = covariance_shape(self.blocks, self.covariance_type, 1)
         nothing = np.zeros(self.blocks.n_features), np.zeros(one)
         sizes = wishart_sizes(self.blocks, self.covariance_type)
-        prior, seen = self.beliefs.with_known(sizes, *nothing), np.zeros(self._shape(plain))
+        prior = self.beliefs.with_known(sizes, *nothing)
+        seen = np.zeros((self.blocks.n_blocks, n_components))
         return VariationalMixture.from_mixture(plain, plain.weights, seen, prior)
-
-    def _shape(self, mixture: Mixture) -> tuple[int, int]:
-        return self.blocks.n_blocks, mixture.n_components
 
     def _posterior(self, means: Mixture, counts: Doubles, seen: Doubles) -> VariationalMixture:
         plain = replace(means, weights=self.prior.weights(counts))
@@ -315,17 +297,13 @@ class VariationalTerms(ConjugateTerms):
         """Factors of expected log-densities, in which each row has its part of the divergence."""
         shares = np.zeros(self.blocks.n_blocks)
         if not plain.failed.any():
-            shares = 2 * self.divergences(mixture, plain) / self._weights_of_hubs
+            of_hubs = np.maximum(self.share * self.total_weight, np.finfo(np.float64).tiny)
+            shares = 2 * self.divergences(mixture, plain) / of_hubs
         log_dets = plain.log_dets - mixture.offsets.T + shares
         inverse = plain.inverse
         if self._is_tied:
             inverse = self._repeated(np.asarray(inverse, np.float64), mixture.n_components)
         return self._with_shares(replace(plain, inverse=inverse), log_dets, dtype, plain)
-
-    @property
-    def _weights_of_hubs(self) -> Doubles | float:
-        """Weight of the rows of which each hub has something."""
-        return self.total_weight
 
     def divergences(self, mixture: VariationalMixture, plain: Factors) -> Doubles:
         """Divergence (B,) of each hub's posterior from its prior, in nats.
@@ -382,8 +360,11 @@ class VariationalTerms(ConjugateTerms):
         As scikit-learn's: the inverse scale matrix is divided by the degrees of freedom, diagonal
         ones are its diagonal, spherical ones their mean, and tied ones the mean over components.
         """
-        plain, seen = self._maximised(statistics), self._seen(statistics)
-        prior, k = self.prior, len(statistics.first)
+        plain, prior, k = self._maximised(statistics), self.prior, len(statistics.first)
+        if isinstance(statistics, MissingStatistics):
+            seen = statistics.seen.copy()
+        else:
+            seen = np.broadcast_to(statistics.counts, (self.blocks.n_blocks, k)).copy()
         beta = prior.mean_precision + seen
         share = self._for_features(seen / beta)
         means = prior.means + share * (plain.means - prior.means)
@@ -400,12 +381,7 @@ class VariationalTerms(ConjugateTerms):
         self._scale_hubs(inverse, self._for_features(1 / posterior.degrees_of_freedom))
         return replace(posterior, covariances=inverse)
 
-    def _seen(self, statistics: Statistics) -> Doubles:
-        """Effective rows of which each hub has something, (B, K)."""
-        shape = (self.blocks.n_blocks, statistics.counts.shape[1])
-        return np.broadcast_to(statistics.counts, shape).copy()
-
-    def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> Statistics:
+    def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> Any:
         """Statistics for which `update` gives a posterior, about its means.
 
         Their first moments are ``beta_0 (m - m_0)``, their second ones ``nu C - P - beta_0 (m -
@@ -424,6 +400,8 @@ class VariationalTerms(ConjugateTerms):
         statistics.second *= many
         self._add_squares(statistics.second, away, -prior.mean_precision)
         statistics.scale(weight / float(mixture.counts[0].sum()))
+        if isinstance(statistics, MissingStatistics):
+            statistics.seen += mixture.seen * (weight / float(mixture.counts[0].sum()))
         return statistics
 
     def enough(self, counts: Doubles) -> Mask:
@@ -450,10 +428,6 @@ class VariationalMissingTerms(VariationalTerms, ConjugateMissingTerms):
     of a diagonal block are seen in different numbers of rows.
     """
 
-    @property
-    def _weights_of_hubs(self) -> Doubles:
-        return np.maximum(self.share * self.total_weight, np.finfo(np.float64).tiny)
-
     def local(self, factors: Factors, rows: slice) -> Floats:
         """Expected terms of each hub for what it has of these rows, shape (B, m, K)."""
         assert isinstance(factors, PriorFactors)
@@ -465,12 +439,7 @@ class VariationalMissingTerms(VariationalTerms, ConjugateMissingTerms):
             term += np.outer(there, more[b]).astype(term.dtype)
         return terms
 
-    def sweep(
-        self, mixture: Mixture, factors: Factors, mix: Doubles, statistics: Statistics | None = None
-    ) -> Doubles:
-        """Take the sum ``mix @ Q`` and all that depends on it, chunk by chunk."""
-        return MissingTerms.sweep(self, mixture, factors, mix, statistics)
-
+    sweep = MissingTerms.sweep
     _sweep_complete = VariationalTerms.sweep
 
     def summarize_by(
@@ -480,17 +449,6 @@ class VariationalMissingTerms(VariationalTerms, ConjugateMissingTerms):
         """Add rows, missing values as ``factors`` at the posterior means expect them."""
         plain = getattr(factors, "plain", factors)
         MissingTerms.summarize_by(self, statistics, responsibilities, rows, plain, varying)
-
-    def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> MissingStatistics:
-        assert isinstance(mixture, VariationalMixture)
-        statistics = VariationalTerms._about_means(self, mixture, weight, n_roots)
-        assert isinstance(statistics, MissingStatistics)
-        statistics.seen += mixture.seen * (weight / float(mixture.counts[0].sum()))
-        return statistics
-
-    def _seen(self, statistics: Statistics) -> Doubles:
-        assert isinstance(statistics, MissingStatistics)
-        return statistics.seen.copy()
 
 
 def variational_terms(plain: FeatureTerms, beliefs: Beliefs) -> VariationalTerms:

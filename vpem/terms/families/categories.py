@@ -36,19 +36,18 @@ class Levels(Independent):
     responsibility, and the log-likelihood tells of it.
     """
 
-    @staticmethod
-    def firsts(features: Features) -> Indices:
+    def firsts(self, features: Features) -> Indices:
         """First level of each feature among those of all, and the end; (n + 1,)."""
-        return features.level_offsets
-
-    @staticmethod
-    def probabilities(parameters: Tables) -> Table:
-        """Probability of each level, (K, L)."""
-        return parameters["probabilities"]
+        if self.each == "level":
+            return features.level_offsets
+        return 2 * np.arange(features.n_features + 1, dtype=np.intp)
 
     def ready(self, parameters: Tables, features: Features, dtype: DTypeLike) -> dict[str, Floats]:
         """Minus twice the logarithms, a row a level; one for missing values, one for no level."""
-        probabilities = np.maximum(self.probabilities(parameters).T, LEAST_PROBABILITY)
+        levels = parameters["probabilities"]
+        if self.each == "feature":  # of ones: those of zeros stand before each
+            levels = np.stack([1 - levels, levels], axis=2).reshape(len(levels), -1)
+        probabilities = np.maximum(levels.T, LEAST_PROBABILITY)
         table = np.full(
             (len(probabilities) + 2, probabilities.shape[1]), -2 * np.log(LEAST_PROBABILITY)
         )
@@ -160,17 +159,6 @@ class Bernoulli(Levels):
     name = "bernoulli"
     domains: ClassVar[dict[str, str]] = {"probabilities": "probability"}
     sums = ("seen", "ones")
-
-    @staticmethod
-    def firsts(features: Features) -> Indices:
-        """Two levels of each feature."""
-        return 2 * np.arange(features.n_features + 1, dtype=np.intp)
-
-    @staticmethod
-    def probabilities(parameters: Tables) -> Table:
-        """Probabilities of zero and one, side by side."""
-        ones = parameters["probabilities"]
-        return np.stack([1 - ones, ones], axis=2).reshape(len(ones), -1)
 
     def wrong(self, values: Floats) -> Mask:
         """Whatever is neither 0 nor 1."""

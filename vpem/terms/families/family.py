@@ -13,7 +13,7 @@ families. Those of `vpem.terms.families.located` have locations and scatter besi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,7 +25,7 @@ from numpy.typing import DTypeLike, NDArray
 from vpem._core.threads import thread_count
 from vpem.checks import Doubles, Floats, Indices, Mask, Matrix, row_blocks
 from vpem.network.partition import Blocks
-from vpem.network.schema import Array, Report, Schema, State
+from vpem.network.schema import Array, Schema, State
 from vpem.terms.density import Runs
 from vpem.terms.mixture import Mixture
 from vpem.terms.rows import Rows, Shaped
@@ -126,40 +126,10 @@ class Part:
             core = core.having({"weights": core.weights, **of_core})
         return replace(self, tables=tables, core=core)
 
-    def weighing(self, weights: Doubles) -> Part:
-        """Return the same part, its core with these mixing weights (R, K)."""
-        core = None if self.core is None else replace(self.core, weights=weights)
-        return replace(self, core=core)
-
-    def of_hubs(self, features: Features, numbers: Sequence[int] | Indices) -> Part:
-        """Return what some hubs have, whose features these are."""
-        cells = Runs(1, self.features.cells(self.law.each))
-        tables = {name: cells.take(table, numbers) for name, table in self.tables.items()}
-        core = None if self.core is None else self.core.of_hubs(numbers)
-        return Part(self.law, features, tables, core)
-
-    def join_hubs(self, parts: Sequence[Report], scaling: Scaling | None = None) -> Part:
-        """Return such a part from what several processes have; see `Mixture.join_hubs`."""
-        cells, core = Runs(1, self.features.cells(self.law.each)), self.core
-        if core is not None:
-            core = core.join_hubs(self.features.blocks, parts, scaling)
-        tables = {
-            name: cells.join([(one["numbers"], one[name]) for one in parts]) for name in self.tables
-        }
-        return replace(self, tables=tables, core=core)
-
-    def with_hubs_of(self, other: Part, hubs: Mask) -> Part:
-        """Return the part with the parameters that these hubs (B,) have in another."""
-        cells = Runs(1, self.features.cells(self.law.each))
-        tables = {n: cells.where(hubs, other.tables[n], table) for n, table in self.tables.items()}
-        core = None if self.core is None else self.core.with_hubs_of(other.core, hubs)
-        return replace(self, tables=tables, core=core)
-
-    def permuted(self, order: Indices) -> Part:
-        """Return the same part with its components in another order."""
-        tables = {name: table[order] for name, table in self.tables.items()}
-        core = None if self.core is None else self.core.permuted(order)
-        return replace(self, tables=tables, core=core)
+    @cached_property
+    def cells(self) -> Runs:
+        """Where tables have the cells of each hub."""
+        return Runs(1, self.features.cells(self.law.each))
 
 
 def where_seen(totals: Table, seen: Table, name: str, pooled: Tables | None) -> Table:

@@ -23,7 +23,7 @@ from vpem.terms.families.family import Family, Features, Part
 from vpem.terms.families.kinds import FAMILIES, Kinds
 from vpem.terms.families.located import GaussianLaw, LogNormalLaw
 from vpem.terms.families.student import StudentLaw
-from vpem.terms.mixture import Coordinates, Mixture, blocks_of_hubs, is_tied
+from vpem.terms.mixture import Coordinates, Mixture, blocks_of_hubs
 from vpem.terms.units import Scaling
 
 LAWS: dict[str, Family] = {
@@ -88,7 +88,10 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
     parts: tuple[Part, ...]  # in the order of `vpem.settings.FAMILY_NAMES`
 
     def __post_init__(self) -> None:
-        parts = tuple(part.weighing(self.weights) for part in self.parts)
+        parts = tuple(
+            replace(part, core=part.core and replace(part.core, weights=self.weights))
+            for part in self.parts
+        )
         object.__setattr__(self, "parts", parts)
 
     @classmethod
@@ -111,11 +114,6 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
     def summary(self) -> str:
         """How many features have each family, in words."""
         return ", ".join(f"{part.features.n_features} {part.family}" for part in self.parts)
-
-    @property
-    def is_tied(self) -> bool:
-        """Whether all components share one covariance."""
-        return is_tied(self.covariance_type)
 
     @property
     def n_parameters(self) -> int:
@@ -165,22 +163,20 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         parts = tuple(part.having(arrays["parts"][part.family]) for part in self.parts)
         return replace(self, weights=arrays["weights"], parts=parts)
 
-    def weighing(self, other: MixedMixture) -> MixedMixture:
-        """Return the same mixture with another one's mixing weights."""
-        return replace(self, weights=other.weights)
-
     def of_hubs(self, numbers: Sequence[int] | Indices) -> MixedMixture:
         """Return some hubs of the mixture; see `Mixture.of_hubs`."""
         blocks = blocks_of_hubs(self.blocks, numbers)
         columns = [j for b in numbers for j in self.blocks.features[b]]
         kinds = self.kinds.take_features(columns)
-        parts = tuple(
-            part.of_hubs(kinds.features(part.family, blocks), numbers)
-            for part in self.parts
-            if part.family in kinds.present
-        )
+        parts = []
+        for part in self.parts:
+            if part.family in kinds.present:
+                tables = {name: part.cells.take(one, numbers) for name, one in part.tables.items()}
+                core = None if part.core is None else part.core.of_hubs(numbers)
+                features = kinds.features(part.family, blocks)
+                parts.append(Part(part.law, features, tables, core))
         weights = Runs(0, np.ones(self.blocks.n_blocks, np.intp)).take(self.weights, numbers)
-        return MixedMixture(blocks, kinds, self.covariance_type, weights, parts)
+        return MixedMixture(blocks, kinds, self.covariance_type, weights, tuple(parts))
 
     def join_hubs(self, parts: Sequence[Report], scaling: Scaling | None = None) -> MixedMixture:
         """Return such a mixture from what several processes have; see `Mixture.join_hubs`.
@@ -192,24 +188,39 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         whole = []
         for part in self.parts:
             units = None if scaling is None else scaling.take_features(part.features.columns)
-            with_family = [
+            sent = [
                 {"numbers": one["numbers"], "weights": weights} | one["parts"][part.family]
                 for one in parts
                 if part.family in one["parts"]
             ]
-            whole.append(part.join_hubs(with_family, units))
+            tables = {
+                name: part.cells.join([(one["numbers"], one[name]) for one in sent])
+                for name in part.tables
+            }
+            core = part.core and part.core.join_hubs(part.features.blocks, sent, units)
+            whole.append(replace(part, tables=tables, core=core))
         return replace(self, weights=weights, parts=tuple(whole))
 
     def with_hubs_of(self, other: MixedMixture, hubs: Mask) -> MixedMixture:
         """Return the mixture with the parameters that these hubs (B,) have in another."""
         weights = np.where(hubs[:, None], other.weights, self.weights)
-        both = zip(self.parts, other.parts, strict=True)
-        parts = tuple(part.with_hubs_of(theirs, hubs) for part, theirs in both)
-        return replace(self, weights=weights, parts=parts)
+        parts = []
+        for part, theirs in zip(self.parts, other.parts, strict=True):
+            tables = {
+                name: part.cells.where(hubs, theirs.tables[name], table)
+                for name, table in part.tables.items()
+            }
+            core = part.core and part.core.with_hubs_of(theirs.core, hubs)
+            parts.append(replace(part, tables=tables, core=core))
+        return replace(self, weights=weights, parts=tuple(parts))
 
     def permuted(self, order: Indices) -> MixedMixture:
-        parts = tuple(part.permuted(order) for part in self.parts)
-        return replace(self, weights=self.weights[:, order], parts=parts)
+        parts = []
+        for part in self.parts:
+            tables = {name: table[order] for name, table in part.tables.items()}
+            core = part.core and part.core.permuted(order)
+            parts.append(replace(part, tables=tables, core=core))
+        return replace(self, weights=self.weights[:, order], parts=tuple(parts))
 
     def drawn(self, labels: Indices, rng: np.random.Generator) -> Doubles:
         drawn = np.empty((len(labels), self.n_features))

@@ -130,7 +130,14 @@ class StudentTerms(LocatedTerms):
         inner, gaussian = self.inner, factors.gaussian
         if isinstance(inner, MissingTerms):
             assert isinstance(gaussian, MissingFactors)
-            log_dets = self._log_dets(inner, gaussian, rows)
+            # Log-determinants of the scatter of what rows have: terms of rows at the means.
+            observed = inner.observed[rows]
+            nowhere = np.zeros(observed.shape)
+            at_means = marginal_terms(
+                nowhere, observed, inner.plan(rows), inner.blocks, np.zeros_like(gaussian.means),
+                gaussian.mixture.covariances, gaussian.inverse, gaussian.log_dets, inner.n_threads,
+            )  # fmt: skip
+            log_dets = at_means.astype(np.float64, copy=False)
             distances = inner.local(gaussian, rows).astype(np.float64) - log_dets
             np.maximum(distances, 0.0, out=distances)
         else:
@@ -139,17 +146,6 @@ class StudentTerms(LocatedTerms):
             log_dets = gaussian.log_dets.T[:, None, :].astype(np.float64)
         self._distances = (factors, rows, distances)
         return distances, log_dets
-
-    @staticmethod
-    def _log_dets(inner: MissingTerms, gaussian: MissingFactors, rows: slice) -> Table:
-        """Log-determinants of the scatter of what rows have: terms of rows at the means."""
-        observed = inner.observed[rows]
-        nowhere = np.zeros(observed.shape)
-        terms = marginal_terms(
-            nowhere, observed, inner.plan(rows), inner.blocks, np.zeros_like(gaussian.means),
-            gaussian.mixture.covariances, gaussian.inverse, gaussian.log_dets, inner.n_threads,
-        )  # fmt: skip
-        return terms.astype(np.float64, copy=False)
 
     # ---- M-step --------------------------------------------------------------------------------
 
