@@ -188,7 +188,7 @@ def test_all_take_part_in_sums_of_the_start_and_the_end(kind):
     np.testing.assert_allclose(total.reduce(terms), wanted, rtol=1e-9)
 
 
-def test_the_term_of_a_hub_goes_where_its_root_reaches():
+def test_the_term_of_a_hub_goes_where_its_root_reaches(monkeypatch):
     """A path 0-1-2-3-4 with root 0: where 2 is silent, 3 and 4 do not hear of the hub's term."""
     graph = make_graph("path", 5)
     hubs = [Hub(0, (0, 1, 2, 3, 4))]
@@ -197,10 +197,11 @@ def test_the_term_of_a_hub_goes_where_its_root_reaches():
         graph, mixing, hubs, 3, rate=mixing_rate(mixing), faults=Faults(0.1), routes=routes
     )
     awake = np.array([True, True, False, True, True])
-    informed = total._outages.informed(awake)
-    np.testing.assert_array_equal(informed, [True, True, False, False, False])
-    total._drawn = DrawnFaults(awake, np.ones((3, 4), bool))
-    starts = total._spread([np.ones((1, 1))], informed)[0][:, 0]
+    drawn = DrawnFaults(awake, np.ones((3, 4), bool))
+    monkeypatch.setattr(Faults, "draw", lambda *given, **more: drawn)
+    total.begin("estep", 1, 1, 8)
+    np.testing.assert_array_equal(total._informed, [True, True, False, False, False])
+    starts = total._spread([np.ones((1, 1))], total._informed)[0][:, 0]
     np.testing.assert_allclose(starts, [2, 2, 0, 0, 0])
     assert starts[awake].mean() == 1
 

@@ -118,9 +118,6 @@ class ThreadEngine(Engine):
 
         return ialltoallv
 
-    def barrier(self):
-        self.allgather(None)
-
     def announce_end(self, reason, patient=True, code=2):
         return False
 

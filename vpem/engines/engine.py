@@ -156,6 +156,7 @@ class Engine:
 
     def barrier(self) -> None:
         """Wait for all processes."""
+        self.allgather(None)
 
     def announce_end(self, reason: str, patient: bool = True, code: int = 2) -> bool:
         """Tell others why this process ends the job, and with which code.

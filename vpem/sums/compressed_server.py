@@ -21,7 +21,6 @@ from vpem.sums.consensus import agreed_within, codec_within, contraction, messag
 from vpem.sums.counted import AtServer
 from vpem.sums.exchanges import finished
 from vpem.sums.partial import (
-    Carried,
     Carry,
     Channel,
     Compressed,
@@ -289,9 +288,8 @@ class CompressedServerSum(GoesOn, AtServer):
         assert quantizer.codec is not None
         believed, _ = contraction(quantizer.codec, values.shape[1] - quantizer.n_exact)
         steps = quantizer.steps(believed)
-        if self.holders.engine.size == 1:
-            return Memory(Compressed(inner, quantizer, keys), steps, values)
-        return Memory(Carried(inner, quantizer, keys, carry), steps, values)
+        away = None if self.holders.engine.size == 1 else carry
+        return Memory(Compressed(inner, quantizer, keys, away), steps, values)
 
     def _to_server(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Bring the blocks' messages to the server, process by process."""

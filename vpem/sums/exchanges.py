@@ -28,17 +28,37 @@ T = TypeVar("T")
 class Exchange:
     """Rows that go to neighbouring processes, and rows that come from them.
 
-    ``sent`` and ``received`` have row numbers for each of these processes, and of each.
+    ``sent`` and ``received`` have row numbers for each of these processes, and of each. Some of the
+    ``ways`` that rows go may be closed: what goes to each process, and comes from each, has way
+    numbers likewise. ``speakers`` and ``targets`` are who speaks on each way, and whose row it is
+    elsewhere.
     """
 
-    def __init__(self, joined: Joined, sent: Sequence[Agents], received: Sequence[Agents]) -> None:
-        self._joined = joined
+    speakers: Agents
+    targets: Agents
+
+    def __init__(
+        self,
+        joined: Joined,
+        sent: Sequence[Agents],
+        received: Sequence[Agents],
+        ways: tuple[Sequence[Agents], Sequence[Agents]] = ((), ()),
+    ) -> None:
+        self._joined, self._runs, self._ways = joined, (sent, received), ways
         self._sent = np.concatenate([np.empty(0, dtype=np.intp), *sent])
         self._received = np.concatenate([np.empty(0, dtype=np.intp), *received])
-        self._n_sent = [len(rows) for rows in sent]
-        self._n_received = [len(rows) for rows in received]
         self.n_sent = len(self._sent)
         """Rows that are sent."""
+
+    def among(self, opened: Mask | None) -> Exchange:
+        """Return the exchange over some of the ways; None: over all."""
+        if opened is None or opened.all():
+            return self
+        sent, received = (
+            [rows[opened[ways]] for rows, ways in zip(runs, of_each, strict=True)]
+            for runs, of_each in zip(self._runs, self._ways, strict=True)
+        )
+        return Exchange(self._joined, sent, received)
 
     def run(self, states: Sequence[NDArray[Any]], kind: str) -> Generator[None]:
         """Send and receive these rows, messages of a kind; goes on where they should be there.
@@ -52,10 +72,9 @@ class Exchange:
         width = out.shape[1]
         into = np.empty((len(self._received), width), dtype=out.dtype)
         engine, near = self._joined
+        n_sent, n_received = ([len(rows) * width for rows in runs] for runs in self._runs)
         with set_topic(engine, kind):
-            request = near(
-                out, [n * width for n in self._n_sent], into, [n * width for n in self._n_received]
-            )
+            request = near(out, n_sent, into, n_received)
         yield
         request.wait()
         if len(parts) == 1:
@@ -71,41 +90,6 @@ class Exchange:
 def row_bytes(states: Sequence[NDArray[Any]]) -> int:
     """Bytes of a row of all of these."""
     return sum(each.shape[1] * each.itemsize for each in states)
-
-
-class Ways(Exchange):
-    """An exchange of which some ways may be closed.
-
-    ``agents`` has of every way who speaks, and whose row it is elsewhere; ``place`` (N,) the row of
-    each agent; ``sent`` and ``received`` the ways to each process and from each.
-    """
-
-    def __init__(
-        self,
-        joined: Joined,
-        agents: tuple[Agents, Agents],
-        place: Agents,
-        sent: Sequence[Agents],
-        received: Sequence[Agents],
-    ) -> None:
-        self.speakers, self.targets = agents
-        self._places = place[self.speakers], place[self.targets]
-        self._ways = sent, received
-        super().__init__(joined, *self._rows(np.ones(len(self.speakers), dtype=np.bool_)))
-
-    def _rows(self, opened: Mask) -> tuple[list[Agents], list[Agents]]:
-        """Rows that go, and rows that come."""
-        sent, received = (
-            [place[one[opened[one]]] for one in ways]
-            for place, ways in zip(self._places, self._ways, strict=True)
-        )
-        return sent, received
-
-    def among(self, opened: Mask | None) -> Exchange:
-        """Return the exchange over some of the ways; None: over all."""
-        if opened is None or opened.all():
-            return self
-        return Exchange(self._joined, *self._rows(opened))
 
 
 def finished(work: Generator[None, None, T]) -> T:
@@ -169,7 +153,7 @@ class Neighbourhood:
         self.roots = self.place[roots[holders.own]]
         rows = [np.bincount(ranks, minlength=engine.size) for ranks in (homes, readers)]
         self.most = int(np.sum(rows, axis=0).max())
-        self.exchange: Ways | None = None
+        self.exchange: Exchange | None = None
         if len(pairs):
             from_here = homes[speakers] == engine.rank
             self._near = np.union1d(readers[from_here], homes[self.heard]).astype(np.intp)
@@ -188,13 +172,19 @@ class Neighbourhood:
             local = (homes[parents] == engine.rank) & ~apart
             self._levels.append(_Level(exchange, parents[local], leaves[local]))
 
-    def _exchange(self, speakers: Agents, readers: Agents, targets: Agents) -> Ways:
+    def _exchange(self, speakers: Agents, readers: Agents, targets: Agents) -> Exchange:
         """What agent ``speakers[i]`` has goes to process ``readers[i]``, for ``targets[i]``."""
         homes, rank = self.agents.ranks[speakers], self.agents.engine.rank
         sent = [np.flatnonzero((homes == rank) & (readers == near)) for near in self._near]
         received = [np.flatnonzero((homes == near) & (readers == rank)) for near in self._near]
-        joined = self.agents.engine, self._joined
-        return Ways(joined, (speakers, targets), self.place, sent, received)
+        exchange = Exchange(
+            (self.agents.engine, self._joined),
+            [self.place[speakers[ways]] for ways in sent],
+            [self.place[targets[ways]] for ways in received],
+            (sent, received),
+        )
+        exchange.speakers, exchange.targets = speakers, targets
+        return exchange
 
     def rows_of(self, pattern: Any) -> tuple[NDArray[np.int32], NDArray[np.int32], slice]:
         """Return the rows of this process's agents of a matrix in CSR form, and their values.
@@ -275,6 +265,6 @@ class Neighbourhood:
 class _Level:
     """Who is sent a hub's term by whom: in other processes, and in this one."""
 
-    exchange: Ways | None
+    exchange: Exchange | None
     parents: Agents
     leaves: Agents

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice, repeat
 from math import ceil, log, sqrt
 from typing import Any, Self
@@ -16,7 +18,7 @@ from vpem.checks import Doubles, Floats, Mask, check_int, check_number
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, NumericalError, PartitionedError, Setting
-from vpem.network.codecs import Codec, parse_codec
+from vpem.network.codecs import Codec, Keys, parse_codec
 from vpem.network.faults import DrawnFaults, Faults, MixingLinks
 from vpem.network.graph import Graph
 from vpem.network.hubs import Routes
@@ -34,9 +36,8 @@ from vpem.sums.consensus import (
     stable_steps,
 )
 from vpem.sums.exchanges import Neighbourhood, finished
-from vpem.sums.partial import GoesOn
+from vpem.sums.partial import Channel, Compressed, GoesOn, Memory, short_keys
 from vpem.sums.quantizer import Quantizer
-from vpem.sums.stale import Copies, Outages, speakers
 from vpem.sums.sum import Scalars, beside, flattened, message_bytes, unflattened
 
 MOST_DRAWS = 20
@@ -53,6 +54,56 @@ EXACT_ROUNDS = 4
 
 def _largest(values: Doubles, units: Doubles) -> float:
     return float(np.max(np.abs(values).max(axis=0, initial=0.0) * units, initial=0.0))
+
+
+@dataclass
+class Copies:
+    """What agents keep from one compressed sum to the next, in rows of `Neighbourhood`.
+
+    ``states`` and ``inputs`` (n, V) are of this process's agents: where their states are, and what
+    they started from. ``copies`` (n_rows, V) is what is known of their states and of neighbours'.
+    ``awake`` (N,) are agents that took part, ``missed`` (2 n_edges,) bytes that wait for each
+    directed link to be up again.
+    """
+
+    states: Doubles
+    copies: Doubles
+    inputs: Doubles
+    awake: Mask
+    missed: NDArray[np.int64]
+
+    @classmethod
+    def begun(
+        cls, before: Copies | None, inputs: Doubles, awake: Mask, near: Neighbourhood
+    ) -> Copies:
+        """Return the copies at the beginning of a sum, with states of the new inputs' mean."""
+        if before is None or before.inputs.shape != inputs.shape:
+            copies = np.zeros((near.n_rows, inputs.shape[1]))
+            missed = np.zeros(len(near.from_here), dtype=np.int64)
+            return cls(inputs.copy(), copies, inputs, awake, missed)
+        if np.array_equal(before.awake, awake):
+            before.states += inputs
+            before.states -= before.inputs
+        else:
+            before.states = inputs.copy()
+        before.inputs, before.awake = inputs, awake
+        return before
+
+    def move(self, mixed: Doubles, before: Doubles, step: float, further: float) -> Doubles:
+        """Move states by a round of which the copies are ``mixed``: where they were.
+
+        By so much of how the copies moved, and then farther from where states were ``before``.
+        """
+        n_own = len(self.states)
+        moved = mixed[:n_own]
+        moved -= self.copies[:n_own]
+        moved *= step
+        moved += self.states
+        if further != 1.0:
+            moved *= further
+            moved += (1.0 - further) * before
+        before, self.states = self.states, moved
+        return before
 
 
 class GossipSum(GoesOn, _OverHubs):
@@ -129,9 +180,6 @@ class GossipSum(GoesOn, _OverHubs):
         self.whole = codec is not None
         self._layout = layout = _Layout(mixing, hubs)
         self._links = MixingLinks(graph)
-        self._outages: Outages | None = None
-        if self.faults is not None:
-            self._outages = Outages(graph, layout.hub_of, layout.roots, routes)
         self._drawn: DrawnFaults | None = None
         self._open: Mask | None = None
         self._all = np.ones(graph.n_agents, dtype=np.bool_)
@@ -206,7 +254,7 @@ class GossipSum(GoesOn, _OverHubs):
 
     def _draw(self, kind: str, n_values: int, itemsize: int, n_scalars: int) -> None:
         size = message_bytes(1, n_values, itemsize, n_scalars)
-        if self._outages is None or self.faults is None:
+        if self.faults is None:
             if self.codec is None:
                 self._count(kind, size, self.n_rounds, self.n_rounds)
             return
@@ -215,9 +263,19 @@ class GossipSum(GoesOn, _OverHubs):
         self._drawn = drawn
         asleep = ~drawn.awake[self._layout.roots]
         self.silent = asleep[self._near.estimates] if asleep.any() else None
-        self._informed = self._outages.informed(drawn.awake)
-        alone = self._layout.n_hubs == 1 and self.codec is None
-        failure = self._outages.failure(drawn, alone)
+        # Agents that their root reaches over agents that are awake.
+        self._informed = informed = drawn.awake & ~asleep[self._layout.hub_of]
+        if self.routes is not None:
+            for leaf in self.routes.leaves[::-1]:
+                informed[leaf] &= informed[self.routes.parent[leaf]]
+        failure: PartitionedError | None = None
+        if asleep.all():
+            failure = PartitionedError("the roots of all hubs are silent during a sum")
+        elif self._layout.n_hubs > 1 or self.codec is not None:  # else one root has all of it
+            try:
+                drawn.check_whole(self.graph)
+            except PartitionedError as error:
+                failure = error
         if self.ledger is not None:
             # Agents learn who is awake and heard of: one bit an agent.
             flags, hops = ceil(self.graph.n_agents / 8), self.diameter
@@ -225,8 +283,8 @@ class GossipSum(GoesOn, _OverHubs):
             self._send("flooding", flags, links=links, times=hops, rounds=hops)
             times = drawn.up.sum(axis=0)[self._links.edge_of_link]
             if self.codec is None:
-                informed = self._informed[self.ledger.targets[self._down]]
-                self._count(kind, size, times, self.n_rounds, informed)
+                down = informed[self.ledger.targets[self._down]]
+                self._count(kind, size, times, self.n_rounds, down)
             elif failure is not None:
                 # Sent in vain: what has no answer is not computed.
                 sent = Quantizer(self._coder, n_values, n_exact=n_scalars).message_size
@@ -359,11 +417,24 @@ class GossipSum(GoesOn, _OverHubs):
         believed, omega = contraction(coder, n_values)
         stable = self._steps(omega)
         quantizer = Quantizer(coder, n_values, self.n_threads, n_exact=n_exact)
-        copies = speakers(
-            memory, self._near, quantizer, believed, rng, self.charge,
-            lambda size: self._count_copies(size, memory),
-        )  # fmt: skip
-        talking = np.flatnonzero(memory.awake[self._near.own])
+        near, awake = self._near, memory.awake
+        channel = Channel(
+            near.n_rows,
+            lambda sizes, _: self._count_copies(int(np.max(sizes, initial=0)), memory),
+        )
+        if not awake.all():
+            channel.active = np.flatnonzero(awake[near.agents_of_rows])
+        talking = np.flatnonzero(awake[near.own])
+
+        def keys(_: int) -> Keys:
+            """Keys of all agents are drawn alike in every process."""
+            return short_keys(rng, len(awake))[near.own[talking]]
+
+        carry = None
+        if near.exchange is not None:
+            carry = partial(near.carry, awake=awake, kind=self.charge)
+        sent = Compressed(channel, quantizer, keys, carry)
+        copies = Memory(sent, quantizer.steps(believed), memory.copies)
         before = memory.states
         for step in chebyshev(stable.rate):
             up = self._open = next(opened)

@@ -113,7 +113,10 @@ class Wrapper(Sum):
 class Compressed(Wrapper):
     """Vectors are sent in the few bytes of a codec.
 
-    ``keys`` draw the keys of so many messages; a generator does as `draw_keys`.
+    ``keys`` draw the keys of so many messages; a generator does as `draw_keys`. Where messages go
+    to other processes by themselves, and come from them, ``carry`` is how they travel, and keys are
+    of those of this process, out of those of all. What is received is then decoded from its bytes
+    by all who hear it: by its sender too, so that all have the same of it.
     """
 
     def __init__(
@@ -121,6 +124,7 @@ class Compressed(Wrapper):
         inner: AtServer | Wrapper,
         quantizer: Quantizer,
         keys: np.random.Generator | Callable[[int], Keys],
+        carry: Carry | None = None,
     ) -> None:
         if isinstance(inner, Memory):
             raise TypeError("memories are of what was received: they stand around Compressed")
@@ -128,10 +132,15 @@ class Compressed(Wrapper):
         self.quantizer = quantizer
         self._draw = keys if callable(keys) else partial(draw_keys, keys)
         self.biased = quantizer.biased or inner.biased
+        self._carry = carry
 
     def send(self, values: Doubles, senders: Senders | None = None) -> Doubles:
-        """Send a vector of each sender (a, P): what is decoded of them."""
+        """Send a vector of each sender (a, P): what is decoded of them, then of those elsewhere."""
         senders = self.active if senders is None else senders
+        if self._carry is not None:
+            messages = self.quantizer.pack(values, self._draw)
+            self.inner.count(messages.shape[1], senders)
+            return self.quantizer.unpack(np.concatenate([messages, self._carry(messages)]))
         is_local = self.server.here(senders)
         if is_local is None or not self.server.carries:
             received, sizes = self.quantizer.transmit(values, self._draw, is_local)
@@ -369,8 +378,7 @@ class GoesOn(Counted):
             kept = {"memory": Maybe(self.memory_schema("V0"))}
             if self.unnamed:
                 kept = {name: Maybe(one) for name, one in self.memory_schema("V").items()}
-        went = WENT if self.holders.apart else {}
-        return {"number": COUNT, "kind": SUM_KIND, **kept, **went}
+        return {"number": COUNT, "kind": SUM_KIND, **kept, **(WENT if self.holders.apart else {})}
 
     def restore(self, state: State) -> None:
         self._number, self._kind = state["number"], state["kind"]
@@ -384,28 +392,3 @@ class GoesOn(Counted):
         self._memories = [None if one is None else self.make_memory(**one) for one in every]
         if self.holders.apart:
             restore(WENT, self, state)
-
-
-class Carried(Compressed):
-    """Messages go to other processes, and come from them.
-
-    What is received of a message is decoded from its bytes by all who hear it: by its sender too,
-    so that all have the same of it. ``keys`` draw those of the messages of this process, out of
-    those of all; ``carry`` is how they travel.
-    """
-
-    def __init__(
-        self,
-        inner: AtServer | Wrapper,
-        quantizer: Quantizer,
-        keys: Callable[[int], Keys],
-        carry: Carry,
-    ) -> None:
-        super().__init__(inner, quantizer, keys)
-        self._carry = carry
-
-    def send(self, values: Doubles, senders: Senders | None = None) -> Doubles:
-        """Send a vector of each sender here (a, P): what is decoded of them, then of others."""
-        messages = self.quantizer.pack(values, self._draw)
-        self.inner.count(messages.shape[1], senders)
-        return self.quantizer.unpack(np.concatenate([messages, self._carry(messages)]))

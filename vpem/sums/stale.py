@@ -1,37 +1,26 @@
 """Sums in which an agent that is absent counts with what was heard of it last.
 
 A sum of those who are there would have no fixed point: it changes with who that is. Here only what
-has changed at an agent moves the sum, so that it comes to rest where all agents have. `Copies` are
-what agents know of each other in compressed rounds, which outlive sums; `Outages` say who is heard
-where something fails, which all agents draw alike, in whatever process.
-
-Rows of arrays are those of `vpem.sums.exchanges.Neighbourhood`.
+has changed at an agent moves the sum, so that it comes to rest where all agents have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Doubles, Floats, Indices, Mask
+from vpem.checks import Doubles, Floats, Indices
 from vpem.engines.engine import set_topic
-from vpem.errors import PartitionedError
-from vpem.network.codecs import Codec, Keys
-from vpem.network.faults import DrawnFaults
-from vpem.network.graph import Graph
-from vpem.network.hubs import Routes
+from vpem.network.codecs import Codec
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, Array, Maybe, Schema
 from vpem.sums.consensus import contraction
 from vpem.sums.counted import AtServer
-from vpem.sums.exchanges import Neighbourhood
-from vpem.sums.partial import Carried, Channel, Compressed, Memory, Wrapper, short_keys
+from vpem.sums.partial import Compressed, Memory, Wrapper, short_keys
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.sum import Scalars, Sum, flattened, message_bytes, unflattened
 
@@ -193,116 +182,3 @@ class HeardByNeighbours(Sum):
     def schema(self) -> dict[str, Schema]:
         values = Maybe(Array("f8", (len(self.holders.own), "own")))
         return {"terms": values, "sums": values, "inner": self.inner}
-
-
-@dataclass
-class Copies:
-    """What agents keep from one compressed sum to the next.
-
-    ``states`` and ``inputs`` (n, V) are of this process's agents: where their states are, and what
-    they started from. ``copies`` (n_rows, V) is what is known of their states and of neighbours'.
-    ``awake`` (N,) are agents that took part, ``missed`` (2 n_edges,) bytes that wait for each
-    directed link to be up again.
-    """
-
-    states: Doubles
-    copies: Doubles
-    inputs: Doubles
-    awake: Mask
-    missed: NDArray[np.int64]
-
-    @classmethod
-    def begun(
-        cls, before: Copies | None, inputs: Doubles, awake: Mask, near: Neighbourhood
-    ) -> Copies:
-        """Return the copies at the beginning of a sum, with states of the new inputs' mean."""
-        if before is None or before.inputs.shape != inputs.shape:
-            copies = np.zeros((near.n_rows, inputs.shape[1]))
-            missed = np.zeros(len(near.from_here), dtype=np.int64)
-            return cls(inputs.copy(), copies, inputs, awake, missed)
-        if np.array_equal(before.awake, awake):
-            before.states += inputs
-            before.states -= before.inputs
-        else:
-            before.states = inputs.copy()
-        before.inputs, before.awake = inputs, awake
-        return before
-
-    def move(self, mixed: Doubles, before: Doubles, step: float, further: float) -> Doubles:
-        """Move states by a round of which the copies are ``mixed``: where they were.
-
-        By so much of how the copies moved, and then farther from where states were ``before``.
-        """
-        n_own = len(self.states)
-        moved = mixed[:n_own]
-        moved -= self.copies[:n_own]
-        moved *= step
-        moved += self.states
-        if further != 1.0:
-            moved *= further
-            moved += (1.0 - further) * before
-        before, self.states = self.states, moved
-        return before
-
-
-def speakers(
-    known: Copies,
-    near: Neighbourhood,
-    quantizer: Quantizer,
-    believed: float,
-    rng: np.random.Generator,
-    charged: str,
-    count: Callable[[int], None],
-) -> Memory:
-    """Return the copies as a memory, to which all agents that are awake send how they differ.
-
-    The copies are moved in place. Keys of all agents are drawn alike in every process; a decoded
-    message is scaled by ``believed``. ``count`` counts messages of so many bytes each.
-    """
-    awake = known.awake
-    talking = near.own[awake[near.own]]
-    channel = Channel(near.n_rows, lambda sizes, _: count(int(np.max(sizes, initial=0))))
-    if not awake.all():
-        channel.active = np.flatnonzero(awake[near.agents_of_rows])
-
-    def keys(n_messages: int) -> Keys:
-        return short_keys(rng, len(awake))[talking]
-
-    sent = Compressed(channel, quantizer, keys)
-    if near.exchange is not None:
-        sent = Carried(channel, quantizer, keys, lambda some: near.carry(some, awake, charged))
-    return Memory(sent, quantizer.steps(believed), known.copies)
-
-
-@dataclass(frozen=True)
-class Outages:
-    """Says which agents are heard during a sum in which some fail.
-
-    ``hub_of`` (N,) is the number of each agent's hub, ``roots`` (B,) are agents. Without ``routes``
-    hubs are of one agent.
-    """
-
-    graph: Graph
-    hub_of: Indices
-    roots: Indices
-    routes: Routes | None
-
-    def failure(self, drawn: DrawnFaults, alone: bool) -> PartitionedError | None:
-        """Return what keeps a sum from having an answer; ``alone``: one root has all of it."""
-        if not drawn.awake[self.roots].any():
-            return PartitionedError("the roots of all hubs are silent during a sum")
-        if alone:
-            return None
-        try:
-            drawn.check_whole(self.graph)
-        except PartitionedError as error:
-            return error
-        return None
-
-    def informed(self, awake: Mask) -> Mask:
-        """Mark the agents that their root reaches over agents that are awake."""
-        informed = awake & awake[self.roots][self.hub_of]
-        if self.routes is not None:
-            for leaf in self.routes.leaves[::-1]:
-                informed[leaf] &= informed[self.routes.parent[leaf]]
-        return informed

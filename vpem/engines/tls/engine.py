@@ -229,9 +229,6 @@ class TlsEngine(Engine):
 
         return ialltoallv
 
-    def barrier(self) -> None:
-        self.allgather(None)
-
     def announce_end(self, reason: str, patient: bool = True, code: int = 2) -> bool:
         """Send others why this process ends; each says so itself."""
         self._post.announce_end(reason, code)
