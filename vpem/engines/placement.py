@@ -67,7 +67,16 @@ def agree(
     check_parties(place.n_agents)
     own_keys = OwnKeys(place.own.tolist())
     with set_topic(engine, "agreement"):
-        public = _exchange(place, list(own_keys.public.values()), names)
+        keys_of: dict[int, Any] = {}
+        for rank, sent in enumerate(engine.allgather(list(own_keys.public.values()))):
+            parties = np.flatnonzero(place.ranks == rank).tolist()
+            if not isinstance(sent, list) or len(sent) != len(parties):
+                raise _wrong(engine.names[rank], "the keys of its parties for masked sums")
+            keys_of.update(zip(parties, sent, strict=True))
+        public: list[bytes] = [keys_of[party] for party in range(place.n_agents)]
+        for name, public_key in zip(names, public, strict=True):
+            if not isinstance(public_key, bytes) or len(public_key) != KEY_BYTES:
+                raise _wrong(name, f"a key of {KEY_BYTES} bytes for masked sums")
         signs = engine.signs
         facts = [str(fixed.n_parties), str(fixed.fraction_bits), *names]
         if signs is not None:
@@ -108,23 +117,6 @@ def agree(
                     "was sent; the process that passes keys on does not follow the protocol"
                 ) from None
     return Masks(fixed, keys, group, n_threads, engine.outlast)
-
-
-def _exchange(place: Placement, public_keys: list[bytes], names: Sequence[str]) -> list[bytes]:
-    engine = place.engine
-    public: dict[int, bytes] = {}
-    for rank, said in enumerate(engine.allgather(public_keys)):
-        parties = [a for a, r in enumerate(place.ranks.tolist()) if r == rank]
-        keys = said if isinstance(said, list) else []
-        for party, key in zip(parties, keys, strict=False):
-            if isinstance(key, bytes) and len(key) == KEY_BYTES:
-                public[party] = key
-        if not isinstance(said, list) or len(keys) != len(parties):
-            raise _wrong(engine.names[rank], "the keys of its parties for masked sums")
-    for party, name in enumerate(names):
-        if party not in public:
-            raise _wrong(name, f"a key of {KEY_BYTES} bytes for masked sums")
-    return [public[party] for party in range(place.n_agents)]
 
 
 def _wrong(name: str, expected: str) -> InputError:

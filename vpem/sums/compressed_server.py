@@ -292,21 +292,12 @@ class CompressedServerSum(GoesOn, AtServer):
         return Memory(Compressed(inner, quantizer, keys, away), steps, values)
 
     def _to_server(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Bring the blocks' messages to the server, process by process."""
-        engine, n_local = self.holders.engine, len(self.holders.own)
-        with set_topic(engine, self.charge):
-            if not self._is_server:
-                if n_local:
-                    engine.send_array(np.ascontiguousarray(messages), 0)
-                self.traffic.add(self.charge, 0, messages.nbytes)
-                return messages[:0]
-            heard = np.empty((self.n_blocks - n_local, messages.shape[1]), np.uint8)
-            begin = 0
-            for rank, count in enumerate(np.bincount(self.holders.ranks)):
-                if rank and count:
-                    engine.recv_array(heard[begin : begin + count], rank)
-                    begin += count
-        return heard
+        """Bring the blocks' messages to the server, which has those of others by process."""
+        heard = self.hear(messages)
+        if not self._is_server:
+            return messages[:0]
+        by_process = np.argsort(self.holders.ranks, kind="stable")
+        return heard[by_process[len(messages) :]]
 
     def _to_all(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
         engine = self.holders.engine

@@ -53,7 +53,12 @@ class Addends:
         self._here = slice(None) if who is None else np.isin(holders.own, who)
         self.terms, self.scalars = terms, scalars
         if self.masks is not None:
-            self._exponents = self._of_all(exponents)
+            # Powers of two of all numbers of a message (P,).
+            self._exponents = np.broadcast_to(exponents, terms.shape[1:]).ravel()
+            if scalars is not None:
+                of_scalars = int(np.max(exponents)) + scalars.exponent
+                of_each = np.full(scalars.own.shape[1], of_scalars)
+                self._exponents = np.append(self._exponents, of_each)
             self._tag = None
             if terms.dtype != np.bool_:
                 self._tag = self.masks.tag(terms.shape[1] if who is None else None)
@@ -63,14 +68,6 @@ class Addends:
         assert self.masks is not None
         self.who, self._tag = who, self._tag and self.masks.tag()
         return self.together()[0]
-
-    def _of_all(self, exponents: Exponents) -> NDArray[np.int64]:
-        """Powers of two of all numbers of a message (P,)."""
-        powers = np.broadcast_to(exponents, self.terms.shape[1:]).ravel()
-        if self.scalars is None:
-            return powers
-        scalar_power = int(np.max(exponents)) + self.scalars.exponent
-        return np.append(powers, np.full(self.scalars.own.shape[1], scalar_power))
 
     def _values(self) -> NDArray[Any]:
         """All numbers of a message, of each holder (B, P)."""

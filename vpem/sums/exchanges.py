@@ -7,7 +7,6 @@ all neighbours are here, and nothing is exchanged.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -159,8 +158,9 @@ class Neighbourhood:
             self._near = np.union1d(readers[from_here], homes[self.heard]).astype(np.intp)
             self._joined = engine.neighbours(self._near.tolist())
             self.exchange = self._exchange(speakers, readers, speakers)
-        # Roots send their terms to those one hop away first, which pass them on.
-        self._levels: list[_Level] = []
+        # Roots send their terms to those one hop away first, which pass them on: to agents in other
+        # processes, and from parents to leaves in this one.
+        self._levels: list[tuple[Exchange | None, Agents, Agents]] = []
         for depth in range(1, 1 + (0 if routes is None else routes.hops)):
             assert routes is not None
             leaves = np.flatnonzero(routes.depth[:n] == depth)
@@ -170,7 +170,7 @@ class Neighbourhood:
             if apart.any():
                 exchange = self._exchange(parents[apart], homes[leaves][apart], leaves[apart])
             local = (homes[parents] == engine.rank) & ~apart
-            self._levels.append(_Level(exchange, parents[local], leaves[local]))
+            self._levels.append((exchange, parents[local], leaves[local]))
 
     def _exchange(self, speakers: Agents, readers: Agents, targets: Agents) -> Exchange:
         """What agent ``speakers[i]`` has goes to process ``readers[i]``, for ``targets[i]``."""
@@ -209,18 +209,17 @@ class Neighbourhood:
         (n_rows, ...) whose rows go in one message, and which are written to.
         """
         size = row_bytes(states)
-        for level in self._levels:
-            parents, leaves = level.parents, level.leaves
+        for exchange, parents, leaves in self._levels:
             if informed is not None:
                 parents, leaves = parents[informed[leaves]], leaves[informed[leaves]]
             for each in states:
                 each[self.place[leaves]] = each[self.place[parents]]
             on_wire = 0
-            if level.exchange is not None:
-                receivers = None if informed is None else informed[level.exchange.targets]
-                exchange = level.exchange.among(receivers)
-                yield from exchange.run(states, kind)
-                on_wire = exchange.n_sent
+            if exchange is not None:
+                receivers = None if informed is None else informed[exchange.targets]
+                opened = exchange.among(receivers)
+                yield from opened.run(states, kind)
+                on_wire = opened.n_sent
             self.traffic.add(kind, (len(leaves) + on_wire) * size, on_wire * size)
 
     def meet(self, states: Sequence[NDArray[Any]], kind: str, links: Mask | None = None) -> None:
@@ -259,12 +258,3 @@ class Neighbourhood:
         with set_topic(self.holders.engine, "following"):
             first = self.holders.bcast(estimates[:1] if self.holders.mine(0) else None)
         return estimates if len(estimates) else np.asarray(first)
-
-
-@dataclass
-class _Level:
-    """Who is sent a hub's term by whom: in other processes, and in this one."""
-
-    exchange: Exchange | None
-    parents: Agents
-    leaves: Agents
