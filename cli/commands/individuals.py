@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
     from vpem.saem.individuals import Individuals
     from vpem.saem.results import SavedSaem
-    from vpem.saem.topics import Heard, Topics
+    from vpem.saem.topics import Topics
     from vpem.sums.connect import Network
 
     from ..display import Screen
@@ -596,7 +596,7 @@ class SaemFile(StoredFile):
             found = Classes(individuals.names, shares, request.proba)
         else:
             found = predictor.latents(individuals)
-        return self._tell(request, found)
+        return self._tell(request, found, **self.heard(request, individuals))
 
     def _tell(self, request: UseRequest, found: Any, **more: Any) -> int:
         """Write what is predicted as a table, or print it as JSON; return the number of rows."""
@@ -604,7 +604,7 @@ class SaemFile(StoredFile):
         output.write(columns, found.kind)
         if output.json:
             path = None if output.output is None else str(output.output)
-            head = {"model": self.stored.model, "n_individuals": len(found.names), **more}
+            head = {"model": self.stored.model, "n_individuals": len(set(columns["id"])), **more}
             print_json(head | {"output": path} | (found.describe() if path is None else {}))
         return len(columns["id"])
 
@@ -641,12 +641,18 @@ class SaemFile(StoredFile):
                 raise InputError(sentence)
 
     def score(self, request: UseRequest) -> None:
-        from vpem.pictures.saem_contents import DESCRIBED
+        from vpem.pictures.saem_contents import DESCRIBED, DESCRIBED_BY_TOPICS
         from vpem.saem.prediction import Predictor
 
         individuals = self.evaluation_data(request)
         assert individuals is not None
-        request.tell(Predictor(self.stored).describe_score(individuals), DESCRIBED)
+        self.heard(request, individuals)
+        lines = DESCRIBED if self.stored.corpus is None else DESCRIBED_BY_TOPICS
+        request.tell(Predictor(self.stored).describe_score(individuals), lines)
+
+    def heard(self, request: UseRequest, individuals: Individuals | None) -> Report:
+        """Report what of the data the fit does not know."""
+        return {}
 
     def as_json(self) -> Report:
         from vpem.saem.formats.fits import saem_as_json
@@ -689,37 +695,22 @@ class TopicsFile(SaemFile):
         found: Topics = self.saved.stored
         return found
 
-    def _hear(self, request: UseRequest, documents: Individuals) -> Heard:
-        """Apply the topics to documents, and report words that they lack."""
-        heard = self.topics.hear(documents)
-        if heard.n_unknown:
-            times = plural(int(heard.n_unknown), "time")
-            known = f"of {int(heard.n_unknown + heard.n_tokens)}"
+    def heard(self, request: UseRequest, individuals: Individuals | None) -> Report:
+        """Report words that the topics lack."""
+        from vpem.saem.topics import Heard
+
+        if individuals is None:
+            return {}
+        heard = Heard.by(self.stored, individuals)
+        n_unknown, n_left_out = heard.n_unknown, heard.n_left_out
+        if n_unknown:
+            times = plural(int(n_unknown), "time")
+            known = f"of {int(n_unknown + heard.n_tokens)}"
             request.screen.print_note(f"words that the topics lack occur {times} {known}")
-        if heard.n_left_out:
-            request.screen.warn(
-                f"{plural(heard.n_left_out, 'document')} left out: the topics have none of their "
-                "words"
-            )
-        return heard
-
-    def predict(self, request: UseRequest) -> int:
-        from vpem.saem.prediction import Predictor
-
-        documents = self.evaluation_data(request)
-        if documents is None:
-            found = Predictor(self.stored).stored_latents(request.settings.individual)
-            return self._tell(request, found)
-        heard = self._hear(request, documents)
-        unknown = {"n_unknown": heard.n_unknown, "n_left_out": heard.n_left_out}
-        return self._tell(request, heard.latents(), **unknown)
-
-    def score(self, request: UseRequest) -> None:
-        from vpem.pictures.saem_contents import DESCRIBED_BY_TOPICS
-
-        documents = self.evaluation_data(request)
-        assert documents is not None
-        request.tell(self._hear(request, documents).describe(), DESCRIBED_BY_TOPICS)
+        if n_left_out:
+            documents = plural(n_left_out, "document")
+            request.screen.warn(f"{documents} left out: the topics have none of their words")
+        return {"n_unknown": n_unknown, "n_left_out": n_left_out}
 
     def arrays(self) -> Report:
         import numpy as np

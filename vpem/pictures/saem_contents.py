@@ -249,7 +249,7 @@ DESCRIBED_BY_TOPICS: Lines = {
     "perplexity, by this bound": "{perplexity:.6g}",
     "perplexity of half of the words, given the other half": "{perplexity_of_completion:.6g}",
 }
-"""How well topics describe documents, `Heard.describe`."""
+"""How well topics describe documents, likewise."""
 
 
 def _latents(saved: SavedSaem) -> Items:
@@ -413,6 +413,6 @@ def _topic_quality(topics: Topics, corpus: Individuals | None) -> Items:
     items: Items = [facts(list(how_well(topics.saved).items()), "As the fit reported")]
     if corpus is None:
         return items
-    lines = lines_of(topics.hear(corpus).describe(), DESCRIBED_BY_TOPICS)
+    lines = lines_of(Predictor(topics.saved).describe_score(corpus), DESCRIBED_BY_TOPICS)
     held = [("data", corpus.source), *lines]
     return [*items, facts(held, "Held against these data")]

@@ -42,11 +42,6 @@ class RowResiduals:
     among: Doubles  # (N,)
     npde: Doubles  # (N,)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the individuals."""
-        return self.at.names
-
     def describe(self) -> Report:
         """As JSON."""
         return {"residuals": self.columns()}

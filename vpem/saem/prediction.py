@@ -35,7 +35,7 @@ from vpem.saem.models.model import (
 from vpem.saem.results import Latents, SaemFit, SavedSaem, as_saved, rows_of
 from vpem.saem.samplers import Metropolis
 from vpem.saem.structures.formulas import is_own
-from vpem.saem.topics import draw_latents, in_words_of
+from vpem.saem.topics import Heard, draw_latents, perplexity_of
 
 MOST_TIMES = 100_000
 
@@ -84,11 +84,6 @@ class FittedCurves:
     upper: Doubles  # (N,)
     level: float  # probability of an interval
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the individuals."""
-        return self.at.names
-
     def columns(self) -> Report:
         """A row for each time of each individual; values where any was measured."""
         at = self.at
@@ -101,7 +96,7 @@ class FittedCurves:
         columns = self.columns()
         curves = [
             {"id": name} | {key: columns[key][first:last] for key in columns if key != "id"}
-            for name, (first, last) in zip(self.names, pairwise(self.at.first), strict=True)
+            for name, (first, last) in zip(self.at.names, pairwise(self.at.first), strict=True)
         ]
         return {"level": self.level, "interval_of": "curve", "curves": curves}
 
@@ -267,7 +262,7 @@ class Predictor:
         Metropolis draws, which depend on the individual's rows and name and on the seed only.
         """
         self._need_continuous()
-        individuals = in_words_of(self.saved, individuals)
+        individuals = Heard.by(self.saved, individuals).documents
         parts: list[tuple[Doubles, ...]] = []
         for some in in_batches(individuals, len(self.saved.latents), self.n_draws):
             model = self.model.for_individuals(some)
@@ -346,15 +341,13 @@ class Predictor:
         targets = individuals
         if times is not None:
             targets = self._moved(individuals, times)
-        start = 0
-        parts: list[tuple[Doubles, ...]] = []
-        for one in in_batches(targets, len(self.saved.latents), self.n_draws):
-            some = individuals.take(np.arange(start, start + one.n_individuals))
-            start += one.n_individuals
-            model = self.model.for_individuals(some)
-            draws, means, _ = self._given(model)
-            parts.append(self._curve(model, one, means, draws))
-        return self._joined(targets, parts)
+
+        def given(_: Individuals, whose: Indices) -> tuple[SaemModel, Doubles, Doubles]:
+            model = self.model.for_individuals(individuals.take(whose))
+            draws, means, _covariances = self._given(model)
+            return model, means, draws
+
+        return self._curves(targets, given)
 
     def _needed(self, individuals: Individuals | None) -> list[str]:
         """Covariates that the model reads; of a user's own model, those that do not change."""
@@ -388,20 +381,17 @@ class Predictor:
                     f"the covariate {name!r} of the fit's individuals changes from row to row, and "
                     "a fit does not hold it; give their rows"
                 )
-        model, place = self.model.form, 0
-        parts: list[tuple[Doubles, ...]] = []
         times = np.linspace(*saved.time_range, 50) if times is None else times
         at = at_times(chosen_names, times, covariates, "the individuals of the fit")
         if saved.doses is not None:
             at = replace(at, doses=saved.doses.take_individuals(which))
-        for some in in_batches(at, len(saved.latents), self.n_draws):
-            chosen = which[place : place + some.n_individuals]
-            place += some.n_individuals
-            streams = Streams.from_names(some.names, self.seed)
-            means = saved.means[chosen]
-            draws = self._normal(means, saved.covariances[chosen], streams)
-            parts.append(self._curve(model, some, means, draws))
-        return self._joined(at, parts)
+
+        def given(some: Individuals, whose: Indices) -> tuple[SaemModel, Doubles, Doubles]:
+            means, streams = saved.means[which[whose]], Streams.from_names(some.names, self.seed)
+            draws = self._normal(means, saved.covariances[which[whose]], streams)
+            return self.model.form, means, draws
+
+        return self._curves(at, given)
 
     def stored_latents(self, names: Sequence[str] | None = None) -> Latents:
         """Latents of individuals of the fit, by default all, as it found them, at its level."""
@@ -440,27 +430,37 @@ class Predictor:
         else:
             at = self._moved(individuals, times)
         model = self.model.form
-        parts: list[tuple[Doubles, ...]] = []
         mean, covariance = model.population(self.saved.theta)
         apart = self._normal(
             np.zeros((1, len(mean))), covariance[None], Streams.from_names([""], self.seed)
         )
-        for some in in_batches(at, len(mean), self.n_draws):
+
+        def given(some: Individuals, _: Indices) -> tuple[SaemModel, Doubles, Doubles]:
             means = model.prior(self.saved.theta, some)[0]
-            parts.append(self._curve(model, some, means, means + apart))
-        return self._joined(at, parts)
+            return model, means, means + apart
+
+        return self._curves(at, given)
+
+    def _curves(
+        self,
+        at: Individuals,
+        given: Callable[[Individuals, Indices], tuple[SaemModel, Doubles, Doubles]],
+    ) -> FittedCurves:
+        """Curves of the model, latents (n, q) and draws of some individuals, by their places."""
+        parts, place = [], 0
+        for some in in_batches(at, len(self.saved.latents), self.n_draws):
+            whose = np.arange(place, place := place + some.n_individuals)
+            parts.append(self._curve(some, *given(some, whose)))
+        fitted, lower, upper = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return FittedCurves(at, fitted, lower, upper, self.level)
 
     @finite
     def _curve(
-        self, model: SaemModel, at: Individuals, means: Doubles, draws: Doubles
+        self, at: Individuals, model: SaemModel, means: Doubles, draws: Doubles
     ) -> tuple[Doubles, Doubles, Doubles]:
         """Curve and interval (N,) of latents (n, q) and draws of them."""
         fitted = model.curve(means[None], at)[0]
         return fitted, *self._ends(model.curve(draws, at))
-
-    def _joined(self, at: Individuals, parts: list[tuple[Doubles, ...]]) -> FittedCurves:
-        fitted, lower, upper = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return FittedCurves(at, fitted, lower, upper, self.level)
 
     @finite
     def responsibilities(self, individuals: Individuals) -> Doubles:
@@ -473,7 +473,7 @@ class Predictor:
     @finite
     def score(self, individuals: Individuals, n_importance: int = 5000) -> LogLikelihood:
         """Log-likelihood of individuals at the estimates, by formula or importance sampling."""
-        individuals, parts = in_words_of(self.saved, individuals), []
+        individuals, parts = Heard.by(self.saved, individuals).documents, []
         for some in in_batches(individuals, len(self.saved.latents), self.n_draws):
             model = self.model.for_individuals(some)
             each = model.marginal(self.saved.theta)
@@ -501,6 +501,8 @@ class Predictor:
 
     def describe_score(self, individuals: Individuals) -> Report:
         """Report how well the fit describes individuals: `score`, and what follows."""
+        if self.saved.corpus is not None:
+            return self._describe_documents(Heard.by(self.saved, individuals))
         n, n_rows, score = individuals.n_individuals, individuals.n_rows, self.score(individuals)
         return {
             "n_individuals": n,
@@ -509,4 +511,20 @@ class Predictor:
             "log_likelihood": score.describe(np.min(score.effective)),
             "individuals": rows_of({"id": individuals.names, "log_likelihood": score.each}),
             **criteria_of(self.saved, score.value, n, n_rows),
+        }
+
+    def _describe_documents(self, heard: Heard) -> Report:
+        each, documents = self.score(heard.documents).each, heard.documents
+        model = self.model.for_individuals(documents)
+        halves, words = model.completion(self.saved.theta, self.seed)
+        completed = perplexity_of(float(halves.sum()), float(words.sum())) if words.any() else None
+        return {
+            "n_individuals": documents.n_individuals,
+            "n_tokens": heard.n_tokens,
+            "n_unknown": heard.n_unknown,
+            "n_left_out": heard.n_left_out,
+            "log_likelihood": {"lower_bound": each.sum()},
+            "perplexity": perplexity_of(float(each.sum()), heard.n_tokens),
+            "perplexity_of_completion": completed,
+            "individuals": rows_of({"id": documents.names, "log_likelihood": each}),
         }

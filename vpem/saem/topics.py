@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -12,9 +13,8 @@ from vpem.errors import InputError
 from vpem.network.schema import Report
 from vpem.saem.conditional import Conditional, sample_conditional
 from vpem.saem.individuals import Individuals, Streams, in_words
-from vpem.saem.models.lda import LdaModel
 from vpem.saem.models.model import MODELS, SaemModel, model_class
-from vpem.saem.results import TOP, Latents, SaemFit, SavedSaem, as_saved, rows_of, top_words
+from vpem.saem.results import TOP, SaemFit, SavedSaem, as_saved, top_words
 from vpem.saem.samplers import Gibbs
 
 BURN_IN = 50
@@ -24,16 +24,6 @@ CHAINS = 10
 def is_wide(saved: SavedSaem) -> bool:
     """Whether a fit has a wide model (`SaemModel.wide`) of vpem."""
     return saved.model in MODELS and bool(model_class(saved.model).wide)
-
-
-def in_words_of(saved: SavedSaem, individuals: Individuals) -> Individuals:
-    """Return documents in the vocabulary of a fit; words that it has not are left out."""
-    if saved.words and individuals.words is None:
-        raise InputError(
-            f"{individuals.source} has numbers for words, but the topics are of words with names; "
-            "give documents with the words' names"
-        )
-    return in_words(individuals, saved.words)[0] if saved.words else individuals
 
 
 def draw_latents(
@@ -74,7 +64,7 @@ class Topics:
     @cached_property
     def perplexity(self) -> float:
         """Perplexity of a word of the corpus, by the lower bound of the log-likelihood."""
-        return math.exp(min(-self.saved.log_likelihood.value / self.n_tokens, 700.0))
+        return perplexity_of(self.saved.log_likelihood.value, self.n_tokens)
 
     def top(self, count: int = TOP) -> list[list[tuple[str, float]]]:
         """Most probable words of each topic, with their probabilities."""
@@ -92,60 +82,34 @@ class Topics:
             for k, (share, coherence, words) in enumerate(facts)
         ]
 
-    def hear(self, corpus: Individuals) -> Heard:
-        """Hold the topics against documents, whose words may be others."""
-        return Heard(self, corpus)
 
-
+@dataclass(frozen=True)
 class Heard:
-    """Documents that topics are compared with.
+    """Documents by the words of topics, which some of theirs may not be."""
 
-    The ``model`` has those with known words, ``n_tokens`` together; ``n_left_out`` documents have
-    none, and words that the topics do not know occur ``n_unknown`` times.
-    """
+    documents: Individuals  # that have any
+    n_unknown: float  # how often words come that the topics have not
+    n_left_out: int  # documents of such words alone
 
-    def __init__(self, topics: Topics, corpus: Individuals) -> None:
-        self.topics = topics
-        known, self.n_unknown = in_words(corpus, topics.words)
-        self.n_left_out = corpus.n_individuals - known.n_individuals
-        self.n_tokens = float(known.values.sum())
-        alpha, eta = (topics.saved.model_options.get(name) for name in ("alpha", "eta"))
-        self.model = LdaModel(known, topics.n_topics, alpha, eta, topics.n_words)
+    @staticmethod
+    def by(saved: SavedSaem, individuals: Individuals) -> Heard:
+        """Take documents in the vocabulary of a fit; individuals of others as they are."""
+        if not is_wide(saved) or not (saved.words or individuals.words):
+            return Heard(individuals, 0.0, 0)
+        if individuals.words is None:
+            raise InputError(
+                f"{individuals.source} has numbers for words, but the topics are of words with "
+                "names; give documents with the words' names"
+            )
+        known, n_unknown = in_words(individuals, Topics(saved).words)
+        return Heard(known, n_unknown, individuals.n_individuals - known.n_individuals)
 
-    def latents(self, n_draws: int = 1000, seed: int = 0) -> Latents:
-        """Draw proportions of the topics of each document, given its words."""
-        saved = self.topics.saved
-        drawn = draw_latents(self.model, saved.theta, n_draws, seed, saved.level)
-        parts = drawn.means, drawn.lower, drawn.upper, drawn.covariances
-        return Latents(self.model.individuals.names, saved.latents, *parts, saved.level)
+    @property
+    def n_tokens(self) -> float:
+        """Words that the topics have."""
+        return float(self.documents.values.sum())
 
-    def log_likelihood(self) -> Doubles:
-        """Lower bound of the log-likelihood of each document, (n,)."""
-        return self.model.marginal(self.topics.saved.theta)
 
-    @cached_property
-    def perplexity(self) -> float:
-        """Perplexity of a word, by this bound."""
-        return math.exp(min(-float(self.log_likelihood().sum()) / self.n_tokens, 700.0))
-
-    @cached_property
-    def completed(self) -> float | None:
-        """Perplexity of half of the words of each document, given the other, if there are any."""
-        each, words = self.model.completion(self.topics.saved.theta)
-        if not words.any():
-            return None
-        return math.exp(min(-float(each.sum() / words.sum()), 700.0))
-
-    def describe(self) -> Report:
-        """Report how well the topics describe the documents."""
-        names, each = self.model.individuals.names, self.log_likelihood()
-        return {
-            "n_individuals": self.model.n,
-            "n_tokens": self.n_tokens,
-            "n_unknown": self.n_unknown,
-            "n_left_out": self.n_left_out,
-            "log_likelihood": {"lower_bound": each.sum()},
-            "perplexity": self.perplexity,
-            "perplexity_of_completion": self.completed,
-            "individuals": rows_of({"id": names, "log_likelihood": each}),
-        }
+def perplexity_of(log_likelihood: float, n_tokens: float) -> float:
+    """Perplexity of a word of so many."""
+    return math.exp(min(-log_likelihood / n_tokens, 700.0))
