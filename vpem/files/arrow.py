@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats, Labels, check_memory, read_float
 from vpem.errors import FileError, InputError, MissingIdError, Setting, shorten
-from vpem.files.datasets import as_weights
 from vpem.files.hdf5 import LONGEST_STRING
 from vpem.files.opening import check_unpacked
 
@@ -136,46 +135,40 @@ def is_empty(values: pa.ChunkedArray) -> pa.ChunkedArray:
 def annotation_of(
     name: str, column: pa.ChunkedArray, source: str, file: Path | None = None, what: str = "label"
 ) -> Labels:
-    """Return ids or labels, ``what`` each is called, as an array of integers, floats or strings."""
+    """Return ids or labels, ``what`` each is called, as an array of integers, floats or strings.
+
+    Text is without white space around it; where it is whole numbers alone it becomes integers.
+    """
     check_strings(name, column, source, file)
     values = decoded(column)
     if pa.types.is_temporal(values.type) and not pa.types.is_duration(values.type):
-        values = _moments(values.cast(pa.string()))
-    if _is_string(values.type):
-        return _words(name, values, source, what)
+        import pyarrow.compute as pc
+
+        values = values.cast(pa.string())
+        # Parts of seconds, or times of day, that none of the moments has are left out.
+        for ending in (r"\.0+$", " 00:00:00$"):
+            if pc.all(pc.match_substring_regex(values, ending), skip_nulls=False).as_py():
+                values = pc.replace_substring_regex(values, ending, "")
+    if is_text(values.type) and not is_bytes(values.type):
+        import pyarrow.compute as pc
+
+        values = pc.utf8_trim_whitespace(values.cast(pa.large_string()))
+        broken, missing = numbers_in(pc.match_substring(values, "\n"))
+        broken[missing] = 0
+        if broken.any():
+            raise InputError(
+                f"{source}: row {int(np.argmax(broken))} (counted from 0) has a line break in "
+                f"column {name!r}; is a quotation mark left open?"
+            )
+        _check_there(name, missing | (numbers_in(is_empty(values))[0] == 1), source, what)
+        if pc.all(pc.match_substring_regex(values, r"^(0|-?[1-9][0-9]{0,17})$")).as_py():
+            return numbers_in(values.cast(pa.int64()))[0]
+        return np.array(values.to_pylist(), dtype=str)
     if not is_numeric(values.type):
         raise InputError(f"{source}: column {name!r} holds {values.type}, not text or numbers")
     numbers, missing = numbers_in(values)
     _check_there(name, missing, source, what)
     return numbers.astype(np.int8) if pa.types.is_boolean(values.type) else numbers
-
-
-def _moments(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return moments in text without what none of them has: parts of seconds, or a time of day."""
-    import pyarrow.compute as pc
-
-    for ending in (r"\.0+$", " 00:00:00$"):
-        if pc.all(pc.match_substring_regex(values, ending), skip_nulls=False).as_py():
-            values = pc.replace_substring_regex(values, ending, "")
-    return values
-
-
-def _words(name: str, values: pa.ChunkedArray, source: str, what: str) -> Labels:
-    """Return a column of text without white space around it; of whole numbers as integers."""
-    import pyarrow.compute as pc
-
-    values = pc.utf8_trim_whitespace(values.cast(pa.large_string()))
-    broken, missing = numbers_in(pc.match_substring(values, "\n"))
-    broken[missing] = 0
-    if broken.any():
-        raise InputError(
-            f"{source}: row {int(np.argmax(broken))} (counted from 0) has a line break in column "
-            f"{name!r}; is a quotation mark left open?"
-        )
-    _check_there(name, missing | (numbers_in(is_empty(values))[0] == 1), source, what)
-    if pc.all(pc.match_substring_regex(values, r"^(0|-?[1-9][0-9]{0,17})$")).as_py():
-        return numbers_in(values.cast(pa.int64()))[0]
-    return np.array(values.to_pylist(), dtype=str)
 
 
 def _check_there(name: str, missing: NDArray[Any], source: str, what: str) -> None:
@@ -192,16 +185,6 @@ def _check_there(name: str, missing: NDArray[Any], source: str, what: str) -> No
         )
 
 
-def weights_of(name: str, column: pa.ChunkedArray, source: str) -> NDArray[np.float64]:
-    """Return the weights of the rows."""
-    values = decoded(column)
-    if not is_numeric(values.type):
-        raise InputError(f"{source}: column {name!r} holds {values.type}, but weights are numbers")
-    weights, missing = numbers_in(values)
-    plain = np.where(missing, np.nan, weights)
-    return as_weights(plain, len(plain), f"{source}, column {name!r}")
-
-
 def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Replace dictionary codes by their values."""
     return column.cast(plain_kind(column.type)) if pa.types.is_dictionary(column.type) else column
@@ -212,14 +195,10 @@ def plain_kind(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def _is_string(kind: pa.DataType) -> bool:
-    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    return any(test(kind) for test in tests)
-
-
 def is_text(kind: pa.DataType) -> bool:
     """Tell whether a column holds strings, or bytes, as pyarrow reads text that is not UTF-8."""
-    return _is_string(kind) or is_bytes(kind)
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, is_bytes)
+    return any(test(kind) for test in tests)
 
 
 def is_bytes(kind: pa.DataType) -> bool:

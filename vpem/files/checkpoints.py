@@ -70,9 +70,7 @@ class _Writer:
 
     def plain(self, value: Any) -> Any:
         """Describe a value in JSON; numbers of arrays go to the pools."""
-        if value is None or isinstance(value, bool | str):
-            return value
-        if isinstance(value, int):
+        if value is None or isinstance(value, bool | str | int):
             return value
         if isinstance(value, float):
             return float(value) if math.isfinite(value) else ["float", repr(float(value))]
@@ -88,9 +86,18 @@ class _Writer:
             if not all(isinstance(key, str) for key in value):
                 raise TypeError("the keys of a state are strings")
             return {key: self.plain(item) for key, item in value.items()}
-        if isinstance(value, list) and len(value) > 1 and _alike(value):
-            return ["arrays", *self._pooled(np.stack(value))]
         if isinstance(value, list | tuple):
+            first = value[0] if isinstance(value, list) and len(value) > 1 else None
+            # Arrays of one shape and type that have numbers, in C order.
+            if isinstance(first, np.ndarray) and all(
+                isinstance(one, np.ndarray)
+                and one.size > 0
+                and one.shape == first.shape
+                and one.dtype == first.dtype
+                and one.flags.c_contiguous
+                for one in value
+            ):
+                return ["arrays", *self._pooled(np.stack(value))]
             return ["tuple" if isinstance(value, tuple) else "list", *map(self.plain, value)]
         raise TypeError(f"a state holds no {type(value).__name__}")
 
@@ -101,19 +108,6 @@ class _Writer:
             raise TypeError(f"a state holds no arrays of {array.dtype}")
         self.pools.setdefault(name, []).append(array.reshape(-1))
         return name, list(array.shape)
-
-
-def _alike(values: Sequence[object]) -> bool:
-    """Whether these are arrays of one shape and type that have numbers, in C order."""
-    first = values[0]
-    return isinstance(first, np.ndarray) and all(
-        isinstance(one, np.ndarray)
-        and one.size > 0
-        and one.shape == first.shape
-        and one.dtype == first.dtype
-        and one.flags.c_contiguous
-        for one in values
-    )
 
 
 class _Reader:
@@ -367,15 +361,10 @@ class FileSaver:
         check_ending(path, "checkpoints")
         self.release = hold(self.path, self)
         """Lets other processes have the file, once no more is written."""
-        for file in self.files:
+        for file in (self.path, *before):
             check_writable(file, force or gone_on or bool(resume))
         if resume:
             self._find(resume == "if-any")
-
-    @property
-    def files(self) -> list[Path]:
-        """What this process writes."""
-        return [self.path] if self.before is None else [self.path, self.before]
 
     def _largest(self, number: int) -> int:
         return int(self._engine.allreduce(np.array([number]), "max")[0])

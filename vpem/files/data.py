@@ -141,7 +141,24 @@ def read_data(
         tuple(lacking), keep_constant, on_disk, profiles, kept is not None,
     )  # fmt: skip
     with _local(path) as (file, source, is_temporary):
-        data = _read(file, source, options)
+        kind = format_of(file, source, table.encoding)
+        if kind == "hdf5":
+            from vpem.files.readers.hdf5_files import read_hdf5
+
+            data = read_hdf5(file, source, options)
+        elif dataset is not None and kind != "npz":
+            raise InputError(
+                Setting("dataset"), f" is a place inside HDF5 or .npz, which {source} is not"
+            )  # fmt: skip
+        elif kind in ("npy", "npz"):
+            from vpem.files.readers.numpy_files import read_npy, read_npz
+
+            data = (read_npy if kind == "npy" else read_npz)(file, source, options)
+        else:
+            from vpem.files.readers.tabular import dataset_of
+
+            refuse_large(os.stat(file).st_size // 2, memory_limit, source)
+            data = dataset_of(_frame(file, source, kind, table), options)
         if is_temporary and isinstance(data.X, FileMatrix):
             data.X = data.X[:]
     if precision is not None:
@@ -170,27 +187,6 @@ def _local(path: str | os.PathLike[str]) -> Iterator[tuple[Path, str, bool]]:
                 for part in error.parts
             )
             raise (FileError if isinstance(error, FileError) else InputError)(*parts) from None
-
-
-def _read(file: Path, source: str, options: ReadOptions) -> Dataset:
-    """Read a file by its format."""
-    kind = format_of(file, source, options.table.encoding)
-    if kind == "hdf5":
-        from vpem.files.readers.hdf5_files import read_hdf5
-
-        return read_hdf5(file, source, options)
-    if kind in ("npy", "npz"):
-        from vpem.files.readers.numpy_files import read_npy, read_npz
-
-        return (read_npy if kind == "npy" else read_npz)(file, source, options)
-    if options.dataset is not None:
-        raise InputError(
-            Setting("dataset"), f" is a place inside HDF5 or .npz, which {source} is not"
-        )  # fmt: skip
-    from vpem.files.readers.tabular import dataset_of
-
-    refuse_large(os.stat(file).st_size // 2, options.memory_limit, source)
-    return dataset_of(_frame(file, source, kind, options.table), options)
 
 
 def _frame(file: Path, source: str, kind: str, table: TableSettings) -> LazyFrame:
@@ -232,29 +228,28 @@ def filled_columns(
     read = dict(zip(others, frame.read(others, others), strict=True)) if others else {}
     values, times = imputed.stacked
     columns: dict[str, Any] = {**imputed.numbered(frame.names)}
+    column: Any
     for n, name in enumerate(frame.names):
         if n in read:
             column = read[n]
             # Text that was read by a dictionary is text again.
             if pa.types.is_dictionary(column.type) and not pa.types.is_dictionary(frame.kinds[n]):
                 column = column.cast(column.type.value_type)
-            columns[_free(name, columns)] = pa.chunked_array(column.chunks * times, column.type)
+            column = pa.chunked_array(column.chunks * times, column.type)
         elif name in place:
-            filled = values[:, place.pop(name)]
-            whole = bool(np.all(filled == np.round(filled)) and np.all(np.abs(filled) < 2**53))
-            columns[_free(name, columns)] = filled.astype(np.int64) if whole else filled
+            column = values[:, place.pop(name)]
+            if np.all(column == np.round(column)) and np.all(np.abs(column) < 2**53):
+                column = column.astype(np.int64)
+        else:
+            continue
+        free, count = name, 0
+        while free in columns:
+            count += 1
+            free = f"{name}.{count}"
+        columns[free] = column
     if place or any(len(column) != len(values) for column in columns.values()):
         raise FileError(f"{os.fspath(path)} has changed since it was read; impute it again")
     return columns
-
-
-def _free(name: str, taken: dict[str, Any]) -> str:
-    """Return a name, with a number behind it if it is taken."""
-    free, count = name, 0
-    while free in taken:
-        count += 1
-        free = f"{name}.{count}"
-    return free
 
 
 def settle_labels(
@@ -292,7 +287,12 @@ def settle_labels(
     packed = path.suffix.lower() in (".gz", ".bz2", ".xz", ".zip", ".zst")
     is_text = not packed and format_of(path, source, table.encoding) == "text"
     if len(frame.names) == 1 and is_text:
-        columns = [_lines_of(path, table.encoding, n_rows)]
+        try:
+            lines = path.read_text(encoding=table.encoding or "utf-8-sig").splitlines()
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: {error}; see ", Setting("encoding")) from None
+        # Blank ones too, without a head if there is one.
+        columns = [[line.strip().strip('"') for line in lines[len(lines) == n_rows + 1 :]]]
     else:
         places = range(len(frame.names))
         columns = [one.to_pylist() for one in frame.read(places, places)]
@@ -306,15 +306,6 @@ def settle_labels(
             "row, blank where it is unknown, or a first column 'id' (or 'row', counted from 0)"
         )
     return labels_of_columns(columns, frame.names, table.marks, source)
-
-
-def _lines_of(path: Path, encoding: str | None, n_rows: int) -> list[str]:
-    """Return the lines of a text, blank ones too, without a head if there is one."""
-    try:
-        lines = path.read_text(encoding=encoding or "utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: {error}; see ", Setting("encoding")) from None
-    return [line.strip().strip('"') for line in lines[len(lines) == n_rows + 1 :]]
 
 
 def _lines(

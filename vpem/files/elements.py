@@ -42,7 +42,6 @@ from vpem.network.schema import (
     NumberList,
     Place,
     Schema,
-    Sizes,
     State,
     TableOf,
     check,
@@ -90,8 +89,11 @@ def read_elements(group: h5py.Group, schema: Elements, **sizes: int) -> State:
     as float64 or int64, strings as tuples, None for what is absent and may be.
     """
     state: State = {}
+    inside = group.name.strip("/")
     for name, field in schema.items():
-        place = _place(group, name)
+        called = f"attribute {name[1:]!r}" if name.startswith("@") else name
+        way = ": " if name.startswith("@") else "/"
+        place = Place(group.file.filename, f"{inside}{way}{called}" if inside else called)
         if name.startswith("@"):
             value = read_value(group, name[1:])
             if isinstance(value, bytes):
@@ -107,7 +109,34 @@ def read_elements(group: h5py.Group, schema: Elements, **sizes: int) -> State:
                 continue
             assert isinstance(field.schema, Field)
             field = field.schema
-        state[name] = _element(group, name, field, place, sizes)
+        if isinstance(field, Json):
+            state[name] = read_json_element(group, name, field.deepest)
+            check(field.schema, state[name], place)
+        elif isinstance(field, Strings):
+            strings = state[name] = read_strings(group, name, shape=(sizes.get(field.size),))
+            if len(strings) < field.least:
+                place.fail("has no values")
+            if field.different and len(set(strings)) < len(strings):
+                twice = (repr(one) for one, count in Counter(strings).items() if count > 1)
+                place.fail(f"must all be different, but several are called {shorten(list(twice))}")
+            sizes[field.size] = len(strings)
+        elif isinstance(field, Column):
+            column = state[name] = read_column(group, name)
+            count = sizes.setdefault(field.size, len(column))
+            if len(column) != count:
+                place.refuse(f"{count} strings or numbers", f"{len(column)}")
+        else:
+            assert isinstance(field, Array)
+            shape = [sizes.get(one) if isinstance(one, str) else one for one in field.shape]
+            known = [one if isinstance(one, int) else None for one in shape]
+            whole = field.kind == "i"
+            array = read_array(group, name, shape=known, kinds="iu" if whole else field.kind)
+            if whole and array.dtype.kind == "u":
+                array = np.minimum(array, np.uint64(LARGEST))
+            with np.errstate(over="ignore"):
+                array = array.astype(np.int64 if whole else np.float64, copy=False)
+            check(field, array, place, sizes)
+            state[name] = array
     return state
 
 
@@ -122,47 +151,6 @@ def check_written(path: str | os.PathLike[str], schema: Elements, **values: obje
             check(field.schema, read, Place(os.fspath(path), name))
         except FileError as error:
             raise InputError(*error.parts) from error
-
-
-def _place(group: h5py.Group, name: str) -> Place:
-    inside = group.name.strip("/")
-    if name.startswith("@"):
-        named = f"attribute {name[1:]!r}"
-        return Place(group.file.filename, f"{inside}: {named}" if inside else named)
-    return Place(group.file.filename, f"{inside}/{name}" if inside else name)
-
-
-def _element(group: h5py.Group, name: str, field: Field, place: Place, sizes: Sizes) -> object:
-    if isinstance(field, Json):
-        parsed = read_json_element(group, name, field.deepest)
-        check(field.schema, parsed, place)
-        return parsed
-    if isinstance(field, Strings):
-        strings = read_strings(group, name, shape=(sizes.get(field.size),))
-        if len(strings) < field.least:
-            place.fail("has no values")
-        if field.different and len(set(strings)) < len(strings):
-            twice = (repr(one) for one, count in Counter(strings).items() if count > 1)
-            place.fail(f"must all be different, but several are called {shorten(list(twice))}")
-        sizes[field.size] = len(strings)
-        return strings
-    if isinstance(field, Column):
-        values = read_column(group, name)
-        count = sizes.setdefault(field.size, len(values))
-        if len(values) != count:
-            place.refuse(f"{count} strings or numbers", f"{len(values)}")
-        return values
-    assert isinstance(field, Array)
-    shape = [sizes.get(one) if isinstance(one, str) else one for one in field.shape]
-    known = [one if isinstance(one, int) else None for one in shape]
-    whole = field.kind == "i"
-    array = read_array(group, name, shape=known, kinds="iu" if whole else field.kind)
-    if whole and array.dtype.kind == "u":
-        array = np.minimum(array, np.uint64(LARGEST))
-    with np.errstate(over="ignore"):
-        array = array.astype(np.int64 if whole else np.float64, copy=False)
-    check(field, array, place, sizes)
-    return array
 
 
 COUNTED = {"messages": COUNT, "bytes": COUNT, "rounds": COUNT}

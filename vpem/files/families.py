@@ -93,13 +93,6 @@ class FamilyChoice:
         """Return the family of a feature, or "auto"; its own word goes before its holder's."""
         return self.named.get(name, self.named.get(holder or "", self.rest))
 
-    def may_be_category(self, name: str, names: Iterable[str]) -> bool:
-        """Whether a column of text becomes a category, among columns of these names."""
-        words = {self.named.get(name, self.rest)}
-        if name not in self.named:  # an agent may be meant
-            words |= {family for one, family in self.named.items() if one not in set(names)}
-        return bool(words & {AUTO, "categorical"})
-
 
 def check_named(choice: FamilyChoice | None, *known: Iterable[str]) -> None:
     """Raise InputError where a name is that of nothing known: features, agents, parties."""

@@ -222,8 +222,15 @@ HEAP_OBJECT = struct.Struct("<H6xQ")
 SEARCHED = 1 << 26  # bytes of a file in which heaps are looked for
 
 
-def _check_heaps(path: PathLike) -> None:
-    """Raise FileError where HDF5 would never end: free space in a heap that has no size."""
+def open_file(path: PathLike) -> h5py.File:
+    """Open an HDF5 file for reading; the caller closes it."""
+    import h5py
+
+    check_readable(path)
+    name = os.fspath(path)
+    if not h5py.is_hdf5(name):
+        raise FileError(f"{path} is not an HDF5 file")
+    # HDF5 would never end where there is free space in a heap that has no size.
     with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         lengths = data[14:15] if data[8:9] < b"\x02" else data[10:11]
         at = data.find(b"GCOL", 0, SEARCHED) if lengths == b"\x08" else -1
@@ -239,17 +246,6 @@ def _check_heaps(path: PathLike) -> None:
                     raise FileError(f"{path} is damaged: a heap of its strings never ends")
                 place, left = place + step, left - 1
             at = data.find(b"GCOL", at + 4, SEARCHED)
-
-
-def open_file(path: PathLike) -> h5py.File:
-    """Open an HDF5 file for reading; the caller closes it."""
-    import h5py
-
-    check_readable(path)
-    name = os.fspath(path)
-    if not h5py.is_hdf5(name):
-        raise FileError(f"{path} is not an HDF5 file")
-    _check_heaps(path)
     try:
         # Runs of whole chunks are read once: without a cache they go where they belong.
         return h5py.File(name, "r", locking="best-effort", rdcc_nbytes=0)
@@ -436,10 +432,8 @@ def read_array(
     In ``shape`` None is any length. The result is C-contiguous, native, and no wider than a double.
     """
     where = place_of(group, name)
-    dataset = _dataset(group, name)
+    dataset = _dataset(group, name, kinds, ndim, shape)
     with reading(where):
-        _check_kind(dataset, where, kinds)
-        _check_shape(dataset, where, ndim, shape)
         spend(dataset, check_storage(dataset, where), where)
         Inflation(dataset, where).check()
         values, dtype = np.asarray(dataset[()]), dataset.dtype
@@ -452,10 +446,8 @@ def read_array(
 def check_matrix(group: h5py.Group, name: str) -> h5py.Dataset:
     """Return a two-dimensional numeric dataset unread, to be read a run of rows at a time."""
     where = place_of(group, name)
-    dataset = _dataset(group, name)
+    dataset = _dataset(group, name, "iuf", 2)
     with reading(where):
-        _check_kind(dataset, where, "iuf")
-        _check_shape(dataset, where, 2, None)
         check_storage(dataset, where)
         if 0 in dataset.shape:
             raise FileError(f"{where} has no values")
@@ -465,54 +457,47 @@ def check_matrix(group: h5py.Group, name: str) -> h5py.Dataset:
 def read_strings(
     group: h5py.Group, name: str, *, shape: Sequence[int | None] = (None,)
 ) -> tuple[str, ...]:
-    """Read a one-dimensional dataset of UTF-8 strings of at most 4096 characters."""
+    """Read a one-dimensional dataset of UTF-8 strings of at most 4096 characters.
+
+    They are read a run at a time: they may be padding mostly, or the same one many times.
+    """
     import h5py
 
     where = place_of(group, name)
-    dataset = _dataset(group, name)
+    dataset = _dataset(group, name, "", 1, shape)
     with reading(where):
-        if h5py.check_string_dtype(dataset.dtype) is None:
-            kind = KINDS.get(dataset.dtype.kind, str(dataset.dtype))
-            raise FileError(f"{where} holds {kind}; it must hold UTF-8 strings")
-        _check_shape(dataset, where, 1, shape)
         spend(dataset, check_storage(dataset, where, text=True), where)
         Inflation(dataset, where).check()
-        strings = _strings(dataset, where)
-        if any(len(string) > LONGEST_STRING for string in strings):
-            raise FileError(f"{where} holds a string of more than {LONGEST_STRING} characters")
-        return tuple(strings)
-
-
-def _strings(dataset: h5py.Dataset, where: str) -> list[str]:
-    """Read strings a run at a time: they may be padding mostly, or the same one many times."""
-    import h5py
-
-    have = os.path.getsize(dataset.file.filename)
-    variable = h5py.check_string_dtype(dataset.dtype).length is None
-    most = max(read_limit(), have if variable else EXPANSION * have)
-    longest = dataset.dtype.itemsize
-    if variable:
-        # Where lengths are unknown, none is longer than the file.
-        lengths = lengths_of_strings(dataset, where)
-        total, longest = 0, have if lengths is None else 0
-        for sizes in lengths or ():
-            total += int(sizes.sum(dtype=np.int64))
-            longest = max(longest, int(sizes.max(initial=0)))
-            if longest > 4 * LONGEST_STRING:
-                raise FileError(f"{where} holds a string of more than {LONGEST_STRING} characters")
+        have = os.path.getsize(dataset.file.filename)
+        variable = h5py.check_string_dtype(dataset.dtype).length is None
+        most = max(read_limit(), have if variable else EXPANSION * have)
+        longest = dataset.dtype.itemsize
+        too_long = f"{where} holds a string of more than {LONGEST_STRING} characters"
+        too_many = f"{where} holds strings of more than {most} bytes"
+        if variable:
+            # Where lengths are unknown, none is longer than the file.
+            lengths = lengths_of_strings(dataset, where)
+            total, longest = 0, have if lengths is None else 0
+            for sizes in lengths or ():
+                total += int(sizes.sum(dtype=np.int64))
+                longest = max(longest, int(sizes.max(initial=0)))
+                if longest > 4 * LONGEST_STRING:
+                    raise FileError(too_long)
+                if total > most:
+                    raise FileError(f"{too_many}; {advice(total)}")
+        step = max(RUN_BYTES // max(longest, 1), 16, 0 if variable else (dataset.chunks or (0,))[0])
+        text = dataset.asstr("utf-8", "strict")
+        strings: list[str] = []
+        total = 0
+        for start in range(0, dataset.size, step):
+            part = text[start : start + step].tolist()
+            total += sum(map(len, part))
             if total > most:
-                raise FileError(f"{where} holds strings of more than {most} bytes; {advice(total)}")
-    step = max(RUN_BYTES // max(longest, 1), 16, 0 if variable else (dataset.chunks or (0,))[0])
-    text = dataset.asstr("utf-8", "strict")
-    strings: list[str] = []
-    total = 0
-    for start in range(0, dataset.size, step):
-        part = text[start : start + step].tolist()
-        total += sum(map(len, part))
-        if total > most:
-            raise FileError(f"{where} holds strings of more than {most} bytes; {advice(total)}")
-        strings += part
-    return strings
+                raise FileError(f"{too_many}; {advice(total)}")
+            strings += part
+        if any(len(string) > LONGEST_STRING for string in strings):
+            raise FileError(too_long)
+        return tuple(strings)
 
 
 def read_column(group: h5py.Group, name: str) -> Labels:
@@ -587,8 +572,18 @@ def check_encoding(file: h5py.File, expected: str, version: str) -> str | None:
     return encoding
 
 
-def _dataset(group: h5py.Group, name: str) -> h5py.Dataset:
-    """Return the dataset ``name``, refusing what is missing, no dataset, or stored elsewhere."""
+def _dataset(
+    group: h5py.Group,
+    name: str,
+    kinds: str | None = None,
+    ndim: int | None = None,
+    shape: Sequence[int | None] | None = None,
+) -> h5py.Dataset:
+    """Return the dataset ``name``, refusing what is missing, no dataset, or stored elsewhere.
+
+    With ``kinds`` (of NumPy; "": UTF-8 text) what it holds and its dimensions are checked, too,
+    before anything is allocated.
+    """
     import h5py
 
     where = place_of(group, name)
@@ -600,29 +595,24 @@ def _dataset(group: h5py.Group, name: str) -> h5py.Dataset:
     with reading(where):
         if item.is_virtual or item.external:
             raise FileError(f"{where} keeps its values in other files, which are not followed")
+        if kinds is None:
+            return item
+        dtype, sizes = item.dtype, item.shape
+        fits = dtype.kind in kinds if kinds else h5py.check_string_dtype(dtype) is not None
+        if not fits:
+            expected = " or ".join(dict.fromkeys(KINDS[kind] for kind in kinds)) or "UTF-8 strings"
+            raise FileError(
+                f"{where} holds {KINDS.get(dtype.kind, dtype)}; it must hold {expected}"
+            )
+        if sizes is None:
+            raise FileError(f"{where} is empty")
+        words = " x ".join(map(str, sizes)) or "a single value"
+        if ndim is not None and len(sizes) != ndim:
+            raise FileError(f"{where} must have {ndim} dimension{'s' * (ndim > 1)}, got {words}")
+        if shape is not None and (
+            len(shape) != len(sizes)
+            or any(want not in (None, have) for want, have in zip(shape, sizes, strict=True))
+        ):
+            expected = " x ".join("any" if want is None else str(want) for want in shape)
+            raise FileError(f"{where} must have shape {expected}, got {words}")
     return item
-
-
-def _check_kind(dataset: h5py.Dataset, where: str, kinds: str) -> None:
-    dtype = dataset.dtype
-    if dtype.kind not in kinds:
-        expected = " or ".join(dict.fromkeys(KINDS[kind] for kind in kinds))
-        raise FileError(f"{where} holds {KINDS.get(dtype.kind, dtype)}; it must hold {expected}")
-
-
-def _check_shape(
-    dataset: h5py.Dataset, where: str, ndim: int | None, shape: Sequence[int | None] | None
-) -> None:
-    """Check dimensions before anything is allocated."""
-    sizes = dataset.shape
-    if sizes is None:
-        raise FileError(f"{where} is empty")
-    words = " x ".join(map(str, sizes)) or "a single value"
-    if ndim is not None and len(sizes) != ndim:
-        raise FileError(f"{where} must have {ndim} dimension{'s' * (ndim > 1)}, got {words}")
-    if shape is not None and (
-        len(shape) != len(sizes)
-        or any(want not in (None, have) for want, have in zip(shape, sizes, strict=True))
-    ):
-        expected = " x ".join("any" if want is None else str(want) for want in shape)
-        raise FileError(f"{where} must have shape {expected}, got {words}")

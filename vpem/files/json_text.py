@@ -12,6 +12,7 @@ import math
 import re
 import tomllib
 from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,7 +47,12 @@ def parse_json(text: str, deepest: int = DEEPEST) -> Any:
         if "digits" in str(error):  # Python reads no integer of more than 4300
             raise ValueError("a number has too many digits") from None
         raise
-    if not _is_shallow(value, deepest):
+    inside = [value]
+    for _ in range(deepest):
+        nested = [one for one in inside if isinstance(one, dict | list)]
+        items = (one.values() if isinstance(one, dict) else one for one in nested)
+        inside = list(chain.from_iterable(items))
+    if any(isinstance(one, dict | list) for one in inside):
         raise too_deep
     return value
 
@@ -67,14 +73,6 @@ def _unique(pairs: list[tuple[str, object]]) -> Report:
         twice = next(key for key, count in counts.items() if count > 1)
         raise ValueError(f"{twice[:40]!r} appears more than once")
     return report
-
-
-def _is_shallow(value: object, depth: int) -> bool:
-    """Whether lists and objects are nested at most ``depth`` deep."""
-    if not isinstance(value, dict | list):
-        return True
-    inside = value.values() if isinstance(value, dict) else value
-    return depth > 0 and all(_is_shallow(item, depth - 1) for item in inside)
 
 
 def read_json_file(path: PathLike) -> Any:

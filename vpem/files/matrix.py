@@ -91,7 +91,7 @@ class FileRows:
         self._blocks = blocks
         self._scaling = scaling
         self._ahead = ReadAhead(self._load)
-        self._held: list[tuple[slice, Floats]] = []
+        self._held: dict[tuple[int, int], Floats] = {}  # runs that are there, the oldest first
         self._keeps = 1
         self.n_samples = len(matrix)
         self.dtype: np.dtype[np.floating] = np.empty(0, dtype).dtype
@@ -127,28 +127,21 @@ class FileRows:
 
     def read_in(self, run: slice, rows: slice, following: slice | None) -> Floats:
         """Rows of a run of at most `step` rows, which is read whole; then ``following`` is."""
-        runs = dict(self._there())
-        if (run.start, run.stop) not in runs:
+        key = run.start, run.stop
+        if key not in self._held:
             while len(self._held) >= self._keeps:
-                self._free.append(self._held.pop(0)[1])
-            self._held.append((run, self._fetch(run)))
+                self._free.append(self._held.pop(next(iter(self._held))))
+            ahead = self._ahead.run
+            loaded = None if ahead is None else self._ahead.end()
+            if loaded is None or ahead != run:
+                if loaded is not None:
+                    self._free.append(loaded)
+                loaded = self._load(run, self._buffer())
+            self._held[key] = loaded
             self._matrix.report_progress(run.stop)
-            runs = dict(self._there())
-            if following is not None and (following.start, following.stop) not in runs:
+            if following is not None and (following.start, following.stop) not in self._held:
                 self._ahead.begin(following, self._buffer())
-        return runs[run.start, run.stop][rows.start - run.start : rows.stop - run.start]
-
-    def _there(self) -> Iterator[tuple[tuple[int, int], Floats]]:
-        return (((run.start, run.stop), rows) for run, rows in self._held)
-
-    def _fetch(self, run: slice) -> Floats:
-        """Take a run that was read ahead, or read it."""
-        if (ahead := self._ahead.run) is not None:
-            rows = self._ahead.end()
-            if ahead == run:
-                return rows
-            self._free.append(rows)
-        return self._load(run, self._buffer())
+        return self._held[key][rows.start - run.start : rows.stop - run.start]
 
     def _buffer(self) -> Floats:
         if self._free:

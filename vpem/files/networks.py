@@ -151,7 +151,17 @@ def read_graph(
     try:
         if ending in EDGE_LISTS:
             return from_edges(_read_edge_list(file, content), n_agents, names, "file")
-        graph = _read_json(file, content) if ending == ".json" else _read_graphml(file, content)
+        if ending == ".json":
+            graph = _read_json(file, content)
+        else:
+            import networkx as nx
+
+            try:
+                with warnings.catch_warnings():  # about attributes, which are not used
+                    warnings.simplefilter("ignore", UserWarning)
+                    graph = nx.read_graphml(io.BytesIO(content))
+            except (ParseError, nx.NetworkXException, ValueError, LookupError, TypeError) as error:
+                raise FileError(f"{file} is not a valid GraphML file: {error}") from None
         return from_networkx(graph, n_agents, names, "file")
     except InputError as error:
         raise InputError(f"{file}: {error}") from None
@@ -201,17 +211,6 @@ def _read_edge_list(file: Path, content: bytes) -> list[tuple[str, str]]:
             stacklevel=3,
         )
     return pairs
-
-
-def _read_graphml(file: Path, content: bytes) -> Any:
-    import networkx as nx
-
-    try:
-        with warnings.catch_warnings():  # about attributes, which are not used
-            warnings.simplefilter("ignore", UserWarning)
-            return nx.read_graphml(io.BytesIO(content))
-    except (ParseError, nx.NetworkXException, ValueError, LookupError, TypeError) as error:
-        raise FileError(f"{file} is not a valid GraphML file: {error}") from None
 
 
 def _read_json(file: Path, content: bytes) -> Any:

@@ -299,8 +299,8 @@ def header_of(path: PathLike) -> list[str]:
     if not is_long_csv(path) or not os.path.exists(path):
         return []
     try:
-        with _opened(path) as lines:
-            return next(lines, [])
+        with _opened(path) as reader:
+            return next(iter(reader), [])
     except (FileError, OSError, UnicodeDecodeError, csv.Error):  # the reader of the rest says why
         return []
 
@@ -376,9 +376,10 @@ def read_cells(
     try:
         check_readable(path)
         with _opened(path) as reader:
-            header: list[str] = next(reader, [])
+            lines = iter(reader)
+            header: list[str] = next(lines, [])
             places = places_of(header)
-            for fields in reader:
+            for fields in lines:
                 if not "".join(fields).strip() and len(fields) < 2:
                     continue
                 where = f"{source}: line {reader.line_num}"
@@ -417,21 +418,17 @@ class _Columns:
         source = os.fspath(path)
         opened = parquet_frame if source.lower().endswith((".parquet", ".pq")) else arrow_frame
         self.frame, self.line_num = opened(Path(source), source), 0
-        self.rows: Iterator[Any] | None = None
 
-    def __iter__(self) -> _Columns:
-        return self
-
-    def __next__(self) -> list[str]:
+    def __iter__(self) -> Iterator[list[str]]:
         self.line_num += 1
-        if self.rows is None:
-            read = self.frame.read(range(len(self.frame.names)), ())
-            self.rows = zip(*(column.to_pylist() for column in read), strict=True)
-            return list(self.frame.names)
-        return [
-            "" if value is None else f"{value:.17g}" if isinstance(value, float)
-            else str(int(value) if isinstance(value, bool) else value) for value in next(self.rows)
-        ]  # fmt: skip
+        read = self.frame.read(range(len(self.frame.names)), ())
+        yield list(self.frame.names)
+        for row in zip(*(column.to_pylist() for column in read), strict=True):
+            self.line_num += 1
+            yield [
+                "" if value is None else f"{value:.17g}" if isinstance(value, float)
+                else str(int(value) if isinstance(value, bool) else value) for value in row
+            ]  # fmt: skip
 
 
 def sort_names(names: Iterable[str]) -> list[str]:

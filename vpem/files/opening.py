@@ -17,7 +17,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from io import BufferedReader, RawIOBase, TextIOWrapper
@@ -173,35 +173,32 @@ def packing_of(start: bytes) -> str | None:
     return next((name for mark, name in PACKINGS.items() if start.startswith(mark)), None)
 
 
-class _Counted(RawIOBase):
-    """Bytes of a packed file, as long as there are not far more than the file has."""
+class _Stream(RawIOBase):
+    """Bytes of a function, and how it is closed."""
 
-    def __init__(self, path: PathLike, stream: Any, size: int, stack: ExitStack) -> None:
-        self._path, self._stream, self._stack = os.fspath(path), stream, stack
-        self._most = max(read_limit(), EXPANSION * size)
-        self._found = 0
+    def __init__(self, read: Callable[[int], bytes], close: Callable[[], None]) -> None:
+        self._read, self._close, self._left = read, close, memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        try:
-            part = self._stream.read(len(buffer))
-        except FAILURES as error:
-            raise FileError(f"{self._path} cannot be unpacked: {error}") from error
-        buffer[: len(part)] = part
-        self._found += len(part)
-        if self._found > self._most:
-            raise FileError(
-                f"{self._path} unpacks to more than {EXPANSION} times its size; unpack it "
-                f"yourself, or, {advice(16 * self._found)}"
-            )
-        return len(part)
+        if not self._left:
+            self._left = memoryview(self._read(len(buffer)))
+        count = min(len(buffer), len(self._left))
+        buffer[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count
 
     def close(self) -> None:
         if not self.closed:
-            self._stack.close()
+            self._close()
         super().close()
+
+
+def stream_of(read: Callable[[int], bytes], close: Callable[[], None]) -> BinaryIO:
+    """Return a stream of what ``read`` returns, at most so many bytes as asked; none at its end."""
+    return BufferedReader(_Stream(read, close), 1 << 16)
 
 
 def open_unpacked(path: PathLike) -> BinaryIO:
@@ -217,35 +214,49 @@ def open_unpacked(path: PathLike) -> BinaryIO:
         if packing is None:
             stack.pop_all()
             return file
-        size = os.fstat(file.fileno()).st_size
+        most, found = max(read_limit(), EXPANSION * os.fstat(file.fileno()).st_size), 0
+        stream: Any = None
         try:
-            stream = _unpacked(file, packing, path, stack)
+            if packing == "gzip":
+                stream = stack.enter_context(gzip.GzipFile(fileobj=file, mode="rb"))
+            elif packing == "bzip2":
+                stream = stack.enter_context(bz2.BZ2File(file))
+            elif packing == "xz":
+                stream = _Xz(file)
+            else:
+                archive = stack.enter_context(open_zip(file, path))
+                members = [
+                    info for info in archive.infolist()
+                    if not info.is_dir() and not info.filename.startswith("__MACOSX/")
+                ]  # fmt: skip
+                if len(members) != 1:
+                    listed = shorten(repr(info.filename) for info in members)
+                    raise FileError(
+                        f"{path} is a zip file of {len(members)} files"
+                        f"{f' ({listed})' if members else ''}; unpack it, and give the one that is "
+                        "meant"
+                    )
+                stream = stack.enter_context(archive.open(members[0]))
         except FileError:
             raise
         except FAILURES as error:
             raise FileError(f"{path} cannot be unpacked: {error}") from error
-        return BufferedReader(_Counted(path, stream, size, stack.pop_all()), 1 << 16)
 
+        def read(size: int) -> bytes:
+            nonlocal found
+            try:
+                part: bytes = stream.read(size)
+            except FAILURES as error:
+                raise FileError(f"{os.fspath(path)} cannot be unpacked: {error}") from error
+            found += len(part)
+            if found > most:
+                raise FileError(
+                    f"{os.fspath(path)} unpacks to more than {EXPANSION} times its size; unpack it "
+                    f"yourself, or, {advice(16 * found)}"
+                )
+            return part
 
-def _unpacked(file: BinaryIO, packing: str, path: PathLike, stack: ExitStack) -> Any:
-    if packing == "gzip":
-        return stack.enter_context(gzip.GzipFile(fileobj=file, mode="rb"))
-    if packing == "bzip2":
-        return stack.enter_context(bz2.BZ2File(file))
-    if packing == "xz":
-        return _Xz(file)
-    archive = stack.enter_context(open_zip(file, path))
-    members = [
-        info for info in archive.infolist()
-        if not info.is_dir() and not info.filename.startswith("__MACOSX/")
-    ]  # fmt: skip
-    if len(members) != 1:
-        listed = shorten(repr(info.filename) for info in members)
-        raise FileError(
-            f"{path} is a zip file of {len(members)} files{f' ({listed})' if members else ''}; "
-            "unpack it, and give the one that is meant"
-        )
-    return stack.enter_context(archive.open(members[0]))
+        return stream_of(read, stack.pop_all().close)
 
 
 class _Xz:
@@ -355,8 +366,15 @@ def format_of(path: PathLike, source: str, encoding: str | None = None) -> str:
     file = check_readable(path)
     with open_regular(file) as opened:
         start = opened.read(START)
-        if packing_of(start) == "zip" and (kind := _of_zip(file, source)):
-            return kind
+        if packing_of(start) == "zip":
+            with open_zip(opened, source) as archive:
+                names = archive.namelist()
+            if names and all(name.endswith(".npy") for name in names):
+                return "npz"
+            if any(name.startswith(("xl/", "word/", "ppt/")) for name in names):
+                raise FileError(f"{source} is an Excel file; {SAVE_CSV}")
+            if "mimetype" in names or "Index/Document.iwa" in names:
+                raise FileError(f"{source} is a spreadsheet or document; {SAVE_CSV}")
     for mark, kind in KNOWN:
         if start.startswith(mark):
             return kind
@@ -377,19 +395,6 @@ def format_of(path: PathLike, source: str, encoding: str | None = None) -> str:
     if called is not None:
         raise FileError(f"{source} is not {called}, although it is called so; is it damaged?")
     return "text"
-
-
-def _of_zip(file: Path, source: str) -> str | None:
-    """Return the format of what is a zip file by itself; None of a packed file."""
-    with open_regular(file) as opened, open_zip(opened, source) as archive:
-        names = archive.namelist()
-    if names and all(name.endswith(".npy") for name in names):
-        return "npz"
-    if any(name.startswith(("xl/", "word/", "ppt/")) for name in names):
-        raise FileError(f"{source} is an Excel file; {SAVE_CSV}")
-    if "mimetype" in names or "Index/Document.iwa" in names:
-        raise FileError(f"{source} is a spreadsheet or document; {SAVE_CSV}")
-    return None
 
 
 def _refuse_other(start: bytes, source: str, file: Path, encoding: str | None) -> None:

@@ -11,7 +11,8 @@ import os
 import random
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,7 +69,27 @@ def check_storage(dataset: h5py.Dataset, where: str, text: bool = False) -> int:
             raise FileError(
                 f"{where} has chunks of {_size(each)}, far larger than itself; {advice(each)}"
             )
-        _check_filters(plist, each, where)
+        # Filters must be known, come once, and claim no other size than that of the chunks.
+        filters = [plist.get_filter(number) for number in range(plist.get_nfilters())]
+        codes = [code for code, *_ in filters]
+        for code in codes:
+            if code not in FILTERS:
+                raise FileError(
+                    f"{where} is packed by the filter {code}, which is not read here; write it "
+                    "with gzip, lzf, or as it is"
+                )
+        packing = [place for place, code in enumerate(codes) if code in PACKING]
+        last = packing[0] if packing else len(codes)
+        if len(set(codes)) < len(codes) or len(packing) > 1 or {*codes[last + 1 :]} - {FLETCHER32}:
+            raise FileError(f"{where} is packed several times over; write it with one filter")
+        for code, _, values, _ in filters:
+            claimed = 0
+            if code in (NBIT, SCALEOFFSET) and len(values) > 4:
+                claimed = values[2] * values[4]
+            elif code == LZF and len(values) > 2:
+                claimed = values[2]
+            if claimed > 2 * each:
+                raise FileError(f"{where} says that its chunks of {each} bytes unpack to {claimed}")
     if n_bytes > limit and n_bytes > most_of(stored := _stored(dataset, where)):
         words = " x ".join(map(str, shape)) or "a single value"
         raise FileError(
@@ -102,30 +123,6 @@ def _stored(dataset: h5py.Dataset, where: str) -> int:
     return stored
 
 
-def _check_filters(plist: h5py.h5p.PropDCID, each: int, where: str) -> None:
-    """Refuse filters that are not known, come twice, or claim another size than the chunks'."""
-    filters = [plist.get_filter(number) for number in range(plist.get_nfilters())]
-    codes = [code for code, *_ in filters]
-    for code in codes:
-        if code not in FILTERS:
-            raise FileError(
-                f"{where} is packed by the filter {code}, which is not read here; write it with "
-                "gzip, lzf, or as it is"
-            )
-    packing = [place for place, code in enumerate(codes) if code in PACKING]
-    last = packing[0] if packing else len(codes)
-    if len(set(codes)) < len(codes) or len(packing) > 1 or {*codes[last + 1 :]} - {FLETCHER32}:
-        raise FileError(f"{where} is packed several times over; write it with one filter")
-    for code, _, values, _ in filters:
-        claimed = 0
-        if code in (NBIT, SCALEOFFSET) and len(values) > 4:
-            claimed = values[2] * values[4]
-        elif code == LZF and len(values) > 2:
-            claimed = values[2]
-        if claimed > 2 * each:
-            raise FileError(f"{where} says that its chunks of {each} bytes unpack to {claimed}")
-
-
 class Inflation:
     """Looks at packed chunks before they are read: none may unpack to more than a chunk.
 
@@ -155,25 +152,20 @@ class Inflation:
                 f"{where} has a chunk of {self._each} bytes that is stored in {largest}; the file "
                 "is damaged"
             )
-        if LZF not in self._codes:
-            self._left = self._chosen(chunks)
-
-    def _chosen(self, chunks: Sequence[h5py.h5d.StoreInfo]) -> list[tuple[int, ...]]:
-        """Return where the chunks are that will be unpacked with a bound."""
-        if SZIP in self._codes:
-            return [chunk.chunk_offset for chunk in chunks]
+        if LZF in self._codes:
+            return
         small = max(read_limit(), 4 * self._each) // DEFLATED
-        large = [chunk.chunk_offset for chunk in chunks if chunk.size > small]
-        others = [
-            chunk.chunk_offset
-            for chunk in chunks
-            if self._each < chunk.size * DEFLATED and chunk.size <= small
-        ]
+        others: list[tuple[int, ...]] = []
+        for chunk in chunks:
+            if SZIP in self._codes or chunk.size > small:
+                self._left.append(chunk.chunk_offset)
+            elif self._each < chunk.size * DEFLATED:
+                others.append(chunk.chunk_offset)
         count = read_limit() // max(self._each, 1)
         if count < len(others):
             # A file cannot be made to avoid them: the seed is no part of a result.
             others = random.SystemRandom().sample(others, count)
-        return large + others
+        self._left += others
 
     def check(self, rows: slice | None = None) -> None:
         """Refuse chunks of rows, by default all, which unpack to more than they may."""
@@ -186,26 +178,22 @@ class Inflation:
             if rows is None or rows.start - height < first[0] < rows.stop
         ]
         for first in due:
-            if not self._fits(*self._dataset.id.read_direct_chunk(first)):
+            mask, packed = self._dataset.id.read_direct_chunk(first)
+            # Through the filters that the mask leaves, as far as one of them says how large it is.
+            codes = [code for place, code in enumerate(self._codes) if not mask >> place & 1]
+            fits = True
+            if DEFLATE in codes:
+                codes = codes[: codes.index(DEFLATE)]
+                with suppress(zlib.error):  # HDF5 stops at the same place, and says so
+                    fits = inflate(packed, self._most) is not None
+            if SZIP in codes and struct.unpack_from("<I", packed.ljust(4))[0] > self._most:
+                fits = False
+            if not fits:
                 raise FileError(
                     f"{self._where} has a chunk that unpacks to more than its {self._each} bytes"
                 )
         done = set(due)
         self._left = [first for first in self._left if first not in done]
-
-    def _fits(self, mask: int, packed: bytes) -> bool:
-        """Whether a chunk, through the filters that ``mask`` leaves, is no larger than it says."""
-        for place, code in enumerate(self._codes):
-            if mask >> place & 1:
-                continue
-            if code == DEFLATE:
-                try:
-                    return inflate(packed, self._most) is not None
-                except zlib.error:
-                    return True  # HDF5 stops at the same place, and says so
-            if code == SZIP and struct.unpack_from("<I", packed.ljust(4))[0] > self._most:
-                return False
-        return True
 
 
 def _width(dataset: h5py.Dataset) -> int:

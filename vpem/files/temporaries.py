@@ -27,16 +27,6 @@ from vpem.files.opening import PathLike
 _NAME = re.compile(r"\.vpem-([0-9a-f]{24})-(\d{1,10})-(\d{1,20})-[0-9a-f]{12}(\..*)?")
 
 
-def _machine() -> str | None:
-    """Return what tells this machine since it was started, and what it counts processes in."""
-    try:
-        booted = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-        counted = os.stat("/proc/self/ns/pid").st_ino
-    except OSError:  # no Linux: nothing is known of other processes
-        return None
-    return f"{booted.replace('-', '')[:16]}{counted & 0xFFFFFFFF:08x}"
-
-
 def _begun(process: int) -> str | None:
     """Return when a process was started, in ticks of the machine; None: unknown."""
     try:
@@ -46,17 +36,6 @@ def _begun(process: int) -> str | None:
     return facts.rpartition(")")[2].split()[19]
 
 
-def _has_ended(process: int, begun: str) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
-        return False
-    now = _begun(process)
-    return now is not None and now != begun
-
-
 @contextmanager
 def temporary_beside(target: Path, mode: int = 0o666) -> Iterator[Path]:
     """Make an empty file in the folder of ``target``, with its ending; remove it at the end.
@@ -64,11 +43,26 @@ def temporary_beside(target: Path, mode: int = 0o666) -> Iterator[Path]:
     ``mode`` (less the umask) says who may read and write it. It stays if it was moved meanwhile.
     Temporary files there of ended processes of this machine are removed.
     """
-    machine, begun = _machine(), _begun(os.getpid())
+    machine, begun = None, _begun(os.getpid())
+    with suppress(OSError):  # no Linux: nothing is known of other processes
+        # This machine since it was started, and what it counts processes in.
+        booted = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        counted = os.stat("/proc/self/ns/pid").st_ino
+        machine = f"{booted.replace('-', '')[:16]}{counted & 0xFFFFFFFF:08x}"
     with suppress(OSError):
         for name in os.listdir(target.parent):
             named = _NAME.fullmatch(name)
-            if named and named[1] == machine and _has_ended(int(named[2]), named[3]):
+            if not named or named[1] != machine:
+                continue
+            try:
+                os.kill(int(named[2]), 0)
+                now = _begun(int(named[2]))
+                has_ended = now is not None and now != named[3]
+            except ProcessLookupError:
+                has_ended = True
+            except (OSError, OverflowError):
+                has_ended = False
+            if has_ended:
                 with suppress(OSError):
                     os.unlink(target.parent / name)
     owner = f"{machine}-{os.getpid()}-{begun}-" if machine and begun else ""

@@ -178,10 +178,18 @@ def read_ids(ids: Labels | int, name: str, level: str | None) -> tuple[Tokens | 
     """
     if isinstance(ids, int):
         return None, {"rows": ids, "kind": "none", "respelled": 0, "first": 0}
-    values = np.asarray(ids)
+    values: NDArray[Any] = np.asarray(ids)
     respelled = np.zeros(0, dtype=np.intp)
     if values.dtype.kind == "f":
-        values = _whole(values, name)
+        largest = 2.0 ** (np.finfo(values.dtype).nmant + 1)
+        wrong = ~(np.isfinite(values) & (np.abs(values) <= largest))
+        wrong[~wrong] = values[~wrong] != np.round(values[~wrong])
+        if wrong.any():
+            raise InputError(
+                f"row {int(np.argmax(wrong))} of party {name!r} has an id that is not a whole "
+                f"number a {values.dtype} holds exactly; store ids as integers or strings"
+            )
+        values = values.astype(np.int64)
     if values.dtype.kind in "iu":
         kind, tokens = "whole numbers", values.astype("S21")
     elif values.dtype.kind == "U" or all(isinstance(value, str) for value in values.flat):
@@ -214,18 +222,6 @@ def read_ids(ids: Labels | int, name: str, level: str | None) -> tuple[Tokens | 
     first = int(respelled[0]) if respelled.size else 0
     count = int(respelled.size)
     return tokens, {"rows": len(tokens), "kind": kind, "respelled": count, "first": first}
-
-
-def _whole(values: NDArray[Any], name: str) -> NDArray[np.int64]:
-    largest = 2.0 ** (np.finfo(values.dtype).nmant + 1)
-    wrong = ~(np.isfinite(values) & (np.abs(values) <= largest))
-    wrong[~wrong] = values[~wrong] != np.round(values[~wrong])
-    if wrong.any():
-        raise InputError(
-            f"row {int(np.argmax(wrong))} of party {name!r} has an id that is not a whole number a "
-            f"{values.dtype} holds exactly; store ids as integers or strings"
-        )
-    return values.astype(np.int64)
 
 
 def checksum(tokens: Tokens, salt: bytes) -> str:
@@ -281,7 +277,8 @@ def intersect(
         request = None
         if holders.mine(0):
             client = library[0].client.CreateWithNewKey(True)
-            request = client.CreateRequest(_texts(tokens[0][kept])).SerializeToString()
+            texts = [token.decode() for token in tokens[0][kept].tolist()]
+            request = client.CreateRequest(texts).SerializeToString()
         request = holders.send(request, 0, other)
         answer = partial(_answer, library, request, n_kept, tokens, names)
         sent = holders.send(for_each(holders, [other], answer).get(other), other, 0)
@@ -334,7 +331,7 @@ def _answer(
         parsed = _read(psi.Request, request, n_ids, names[0])
         server = psi.server.CreateWithNewKey(True)
         answer = server.ProcessRequest(parsed).SerializeToString()
-    texts = _texts(tokens[party])
+    texts = [token.decode() for token in tokens[party].tolist()]
     setup = server.CreateSetupMessage(FALSE_POSITIVES, n_ids, texts, psi.DataStructure.RAW)
     return [setup.SerializeToString(), answer]
 
@@ -378,10 +375,6 @@ def _read_from(name: str) -> Iterator[None]:
             f"party {name!r} has sent something else than encrypted ids; are all of the same "
             "version of vpem?"
         ) from None
-
-
-def _texts(tokens: Tokens) -> list[str]:
-    return [token.decode() for token in tokens.tolist()]
 
 
 def _library() -> Any:

@@ -133,21 +133,23 @@ def join_parties(
         )
         for party, holding in holdings.items()
     }
-    if holders.apart:
-        # Ids that the first party has of all rows stay with it.
-        first_party = 0 in holdings and (alignment.rows[0] >= 0).all()
-        ids = _joined_ids({0: holdings[0]}, alignment) if first_party else None
-        common: Report = {"partition": partition, "sample_weight": weights, "source": source}
-        common |= {"kinds": kinds, **labels_of_fit}
-        return Share(X, names, ids, homes=homes, **common), alignment
+    columns = {party: one.ids for party, one in holdings.items() if one.ids is not None}
+    if holders.apart:  # ids that the first party has of all rows stay with it
+        columns = {0: columns[0]} if 0 in columns and (alignment.rows[0] >= 0).all() else {}
+    ids = None
+    if columns:  # as the first party that has some calls a row
+        ids = np.empty(alignment.n_samples, dtype=np.result_type(*columns.values()))
+        for party, column in reversed(columns.items()):
+            there = alignment.rows[party] >= 0
+            ids[there] = column[alignment.rows[party][there]]
     labelled = [(party, one.labels) for party, one in holdings.items() if one.labels is not None]
     labels = None
-    if len(labelled) == 1 and (alignment.rows[labelled[0][0]] >= 0).all():
+    if len(labelled) == 1 and (alignment.rows[labelled[0][0]] >= 0).all() and not holders.apart:
         labels = labelled[0][1][alignment.rows[labelled[0][0]]]
-    dataset = Dataset(
+    dataset = (Share if holders.apart else Dataset)(
         X,
         names,
-        ids=_joined_ids(holdings, alignment),
+        ids=ids,
         labels=labels,
         partition=partition,
         sample_weight=weights,
@@ -174,18 +176,6 @@ def _empty(
 
     for_each(holders, range(len(parties)), check)
     return np.empty(shape, dtype=dtype)
-
-
-def _joined_ids(holdings: Mapping[int, Holding], alignment: Alignment) -> Labels | None:
-    """Return what the joined rows are called: as the first party that has them calls them."""
-    columns = {party: one.ids for party, one in holdings.items() if one.ids is not None}
-    if not columns:
-        return None
-    ids = np.empty(alignment.n_samples, dtype=np.result_type(*columns.values()))
-    for party, column in reversed(columns.items()):
-        there = alignment.rows[party] >= 0
-        ids[there] = column[alignment.rows[party][there]]
-    return ids
 
 
 def stack_parties(
@@ -268,15 +258,12 @@ def stack_parties(
         party: Home(parties[party].name, holding.ids, np.arange(holding.n_samples))
         for party, holding in holdings.items()
     }
-    if holders.apart:
-        common: Report = {"workers": workers, "sample_weight": weights, "source": source}
-        common["kinds"] = families
-        return Share(X, tuple(names[0]), homes=homes, **common)
-    return Dataset(
+    here = [] if holders.apart else list(holdings.values())
+    return (Share if holders.apart else Dataset)(
         X,
         tuple(names[0]),
-        ids=_stacked([holding.ids for holding in holdings.values()]),
-        labels=_stacked([holding.labels for holding in holdings.values()]),
+        ids=_stacked([holding.ids for holding in here]),
+        labels=_stacked([holding.labels for holding in here]),
         workers=workers,
         sample_weight=weights,
         source=source,
@@ -303,9 +290,8 @@ def _check_same_features(parties: Sequence[Party], names: Sequence[Sequence[str]
 def _stacked(columns: Sequence[Labels | None]) -> Labels | None:
     """Return ids or labels of all parties one after another, if all have them and of one type."""
     there = [column for column in columns if column is not None]
-    if len(there) < len(columns) or len({column.dtype.kind == "U" for column in there}) > 1:
-        return None
-    return np.concatenate(there)
+    text = {column.dtype.kind == "U" for column in there}
+    return np.concatenate(there) if len(there) == len(columns) and len(text) == 1 else None
 
 
 def align_parties(

@@ -23,7 +23,7 @@ from vpem.checks import (
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError, Setting, VpemError
 from vpem.files.datasets import default_names
-from vpem.files.observations import Entries, header_of, is_long, read_entries, sort_names
+from vpem.files.observations import header_of, is_long, read_entries, sort_names
 from vpem.files.parties.alignment import check_ids, checksum
 from vpem.files.parties.joining import refuse_shared
 from vpem.files.parties.opening import Holding, Party, Tell, open_party
@@ -116,8 +116,11 @@ def entries_of(
     party: Party, observed: Observed, rows: Sequence[str], columns: Sequence[str]
 ) -> Observations:
     """Return what a party saw, among rows and columns of these names; InputError if one twice."""
-    at = [np.arange(len(rows))] if observed.rows is None else [_places(observed.rows, rows)]
-    at.append(_places(observed.columns, columns))
+    at: list[NDArray[np.intp]] = []
+    for chosen, names in ((observed.rows, rows), (observed.columns, columns)):
+        number = {name: place for place, name in enumerate(names)}
+        places = range(len(names)) if chosen is None else [number[name] for name in chosen]
+        at.append(np.array(places, dtype=np.intp))
     check_memory(8 * len(rows) * len(columns), f"a matrix of {len(rows)} x {len(columns)}")
     return from_triplets(
         np.zeros(len(observed.values), dtype=np.intp),
@@ -131,11 +134,6 @@ def entries_of(
         weights=observed.weights,
         partial=True,
     )
-
-
-def _places(chosen: Sequence[str], names: Sequence[str]) -> NDArray[np.intp]:
-    number = {name: place for place, name in enumerate(names)}
-    return np.array([number[name] for name in chosen], dtype=np.intp)
 
 
 def _names(
@@ -230,7 +228,18 @@ def read_observed(party: Party, weight: str | None, tell: Tell | None) -> Observ
             tables = [read_entries(file, KINDS, weight) for file in files]
         except VpemError as error:
             raise type(error)(f"party {party.name!r}: ", *error.parts) from None
-        return _of_entries(tables, weight)
+        # The files follow one another.
+        whole = tables[0]
+        for one in tables[1:]:
+            for kind in KINDS:
+                whole.texts[kind] += one.texts[kind]
+        values = np.concatenate([one.values for one in tables])
+        weights = None
+        if weight is not None:
+            weights = np.concatenate([np.asarray(one.weights) for one in tables])
+        (named, row), (columns, column) = (whole.numbered(kind) for kind in KINDS)
+        shape = len(named), len(columns)
+        return Observed(named, columns, shape, (row, column), values, weights, True)
     if table.id_column is None and headers and headers[0]:
         called = [name for name in headers[0] if name.strip().lower() in ROW_NAMES]
         table = table.changed(id_column=called[0]) if len(called) == 1 else table
@@ -281,18 +290,3 @@ def _naming(holding: Holding, values: NDArray[np.float64]) -> dict[str, NDArray[
             numbers[name] = column.copy()
     # Many columns of whole numbers that differ are counts.
     return naming | (numbers if len(numbers) <= MOST_NUMBERS else {})
-
-
-def _of_entries(tables: Sequence[Entries], weight: str | None) -> Observed:
-    """Return what a party saw by long tables, which follow one another."""
-    whole = tables[0]
-    for table in tables[1:]:
-        for kind in KINDS:
-            whole.texts[kind] += table.texts[kind]
-    whole.values = np.concatenate([table.values for table in tables])
-    weights = None
-    if weight is not None:
-        weights = np.concatenate([np.asarray(table.weights) for table in tables])
-    (rows, row), (columns, column) = (whole.numbered(kind) for kind in KINDS)
-    shape = len(rows), len(columns)
-    return Observed(rows, columns, shape, (row, column), whole.values, weights, True)

@@ -12,6 +12,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -289,7 +290,15 @@ def open_party(
     except VpemError as error:
         also: Sequence[str | Setting] = ()
         if isinstance(error, MissingIdError) and not keep_empty:
-            also = _gaps_without_ids(party)
+            # What else is to be said of files whose ids are not all there.
+            table, drop = party.table, party.table.drop
+            if table.id_column is not None and table.features is None and drop is None:
+                drop = [table.id_column]
+            without = replace(party, table=table.changed(id_column=None, drop=drop))
+            with warnings.catch_warnings(), suppress(VpemError):
+                warnings.simplefilter("ignore", VpemWarning)
+                missing = open_party(without).gaps
+                also = () if missing is None else ("; also, ", *missing.parts)
         raise type(error)(f"party {party.name!r}: ", *error.parts, *also) from None
     labels = [dataset.labels for dataset in datasets]
     noted = [None if weights is None else dataset.sample_weight for dataset in datasets]
@@ -306,22 +315,6 @@ def open_party(
         {name: why for dataset in datasets for name, why in dataset.left_out.items()},
         gaps,
     )
-
-
-def _gaps_without_ids(party: Party) -> Sequence[str | Setting]:
-    """Return what else is to be said of a party's files, whose ids are not all there."""
-    table = party.table
-    drop = table.drop
-    if table.id_column is not None and table.features is None and drop is None:
-        drop = [table.id_column]
-    without = table.changed(id_column=None, drop=drop)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", VpemWarning)
-        try:
-            gaps = open_party(replace(party, table=without)).gaps
-        except VpemError:  # of which the error of the ids says enough
-            return ()
-    return () if gaps is None else ("; also, ", *gaps.parts)
 
 
 def _arranged(dataset: Dataset, names: Sequence[str], first: str) -> Any:

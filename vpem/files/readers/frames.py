@@ -283,7 +283,24 @@ def choose(names: Sequence[str], options: ReadOptions, source: str) -> ColumnRol
     else:
         features = [n for n in free if n not in noted.values() and n not in fitted]
     holders = {place: what for what, place in noted.items()} | dict.fromkeys(fitted, "label")
-    _check(features, holders, dropped, known, source)
+    seen: set[int] = set()
+    for place in features:
+        why = f"holds {holders[place]}s" if place in holders else ""
+        why = why or ("is dropped" if place in dropped else "is one already" * (place in seen))
+        if why:
+            raise InputError(f"{source}: {known[place]!r} cannot be a feature: it {why}")
+        seen.add(place)
+    first: dict[str, int] = {}
+    for place, name in enumerate(known):
+        if first.setdefault(name, place) != place:
+            raise InputError(
+                f"{source}: columns {first[name]} and {place} are both called {name!r}; rename "
+                "one, or pass ",
+                Setting("no_header", True),
+                " if the first row is data",
+            )
+    if not features:
+        raise InputError(f"{source}: no column is left for the features")
     return ColumnRoles(noted, features, chosen, free, fitted)
 
 
@@ -307,30 +324,6 @@ def columns_in(setting: str, value: object, names: list[str], source: str) -> li
         assert place is not None
         columns.append(place)
     return columns
-
-
-def _check(
-    features: list[int], holders: dict[int, str], dropped: set[int], names: list[str], source: str
-) -> None:
-    """Raise InputError where a feature is named twice, is something else too, or there is none."""
-    seen: set[int] = set()
-    for place in features:
-        why = f"holds {holders[place]}s" if place in holders else ""
-        why = why or ("is dropped" if place in dropped else "is one already" * (place in seen))
-        if why:
-            raise InputError(f"{source}: {names[place]!r} cannot be a feature: it {why}")
-        seen.add(place)
-    first: dict[str, int] = {}
-    for place, name in enumerate(names):
-        if first.setdefault(name, place) != place:
-            raise InputError(
-                f"{source}: columns {first[name]} and {place} are both called {name!r}; rename "
-                "one, or pass ",
-                Setting("no_header", True),
-                " if the first row is data",
-            )
-    if not features:
-        raise InputError(f"{source}: no column is left for the features")
 
 
 def resolve_column(

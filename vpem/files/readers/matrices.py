@@ -33,7 +33,7 @@ from vpem.files.readers.frames import (
     warn_of_marks,
 )
 from vpem.files.table_settings import TableSettings
-from vpem.network.partition import Partition, from_agent_of_feature, from_worker_of_row
+from vpem.network.partition import from_agent_of_feature, from_worker_of_row
 
 Parts = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 """Values, their columns (rows), and where each row (column) begins."""
@@ -105,8 +105,17 @@ def dataset_of_matrix(
     weights = options.weights
     if isinstance(weights, str) and (values := note(weights)) is not None:
         noted["weight"], weights = values, None
-    known = _known(dataset, note, table)
-    if known is not None:
+    known, name = None, table.labels_for_fit
+    values = note(name) if isinstance(name, str) else None
+    if values is not None:
+        if len(values) != dataset.n_samples:
+            raise InputError(
+                f"{dataset.source}: {name} has {len(values)} labels, but the data have "
+                f"{dataset.n_samples} rows"
+            )
+        lists = [one.tolist() for one in ([values] if values.ndim == 1 else values.T)]
+        called = [f"{name} {place}" for place in range(len(lists))]
+        known = labels_of_columns(lists, called, table.marks, dataset.source)
         table = table.changed(labels_for_fit=None)
     columns = options.columns
     if columns is not None and not set(columns) & set(dataset.feature_names):
@@ -114,7 +123,7 @@ def dataset_of_matrix(
     reading = replace(options, table=table, weights=weights, columns=columns)
     choice = choose(dataset.feature_names, reading, dataset.source)
     for what, place in choice.noted.items():
-        noted[what] = _whole(_column(dataset.X, place))
+        noted[what] = _column(dataset.X, place)
     if choice.known:
         columns_of = [_column(dataset.X, place).tolist() for place in choice.known]
         names = [dataset.feature_names[place] for place in choice.known]
@@ -157,21 +166,6 @@ def dataset_of_matrix(
     return _with(dataset, X, features, noted, left_out, options.table, known)
 
 
-def _known(dataset: Dataset, note: Note, table: TableSettings) -> SomeLabels | None:
-    name = table.labels_for_fit
-    values = note(name) if isinstance(name, str) else None
-    if values is None:
-        return None
-    if len(values) != dataset.n_samples:
-        raise InputError(
-            f"{dataset.source}: {name} has {len(values)} labels, but the data have "
-            f"{dataset.n_samples} rows"
-        )
-    columns = [values] if values.ndim == 1 else list(values.T)
-    names = [f"{name} {place}" for place in range(len(columns))]
-    return labels_of_columns([one.tolist() for one in columns], names, table.marks, dataset.source)
-
-
 def _with(
     dataset: Dataset,
     X: Any,
@@ -182,7 +176,12 @@ def _with(
     labels_for_fit: SomeLabels | None,
 ) -> Dataset:
     partition = dataset.partition
-    whole = features == list(range(dataset.n_features))
+    if partition is not None and features != list(range(dataset.n_features)):
+        agents, names = partition.agent_of[features], list(partition.names)
+        if dataset.edges is None:  # agents without any stay where links lead to them
+            there, agents = np.unique(agents, return_inverse=True)
+            names = [names[agent] for agent in there]
+        partition = from_agent_of_feature(agents, names)
     workers = dataset.workers
     if "worker" in noted:
         workers = from_worker_of_row(noted["worker"])
@@ -194,9 +193,7 @@ def _with(
         tuple(dataset.feature_names[n] for n in features),
         ids=noted.get("id", dataset.ids),
         labels=noted.get("label", dataset.labels),
-        partition=partition
-        if partition is None or whole
-        else _of_features(partition, features, dataset),
+        partition=partition,
         edges=dataset.edges,
         workers=workers,
         sample_weight=weights,
@@ -208,27 +205,17 @@ def _with(
     )
 
 
-def _of_features(partition: Partition, features: list[int], dataset: Dataset) -> Partition:
-    """Return who holds the features chosen; agents without any stay where links lead to them."""
-    agents = partition.agent_of[features]
-    if dataset.edges is not None:
-        return from_agent_of_feature(agents, partition.names)
-    there, numbers = np.unique(agents, return_inverse=True)
-    return from_agent_of_feature(numbers, [partition.names[agent] for agent in there])
-
-
 def _of(X: Any, columns: list[int]) -> Any:
     if columns == list(range(X.shape[1])):
         return X
     return X.select(columns) if isinstance(X, FileMatrix) else np.ascontiguousarray(X[:, columns])
 
 
-def _column(X: Any, place: int) -> NDArray[np.floating]:
-    if not isinstance(X, FileMatrix):
-        return np.asarray(X[:, place])
-    return np.concatenate([part[:, 0].copy() for _, part in X.select([place]).runs()])
-
-
-def _whole(values: NDArray[np.floating]) -> Labels:
+def _column(X: Any, place: int) -> Labels:
+    """Return the numbers of a column (M,), integers where all are whole."""
+    if isinstance(X, FileMatrix):
+        values = np.concatenate([part[:, 0].copy() for _, part in X.select([place]).runs()])
+    else:
+        values = np.asarray(X[:, place])
     finite = np.isfinite(values).all() and (np.abs(values) < 2**53).all()
     return values.astype(np.int64) if finite and (values == np.floor(values)).all() else values

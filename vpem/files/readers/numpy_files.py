@@ -61,10 +61,6 @@ SPARSE = {"data", "indices", "indptr", "format", "shape"}
 
 def read_npy(file: Path, source: str, options: ReadOptions) -> Dataset:
     """Read a matrix, or an array of records; Python objects are refused."""
-    if options.dataset is not None:
-        raise InputError(
-            Setting("dataset"), f" is a place inside HDF5 or .npz, which {source} is not"
-        )  # fmt: skip
     with open_regular(file) as opened, _said(source):
         array = _read(opened, os.stat(file).st_size, source, options)
     return _dataset_of(array, {}, source, options)
@@ -76,8 +72,25 @@ def read_npz(file: Path, source: str, options: ReadOptions) -> Dataset:
     with open_regular(file) as opened, _said(source), open_zip(opened, source) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         check_unpacked(sum(info.file_size for info in members.values()), file, source)
-        sparse = set(members) >= SPARSE
-        name = "" if sparse else _matrix_in(list(members), options.dataset, source)
+        sparse, name, listed = set(members) >= SPARSE, "", shorten(members, 10)
+        if options.dataset is not None and not sparse:
+            name = options.dataset
+            if name not in members:
+                hint = did_you_mean(name, members)
+                raise InputError(f"{source} has no array {name!r}{hint}; it has {listed}")
+        elif not sparse:
+            others = [one for one in members if one not in (*NOTED, "feature_names")]
+            if {"row", "col", "format"} <= set(members):
+                raise InputError(
+                    f"{source} holds a sparse matrix as coo; save it as csr (X.tocsr())"
+                )
+            if "X" not in members and len(others) != 1:
+                raise InputError(
+                    f"{source} has several arrays and none is called X: {listed}; name the one "
+                    "that is meant with ",
+                    Setting("dataset"),
+                )
+            name = "X" if "X" in members else others[0]
         table = options.table
         named = (table.label_column, table.id_column, table.worker_column, options.weights)
         read = {name, "feature_names", *NOTED, *(str(one) for one in named if one is not None)}
@@ -109,27 +122,6 @@ def list_npz(file: Path) -> dict[str, str]:
             name = info.filename.removesuffix(".npy")
             listing[name] = f"{kind}, {' x '.join(map(str, shape)) or 'one value'}"
     return listing
-
-
-def _matrix_in(members: list[str], dataset: str | None, source: str) -> str:
-    listed = shorten(members, 10)
-    if dataset is not None:
-        if dataset not in members:
-            raise InputError(
-                f"{source} has no array {dataset!r}{did_you_mean(dataset, members)}; it has "
-                f"{listed}"
-            )
-        return dataset
-    if {"row", "col", "format"} <= set(members):
-        raise InputError(f"{source} holds a sparse matrix as coo; save it as csr (X.tocsr())")
-    others = [name for name in members if name not in (*NOTED, "feature_names")]
-    if "X" in members or len(others) == 1:
-        return "X" if "X" in members else others[0]
-    raise InputError(
-        f"{source} has several arrays and none is called X: {listed}; name the one that is meant "
-        "with ",
-        Setting("dataset"),
-    )
 
 
 def _dataset_of(

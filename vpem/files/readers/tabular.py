@@ -41,9 +41,8 @@ from vpem.files.arrow import (
     matrix_of,
     numbers_in,
     plain_kind,
-    weights_of,
 )
-from vpem.files.datasets import Dataset, names_apart
+from vpem.files.datasets import Dataset, as_weights, names_apart
 from vpem.files.families import FamilyChoice
 from vpem.files.hdf5 import LONGEST_STRING
 from vpem.files.opening import check_unpacked, open_regular
@@ -54,7 +53,6 @@ from vpem.files.readers.frames import (
     ColumnRoles,
     LazyFrame,
     ReadOptions,
-    SomeLabels,
     blank_marks,
     choose,
     labels_of_columns,
@@ -116,7 +114,8 @@ def profile_of(
         why = dataset.left_out.get(name)
         use = uses.get(place, "not used" if why is None else f"left out ({why})")
         column = read.get(place) if place in levels else features.get(place, read.get(place))
-        kind = _kind(frame.kinds[place] if column is None else column.type)
+        plain = plain_kind(frame.kinds[place] if column is None else column.type)
+        kind = next((word for test, word in KINDS if test(plain)), "lists")
         facts: tuple[Any, ...] = ()
         if place in levels:
             names = levels[place]
@@ -128,29 +127,20 @@ def profile_of(
             if len(values):
                 facts += f"{values[0]:.6g}", f"{values[-1]:.6g}"
         elif column is not None:
-            facts = _of_others(decoded(column))
+            import pyarrow.compute as pc
+
+            column = decoded(column)
+            if is_text(column.type):
+                column = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
+                column = pc.if_else(is_empty(column), pa.NULL, column)
+            there = column.drop_null()
+            facts = len(column) - len(there), 0
+            if len(there):
+                ends = pc.min_max(there)
+                shown = (str(ends[end].as_py())[:40] for end in ("min", "max"))
+                facts = facts[0], pc.count_distinct(there).as_py(), *shown
         profiles.append(ColumnProfile(name, kind, use, *facts))
     return profiles
-
-
-def _of_others(column: pa.ChunkedArray) -> tuple[Any, ...]:
-    """Return how many values of no feature are missing and different, the least and the most."""
-    import pyarrow.compute as pc
-
-    if is_text(column.type):
-        column = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
-        column = pc.if_else(is_empty(column), pa.NULL, column)
-    there = column.drop_null()
-    if not len(there):
-        return len(column), 0
-    ends = pc.min_max(there)
-    least, most = (str(ends[end].as_py())[:40] for end in ("min", "max"))
-    return len(column) - len(there), pc.count_distinct(there).as_py(), least, most
-
-
-def _kind(kind: pa.DataType) -> str:
-    plain = plain_kind(kind)
-    return next((word for test, word in KINDS if test(plain)), "lists")
 
 
 Columns = dict[int, pa.ChunkedArray]
@@ -212,11 +202,10 @@ def dataset_of(frame: LazyFrame, options: ReadOptions) -> Dataset:
     dataset = Dataset(
         X,
         tuple(chosen),
-        **_noted(frame, columns, table_columns),
+        **_noted(frame, columns, choice.known, table_columns, table),
         source=frame.source,
         left_out=left_out,
         table=table if ids is None else table.changed(id_column=names[ids]),
-        labels_for_fit=_known(frame, choice, table_columns, table),
         counted=None if ids is not None else counted_by(frame, table_columns),
         coded={p: categories[n].names for p, n in enumerate(features) if n in categories},
     )
@@ -276,31 +265,39 @@ def _numbers(frame: LazyFrame, columns: Columns, table: TableSettings) -> Column
     return converted
 
 
-def _known(
-    frame: LazyFrame, choice: ColumnRoles, table_columns: Columns, table: TableSettings
-) -> SomeLabels | None:
-    if not choice.known:
-        return None
-    for place in choice.known:
-        check_strings(frame.names[place], table_columns[place], frame.source, frame.file)
-    columns = [decoded(table_columns[place]).to_pylist() for place in choice.known]
-    names = [frame.names[place] for place in choice.known]
-    return labels_of_columns(columns, names, table.marks, frame.source)
-
-
-def _noted(frame: LazyFrame, noted: dict[str, int], columns: Columns) -> dict[str, Any]:
+def _noted(
+    frame: LazyFrame,
+    noted: dict[str, int],
+    known: Sequence[int],  # columns of labels for the fit
+    columns: Columns,
+    table: TableSettings,
+) -> dict[str, Any]:
     """Return what is noted of the rows, as `Dataset` takes it."""
     values: dict[str, Any] = {}
     for what, place in noted.items():
         name, column = frame.names[place], columns[place]
         if what == "weight":
-            values["sample_weight"] = weights_of(name, column, frame.source)
+            plain = decoded(column)
+            if not is_numeric(plain.type):
+                raise InputError(
+                    f"{frame.source}: column {name!r} holds {plain.type}, but weights are numbers"
+                )
+            numbers, missing = numbers_in(plain)
+            weights = np.where(missing, np.nan, numbers)
+            where = f"{frame.source}, column {name!r}"
+            values["sample_weight"] = as_weights(weights, len(weights), where)
         elif what == "worker":
             values["workers"] = from_worker_of_row(
                 annotation_of(name, column, frame.source, frame.file, what)
             )
         else:
             values[f"{what}s"] = annotation_of(name, column, frame.source, frame.file, what)
+    names = [frame.names[place] for place in known]
+    for name, place in zip(names, known, strict=True):
+        check_strings(name, columns[place], frame.source, frame.file)
+    if known:
+        words = [decoded(columns[place]).to_pylist() for place in known]
+        values["labels_for_fit"] = labels_of_columns(words, names, table.marks, frame.source)
     return values
 
 

@@ -12,17 +12,17 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BufferedReader, RawIOBase
-from itertools import zip_longest
+from functools import partial
+from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 from vpem.errors import FileError, InputError, Setting, VpemError
 from vpem.files.arrow import is_text
-from vpem.files.opening import EXPANSION, advice, open_unpacked, read_limit
+from vpem.files.opening import EXPANSION, advice, open_unpacked, read_limit, stream_of
 from vpem.files.readers.frames import MISSING_MARKS, LazyFrame
 from vpem.files.table_settings import TableSettings
 
@@ -73,35 +73,10 @@ class TextTable:
             raise
 
 
-class _Changed(RawIOBase):
-    """A stream whose parts are changed on the way."""
-
-    def __init__(self, stream: Any, change: Callable[[bytes], bytes]) -> None:
-        self._stream, self._change = stream, change
-        self._left, self._ended = memoryview(b""), False
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._left and not self._ended:
-            part = self._stream.read(START)
-            self._ended = not part
-            self._left = memoryview(self._change(part))
-        count = min(len(buffer), len(self._left))
-        buffer[:count] = self._left[:count]
-        self._left = self._left[count:]
-        return count
-
-    def close(self) -> None:
-        if not self.closed:
-            self._stream.close()
-        super().close()
-
-
 def _changed(stream: BinaryIO, change: Callable[[bytes], bytes]) -> BinaryIO:
     """Return a stream whose parts are changed; the last part is empty."""
-    return BufferedReader(_Changed(stream, change), START)
+    parts = filter(None, map(change, chain(iter(partial(stream.read, START), b""), [b""])))
+    return stream_of(lambda _: next(parts, b""), stream.close)
 
 
 def _single_blanks() -> Callable[[bytes], bytes]:
@@ -125,7 +100,15 @@ def look_at(file: Path, source: str, table: TableSettings, candidates: str) -> T
         start = stream.read(START + 1)
     by_mark = next((name for mark, name in MARKS if start.startswith(mark)), None)
     encoding = by_mark if table.encoding is None else table.encoding
-    lines = _lines(start, encoding, source)
+    if encoding is None and start.startswith(codecs.BOM_UTF8):
+        start = start[3:]
+    decoder = codecs.getincrementaldecoder(encoding or "utf-8")("strict" if encoding else "replace")
+    try:
+        lines = re.split(r"\r\n|\n|\r", decoder.decode(start))
+    except UnicodeError as error:
+        raise not_this_text(source, encoding) from error
+    if len(start) > START and len(lines) > 1:
+        lines.pop()
     delimiter = None if table.delimiter is None else NAMED.get(table.delimiter, table.delimiter)
     if delimiter is not None and (
         len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0'
@@ -156,44 +139,25 @@ def look_at(file: Path, source: str, table: TableSettings, candidates: str) -> T
         # The line above the data is their names, or else it is among what is skipped.
         if names == fields:
             first, skipped = header, skipped - 1
-    if first is None and below and "\n" not in below[0] and not table.no_header:
-        first = _widened(below, delimiter)
+    if first is None and len(below) > 1 and "\n" not in below[0] and not table.no_header:
+        head, *counts = _counts(below, delimiter)
+        if {head + 1} == set(counts) and below[0].strip():
+            # A line of names that is one short becomes as long as the rows.
+            at_end = delimiter != " " and all(line.endswith(delimiter) for line in below[1:])
+            first = f"{below[0]}{delimiter}" if at_end else f'""{delimiter}{below[0]}'
     content = None if first is None else (first + "\n").encode()
     utf8 = encoding is None or codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii")
     marks = {*MISSING_MARKS, *table.marks}
-    codes = _of_digits(content_lines[1 - table.no_header :], delimiter, marks)
-    encoding = None if utf8 else encoding
-    return TextTable(file, source, delimiter, encoding, skipped, content, runs, codes)
-
-
-def _of_digits(lines: list[str], delimiter: str, marks: set[str]) -> frozenset[int]:
-    """Return columns that have nothing but digits, some of which are none of a number."""
-    rows = (
-        [line.split() for line in lines]
-        if delimiter == " "
-        else csv.reader(lines, delimiter=delimiter)
-    )
-    places = set()
+    data = content_lines[1 - table.no_header :]
+    rows = csv.reader(data, delimiter=delimiter) if delimiter != " " else map(str.split, data)
+    codes = set()
     for place, column in enumerate(zip_longest(*rows, fillvalue="")):
         values = {value.strip() for value in column} - marks
         digits = all(re.fullmatch("[0-9]+", value) for value in values)
         if digits and any(re.fullmatch("0[0-9]+|[0-9]{19,}", value) for value in values):
-            places.add(place)
-    return frozenset(places)
-
-
-def _lines(start: bytes, encoding: str | None, source: str) -> list[str]:
-    if encoding is None and start.startswith(codecs.BOM_UTF8):
-        start = start[3:]
-    decoder = codecs.getincrementaldecoder(encoding or "utf-8")("strict" if encoding else "replace")
-    try:
-        text = decoder.decode(start)
-    except UnicodeError as error:
-        raise not_this_text(source, encoding) from error
-    lines = re.split(r"\r\n|\n|\r", text)
-    if len(start) > START and len(lines) > 1:
-        lines.pop()
-    return lines
+            codes.add(place)
+    encoding = None if utf8 else encoding
+    return TextTable(file, source, delimiter, encoding, skipped, content, runs, frozenset(codes))
 
 
 def not_this_text(source: str, encoding: str | None) -> FileError:
@@ -226,16 +190,6 @@ def _found(lines: list[str], candidates: str) -> str:
     return max(candidates.replace(" ", "") or " ", key=lambda mark: counts[mark][0])
 
 
-def _widened(lines: list[str], delimiter: str) -> str | None:
-    """Return a line of names that is one short made as long as the rows."""
-    counts = _counts(lines, delimiter)
-    if len(counts) < 2 or {counts[0] + 1} != set(counts[1:]) or not lines[0].strip():
-        return None
-    if delimiter != " " and all(line.endswith(delimiter) for line in lines[1:]):
-        return lines[0] + delimiter
-    return f'""{delimiter}{lines[0]}'
-
-
 OF_A_COLUMN = 3000  # bytes that reading a column takes, however short it is
 LINES_OF_A_NAME = 4  # at most
 BLOCK_BYTES = 1 << 24  # the longest row of a text, and how much of it is parsed at once
@@ -258,6 +212,8 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
         """Leave out a line of another length if it begins with a sign of comments."""
         return "skip" if row.text.lstrip().startswith("#") else "error"
 
+    # One thread, since only then pyarrow says in which row it found an error.
+    reading = partial(arrow_csv.ReadOptions, use_threads=False, block_size=BLOCK_BYTES)
     parsing = arrow_csv.ParseOptions(
         delimiter=text.delimiter, newlines_in_values=True, invalid_row_handler=handle
     )
@@ -265,7 +221,9 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
         _said(text, header),
         text.open() as stream,
         arrow_csv.open_csv(
-            stream, read_options=_reading(not header), parse_options=parsing
+            stream,
+            read_options=reading(autogenerate_column_names=not header),
+            parse_options=parsing,
         ) as reader,
     ):
         raw, kinds = list(reader.schema.names), list(reader.schema.types)
@@ -294,10 +252,11 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
             decimal_point=table.point,
         )
         # By number: columns may have one name, or none.
-        reading = _reading(True, [str(n) for n in range(len(raw))], header)
+        numbered = [str(n) for n in range(len(raw))]
+        by_number = reading(column_names=numbered, skip_rows_after_names=int(header))
         with _said(text, header), text.open() as stream:
             frame = arrow_csv.read_csv(
-                stream, read_options=reading, parse_options=parsing, convert_options=converting
+                stream, read_options=by_number, parse_options=parsing, convert_options=converting
             )
         for values in frame.columns:
             if is_text(values.type) and not pa.types.is_string(values.type):
@@ -306,19 +265,6 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
 
     return LazyFrame(
         source, tuple(names), tuple(kinds), read, frozenset(unnamed) & {0}, header, file=file
-    )
-
-
-def _reading(
-    made_up: bool, names: Sequence[str] | None = None, header: bool = False
-) -> arrow_csv.ReadOptions:
-    # One thread, since only then pyarrow says in which row it found an error.
-    return arrow_csv.ReadOptions(
-        use_threads=False,
-        block_size=BLOCK_BYTES,
-        column_names=names,
-        autogenerate_column_names=made_up and names is None,
-        skip_rows_after_names=int(header and names is not None),
     )
 
 

@@ -21,7 +21,7 @@ from vpem.files.arrow import (
     numbers_in,
     plain_kind,
 )
-from vpem.files.families import FamilyChoice
+from vpem.files.families import AUTO, FamilyChoice
 from vpem.files.levels import MOST_LEVELS, check_levels, in_order, named_numbers
 from vpem.files.readers.frames import (
     LONG,
@@ -78,21 +78,24 @@ def check_writing(columns: dict[str, pa.ChunkedArray], table: TableSettings, sou
         ]
         if not same:
             continue
-        shown = printable(_first(texts[same[0]], _pattern(".", None)))
+        known = texts[same[0]].drop_null()
+        others = known.filter(pc.invert(pc.match_substring_regex(known, _pattern(".", None))))
+        shown = printable(str((others if len(others) else known)[0].as_py())[:40])
         listed = shorten(map(repr, same))
         they_hold = f"column {listed} holds" if len(same) == 1 else f"columns {listed} hold"
         said = [f"{source}: {they_hold} numbers written as {shown!r}; pass "]
-        others: list[str | Setting] = []
+        settings: list[str | Setting] = []
         if decimal != table.point:
-            others.append(Setting("decimal", decimal))
+            settings.append(Setting("decimal", decimal))
         if thousands is not None:
-            others += [" and "] * (decimal != table.point) + [Setting("thousands", thousands)]
+            settings += [" and "] * (decimal != table.point) + [Setting("thousands", thousands)]
         elif decimal == "," and all(
             pc.all(pc.match_substring_regex(texts[name], _pattern(".", ","))).as_py()
             for name in same
         ):
-            others += [", or ", Setting("thousands", ","), " if the comma stands between thousands"]
-        raise InputError(*said, *others)
+            between = " if the comma stands between thousands"
+            settings += [", or ", Setting("thousands", ","), between]
+        raise InputError(*said, *settings)
     for name, text in texts.items():
         if text.null_count < len(text) and pc.all(pc.match_substring_regex(text, SIGNED)).as_py():
             raise InputError(
@@ -172,13 +175,6 @@ def _pattern(decimal: str, thousands: str | None) -> str:
     return rf"^[+-]?(?:{whole}(?:{point}\d*)?|{point}\d+)(?:[eE][+-]?\d+)?$"
 
 
-def _first(text: pa.ChunkedArray, pattern: str) -> str:
-    """Return the first value that does not read so."""
-    known = text.drop_null()
-    others = known.filter(pc.invert(pc.match_substring_regex(known, pattern)))
-    return str((others if len(others) else known)[0].as_py())[:40]
-
-
 ROWS_A_LEVEL = 2
 """Text with fewer rows a level, on average, is a category only if the user says so."""
 
@@ -206,7 +202,10 @@ def take_categories(
             continue
         if options.lenient and name not in choice.named:  # no feature of the model
             continue
-        if not choice.may_be_category(name, frame.names):
+        words = {choice.word(name)}
+        if name not in choice.named:  # an agent may be meant
+            words |= {word for one, word in choice.named.items() if one not in set(frame.names)}
+        if words.isdisjoint((AUTO, "categorical")):
             continue
         declared, kind = pa.types.is_dictionary(frame.kinds[place]), plain_kind(column.type)
         if is_text(kind):

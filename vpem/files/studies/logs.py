@@ -208,15 +208,6 @@ class Logged:
     last: str | None = None
     cut: int = 0  # lines cut short as the machine went down
 
-    def add(self, entry: Entry) -> None:
-        """Count a message."""
-        counts = vars(self.totals.setdefault((entry.kind, entry.peer), Totals()))
-        way = "sent" if entry.sent else "received"
-        counts[way] += 1
-        counts[f"bytes_{way}"] += entry.size
-        self.first = self.first or entry.time
-        self.last = entry.time
-
     def report(self) -> dict[str, Any]:
         """Return the whole as plain values."""
         totals = [
@@ -243,7 +234,14 @@ def read_log(paths: Iterable[PathLike], last_run: bool = False) -> Logged:
             logged.runs.append(about)
             logged.cut += "cut" in about
         elif entry is not None:
-            logged.add(entry)
+            total = logged.totals.setdefault((entry.kind, entry.peer), Totals())
+            if entry.sent:
+                total.sent += 1
+                total.bytes_sent += entry.size
+            else:
+                total.received += 1
+                total.bytes_received += entry.size
+            logged.first, logged.last = logged.first or entry.time, entry.time
         elif about is None:
             logged.cut += 1
     return logged
@@ -263,36 +261,33 @@ def _lines(paths: Iterable[PathLike]) -> Iterator[tuple[State | None, Entry | No
                 if run and len(line) < LONGEST and not line.endswith(b"\n"):
                     yield None, None
                     continue
+                about: State | None = None
+                entry: Entry | None = None
                 try:
-                    about, entry = _read(line, run)
+                    content = json.loads(line)
+                    time = datetime.fromisoformat(content["time"])
+                    if time.tzinfo is None or not line.endswith(b"\n"):
+                        raise ValueError
+                    if "run" in content:
+                        about = {"time": content["time"], **content["run"]}
+                        run = content["run"]["id"]
+                        if not re.fullmatch("[0-9a-f]{16}", run):
+                            raise ValueError
+                    else:
+                        way, size, digest = content["way"], content["bytes"], content["hmac"]
+                        peer, kind, sent = content["peer"], content["kind"], way == "sent"
+                        counted = type(size) is int and size >= 0
+                        texts = isinstance(peer, str) and isinstance(kind, str)
+                        if not (run and (sent or way == "received") and counted and texts):
+                            raise ValueError
+                        if not DIGEST.fullmatch(digest):
+                            raise ValueError
+                        entry = Entry(run, content["time"], sent, peer, kind, size, digest)
                 except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                     raise FileError(
                         f"{path} is no log of messages, or is damaged in line {number}"
                     ) from None
-                run = run if about is None else about["id"]
                 yield about, entry
-
-
-def _read(line: bytes, run: str) -> tuple[State | None, Entry | None]:
-    """Read a line; raises ValueError and the like where it is none of a log."""
-    content = json.loads(line)
-    time = datetime.fromisoformat(content["time"])
-    if time.tzinfo is None or not line.endswith(b"\n"):
-        raise ValueError
-    if "run" in content:
-        about = content["run"]
-        if not re.fullmatch("[0-9a-f]{16}", about["id"]):
-            raise ValueError
-        return {"time": content["time"], **about}, None
-    way, size, digest = content["way"], content["bytes"], content["hmac"]
-    texts = all(isinstance(content[name], str) for name in ("peer", "kind"))
-    if way not in ("sent", "received") or type(size) is not int or size < 0 or not texts:
-        raise ValueError
-    if not run or not DIGEST.fullmatch(digest):
-        raise ValueError
-    return None, Entry(
-        run, content["time"], way == "sent", content["peer"], content["kind"], size, digest
-    )
 
 
 LEDGER = "data.spent"

@@ -176,13 +176,8 @@ def _count(least: int, most: int = LARGEST, default: int | None = None) -> Any:
     return _rule(words, lambda value: type(value) is int and least <= value <= most, default)
 
 
-def _number() -> Any:
-    kinds = (int, float)
-    return _rule("a number above 0", lambda one: type(one) in kinds and 0 < one < LARGEST)
-
-
-def _flag() -> Any:
-    return _rule("true or false", lambda value: isinstance(value, bool), False)
+FLAG = ("true or false", lambda value: isinstance(value, bool), False)
+NUMBER = ("a number above 0", lambda one: type(one) in (int, float) and 0 < one < LARGEST)
 
 
 def _some(choices: Sequence[str]) -> Any:
@@ -201,10 +196,6 @@ def _some(choices: Sequence[str]) -> Any:
     return field(default=None, metadata={"read": read})
 
 
-def _is_digest(one: object) -> bool:
-    return isinstance(one, str) and re.fullmatch("[0-9a-fA-F]{64}", one) is not None
-
-
 @dataclass(frozen=True)
 class Policy:
     """The rules of a party."""
@@ -219,19 +210,23 @@ class Policy:
     align: tuple[str, ...] | None = _some(ALIGNMENTS)  # how rows may be
     topologies: tuple[str, ...] | None = _some(TOPOLOGIES)
     results: tuple[str, ...] | None = _some(RESULTS)  # what may become of them
-    masked_sums: bool = _flag()  # what one party adds to a sum is hidden from all
+    masked_sums: bool = _rule(*FLAG)  # what one party adds to a sum is hidden from all
     if_lost: tuple[str, ...] | None = _some(IF_LOST)  # what may become of a run then
-    publish_anyway: bool = _flag()  # a model may disclose few rows
+    publish_anyway: bool = _rule(*FLAG)  # a model may disclose few rows
     most_components: int | None = _count(1)
     fewest_rows_per_component: int | None = _count(1)
     smallest_batch: int | None = _count(1)
     models: tuple[str, ...] | None = _rule(
         "a list of SHA-256 in 64 hexadecimal digits, as 'sha256sum model.h5' tells them",
-        lambda value: isinstance(value, list) and bool(value) and all(map(_is_digest, value)),
+        lambda value: (
+            isinstance(value, list)
+            and bool(value)
+            and all(isinstance(one, str) and re.fullmatch("[0-9a-fA-F]{64}", one) for one in value)
+        ),
         taken_as=lambda value: tuple(map(str.lower, value)),
     )  # SHA-256 of their files
-    largest_epsilon: float | None = _number()  # of one run
-    most_epsilon_in_all: float | None = _number()  # of all that have read one data file
+    largest_epsilon: float | None = _rule(*NUMBER)  # of one run
+    most_epsilon_in_all: float | None = _rule(*NUMBER)  # of all that have read one data file
     epsilon_against: str = _rule(" or ".join(ADVERSARIES), list(ADVERSARIES).__contains__, "worker")
     most_runs: int | None = _count(0)
     in_days: int = _count(1, 36_500, 30)  # in which there may be so many

@@ -122,10 +122,6 @@ class Fields:
                 )
         return tuple(texts)
 
-    def flag(self, name: str, default: bool) -> bool:
-        """Return true or false."""
-        return self.pop_field(name, bool, "true or false", default)
-
     def count(self, name: str, least: int = 1, most: int = 10**9) -> int:
         """Return an integer in bounds."""
         words = f"an integer from {least} to {most}"

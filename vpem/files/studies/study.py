@@ -231,7 +231,8 @@ def check_member(fields: Fields) -> Member:
     except InputError as error:
         raise InputError(f"{fields.where} ({name}): {error}") from None
     return Member(
-        name, certificate, fields.read_if_any("address", address_of), fields.flag("data", True),
+        name, certificate, fields.read_if_any("address", address_of),
+        fields.pop_field("data", bool, "true or false", True),
         fields.texts("features", MOST_FEATURES), fields.read_if_any("listen", address_of),
     )  # fmt: skip
 
