@@ -109,10 +109,10 @@ def ended(process, seconds=SECONDS):
 
 def publish(company):
     """Sign the study, and give everybody a copy."""
-    from vpem.files.studies.identities import identity_of
+    from vpem.files.studies.identities import read_identity, usable
 
     first, *others = company.names
-    write_study(company.study, identity_of(company.folders[first], first))
+    write_study(company.study, usable(read_identity(company.folders[first], first)))
     for name in others:
         shutil.copy(company.study.path, company.folders[name])
 

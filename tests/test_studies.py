@@ -15,7 +15,9 @@ from vpem.files.studies.identities import (
     identity_of,
     key_of,
     make_identity,
+    read_identity,
     renew_identity,
+    usable,
     write_study,
 )
 from vpem.files.studies.signed import address_of, check_name, parse_certificate, pem_of
@@ -74,10 +76,10 @@ def test_keys_and_certificates_belong_together(tmp_path):
 
 def test_certificates_end(tmp_path):
     with pytest.warns(VpemWarning, match=r"is valid until .* only; make another by 'vpem party"):
-        identity_of(make_identity(folder_of(tmp_path, "lab"), "lab", days=29).key.parent, "lab")
+        usable(make_identity(folder_of(tmp_path, "lab"), "lab", days=29))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        identity_of(make_identity(folder_of(tmp_path, "hub"), "hub", days=31).key.parent, "hub")
+        usable(make_identity(folder_of(tmp_path, "hub"), "hub", days=31))
 
 
 @each("name", ["", "a b", "../lab", "-x", "x-", "lab.old", "größe", "x" * 41, "a\n"])
@@ -116,7 +118,7 @@ def test_what_is_written_is_read(tmp_path):
     )
     revoked = {"ab" * 32: "2026-01-31T12:00:00Z"}
     made = replace(made, roster=replace(made.roster, members=members, relay=relay, revoked=revoked))
-    write_study(made, identity_of(tmp_path / "hub", "hub"))
+    write_study(made, read_identity(tmp_path / "hub", "hub"))
     assert read_study(made.path) == made
 
 
@@ -232,7 +234,7 @@ def test_what_a_study_must_be(heart, change):
     path = heart["hub"].path
     body = read_signed(heart["lab"].path, "study").body
     assert old in body
-    key = key_of(identity_of(heart["hub"].folder, "hub"))
+    key = key_of(read_identity(heart["hub"].folder, "hub"))
     path.write_text(signed_text("study", body.replace(old, new), {"ed25519": key}))
     with pytest.raises((FileError, InputError), match=sentence):
         read_study(path)
@@ -242,7 +244,7 @@ def test_a_text_signed_as_something_else_is_no_study(heart):
     from vpem.files.studies.signed import read_signed, signed_text
 
     path = heart["hub"].path
-    key = key_of(identity_of(heart["hub"].folder, "hub"))
+    key = key_of(read_identity(heart["hub"].folder, "hub"))
     path.write_text(signed_text("request", read_signed(path, "study").body, {"ed25519": key}))
     with pytest.raises(FileError, match="not signed by hub"):
         read_study(path)

@@ -364,7 +364,7 @@ class Meeting(Where):
         introduction = [*introduction, os.urandom(16)]  # no two runs are introduced alike
         introduction = [*introduction, self._signs.sign(signed(introduction), INTRODUCTION)]
         introductions: Any
-        post, others = self._post, range(1, self.engine.size)
+        post, names, others = self._post, self.engine.names, range(1, self.engine.size)
         usual = post.timeout
         if self.gone_on and usual is not None:
             post.timeout = max(usual, BEGINNING)
@@ -375,21 +375,19 @@ class Meeting(Where):
         else:
             introductions = [introduction]
             for rank in others:
-                introductions.append(
-                    introduced(decode(post.receive(rank, HELLO)), self.engine.names[rank])
-                )
+                introductions.append(introduced(decode(post.receive(rank, HELLO)), names[rank]))
                 self._there.add(rank)
             for rank in others:
                 post.put(rank, HELLO, encode(introductions), "options")
         self._met, post.timeout = True, usual
         if not isinstance(introductions, list) or len(introductions) != self.engine.size:
-            raise InputError(f"{self.engine.names[0]} has not sent the introductions of all")
-        everyones = list(map(introduced, introductions, self.engine.names))
+            raise InputError(f"{names[0]} has not sent the introductions of all")
+        everyones = list(map(introduced, introductions, names))
         self._signs.introduced([(signed(one[:-1]), one[-1]) for one in everyones])
         post.log_key = self._signs.run
-        self.fewest = {name: one[3] for name, one in zip(self.engine.names, everyones, strict=True)}
+        self.fewest = {name: one[3] for name, one in zip(names, everyones, strict=True)}
         self.outputs = frozenset(name for _, _, theirs, *_ in everyones for name in theirs)
-        return check_introduced(self.engine.names, everyones, self.study.name)
+        return check_introduced(names, everyones, self.study.name)
 
     def prepare(self, settings: EngineSettings, screen: Screen) -> None:
         """Warn of lost members; the options of processes were applied as members met."""

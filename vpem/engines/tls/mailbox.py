@@ -12,6 +12,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from vpem import __version__
@@ -35,7 +36,6 @@ from vpem.engines.tls.trust import (
     believed,
     client_context,
     identity_error,
-    server_context,
 )
 from vpem.engines.tls.wire import (
     FAREWELL,
@@ -326,7 +326,6 @@ class Switchboard:
         self._roster, identity, rank = here.roster, here.identity, here.rank
         roster = here.roster
         self._client = client_context(identity, believed(roster))
-        self._server = server_context(identity, believed(roster))
         self._loop = asyncio.new_event_loop()
         # Nothing is said about what strangers and cut connections do to transports.
         self._loop.set_exception_handler(lambda loop, context: None)
@@ -379,19 +378,15 @@ class Switchboard:
 
     def _run(self, listener: socket.socket | None) -> None:
         asyncio.set_event_loop(self._loop)
-        self._door = door = Door(
-            self._server, self._welcome, self._here.say, self._here.times.opening
-        )
+        context, here = self._lobby.context(), self._here
+        self._door = door = Door(context, self._welcome, here.say, here.times.opening)
         if listener is not None:
             self._start(door.serve(listener))
         members = self._roster.members
         hidden = any(member.address is None for member in members[self._here.rank + 1 :])
         if self._passer is not None and members[self._here.rank].address is None and hidden:
             # Some members can only call this one by a relay.
-
-            def admit(stream: socket.socket) -> None:
-                door.admit(stream, "the relay")
-
+            admit = partial(door.admit, address="the relay")
             self._start(calls(self._passer, self._here.identity, self._roster, admit))
         self._start(self._tick())
         self._loop.run_forever()

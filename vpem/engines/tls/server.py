@@ -17,6 +17,7 @@ import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -359,10 +360,8 @@ class Serving(Lobby):
                 said.add(str(fault))
                 self._warn(str(fault))
 
-        def deliver(stream: socket.socket) -> None:
-            self._door.admit(stream, relay.name)
-
-        await calls(relay, self.identity, self.roster, deliver, tell)
+        admit = partial(self._door.admit, address=relay.name)
+        await calls(relay, self.identity, self.roster, admit, tell)
 
     async def _look(self, look: asyncio.Event) -> None:
         """Use newer editions of the study; one that cannot be used leaves the last in use."""

@@ -214,15 +214,13 @@ def usable(identity: Identity) -> Identity:
     return identity
 
 
-def identity_of(study: Study | PathLike, name: str) -> Identity:
+def identity_of(study: Study, name: str) -> Identity:
     """Return the key and certificate of a member, which must be usable now.
 
-    They lie in a folder, or in that of a study, which must know the certificate: of a member that
-    was renewed, the pair that it knows. Organiser and edition of the study are remembered there
-    (NAME.known): no other organiser and no older edition will be read from now on.
+    They lie beside the study, which must know the certificate: of a member that was renewed, the
+    pair that it knows. Organiser and edition of the study are remembered there (NAME.known): no
+    other organiser and no older edition will be read from now on.
     """
-    if not isinstance(study, Study):
-        return usable(read_identity(Path(study), name))
     identity = known_identity(study, name)
     try:
         remember(study)
