@@ -13,7 +13,7 @@ import typer
 from vpem.errors import InputError, Setting, check_choice, shorten
 from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import number, plural
-from vpem.records import Settings, changed, setting
+from vpem.records import Settings, changed, off, rule, setting, unset
 from vpem.settings import HoldingSettings
 
 from ..data import STDIN, DataFile, partition_of, read_one, tell_families, teller
@@ -45,8 +45,8 @@ Output = Annotated[Path, WRITTEN, typer.Option("--output", "-o", help="The HDF5 
 class Writing(Settings, kept=False):
     """Whether files are replaced, and messages printed."""
 
-    force: bool = setting(False, "Replace an existing output.")
-    quiet: bool = setting(False, "Print only errors, and the output of --json.", flags="-q --quiet")
+    force: bool = off("Replace an existing output.")
+    quiet: bool = off("Print only errors, and the output of --json.", flags="-q --quiet")
 
 
 class ImportSettings(HoldingSettings, TableSettings, heading="Data", kept=False):
@@ -58,8 +58,7 @@ class ImportSettings(HoldingSettings, TableSettings, heading="Data", kept=False)
     na: str | None = changed(TableSettings, "na", often=True)
     decimal: str | None = changed(TableSettings, "decimal", often=True)
     delimiter: str | None = changed(TableSettings, "delimiter", often=True)
-    sample_weight: str | None = setting(
-        None,
+    sample_weight: str | None = unset(
         "Column of the rows' weights: its name or place. It is written as sample_weight, for "
         "'vpem fit --sample-weight sample_weight'.",
     )
@@ -137,8 +136,8 @@ class SimulationSettings(Settings, kept=False):
     overlap: float = setting(
         0.05, "Share of examples that the true mixture itself assigns to a wrong component."
     )
-    n_agents: int | None = setting(
-        None, "Divide the features among this many agents, in order.", flags="--agents"
+    n_agents: int | None = unset(
+        "Divide the features among this many agents, in order.", flags="--agents"
     )
     seed: int = setting(0, "The same seed draws the same data.")
 
@@ -231,8 +230,7 @@ def _targets(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
 class CopySettings(Writing, kept=False):
     """Where copies go, and what is printed."""
 
-    output: Path | None = setting(
-        None,
+    output: Path | None = unset(
         "Write here; a name that ends in .csv makes a table. Default: the dataset's own name, in "
         "this folder; for all, the folder data.",
         flags="-o --output",
@@ -281,25 +279,22 @@ def copy(
 class FetchSettings(Settings, kept=False):
     """Where an open dataset comes from, and goes."""
 
-    output: Path | None = setting(
-        None,
+    output: Path | None = unset(
         "Write here (HDF5). Default: NAME.h5.",
         flags="-o --output",
         file=Role(writes=True, files=lambda path, options: [path or Path(f"{options['name']}.h5")]),
     )
-    given: Path | None = setting(
-        None,
+    given: Path | None = unset(
         "Read this copy (CSV, or the zip it comes in) and download nothing.",
         flags="--from",
         file="read",
     )
-    cache: Path | None = setting(
-        None,
+    cache: Path | None = unset(
         "Folder where the download is kept. Default: $VPEM_CACHE, or the user's cache.",
         file=FOLDER,
-        idle=(
+        idle=rule(
             lambda given: given["given"] is not None,
-            (" is for downloads, but with ", Setting("given"), " there is none; leave one out"),
+            " is for downloads, but with {given} there is none; leave one out",
         ),
     )
 
@@ -349,7 +344,7 @@ class CutSettings(HoldingSettings, kept=False):
     partition: Path | None = changed(
         HoldingSettings, "partition", help="JSON file that says which party gets which features."
     )
-    shuffle: bool = setting(False, "Shuffle the rows of each party on their own.", often=True)
+    shuffle: bool = off("Shuffle the rows of each party on their own.", often=True)
     drop_ids: float = setting(
         0.0, "Share of the rows that each party lacks, drawn for each on its own.", often=True
     )

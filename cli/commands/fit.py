@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from vpem.errors import InputError, Setting, shorten
 from vpem.fits.settings import PrivacySettings
 from vpem.pictures.contents import plural
-from vpem.records import changed, setting
+from vpem.records import changed, off, rule, unset
 from vpem.settings import (
     WEIGHT_PRIORS,
     FedMixtureSettings,
@@ -244,16 +244,16 @@ class FedWorkers(WorkerSettings, heading="Data"):
     """Who holds which rows."""
 
     workers: int | None = changed(WorkerSettings, "workers", often=True)
-    sort_by_label: bool = setting(
-        False, "Sort rows by label before they are dealt out, so that workers differ."
+    sort_by_label: bool = off(
+        "Sort rows by label before they are dealt out, so that workers differ."
     )
 
 
 class FedOutput(LabelledOutput, heading="Output", kept=False):
     """What is written and printed."""
 
-    plot: Path | None = setting(
-        None, "Draw mean field and objective against epochs and bytes here.", file="written"
+    plot: Path | None = unset(
+        "Draw mean field and objective against epochs and bytes here.", file="written"
     )
 
 
@@ -333,10 +333,10 @@ def fedem(
 class ClusterChoices(KmeansSettings, PrivacySettings):
     """How rows are clustered, and the privacy of rows."""
 
-    epsilon: float | None = changed(PrivacySettings, "epsilon", idle=(
+    epsilon: float | None = changed(PrivacySettings, "epsilon", idle=rule(
         lambda given: given.get("split") == "features",
-        (" would have to hide every row's distances over features: at 1 noise of about 15 times "
-         "the largest of them, which leaves no signal; take ", Setting("split", "rows")),
+        " would have to hide every row's distances over features: at 1 noise of about 15 times "
+        "the largest of them, which leaves no signal; take {split=rows}",
     ))  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import typer
 from vpem.errors import InputError, Setting, VpemWarning
 from vpem.fits.settings import ImputeSettings
 from vpem.pictures.contents import communication, how_summed, number, plural, took
-from vpem.records import Settings, changed, not_both, setting
+from vpem.records import Settings, changed, not_both, rule, unset
 from vpem.settings import DEALS, HolderGraph, HoldingSettings, SumSettings, WorkerSettings
 
 from ..data import (
@@ -64,29 +64,26 @@ class ObserverFiles(NumberFiles, heading="Data"):
 class Dealing(Settings, heading="Data", kept=False):
     """Who saw which entries, and which of them are held out."""
 
-    workers: int | None = setting(
-        None,
+    workers: int | None = unset(
         "Deal the entries of the single observer out to this many. Default: the observers in the "
         "data.",
     )
-    split: str | None = setting(
-        None,
+    split: str | None = unset(
         "How --workers deals: entries at random (random), whole rows (rows) or whole columns "
         "(features). Default: random; of a mixture rows; with --agents or --partition features.",
         choices=DEALS,
         idle=[
-            (
+            rule(
                 lambda given: all(given[one] is None for one in ("workers", "agents", "partition")),
-                (" says how --workers deals entries out; give --workers N, or leave --split out",),
+                " says how --workers deals entries out; give --workers N, or leave --split out",
             ),
-            (
+            rule(
                 lambda given: given["workers"] is None and given["split"] != "features",
-                (" is for --workers; --agents and --partition deal out columns: leave it out",),
+                " is for --workers; --agents and --partition deal out columns: leave it out",
             ),
         ],
     )
-    agents: int | None = setting(
-        None,
+    agents: int | None = unset(
         "Deal the columns out to this many, in order: as --workers N --split features.",
         least=1,
         idle=not_both("workers", "agents"),
@@ -95,8 +92,7 @@ class Dealing(Settings, heading="Data", kept=False):
         HoldingSettings, "partition",
         idle=[not_both("workers", "partition"), not_both("agents", "partition")],
     )  # fmt: skip
-    holdout: float | None = setting(
-        None,
+    holdout: float | None = unset(
         "Hide this share of the entries, and report the error on them beside those of column "
         "means and scikit-learn's IterativeImputer.",
         idle=(
@@ -116,7 +112,7 @@ class Dealing(Settings, heading="Data", kept=False):
         "observer's list, a group with a matrix an observer, or beside a dataset's X the path of "
         "weights of its rows.",
     )
-    dataset: str | None = setting(None, "Path of a 2-D dataset inside the HDF5 file, instead of X.")
+    dataset: str | None = unset("Path of a 2-D dataset inside the HDF5 file, instead of X.")
 
 
 def observed(
@@ -202,9 +198,7 @@ class ImputeOutput(TableOutput, heading="Output", kept=False):
         help="Write matrices, factors and trends here (HDF5), or the completed matrix: .csv or "
         ".parquet.",
     )
-    plot: Path | None = setting(
-        None, "Draw trends and convergence: .png, .svg or .pdf.", file="written"
-    )
+    plot: Path | None = unset("Draw trends and convergence: .png, .svg or .pdf.", file="written")
 
 
 def impute(

@@ -14,7 +14,7 @@ import typer
 from vpem.errors import FileError, InputError, MissingColumnError, Setting, did_you_mean
 from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import plural
-from vpem.records import Rule, changed, not_both, setting
+from vpem.records import Rule, changed, not_both, rule, unset
 
 from ..data import PartySettings
 from ..display import as_plain, print_json
@@ -63,9 +63,9 @@ SHOWN: Rule = (
         " hides; leave out one of the two",
     ),
 )
-OF_ONE_FILE: Rule = (
+OF_ONE_FILE = rule(
     lambda given: given["parties"],
-    (" is for one file; with --parties leave it out",),
+    " is for one file; with --parties leave it out",
 )
 
 
@@ -73,49 +73,47 @@ class HeldIndividuals(PartySettings, heading="Individuals", kept=False):
     """What columns hold, which words of documents count, and who holds which individuals."""
 
     parties: bool = changed(PartySettings, "parties", heading="Individuals")
-    vocabulary: Path | None = setting(
-        None, "lda: the words, a line each; others are left out. Default: all in the documents.",
+    vocabulary: Path | None = unset(
+        "lda: the words, a line each; others are left out. Default: all in the documents.",
         file="read", idle=OF_DOCUMENTS,
     )  # fmt: skip
-    min_documents: int | None = setting(
-        None, "lda: leave out words of fewer documents.", least=1, idle=[OF_DOCUMENTS, SHOWN]
+    min_documents: int | None = unset(
+        "lda: leave out words of fewer documents.", least=1, idle=[OF_DOCUMENTS, SHOWN]
     )
-    max_share: float | None = setting(
-        None, "lda: leave out words of more than this share of the documents.", least=1e-9,
+    max_share: float | None = unset(
+        "lda: leave out words of more than this share of the documents.", least=1e-9,
         most=1.0, idle=[OF_DOCUMENTS, SHOWN],
     )  # fmt: skip
-    dataset: str | None = setting(
-        None, "lda: where in HDF5 the counts are, such as layers/counts. Default: X.", local=True,
+    dataset: str | None = unset(
+        "lda: where in HDF5 the counts are, such as layers/counts. Default: X.", local=True,
         idle=OF_DOCUMENTS,
     )  # fmt: skip
-    id: str | None = setting(
-        None, "Column of individuals. Default: id or document.", local=True, often=True
+    id: str | None = unset(
+        "Column of individuals. Default: id or document.", local=True, often=True
     )
-    time: str | None = setting(
-        None, "Column with the time. Default: time or word.", local=True, often=True
+    time: str | None = unset("Column with the time. Default: time or word.", local=True, often=True)
+    value: str | None = unset(
+        "Column with the value. Default: value or count.", local=True, often=True
     )
-    value: str | None = setting(
-        None, "Column with the value. Default: value or count.", local=True, often=True
-    )
-    covariates: str | None = setting(
-        None, "Other columns to read, with commas between; dose=amt reads the column amt as the "
+    covariates: str | None = unset(
+        "Other columns to read, with commas between; dose=amt reads the column amt as the "
         "dose. Default: those that the model needs.", local=True, idle=OF_ROWS, often=True,
     )  # fmt: skip
-    doses: str | None = setting(
-        None, "Lines may be doses: columns that are not named amt, rate, duration, evid, mdv, addl "
+    doses: str | None = unset(
+        "Lines may be doses: columns that are not named amt, rate, duration, evid, mdv, addl "
         "or ii, as amt=AMT_MG. Default: they are if the model needs a dose and there is amt.",
         local=True, idle=OF_ROWS,
     )  # fmt: skip
-    sample_weight: str | None = setting(
-        None, "Column with each individual's weight, in copies of it, above 0. Default: 1.",
+    sample_weight: str | None = unset(
+        "Column with each individual's weight, in copies of it, above 0. Default: 1.",
         idle=OF_ROWS,
     )  # fmt: skip
-    devices: int | None = setting(
-        None, "Devices, which hold individuals in order. Default: 1.",
+    devices: int | None = unset(
+        "Devices, which hold individuals in order. Default: 1.",
         heading="Network", least=1, idle=OF_ONE_FILE, often=True,
     )  # fmt: skip
-    device_individuals: Path | None = setting(
-        None, 'Individuals of each device, JSON: {"name": ["individual", ...], ...}.',
+    device_individuals: Path | None = unset(
+        'Individuals of each device, JSON: {"name": ["individual", ...], ...}.',
         heading="Network", file="read",
         idle=[not_both("devices", "device_individuals"), OF_ONE_FILE],
     )  # fmt: skip

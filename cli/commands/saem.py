@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from vpem.errors import InputError, Setting
 from vpem.pictures.contents import communication, number
-from vpem.records import Rule, Settings, changed, setting
+from vpem.records import Settings, changed, off, rule, setting, unset
 from vpem.settings import SAEM_MODELS, SAMPLERS, HolderGraph, SaemSettings, SumSettings
 
 from ..data import graph_of
@@ -44,9 +44,9 @@ def _of(*models: str) -> Any:
     return (lambda given: given.get("model", models[0]) not in models, (said,))
 
 
-FEW_VARY: Rule = (
+FEW_VARY = rule(
     lambda given: given["covariance"] == "full" and "," not in (given["random"] or ","),
-    (" is for two or more that vary; let more of them vary, or leave it out",),
+    " is for two or more that vary; let more of them vary, or leave it out",
 )
 
 
@@ -60,63 +60,62 @@ class ModelSettings(Settings, heading="Model", kept=False):
         "its item (bifactor) or feature (gmm).",
         choices=SAEM_MODELS, often=True,
     )  # fmt: skip
-    slopes: str | None = setting(
-        None, "linear: covariates with a random slope, with commas between, or none. Default: "
+    slopes: str | None = unset(
+        "linear: covariates with a random slope, with commas between, or none. Default: "
         "time.", idle=_of("linear"),
     )  # fmt: skip
-    curve: str | None = setting(
-        None, "curve: a formula (logistic, four-parameter, gompertz, asymptotic, biexponential, "
+    curve: str | None = unset(
+        "curve: a formula (logistic, four-parameter, gompertz, asymptotic, biexponential, "
         "michaelis-menten, emax), or FILE.py:NAME, a function of your own, which is run.",
         idle=_of("curve"),
     )  # fmt: skip
-    parameters: str | None = setting(
-        None, "Compartments: parameters, with commas between: ka first if doses are absorbed, "
+    parameters: str | None = unset(
+        "Compartments: parameters, with commas between: ka first if doses are absorbed, "
         "then cl,v or cl,ke or v,ke, or cl,v1,q,v2; tlag last if late. Default: ka,cl,ke, "
         "cl,v1,q,v2.", idle=_of("one-compartment", "two-compartment"),
     )  # fmt: skip
-    error: str | None = setting(
-        None, "Mixed models: law of measurements, or of each outcome with commas between: "
+    error: str | None = unset(
+        "Mixed models: law of measurements, or of each outcome with commas between: "
         "constant, proportional, combined or exponential error, bernoulli (yes or no by a logit), "
         "poisson (counts by a logarithm). Default: constant.", idle=_of(*MIXED),
     )  # fmt: skip
-    random: str | None = setting(
-        None, "Mixed models: which parameters vary between individuals, with commas between; of "
+    random: str | None = unset(
+        "Mixed models: which parameters vary between individuals, with commas between; of "
         "linear intercept and slopes. Default: all.", idle=_of(*MIXED),
     )  # fmt: skip
-    effects: str | None = setting(
-        None, "Mixed models: covariates that means depend on, PARAMETER:COVARIATE with commas "
+    effects: str | None = unset(
+        "Mixed models: covariates that means depend on, PARAMETER:COVARIATE with commas "
         "between: cl:log(weight/70),v:sex.", idle=_of(*MIXED),
     )  # fmt: skip
-    covariance: str | None = setting(
-        None, "Mixed models: diagonal or full, of what varies. Default: full (linear), diagonal.",
+    covariance: str | None = unset(
+        "Mixed models: diagonal or full, of what varies. Default: full (linear), diagonal.",
         choices=("diagonal", "full"), idle=[_of(*MIXED), FEW_VARY],
     )  # fmt: skip
-    first: str | None = setting(
-        None, "Curves: means to begin with on the parameters' scales, logarithms of those of "
+    first: str | None = unset(
+        "Curves: means to begin with on the parameters' scales, logarithms of those of "
         "compartments: 0.5,-3.2,-2.5. Default: read from each curve.",
         idle=_of(*CURVES),
     )  # fmt: skip
-    groups: str | None = setting(
-        None, "bifactor: group of each item, numbered from 0: 0,0,0,1,1,1.", idle=_of("bifactor")
+    groups: str | None = unset(
+        "bifactor: group of each item, numbered from 0: 0,0,0,1,1,1.", idle=_of("bifactor")
     )
-    components: int | None = setting(
-        None, "gmm, lda: components, topics. Default: 2, 10.", flags="-k --components", least=1,
+    components: int | None = unset(
+        "gmm, lda: components, topics. Default: 2, 10.", flags="-k --components", least=1,
         idle=_of("gmm", "lda"), often=True,
     )  # fmt: skip
-    alpha: float | None = setting(
-        None, "lda: how even the topics of a document are. Default: 1 / topics.", least=1e-4,
+    alpha: float | None = unset(
+        "lda: how even the topics of a document are. Default: 1 / topics.", least=1e-4,
         most=1e6, idle=_of("lda"),
     )  # fmt: skip
-    eta: float | None = setting(
-        None, "lda: added to how often a word comes in a topic. Default: 1 / topics.", least=1e-9,
+    eta: float | None = unset(
+        "lda: added to how often a word comes in a topic. Default: 1 / topics.", least=1e-9,
         most=1e6, idle=_of("lda"),
     )  # fmt: skip
-    init_individuals: str | None = setting(
-        None, "gmm: individuals whose values are the first means, with commas between. Default: "
+    init_individuals: str | None = unset(
+        "gmm: individuals whose values are the first means, with commas between. Default: "
         "evenly spaced ones.", heading="Start", idle=_of("gmm"),
     )  # fmt: skip
-    reg_covar: float | None = setting(
-        None,
+    reg_covar: float | None = unset(
         "gmm: added to variances. Default: 1e-6 of each item's.",
         least=0.0,
         most=1e100,
@@ -187,34 +186,33 @@ class SamplerSettings(Settings, heading="Sampler", kept=False):
         "exact where the model has it, metropolis for others or with --sampler-steps or --target.",
         choices=SAMPLERS,
     )  # fmt: skip
-    sampler_steps: int | None = setting(
-        None, "Steps of the sampler an iteration. Default: 2 (metropolis: sweeps; hmc), 5 (mala), "
+    sampler_steps: int | None = unset(
+        "Steps of the sampler an iteration. Default: 2 (metropolis: sweeps; hmc), 5 (mala), "
         "10 (langevin).", least=1, most=10_000,
     )  # fmt: skip
-    target: float | None = setting(
-        None, "Acceptance rate that moves are adapted to in the burn-in. Default: 0.44 "
+    target: float | None = unset(
+        "Acceptance rate that moves are adapted to in the burn-in. Default: 0.44 "
         "(metropolis), 0.574 (mala), 0.8 (hmc).", least=0.05, most=0.95,
     )  # fmt: skip
-    step_size: float | None = setting(
-        None, "Step of langevin, or first of mala, in units of the curvature's covariance. "
+    step_size: float | None = unset(
+        "Step of langevin, or first of mala, in units of the curvature's covariance. "
         "Default: 0.5, 1.", least=1e-12, most=1e6,
     )  # fmt: skip
-    step_decay: float | None = setting(
-        None, "langevin: after the burn-in its step falls with this power; 0: constant. Default: "
+    step_decay: float | None = unset(
+        "langevin: after the burn-in its step falls with this power; 0: constant. Default: "
         "1/3.",
         least=0.0, most=1e6,
     )  # fmt: skip
-    no_precondition: bool = setting(
-        False,
+    no_precondition: bool = off(
         "langevin, mala: steps of one size for all latents, in their own units, not the "
         "curvature's.",
     )
-    gradient_compress: str | None = setting(
-        None, "langevin: codec of the gradients of latents, such as qsgd:4bits. Default: numbers "
+    gradient_compress: str | None = unset(
+        "langevin: codec of the gradients of latents, such as qsgd:4bits. Default: numbers "
         "as they are.", heading="Messages and faults",
     )  # fmt: skip
-    threads: int | None = setting(
-        None, "Threads of samplers that are not exact; results do not depend on it. Default: all "
+    threads: int | None = unset(
+        "Threads of samplers that are not exact; results do not depend on it. Default: all "
         "processors.", heading="Running", least=1, most=1024,
     )  # fmt: skip
 
@@ -262,24 +260,22 @@ class SaemOutput(LabelledOutput, heading="Output", kept=False):
         "With --parties a file for each, named after it (classes.lab.csv).",
         idle=_of("gmm"),
     )
-    individuals: Path | None = setting(
-        None, "Write means and intervals of the individuals' latents here: .csv, .parquet or .h5. "
+    individuals: Path | None = unset(
+        "Write means and intervals of the individuals' latents here: .csv, .parquet or .h5. "
         "With --engine mpi devices send them for this only.",
         file=WRITTEN,
     )  # fmt: skip
-    topics: Path | None = setting(
-        None, "lda: write the words' probabilities in each topic here: .csv, .parquet or .h5.",
+    topics: Path | None = unset(
+        "lda: write the words' probabilities in each topic here: .csv, .parquet or .h5.",
         file=WRITTEN, idle=_of(CORPUS_MODEL),
     )  # fmt: skip
-    traces: Path | None = setting(
-        None, "Draw the parameters against iterations here.", file=WRITTEN
-    )
+    traces: Path | None = unset("Draw the parameters against iterations here.", file=WRITTEN)
     strict: bool = changed(
         LabelledOutput,
         "strict",
-        idle=(
+        idle=rule(
             lambda given: given.get("tol") == 0,
-            (" needs a --tol above 0: without it nothing can converge",),
+            " needs a --tol above 0: without it nothing can converge",
         ),
     )
 

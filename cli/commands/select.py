@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from vpem.errors import InputError, VpemError, VpemWarning, printable
 from vpem.fits.settings import as_ranges, parse_names, parse_numbers
 from vpem.pictures.contents import lines_of, number, plural
-from vpem.records import changed, setting, stated
+from vpem.records import changed, rule, stated, unset
 from vpem.settings import (
     COVARIANCE_TYPES,
     MAP,
@@ -362,10 +362,9 @@ def _state(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
 class SearchSettings(Output, EngineSettings, SelectSettings, kept=False):
     """A grid of models and how they are judged, where, and what is written and printed."""
 
-    n_jobs: int | None = changed(SelectSettings, "n_jobs", idle=(
+    n_jobs: int | None = changed(SelectSettings, "n_jobs", idle=rule(
         lambda given: given.get("engine", "simulator") != "simulator",
-        (" is for one process: those of an engine share each fit, one after another; leave it "
-         "out",),
+        " is for one process: those of an engine share each fit, one after another; leave it out",
     ))  # fmt: skip
     output: Path | None = changed(
         Output, "output", help="Write the chosen model here (HDF5), the same as from 'vpem fit'."
@@ -378,12 +377,12 @@ class SearchSettings(Output, EngineSettings, SelectSettings, kept=False):
     strict: bool = changed(
         Output, "strict", help="Exit with 3 if a model failed or did not converge."
     )
-    state: Path | None = setting(
-        None, "Keep every finished fit here; the same command goes on from it. Default: beside "
+    state: Path | None = unset(
+        "Keep every finished fit here; the same command goes on from it. Default: beside "
         "--output, NAME.select.h5.", heading="Checkpoints", file=Role(writes=True, files=_state),
     )  # fmt: skip
-    plot: Path | None = setting(
-        None, "Draw the criterion by components (.png, .svg, .pdf).", heading="Output",
+    plot: Path | None = unset(
+        "Draw the criterion by components (.png, .svg, .pdf).", heading="Output",
         file=WRITTEN,
     )  # fmt: skip
 

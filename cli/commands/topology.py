@@ -11,7 +11,7 @@ from vpem.errors import InputError, check_choice, shorten
 from vpem.files.table_settings import TableSettings
 from vpem.fits.settings import PlanSettings
 from vpem.pictures.contents import how_summed, number, plural, size
-from vpem.records import changed, not_both, setting
+from vpem.records import changed, not_both, rule, unset
 from vpem.rules import BY_FEATURES
 from vpem.settings import TOPOLOGIES, GraphSettings, HoldingSettings
 
@@ -62,21 +62,20 @@ class PlannedSettings(Printing, HoldingSettings, heading="Data", kept=False):
         HoldingSettings,
         "partition",
         idle=[
-            (
+            rule(
                 lambda given: given.get("source", "") in (None, *TOPOLOGIES),
-                (" names the features of a dataset; give one",),
+                " names the features of a dataset; give one",
             ),
             not_both("agents", "partition"),
             BY_FEATURES,
         ],
     )
-    features: int | None = setting(
-        None,
+    features: int | None = unset(
         "Features of the fit to plan, without a dataset. Default: one an agent, and 10 of workers.",
         least=1,
     )
-    plot: Path | None = setting(
-        None, "Draw the graph coloured by hub (.png, .svg, .pdf).", heading="Output", file=WRITTEN,
+    plot: Path | None = unset(
+        "Draw the graph coloured by hub (.png, .svg, .pdf).", heading="Output", file=WRITTEN,
         often=True,
     )  # fmt: skip
     force: bool = changed(Output, "force", help="Replace an existing picture.")

@@ -17,7 +17,7 @@ import typer
 
 from vpem.errors import FileError, InputError, Setting, brief, check_choice, printable
 from vpem.pictures.contents import lines_of, plural
-from vpem.records import Settings, changed, setting
+from vpem.records import Settings, changed, off, setting, unset
 from vpem.settings import FitSettings, WorkerSettings
 
 from ..data import OF_A_FIT, DataParties
@@ -54,8 +54,7 @@ class RowSettings(Settings, heading="Data", kept=False):
     )
     dataset: str | None = changed(WorkerSettings, "dataset", local=True)
     sample_weight: str | None = changed(WorkerSettings, "sample_weight")
-    drawn: str | None = setting(
-        None,
+    drawn: str | None = unset(
         "Features that profile, marginals or pairs draw, by name or number (from 0), with commas "
         "between. Default: those in which components differ most.",
         flags="--features",
@@ -72,39 +71,33 @@ class RowSettings(Settings, heading="Data", kept=False):
 class IndividualSettings(Settings, heading="Individuals", kept=False):
     """Options about individuals."""
 
-    individual: list[str] | None = setting(
-        None, "Fits of SAEM: this individual of DATA only. Several: repeat it.", often=True
+    individual: list[str] | None = unset(
+        "Fits of SAEM: this individual of DATA only. Several: repeat it.", often=True
     )
-    times: str | None = setting(
-        None,
+    times: str | None = unset(
         "Fits of SAEM: when to predict, 0:24:0.5 (from, to, step) or 0,1,2.5. Default: at the "
         "rows of DATA; without DATA 50 times over those of the fit.",
         often=True,
     )
-    population: bool = setting(
-        False, "Fits of SAEM: the curve of the mean latents, for individuals without rows."
+    population: bool = off(
+        "Fits of SAEM: the curve of the mean latents, for individuals without rows."
     )
-    latents: bool = setting(False, "Fits of SAEM: means and intervals of latents, not curves.")
-    residuals: bool = setting(
-        False,
+    latents: bool = off("Fits of SAEM: means and intervals of latents, not curves.")
+    residuals: bool = off(
         "Fits of SAEM: predictions of the rows of DATA and their residuals, weighted (IWRES, "
         "PWRES) and as prediction distribution errors (npde).",
     )
-    id: str | None = setting(
-        None, "Fits of SAEM: column of a CSV with the individual. Default: as fitted."
+    id: str | None = unset("Fits of SAEM: column of a CSV with the individual. Default: as fitted.")
+    time: str | None = unset("Fits of SAEM: column with the time. Default: as fitted.")
+    value: str | None = unset("Fits of SAEM: column with the measurement. Default: as fitted.")
+    covariates: str | None = unset(
+        "Fits of SAEM: dose=amt reads the column amt as the dose. Default: as fitted."
     )
-    time: str | None = setting(None, "Fits of SAEM: column with the time. Default: as fitted.")
-    value: str | None = setting(
-        None, "Fits of SAEM: column with the measurement. Default: as fitted."
+    doses: str | None = unset(
+        "Fits of SAEM: columns of lines that are doses: amt=AMT. Default: as fitted."
     )
-    covariates: str | None = setting(
-        None, "Fits of SAEM: dose=amt reads the column amt as the dose. Default: as fitted."
-    )
-    doses: str | None = setting(
-        None, "Fits of SAEM: columns of lines that are doses: amt=AMT. Default: as fitted."
-    )
-    curve: str | None = setting(
-        None, "Fits of SAEM to a curve of your own: FILE.py:NAME again, which is run; nothing in "
+    curve: str | None = unset(
+        "Fits of SAEM to a curve of your own: FILE.py:NAME again, which is run; nothing in "
         "the file of a fit is run.",
     )  # fmt: skip
 

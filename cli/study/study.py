@@ -15,7 +15,7 @@ import typer
 from vpem import __version__
 from vpem.errors import InputError, Setting, check_choice
 from vpem.pictures.contents import plural
-from vpem.records import Settings, not_both, setting
+from vpem.records import Settings, not_both, off, setting, unset
 from vpem.settings import TOPOLOGIES
 
 from ..commands.doctor import demo_of_study
@@ -66,44 +66,40 @@ def show_study(report: Report) -> None:
 class NewStudy(Settings, heading="Study", kept=False):
     """How members of a new study are linked, and what they will have."""
 
-    star: str | None = setting(
-        None, "HOST:PORT where others dial the organiser, who adds up (a star).", often=True,
+    star: str | None = unset(
+        "HOST:PORT where others dial the organiser, who adds up (a star).", often=True,
         idle=(lambda given: given["topology"] not in (None, "star"),
               (" says where a star's server is; on other graphs give ", Setting("address"))),
     )  # fmt: skip
-    relay: str | None = setting(
-        None,
+    relay: str | None = unset(
         "HOST:PORT of a 'vpem relay', which passes sealed messages on between members that cannot "
         "be dialled; needs --relay-certificate.",
         often=True,
         idle=(lambda given: given["relay_certificate"] is None,
               (" and ", Setting("relay_certificate"), " go together: members pin it")),
     )  # fmt: skip
-    relay_certificate: Path | None = setting(
-        None, "The relay's certificate (.crt).", file="read",
+    relay_certificate: Path | None = unset(
+        "The relay's certificate (.crt).", file="read",
         idle=(lambda given: given["relay"] is None,
               (" and ", Setting("relay"), " go together: members pin it")),
     )  # fmt: skip
-    topology: str | None = setting(
-        None,
+    topology: str | None = unset(
         "Graph of the members: star, cycle, path, complete, ... Default: star.",
         choices=TOPOLOGIES,
         often=True,
     )
-    address: str | None = setting(
-        None,
+    address: str | None = unset(
         "HOST:PORT where others can dial the organiser, on graphs other than a star.",
         often=True,
         idle=not_both("star", "address"),
     )
-    listen: str | None = setting(
-        None, "HOST:PORT where the organiser listens on its own machine, if others dial another.",
+    listen: str | None = unset(
+        "HOST:PORT where the organiser listens on its own machine, if others dial another.",
         idle=(lambda given: given["star"] is None and given["address"] is None,
               (" is for a member that others dial; give ", Setting("star"), " or ",
                Setting("address"))),
     )  # fmt: skip
-    data: bool = setting(
-        False,
+    data: bool = off(
         "The organiser brings data too. Without --star or --topology star it always does.",
         often=True,
     )
