@@ -41,17 +41,12 @@ if TYPE_CHECKING:
 Problems = Iterator[str]
 
 NEEDED = {
-    "numpy": "numpy",
-    "scipy": "scipy.linalg",
-    "h5py": "h5py",
-    "networkx": "networkx",
-    "scikit-learn": "sklearn",
-    "threadpoolctl": "threadpoolctl",
-    "typer": "typer",
-    "rich": "rich",
-    "pyarrow": "pyarrow",
-    "matplotlib": "matplotlib",
-}
+    name: {"scipy": "scipy.linalg", "scikit-learn": "sklearn"}.get(name, name)
+    for name in (
+        "numpy", "scipy", "h5py", "networkx", "scikit-learn", "threadpoolctl", "typer", "rich",
+        "pyarrow", "matplotlib",
+    )
+}  # fmt: skip
 """Distributions that vpem needs, and a module of each."""
 
 EXTRAS = {

@@ -296,9 +296,6 @@ OTHERS = {
 }
 """What else files of vpem hold, in words: tables of results, data that Python has written."""
 
-TABLES = (b"par1", b"arrow1", b"\x93numpy")
-"""Beginnings of other tables, in lower case."""
-
 TEXTS = (".csv", ".tsv", ".txt", ".gz", ".bz2", ".xz")
 """Endings of text tables, compressed ones too."""
 
@@ -332,14 +329,6 @@ def telling(found: Callable[[Path], Report]) -> Prints:
     return prints
 
 
-def _fit(file: Path, json: bool) -> None:
-    stored = stored_at(file)
-    if json:
-        print_json(stored.as_json())
-    else:
-        stored.show()
-
-
 def _printer(file: Path, start: bytes) -> Prints:
     """Return what prints a file; one that nothing prints is refused."""
     import h5py
@@ -365,12 +354,13 @@ def _printer(file: Path, start: bytes) -> Prints:
         (_imputation, kind == "vpem-imputation"),
         (data, kind == "vpem-dataset"),
         (_other, kind.startswith("vpem-") and kind not in CLASSES),
-        (_fit, hdf5),
+        (lambda file, json: stored_at(file).show(json), hdf5),
         (None, said is not None),
         (_arrays, start.startswith(b"PK") and file.suffix == ".npz"),
         (_fields, plain.startswith(b"{")),
         (_rules, file.name == "policy.toml"),
-        (data, plain.startswith(TABLES) or file.suffix.lower() in TEXTS),
+        (data, plain.startswith((b"par1", b"arrow1", b"\x93numpy"))),
+        (data, file.suffix.lower() in TEXTS),
     )
     prints = next((prints for prints, is_so in by_sign if is_so), None)
     if prints is not None:

@@ -455,7 +455,12 @@ class MixtureFile(RowFile):
         if settings.json or settings.output is None:
             parties = table_of(
                 report["parties"], PARTIES, title="Without each party", right=[*PARTIES][1:],
-                spare=("likelihood", "features", "agreement", "shared"), caption=CAPTION,
+                spare=("likelihood", "features", "agreement", "shared"),
+                caption="In nats: information, what its features alone tell of the component; "
+                "lost, what no others tell; shared, what its features and the others' tell of each "
+                "other; likelihood, lost per sample. Moved: rows of another component without it. "
+                "Adjusted Rand index: agreement of the components with and without it; of those "
+                "without it with labels.",
             )  # fmt: skip
             ranked = [{**one, "rank": rank} for rank, one in enumerate(report["features"], 1)]
             features = table_of(
@@ -523,11 +528,3 @@ FEATURES: Lines = {
     "share": "{share:.1%}",
 }
 """Columns of tables of contributions."""
-
-CAPTION = (
-    "In nats: information, what its features alone tell of the component; lost, what no others "
-    "tell; shared, what its features and the others' tell of each other; likelihood, lost per "
-    "sample. Moved: rows of another component without it. Adjusted Rand index: agreement of the "
-    "components with and without it; of those without it with labels."
-)
-"""Below the table of parties."""

@@ -277,19 +277,17 @@ class Search:
         run, screen, fits = task.run, task.run.screen, task.settings
         if self.n_kept:
             screen.say(f"{self._so_far()} already")
-        destination = settings.kept_in or settings.output or settings.json
-        quiet = settings.quiet or not run.where.speaks
-        progress = SearchProgress(quiet, None if destination else "--state FILE or --output FILE")
+        unkept = None if settings.kept_in else "--state FILE or --output FILE"
         with stopping(self._kept) as whole:
-            progress.start(len(self.trials) - self.n_kept)
-            try:
+            with run.working(
+                lambda quiet, other: SearchProgress(quiet, other and unkept)
+            ) as progress:
+                progress.start(len(self.trials) - self.n_kept)
                 selection = search(
                     self.problem, self.cells, criterion=settings.criterion, n_init=fits.n_init,
                     n_folds=settings.n_folds, n_jobs=self.n_jobs, record=self.record,
                     tell=progress, whole=whole,
                 )  # fmt: skip
-            finally:
-                progress.close()
             choice, held_out = selection.choice, selection.criterion == "heldout"
             small = choice.one_standard_error if settings.one_standard_error else None
             chosen = choice.best if small is None else small

@@ -362,7 +362,10 @@ class StoredFile:
     def as_json(self) -> Report:
         raise NotImplementedError
 
-    def show(self) -> None:
+    def show(self, json: bool) -> None:
+        if json:
+            print_json(self.as_json())
+            return
         from vpem.pictures.contents import Table
         from vpem.pictures.page import contents_of
 
