@@ -12,7 +12,7 @@ import math
 from collections import abc
 from dataclasses import astuple, dataclass, replace
 from operator import attrgetter
-from typing import Any, NoReturn, Protocol, Union
+from typing import Any, NoReturn, Protocol, TypeVar, Union
 
 import numpy as np
 
@@ -29,6 +29,8 @@ State = dict[str, Any]
 
 Report = dict[str, Any]
 """An object of JSON: what a fit reports, or the options that it was given."""
+
+Owner = TypeVar("Owner")
 
 Size = int | str | tuple[int, ...]
 Sizes = dict[str, int]
@@ -100,17 +102,20 @@ def check(schema: Schema, value: object, place: Place, sizes: Sizes | None = Non
             check(inner, item, place.inside(number), sizes)
 
 
-def save(schema: Schema, value: Any) -> Any:
-    """Return a value, or by the names of a dict attributes of an object, as they are saved."""
+def save(schema: Schema, value: Any, back: bool = False) -> Any:
+    """Return a value, or by the names of a dict attributes of an object, as they are saved.
+
+    With ``back`` return what was saved of a value, once it has been checked, as it was.
+    """
     if isinstance(schema, Field):
-        return schema._saved(value)
+        return schema._form(value, back)
     if isinstance(schema, list | tuple):
         pairs = zip(schema, value, strict=True)
-        return type(schema)(save(inner, item) for inner, item in pairs)
+        return type(schema)(save(inner, item, back) for inner, item in pairs)
     if not isinstance(schema, dict):
         return schema.state()
     if isinstance(value, dict):
-        return {name: save(inner, value[name]) for name, inner in schema.items()}
+        return {name: save(inner, value[name], back) for name, inner in schema.items()}
     return {
         name: save(inner, attrgetter(_attribute(value, name, inner))(value))
         if isinstance(inner, PLACED)
@@ -119,18 +124,8 @@ def save(schema: Schema, value: Any) -> Any:
     }
 
 
-def load(schema: Schema, value: Any) -> Any:
-    """Return what was saved of a value that is no object with a state, once it has been checked."""
-    if isinstance(schema, Field):
-        return schema._loaded(value)
-    if isinstance(schema, dict):
-        return {name: load(inner, value[name]) for name, inner in schema.items()}
-    assert isinstance(schema, list | tuple)
-    return type(schema)(load(inner, item) for inner, item in zip(schema, value, strict=True))
-
-
-def restore(schema: abc.Mapping[str, Schema], owner: Any, state: State) -> None:
-    """Set attributes of an object to what was saved, once it has been checked."""
+def restore(schema: abc.Mapping[str, Schema], owner: Owner, state: State) -> Owner:
+    """Set attributes of an object to what was saved, once it has been checked; return it."""
     for name, inner in schema.items():
         if not isinstance(inner, PLACED):
             inner.restore(state[name])
@@ -147,9 +142,10 @@ def restore(schema: abc.Mapping[str, Schema], owner: Any, state: State) -> None:
         if isinstance(inner, dict) and not isinstance(known, dict):
             restore(inner, known, state[name])
         elif isinstance(known, list):  # others may hold it too
-            known[:] = load(inner, state[name])
+            known[:] = save(inner, state[name], back=True)
         else:
-            setattr(holder, at, load(inner, state[name]))
+            setattr(holder, at, save(inner, state[name], back=True))
+    return owner
 
 
 def _attribute(owner: Any, name: str, schema: Schema) -> str:
@@ -214,10 +210,8 @@ class Field:
         """Say what it must be, if it is not; sizes met first are bound, parts checked in place."""
         raise NotImplementedError
 
-    def _saved(self, value: Any) -> Any:
-        return value
-
-    def _loaded(self, value: Any) -> Any:
+    def _form(self, value: Any, back: bool) -> Any:
+        """Return a value as it is saved, or ``back`` as it was."""
         return value
 
 
@@ -234,11 +228,9 @@ class As(Field):
         check(self.schema, value, place, sizes)
         return None
 
-    def _saved(self, value: Any) -> Any:
-        return save(self.schema, value) if self.to is None else self.to(value)
-
-    def _loaded(self, value: Any) -> Any:
-        return load(self.schema, value) if self.back is None else self.back(value)
+    def _form(self, value: Any, back: bool) -> Any:
+        turn = self.back if back else self.to
+        return save(self.schema, value, back) if turn is None else turn(value)
 
 
 def record(make: abc.Callable[..., Any], schema: dict[str, Any] | tuple[Schema, ...]) -> As:
@@ -361,11 +353,8 @@ class Maybe(Field):
             check(self.schema, value, place, sizes)
         return None
 
-    def _saved(self, value: Any) -> Any:
-        return None if value is None else save(self.schema, value)
-
-    def _loaded(self, value: Any) -> Any:
-        return None if value is None else load(self.schema, value)
+    def _form(self, value: Any, back: bool) -> Any:
+        return None if value is None else save(self.schema, value, back)
 
 
 @dataclass(frozen=True)
@@ -388,13 +377,9 @@ class ListOf(Field):
             check(self.item, item, place.inside(number), sizes)
         return None
 
-    def _saved(self, value: Any) -> Any:
+    def _form(self, value: Any, back: bool) -> Any:
         differs = isinstance(self.item, As | Maybe | dict)
-        return [save(self.item, one) for one in value] if differs else list(value)
-
-    def _loaded(self, value: Any) -> Any:
-        differs = isinstance(self.item, As | Maybe | dict)
-        return [load(self.item, one) for one in value] if differs else list(value)
+        return [save(self.item, one, back) for one in value] if differs else list(value)
 
 
 @dataclass(frozen=True)
@@ -418,12 +403,6 @@ class TableOf(Field):
             if value.get(name) is not None:
                 check(known, value[name], place.inside(name), sizes)
         return None
-
-    def _saved(self, value: Any) -> Any:
-        return dict(value)
-
-    def _loaded(self, value: Any) -> Any:
-        return dict(value)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,6 @@ from vpem.network.schema import (
     Schema,
     Stateful,
     check,
-    load,
     save,
 )
 from vpem.settings import FedSettings
@@ -109,7 +108,9 @@ class Estimates(Stateful):
             "parameters": As(
                 every,
                 lambda _: save(every, local),
-                lambda saved: [ELSEWHERE if one is None else one for one in load(every, saved)],
+                lambda saved: [
+                    ELSEWHERE if one is None else one for one in save(every, saved, back=True)
+                ],
                 "_seen",
             ),
             "seen": As(

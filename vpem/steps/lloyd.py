@@ -254,20 +254,16 @@ class LloydRuns:
         drawn: bool = False,
     ) -> None:
         self._undo, self._shape = undo, shape
-        self._run = run = _schema(shape, n_samples, total, n_here, over=True)
+        run = _schema(shape, n_samples, total, n_here, over=True)
+        nothing: Any = np.empty(0)
         self.rows: Schema = Maybe(Array("i", shape[:1], 0, n_samples - 1))
-        self.best: dict[str, Schema] = {"run": run | {"sum": NOTHING}}
+        self.best = As(
+            {"run": run | {"sum": NOTHING}},
+            lambda one: {"run": save(run, one) | {"sum": None}},
+            lambda saved: restore(run, Lloyd(nothing, nothing, nothing, nothing), saved["run"]),
+        )
         self.loop: dict[str, Schema] = {"centres": run["centres"]}
         self.more: dict[str, Schema] = {"start": Array("f8", shape)} if drawn else {}
-
-    def state(self, run: Lloyd) -> State:
-        return {"run": save(self._run, run) | {"sum": None}}
-
-    def restore(self, state: State) -> Lloyd:
-        nothing: Any = np.empty(0)
-        run = Lloyd(nothing, nothing, nothing, nothing)
-        restore(self._run, run, state["run"])
-        return run
 
     def rank(self, run: Lloyd) -> tuple[float, ...]:
         """Less inertia, by the first root (`Kept`)."""

@@ -13,7 +13,19 @@ import numpy as np
 from vpem.checks import Indices
 from vpem.errors import InputError, Setting
 from vpem.network.ledger import Ledger
-from vpem.network.schema import COUNT, FLAG, Integer, Maybe, Number, Schema, State, TableOf, check
+from vpem.network.schema import (
+    COUNT,
+    FLAG,
+    As,
+    Integer,
+    Maybe,
+    Number,
+    Schema,
+    State,
+    TableOf,
+    check,
+    save,
+)
 from vpem.steps.recovery import STREAM, Keeper, PartSaver, Saver
 
 
@@ -27,23 +39,18 @@ class Scored(Protocol):
 
 
 R = TypeVar("R", bound=Scored)
+Run = TypeVar("Run", bound=Scored, contravariant=True)
 
 
-class Kept(Protocol[R]):
+class Kept(Protocol[Run]):
     """What a checkpoint keeps of a recipe's runs."""
 
     rows: Schema  # that a restart begins at
-    best: dict[str, Schema]  # of the best run so far
+    best: As  # of the best run so far, in a table
     more: dict[str, Schema]  # of the restart under way, besides its rows
     loop: dict[str, Schema]  # what the recipe needs of the loop, which checks the rest
 
-    def state(self, run: R) -> State:
-        """Return what is saved of a finished run."""
-
-    def restore(self, state: State) -> R:
-        """Return the run that was saved."""
-
-    def rank(self, run: R) -> tuple[float, ...]:
+    def rank(self, run: Run) -> tuple[float, ...]:
         """What the best run maximises."""
 
     def start_of(self, state: State) -> State:
@@ -185,11 +192,12 @@ class Restarts(_Saving, Generic[R]):
 
     def _restore(self) -> None:
         kept, number = self.kept, Integer(self.numbers[0], self.numbers[-1])
+        assert isinstance(kept.best.schema, dict)
         saved = self._checked(
             {
                 "restart": number,
                 "iterations": COUNT,
-                "best": Maybe({**kept.best, "rows": kept.rows, "restart": number}),
+                "best": Maybe({**kept.best.schema, "rows": kept.rows, "restart": number}),
                 "ran_out": FLAG,
                 "max_iter": COUNT,
                 "going": {
@@ -204,7 +212,7 @@ class Restarts(_Saving, Generic[R]):
         self._going, best = saved["going"], saved["best"]
         if best is not None:
             self._saved_best = best
-            self._best = Best(kept.restore(best), best["rows"], best["restart"])
+            self._best = Best(save(kept.best, best, back=True), best["rows"], best["restart"])
         before = saved["max_iter"]
         if self._ran_out and before != self.max_iter:
             raise InputError(
@@ -246,7 +254,7 @@ class Restarts(_Saving, Generic[R]):
             if self._best is None or self.kept.rank(run) > self.kept.rank(self._best.run):
                 self._best = Best(run, rows, number)
                 if self._saver is not None:
-                    saved = self.kept.state(run)
+                    saved = save(self.kept.best, run)
                     self._saved_best = {**saved, "rows": rows, "restart": number}
         assert self._best is not None
         return self._best

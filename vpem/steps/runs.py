@@ -215,8 +215,12 @@ class MixtureRuns:
         n_roots, self.like = total.n_roots, terms.blank(n_components)
         self.loop: dict[str, Schema] = {**_parameters(self.like, n_roots, over_rows)}
         self.rows: Schema = Maybe(Array("i", (n_components,), 0, terms.n_samples - 1))
-        self.record = _record(n_components, terms.n_samples, total.roots.n_agents, over=True)
-        self.best: dict[str, Schema] = {**self.loop, "record": self.record}
+        known = _record(n_components, terms.n_samples, total.roots.n_agents, over=True)
+        self.best = As(
+            self.loop | {"record": known},
+            lambda run: save(self.loop, run) | {"record": save(known, run)},
+            lambda saved: restore(known, Run(self.mixtures(saved), over_rows), saved["record"]),
+        )
         self.more: dict[str, Schema] = {}
         if over_rows:
             sample = covariance_shape(terms.blocks, terms.covariance_type, 1)
@@ -229,15 +233,6 @@ class MixtureRuns:
         """Return the mixtures of saved parameters."""
         saved = state["mixtures"] if self.over_rows else [state["mixture"]]
         return [self.like.having(one) for one in saved]
-
-    def state(self, run: Run) -> State:
-        state: State = save(self.loop, run)
-        return state | {"record": save(self.record, run)}
-
-    def restore(self, state: State) -> Run:
-        run = Run(self.mixtures(state), self.over_rows)
-        restore(self.record, run, state["record"])
-        return run
 
     def rank(self, run: Run) -> tuple[bool, float]:
         """What the best run has most of (`Kept`)."""

@@ -111,7 +111,9 @@ class Traffic:
         self.on_wire.clear()
 
 
-WENT = {name: As(TableOf(COUNT), at=f"traffic.{name}") for name in ("delivered", "on_wire")}
+WENT = {
+    name: As(TableOf(COUNT), dict, dict, f"traffic.{name}") for name in ("delivered", "on_wire")
+}
 """What is saved of the traffic of a sum."""
 
 
