@@ -1,5 +1,7 @@
 """Schemas of what is read: every kind of field, what it refuses, and in which words."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
@@ -12,14 +14,18 @@ from vpem.network.schema import (
     PLAIN,
     TEXT,
     Array,
+    As,
     Choice,
     Integer,
     ListOf,
     Maybe,
     Number,
     Place,
+    Stateful,
     TableOf,
     check,
+    or_nan,
+    record,
 )
 
 from .tables import each
@@ -138,3 +144,54 @@ def test_sizes_are_bound_where_they_are_met_first():
     check(places, {"parts": [5, 5], "seen": [1, 0]}, PLACE)
     with pytest.raises(FileError, match=r"run\.seen\.0 must be an integer from 0 to 1, got 2"):
         check(places, {"parts": [5, 5], "seen": [2]}, PLACE)
+
+
+@dataclass(frozen=True)
+class Pair:
+    whole: int
+    rest: int
+
+
+class Inner(Stateful):
+    def __init__(self, count):
+        self.count = count
+
+    def schema(self):
+        return {"count": COUNT}
+
+
+class Outer(Stateful):
+    """Fields of every kind: private, of another name or form, in another object, saved itself."""
+
+    def __init__(self, count, pairs, change, values):
+        self._number, self.pairs, self.change = count, pairs, change
+        self.inner, self.beside = Inner(count), Inner(values)
+
+    def schema(self):
+        return {
+            "number": COUNT,
+            "pairs": ListOf(record(Pair, (COUNT, COUNT))),
+            "change": or_nan(Number(0)),
+            "told": As(Array("f8", (2,)), at="beside.count"),
+            "part": self.inner,
+        }
+
+
+def test_a_schema_saves_checks_and_restores():
+    pairs = [Pair(3, 1), Pair(0, 2)]
+    one = Outer(5, pairs, float("nan"), np.ones(2))
+    state = one.state()
+    assert list(state) == ["number", "pairs", "change", "told", "part"]
+    assert state["pairs"] == [(3, 1), (0, 2)]
+    assert (state["change"], state["part"]) == (None, {"count": 5})
+    other = Outer(0, [], 1.0, np.zeros(2))
+    held = other.pairs
+    check(other, state, PLACE)
+    other.restore(state)
+    assert other.pairs is held
+    assert held == pairs
+    assert (other._number, other.inner.count) == (5, 5)
+    assert np.isnan(other.change)
+    assert other.beside.count.tolist() == [1.0, 1.0]
+    with pytest.raises(FileError, match=r"run.part.count must be an integer of at least 0, got -1"):
+        check(other, state | {"part": {"count": -1}}, PLACE)
