@@ -79,7 +79,7 @@ def normalised(mixture: Density, sums: Floats) -> tuple[Doubles, Doubles]:
 
 @dataclass(frozen=True)
 class Runs:
-    """Where an array has what is of each hub: in block order along an axis, a run a hub.
+    """Where parameters of each hub lie in an array: in block order along an axis, a run a hub.
 
     An array that is shorter has one entry there, which all hubs share.
     """
@@ -122,7 +122,7 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
     weights: Doubles  # (R, K) of each root; R = 1 where all share one estimate
     means: Doubles  # (K, d) in block order and in the units of fitting
     named: ClassVar[dict[str, str]] = {"weights": "roots"}
-    """Arrays of all hubs together, and where they have what is of each."""
+    """Arrays of all hubs together, and where the parameters of each lie in them."""
     n_factors: ClassVar[int] = 0  # that hubs share (`vpem.terms.factors.FactorMixture`)
     is_proper: ClassVar[bool] = False
     """Whether a prior keeps every component from being degenerate."""

@@ -166,6 +166,7 @@ class FeatureTerms(RowTerms):
     by_responsibilities = True
     """Whether rows and their responsibilities are all that statistics are made of."""
     misses = False  # values: blocks have seen fewer rows than a component (`MissingStatistics`)
+    latest: Any = None  # factors by which the M-step expects what is missing
     share: Any = 1.0  # of the rows' weight that hubs have something of (`vpem.terms.missing`)
     n_factors = 0  # that hubs share (`vpem.terms.factors.FactorTerms`)
     add_up: Callable[[Doubles], float]  # of a number of each hub here (B,), over all processes

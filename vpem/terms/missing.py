@@ -108,7 +108,7 @@ class MissingTerms(FeatureTerms):
         self.log_constant = float(self.constants().sum())
         self.least_seen = LEAST_SEEN * min(1.0, self.total_weight / max(self.n_samples, 1))
         self._found = _Found()
-        self._latest: MissingFactors | None = None
+        self.latest: MissingFactors | None = None  # None: a start
 
     def _look(self, data: Floats, add: Add) -> None:
         """Find shares, means and variances of the observed values of the rows of all processes.
@@ -176,12 +176,8 @@ class MissingTerms(FeatureTerms):
     def prepare(self, mixture: Mixture) -> MissingFactors:
         """Factor every block for the E-step, and remember whose expectations the M-step takes."""
         factors = factorise(mixture, np.float64)
-        self._latest = MissingFactors(**vars(factors), mixture=mixture)
-        return self._latest
-
-    def forget(self) -> None:
-        """Remember no mixture: a start follows."""
-        self._latest = None
+        self.latest = MissingFactors(**vars(factors), mixture=mixture)
+        return self.latest
 
     def local(self, factors: Factors, rows: slice) -> Floats:
         """Terms of each hub for what it has of these rows, shape (B, m, K); 0 of nothing."""
@@ -209,7 +205,7 @@ class MissingTerms(FeatureTerms):
 
     def distances(self, centres: Doubles, rows: slice) -> Floats:
         """Squared distances by what is there of each block, times the share of it; (B, m, L)."""
-        self._latest = None
+        self.latest = None
         out, observed = self.squares(centres, rows), self.observed[rows]
         for b, width in enumerate(self.blocks.widths):
             of_block = observed[:, self.blocks.offsets[b] : self.blocks.offsets[b + 1]]
@@ -303,8 +299,8 @@ class MissingTerms(FeatureTerms):
     def _expecting(self, centres: Floats) -> MissingFactors:
         """The latest parameters; or a diagonal mixture about centres, one about the mean of all."""
         n_components = len(centres)
-        if self._latest is not None and len(self._latest.means) == n_components:
-            return self._latest
+        if self.latest is not None and len(self.latest.means) == n_components:
+            return self.latest
         copies = 1 if self._is_tied else n_components
         spread = np.maximum(self.spread, LEAST_VARIANCE)
         if self.covariance_type.endswith("spherical"):
@@ -378,7 +374,15 @@ class MissingTerms(FeatureTerms):
         np.add(means, first / np.where(columns, 1.0, per_feature), out=means, where=~columns)
         means = np.where(columns, before.means, means)
         if self._is_diagonal:
-            covariances = self._variances(statistics, first, least, before)
+            # Of every feature by its own rows, of a block by all its values if spherical.
+            drop, value, total = np.square(first) / np.where(few, 1.0, n), statistics.second, n
+            if self._is_tied:
+                drop, total = drop.sum(axis=0, keepdims=True), n.sum(axis=0, keepdims=True)
+            value = value - drop
+            if self.covariance_type.endswith("spherical"):
+                value, total = (self._over_blocks(np.maximum(part, 0.0)) for part in (value, total))
+            variances = np.maximum(value / np.where(total > 0, total, 1.0), 0.0) + self.reg_covar
+            covariances = np.where(total < least, before.covariances, variances)
         else:
             covariances = np.empty_like(statistics.second)
             covariances_full(
@@ -393,19 +397,6 @@ class MissingTerms(FeatureTerms):
         weights = counts / counts.sum(axis=1, keepdims=True)
         return Mixture(self.blocks, self.covariance_type, weights, means, covariances, self.scaling)
 
-    def _variances(
-        self, statistics: MissingStatistics, first: Doubles, least: Doubles, before: Mixture
-    ) -> Doubles:
-        """Variance of every feature by its own rows, of a block by all its values if spherical."""
-        n = statistics.seen
-        drop = np.square(first) / np.where(n < least, 1.0, n)
-        value = statistics.second - (drop.sum(axis=0, keepdims=True) if self._is_tied else drop)
-        total = n.sum(axis=0, keepdims=True) if self._is_tied else n
-        if self.covariance_type.endswith("spherical"):
-            value, total = (self._over_blocks(np.maximum(part, 0.0)) for part in (value, total))
-        variances = np.maximum(value / np.where(total > 0, total, 1.0), 0.0) + self.reg_covar
-        return np.where(total < least, before.covariances, variances)
-
     def _over_blocks(self, values: Doubles) -> Doubles:
         """Sum over the features of each block, repeated for each of them; (n, d)."""
         sums = np.zeros((len(values), self.blocks.n_blocks))
@@ -416,7 +407,7 @@ class MissingTerms(FeatureTerms):
     def sample(self) -> Mixture:
         """Return one component after one M-step from the features' own variances."""
         terms = copy(self)
-        terms._latest = None
+        terms.latest = None
         statistics = terms.empty(self.centre[None], 1)
         for rows in self.chunks(self.blocks.n_features):
             weights = self._weights(rows)[None, :, None].astype(self.rows.dtype)

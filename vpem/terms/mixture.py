@@ -131,8 +131,8 @@ def variances_of(mixture: Mixture) -> Doubles:
     else:
         blocks = [np.diagonal(view, axis1=1, axis2=2) for view in mixture.covariance_blocks]
         variances = np.broadcast_to(np.concatenate(blocks, axis=1), shape)
-    variances = variances + mixture.explained
-    return variances[:, mixture.blocks.position]
+    total: Doubles = variances + mixture.explained
+    return total[:, mixture.blocks.position]
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,8 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
     """Arrays, and where hubs are in each: see `runs_over`."""
     kinds: ClassVar[None] = None
     """Families of features; None: all are Gaussian."""
+    explained: ClassVar[Any] = 0.0
+    """Variances (K, d) of features by factors that hubs share."""
 
     def __post_init__(self) -> None:
         check_choice("covariance_type", self.covariance_type, COVARIANCE_TYPES)
@@ -223,7 +225,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         return self.arrays()
 
     def runs_over(self, blocks: Blocks) -> dict[str, Runs]:
-        """Return where arrays of such a mixture over other blocks have what is of each hub."""
+        """Return where parameters of each hub lie in arrays of such a mixture over other blocks."""
         hubs, columns = Runs(0, np.ones(blocks.n_blocks, dtype=np.intp)), Runs(1, blocks.widths)
         lying = {
             "roots": hubs,
@@ -269,11 +271,6 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         ours, theirs = self.hub_arrays(), other.hub_arrays()
         runs = self.runs_over(self.blocks)
         return self.having({n: runs[n].where(hubs, theirs[n], ours[n]) for n in ours})
-
-    @property
-    def explained(self) -> Doubles | float:
-        """Variances (K, d) of features by factors that hubs share, of which there are none."""
-        return 0.0
 
     @property
     def is_diagonal(self) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 
 from vpem._core.families import cell_moments, cell_terms, product_moments, product_terms
 from vpem._core.rising import rising_moments, rising_terms
-from vpem.checks import Doubles, Floats, Indices, Mask
+from vpem.checks import Doubles, Floats, Mask
 from vpem.terms.families.family import Features, Independent, Table, Tables, where_seen
 
 LEAST_RATE = 1e-300
@@ -180,7 +180,8 @@ class NegativeBinomial(Independent):
         n_threads: int,
     ) -> None:
         """Look terms up, or compute them."""
-        offsets, firsts = features.blocks.offsets, _firsts(features)
+        offsets = features.blocks.offsets
+        firsts = LOOKED_UP * np.arange(features.n_features + 1, dtype=np.intp)
         cell_terms(data, offsets, firsts, ready["table"], out, n_threads)
         rising_terms(data, LOOKED_UP, offsets, ready["line"], ready["sizes"], out, n_threads)
 
@@ -211,7 +212,8 @@ class NegativeBinomial(Independent):
         sums, squares = np.zeros((2, 2, n, n_components))
         product_moments(data, responsibilities, offsets, 0, sums, n_threads)
         counts = np.zeros((n * LOOKED_UP, n_components))
-        cell_moments(data, responsibilities, offsets, _firsts(features), counts, n_threads)
+        firsts = LOOKED_UP * np.arange(n + 1, dtype=np.intp)
+        cell_moments(data, responsibilities, offsets, firsts, counts, n_threads)
         large = np.zeros((n, len(LARGE), 3, n_components))
         rising_moments(data, LARGE, responsibilities, offsets, sizes, large, n_threads)
         derivatives = _bent(sizes, counts.reshape(n, LOOKED_UP, n_components), large)
@@ -317,23 +319,11 @@ def _of_run(sizes: Table, first: float, last: float) -> tuple[Table, Table]:
 
     By series of digamma and trigamma, without what cancels where r is large.
     """
-    from_, to = 1 / (sizes + first), 1 / (sizes + last)
-
-    def digamma_less_log(z: Table) -> Table:
-        series: Table = -z / 2 - z**2 / 12 + z**4 / 120 - z**6 / 252
-        return series
-
-    def trigamma(z: Table) -> Table:
-        series: Table = z + z**2 / 2 + z**3 / 6 - z**5 / 30 + z**7 / 42
-        return series
-
-    slope = np.log1p((last - first) * from_) + digamma_less_log(to) - digamma_less_log(from_)
-    return sizes * slope, sizes * (slope - sizes * (trigamma(from_) - trigamma(to)))
-
-
-def _firsts(features: Features) -> Indices:
-    """Where the table of each feature's counts begins."""
-    return LOOKED_UP * np.arange(features.n_features + 1, dtype=np.intp)
+    z = np.stack([1 / (sizes + first), 1 / (sizes + last)])
+    digammas = -z / 2 - z**2 / 12 + z**4 / 120 - z**6 / 252  # less logarithms
+    trigammas = z + z**2 / 2 + z**3 / 6 - z**5 / 30 + z**7 / 42
+    slope = np.log1p((last - first) * z[0]) + digammas[1] - digammas[0]
+    return sizes * slope, sizes * (slope - sizes * (trigammas[0] - trigammas[1]))
 
 
 def _summed(each: Doubles) -> Doubles:

@@ -269,7 +269,7 @@ class PartRows:
     """Rows of one family's columns (`vpem.terms.rows.Rows`)."""
 
     whole: Rows  # all, in block order and the user's units
-    places: Indices  # (n,) of the columns
+    places: Indices | slice  # (n,) of the columns
     units: Scaling | None  # of fitting, for these columns
     dtype: np.dtype[np.floating]
     change: Change | None  # of values, before
@@ -302,10 +302,10 @@ class PartRows:
             values = self.units.apply(values)
         return np.ascontiguousarray(values, dtype=self.dtype)
 
-    def select_rows(self, indices: Indices) -> PartRows:
+    def select_rows(self, indices: Indices) -> Rows:
         return replace(self, whole=self.whole.select_rows(indices))
 
-    def slice_rows(self, rows: slice, following: slice | None = None) -> PartRows:
+    def slice_rows(self, rows: slice, following: slice | None = None) -> Rows:
         """A run of rows as rows of their own, counted from 0."""
         return replace(self, whole=self.whole.slice_rows(rows, following))
 

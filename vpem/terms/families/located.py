@@ -49,8 +49,7 @@ class LocatedTerms:
         return factors, factors.failed
 
     def forget(self) -> None:
-        if isinstance(self.inner, MissingTerms):
-            self.inner.forget()
+        self.inner.latest = None
 
     def add_terms(self, ready: Any, rows: slice, out: Floats) -> None:
         out += self.inner.local(ready, rows)

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
-from vpem.terms.families.family import Columns, How, IndependentTerms, Part
+from vpem.terms.families.family import Columns, How, IndependentTerms, Part, PartRows
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.located import LocatedTerms
 from vpem.terms.families.mixture import LAWS, MixedMixture, scaling_of
@@ -79,28 +79,21 @@ class _Embedded(Shaped):
 
     def arranged(self, blocks: Blocks, scaling: Scaling, dtype: DTypeLike) -> _EmbeddedRows:
         """Return the rows, which are in block order, in the units of fitting."""
-        return _EmbeddedRows(self, scaling)
+        return _EmbeddedRows(self.terms.rows, slice(None), scaling, self.dtype, None, self)
 
 
-class _EmbeddedRows:
+@dataclass
+class _EmbeddedRows(PartRows):
     """Rows of `_Embedded` (`vpem.terms.rows.Rows`)."""
 
-    def __init__(self, matrix: _Embedded, scaling: Scaling) -> None:
-        self._matrix, self._scaling = matrix, scaling
-        self.n_samples, self.dtype = len(matrix), matrix.dtype
-
-    def _fitted(self, values: Floats) -> Floats:
-        return np.ascontiguousarray(self._scaling.apply(values), dtype=self.dtype)
-
-    def runs(self) -> Iterator[slice]:
-        return self._matrix.terms.rows.runs()
+    matrix: _Embedded
 
     def read(self, rows: slice) -> Floats:
-        return self._fitted(self._matrix[rows])
+        return self._fitted(self.matrix[rows])
 
     def take(self, indices: Indices) -> Floats:
-        parts = [part.take_rows(indices, None) for part in self._matrix.terms.parts]
-        return self._fitted(self._matrix.embed(parts, slice(0, len(indices))))
+        parts = [part.take_rows(indices, None) for part in self.matrix.terms.parts]
+        return self._fitted(self.matrix.embed(parts, slice(0, len(indices))))
 
     def select_rows(self, indices: Indices) -> Rows:
         """Some rows as rows of their own, in memory: those that a start looks at."""
@@ -109,10 +102,6 @@ class _EmbeddedRows:
     def slice_rows(self, rows: slice, following: slice | None = None) -> Rows:
         """A run of rows as rows of their own, in memory."""
         return MemoryRows.wrap(self.read(rows))
-
-    def cut(self, step: int) -> None:
-        """Let runs have so many rows, as those of other processes have."""
-        self._matrix.terms.rows.cut(step)
 
 
 @dataclass(frozen=True)

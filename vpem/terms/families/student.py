@@ -244,7 +244,8 @@ class StudentTerms(LocatedTerms):
     def _part(self, core: Mixture, dof: Table | None = None) -> Part:
         if dof is None:
             dof = np.full((core.n_components, self.features.blocks.n_blocks), START_DOF)
-        return Part(self.law, self.features, self._tables(dof), core)
+        tables = {"dof": np.ascontiguousarray(dof[:, self.features.blocks.widths > 0])}
+        return Part(self.law, self.features, tables, core)
 
     def _as_gaussian(self, statistics: StudentStatistics) -> Statistics:
         """Statistics for which a Gaussian's M-step gives the locations and scatters of the t.
@@ -267,15 +268,12 @@ class StudentTerms(LocatedTerms):
             moved.seen = statistics.seen if self._by_feature else statistics.there
         return moved
 
-    def _tables(self, dof: Table) -> Tables:
-        return {"dof": np.ascontiguousarray(dof[:, self.features.blocks.widths > 0])}
-
     # ---- starts and repairs ---------------------------------------------------------------------
 
     def reseeded(self, part: Part, component: int, centre: Table) -> Part:
         dof = dof_of(part)
         dof[component] = START_DOF
-        return replace(super().reseeded(part, component, centre), tables=self._tables(dof))
+        return self._part(super().reseeded(part, component, centre).core, dof)
 
     def take_rows(self, rows: slice | Indices, also: Any) -> Self:
         chosen = super().take_rows(rows, also)
