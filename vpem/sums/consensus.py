@@ -26,7 +26,7 @@ from vpem.network.ledger import Ledger
 from vpem.network.mixing import chebyshev_bound, chebyshev_steps
 from vpem.settings import CONSENSUS, SumSettings
 from vpem.sums.counted import Counted
-from vpem.sums.exchanges import Neighbourhood, finished, row_bytes
+from vpem.sums.exchanges import Neighbourhood, row_bytes
 from vpem.sums.server import IN_FLIGHT, ByChunks, Flying
 from vpem.sums.sum import Scalars, beside, message_bytes
 
@@ -265,7 +265,7 @@ class ConsensusSum(ByChunks, _OverHubs):
         Shape (1, m, K) where the operator is all ones to rounding.
         """
         if self._near is not None:
-            estimates = self._near.follow(finished(self._sum(terms, scalars))())
+            estimates = self._near.follow(super().reduce(terms, rows, scalars))
             if scalars is not None:
                 scalars.found = self._near.follow(scalars.found)
             return estimates
