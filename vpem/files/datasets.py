@@ -342,9 +342,12 @@ def write_dataset(
             write_array(file, "workers", dataset.workers.worker_of.astype(np.int64))
             write_strings(file, "worker_names", dataset.workers.names)
         if dataset.edges is not None:
-            write_array(_group(file, "graph"), "edges", dataset.edges.astype(np.int64))
+            group = file.create_group("graph")
+            describe_element(group, "dict", "0.1.0")
+            write_array(group, "edges", dataset.edges.astype(np.int64))
         if truth is not None:
-            group = _group(file, "truth")
+            group = file.create_group("truth")
+            describe_element(group, "dict", "0.1.0")
             for name, values in truth.items():
                 write_array(group, name, values)
         for name, text in (about or {}).items():
@@ -352,12 +355,6 @@ def write_dataset(
                 listed = ", ".join(ABOUT)
                 raise InputError(f"the descriptions of a dataset are {listed}, got {name!r}")
             write_attribute(file, name, text)
-
-
-def _group(file: h5py.File, name: str) -> h5py.Group:
-    group = file.create_group(name)
-    describe_element(group, "dict", "0.1.0")
-    return group
 
 
 def read_about(path: str | os.PathLike[str]) -> dict[str, str]:

@@ -81,8 +81,22 @@ class ReadAhead:
         return self._load(run, buffer)
 
 
+class _Reads:
+    """What reads of one file have in common: how long they are, and which are there."""
+
+    def __init__(self, load: Callable[[slice, Floats], Floats], step: int) -> None:
+        self.ahead = ReadAhead(load)
+        self.step, self.keeps = step, 1
+        self.held: dict[tuple[int, int], Floats] = {}  # by first row and end, the oldest first
+        # Pages once touched are used again: new ones cost as much as reading does.
+        self.free: list[Floats] = []
+
+
 class FileRows:
-    """Rows of a file, the next run of which is read while this one is worked on."""
+    """Rows of a file, the next run of which is read while this one is worked on.
+
+    They may be a run of the rows, counted from 0; ``following`` is read ahead when these have been.
+    """
 
     def __init__(
         self, matrix: FileMatrix, blocks: Blocks, scaling: Scaling, dtype: DTypeLike
@@ -90,25 +104,23 @@ class FileRows:
         self._matrix = matrix
         self._blocks = blocks
         self._scaling = scaling
-        self._ahead = ReadAhead(self._load)
-        self._held: dict[tuple[int, int], Floats] = {}  # runs that are there, the oldest first
-        self._keeps = 1
         self.n_samples = len(matrix)
         self.dtype: np.dtype[np.floating] = np.empty(0, dtype).dtype
-        self.step = matrix.step
         as_stored = blocks.in_order and scaling.is_none and matrix.dtype == self.dtype
         self._is_direct = as_stored and matrix.is_whole
-        # Pages once touched are used again: new ones cost as much as reading does.
-        self._free: list[Floats] = []
+        self._rows = slice(0, self.n_samples)
+        # After the last run the first comes again, for the next sweep.
+        self._following: slice | None = self._rows
+        self._reads = _Reads(self._load, matrix.step)
 
     def cut(self, step: int) -> None:
         """Read so many rows at a time, of which those before stay: sums under way look back."""
-        self.step, self._keeps = step, 2
-        self._free.clear()
+        self._reads.step, self._reads.keeps = step, 2
+        self._reads.free.clear()
 
     def runs(self) -> Iterator[slice]:
         """Runs of rows that are read from the file at once."""
-        return pieces(slice(0, self.n_samples), self.step)
+        return pieces(slice(0, self.n_samples), self._reads.step)
 
     def _load(self, rows: slice, buffer: Floats) -> Floats:
         out = buffer[: rows.stop - rows.start]
@@ -120,111 +132,66 @@ class FileRows:
 
     def read(self, rows: slice) -> Floats:
         """Rows of one run (m, d), valid until another is read; the next is read meanwhile."""
-        whole = slice(0, self.n_samples)
-        run = _piece_of(whole, self.step, rows)
-        # After the last run the first comes again, for the next sweep.
-        return self.read_in(run, rows, _piece_at(whole, self.step, run.stop % self.n_samples))
-
-    def read_in(self, run: slice, rows: slice, following: slice | None) -> Floats:
-        """Rows of a run of at most `step` rows, which is read whole; then ``following`` is."""
+        reads, first = self._reads, self._rows.start + rows.start
+        begin = first - (first - self._rows.start) % reads.step
+        run = _piece_at(self._rows, reads.step, begin)
         key = run.start, run.stop
-        if key not in self._held:
-            while len(self._held) >= self._keeps:
-                self._free.append(self._held.pop(next(iter(self._held))))
-            ahead = self._ahead.run
-            loaded = None if ahead is None else self._ahead.end()
+        if key not in reads.held:
+            while len(reads.held) >= reads.keeps:
+                reads.free.append(reads.held.pop(next(iter(reads.held))))
+            ahead = reads.ahead.run
+            loaded = None if ahead is None else reads.ahead.end()
             if loaded is None or ahead != run:
                 if loaded is not None:
-                    self._free.append(loaded)
+                    reads.free.append(loaded)
                 loaded = self._load(run, self._buffer())
-            self._held[key] = loaded
+            reads.held[key] = loaded
             self._matrix.report_progress(run.stop)
-            if following is not None and (following.start, following.stop) not in self._held:
-                self._ahead.begin(following, self._buffer())
-        return self._held[key][rows.start - run.start : rows.stop - run.start]
+            following = self._following
+            if run.stop < self._rows.stop:
+                following = _piece_at(self._rows, reads.step, run.stop)
+            elif following is not None:
+                following = _piece_at(following, reads.step, following.start)
+            if following is not None and (following.start, following.stop) not in reads.held:
+                reads.ahead.begin(following, self._buffer())
+        return reads.held[key][first - run.start : first - run.start + rows.stop - rows.start]
 
     def _buffer(self) -> Floats:
-        if self._free:
-            return self._free.pop()
-        shape = (min(self.step, self.n_samples), self._matrix.shape[1])
+        if self._reads.free:
+            return self._reads.free.pop()
+        shape = (min(self._reads.step, len(self._matrix)), self._matrix.shape[1])
         return np.empty(shape, dtype=self.dtype)
 
     def take(self, indices: NDArray[np.intp]) -> Floats:
         """Some rows, shape (len(indices), d)."""
-        return self._blocks.arrange(self._scaling.apply(self._matrix.take(indices)), self.dtype)
+        values = self._matrix.take(indices + self._rows.start)
+        return self._blocks.arrange(self._scaling.apply(values), self.dtype)
 
     def select_rows(self, indices: NDArray[np.intp]) -> MemoryRows | FileRows:
         """Some rows as rows of their own, in memory where they take no more than a read does."""
         rows: MemoryRows | FileRows
-        if len(indices) <= self.step or (np.diff(indices) <= 0).any():
+        if len(indices) <= self._reads.step or (np.diff(indices) <= 0).any():
             rows = MemoryRows.wrap(self.take(indices))
         else:
-            chosen = self._matrix.of_rows([indices])
+            chosen = self._matrix.of_rows([indices + self._rows.start])
             rows = FileRows(chosen, self._blocks, self._scaling, self.dtype)
-        if self._keeps > 1:
-            rows.cut(self.step)
+        if self._reads.keeps > 1:
+            rows.cut(self._reads.step)
         return rows
 
-    def slice_rows(self, rows: slice, following: slice | None = None) -> FilePart:
+    def slice_rows(self, rows: slice, following: slice | None = None) -> FileRows:
         """A run of rows as rows of their own, counted from 0; which run will be read next."""
-        return FilePart(self, rows, following)
-
-
-class FilePart:
-    """A run of rows of a file; ``following`` is read ahead when these have been."""
-
-    def __init__(self, whole: FileRows, rows: slice, following: slice | None) -> None:
-        self._whole = whole
-        self._rows = rows
-        self._following = following
-        self.n_samples = rows.stop - rows.start
-        self.dtype: np.dtype[np.floating] = whole.dtype
-
-    def runs(self) -> Iterator[slice]:
-        """Runs of rows that are read from the file at once."""
-        return pieces(slice(0, self.n_samples), self._whole.step)
-
-    def read(self, rows: slice) -> Floats:
-        """Rows of one run, shape (m, d), C-contiguous."""
-        step, first = self._whole.step, self._rows.start
-        absolute = slice(first + rows.start, first + rows.stop)
-        run = _piece_of(self._rows, step, absolute)
-        if run.stop < self._rows.stop:
-            following: slice | None = _piece_at(self._rows, step, run.stop)
-        elif self._following is not None:
-            following = _piece_at(self._following, step, self._following.start)
-        else:
-            following = None
-        return self._whole.read_in(run, absolute, following)
-
-    def take(self, indices: NDArray[np.intp]) -> Floats:
-        """Some rows, shape (len(indices), d)."""
-        return self._whole.take(indices + self._rows.start)
-
-    def select_rows(self, indices: NDArray[np.intp]) -> MemoryRows | FileRows:
-        """Some rows as rows of their own."""
-        return self._whole.select_rows(indices + self._rows.start)
-
-    def cut(self, step: int) -> None:
-        """Read so many rows at a time."""
-        self._whole.cut(step)
-
-    def slice_rows(self, rows: slice, following: slice | None = None) -> FilePart:
-        """A run of these rows as rows of their own."""
-        first = self._rows.start
-        inner = slice(first + rows.start, first + rows.stop)
+        part, first = copy(self), self._rows.start
+        part._rows = slice(first + rows.start, first + rows.stop)
+        part._following = None
         if following is not None:
-            following = slice(first + following.start, first + following.stop)
-        return FilePart(self._whole, inner, following)
+            part._following = slice(first + following.start, first + following.stop)
+        part.n_samples = rows.stop - rows.start
+        return part
 
 
 def _piece_at(rows: slice, step: int, start: int) -> slice:
     return slice(start, min(start + step, rows.stop))
-
-
-def _piece_of(rows: slice, step: int, part: slice) -> slice:
-    """Which piece of ``rows`` holds the rows of ``part``."""
-    return _piece_at(rows, step, part.start - (part.start - rows.start) % step)
 
 
 def pieces(rows: slice, step: int) -> Iterator[slice]:

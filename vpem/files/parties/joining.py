@@ -212,7 +212,16 @@ def stack_parties(
             }
         )
         names, counts, kinds = zip(*facts.values(), strict=True)
-        _check_same_features(parties, names)
+        for party, features in zip(parties, names, strict=True):
+            pairs = ((party, parties[0]), (parties[0], party))
+            lacking = {*names[0]} - {*features}, {*features} - {*names[0]}
+            for (one, other), missing in zip(pairs, lacking, strict=True):
+                if missing:
+                    raise InputError(
+                        f"party {one.name!r} has no feature {min(missing)!r}, which party "
+                        f"{other.name!r} has; rows can be put together only where features are "
+                        "the same"
+                    )
         check_spoken_of(parties, holdings, names[0], holders)
         changes, families = stacked_kinds(parties, holdings, names[0], holders)
         ends = np.cumsum([holding.n_samples for holding in holdings.values()]).tolist()
@@ -270,21 +279,6 @@ def stack_parties(
         homes=homes,
         kinds=families,
     )
-
-
-def _check_same_features(parties: Sequence[Party], names: Sequence[Sequence[str]]) -> None:
-    """Raise InputError unless all parties have features of the names that the first has."""
-    first = parties[0]
-    ours = set(names[0])
-    for party, features in zip(parties, names, strict=True):
-        theirs = set(features)
-        for one, other, missing in ((party, first, ours - theirs), (first, party, theirs - ours)):
-            if missing:
-                raise InputError(
-                    f"party {one.name!r} has no feature {min(missing)!r}, which party "
-                    f"{other.name!r} has; rows can be put together only where features are the "
-                    "same"
-                )
 
 
 def _stacked(columns: Sequence[Labels | None]) -> Labels | None:
