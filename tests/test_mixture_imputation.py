@@ -421,7 +421,7 @@ def test_parties_hold_columns_or_rows(capsys, folder):
     ("--method mixture --workers 2 --agents 2", "give --workers or --agents, not both"),
     ("--method mixture --agents 2 --split rows", "--split is for --workers"),
     ("--method mixture --agents 9", "9 agents cannot share 4 features"),
-    ("--method mixture --plot a.svg", "--plot draws what FedMissEM found"),
+    ("--method mixture --plot a.svg", "--plot belongs to --method lowrank"),
     ("--method mixture -k 2-3 --checkpoint c.h5", "means several fits, but a checkpoint holds one"),
     ("--method mixture --draws 2000", "--draws must be"),
     ("--parties --agents 2", "--agents is for one file"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vpem.errors import InputError, Setting, VpemWarning
-from vpem.fits.settings import ImputeSettings
+from vpem.fits.settings import OF_LOWRANK, ImputeSettings
 from vpem.pictures.contents import communication, how_summed, number, plural, took
 from vpem.records import Settings, changed, not_both, rule, unset
 from vpem.settings import DEALS, HolderGraph, HoldingSettings, SumSettings, WorkerSettings
@@ -198,7 +198,9 @@ class ImputeOutput(TableOutput, heading="Output", kept=False):
         help="Write matrices, factors and trends here (HDF5), or the completed matrix: .csv or "
         ".parquet.",
     )
-    plot: Path | None = unset("Draw trends and convergence: .png, .svg or .pdf.", file="written")
+    plot: Path | None = unset(
+        "Draw trends and convergence: .png, .svg or .pdf.", file="written", idle=OF_LOWRANK
+    )
 
 
 def impute(
@@ -241,11 +243,6 @@ def impute(
 
         run = CommandRun(screen, out, "imputations", engine, checkpoints)
         if out.plot is not None:
-            if settings.method == "mixture":
-                raise InputError(
-                    Setting("plot"), " draws what FedMissEM found; leave it out, or take ",
-                    Setting("method", "lowrank"),
-                )  # fmt: skip
             settings = settings.changed(method="lowrank")
             if run.where.speaks:
                 check_picture(out.plot, out.force)
@@ -328,7 +325,7 @@ def _show(report: Report, fit: Completed) -> None:
             facts["chosen by"] += f"; no mixture: {choice['mixture']}"
     network = [plural(report["n_workers"], "observer"), report["topology"]]
     if report["sum"] != "server" or report["secure_sum"]:
-        network.append(how_summed(report | {"compress": report.get("compress")}))
+        network.append(how_summed(report))
     if report["sum"] == "consensus" and not of_mixture:
         network.append(f"statistics up to {report['disagreement']:.2g} apart")
     facts |= {
@@ -355,11 +352,9 @@ def _show(report: Report, fit: Completed) -> None:
 
 
 def _iterations(report: Report) -> str:
-    number_of_them, *seconds = took(report)
-    ended = "converged to within noise" if report.get("in_noise") else ""
-    if not report["converged"]:
-        ended = "not converged"
-    return ", ".join(filter(None, (number_of_them, ended, *seconds)))
+    count, *seconds = took(report)
+    ended = ["converged to within noise"] if report.get("in_noise") else []
+    return ", ".join([count, *(ended if report["converged"] else ["not converged"]), *seconds])
 
 
 def _mixture(report: Report) -> dict[str, str]:
@@ -405,20 +400,18 @@ def _by_column(title: str, loss: str, more: str, lines: list[tuple[Any, ...]]) -
 
 
 def _held_out(scores: Report) -> list[Any]:
-    heads = list(scores["model"])
-    lines = []
-    for name in ("model", "column_means", "iterative_imputer"):
-        shown = [number(scores[name].get(head), 5) for head in heads]
-        lines.append((name.replace("_", " "), *shown))
-    count = scores["n_entries"]
+    heads, other, count = list(scores["model"]), scores["iterative_imputer"], scores["n_entries"]
+    lines = [
+        (name.replace("_", " "), *(number(scores[name].get(head), 5) for head in heads))
+        for name in ("model", "column_means", "iterative_imputer")
+    ]
     title = f"Error on {count} hidden {'entry' if count == 1 else 'entries'}"
     named = {"standardized_rmse": "in standard deviations"}
     head = tuple(named.get(head, head.replace("_", "-")) for head in heads)
-    tables: list[Any] = [table(lines, "", *head, title=title, right=head)]
-    if "skipped" in scores["iterative_imputer"]:
-        tables.append(f"iterative imputer was not run: {scores['iterative_imputer']['skipped']}")
+    skipped = [f"iterative imputer was not run: {other['skipped']}"] if "skipped" in other else []
     errors = [
         (one["column"], one["model"]["rmse"], one["column_means"]["rmse"], one["n_entries"])
         for one in scores["by_column"]
     ]
-    return [*tables, _by_column("Error by column", "rmse", "hidden", errors)]
+    whole = table(lines, "", *head, title=title, right=head)
+    return [whole, *skipped, _by_column("Error by column", "rmse", "hidden", errors)]

@@ -44,7 +44,7 @@ NOT_OF_WORKERS: Rule = (
 )
 
 OF_LOWRANK: Rule = (
-    lambda given: given["method"] == "mixture",
+    lambda given: given.get("method") == "mixture",
     (" belongs to ", Setting("method", "lowrank"), "; add that, or leave it out"),
 )
 OF_MIXTURES: Rule = (
