@@ -419,14 +419,19 @@ class SaemCounter(ProgressLine):
 
 def _report(fit: SaemFit, devices: Workers) -> Report:
     from vpem.saem.estimates import criteria_of, summary_of
-    from vpem.saem.results import as_saved
+    from vpem.saem.results import as_saved, rows_of
     from vpem.saem.topics import Topics
 
     model, people, likelihood, saved = fit.model, fit.people, fit.log_likelihood, as_saved(fit)
-    shrinkage, rates = dict(zip(model.latents, fit.given.shrinkage, strict=False)), fit.accepted
-    followed = model.parameters if fit.corpus is None else model.latents
+    given, odds, rates, followed = fit.given, people.probabilities, fit.accepted, model.parameters
+    columns: Report = {
+        "id": people.names,
+        "device": [devices.names[device] for device in devices.worker_of],
+        "log_likelihood": likelihood.each,
+    }
     if fit.corpus is not None:
-        topics = Topics(saved)
+        topics, followed = Topics(saved), model.latents
+        columns["proportions"] = given.means
         found: Report = {
             "n_tokens": topics.n_tokens,
             "n_words": topics.n_words,
@@ -438,6 +443,13 @@ def _report(fit: SaemFit, devices: Workers) -> Report:
             "perplexities": topics.perplexities,
         }
     else:
+        shrinkage = dict(zip(model.latents, given.shrinkage, strict=False))
+        columns["rows"] = people.rows
+        columns["acceptance"] = repeat(None) if fit.acceptance is None else fit.acceptance
+        if odds is not None:
+            columns |= {"component": odds.argmax(axis=1), "probabilities": odds}
+        elif not model.discrete:
+            columns["latents"] = fit.latents.by_name()
         found = {
             "latents": list(model.latents),
             "n_parameters": len(model.parameters),
@@ -448,7 +460,7 @@ def _report(fit: SaemFit, devices: Workers) -> Report:
             "summary": summary_of(saved).as_json(),
             "shrinkage": None if model.discrete else shrinkage,
             "acceptance": rates and dict(zip(("mean", "least", "most"), rates, strict=True)),
-        }  # fmt: skip
+        }
     return {
         "algorithm": "saem",
         "n_individuals": people.n_individuals,
@@ -461,35 +473,15 @@ def _report(fit: SaemFit, devices: Workers) -> Report:
         "iterations": fit.n_iter,
         "change": fit.change,
         "grounds": fit.grounds or None,
-        "individuals": _individuals(fit, devices),
+        "individuals": rows_of(columns),
         "traces": dict(zip(followed, fit.trace.T.tolist(), strict=True)),
         "bytes_by_iteration": fit.bytes,
         "communication": fit.ledger.summary(),
         "settings": {
             "model": fit.model_name, "model_options": fit.model_options, **fit.settings,
-            **fit.network, "level": fit.given.level,
+            **fit.network, "level": given.level,
         },
     }  # fmt: skip
-
-
-def _individuals(fit: SaemFit, devices: Workers) -> list[Report]:
-    from vpem.saem.results import rows_of
-
-    people, given, odds = fit.people, fit.given, fit.people.probabilities
-    columns: Report = {
-        "id": people.names,
-        "device": [devices.names[device] for device in devices.worker_of],
-        "log_likelihood": fit.log_likelihood.each,
-    }
-    if fit.corpus is not None:
-        return rows_of(columns | {"proportions": given.means})
-    columns["rows"] = people.rows
-    columns["acceptance"] = repeat(None) if fit.acceptance is None else fit.acceptance
-    if odds is not None:
-        columns |= {"component": odds.argmax(axis=1), "probabilities": odds}
-    elif not fit.model.discrete:
-        columns["latents"] = fit.latents.by_name()
-    return rows_of(columns)
 
 
 def _show(report: Report, fit: SaemFit) -> None:
@@ -520,21 +512,20 @@ def _write(fit: SaemFit, out: SaemOutput) -> Report:
     from vpem.files.results import write_columns
     from vpem.saem.topics import Topics
 
-    if out.topics is not None:
-        topics = Topics(fit)
+    topics, how = None if fit.corpus is None else Topics(fit), (out.force, out.quote_formulas)
+    files = {"individuals": out.individuals, "topics": out.topics, "traces": out.traces}
+    if topics is None:
+        del files["topics"]
+    elif out.topics is not None:
         columns: Report = {"word": np.array(topics.words, dtype=np.str_)}
         columns |= {f"topic {k}": weights for k, weights in enumerate(topics.topics)}
-        write_columns(out.topics, columns, "vpem-topic-words", out.force, out.quote_formulas)
+        write_columns(out.topics, columns, "vpem-topic-words", *how)
     if out.individuals is not None:
-        write_columns(
-            out.individuals, fit.columns(), "vpem-saem-individuals", out.force, out.quote_formulas
-        )
+        write_columns(out.individuals, fit.columns(), fit.latents.kind, *how)
     if out.traces is not None:
         from vpem.pictures.figure import save_picture
         from vpem.pictures.saem import draw_spreads, draw_traces
 
-        drawn = draw_traces(fit) if fit.corpus is None else draw_spreads(Topics(fit))
+        drawn = draw_traces(fit) if topics is None else draw_spreads(topics)
         save_picture(out.traces, drawn, force=out.force)
-    names = ("individuals", "traces") if fit.corpus is None else ("individuals", "topics", "traces")
-    files = {f"{name}_file": getattr(out, name) for name in names}
-    return {name: None if file is None else str(file) for name, file in files.items()}
+    return {f"{name}_file": None if file is None else str(file) for name, file in files.items()}

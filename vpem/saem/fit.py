@@ -37,17 +37,11 @@ from vpem.saem.models.model import (
     make_model,
     model_class,
 )
-from vpem.saem.results import (
-    People,
-    SaemFit,
-    SavedSaem,
-    corpus_facts,
-    spread_of,
-    warn_of_few,
-)
+from vpem.saem.results import People, SaemFit, SavedSaem, spread_of, warn_of_few
 from vpem.saem.saem import SaemProgress, SaemRun, burn_in_of, chains_of, exact_at, run_saem
 from vpem.saem.samplers import AUTO, Sampler, options_of, sampler_of, usual_sampler
 from vpem.saem.server import SaemNeighbours, SaemServer, keeper_of
+from vpem.saem.topics import corpus_facts
 from vpem.settings import SaemSettings
 from vpem.steps.fedem_sums import check_masked
 from vpem.steps.recovery import Saver

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Doubles, Indices, check_int
+from vpem.checks import Doubles, Indices
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, VpemWarning, did_you_mean
@@ -27,9 +27,6 @@ from vpem.saem.conditional import Certainty, Conditional, LogLikelihood
 from vpem.saem.doses import Doses
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import SaemModel
-
-TOP = 10
-"""Words of a topic that speak for it."""
 
 FEWEST = 0.01
 """Share of importance draws that weighted ones are worth, below which chains are doubted."""
@@ -148,77 +145,6 @@ class CorpusFacts:
     device_names: tuple[str, ...]  # (D,)
     device_shares: Doubles  # (D, K)
     perplexities: Doubles  # (m, 2)
-
-
-def corpus_facts(
-    model: SaemModel,
-    theta: Doubles,
-    conditional: Conditional,
-    workers: Workers,
-    looks: Sequence[tuple[int, float]],
-) -> CorpusFacts | None:
-    """Facts of a corpus, in all processes together; None of other data."""
-    if not model.wide:
-        return None
-    corpus = model.individuals
-    topics = theta.reshape(len(model.latents), -1)
-    lengths = corpus.sums(corpus.values) if corpus.n_individuals else np.zeros(0)
-    n_tokens = float(corpus.total(lengths))
-    of_topics = conditional.means * lengths[:, None]
-    device_shares: Doubles = np.zeros((0, len(model.latents)))
-    if not corpus.masked:
-        together = corpus.together
-        numbers = np.arange(workers.n_samples) if together is None else together.numbers
-        sums = np.zeros((workers.n_workers, len(model.latents)))
-        np.add.at(sums, workers.worker_of[numbers], of_topics)
-        summed = np.asarray(corpus.add(sums[None]))
-        device_shares = summed / summed.sum(axis=1, keepdims=True)
-    return CorpusFacts(
-        corpus.total(of_topics) / n_tokens,
-        coherence_of(topics, corpus),
-        n_tokens,
-        tuple(workers.names),
-        device_shares,
-        np.array(looks, dtype=np.float64).reshape(-1, 2),
-    )
-
-
-def top_words(topics: Doubles, count: int = TOP) -> Indices:
-    """Numbers of the most probable words of each topic (K, V), the first the most."""
-    count = min(check_int("count", count, least=1), topics.shape[1])
-    words = np.argpartition(-topics, count - 1, axis=1)[:, :count]
-    words.sort(axis=1)
-    order = np.argsort(-np.take_along_axis(topics, words, axis=1), axis=1, kind="stable")
-    return np.asarray(np.take_along_axis(words, order, axis=1), np.intp)
-
-
-def coherence_of(topics: Doubles, corpus: Individuals) -> Doubles:
-    """How often the first words of each topic come in the same documents, (K,).
-
-    The mean over pairs of its `TOP` words of their normalized pointwise mutual information
-    (Bouma 2009) over the documents: 1 where they always come together, 0 where by chance, -1 never.
-    """
-    coherence = np.zeros(len(topics))
-    documents, places = corpus.individual_of, corpus.times.astype(np.intp)
-    n = corpus.everyone[0]
-    for k, words in enumerate(top_words(topics)):
-        column = np.full(topics.shape[1], -1, dtype=np.intp)
-        column[words] = np.arange(len(words))
-        at = column[places]
-        there = np.zeros((corpus.n_individuals, len(words)))
-        there[documents[at >= 0], at[at >= 0]] = 1.0
-        both = np.asarray(corpus.products(there)) / n
-        alone = np.diagonal(both)
-        i, j = np.triu_indices(len(words), 1)
-        if not len(i):
-            continue
-        joint, chance = both[i, j], alone[i] * alone[j]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            score = np.log(joint / chance) / -np.log(joint)
-        score[joint <= 0] = -1.0
-        score[joint >= 1] = 1.0
-        coherence[k] = score.mean()
-    return coherence
 
 
 @dataclass(frozen=True)

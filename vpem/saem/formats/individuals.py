@@ -268,9 +268,12 @@ def read_individuals(
         If a column is missing or holds something else than numbers, or the rows of an individual
         are in several places.
     """
-    named = {} if covariates is None else _by_name(covariates)
-    columns = None if covariates is None else list(named.values())
-    named, also = named | _by_name(also), list(_by_name(also).values())
+    listed, more = (
+        dict(some) if isinstance(some, Mapping) else {name: name for name in some}
+        for some in (covariates or (), also)
+    )
+    named, also = listed | more, list(more.values())
+    columns = None if covariates is None else list(listed.values())
     if is_long_csv(path):
         words, texts = ([named.get(name, name) for name in some] for some in (words, texts))
         table = LongTable(path, (id, time, value), columns, also, words, missing, doses, texts)
@@ -335,13 +338,6 @@ def _read_doses(file: h5py.File, n: int, source: str) -> Doses | None:
             raise FileError(f"{source}: doses must be finite numbers, amounts and durations from 0")
     who = np.repeat(np.arange(n), counts.astype(np.intp))
     return Doses.from_lists(n, who, times, *columns)
-
-
-def _by_name(covariates: Mapping[str, str] | Collection[str]) -> dict[str, str]:
-    """Columns by the names of the covariates that they are."""
-    if isinstance(covariates, Mapping):
-        return dict(covariates)
-    return {name: name for name in covariates}
 
 
 def _renamed(read: Individuals, named: Mapping[str, str]) -> Individuals:
