@@ -143,7 +143,7 @@ def read_data(
     with _local(path) as (file, source, is_temporary):
         kind = format_of(file, source, table.encoding)
         if kind == "hdf5":
-            from vpem.files.readers.hdf5_files import read_hdf5
+            from vpem.files.readers.matrices import read_hdf5
 
             data = read_hdf5(file, source, options)
         elif dataset is not None and kind != "npz":

@@ -238,27 +238,31 @@ def _chunks(dataset: h5py.Dataset, where: str) -> list[h5py.h5d.StoreInfo]:
 
 def lengths_of_strings(dataset: h5py.Dataset, where: str) -> Lengths | None:
     """Yield runs of lengths (bytes) of strings, found at their references; None if packed."""
-    width = _width(dataset)
-    if dataset.chunks is not None:
-        if set(codes_of(dataset)) - {DEFLATE, SHUFFLE, FLETCHER32}:
-            return None
-        return _lengths_in_chunks(dataset, where, width)
-    offset = dataset.id.get_offset()
-    if offset is None:
-        return None
+    if dataset.chunks is None:
+        known = dataset.id.get_offset() is not None
+    else:
+        known = {*codes_of(dataset)} <= {DEFLATE, SHUFFLE, FLETCHER32}
+    return _lengths(dataset, where, _width(dataset)) if known else None
 
-    def in_one_piece() -> Lengths:
+
+def _lengths(dataset: h5py.Dataset, where: str, width: int) -> Lengths:
+    """Yield the first four bytes of every reference of ``width`` bytes as numbers."""
+    for content in _references(dataset, where, width):
+        whole = np.frombuffer(content[: len(content) // width * width], dtype=np.uint8)
+        words = np.ascontiguousarray(whole.reshape(-1, width)[:, :4])
+        yield words.view("<u4").reshape(-1)
+
+
+def _references(dataset: h5py.Dataset, where: str, width: int) -> Iterator[bytes]:
+    """Yield what a dataset stores, in one piece or in chunks, part by part and unpacked."""
+    if dataset.chunks is None:
         with open(dataset.file.filename, "rb") as file:
-            file.seek(offset)
+            file.seek(dataset.id.get_offset())
             left = dataset.size * width
             while left > 0 and (part := file.read(min(left, width << 16))):
                 left -= len(part)
-                yield _first_words(part, width)
-
-    return in_one_piece()
-
-
-def _lengths_in_chunks(dataset: h5py.Dataset, where: str, width: int) -> Lengths:
+                yield part
+        return
     codes = codes_of(dataset)
     each = math.prod(dataset.chunks) * width
     for chunk in _chunks(dataset, where):
@@ -280,14 +284,7 @@ def _lengths_in_chunks(dataset: h5py.Dataset, where: str, width: int) -> Lengths
                 rest = len(packed) % width
                 whole = np.frombuffer(packed[: len(packed) - rest], dtype=np.uint8)
                 packed = whole.reshape(width, -1).T.tobytes()
-        yield _first_words(packed, width)
-
-
-def _first_words(content: bytes, width: int) -> NDArray[np.uint32]:
-    """Return the first four bytes of every reference as numbers."""
-    whole = np.frombuffer(content[: len(content) // width * width], dtype=np.uint8)
-    words = np.ascontiguousarray(whole.reshape(-1, width)[:, :4])
-    return words.view("<u4").reshape(-1)
+        yield packed
 
 
 SMALL, LARGE = 1 << 14, 1 << 23

@@ -39,8 +39,7 @@ from vpem.files.hdf5 import (
 from vpem.files.networks import read_holders
 from vpem.files.observations import LONGEST_NAME, is_long_csv, read_cells, sort_names
 from vpem.files.opening import PathLike, check_unpacked
-from vpem.files.readers.hdf5_files import sparse_in, sparse_kind
-from vpem.files.readers.matrices import check_parts
+from vpem.files.readers.matrices import check_parts, sparse_in, sparse_kind
 from vpem.files.temporaries import ending_of
 from vpem.network.partition import Workers
 from vpem.saem.doses import Doses, doses_of, doses_of_lines, event_columns, measured_lines
