@@ -283,8 +283,7 @@ def read_hdf5(path: Path, source: str, options: ReadOptions) -> Dataset:
         if item is None or is_group(item) or item.dtype.names is None or item.ndim != 1:
             return _stored(file, name, item, source, options)
 
-        from vpem.files.readers.numpy_files import frame_of_records
-        from vpem.files.readers.tabular import dataset_of
+        from vpem.files.readers.tabular import dataset_of, frame_of_records
 
         check_fields(item.dtype, f"{source}: {name}")
         frame = frame_of_records(read_array(file, name, ndim=1, kinds="V"), source)

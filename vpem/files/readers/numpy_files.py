@@ -1,19 +1,15 @@
-"""Arrays of NumPy, .npy and .npz: never a pickle, and no larger than they say and have.
-
-Records, of NumPy or of HDF5, become frames: rows whose fields have names and types.
-"""
+"""Arrays of NumPy, .npy and .npz: never a pickle, and no larger than they say and have."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
@@ -21,38 +17,8 @@ from vpem.checks import Labels
 from vpem.errors import FileError, InputError, Setting, did_you_mean, shorten
 from vpem.files.datasets import Dataset, as_matrix, default_names
 from vpem.files.opening import check_unpacked, open_regular, open_zip
-from vpem.files.readers.frames import LazyFrame, ReadOptions, check_fields, refuse_large
+from vpem.files.readers.frames import ReadOptions, check_fields, refuse_large
 from vpem.files.readers.matrices import dataset_of_matrix, dense_of
-
-
-def frame_of_records(records: NDArray[np.void], source: str) -> LazyFrame:
-    """Return a frame of records (M,), after `check_fields`; wide fields are several columns."""
-    assert records.dtype.names is not None
-    columns: dict[str, pa.ChunkedArray] = {}
-    for name in records.dtype.names:
-        values = records[name]
-        if values.ndim == 1:
-            columns[name] = _as_arrow(values)
-            continue
-        flat = values.reshape(len(values), math.prod(values.shape[1:]))
-        columns |= {f"{name} {n}": _as_arrow(flat[:, n]) for n in range(flat.shape[1])}
-    arrays = list(columns.values())
-
-    def read(chosen: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
-        return [arrays[column] for column in chosen]
-
-    return LazyFrame(source, tuple(columns), tuple(column.type for column in arrays), read)
-
-
-def _as_arrow(values: NDArray[Any]) -> pa.ChunkedArray:
-    """Return a column of Arrow; bytes are UTF-8 text."""
-    native = values.astype(values.dtype.newbyteorder("="), copy=False)
-    if native.dtype.kind == "S":
-        native = np.char.decode(native, "utf-8", "replace")
-    if native.dtype.kind == "f" and native.dtype.itemsize > 8:
-        native = native.astype(np.float64)
-    return pa.chunked_array([pa.array(np.ascontiguousarray(native))])
-
 
 NOTED = ("ids", "labels", "sample_weight")
 SPARSE = {"data", "indices", "indptr", "format", "shape"}
@@ -130,7 +96,7 @@ def _dataset_of(
     if array.dtype.names is not None:
         if array.ndim != 1:
             raise InputError(f"{source}: records must have one dimension, got {array.ndim}")
-        from vpem.files.readers.tabular import dataset_of
+        from vpem.files.readers.tabular import dataset_of, frame_of_records
 
         return dataset_of(frame_of_records(array, source), options)
     if array.dtype.kind == "b":

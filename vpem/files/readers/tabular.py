@@ -1,13 +1,13 @@
 """Tables as datasets: columns become features, and what is noted of the rows.
 
-Columns of Parquet, Feather and Arrow files are looked at before they are read. A profile says what
-each column of a table holds, and what a fit makes of it.
-
-What of a plain table is no feature, and why: one word a column.
+Columns of Parquet, Feather and Arrow files are looked at before they are read; records, of NumPy or
+of HDF5, are tables too. Of a plain table some columns are no features, and one word says why. A
+profile says what each column holds, and what a fit makes of it.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from vpem.checks import (
     COUNTED,
@@ -360,6 +361,35 @@ def arrow_frame(file: Path, source: str) -> LazyFrame:
     return LazyFrame(
         source, tuple(schema.names), tuple(schema.types), read, _index(schema), file=file
     )
+
+
+def frame_of_records(records: NDArray[np.void], source: str) -> LazyFrame:
+    """Return a frame of records (M,), after `check_fields`; wide fields are several columns."""
+    assert records.dtype.names is not None
+    columns: dict[str, pa.ChunkedArray] = {}
+    for name in records.dtype.names:
+        values = records[name]
+        if values.ndim == 1:
+            columns[name] = _as_arrow(values)
+            continue
+        flat = values.reshape(len(values), math.prod(values.shape[1:]))
+        columns |= {f"{name} {n}": _as_arrow(flat[:, n]) for n in range(flat.shape[1])}
+    arrays = list(columns.values())
+
+    def read(chosen: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
+        return [arrays[column] for column in chosen]
+
+    return LazyFrame(source, tuple(columns), tuple(column.type for column in arrays), read)
+
+
+def _as_arrow(values: NDArray[Any]) -> pa.ChunkedArray:
+    """Return a column of Arrow; bytes are UTF-8 text."""
+    native = values.astype(values.dtype.newbyteorder("="), copy=False)
+    if native.dtype.kind == "S":
+        native = np.char.decode(native, "utf-8", "replace")
+    if native.dtype.kind == "f" and native.dtype.itemsize > 8:
+        native = native.astype(np.float64)
+    return pa.chunked_array([pa.array(np.ascontiguousarray(native))])
 
 
 def _with_range(frame: LazyFrame, schema: pa.Schema, n_rows: int) -> LazyFrame:
