@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
@@ -93,21 +92,30 @@ def draw_keys(rng: np.random.Generator, n_messages: int) -> Keys:
     return rng.integers(0, 2**64, size=n_messages, dtype=np.uint64)
 
 
-class _Packed(Codec, ABC):
+class _Packed(Codec):
     """Checks, memory and refusals of all codecs; ``bad`` (N,) marks rows that cannot be sent."""
 
     _kernels: ClassVar[tuple[Callable[..., None], ...]]
     """Which encode, decode and transmit; to decode the first ``_to_decode`` settings suffice."""
     _to_decode: ClassVar[int] = 1
     _draws: ClassVar[bool] = True  # kernels that send take keys
+    name = ""
+    is_unbiased = True
+    _width: int  # bits of a value
+    _omega: float
+    _known: tuple[tuple[Any, ...], str]  # see `_settings`
 
-    @abstractmethod
-    def _limit(self, n: int) -> str:
-        """Say what bounds the magnitudes, as the end of a sentence."""
+    def variance(self, n: int) -> float:
+        """Bound omega; see the notes of the class."""
+        return self._omega if n else 0.0
 
-    @abstractmethod
-    def _settings(self, n: int) -> tuple[Any, ...]:
-        """What kernels know of the codec, for messages of n values."""
+    def message_size(self, n: int) -> int:
+        """Bytes: the bits of all values together, ``ceil(n bits / 8)``."""
+        return (int(n) * self._width + 7) // 8
+
+    def _settings(self, n: int) -> tuple[tuple[Any, ...], str]:
+        """What kernels know of the codec, for n values; what bounds these, to end a sentence."""
+        return self._known
 
     def encode(self, values: Values, rng: np.random.Generator) -> bytes:
         """Pack values (n,) into a message; NumericalError if one is not finite or too large.
@@ -156,7 +164,7 @@ class _Packed(Codec, ABC):
         messages = np.empty((len(rows), self.message_size(rows.shape[1])), dtype=np.uint8)
         faults = np.zeros(len(rows), dtype=np.uint8)
         if rows.size:
-            given = ((keys,) if self._draws else ()) + self._settings(rows.shape[1])
+            given = ((keys,) if self._draws else ()) + self._settings(rows.shape[1])[0]
             self._kernels[0](rows, *given, messages, faults, thread_count(n_threads))
         self._check_sent(rows, faults, whose)
         return messages
@@ -164,7 +172,7 @@ class _Packed(Codec, ABC):
     def _unpack(self, messages: Packed, into: Values, n_threads: int) -> Values:
         faults = np.zeros(len(into), dtype=np.uint8)
         if into.size:
-            given = self._settings(into.shape[1])[: self._to_decode]
+            given = self._settings(into.shape[1])[0][: self._to_decode]
             self._kernels[1](messages, *given, into, faults, thread_count(n_threads))
         if faults.any():
             raise InputError(
@@ -184,8 +192,8 @@ class _Packed(Codec, ABC):
         if finite.all():
             raise NumericalError(
                 f"values{whose} reach {float(np.abs(values).max()):.6g}, too large for "
-                f"{self.name!r}, {self._limit(len(values))}; scale the data down or send them by "
-                "'float64'"
+                f"{self.name!r}, {self._settings(len(values))[1]}; scale the data down or send "
+                "them by 'float64'"
             )
         place = int(finite.argmin())
         word = "NaN" if np.isnan(values[place]) else str(float(values[place]))
@@ -207,7 +215,7 @@ class _Packed(Codec, ABC):
         faults = np.zeros(len(rows), dtype=np.uint8)
         sizes = np.full(len(rows), self.message_size(rows.shape[1]), dtype=np.int64)
         if rows.size:
-            given = ((keys,) if self._draws else ()) + self._settings(rows.shape[1])
+            given = ((keys,) if self._draws else ()) + self._settings(rows.shape[1])[0]
             self._kernels[2](rows, *given, decoded, faults, thread_count(n_threads))
         self._check_sent(rows, faults, " of message {}")
         return decoded, sizes
@@ -239,23 +247,29 @@ def _checked(keys: Keys, rows: Values) -> Keys:
 class _Dithered(_Packed):
     """A norm for every bucket, and of each value its sign and a level, rounded at random."""
 
-    is_unbiased = True
     levels: int
     bucket: int
     largest = False
     _kernels = dither_encode, dither_decode, dither_transmit
     _to_decode = 2
+    _bound = f"whose norms are float32 (at most {LARGEST_FLOAT:.6g})"
 
     def message_size(self, n: int) -> int:
         """Bytes: 4 a norm, and the bits of all values together, ``ceil(n width / 8)``."""
         width = int(self.levels).bit_length() + 1
         return 4 * -(-n // self.bucket) + (n * width + 7) // 8
 
-    def _limit(self, n: int) -> str:
-        return f"whose norms are float32 (at most {LARGEST_FLOAT:.6g})"
-
-    def _settings(self, n: int) -> tuple[Any, ...]:
-        return self.levels, self.bucket, self.largest
+    def variance(self, n: int) -> float:
+        """Bound omega; see the notes of the class."""
+        d = min(n, self.bucket)
+        if d == 0:
+            return 0.0
+        # A norm rounded up makes levels coarser by so much.
+        if self.largest:
+            return (1 + sqrt(d)) / 2 * (1 + ROUNDING) - 1
+        if self.levels == 1 or 2 * self.levels <= sqrt(d):
+            return sqrt(d) / self.levels * (1 + ROUNDING) - 1
+        return d / (4 * self.levels**2) * (1 + ROUNDING) ** 2
 
 
 @dataclass(frozen=True)
@@ -277,24 +291,12 @@ class Dither(_Dithered):
     def __post_init__(self) -> None:
         check_int("levels of qsgd", self.levels, least=1, most=MOST)
         check_int("bucket of qsgd", self.bucket, least=1, most=MOST)
-
-    @property
-    def name(self) -> str:
-        """In bits where the levels fill them, else in levels."""
+        # It is named in bits where the levels fill them, else in levels.
         bits = int(self.levels).bit_length() + 1
         full = bits <= 16 and self.levels == 2 ** (bits - 1) - 1
         text = f"qsgd:{bits}bits" if full else f"qsgd:{self.levels}levels"
-        return text if self.bucket == BUCKET else f"{text}:{self.bucket}"
-
-    def variance(self, n: int) -> float:
-        """Bound omega; see the notes of the class."""
-        d = min(n, self.bucket)
-        if d == 0:
-            return 0.0
-        # A norm rounded up makes levels coarser by so much.
-        if self.levels == 1 or 2 * self.levels <= sqrt(d):
-            return sqrt(d) / self.levels * (1 + ROUNDING) - 1
-        return d / (4 * self.levels**2) * (1 + ROUNDING) ** 2
+        name = text if self.bucket == BUCKET else f"{text}:{self.bucket}"
+        vars(self).update(name=name, _known=((self.levels, self.bucket, False), self._bound))
 
 
 @dataclass(frozen=True)
@@ -313,19 +315,8 @@ class BlockTernary(_Dithered):
 
     def __post_init__(self) -> None:
         check_int("block of blockp", self.bucket, least=1, most=MOST)
-
-    @property
-    def name(self) -> str:
-        """Block, and the norm where it is not p = 2."""
-        return f"blockp:{self.bucket}" + (":inf" if self.largest else "")
-
-    def variance(self, n: int) -> float:
-        """Bound omega; see the notes of the class."""
-        d = min(n, self.bucket)
-        if d == 0:
-            return 0.0
-        ratio = (1 + sqrt(d)) / 2 if self.largest else sqrt(d)
-        return ratio * (1 + ROUNDING) - 1
+        name = f"blockp:{self.bucket}" + (":inf" if self.largest else "")
+        vars(self).update(name=name, _known=((1, self.bucket, self.largest), self._bound))
 
 
 @dataclass(frozen=True)
@@ -344,31 +335,18 @@ class Natural(_Packed):
     """
 
     bits: int
-    is_unbiased = True
     _kernels = natural_encode, natural_decode, natural_transmit
 
     def __post_init__(self) -> None:
         check_int("bits of natural", self.bits, least=9, most=24)
-
-    @property
-    def name(self) -> str:
-        """``natural:BITSbits``."""
-        return f"natural:{self.bits}bits"
-
-    def variance(self, n: int) -> float:
-        """Bound omega; see the notes of the class."""
-        step = 2.0 ** (9 - int(self.bits))
-        return step**2 / (4 * (1 + step)) if n else 0.0
-
-    def message_size(self, n: int) -> int:
-        """Bytes: the bits of all values together, ``ceil(n bits / 8)``."""
-        return (int(n) * int(self.bits) + 7) // 8
-
-    def _limit(self, n: int) -> str:
-        return f"which ends at {(2 - 2.0 ** (9 - int(self.bits))) * 2.0**127:.6g}"
-
-    def _settings(self, n: int) -> tuple[Any, ...]:
-        return (int(self.bits) - 9,)
+        bits = int(self.bits)
+        step = 2.0 ** (9 - bits)
+        vars(self).update(
+            name=f"natural:{self.bits}bits",
+            _width=bits,
+            _omega=step**2 / (4 * (1 + step)),
+            _known=((bits - 9,), f"which ends at {(2 - step) * 2.0**127:.6g}"),
+        )
 
 
 @dataclass(frozen=True)
@@ -376,21 +354,17 @@ class _Sparse(_Packed):
     """Some values as float32, with their indices."""
 
     fraction: float  # of the values of a message; their number is rounded, at least one
+    _word = ""
+    _kernels = sparse_encode, sparse_decode, sparse_transmit
 
     def __post_init__(self) -> None:
         if not isinstance(self.fraction, Real) or not 0 < self.fraction <= 1:
             raise InputError(
                 f"the fraction of {self._word} must be above 0 and at most 1, got {self.fraction!r}"
             )
-
-    _word = ""
-    _at_random = False
-    _kernels = sparse_encode, sparse_decode, sparse_transmit
-
-    @property
-    def name(self) -> str:
-        """With the fraction in as few digits as determine it."""
-        return f"{self._word}:{float(self.fraction)!r}".removesuffix(".0")
+        # The fraction in as few digits as determine it.
+        name = f"{self._word}:{float(self.fraction)!r}".removesuffix(".0")
+        vars(self).update(name=name)
 
     def n_kept(self, n: int) -> int:
         """How many of n values are sent."""
@@ -401,12 +375,22 @@ class _Sparse(_Packed):
         n_kept = self.n_kept(int(n))
         return (n_kept * max(int(n) - 1, 0).bit_length() + 7) // 8 + 4 * n_kept
 
-    def _limit(self, n: int) -> str:
-        times = f" times {n / self.n_kept(n):.6g}" if self._at_random else ""
-        return f"which sends values{times} as float32 (at most {LARGEST_FLOAT:.6g})"
+    def variance(self, n: int) -> float:
+        """Bound omega: ``n/k - 1`` of values at random, and what rounding adds to it.
 
-    def _settings(self, n: int) -> tuple[Any, ...]:
-        return self.n_kept(n), self._at_random
+        Of the largest the contraction ``1 - k/n``, attained where all are equal; rounding to
+        float32 aside.
+        """
+        if n == 0:
+            return 0.0
+        kept = self.n_kept(n)
+        return n / kept * (1 + ROUNDING**2 / 4) - 1 if self.is_unbiased else 1 - kept / n
+
+    def _settings(self, n: int) -> tuple[tuple[Any, ...], str]:
+        kept = self.n_kept(n)
+        times = f" times {n / kept:.6g}" if self.is_unbiased else ""
+        bound = f"which sends values{times} as float32 (at most {LARGEST_FLOAT:.6g})"
+        return (kept, self.is_unbiased), bound
 
 
 class TopK(_Sparse):
@@ -415,21 +399,11 @@ class TopK(_Sparse):
     is_unbiased = False
     _word = "topk"
 
-    def variance(self, n: int) -> float:
-        """Contraction ``1 - k/n``, attained where all are equal; rounding to float32 aside."""
-        return 1 - self.n_kept(n) / n if n else 0.0
-
 
 class RandK(_Sparse):
     """Values at random, times n/k, rounded to float32 at random: unbiased."""
 
-    is_unbiased = True
     _word = "randk"
-    _at_random = True
-
-    def variance(self, n: int) -> float:
-        """Bound omega: ``n/k - 1``, and what rounding adds to it."""
-        return n / self.n_kept(n) * (1 + ROUNDING**2 / 4) - 1 if n else 0.0
 
 
 @dataclass(frozen=True)
@@ -443,30 +417,15 @@ class Cast(_Packed):
     def __post_init__(self) -> None:
         if self.itemsize not in (2, 4, 8):
             raise InputError(f"numbers are cast to 2, 4 or 8 bytes, got {self.itemsize!r}")
-
-    @property
-    def name(self) -> str:
-        """NumPy's name of the type."""
-        return f"float{8 * self.itemsize}"
-
-    @property
-    def is_unbiased(self) -> bool:
-        """Only an exact cast is."""
-        return self.itemsize == 8
-
-    def variance(self, n: int) -> float:
-        """Square of half the relative distance of numbers, where they are normal ones."""
-        return {2: 2.0**-22, 4: 2.0**-48, 8: 0.0}[self.itemsize] if n else 0.0
-
-    def message_size(self, n: int) -> int:
-        """Bytes of a message of n values."""
-        return n * self.itemsize
-
-    def _limit(self, n: int) -> str:
-        return f"which ends at {float(np.finfo(self.name).max):.6g}"
-
-    def _settings(self, n: int) -> tuple[Any, ...]:
-        return (self.itemsize,)
+        name = f"float{8 * self.itemsize}"
+        vars(self).update(
+            name=name,
+            is_unbiased=self.itemsize == 8,
+            _width=8 * self.itemsize,
+            # Square of half the relative distance of numbers, where they are normal ones.
+            _omega={2: 2.0**-22, 4: 2.0**-48, 8: 0.0}[self.itemsize],
+            _known=((self.itemsize,), f"which ends at {float(np.finfo(name).max):.6g}"),
+        )
 
 
 def _count(what: str, word: str, text: str, most: int = MOST, least: int = 1) -> int:
@@ -476,6 +435,53 @@ def _count(what: str, word: str, text: str, most: int = MOST, least: int = 1) ->
             f"{what} must be an integer from {least} to {most}, got {brief(word)} in {brief(text)}"
         )
     return number
+
+
+CODECS = ("qsgd", "blockp", "natural", "topk", "randk", "float16", "float32", "float64")
+"""What a codec's name can begin with."""
+
+
+def parse_codec(text: str | Codec) -> Codec:
+    """Make a codec of its name, or take one as it is; InputError if there is none.
+
+    Names are ``qsgd:8bits`` (bits a value with its sign, 2 to 16) and ``qsgd:100levels``, each with
+    a bucket if not 256 (``qsgd:8bits:512``); ``blockp:64`` and ``blockp:64:inf``;
+    ``natural:10bits`` (9 to 24); ``topk:0.01``; ``randk:0.1``; ``float16``, ``float32`` and
+    ``float64``. A codec's ``name`` may be another text for the same.
+
+    >>> parse_codec("qsgd:127levels").name
+    'qsgd:8bits'
+    """
+    if isinstance(text, Codec):
+        return text
+    kind, *options = text.split(":") if isinstance(text, str) else [text]
+    kind = check_choice("the codec", kind, CODECS)
+    if kind == "qsgd":
+        return _parse_dither(text, options)
+    if kind == "blockp":
+        if not 1 <= len(options) <= 2:
+            raise InputError(
+                f"blockp takes a block, and a norm if any, got {text!r}; try 'blockp:64' or "
+                "'blockp:64:inf'"
+            )
+        norm = check_choice("norm of blockp", options[1], ("2", "inf")) if options[1:] else "2"
+        return BlockTernary(_count("block of blockp", options[0], text), norm == "inf")
+    if kind == "natural":
+        if len(options) != 1 or not options[0].endswith("bits"):
+            raise InputError(
+                f"natural takes the bits of a value, got {text!r}; try 'natural:10bits'"
+            )
+        return Natural(_count("bits of natural", options[0].removesuffix("bits"), text, 24, 9))
+    if kind in ("topk", "randk"):
+        fraction = read_float(options[0]) if len(options) == 1 else None
+        if fraction is None:
+            raise InputError(
+                f"{kind} takes the fraction of values to send, got {brief(text)}; try '{kind}:0.1'"
+            )
+        return TopK(fraction) if kind == "topk" else RandK(fraction)
+    if options:
+        raise InputError(f"a cast takes no options, got {text!r}; try {kind!r}")
+    return Cast(np.dtype(kind).itemsize)
 
 
 def _parse_dither(text: str, options: list[str]) -> Codec:
@@ -494,66 +500,3 @@ def _parse_dither(text: str, options: list[str]) -> Codec:
         raise InputError(f"qsgd takes bits or levels, got {size!r} in {text!r}; try {example}")
     bucket = _count("bucket of qsgd", options[1], text) if len(options) == 2 else BUCKET
     return Dither(levels, bucket)
-
-
-def _parse_block(text: str, options: list[str]) -> Codec:
-    if not 1 <= len(options) <= 2:
-        raise InputError(
-            f"blockp takes a block, and a norm if any, got {text!r}; try 'blockp:64' or "
-            "'blockp:64:inf'"
-        )
-    norm = check_choice("norm of blockp", options[1], ("2", "inf")) if options[1:] else "2"
-    return BlockTernary(_count("block of blockp", options[0], text), norm == "inf")
-
-
-def _parse_natural(text: str, options: list[str]) -> Codec:
-    if len(options) != 1 or not options[0].endswith("bits"):
-        raise InputError(f"natural takes the bits of a value, got {text!r}; try 'natural:10bits'")
-    return Natural(_count("bits of natural", options[0].removesuffix("bits"), text, 24, 9))
-
-
-def _parse_sparse(text: str, options: list[str]) -> Codec:
-    fraction = read_float(options[0]) if len(options) == 1 else None
-    name = text.split(":")[0]
-    if fraction is None:
-        raise InputError(
-            f"{name} takes the fraction of values to send, got {brief(text)}; try '{name}:0.1'"
-        )
-    return TopK(fraction) if name == "topk" else RandK(fraction)
-
-
-def _parse_cast(text: str, options: list[str]) -> Codec:
-    name = text.split(":")[0]
-    if options:
-        raise InputError(f"a cast takes no options, got {text!r}; try {name!r}")
-    return Cast(np.dtype(name).itemsize)
-
-
-CODECS: dict[str, Callable[[str, list[str]], Codec]] = {
-    "qsgd": _parse_dither,
-    "blockp": _parse_block,
-    "natural": _parse_natural,
-    "topk": _parse_sparse,
-    "randk": _parse_sparse,
-    "float16": _parse_cast,
-    "float32": _parse_cast,
-    "float64": _parse_cast,
-}
-"""What a codec's name can begin with."""
-
-
-def parse_codec(text: str | Codec) -> Codec:
-    """Make a codec of its name, or take one as it is; InputError if there is none.
-
-    Names are ``qsgd:8bits`` (bits a value with its sign, 2 to 16) and ``qsgd:100levels``, each with
-    a bucket if not 256 (``qsgd:8bits:512``); ``blockp:64`` and ``blockp:64:inf``;
-    ``natural:10bits`` (9 to 24); ``topk:0.01``; ``randk:0.1``; ``float16``, ``float32`` and
-    ``float64``. A codec's ``name`` may be another text for the same.
-
-    >>> parse_codec("qsgd:127levels").name
-    'qsgd:8bits'
-    """
-    if isinstance(text, Codec):
-        return text
-    kind, *options = text.split(":") if isinstance(text, str) else [text]
-    return CODECS[check_choice("the codec", kind, CODECS)](text, options)
