@@ -227,7 +227,7 @@ def _targets(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
     return [value / file if value.is_dir() else value] if value else [Path(file)]
 
 
-class CopySettings(Writing, kept=False):
+class CopySettings(Settings, heading="Output", kept=False):
     """Where copies go, and what is printed."""
 
     output: Path | None = unset(
@@ -237,6 +237,7 @@ class CopySettings(Writing, kept=False):
         file=Role(writes=True, files=_targets),
     )
     force: bool = changed(Writing, "force", help="Replace existing files.")
+    quiet: bool = changed(Writing, "quiet")
 
 
 @app.command()
