@@ -226,7 +226,7 @@ def test_parameters_at_rows_and_of_components_without_any(name):
         assert not np.array_equal(table[0, own], pooled[word][0, own])
     near = family.start_near(X[:K], features, pooled)
     out = np.zeros((features.blocks.n_blocks, len(X), K))
-    family.add_terms(family.ready(near, features, np.float64), features, X, out, 1)
+    family.add_terms(family.ready(near, features), features, X, out, 1)
     assert np.isfinite(out).all()
     assert (out[1] == 0).all()  # a hub without any
     assert {word: table.shape for word, table in near.items()} == {
@@ -249,7 +249,7 @@ def test_one_repeated_value_has_finite_terms(name, dtype):
         family.add_moments(statistics, None, features, others, shares, 1)
         family.add_moments(one, None, features, others, np.ones((1, 40, 1), dtype=dtype), 1)
         pooled = family.update(one, features, None)
-        ready = family.ready(family.update(statistics, features, pooled), features, dtype)
+        ready = family.ready(family.update(statistics, features, pooled), features)
         out = np.zeros((3, 40, 2), dtype=dtype)
         family.add_terms(ready, features, others, out, 1)
         assert np.isfinite(out).all()
@@ -271,7 +271,7 @@ def test_levels_that_no_row_had_change_no_responsibility():
     known, unknown, missing = [1.0, 2, 3, 0], [1.0, 2, 4, 0], [1.0, 2, np.nan, 0]
     X = np.array([known, unknown, missing, [1, 2, -1, 0]])
     out = np.zeros((1, 4, K))
-    family.add_terms(family.ready(parameters, features, np.float64), features, X, out, 1)
+    family.add_terms(family.ready(parameters, features), features, X, out, 1)
     np.testing.assert_allclose(out[0, 1] - out[0, 2], -2 * np.log(1e-300))
     np.testing.assert_array_equal(out[0, 3], out[0, 1])
     assert (out[0, 0] < out[0, 1]).all()
@@ -308,7 +308,7 @@ def sizes_along(counts, size, steps=100):
     found = {"means": X.mean(axis=0, keepdims=True), "sizes": np.full((1, 1), size)}
     sizes, likelihoods = [], []
     for _ in range(steps):
-        ready = family.ready(found, features, np.float64)
+        ready = family.ready(found, features)
         out, statistics = np.zeros((1, len(X), 1)), family.empty(features, 1)
         family.add_terms(ready, features, X, out, 1)
         sizes.append(found["sizes"][0, 0])

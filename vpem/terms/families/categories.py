@@ -6,10 +6,9 @@ from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import DTypeLike
 
-from vpem._core.families import cell_moments, cell_terms
-from vpem.checks import Floats, Indices, Mask
+from vpem._core.families import cell_moments
+from vpem.checks import Floats, Indices
 from vpem.terms.families.family import (
     Features,
     Independent,
@@ -36,13 +35,11 @@ class Levels(Independent):
     responsibility, and the log-likelihood tells of it.
     """
 
-    def firsts(self, features: Features) -> Indices:
-        """First level of each feature among those of all, and the end; (n + 1,)."""
-        if self.each == "level":
-            return features.level_offsets
-        return 2 * np.arange(features.n_features + 1, dtype=np.intp)
+    whole = True
+    counted: ClassVar[str]
+    """Statistic that has responsibilities of the rows with each level, or with a one."""
 
-    def ready(self, parameters: Tables, features: Features, dtype: DTypeLike) -> dict[str, Floats]:
+    def ready(self, parameters: Tables, features: Features) -> dict[str, Floats]:
         """Minus twice the logarithms, a row a level; one for missing values, one for no level."""
         levels = parameters["probabilities"]
         if self.each == "feature":  # of ones: those of zeros stand before each
@@ -55,48 +52,6 @@ class Levels(Independent):
         table[-2] = 0
         return {"table": table}
 
-    def add_terms(
-        self,
-        ready: dict[str, Floats],
-        features: Features,
-        data: Floats,
-        out: Floats,
-        n_threads: int,
-    ) -> None:
-        """Add ``-2 log p`` of each value's level."""
-        offsets, firsts = features.blocks.offsets, self.firsts(features)
-        cell_terms(data, offsets, firsts, ready["table"], out, n_threads)
-
-    def counts(
-        self, features: Features, data: Floats, responsibilities: Floats, n_threads: int
-    ) -> Table:
-        """Responsibilities of the rows that have each level, (K, L)."""
-        firsts = self.firsts(features)
-        counts = np.zeros((int(firsts[-1]), responsibilities.shape[2]))
-        cell_moments(data, responsibilities, features.blocks.offsets, firsts, counts, n_threads)
-        return counts.T
-
-
-class Categorical(Levels):
-    """Categories: codes 0 .. L - 1 with a probability each, as in latent class analysis."""
-
-    name = "categorical"
-    domains: ClassVar[dict[str, str]] = {"probabilities": "simplex"}
-    each = "level"
-
-    def wrong(self, values: Floats) -> Mask:
-        """Whatever is no code: negative, or no whole number."""
-        codes = np.isfinite(values) & (values >= 0) & (values == np.floor(values))
-        return np.asarray(~codes)
-
-    def empty(self, features: Features, n_components: int) -> Tables:
-        """Responsibilities by level, and together."""
-        n_cells = int(features.level_offsets[-1])
-        return {
-            "seen": np.zeros((n_components, features.n_features)),
-            "counts": np.zeros((n_components, n_cells)),
-        }
-
     def add_moments(
         self,
         statistics: Tables,
@@ -106,16 +61,31 @@ class Categorical(Levels):
         responsibilities: Floats,
         n_threads: int,
     ) -> None:
-        """Add responsibilities to the counts of levels."""
-        counts = self.counts(features, data, responsibilities, n_threads)
-        statistics["counts"] += counts
-        statistics["seen"] += np.add.reduceat(counts, features.level_offsets[:-1], axis=1)
+        """Add responsibilities of the rows that have each level, and of those that have any."""
+        firsts = self.firsts(features)
+        cells = np.zeros((int(firsts[-1]), responsibilities.shape[2]))
+        cell_moments(data, responsibilities, features.blocks.offsets, firsts, cells, n_threads)
+        statistics[self.counted] += cells.T if self.each == "level" else cells.T[:, 1::2]
+        statistics["seen"] += np.add.reduceat(cells.T, firsts[:-1], axis=1)
 
     def update(self, statistics: Tables, features: Features, pooled: Tables | None) -> Tables:
         """Probabilities as levels are counted: ``p_l = counts_l / seen``."""
-        cells = np.repeat(np.arange(features.n_features), features.n_levels)
-        counts, seen = statistics["counts"], statistics["seen"][:, cells]
-        return {"probabilities": where_seen(counts, seen, "probabilities", pooled)}
+        counts, seen = statistics[self.counted], statistics["seen"]
+        if self.each == "level":
+            seen = np.repeat(seen, features.n_levels, axis=1)
+        probabilities = where_seen(counts, seen, "probabilities", pooled)
+        return {"probabilities": np.minimum(probabilities, 1.0)}
+
+
+class Categorical(Levels):
+    """Categories: codes 0 .. L - 1 with a probability each, as in latent class analysis."""
+
+    name = "categorical"
+    domains: ClassVar[dict[str, str]] = {"probabilities": "simplex"}
+    each = "level"
+    between = (0.0, np.inf)
+    sums: ClassVar[dict[str, int]] = {"seen": 1, "counts": 0}
+    counted = "counts"
 
     def start_near(self, centres: Table, features: Features, pooled: Tables) -> Tables:
         """Half of a row's own level, half of all rows'."""
@@ -158,30 +128,10 @@ class Bernoulli(Levels):
 
     name = "bernoulli"
     domains: ClassVar[dict[str, str]] = {"probabilities": "probability"}
-    sums = ("seen", "ones")
-
-    def wrong(self, values: Floats) -> Mask:
-        """Whatever is neither 0 nor 1."""
-        return np.asarray((values != 0) & (values != 1))
-
-    def add_moments(
-        self,
-        statistics: Tables,
-        ready: dict[str, Floats] | None,
-        features: Features,
-        data: Floats,
-        responsibilities: Floats,
-        n_threads: int,
-    ) -> None:
-        counts = self.counts(features, data, responsibilities, n_threads)
-        statistics["ones"] += counts[:, 1::2]
-        statistics["seen"] += counts[:, 0::2] + counts[:, 1::2]
-
-    def update(self, statistics: Tables, features: Features, pooled: Tables | None) -> Tables:
-        """Probabilities as ones are counted."""
-        ones, seen = statistics["ones"], statistics["seen"]
-        probabilities = where_seen(ones, seen, "probabilities", pooled)
-        return {"probabilities": np.minimum(probabilities, 1.0)}
+    between = (0.0, 1.0)
+    looked_up = 2
+    sums: ClassVar[dict[str, int]] = {"seen": 1, "ones": 1}
+    counted = "ones"
 
     def spread(self, parameters: Tables, features: Features) -> Table:
         """``p (1 - p)``."""

@@ -6,17 +6,22 @@ exponential or gamma.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import DTypeLike
 
-from vpem._core.families import cell_moments, cell_terms, product_moments, product_terms
-from vpem._core.rising import rising_moments, rising_terms
-from vpem.checks import Doubles, Floats, Mask
-from vpem.terms.families.family import Features, Independent, Table, Tables, where_seen
+from vpem._core.families import cell_moments, product_moments
+from vpem._core.rising import rising_moments
+from vpem.checks import Floats, Mask
+from vpem.terms.families.family import (
+    ABOVE_0,
+    Features,
+    Independent,
+    Table,
+    Tables,
+    where_seen,
+)
 
 LEAST_RATE = 1e-300
 """What a rate counts as in a term where it is smaller: zero stays zero in EM, and terms finite."""
@@ -54,29 +59,6 @@ STEPS = 6
 class Products(Independent):
     """Features with a cell of each parameter, and sums over rows of a few functions of each."""
 
-    kind: ClassVar[int]
-    """Which functions, as `tests.twins.models.product_terms` numbers them."""
-
-    @abstractmethod
-    def factors(self, parameters: Tables) -> list[Table]:
-        """What each function is multiplied by in a term, (K, n)."""
-
-    def ready(self, parameters: Tables, features: Features, dtype: DTypeLike) -> dict[str, Floats]:
-        """Factors by function and feature; in double precision, as large ones cancel."""
-        factors = [factor.T for factor in self.factors(parameters)]
-        return {"table": np.ascontiguousarray(np.stack(factors))}
-
-    def add_terms(
-        self,
-        ready: dict[str, Floats],
-        features: Features,
-        data: Floats,
-        out: Floats,
-        n_threads: int,
-    ) -> None:
-        """Add the sum over functions of each value of function times factor."""
-        product_terms(data, features.blocks.offsets, self.kind, ready["table"], out, n_threads)
-
     def add_moments(
         self,
         statistics: Tables,
@@ -95,22 +77,27 @@ class Products(Independent):
             statistics[name] += moment.T
 
 
+def _factors(*each: Table) -> dict[str, Floats]:
+    """What each function is multiplied by in a term, by function and feature.
+
+    In double precision, as large ones cancel.
+    """
+    return {"factors": np.ascontiguousarray(np.stack([one.T for one in each]))}
+
+
 class Poisson(Products):
     """Counts with a rate: ``log f = x log rate - rate - log x!``."""
 
     name = "poisson"
     domains: ClassVar[dict[str, str]] = {"rates": "positive"}
+    between = (0.0, LARGEST_COUNT)
+    whole = True
     kind = 1
 
-    def wrong(self, values: Floats) -> Mask:
-        """Whatever is no whole number from 0 to `LARGEST_COUNT`."""
-        counts = (values >= 0) & (values <= LARGEST_COUNT) & (values == np.floor(values))
-        return np.asarray(~counts)
-
-    def factors(self, parameters: Tables) -> list[Table]:
+    def ready(self, parameters: Tables, features: Features) -> dict[str, Floats]:
         """Twice the rate of 1, minus twice its logarithm of x."""
         rates = np.maximum(parameters["rates"], LEAST_RATE)
-        return [2 * rates, -2 * np.log(rates)]
+        return _factors(2 * rates, -2 * np.log(rates))
 
     def update(self, statistics: Tables, features: Features, pooled: Tables | None) -> Tables:
         """Rates are means: ``rate = total / seen``."""
@@ -149,11 +136,13 @@ class NegativeBinomial(Independent):
 
     name = "negative-binomial"
     domains: ClassVar[dict[str, str]] = {"means": "positive", "sizes": "positive"}
+    between, whole = Poisson.between, True
+    looked_up = LOOKED_UP
+    sums: ClassVar[dict[str, int]] = {
+        "seen": 1, "total": 1, "slopes": 1, "curves": len(EDGES), "places": 1, "squares": 1,
+    }  # fmt: skip
 
-    sums = ("seen", "total", "slopes", "curves", "places", "squares")
-    wrong = Poisson.wrong
-
-    def ready(self, parameters: Tables, features: Features, dtype: DTypeLike) -> dict[str, Floats]:
+    def ready(self, parameters: Tables, features: Features) -> dict[str, Floats]:
         """Terms of counts below `LOOKED_UP`, what larger ones' are made of, and the sizes."""
         from scipy.special import gammaln
 
@@ -162,7 +151,8 @@ class NegativeBinomial(Independent):
         shares = np.log1p(means / sizes)
         ahead, slopes = -sizes * shares, np.log(means) - shares
         counts = np.arange(LOOKED_UP, dtype=np.float64)
-        rising = _summed(np.log1p(counts[:, None, None] / sizes))
+        each = np.log1p(counts[:, None, None] / sizes)
+        rising = np.concatenate([np.zeros_like(each[:1]), np.cumsum(each, axis=0)])
         logs = rising[:-1] + ahead + counts[:, None, None] * slopes
         logs -= gammaln(counts + 1)[:, None, None]
         table = np.zeros((LOOKED_UP * len(sizes) + 2, sizes.shape[1]))
@@ -170,25 +160,6 @@ class NegativeBinomial(Independent):
         base = np.log1p(LOOKED_UP / sizes)
         line = np.stack([rising[-1] - LOOKED_UP * base + ahead, base + slopes], axis=1)
         return {"table": table, "line": -2 * line, "sizes": sizes}
-
-    def add_terms(
-        self,
-        ready: dict[str, Floats],
-        features: Features,
-        data: Floats,
-        out: Floats,
-        n_threads: int,
-    ) -> None:
-        """Look terms up, or compute them."""
-        offsets = features.blocks.offsets
-        firsts = LOOKED_UP * np.arange(features.n_features + 1, dtype=np.intp)
-        cell_terms(data, offsets, firsts, ready["table"], out, n_threads)
-        rising_terms(data, LOOKED_UP, offsets, ready["line"], ready["sizes"], out, n_threads)
-
-    def empty(self, features: Features, n_components: int) -> Tables:
-        """Sums of no rows; curvatures have a cell for each of `EDGES`."""
-        curves = np.zeros((n_components, features.n_features * len(EDGES)))
-        return super().empty(features, n_components) | {"curves": curves}
 
     def add_moments(
         self,
@@ -212,8 +183,7 @@ class NegativeBinomial(Independent):
         sums, squares = np.zeros((2, 2, n, n_components))
         product_moments(data, responsibilities, offsets, 0, sums, n_threads)
         counts = np.zeros((n * LOOKED_UP, n_components))
-        firsts = LOOKED_UP * np.arange(n + 1, dtype=np.intp)
-        cell_moments(data, responsibilities, offsets, firsts, counts, n_threads)
+        cell_moments(data, responsibilities, offsets, self.firsts(features), counts, n_threads)
         large = np.zeros((n, len(LARGE), 3, n_components))
         rising_moments(data, LARGE, responsibilities, offsets, sizes, large, n_threads)
         derivatives = _bent(sizes, counts.reshape(n, LOOKED_UP, n_components), large)
@@ -296,7 +266,8 @@ def _bent(sizes: Table, counts: Table, large: Table) -> Table:
     bends = ratios * below / (sizes + below)
     run = np.searchsorted(SMALL, below, side="right") - 1
     each = [ratios] + [np.where(run == one, bends, 0) for one in range(len(SMALL))]
-    until = _summed(np.stack(each, axis=2))  # what a count of so many adds
+    adds = np.cumsum(np.stack(each, axis=2), axis=0)
+    until = np.concatenate([np.zeros_like(adds[:1]), adds])  # what a count of so many adds
     derivatives = np.zeros((len(sizes), 1 + len(EDGES), sizes.shape[1]))
     derivatives[:, : 1 + len(SMALL)] = np.einsum("jxk,xjdk->jdk", counts, until[:-1])
     if not large[:, :, 0].any():
@@ -308,27 +279,16 @@ def _bent(sizes: Table, counts: Table, large: Table) -> Table:
         derivatives[:, 0] += large[:, p, 1]
         derivatives[:, 1 + len(SMALL) + p] += large[:, p, 2]
         if p + 1 < len(LARGE):
-            slope, bend = _of_run(sizes, first, last)
-            derivatives[:, 0] += beyond[:, p + 1] * slope
+            # Sums of ``r / (r + i)`` and ``r i / (r + i)^2`` over the whole run of numbers i by
+            # series of digamma and trigamma, without what cancels where r is large.
+            z = np.stack([1 / (sizes + first), 1 / (sizes + last)])
+            digammas = -z / 2 - z**2 / 12 + z**4 / 120 - z**6 / 252  # less logarithms
+            trigammas = z + z**2 / 2 + z**3 / 6 - z**5 / 30 + z**7 / 42
+            slope = np.log1p((last - first) * z[0]) + digammas[1] - digammas[0]
+            bend = sizes * (slope - sizes * (trigammas[0] - trigammas[1]))
+            derivatives[:, 0] += beyond[:, p + 1] * (sizes * slope)
             derivatives[:, 1 + len(SMALL) + p] += beyond[:, p + 1] * bend
     return derivatives
-
-
-def _of_run(sizes: Table, first: float, last: float) -> tuple[Table, Table]:
-    """Sums of ``r / (r + i)`` and ``r i / (r + i)^2`` over a whole run of numbers i.
-
-    By series of digamma and trigamma, without what cancels where r is large.
-    """
-    z = np.stack([1 / (sizes + first), 1 / (sizes + last)])
-    digammas = -z / 2 - z**2 / 12 + z**4 / 120 - z**6 / 252  # less logarithms
-    trigammas = z + z**2 / 2 + z**3 / 6 - z**5 / 30 + z**7 / 42
-    slope = np.log1p((last - first) * z[0]) + digammas[1] - digammas[0]
-    return sizes * slope, sizes * (slope - sizes * (trigammas[0] - trigammas[1]))
-
-
-def _summed(each: Doubles) -> Doubles:
-    """Sums of none, one, two .. of some tables."""
-    return np.concatenate([np.zeros_like(each[:1]), np.cumsum(each, axis=0)])
 
 
 class Exponential(Products):
@@ -336,15 +296,12 @@ class Exponential(Products):
 
     name = "exponential"
     domains: ClassVar[dict[str, str]] = {"means": "positive"}
+    between = (0.0, np.inf)
     kind = 0
 
-    def wrong(self, values: Floats) -> Mask:
-        """Whatever is negative, or infinite."""
-        return np.asarray(~(np.isfinite(values) & (values >= 0)))
-
-    def factors(self, parameters: Tables) -> list[Table]:
+    def ready(self, parameters: Tables, features: Features) -> dict[str, Floats]:
         """Twice the logarithm of the mean of 1, and twice its inverse of x."""
-        return [2 * np.log(parameters["means"]), 2 / parameters["means"]]
+        return _factors(2 * np.log(parameters["means"]), 2 / parameters["means"])
 
     def update(self, statistics: Tables, features: Features, pooled: Tables | None) -> Tables:
         """Means, at least `LEAST_PART` of that of all rows; 1 where all of these are 0."""
@@ -369,20 +326,18 @@ class Gamma(Products):
 
     name = "gamma"
     domains: ClassVar[dict[str, str]] = {"means": "positive", "shapes": "positive"}
+    between = (ABOVE_0, np.inf)
     kind = 2
-    sums = ("seen", "total", "logs")
+    sums: ClassVar[dict[str, int]] = {"seen": 1, "total": 1, "logs": 1}
 
-    def wrong(self, values: Floats) -> Mask:
-        """Whatever is not positive, or infinite; the density of 0 is 0 or infinite."""
-        return np.asarray(~(np.isfinite(values) & (values > 0)))
-
-    def factors(self, parameters: Tables) -> list[Table]:
+    def ready(self, parameters: Tables, features: Features) -> dict[str, Floats]:
         """What multiplies 1, x and its logarithm."""
         from scipy.special import gammaln
 
         means, shapes = parameters["means"], parameters["shapes"]
         rates = shapes / means
-        return [2 * (gammaln(shapes) - shapes * np.log(rates)), 2 * rates, 2 - 2 * shapes]
+        ahead = 2 * (gammaln(shapes) - shapes * np.log(rates))
+        return _factors(ahead, 2 * rates, 2 - 2 * shapes)
 
     def update(self, statistics: Tables, features: Features, pooled: Tables | None) -> Tables:
         """Means, and shapes by their likelihood given these, which is greatest at the mean."""

@@ -22,6 +22,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from vpem._core.families import cell_terms, product_terms
+from vpem._core.rising import rising_terms
 from vpem._core.threads import thread_count
 from vpem.checks import Doubles, Floats, Indices, Mask, Matrix, row_blocks
 from vpem.network.partition import Blocks
@@ -44,6 +46,9 @@ RANGES: dict[str, tuple[float, float]] = {
     "any": (-np.inf, np.inf),
 }  # fmt: skip
 """What numbers of a domain are between. Some that are positive may come to be 0."""
+
+ABOVE_0 = 5e-324
+"""The least positive number."""
 
 CHUNK_VALUES = 1 << 20
 """Values of rows that are looked at together for what all of them have in common."""
@@ -160,6 +165,10 @@ class Family(ABC):
     """Whether it has locations and scatter."""
     change: Change | None = None
     """What becomes of values before they are fitted: their logarithms, say."""
+    between: ClassVar[tuple[float, float]] = (-np.inf, np.inf)
+    """The least and the largest value that a feature can have; none is infinite."""
+    whole: ClassVar[bool] = False
+    """Whether values are whole numbers."""
     terms: ClassVar[type[Any]]
     """Of data."""
 
@@ -199,9 +208,13 @@ class Family(ABC):
         core = part.core
         return n_free if core is None else n_free + core.n_parameters - (core.n_components - 1)
 
-    @abstractmethod
     def wrong(self, values: Floats) -> Mask:
         """Which values (m,) of a feature, none of them missing, this family cannot have."""
+        low, high = self.between
+        fits = np.isfinite(values) & (values >= low) & (values <= high)
+        if self.whole:
+            fits &= values == np.floor(values)
+        return ~fits
 
     @abstractmethod
     def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
@@ -367,7 +380,7 @@ class IndependentTerms:
 
         Of families that have scatter a table (n_copies, B) comes with it, 1 where it is unusable.
         """
-        self._ready = self.law.ready(part.tables, self.features, self.rows.dtype)
+        self._ready = self.law.ready(part.tables, self.features)
         return self._ready, None
 
     def forget(self) -> None:
@@ -405,10 +418,8 @@ class IndependentTerms:
         """Return the statistics with those hubs' (B,) part taken from other ones."""
         features, tables = self.features, {}
         for name, table in statistics.tables.items():
-            by_level = table.shape[1] == features.level_offsets[-1] != features.n_features
-            counts = features.cells("level" if by_level else "feature")
-            if not by_level:
-                counts = counts * (table.shape[1] // max(features.n_features, 1))
+            n_cells = self.law.sums[name]
+            counts = n_cells * features.cells("feature") if n_cells else features.cells("level")
             tables[name] = np.where(np.repeat(hubs, counts), other.tables[name], table)
         return Cells(tables)
 
@@ -459,15 +470,28 @@ class Independent(Family):
     """
 
     terms = IndependentTerms
-    sums: ClassVar[tuple[str, ...]] = ("seen", "total")
-    """Statistics, which are sums over rows: "seen" are responsibilities of rows that have the
-    feature, and "total" those times values."""
+    sums: ClassVar[dict[str, int]] = {"seen": 1, "total": 1}
+    """Statistics, which are sums over rows, and how many cells a feature has of each; 0: one a
+    level. "seen" are responsibilities of rows that have the feature, "total" those times values."""
+    kind: ClassVar[int]
+    """Which functions of a value have factors, as `tests.twins.models.product_terms` numbers."""
+    looked_up: ClassVar[int] = 0
+    """Values whose terms are looked up, of each feature where these are not levels of its own."""
 
     @abstractmethod
-    def ready(self, parameters: Tables, features: Features, dtype: DTypeLike) -> dict[str, Floats]:
-        """What kernels take of the parameters: logarithms, constants; finite everywhere."""
+    def ready(self, parameters: Tables, features: Features) -> dict[str, Floats]:
+        """What kernels take of the parameters: logarithms, constants; finite everywhere.
 
-    @abstractmethod
+        ``factors`` of functions, a ``table`` of terms to look up, or ``line`` and ``sizes`` for
+        values that are not in it.
+        """
+
+    def firsts(self, features: Features) -> Indices:
+        """First of the values of each feature that are looked up, and the end; (n + 1,)."""
+        if self.each == "level":
+            return features.level_offsets
+        return self.looked_up * np.arange(features.n_features + 1, dtype=np.intp)
+
     def add_terms(
         self,
         ready: dict[str, Floats],
@@ -477,10 +501,22 @@ class Independent(Family):
         n_threads: int,
     ) -> None:
         """Add ``-2 log f`` of each hub's features to ``out`` (B, m, K), constants included."""
+        offsets = features.blocks.offsets
+        if "factors" in ready:
+            product_terms(data, offsets, self.kind, ready["factors"], out, n_threads)
+        if "table" in ready:
+            cell_terms(data, offsets, self.firsts(features), ready["table"], out, n_threads)
+        if "line" in ready:
+            line, sizes = ready["line"], ready["sizes"]
+            rising_terms(data, self.looked_up, offsets, line, sizes, out, n_threads)
 
     def empty(self, features: Features, n_components: int) -> Tables:
-        """Statistics of no rows: `sums`, with a cell a feature."""
-        return {name: np.zeros((n_components, features.n_features)) for name in self.sums}
+        """Statistics of no rows: `sums`."""
+        n, n_levels = features.n_features, int(features.level_offsets[-1])
+        return {
+            name: np.zeros((n_components, n_cells * n if n_cells else n_levels))
+            for name, n_cells in self.sums.items()
+        }
 
     @abstractmethod
     def add_moments(
@@ -522,8 +558,7 @@ class Independent(Family):
         data = features.blocks.arrange(np.where(there, values, np.nan), np.float64)
         k = len(next(iter(part.tables.values())))
         out = np.zeros((features.blocks.n_blocks, len(data), k))
-        ready = self.ready(part.tables, features, np.float64)
-        self.add_terms(ready, features, data, out, thread_count(None))
+        self.add_terms(self.ready(part.tables, features), features, data, out, thread_count(None))
         return out
 
     def locations(self, part: Part) -> Table:

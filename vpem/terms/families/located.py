@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
-from vpem.terms.families.family import Columns, Family, Features, How, Part, Table
+from vpem.terms.families.family import ABOVE_0, Columns, Family, Features, How, Part, Table
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms, terms_of
 from vpem.terms.mixture import Mixture, variances_of
@@ -115,10 +115,6 @@ class GaussianLaw(Family):
     has_core = True
     terms = LocatedTerms
 
-    def wrong(self, values: Floats) -> Mask:
-        """Which values (m,) are no finite numbers."""
-        return ~np.isfinite(values)
-
     def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
         core: Mixture = part.core
         terms, _ = core.terms_of(values, there)
@@ -185,11 +181,8 @@ class LogNormalLaw(GaussianLaw):
 
     name = "log-normal"
     change = staticmethod(_logs)
+    between = (ABOVE_0, np.inf)
     terms = LogNormalTerms
-
-    def wrong(self, values: Floats) -> Mask:
-        """Which values (m,) have no logarithm."""
-        return ~(np.isfinite(values) & (values > 0))
 
     def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
         logs = np.where(there, _logs(values), 0.0)
