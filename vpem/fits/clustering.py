@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import ceil, log, sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ from vpem.sums.stale import HeardAtServer, HeardByNeighbours
 from vpem.sums.sum import Sum
 from vpem.sums.tree import AlongTree
 from vpem.terms.features import FeatureTerms
-from vpem.terms.missing import distances_within
+from vpem.terms.missing import MissingTerms
 from vpem.terms.rows import blank_row, check_columns, check_missing, observed_moments
 from vpem.terms.units import TENFOLD, Add, RunningMoments, Scaling, alone, spreads_apart
 
@@ -316,9 +317,14 @@ def distances_of_all(
     labels: NDArray[np.int32],
 ) -> NDArray[np.float64]:
     """Squared distances (M,) of rows to the centres of their clusters, in features of all hubs."""
-    distances = np.empty(len(labels))
+    distances, ends = np.empty(len(labels)), terms.blocks.offsets.tolist()
     for rows in terms.chunks(holders.n_agents):
-        squares = distances_within(terms, centres, labels, rows)
+        off = terms.rows.read(rows) - centres[labels[rows]]  # in block order
+        if isinstance(terms, MissingTerms):
+            off *= terms.observed[rows]
+        squares = np.empty((terms.blocks.n_blocks, len(off)))
+        for of_block, (begin, end) in zip(squares, pairwise(ends), strict=True):
+            np.einsum("mj,mj->m", off[:, begin:end], off[:, begin:end], out=of_block)
         distances[rows] = holders.add_up(squares, columns=1)
     return distances
 

@@ -46,7 +46,7 @@ from vpem.steps.runs import (
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture
-from vpem.terms.statistics import Statistics, saved_like
+from vpem.terms.statistics import Statistics, arrays_of, leaves, saved_like
 
 RECORD_BYTES = 1 << 10
 """Memory of the objects around one batch's statistics."""
@@ -304,7 +304,8 @@ class Incremental(Stateful):
         n_batches, n_components = len(batches), start.n_components
         one = terms.empty(start.means, total.n_roots)
         numbers = total.n_roots * terms.n_samples * n_components
-        n_bytes = n_batches * (one.nbytes + RECORD_BYTES)
+        size = sum(array.nbytes for array in leaves(arrays_of(one)))
+        n_bytes = n_batches * (size + RECORD_BYTES)
         if keep == "auto" and terms.by_responsibilities:
             fewer = numbers * terms.itemsize < n_bytes
             keep = "responsibilities" if fewer and n_batches > 1 else "statistics"

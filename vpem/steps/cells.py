@@ -22,7 +22,7 @@ from vpem.steps.starts import seed_rows
 from vpem.sums.counted import add_vectors
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import Sum
-from vpem.terms.units import Points, Reach
+from vpem.terms.units import Points, Reach, exponents_of
 
 LEAST_OF_CELL = 5
 """Fewest rows of a cell whose mean is published."""
@@ -150,7 +150,9 @@ class _Assigned:
         farthest = (reach.off(self.centres) ** 2).sum(axis=1)
         ones = np.ones(size)
         heavy = [reach.exponents(ones)] if data.weighed else []
-        units = [reach.alike.exponents(ones), *heavy, reach.alike.exponents(farthest)]
+        # Counts and distances are of rows that weigh 1.
+        first = exponents_of(reach.n_rows * ones, reach.n_parties)
+        units = [first, *heavy, exponents_of(reach.n_rows * farthest, reach.n_parties)]
         values = np.array(local_sums).reshape(len(local_sums), len(units) * size)
         sums = add_vectors(self.total, values, "setup", np.concatenate(units))[0]
         totals = sums.reshape(len(units), size)
@@ -171,7 +173,8 @@ class _Assigned:
                     local_sums[worker, :, feature] += np.bincount(
                         labels[some], off[:, feature], minlength=size
                     )
-        units = self.reach.alike.exponents(self.reach.off(self.centres))
+        reach = self.reach
+        units = exponents_of(reach.n_rows * reach.off(self.centres).ravel(), reach.n_parties)
         values = local_sums.reshape(len(local_sums), size * data.width)
         shifts = add_vectors(self.total, values, "setup", units)[0].reshape(size, data.width)
         means: Doubles = self.centres + shifts / np.maximum(counts, 1.0)[:, None]

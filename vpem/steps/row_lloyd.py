@@ -26,6 +26,7 @@ from vpem.steps.row_sampling import CHUNK_ROWS, HeldRows, RowStream, StoredParts
 from vpem.sums.counted import AtServer, add_vectors
 from vpem.sums.partial import Wrapper
 from vpem.sums.sum import Sum
+from vpem.terms.units import exponents_of
 
 
 def lloyd_rows(
@@ -148,7 +149,8 @@ class _Clusters:
                 bounds.append(np.ones(centres.size))
             farthest = (reach.off(centres) ** 2).sum(axis=1).max()
             units = reach.exponents(np.ones(len(centres)), *bounds, farthest)
-            units = np.append(units, reach.alike.exponents(1.0))  # how many rows changed
+            changes = exponents_of(reach.n_rows, reach.n_parties)  # how many rows changed
+            units = np.append(units, changes)
         totals = add_vectors(self.total, messages, self.kind, units)
         if reach is not None:
             changed = round(float(totals[0, -1]))

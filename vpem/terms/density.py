@@ -87,12 +87,16 @@ class Runs:
     axis: int
     counts: Indices  # (B,) length of each run
 
+    @cached_property
+    def ends(self) -> list[int]:
+        """Where the runs begin, and the end of the last: hubs are written one by one."""
+        return [0, *np.cumsum(self.counts).tolist()]
+
     def take(self, array: Doubles, numbers: Sequence[int] | Indices) -> Doubles:
         """Return the runs of some hubs, one after the other."""
-        if array.shape[self.axis] != self.counts.sum():
+        if array.shape[self.axis] != self.ends[-1]:
             return array
-        ends = np.concatenate([[0], np.cumsum(self.counts)])
-        places = [np.arange(ends[b], ends[b + 1]) for b in numbers]
+        places = [np.arange(self.ends[b], self.ends[b + 1]) for b in numbers]
         chosen = np.concatenate([np.empty(0, dtype=np.intp), *places])
         return np.ascontiguousarray(array.take(chosen, self.axis))
 

@@ -169,6 +169,7 @@ class FeatureTerms(RowTerms):
     latest: Any = None  # factors by which the M-step expects what is missing
     share: Any = 1.0  # of the rows' weight that hubs have something of (`vpem.terms.missing`)
     n_factors = 0  # that hubs share (`vpem.terms.factors.FactorTerms`)
+    counting: Callable[..., Any] = staticmethod(np.min)  # rows of components, to be `enough`
     add_up: Callable[[Doubles], float]  # of a number of each hub here (B,), over all processes
     _precisions: tuple[Factors, Doubles] | None
 
@@ -287,9 +288,8 @@ class FeatureTerms(RowTerms):
         mahalanobis_diag(data, self.blocks.offsets, points, ones, zeros, out, self.n_threads)
         return out
 
-    def squares(self, centres: Doubles, rows: slice) -> Floats:
-        """Squared distances by what is there of each hub's part of these rows; here all is."""
-        return self.distances(centres, rows)
+    squares = distances
+    """By what is there of each hub's part of these rows; here all is."""
 
     def sweep(
         self, mixture: Mixture, factors: Factors, mix: Doubles, statistics: Statistics | None = None
@@ -374,6 +374,8 @@ class FeatureTerms(RowTerms):
         shape = shifts.shape if self._is_diagonal else (self.blocks.n_blocks, n_components)
         return MissingStatistics(**vars(plain), seen=np.zeros(shape))
 
+    of_clusters = empty
+
     def _banded(self, flat: Doubles, copies: int) -> Iterator[tuple[slice, int, int, Doubles]]:
         """Views of shape (blocks, copies, width, width), one a band, into a flat array."""
         start = 0
@@ -444,7 +446,7 @@ class FeatureTerms(RowTerms):
         need at least to be sound: hubs that went ahead would impose their clusters on the others.
         """
         widest = 1 if self._is_diagonal else self.widest
-        return np.asarray(counts.min(axis=1) >= enough_rows(widest))
+        return np.asarray(self.counting(counts, axis=1) >= enough_rows(widest))
 
     def update_early(self, statistics: Statistics, row: float) -> Mixture:
         """Parameters from statistics in which `enough` rows count, each of them this much."""
@@ -508,6 +510,7 @@ class FeatureTerms(RowTerms):
 
     def _lower_precisions(self, factors: Factors) -> Doubles:
         """Inverse covariances for the trace with a symmetric matrix whose lower half is given."""
+        factors = getattr(factors, "plain", factors)  # without a prior's part
         inverse = factors.inverse.astype(np.float64)
         if self._is_diagonal:
             return inverse
@@ -523,10 +526,6 @@ class FeatureTerms(RowTerms):
     def measured(self) -> FeatureTerms:
         """Rows between which distances mean something: these."""
         return self
-
-    def of_clusters(self, centres: Doubles, n_roots: int) -> Statistics:
-        """Statistics of no rows, of clusters about these centres (K, d)."""
-        return self.empty(centres, n_roots)
 
     def blank(self, n_components: int) -> Mixture:
         """Return a mixture of so many components with everything but parameters."""

@@ -33,6 +33,9 @@ than 1 on average it shrinks with them."""
 LEAST_VARIANCE = 1e-100
 """Of a constant feature, where values are expected by the spread of the data alone."""
 
+NO_ROWS = np.array(1e-200)
+"""Effective rows that are none: no mean could be taken of them."""
+
 FEWEST_ROWS = 10
 """Fewer do not show what is usual: one of them may be the one that is far away."""
 
@@ -277,6 +280,7 @@ class MissingTerms(FeatureTerms):
     ) -> None:  # fmt: skip
         """Add rows, missing values as ``factors`` expect them; ``varying`` weighs their spread."""
         varying = responsibilities if varying is None else varying
+        factors = getattr(factors, "plain", factors)  # without a prior's part
         assert isinstance(statistics, MissingStatistics)
         assert isinstance(factors, MissingFactors)
         statistics.counts += responsibilities.sum(axis=1, dtype=np.float64)
@@ -348,6 +352,11 @@ class MissingTerms(FeatureTerms):
         logs = np.log(np.where(covariances > 0, covariances, 1.0))
         return self._over_hubs(logs * seen)
 
+    def update_early(self, statistics: Statistics, row: float) -> Mixture:
+        """Parameters from statistics of few rows; of blocks with less than `enough`, as before."""
+        widths = 1 if self._is_diagonal else self.blocks.widths[:, None]
+        return self._updated(statistics, row * enough_rows(widths))
+
     def update(self, statistics: Statistics) -> Mixture:
         """Parameters from the statistics; where a block has next to no rows, as they were.
 
@@ -356,12 +365,7 @@ class MissingTerms(FeatureTerms):
         """
         return self._updated(statistics, np.array(self.least_seen))
 
-    def update_early(self, statistics: Statistics, row: float) -> Mixture:
-        """Parameters from statistics of few rows; of blocks with less than `enough`, as before."""
-        widths = 1 if self._is_diagonal else self.blocks.widths[:, None]
-        return self._updated(statistics, row * enough_rows(widths))
-
-    def _updated(self, statistics: Statistics, least: Doubles) -> Mixture:
+    def _updated(self, statistics: Statistics, least: Doubles = NO_ROWS) -> Mixture:
         """Parameters from the statistics, where a block has seen at least so much."""
         assert isinstance(statistics, MissingStatistics)
         before = self._expecting(statistics.shifts).mixture
@@ -424,24 +428,6 @@ def terms_of(X: Floats | Arranges, *arguments: Any, missing: bool, **options: An
 def weighed(distances: Doubles, row_weights: Doubles | None) -> float:
     """Sum of squared distances (M,) times row weights."""
     return float(distances.sum() if row_weights is None else distances @ row_weights)
-
-
-def distances_within(
-    terms: FeatureTerms, centres: Doubles, labels: NDArray[np.int32], rows: slice
-) -> Doubles:
-    """Squared distances of some rows to the centres (K, d) of their clusters, hub by hub: (B, m).
-
-    Centres are in block order, and ``labels`` (M,) are clusters of all rows.
-    """
-    off = terms.rows.read(rows) - centres[labels[rows]]
-    if isinstance(terms, MissingTerms):
-        off *= terms.observed[rows]
-    distances = np.empty((terms.blocks.n_blocks, len(off)))
-    for of_block, (begin, end) in zip(
-        distances, pairwise(terms.blocks.offsets.tolist()), strict=True
-    ):
-        np.einsum("mj,mj->m", off[:, begin:end], off[:, begin:end], out=of_block)
-    return distances
 
 
 def diagonals(terms: FeatureTerms) -> Doubles:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -40,11 +40,6 @@ def is_diagonal(covariance_type: str) -> bool:
     return not covariance_type.endswith(("full", "tied"))
 
 
-def is_independent(covariance_type: str) -> bool:
-    """Whether the features of a hub have variances of their own, and no covariances."""
-    return covariance_type.endswith("diag")
-
-
 def covariance_shape(blocks: Blocks, covariance_type: str, n_components: int) -> tuple[int, ...]:
     """Shape of the array of all covariances, which is flat where blocks are full."""
     copies = 1 if is_tied(covariance_type) else n_components
@@ -68,7 +63,7 @@ NO_COLUMNS = np.empty(0, dtype=np.intp)
 
 def blocks_of_hubs(whole: Blocks, numbers: Sequence[int] | Indices) -> Blocks:
     """Return some blocks, whose features are counted from 0, block by block."""
-    ends = np.cumsum([0, *(len(whole.features[b]) for b in numbers)])
+    ends = accumulate((len(whole.features[b]) for b in numbers), initial=0)
     return Blocks(
         tuple(np.arange(begin, end, dtype=np.intp) for begin, end in pairwise(ends)),
         tuple(whole.roots[b] for b in numbers),
@@ -240,9 +235,14 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         lying["features"] = Runs(0, blocks.widths)
         return {name: lying[where] for name, where in self.named.items()}
 
+    @cached_property
+    def runs(self) -> dict[str, Runs]:
+        """Where parameters of each hub lie in the arrays of this mixture."""
+        return self.runs_over(self.blocks)
+
     def of_hubs(self, numbers: Sequence[int] | Indices) -> Mixture:
         """Return some hubs of the mixture, whose features are counted from 0, hub by hub."""
-        runs, blocks = self.runs_over(self.blocks), blocks_of_hubs(self.blocks, numbers)
+        runs, blocks = self.runs, blocks_of_hubs(self.blocks, numbers)
         arrays = {n: runs[n].take(array, numbers) for n, array in self.hub_arrays().items()}
         columns = np.concatenate([NO_COLUMNS, *(self.blocks.features[b] for b in numbers)])
         return self.having(arrays, blocks=blocks, scaling=self.scaling.take_features(columns))
@@ -269,8 +269,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
     def with_hubs_of(self, other: Mixture, hubs: Mask) -> Mixture:
         """Return the mixture with the parameters that these hubs (B,) have in another."""
         ours, theirs = self.hub_arrays(), other.hub_arrays()
-        runs = self.runs_over(self.blocks)
-        return self.having({n: runs[n].where(hubs, theirs[n], ours[n]) for n in ours})
+        return self.having({n: self.runs[n].where(hubs, theirs[n], ours[n]) for n in ours})
 
     @property
     def is_diagonal(self) -> bool:

@@ -9,6 +9,7 @@ a sum finds is the penalised log-likelihood, which EM never lowers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -23,14 +24,11 @@ from vpem.network.partition import Blocks
 from vpem.settings import MAP
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingFactors, MissingTerms
-from vpem.terms.mixture import Factors, Mixture, block_views, factorise, is_independent
+from vpem.terms.mixture import Factors, Mixture, block_views, factorise
 from vpem.terms.statistics import Statistics
 
 DIRICHLET = "dirichlet_distribution"
 """Prior of mixing weights, by scikit-learn's name."""
-
-NO_ROWS = np.array(1e-200)
-"""Effective rows that are none: no mean could be taken of them."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +141,8 @@ class Beliefs:
 
 def wishart_sizes(blocks: Blocks, covariance_type: str) -> Indices:
     """Features (B,) whose precision matrix has one distribution: a hub's, or each its own."""
-    return np.ones_like(blocks.widths) if is_independent(covariance_type) else blocks.widths.clip(1)
+    of_hub = blocks.widths.clip(1)
+    return np.ones_like(of_hub) if covariance_type.endswith("diag") else of_hub
 
 
 def check_prior(kind: str, weight: float, freedom: Any, sizes: Indices) -> None:
@@ -181,6 +180,9 @@ class ConjugateTerms(FeatureTerms):
 
     is_proper = True
     _plain: FeatureTerms
+    _expected: Callable[[Any, Factors, DTypeLike], PriorFactors]
+    """Makes factors of log-densities, in which each row has its part of the prior's, of plain
+    ones."""
 
     @classmethod
     def from_terms(cls, plain: FeatureTerms, **given: Any) -> Self:
@@ -198,15 +200,9 @@ class ConjugateTerms(FeatureTerms):
         """Factor every block, for terms that have the prior's part in them."""
         return self._expected(mixture, factorise(mixture, np.float64), self.rows.dtype)
 
-    def _expected(self, mixture: Any, plain: Factors, dtype: DTypeLike) -> PriorFactors:
-        raise NotImplementedError
-
-    def update_early(self, statistics: Statistics, row: float) -> Any:
-        """Return parameters given few rows: the prior makes them sound."""
-        return self.update(statistics)
-
-    def _maximised(self, statistics: Statistics) -> Mixture:
-        return FeatureTerms.update(self, statistics)
+    # However few rows there are, the prior makes parameters sound.
+    update_early = FeatureTerms.update_early
+    _maximised = FeatureTerms.update
 
     def _log_dets_of_prior(self, means: Doubles, covariances: Doubles) -> Doubles:
         """Log-determinants (B,) of the prior scale matrices; NumericalError where there is none."""
@@ -228,13 +224,6 @@ class ConjugateTerms(FeatureTerms):
             for part in (factors.means, factors.inverse, log_dets)
         )
         return PriorFactors(means, inverse, dets, plain.failed, plain)
-
-    def _for_features(self, of_hubs: Doubles) -> Doubles:
-        """Repeat what hubs have, (B, n), for each of their features, (n, d)."""
-        return np.asarray(of_hubs[self.blocks.block_of].T)
-
-    def _lower_precisions(self, factors: Factors) -> Doubles:
-        return super()._lower_precisions(getattr(factors, "plain", factors))
 
     def _scale_hubs(self, covariances: Doubles, factors: Doubles) -> None:
         """Multiply what is shaped as covariances by (n_copies, d), alike within full hubs."""
@@ -278,8 +267,7 @@ class ConjugateMissingTerms(ConjugateTerms, MissingTerms):
         factors = self._expected(mixture, MissingTerms.prepare(self, mixture), np.float64)
         return PriorMissingFactors(**vars(factors), mixture=mixture)
 
-    def _maximised(self, statistics: Statistics) -> Mixture:
-        return self._updated(statistics, NO_ROWS)
+    _maximised = MissingTerms._updated
 
 
 class MapTerms(ConjugateTerms):
@@ -304,7 +292,8 @@ class MapTerms(ConjugateTerms):
     _log_dets: Doubles
     """Of these, (B,)."""
     _power: Doubles
-    """``a`` of each hub, (B,)."""
+    """``a`` of each hub, (B,); with c the power of a covariance's determinant in the prior's
+    density, times -2."""
 
     def sample(self) -> Mixture:
         """Return the mixture of one component that is fitted to all rows, without the prior."""
@@ -325,13 +314,9 @@ class MapTerms(ConjugateTerms):
             # One variance: its density is that of each feature to this power, d times.
             factors, terms._power = factors / widths, (self.freedom + 2) / widths
         terms._scales = covariances.copy()
-        self._scale_hubs(terms._scales, self._for_features(factors[:, None]))
+        self._scale_hubs(terms._scales, self.blocks.of_feature(factors[:, None]))
         terms._log_dets = self._log_dets_of_prior(np.zeros(blocks.n_features), terms._scales)
         return terms
-
-    def _powers(self, like: Mixture) -> Doubles:
-        """Power ``a + c`` (B,) of a covariance's determinant in the prior's density, times -2."""
-        return self._power + like.n_components // like.n_copies
 
     # ---- E-step --------------------------------------------------------------------------------
 
@@ -345,7 +330,7 @@ class MapTerms(ConjugateTerms):
     def _log_densities(self, mixture: Mixture, plain: Factors) -> Doubles:
         """Log-density (B,) of each hub's parameters under the prior, less that at its mode."""
         copies = mixture.n_copies
-        power, d = self._powers(mixture), self.blocks.widths
+        power, d = self._power + mixture.n_components // copies, self.blocks.widths
         pairs = self._repeated(self._scales, copies)
         self._add_squares(pairs, mixture.means, self.pull)
         densities = power * plain.log_dets.sum(axis=0)
@@ -375,7 +360,8 @@ class MapTerms(ConjugateTerms):
         """What sums of squares of each feature (n_copies, d) are divided by."""
         n = self._per_feature(statistics)
         divisors = n.sum(axis=0, keepdims=True) if self._is_tied else n
-        divisors = divisors + self._powers(like)[self.blocks.block_of]
+        power = self._power + like.n_components // like.n_copies
+        divisors = divisors + power[self.blocks.block_of]
         return self._averaged(divisors) if self.covariance_type.endswith("spherical") else divisors
 
     def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> Any:

@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 class Sums:
     """Statistics that are sums over rows: arrays, and sums of parts; some are about ``shifts``."""
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays."""
-        return sum(array.nbytes for array in leaves(arrays_of(self)))
-
     def add(self, other: Self, times: float = 1.0) -> None:
         """Add so many times the statistics of other rows about the same shift."""
         both = leaves(arrays_of(self), "shifts"), leaves(arrays_of(other), "shifts")

@@ -210,14 +210,12 @@ def root_of(covariance: Doubles) -> Doubles:
     return np.asarray(deviations[:, None] * vectors * np.sqrt(np.maximum(values, 0.0)))
 
 
+@dataclass(frozen=True)
 class Points:
-    """Points about a centre (d,), each of which has a number below zero and follows from it.
+    """Points about a centre (d,), each of which has a number below zero and follows from it."""
 
-    ``root`` is the standard deviation (d,) of each feature, or a root (d, d) of the covariance.
-    """
-
-    def __init__(self, centre: Doubles, root: Doubles) -> None:
-        self.centre, self.root = centre, root
+    centre: Doubles
+    root: Doubles  # standard deviation (d,) of each feature, or a root (d, d) of the covariance
 
     def draw_points(self, numbers: Indices) -> Doubles:
         """Return points (L, d); the same number is the same point anywhere."""
@@ -278,11 +276,6 @@ class Reach:
     constant: Mask  # (d,) one value, up to rounding
     there: Doubles | None = None  # (d,) part of the weight with a value
 
-    @property
-    def alike(self) -> Reach:
-        """The same for sums in which every row counts as one."""
-        return replace(self, mass=float(self.n_rows))
-
     def scaled(self, scaling: Scaling) -> Reach:
         """Return the same in other units, those of `Scaling.apply`."""
         if scaling.is_none:
@@ -299,6 +292,10 @@ class Reach:
         return exponents_of(self.mass * flat, self.n_parties)
 
 
+_places = lru_cache(maxsize=64)(np.tril_indices)
+"""Rows and columns of a lower half of a width: SAEM needs them thousands of times."""
+
+
 def lower_half(matrices: NDArray[Kind]) -> NDArray[Kind]:
     """Entries on and below the diagonal of matrices (..., d, d), shape (..., d (d + 1) / 2)."""
     rows, columns = _places(matrices.shape[-1])
@@ -312,12 +309,6 @@ def symmetric(half: Doubles, width: int) -> Doubles:
     out[..., rows, columns] = half
     out[..., columns, rows] = half
     return out
-
-
-@lru_cache(maxsize=64)
-def _places(width: int) -> tuple[Indices, Indices]:
-    """Rows and columns of a lower half: SAEM needs them thousands of times."""
-    return np.tril_indices(width)
 
 
 def are_positive(matrices: Doubles) -> bool:

@@ -28,7 +28,7 @@ from vpem.settings import MAP
 from vpem.terms.density import Density
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms
-from vpem.terms.mixture import Factors, Mixture, covariance_shape, is_diagonal, is_independent
+from vpem.terms.mixture import Factors, Mixture, covariance_shape, is_diagonal
 from vpem.terms.priors import (
     Beliefs,
     ConjugateMissingTerms,
@@ -37,7 +37,7 @@ from vpem.terms.priors import (
     PriorFactors,
     wishart_sizes,
 )
-from vpem.terms.statistics import MissingStatistics, Statistics, enough_rows
+from vpem.terms.statistics import MissingStatistics, Statistics
 
 LEAST_USED = 0.5
 """Effective rows from which on a component is in use."""
@@ -224,7 +224,7 @@ def over_steps(function: np.ufunc, dof: Doubles, mixture: Mixture) -> Doubles:
     """
     blocks = mixture.blocks
     steps = np.arange(blocks.n_features) - blocks.offsets[blocks.block_of]
-    if is_independent(mixture.covariance_type):
+    if mixture.covariance_type.endswith("diag"):
         steps[:] = 0
     sums = np.zeros(dof.shape)
     np.add.at(sums, blocks.block_of, function((dof[blocks.block_of] - steps[:, None]) / 2))
@@ -243,6 +243,7 @@ class VariationalTerms(ConjugateTerms):
     prior: Prior
     least_rows = 0.0
     """A component without rows has not collapsed."""
+    counting = staticmethod(np.mean)  # components may be empty
     _prior_log_dets: Doubles
 
     def centre_prior(self, sample: Mixture) -> Self:
@@ -366,19 +367,19 @@ class VariationalTerms(ConjugateTerms):
         else:
             seen = np.broadcast_to(statistics.counts, (self.blocks.n_blocks, k)).copy()
         beta = prior.mean_precision + seen
-        share = self._for_features(seen / beta)
+        share = self.blocks.of_feature(seen / beta)
         means = prior.means + share * (plain.means - prior.means)
         posterior = self._posterior(replace(plain, means=means), statistics.counts, seen)
         copies = posterior.n_copies
         inverse = plain.covariances.copy()
         per_copy = seen.mean(axis=1, keepdims=True) if self._is_tied else seen
         times = prior.mean_precision * seen / beta / (k // copies)
-        self._scale_hubs(inverse, self._for_features(per_copy))
-        self._add_squares(inverse, plain.means - prior.means, self._for_features(times))
+        self._scale_hubs(inverse, self.blocks.of_feature(per_copy))
+        self._add_squares(inverse, plain.means - prior.means, self.blocks.of_feature(times))
         inverse += self._repeated(prior.covariances, copies)
         if self.covariance_type.endswith("spherical"):
             inverse = self._averaged(inverse)
-        self._scale_hubs(inverse, self._for_features(1 / posterior.degrees_of_freedom))
+        self._scale_hubs(inverse, self.blocks.of_feature(1 / posterior.degrees_of_freedom))
         return replace(posterior, covariances=inverse)
 
     def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> Any:
@@ -395,7 +396,7 @@ class VariationalTerms(ConjugateTerms):
         copies = mixture.n_copies
         many = mixture.n_components // copies
         statistics.second += mixture.covariances
-        self._scale_hubs(statistics.second, self._for_features(mixture.degrees_of_freedom))
+        self._scale_hubs(statistics.second, self.blocks.of_feature(mixture.degrees_of_freedom))
         statistics.second -= self._repeated(prior.covariances, copies)
         statistics.second *= many
         self._add_squares(statistics.second, away, -prior.mean_precision)
@@ -403,11 +404,6 @@ class VariationalTerms(ConjugateTerms):
         if isinstance(statistics, MissingStatistics):
             statistics.seen += mixture.seen * (weight / float(mixture.counts[0].sum()))
         return statistics
-
-    def enough(self, counts: Doubles) -> Mask:
-        """Whether there are enough rows (R, K) a component for an M-step, on average."""
-        widest = 1 if self._is_diagonal else self.widest
-        return np.asarray(counts.mean(axis=1) >= enough_rows(widest))
 
     def start(self, centres: Doubles) -> VariationalMixture:
         """Equal weights, means at ``centres`` (K, d), every covariance the prior one."""
@@ -442,14 +438,6 @@ class VariationalMissingTerms(VariationalTerms, ConjugateMissingTerms):
     sweep = MissingTerms.sweep
     _sweep_complete = VariationalTerms.sweep
 
-    def summarize_by(
-        self, statistics: Statistics, responsibilities: Floats, rows: slice, factors: Factors,
-        varying: Floats | None = None,
-    ) -> None:  # fmt: skip
-        """Add rows, missing values as ``factors`` at the posterior means expect them."""
-        plain = getattr(factors, "plain", factors)
-        MissingTerms.summarize_by(self, statistics, responsibilities, rows, plain, varying)
-
 
 def variational_terms(plain: FeatureTerms, beliefs: Beliefs) -> VariationalTerms:
     """Return the variational terms of the rows that plain terms have.
@@ -460,10 +448,11 @@ def variational_terms(plain: FeatureTerms, beliefs: Beliefs) -> VariationalTerms
         return VariationalTerms.from_terms(plain, beliefs=beliefs, least_rows=0.0)
     if is_diagonal(plain.covariance_type) and plain.widest > 1:
         alone = "give each feature an agent of its own, which changes nothing else, or "
+        alone = alone if plain.covariance_type.endswith("diag") else ""
         raise InputError(
             Setting("weight_concentration_prior_type", beliefs.kind), " counts rows hub by hub, "
             f"but features of a hub with {plain.covariance_type} covariances are seen in different "
-            f"numbers of rows; {alone if is_independent(plain.covariance_type) else ''}take ",
+            f"numbers of rows; {alone}take ",
             Setting("weight_concentration_prior_type", MAP), " or ",
             Setting("covariance_type", "full"),
         )  # fmt: skip

@@ -175,7 +175,8 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
                 core = None if part.core is None else part.core.of_hubs(numbers)
                 features = kinds.features(part.family, blocks)
                 parts.append(Part(part.law, features, tables, core))
-        weights = Runs(0, np.ones(self.blocks.n_blocks, np.intp)).take(self.weights, numbers)
+        shared = len(self.weights) != self.blocks.n_blocks
+        weights = self.weights if shared else self.weights[np.asarray(numbers, dtype=np.intp)]
         return MixedMixture(blocks, kinds, self.covariance_type, weights, tuple(parts))
 
     def join_hubs(self, parts: Sequence[Report], scaling: Scaling | None = None) -> MixedMixture:
