@@ -169,7 +169,7 @@ class ComponentSettings(FitSettings, heading="Model"):
 
 def partition_of(source: Dataset, holding: HoldingSettings, networked: bool) -> Partition:
     """Choose who holds which features; ``networked``: the user chose a graph or hops."""
-    from vpem.network.partition import contiguous, one_or_each
+    from vpem.network.partition import contiguous
 
     if holding.partition is not None:
         from vpem.files.networks import read_partition
@@ -177,8 +177,9 @@ def partition_of(source: Dataset, holding: HoldingSettings, networked: bool) -> 
         return read_partition(holding.partition, source.n_features, source.feature_names)
     if holding.agents is not None:
         return contiguous(source.n_features, holding.agents)
-    networked = networked or source.edges is not None
-    return source.partition or one_or_each(source.n_features, networked, source.feature_names)
+    if source.partition or not (networked or source.edges is not None):
+        return source.partition or contiguous(source.n_features, 1)
+    return contiguous(source.n_features, source.n_features, source.feature_names)
 
 
 def stored_graph(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -31,11 +31,18 @@ class Holdings(Shown):
     parts: tuple[Indices, ...]
     names: tuple[str, ...]
 
+    total: int = field(init=False)
+    """Columns, or rows, of all holders together."""
+    counts: Indices = field(init=False)
+    """How many each holder has."""
+
     holder: ClassVar[str]
     held: ClassVar[str]
 
     def __post_init__(self) -> None:
         holder, names = self.holder, self.names
+        counts = list(map(len, self.parts))
+        vars(self).update(total=sum(counts), counts=np.array(counts, dtype=np.intp))
         if len(names) != len(self.parts):
             raise InputError(
                 f"there are {len(self.parts)} {holder}s but {len(names)} {holder} names"
@@ -52,11 +59,6 @@ class Holdings(Shown):
             raise InputError(f"each {self.held} must be held by exactly one {self.holder}")
 
     @property
-    def total(self) -> int:
-        """Columns, or rows, of all holders together."""
-        return sum(map(len, self.parts))
-
-    @property
     def order(self) -> Indices:
         """Numbers of all that is held, holder by holder."""
         return np.concatenate(self.parts)
@@ -66,11 +68,6 @@ class Holdings(Shown):
         """Whether `order` is 0, 1, ...: each holds a run, and they follow each other."""
         ends = zip(filter(len, self.parts), np.cumsum([*filter(None, self.counts)]), strict=True)
         return all((part[[0, -1]] == (end - len(part), end - 1)).all() for part, end in ends)
-
-    @property
-    def counts(self) -> Indices:
-        """How many each holder has."""
-        return np.array(list(map(len, self.parts)), dtype=np.intp)
 
     @property
     def holder_of(self) -> Indices:
@@ -100,33 +97,21 @@ class Partition(Holdings, facts="{n_agents:agent}, {n_features:feature}"):
 
     holder, held = "agent", "feature"
 
+    features: tuple[Indices, ...]
+    """Features of each agent, arrays of shape (d_n,)."""
+    n_agents: int
+    """Number of agents."""
+    n_features: int
+    """Number of features of all agents together."""
+
     def __init__(self, features: tuple[Indices, ...], names: tuple[str, ...]) -> None:
-        super().__init__(features, names)
-
-    def __post_init__(self) -> None:
-        if not all(isinstance(name, str) and name for name in self.names):
+        if not all(isinstance(name, str) and name for name in names):
             raise InputError("agent names must be non-empty strings")
-        super().__post_init__()
+        super().__init__(features, names)
+        vars(self).update(features=features, n_agents=len(features), n_features=self.total)
 
-    @property
-    def features(self) -> tuple[Indices, ...]:
-        """Features of each agent, arrays of shape (d_n,)."""
-        return self.parts
-
-    @property
-    def n_agents(self) -> int:
-        """Number of agents."""
-        return len(self.parts)
-
-    @property
-    def n_features(self) -> int:
-        """Number of features of all agents together."""
-        return self.total
-
-    @property
-    def agent_of(self) -> Indices:
-        """Number of the agent that holds each feature, shape (n_features,)."""
-        return self.holder_of
+    agent_of = Holdings.holder_of
+    """Number of the agent that holds each feature, shape (n_features,)."""
 
 
 class Workers(Holdings, facts="{n_workers:worker}, {n_samples:row}"):
@@ -148,33 +133,24 @@ class Workers(Holdings, facts="{n_workers:worker}, {n_samples:row}"):
 
     holder, held = "worker", "row"
 
+    rows: tuple[Indices, ...]
+    """Rows of each worker, arrays of shape (m_i,)."""
+    n_workers: int
+    """Number of workers, N."""
+    n_samples: int
+    """Number of rows of all workers together, M."""
+
     def __init__(self, rows: tuple[Indices, ...], names: tuple[str, ...]) -> None:
         super().__init__(rows, names)
-
-    @property
-    def rows(self) -> tuple[Indices, ...]:
-        """Rows of each worker, arrays of shape (m_i,)."""
-        return self.parts
-
-    @property
-    def n_workers(self) -> int:
-        """Number of workers, N."""
-        return len(self.parts)
-
-    @property
-    def n_samples(self) -> int:
-        """Number of rows of all workers together, M."""
-        return self.total
+        vars(self).update(rows=rows, n_workers=len(rows), n_samples=self.total)
 
     @property
     def runs(self) -> list[slice]:
         """Where each worker's rows are in `order`."""
         return [slice(*pair) for pair in pairwise([0, *np.cumsum(self.counts).tolist()])]
 
-    @property
-    def worker_of(self) -> Indices:
-        """Number of the worker that holds each row, shape (M,)."""
-        return self.holder_of
+    worker_of = Holdings.holder_of
+    """Number of the worker that holds each row, shape (M,)."""
 
     def of_rows(self, kept: Indices) -> Workers:
         """Return the same workers with those of their rows that are kept, renumbered."""
@@ -190,11 +166,6 @@ def contiguous(n_features: int, n_agents: int, names: Names = None) -> Partition
     check_memory(16 * check_int("n_features", n_features, least=1), f"{n_features} features")
     order = np.arange(n_features, dtype=np.intp)
     return Partition(*_dealt(Partition, order, n_agents, names))
-
-
-def one_or_each(n_features: int, networked: bool, names: Names = None) -> Partition:
-    """Return the default partition: one agent holds all features, in a network an agent each."""
-    return contiguous(n_features, n_features, names) if networked else contiguous(n_features, 1)
 
 
 def evenly(n_samples: int, n_workers: int, names: Names = None) -> Workers:
@@ -365,10 +336,43 @@ class Blocks:
     roots: tuple[int, ...]
     agents: tuple[tuple[int, ...], ...]
 
+    n_blocks: int = field(init=False, repr=False, compare=False)
+    """Number of blocks, B."""
+    n_features: int = field(init=False, repr=False, compare=False)
+    """Number of features, d."""
+    order: Indices = field(init=False, repr=False, compare=False)
+    """User's column of each feature in block order, shape (d,)."""
+    position: Indices = field(init=False, repr=False, compare=False)
+    """Place in block order of each of the user's columns, shape (d,)."""
+    in_order: bool = field(init=False, repr=False, compare=False)
+    """Whether block order is the user's order."""
+    widths: Indices = field(init=False, repr=False, compare=False)
+    """Features in each block, ``d_b``, shape (B,)."""
+    n_entries: int = field(init=False, repr=False, compare=False)
+    """Entries of all blocks of one covariance, ``sum d_b^2``."""
+    offsets: Indices = field(init=False, repr=False, compare=False)
+    """First feature of each block in block order, and the end; shape (B + 1,)."""
+    block_of: Indices = field(init=False, repr=False, compare=False)
+    """Block of each feature in block order, shape (d,)."""
+
     def __post_init__(self) -> None:
-        columns = np.sort(self.order)
-        if not np.array_equal(columns, np.arange(len(columns))):
+        order = np.concatenate([np.empty(0, dtype=np.intp), *self.features]).astype(np.intp)
+        every, position = np.arange(len(order)), np.empty_like(order)
+        if not np.array_equal(np.sort(order), every):
             raise InputError("the blocks must hold every feature exactly once")
+        position[order] = every
+        widths = np.array([len(columns) for columns in self.features], dtype=np.intp)
+        vars(self).update(
+            n_blocks=len(self.features),
+            n_features=len(order),
+            order=order,
+            position=position,
+            in_order=bool(np.array_equal(order, every)),
+            widths=widths,
+            n_entries=int((widths.astype(np.int64) ** 2).sum()),
+            offsets=np.concatenate([[0], np.cumsum(widths)]).astype(np.intp),
+            block_of=np.repeat(np.arange(len(widths), dtype=np.intp), widths),
+        )
 
     @classmethod
     def one(cls, n_features: int) -> Blocks:
@@ -387,55 +391,6 @@ class Blocks:
         features = tuple(joined([holdings[agent] for agent in hub.agents]) for hub in hubs)
         roots = tuple(int(hub.root) for hub in hubs)
         return cls(features, roots, tuple(tuple(map(int, hub.agents)) for hub in hubs))
-
-    @property
-    def n_blocks(self) -> int:
-        """Number of blocks, B."""
-        return len(self.features)
-
-    @cached_property
-    def order(self) -> NDArray[np.intp]:
-        """User's column of each feature in block order, shape (d,)."""
-        if not self.features:
-            return np.empty(0, dtype=np.intp)
-        return np.concatenate(self.features).astype(np.intp)
-
-    @property
-    def n_features(self) -> int:
-        """Number of features, d."""
-        return len(self.order)
-
-    @cached_property
-    def position(self) -> NDArray[np.intp]:
-        """Place in block order of each of the user's columns, shape (d,)."""
-        place = np.empty_like(self.order)
-        place[self.order] = np.arange(len(self.order))
-        return place
-
-    @cached_property
-    def in_order(self) -> bool:
-        """Whether block order is the user's order."""
-        return bool(np.array_equal(self.order, np.arange(len(self.order))))
-
-    @cached_property
-    def widths(self) -> NDArray[np.intp]:
-        """Features in each block, ``d_b``, shape (B,)."""
-        return np.array([len(columns) for columns in self.features], dtype=np.intp)
-
-    @cached_property
-    def n_entries(self) -> int:
-        """Entries of all blocks of one covariance, ``sum d_b^2``."""
-        return int((self.widths.astype(np.int64) ** 2).sum())
-
-    @cached_property
-    def offsets(self) -> NDArray[np.intp]:
-        """First feature of each block in block order, and the end; shape (B + 1,)."""
-        return np.concatenate([[0], np.cumsum(self.widths)]).astype(np.intp)
-
-    @cached_property
-    def block_of(self) -> NDArray[np.intp]:
-        """Block of each feature in block order, shape (d,)."""
-        return np.repeat(np.arange(self.n_blocks, dtype=np.intp), self.widths)
 
     @cached_property
     def bands(self) -> list[tuple[slice, slice, int]]:

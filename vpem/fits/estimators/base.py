@@ -56,7 +56,7 @@ from vpem.fits.mixture_imputation import write_imputation
 from vpem.fits.observers import Completed
 from vpem.fits.prepare import MARGINALIZE
 from vpem.network.graph import Graph, from_networkx, make_graph
-from vpem.network.partition import Partition, contiguous, from_lists, one_or_each
+from vpem.network.partition import Partition, contiguous, from_lists
 from vpem.network.schema import Report
 from vpem.records import Settings, html_table, table
 from vpem.terms.families.kinds import Kinds
@@ -534,7 +534,7 @@ class OnGraph(StoredEstimator):
     def _partition_of(self, agents: Any, n_features: int, networked: bool) -> Partition:
         """Who holds which features, of a parameter ``agents``."""
         if agents is None:
-            return one_or_each(n_features, networked)
+            return contiguous(n_features, n_features if networked else 1)
         if isinstance(agents, Partition):
             return agents
         if isinstance(agents, Integral):
